@@ -1,0 +1,51 @@
+"""From a space of actions to the distribution that a policy network parametrizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from hocket.envs.spaces import Box, Discrete, MultiDiscrete, Space
+from hocket.nn import LogStd
+from hocket.ops.distributions import Categorical, Distribution, MultiCategorical, Normal
+
+
+@dataclass(frozen=True)
+class Head:
+    """How many numbers a policy's network gives, which distribution they make, and its actions."""
+
+    size: int
+    distribution: Callable[[Array], Distribution]
+    action: Callable[[Array], Array]
+    """The environment's action for a sample: clipped to the bounds of a box, and scaled."""
+    layers: tuple[Any, ...] = ()
+    """What follows the network's own layers."""
+
+
+def head_for(space: Space, who: str) -> Head:
+    """The usual stochastic policy over a space of actions."""
+    if isinstance(space, Discrete):
+        return Head(space.n, Categorical, lambda sample: sample)
+    if isinstance(space, MultiDiscrete):
+        sizes = space.sizes
+        return Head(sum(sizes), lambda x: MultiCategorical.split(x, sizes), lambda sample: sample)
+    if isinstance(space, Box) and len(space.shape) == 1:
+        dim = space.shape[0]
+        return Head(dim, lambda x: Normal(x[..., :dim], x[..., dim:]), _scaled(space), (LogStd(),))
+    raise ValueError(
+        f"{who} cannot act in {space}. It handles Discrete, MultiDiscrete and Box with one axis: "
+        f"flatten the action in a wrapper of the environment."
+    )
+
+
+def _scaled(space: Box) -> Callable[[Array], Array]:
+    if not space.bounded:
+        return lambda sample: sample
+    low, high = np.asarray(space.low), np.asarray(space.high)
+    middle, half = (high + low) / 2, (high - low) / 2
+    return lambda sample: middle + half * jnp.clip(sample, -1.0, 1.0)

@@ -1,0 +1,243 @@
+"""PPO: proximal policy optimization, for discrete and continuous actions.
+
+Schulman et al. 2017, "Proximal Policy Optimization Algorithms": https://arxiv.org/abs/1707.06347
+The details are those of Huang et al. 2022, "The 37 Implementation Details of PPO".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array, lax
+
+from hocket.algorithms.heads import Head, head_for
+from hocket.core.algorithm import Policy
+from hocket.core.averaged import averaged
+from hocket.core.fragment import fragment
+from hocket.envs.env import Env
+from hocket.envs.unroll import Actor, Rollout, init_actor, unroll
+from hocket.nn import Network, network
+from hocket.ops import Moments, clipped_surrogate, gae, shuffle_time, standardize
+
+# Legend: T steps of a rollout, N environments, M minibatches.
+
+
+class Params(NamedTuple):
+    policy: Any
+    value: Any
+
+
+class Learner(NamedTuple):
+    params: Params
+    optimizer: Any
+    moments: Moments
+    """Of the observations, for normalizing them."""
+    returns: Moments
+    """Of the value targets: the value network predicts in standard deviations of them."""
+    progress: Array
+    """How much of the budget is used, 0 to 1: the learning rate falls with it."""
+    pace: Array
+    """How much of the budget an iteration uses."""
+    key: Array
+
+
+class State(NamedTuple):
+    actor: Actor
+    learner: Learner
+
+
+class Batch(NamedTuple):
+    """What the loss reads, `[T, N, ...]` or a minibatch `[T / M, N, ...]` of it."""
+
+    obs: Array
+    sample: Array
+    log_prob: Array
+    advantage: Array
+    target: Array
+
+
+@dataclass(frozen=True)
+class PPO:
+    """Proximal policy optimization.
+
+    hocket.run(PPO(env=make("CartPole-v1")))
+    """
+
+    env: Env
+    env_steps: int = 500_000
+    """Environment steps in all; the learning rate falls to zero over them."""
+    num_envs: int = 16
+    """Environments, where the run does not say."""
+    length: int = 128
+    """Steps of each environment in an iteration."""
+    epochs: int = 4
+    """Passes over each rollout."""
+    minibatches: int = 4
+    """Minibatches in a pass; must divide `length`."""
+    learning_rate: float = 1e-3
+    """Adam's, at the beginning."""
+    anneal: bool = True
+    """Whether the learning rate falls to zero over `env_steps`."""
+    discount: float = 0.99
+    decay: float = 0.95
+    """Lambda of the generalized advantage estimate."""
+    clip: float = 0.2
+    """How far a probability ratio may move before its gradient is cut."""
+    entropy_weight: float = 0.01
+    value_weight: float = 0.5
+    max_gradient_norm: float = 0.5
+    normalize_obs: bool = True
+    """Whether observations are scaled by their running mean and variance."""
+    normalize_returns: bool = True
+    """Whether the value network predicts returns scaled by their running mean and variance."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Layers of the policy's and the value's network."""
+    activation: str = "tanh"
+    policy_network: Network | None = None
+    """Instead of the default one: from observations to the action distribution's parameters."""
+    value_network: Network | None = None
+    """Instead of the default one: from observations to `[..., 1]`."""
+
+    def init(self, key: Array, num_envs: int) -> State:
+        k_policy, k_value, k_actor, k_learner = jax.random.split(key, 4)
+        actor = init_actor(self.env, k_actor, num_envs)
+        obs = jax.tree.map(lambda x: x[0], actor.obs)
+        params = Params(self._policy.init(k_policy, obs), self._value.init(k_value, obs))
+        learner = Learner(
+            params=params,
+            optimizer=self._optimizer.init(params),
+            moments=Moments.init(obs.shape),
+            returns=Moments.init(()),
+            progress=jnp.zeros(()),
+            pace=jnp.asarray(num_envs * self.length / self.env_steps, jnp.float32),
+            key=k_learner,
+        )
+        return State(actor, learner)
+
+    def step(self, state: State) -> tuple[State, dict[str, Array]]:
+        actor, learner = state
+        act = partial(self.act, learner.params.policy, learner.moments)
+        actor, rollout = unroll(self.env, act, actor, self.length)
+        learner, metrics = self.update(learner, rollout)
+        return State(actor, learner), {**rollout.episodes, **metrics}
+
+    @fragment(role="act")
+    def act(self, params: Any, moments: Moments, obs: Array, memory: None, keys: Array) -> Any:
+        choices = self._head.distribution(self._policy.apply(params, self._seen(moments, obs)))
+        sample = choices.sample_each(keys)
+        extras = {"sample": sample, "log_prob": choices.log_prob(sample)}
+        return self._head.action(sample), memory, extras
+
+    @fragment(role="learn")
+    def update(self, learner: Learner, rollout: Rollout) -> tuple[Learner, dict[str, Array]]:
+        batch, returns = self._batch(learner, rollout)
+        rate = self.learning_rate * (1.0 - learner.progress * self.anneal).clip(0.0)
+
+        def one_minibatch(carry: tuple[Params, Any], batch: Batch) -> tuple[Any, Any]:
+            params, optimizer = carry
+            gradients, metrics = jax.grad(self._loss, has_aux=True)(params, batch)
+            gradients = averaged(gradients)
+            import os
+            if os.environ.get("SEP"):
+                gradients = Params(*(optax.clip_by_global_norm(self.max_gradient_norm).update(g, None)[0] for g in gradients))
+            updates, optimizer = self._optimizer.update(gradients, optimizer)
+            params = jax.tree.map(lambda p, u: p - rate * u, params, updates)
+            return (params, optimizer), metrics
+
+        def one_epoch(carry: tuple[Params, Any], key: Array) -> tuple[Any, Any]:
+            return lax.scan(one_minibatch, carry, shuffle_time(key, batch, self.minibatches))
+
+        key, k_epochs = jax.random.split(learner.key)
+        (params, optimizer), metrics = lax.scan(
+            one_epoch, (learner.params, learner.optimizer), jax.random.split(k_epochs, self.epochs)
+        )
+        learner = Learner(
+            params=params,
+            optimizer=optimizer,
+            # Only now: the rollout was acted, and is learned from, with the moments before it.
+            moments=learner.moments.update(rollout.obs) if self.normalize_obs else learner.moments,
+            returns=returns,
+            progress=learner.progress + learner.pace,
+            pace=learner.pace,
+            key=key,
+        )
+        return learner, averaged(jax.tree.map(jnp.mean, metrics))
+
+    def policy(self, state: State, explore: bool = False) -> Policy:
+        params, moments = state.learner.params.policy, state.learner.moments
+
+        def act(obs: Array, memory: None, key: Array) -> tuple[Array, None]:
+            choices = self._head.distribution(self._policy.apply(params, self._seen(moments, obs)))
+            return self._head.action(choices.sample(key) if explore else choices.mode()), memory
+
+        return Policy(act)
+
+    def _batch(self, learner: Learner, rollout: Rollout) -> tuple[Batch, Moments]:
+        """Advantages and targets. Values are those of the rollout's own parameters."""
+        obs, next_obs = (self._seen(learner.moments, x) for x in (rollout.obs, rollout.next_obs))
+        value, next_value = (
+            denormalize(learner.returns, self._value_of(learner.params, x)) for x in (obs, next_obs)
+        )
+        advantage, target = gae(
+            rollout.reward, value, next_value, rollout.terminated, rollout.truncated,
+            discount=self.discount, decay=self.decay,
+        )  # fmt: skip
+        returns = learner.returns.update(target) if self.normalize_returns else learner.returns
+        target = returns.normalize(target) if self.normalize_returns else target
+        batch = Batch(obs, rollout.extras["sample"], rollout.extras["log_prob"], advantage, target)
+        return batch, returns
+
+    def _loss(self, params: Params, batch: Batch) -> tuple[Array, dict[str, Array]]:
+        choices = self._head.distribution(self._policy.apply(params.policy, batch.obs))
+        log_prob = choices.log_prob(batch.sample)
+        advantage = standardize(batch.advantage)
+        policy = clipped_surrogate(log_prob, batch.log_prob, advantage, clip=self.clip).mean()
+        value = 0.5 * jnp.square(self._value_of(params, batch.obs) - batch.target).mean()
+        entropy = choices.entropy().mean()
+        loss = policy + self.value_weight * value - self.entropy_weight * entropy
+        log_ratio = log_prob - batch.log_prob
+        metrics = {
+            "policy_loss": policy,
+            "value_loss": value,
+            "entropy": entropy,
+            "kl": (jnp.expm1(log_ratio) - log_ratio).mean(),
+        }
+        return loss, metrics
+
+    def _seen(self, moments: Moments, obs: Array) -> Array:
+        return moments.normalize(obs) if self.normalize_obs else obs
+
+    def _value_of(self, params: Params, obs: Array) -> Array:
+        return self._value.apply(params.value, obs)[..., 0]
+
+    @property
+    def _optimizer(self) -> optax.GradientTransformation:
+        clip = optax.clip_by_global_norm(self.max_gradient_norm)
+        return optax.chain(clip, optax.scale_by_adam(eps=1e-5))
+
+    @property
+    def _head(self) -> Head:
+        return head_for(self.env.action_space, who="PPO")
+
+    @property
+    def _policy(self) -> Network:
+        return self.policy_network or network(
+            self.env.observation_space.spec(), self._head.size, self.hidden, self.activation,
+            out_scale=0.01, after=self._head.layers,
+        )  # fmt: skip
+
+    @property
+    def _value(self) -> Network:
+        return self.value_network or network(
+            self.env.observation_space.spec(), 1, self.hidden, self.activation, out_scale=1.0
+        )
+
+
+def denormalize(moments: Moments, x: Array) -> Array:
+    """The inverse of `moments.normalize`."""
+    return moments.mean + jnp.sqrt(moments.var) * x

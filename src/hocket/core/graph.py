@@ -1,0 +1,366 @@
+"""The graph of a training step: its fragments, its loops, and the values that flow between them.
+
+Tracing turns `step` into a first-order program. Reading it here gives every value and every node a
+number that does not depend on the number of environments, so that a graph traced for a replica's
+share of them matches the whole one node by node.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import source_info_util
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
+
+from hocket.core import fragment as fragments
+from hocket.core.algorithm import Algorithm
+from hocket.core.fragment import Label, exact_fragments, read_label
+from hocket.errors import ContractError
+
+source_info_util.register_exclusion(fragments.__file__)
+
+
+@dataclass(frozen=True)
+class Value:
+    """An array of the program: what it is called, and its size."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype.name}{list(self.shape)}".replace(" [", "[")
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One equation of the program: a fragment, or glue between fragments."""
+
+    id: int
+    title: str
+    labels: tuple[Label, ...]
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+    where: str
+    eqn: JaxprEqn
+    operands: tuple[int | None, ...]  # None where the equation has a literal
+
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
+        """Run the equation on the values of its `ins`."""
+        inputs = [v for v in self.eqn.invars if not isinstance(v, Literal)]
+        alone = Jaxpr((), inputs, self.eqn.outvars, [self.eqn], self.eqn.effects)
+        return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*values)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A straight run of nodes: the step itself, or the body of a loop."""
+
+    inputs: tuple[int, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Loop(Node):
+    """A `scan` with fragments inside. `ins` are constants, first carry, sequences, as in the body."""
+
+    body: Block
+    length: int
+    reverse: bool
+    num_consts: int
+    num_carry: int
+
+    def parts(self) -> tuple[slice, slice, slice]:
+        """The constants, the carry and the sequences, as slices of `ins` and `body.inputs`."""
+        carry = self.num_consts + self.num_carry
+        return slice(0, self.num_consts), slice(self.num_consts, carry), slice(carry, None)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A step traced for `num_envs` environments."""
+
+    algorithm: Algorithm
+    num_envs: int
+    exact: bool
+    closed: ClosedJaxpr
+    state: Any
+    metrics: Any
+    block: Block
+    values: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    constants: dict[int, Any]
+    """Values that every place has by itself: literals and what `step` closed over."""
+
+    @property
+    def num_leaves(self) -> int:
+        return len(jax.tree.leaves(self.state))
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """Every fragment once, in the order of the program."""
+        return tuple(dict.fromkeys(label for node in self.block.nodes for label in node.labels))
+
+    @functools.cached_property
+    def env_steps(self) -> int:
+        """Environment steps of one iteration."""
+        return self.num_envs * _count_calls(self.closed.jaxpr, "env")
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The same for the same program, in every process."""
+        text = re.sub(r"0x[0-9a-f]+", "", str(self.closed.jaxpr))
+        names = [v.name for v in self.values[: self.num_leaves]]
+        return hashlib.sha256("\n".join([text, *names]).encode()).hexdigest()[:16]
+
+    def at(self, num_envs: int) -> Graph:
+        """The same step traced for another number of environments."""
+        return _at(self, num_envs)
+
+    def __str__(self) -> str:
+        head = (
+            f"{type(self.algorithm).__name__}: {self.num_envs} environments, "
+            f"{self.env_steps:,} environment steps an iteration, "
+            f"state {bytes_text(sum(v.nbytes for v in self.values[: self.num_leaves]))}"
+        )
+        return "\n".join([head, *_lines(self, self.block, "  ")])
+
+
+def trace(algorithm: Algorithm, num_envs: int, *, exact: bool = False) -> Graph:
+    """Trace `algorithm.step` into a graph, refusing a step that does not keep its contract."""
+    if num_envs < 1:
+        raise ValueError(f"num_envs must be at least 1, found {num_envs}.")
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    state = jax.eval_shape(lambda key: init_state(algorithm, key, num_envs), key)
+    with exact_fragments(exact):
+        # A function of its own each time: jax caches traces by function, and knows nothing of `exact`.
+        closed, out = jax.make_jaxpr(lambda s: algorithm.step(s), return_shape=True)(state)
+    _check_step(algorithm, state, out)
+    reader = _Reader()
+    names = [*_leaf_names(state), *_leaf_names(out[1], "metrics.")]
+    inputs = tuple(
+        reader.value(v, name) for v, name in zip(closed.jaxpr.invars, names, strict=False)
+    )
+    block = reader.block(closed.jaxpr, closed.consts, inputs)
+    return Graph(
+        algorithm, num_envs, exact, closed, state, out[1], block,
+        tuple(reader.values), tuple(reader.nodes), reader.constants,
+    )  # fmt: skip
+
+
+def init_state(algorithm: Algorithm, key: jax.Array, num_envs: int) -> Any:
+    """The first state. Always called inside `jit`: eagerly it differs in a last bit."""
+    # Weak types would make the step's second trace differ from its first.
+    return jax.tree.map(lambda x: jnp.asarray(x, x.dtype), algorithm.init(key, num_envs))
+
+
+def bytes_text(n: float) -> str:
+    """A number of bytes for people: `512 B`, `1.5 KiB`."""
+    for unit in ("B", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} GiB"
+
+
+@functools.lru_cache(maxsize=64)
+def _at(graph: Graph, num_envs: int) -> Graph:
+    if num_envs == graph.num_envs:
+        return graph
+    other = trace(graph.algorithm, num_envs, exact=graph.exact)
+    ours, theirs = (
+        [(n.eqn.primitive.name, n.title, n.ins, getattr(n, "length", 0)) for n in g.nodes]
+        for g in (graph, other)
+    )
+    if ours != theirs:
+        found = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), len(ours) - 1)
+        raise ContractError(
+            f"the step of {type(graph.algorithm).__name__} is another program with {num_envs} "
+            f"environments than with {graph.num_envs} (from `{graph.nodes[found].title}` at "
+            f"{graph.nodes[found].where} on). Sizes may depend on the number of environments; "
+            f"equations and loop lengths may not."
+        )
+    return other
+
+
+class _Reader:
+    """Numbers the values and nodes of a program while reading it."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self.nodes: list[Node] = []
+        self.constants: dict[int, Any] = {}
+
+    def value(self, var: Any, name: str) -> int:
+        self.values.append(Value(name, tuple(var.aval.shape), var.aval.dtype))
+        return len(self.values) - 1
+
+    def constant(self, var: Any, value: Any) -> int:
+        number = self.value(var, "a constant")
+        self.constants[number] = value
+        return number
+
+    def block(self, jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[int]) -> Block:
+        known: dict[Var, int] = dict(zip(jaxpr.invars, inputs, strict=True))
+        known |= {v: self.constant(v, c) for v, c in zip(jaxpr.constvars, consts, strict=True)}
+        nodes = self._read(jaxpr, known)
+        return Block(tuple(inputs), tuple(nodes), self._numbers(jaxpr.outvars, known))
+
+    def _read(self, jaxpr: Jaxpr, known: dict[Var, int]) -> list[Node]:
+        nodes: list[Node] = []
+        for eqn in jaxpr.eqns:
+            labels = tuple(dict.fromkeys(_labels(eqn)))
+            if eqn.primitive.name == "jit" and labels and _label(eqn) is None:
+                nodes += self._inline(eqn, known)  # a jitted function that calls fragments
+            elif eqn.primitive.name == "scan" and labels:
+                nodes.append(self._loop(eqn, labels, known))
+            else:
+                nodes.append(self._node(eqn, labels, known))
+        return nodes
+
+    def _node(self, eqn: JaxprEqn, labels: tuple[Label, ...], known: dict[Var, int]) -> Node:
+        operands = tuple(None if isinstance(v, Literal) else known[v] for v in eqn.invars)
+        label, where = _label(eqn), source_line(eqn)
+        title = label.name if label else eqn.primitive.name
+        outs = tuple(
+            self.value(v, f"output {i} of `{title}`" + ("" if label else f" at {where}"))
+            for i, v in enumerate(eqn.outvars)
+        )
+        known |= dict(zip(eqn.outvars, outs, strict=True))
+        ins = tuple(v for v in operands if v is not None)
+        node = Node(len(self.nodes), title, labels, ins, outs, where, eqn, operands)
+        self.nodes.append(node)
+        return node
+
+    def _loop(self, eqn: JaxprEqn, labels: tuple[Label, ...], known: dict[Var, int]) -> Loop:
+        ins = self._numbers(eqn.invars, known)
+        body: ClosedJaxpr = eqn.params["jaxpr"]
+        inputs = [
+            self.value(v, self.values[number].name)
+            for v, number in zip(body.jaxpr.invars, ins, strict=True)
+        ]
+        block = self.block(body.jaxpr, body.consts, inputs)
+        outs = tuple(
+            self.value(v, self.values[inner].name)
+            for v, inner in zip(eqn.outvars, block.outputs, strict=True)
+        )
+        known |= dict(zip(eqn.outvars, outs, strict=True))
+        where = source_line(eqn)
+        loop = Loop(
+            len(self.nodes), "loop", labels, ins, outs, where, eqn, ins, block,
+            eqn.params["length"], eqn.params["reverse"],
+            eqn.params["num_consts"], eqn.params["num_carry"],
+        )  # fmt: skip
+        self.nodes.append(loop)
+        return loop
+
+    def _inline(self, eqn: JaxprEqn, known: dict[Var, int]) -> list[Node]:
+        inner: ClosedJaxpr = eqn.params["jaxpr"]
+        block = self.block(inner.jaxpr, inner.consts, self._numbers(eqn.invars, known))
+        known |= dict(zip(eqn.outvars, block.outputs, strict=True))
+        return list(block.nodes)
+
+    def _numbers(self, variables: Iterable[Any], known: dict[Var, int]) -> tuple[int, ...]:
+        return tuple(
+            self.constant(v, v.val) if isinstance(v, Literal) else known[v] for v in variables
+        )
+
+
+def source_line(eqn: JaxprEqn) -> str:
+    """Where the user wrote an equation: `ppo.py:120 (PPO.update)`."""
+    path, colon, rest = source_info_util.summarize(eqn.source_info).partition(":")
+    if not colon:
+        return "a line inside jax"
+    line, _, function = rest.partition(" ")
+    name = function.strip("()").rpartition("<locals>.")[2]
+    return f"{path.rpartition('/')[2]}:{line.partition(':')[0]} ({name})"
+
+
+def _label(eqn: JaxprEqn) -> Label | None:
+    return read_label(eqn.params["name"]) if eqn.primitive.name == "jit" else None
+
+
+def _labels(eqn: JaxprEqn) -> Iterator[Label]:
+    """The fragments of an equation; those inside a fragment are part of it."""
+    if label := _label(eqn):
+        yield label
+        return
+    for jaxpr in jaxprs_in_params(eqn.params):
+        for inner in jaxpr.eqns:
+            yield from _labels(inner)
+
+
+def _count_calls(jaxpr: Jaxpr, role: str) -> int:
+    """How often fragments of a role run in one iteration, nested ones included."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        label = _label(eqn)
+        inner = [_count_calls(j, role) for j in jaxprs_in_params(eqn.params)]
+        if label and label.role == role:
+            total += max(1, sum(inner))
+        elif eqn.primitive.name == "cond":
+            total += max(inner)
+        else:
+            total += eqn.params.get("length", 1) * sum(inner)
+    return total
+
+
+def _leaf_names(tree: Any, prefix: str = "") -> list[str]:
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [prefix + jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+
+
+def _check_step(algorithm: Algorithm, state: Any, out: Any) -> None:
+    name = type(algorithm).__name__
+    if not (isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], dict)):
+        raise ContractError(
+            f"{name}.step must return (state, metrics), metrics a dict of arrays; "
+            f"it returned {jax.tree.structure(out)}."
+        )
+    before, after = jax.tree.structure(state), jax.tree.structure(out[0])
+    if before != after:
+        raise ContractError(
+            f"{name}.step changes the structure of its state.\n  given:    {before}\n"
+            f"  returned: {after}\nReturn a state of the same structure as `init` makes."
+        )
+    leaves = zip(_leaf_names(state), jax.tree.leaves(state), jax.tree.leaves(out[0]), strict=True)
+    for leaf, a, b in leaves:
+        if (a.shape, a.dtype) != (b.shape, b.dtype):
+            raise ContractError(
+                f"{name}.step changes `{leaf}` of its state from {a.dtype}{list(a.shape)} to "
+                f"{b.dtype}{list(b.shape)}. Make `init` and `step` agree (`.astype`, or a "
+                f"constant of the right dtype)."
+            )
+
+
+def _lines(graph: Graph, block: Block, indent: str) -> Iterator[str]:
+    for node in block.nodes:
+        if isinstance(node, Loop):
+            yield f"{indent}repeat {node.length} times"
+            yield from _lines(graph, node.body, indent + "  ")
+        elif node.labels:
+            sizes = [sum(graph.values[v].nbytes for v in side) for side in (node.ins, node.outs)]
+            names = ", ".join(f"{label.name} ({label.role})" for label in node.labels)
+            under = "" if _label(node.eqn) else f"under `{node.title}`: "
+            yield f"{indent}{under}{names:<{40 - len(indent)}} " + (
+                f"in {bytes_text(sizes[0]):>10}   out {bytes_text(sizes[1]):>10}"
+            )
+
+
+def same_constant(a: Any, b: Any) -> bool:
+    """Whether two traces closed over the same array."""
+    return a is b or (np.shape(a) == np.shape(b) and np.array_equal(a, b))

@@ -1,0 +1,287 @@
+"""Projection: from one program for all places to one program for each.
+
+Every place runs its own equations, and sends and receives where a value crosses. Each program is a
+subsequence of the same order, a value is sent as soon as its segment has run, and received just
+before it is needed, so that no two places can wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hocket.core.graph import Block, Graph, Loop, Node
+from hocket.core.place import Placement
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Values that cross from one place to another in one message."""
+
+    id: int
+    source: str
+    target: str
+    values: tuple[int, ...]
+    times: int
+    """How often in an iteration."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A segment: neighbouring nodes of one place, compiled as one program."""
+
+    nodes: tuple[int, ...]
+    ins: tuple[int, ...] = ()
+    outs: tuple[int, ...] = ()
+    donate: tuple[int, ...] = ()
+    """Those of `ins` that nobody needs any more and nobody else has ever seen."""
+
+
+@dataclass(frozen=True)
+class Send:
+    transfer: Transfer
+
+
+@dataclass(frozen=True)
+class Receive:
+    transfer: Transfer
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """This place's part of a loop that crosses places, driven from the host."""
+
+    length: int
+    reverse: bool
+    code: tuple[Instruction, ...]
+    consts: tuple[tuple[int, int], ...]  # (outside, inside)
+    xs: tuple[tuple[int, int], ...]  # (outside, inside)
+    carry: tuple[tuple[int, int, int, int], ...]  # (first, inside, next, after the loop)
+    ys: tuple[tuple[int, int], ...]  # (inside, after the loop)
+    kept: tuple[tuple[int, int], ...]  # (outside, after the loop)
+
+    @property
+    def reads(self) -> set[int]:
+        return {first for first, *_ in (*self.consts, *self.xs, *self.carry, *self.kept)}
+
+    @property
+    def makes(self) -> set[int]:
+        return {last for *_, last in (*self.carry, *self.ys, *self.kept)}
+
+
+Instruction = Compute | Send | Receive | Repeat
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The programs of a graph's places, and all that crosses between them."""
+
+    placement: Placement
+    programs: Mapping[str, tuple[Instruction, ...]]
+    transfers: tuple[Transfer, ...]
+
+
+def project(graph: Graph, where: Mapping[str, str], places: Mapping[str, int]) -> Projection:
+    """Project `graph` onto `places` (name to replicas), its fragments placed by `where`."""
+    placement = Placement(graph, where, places)
+    emitter = _Emitter(graph, placement)
+    homes = {v: {placement.home[v]} for v in graph.block.inputs}
+    streams = emitter.block(graph.block, places, homes, times=1)
+    ends = dict(zip(graph.block.outputs, graph.block.inputs, strict=False))
+    programs = {}
+    for place, stream in streams.items():
+        mine = {v for v in graph.block.outputs if place == placement.home.get(ends.get(v, v))}
+        own = {v for v in graph.block.inputs if placement.home[v] == place}
+        programs[place] = _with_liveness(graph, stream.code, mine, own)
+    return Projection(placement, programs, tuple(emitter.transfers))
+
+
+@dataclass
+class _Stream:
+    """What one place does in one block, while it is being written."""
+
+    code: list[Instruction] = field(default_factory=list)
+    open: list[int] = field(default_factory=list)
+    has: set[int] = field(default_factory=set)
+
+    def flush(self) -> None:
+        if self.open:
+            self.code.append(Compute(tuple(self.open)))
+            self.open = []
+
+
+class _Emitter:
+    """Writes the programs of all places together, so that every send has its receive."""
+
+    def __init__(self, graph: Graph, placement: Placement) -> None:
+        self.graph = graph
+        self.placement = placement
+        self.transfers: list[Transfer] = []
+        self.free = {v: n for n in graph.nodes if placement.is_free(n) for v in n.outs}
+
+    def block(
+        self, block: Block, places: Iterable[str], present: Mapping[int, set[str]], times: int
+    ) -> dict[str, _Stream]:
+        streams = {place: _Stream() for place in places}
+        wants = self.placement.users(block)
+        for value, there in present.items():
+            for place in there:
+                streams[place].has.add(value)
+        self._streams, self._wants, self._times = streams, wants, times
+        for place in streams:
+            self._bring(sorted(wants[place].intersection(block.inputs)), place)
+        for node in block.nodes:
+            if self.placement.crosses(node) and isinstance(node, Loop):
+                self._loop(node, streams, wants, times)
+            elif not self.placement.is_free(node):
+                place = self.placement.node[node.id]
+                self._bring(node.ins, place)
+                streams[place].open.append(node.id)
+                streams[place].has |= set(node.outs)
+        self._carry_home(block)
+        for stream in streams.values():
+            stream.flush()
+        return streams
+
+    def _carry_home(self, block: Block) -> None:
+        for value in block.inputs:
+            if value in self.placement.carried:
+                self._bring([self.placement.carried[value]], self.placement.home[value])
+        for out in block.outputs:
+            if out in self.free:
+                for stream_place in self._streams:
+                    self._bring([out], stream_place)
+
+    def _bring(self, values: Sequence[int], place: str) -> None:
+        """See to it that `place` has these values, with one message from each place that lacks none."""
+        away: dict[str, list[int]] = defaultdict(list)
+        for v in values:
+            if v in self.graph.constants or v in self._streams[place].has:
+                continue
+            if v in self.free:
+                self._make(self.free[v], place)
+            else:
+                away[self.placement.home[v]].append(v)
+        for source, found in away.items():
+            ready = self._streams[source].has & self._wants[place] - self._streams[place].has
+            mine = {v for v in ready if self.placement.home.get(v) == source}
+            self._cross(source, place, sorted(mine | set(found)))
+
+    def _make(self, node: Node, place: str) -> None:
+        self._bring(node.ins, place)
+        self._streams[place].open.append(node.id)
+        self._streams[place].has |= set(node.outs)
+
+    def _cross(self, source: str, target: str, values: Sequence[int]) -> None:
+        transfer = Transfer(len(self.transfers), source, target, tuple(values), self._times)
+        self.transfers.append(transfer)
+        self._streams[source].flush()
+        self._streams[source].code.append(Send(transfer))
+        self._streams[target].flush()
+        self._streams[target].code.append(Receive(transfer))
+        self._streams[target].has |= set(values)
+
+    def _loop(
+        self, loop: Loop, streams: dict[str, _Stream], wants: dict[str, set[int]], times: int
+    ) -> None:
+        placement, needs = self.placement, self.placement.loop_users(loop)
+        for place, values in needs.items():
+            self._bring(sorted(values), place)
+        consts, carry, xs = loop.parts()
+        inside: dict[int, set[str]] = {}
+        for part in (consts, xs):
+            for outer, inner in zip(loop.ins[part], loop.body.inputs[part], strict=True):
+                inside[inner] = {p for p in needs if outer in needs[p]}
+        for outer, inner, out in zip(
+            loop.ins[carry], loop.body.inputs[carry], loop.body.outputs, strict=False
+        ):
+            same = inner == out
+            inside[inner] = {p for p in needs if outer in needs[p]} if same else {placement.home[inner]}
+        members = [p for p in streams if p in needs or p in self._homes_of(loop)]
+        body = self.block(loop.body, members, inside, times * loop.length)
+        self._streams, self._wants, self._times = streams, wants, times
+        for place in members:
+            streams[place].flush()
+            code = self._repeat(loop, place, body[place].code, inside)
+            streams[place].code.append(code)
+            streams[place].has |= code.makes
+
+    def _homes_of(self, loop: Loop) -> set[str | None]:
+        home = self.placement.home
+        return {home.get(v) for v in (*loop.body.outputs, *loop.outs)}
+
+    def _repeat(
+        self, loop: Loop, place: str, code: Sequence[Instruction], inside: Mapping[int, set[str]]
+    ) -> Repeat:
+        home, body = self.placement.home, loop.body
+        consts, carry, xs = loop.parts()
+
+        def used(part: slice) -> tuple[tuple[int, int], ...]:
+            pairs = zip(loop.ins[part], body.inputs[part], strict=True)
+            return tuple((o, i) for o, i in pairs if place in inside[i])
+
+        carried = list(
+            zip(loop.ins[carry], body.inputs[carry], body.outputs, loop.outs, strict=False)
+        )
+        fixed = [c for c in carried if c[1] == c[2]]
+        moving = tuple(c for c in carried if c[1] != c[2] and home[c[1]] == place)
+        # What no place makes alone (a constant stacked by the loop) is stacked by every place.
+        ys = tuple(
+            (i, o)
+            for i, o in zip(body.outputs[loop.num_carry :], loop.outs[loop.num_carry :], strict=True)
+            if home.get(i, place) == place
+        )
+        consts_used = used(consts) + tuple((f, i) for f, i, *_ in fixed if place in inside[i])
+        kept = tuple((f, after) for f, _, _, after in fixed if home.get(f, place) == place)
+        live = {v for _, _, v, _ in moving} | {i for i, _ in ys}
+        final = _with_liveness(self.graph, code, live, own=set())
+        return Repeat(
+            loop.length, loop.reverse, final, consts_used, used(xs), moving, ys, kept
+        )
+
+
+def _with_liveness(
+    graph: Graph, code: Sequence[Instruction], live: set[int], own: set[int]
+) -> tuple[Instruction, ...]:
+    """Fill in what each segment reads, makes and may overwrite, walking backwards.
+
+    `own` are the values that come into this code and that nobody else holds.
+    """
+    seen = {v for i in code if isinstance(i, Send) for v in i.transfer.values}
+    seen |= {v for i in code if isinstance(i, Repeat) for v in i.reads}  # a loop may send them
+    made = {v for i in code if isinstance(i, Compute) for n in i.nodes for v in graph.nodes[n].outs}
+    donatable = (own | made) - seen
+    live, done = set(live), []
+    for step in reversed(code):
+        match step:
+            case Send(transfer):
+                live |= set(transfer.values)
+            case Receive(transfer):
+                live -= set(transfer.values)
+            case Repeat():
+                live = (live - step.makes) | step.reads
+            case Compute(nodes):
+                outs = {v for n in nodes for v in graph.nodes[n].outs}
+                ins = {v for n in nodes for v in graph.nodes[n].ins} - outs - set(graph.constants)
+                step = replace(
+                    step,
+                    ins=tuple(sorted(ins)),
+                    outs=tuple(sorted(outs & live)),
+                    donate=_reusable(graph, sorted((ins - live) & donatable), outs & live),
+                )
+                live = (live - outs) | ins
+        done.append(step)
+    return tuple(reversed(done))
+
+
+def _reusable(graph: Graph, dead: Sequence[int], outs: Iterable[int]) -> tuple[int, ...]:
+    """Those of the dead inputs in whose memory an output fits."""
+    room = Counter((graph.values[v].shape, graph.values[v].dtype) for v in outs)
+    found = []
+    for v in dead:
+        size = (graph.values[v].shape, graph.values[v].dtype)
+        if room[size]:
+            room[size] -= 1
+            found.append(v)
+    return tuple(found)

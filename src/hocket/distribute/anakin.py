@@ -1,0 +1,26 @@
+"""Anakin: environment, acting and learning in one program, the environments shared by all devices.
+
+    device 0: [ env act learn ]  N/2 environments
+                      |           gradients: an all-reduce that XLA adds
+    device 1: [ env act learn ]  N/2 environments
+
+Hessel et al. 2021, "Podracer architectures for scalable Reinforcement Learning":
+https://arxiv.org/abs/2104.06272
+"""
+
+from __future__ import annotations
+
+from hocket.cluster import Cluster
+from hocket.core.fragment import ROLES
+from hocket.core.graph import Graph
+from hocket.core.plan import Place, Plan
+from hocket.distribute.strategy import strategy
+from hocket.errors import PlanError
+
+
+@strategy
+def anakin(graph: Graph, cluster: Cluster, *, devices: int | None = None) -> Plan:
+    """One program on the first `devices` devices, by default on all."""
+    if devices is not None and not 1 <= devices <= len(cluster.devices):
+        raise PlanError(f"anakin was asked for {devices} devices; there are {cluster}.")
+    return Plan(graph, (Place("anakin", run=ROLES, on=cluster.devices[:devices]),))

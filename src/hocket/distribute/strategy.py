@@ -1,0 +1,66 @@
+"""What a strategy is, and how one is found by its name."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import hocket.distribute
+from hocket.cluster import Cluster
+from hocket.core.graph import Graph
+from hocket.core.plan import Plan
+from hocket.errors import unknown
+
+_REGISTRY: dict[str, Callable[..., Plan]] = {}
+
+
+class Strategy(Protocol):
+    """Maps a graph onto a cluster."""
+
+    def __call__(self, graph: Graph, cluster: Cluster, /) -> Plan: ...
+
+
+def strategy(fn: Callable[..., Plan]) -> Callable[..., Strategy]:
+    """Register `fn(graph, cluster, *, options) -> Plan`; calling it with options gives a strategy.
+
+        @hocket.strategy
+        def wide(graph, cluster, *, actors=4):
+            return Plan(graph, places=[...])
+
+        hocket.run(algorithm, distribute=wide(actors=8))
+        hocket.run(algorithm, distribute="wide")
+    """
+    options = [
+        p.name for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY
+    ]
+
+    @functools.wraps(fn)
+    def configure(**chosen: Any) -> Strategy:
+        for name in chosen:
+            if name not in options:
+                raise ValueError(unknown("option", name, options, f"of the strategy `{fn.__name__}`"))
+        return functools.partial(fn, **chosen)
+
+    _REGISTRY[fn.__name__] = configure
+    return configure
+
+
+def strategies() -> dict[str, Callable[..., Strategy]]:
+    """Every strategy by name: those of this package, and users' own."""
+    for module in pkgutil.iter_modules(hocket.distribute.__path__):
+        importlib.import_module(f"hocket.distribute.{module.name}")
+    return dict(sorted(_REGISTRY.items()))
+
+
+def resolve(distribute: str | Strategy) -> Strategy:
+    """A strategy, given itself or its name."""
+    if not isinstance(distribute, str):
+        return distribute
+    known = strategies()
+    if distribute not in known:
+        raise ValueError(unknown("strategy", distribute, known))
+    return known[distribute]()

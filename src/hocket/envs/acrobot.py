@@ -1,0 +1,113 @@
+"""Acrobot: swing a two-link arm above a line with a motor in its elbow (Sutton, 1996)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from hocket.envs.env import Step
+from hocket.envs.spaces import Box, Discrete
+
+
+class AcrobotState(NamedTuple):
+    theta_1: Array
+    theta_2: Array
+    theta_1_dot: Array
+    theta_2_dot: Array
+
+
+@dataclass(frozen=True)
+class Acrobot:
+    """Gymnasium's Acrobot, with the dynamics of Sutton & Barto's book.
+
+    Actions 0, 1, 2 are torques -1, 0, 1 on the joint between the links; `theta_1` is zero hanging
+    down, `theta_2` is the second link's angle to the first. The observation is the cosine and sine
+    of each, then their speeds. The reward is -1 a step and 0 on the one that reaches the line.
+    """
+
+    dt: float = 0.2
+    gravity: float = 9.8
+    link_length_1: float = 1.0
+    link_mass_1: float = 1.0
+    link_mass_2: float = 1.0
+    link_com_1: float = 0.5
+    link_com_2: float = 0.5
+    link_moi: float = 1.0
+    max_speed_1: float = 4 * math.pi
+    max_speed_2: float = 9 * math.pi
+
+    @property
+    def observation_space(self) -> Box:
+        high = (1.0, 1.0, 1.0, 1.0, self.max_speed_1, self.max_speed_2)
+        return Box(tuple(-bound for bound in high), high, shape=(6,))
+
+    @property
+    def action_space(self) -> Discrete:
+        return Discrete(3)
+
+    def reset(self, key: Array) -> tuple[AcrobotState, Array]:
+        state = AcrobotState(*jax.random.uniform(key, (4,), jnp.float32, -0.1, 0.1))
+        return state, _observe(state)
+
+    def step(self, state: AcrobotState, action: Array, key: Array) -> tuple[AcrobotState, Step]:
+        moved = self._integrate(state, torque=(action - 1).astype(jnp.float32))
+        state = AcrobotState(
+            theta_1=_wrapped(moved.theta_1),
+            theta_2=_wrapped(moved.theta_2),
+            theta_1_dot=jnp.clip(moved.theta_1_dot, -self.max_speed_1, self.max_speed_1),
+            theta_2_dot=jnp.clip(moved.theta_2_dot, -self.max_speed_2, self.max_speed_2),
+        )
+        terminated = -jnp.cos(state.theta_1) - jnp.cos(state.theta_1 + state.theta_2) > 1.0
+        reward = jnp.where(terminated, jnp.float32(0.0), jnp.float32(-1.0))
+        return state, Step(_observe(state), reward, terminated, jnp.bool_(False))
+
+    def _integrate(self, state: AcrobotState, torque: Array) -> AcrobotState:
+        """One step of the classic Runge-Kutta method."""
+
+        def along(slope: AcrobotState, dt: float) -> AcrobotState:
+            return AcrobotState(*(s + dt * d for s, d in zip(state, slope, strict=True)))
+
+        k1 = self._derivative(state, torque)
+        k2 = self._derivative(along(k1, self.dt / 2), torque)
+        k3 = self._derivative(along(k2, self.dt / 2), torque)
+        k4 = self._derivative(along(k3, self.dt), torque)
+        slopes = zip(k1, k2, k3, k4, strict=True)
+        mean = AcrobotState(*((a + 2 * b + 2 * c + d) / 6 for a, b, c, d in slopes))
+        return along(mean, self.dt)
+
+    def _derivative(self, state: AcrobotState, torque: Array) -> AcrobotState:
+        m1, m2, l1, lc1, lc2 = (
+            self.link_mass_1, self.link_mass_2, self.link_length_1, self.link_com_1, self.link_com_2
+        )  # fmt: skip
+        theta_1, theta_2, dtheta_1, dtheta_2 = state
+        sin_2, cos_2 = jnp.sin(theta_2), jnp.cos(theta_2)
+        d1 = m1 * lc1**2 + m2 * (l1**2 + lc2**2 + 2 * l1 * lc2 * cos_2) + 2 * self.link_moi
+        d2 = m2 * (lc2**2 + l1 * lc2 * cos_2) + self.link_moi
+        # cos(a - pi/2), as the book writes it, is sin(a).
+        phi2 = m2 * lc2 * self.gravity * jnp.sin(theta_1 + theta_2)
+        phi1 = (
+            -m2 * l1 * lc2 * (dtheta_2**2 + 2 * dtheta_2 * dtheta_1) * sin_2
+            + (m1 * lc1 + m2 * l1) * self.gravity * jnp.sin(theta_1)
+            + phi2
+        )
+        ddtheta_2 = (torque + d2 / d1 * phi1 - m2 * l1 * lc2 * dtheta_1**2 * sin_2 - phi2) / (
+            m2 * lc2**2 + self.link_moi - d2**2 / d1
+        )
+        ddtheta_1 = -(d2 * ddtheta_2 + phi1) / d1
+        return AcrobotState(dtheta_1, dtheta_2, ddtheta_1, ddtheta_2)
+
+
+def _observe(state: AcrobotState) -> Array:
+    theta_1, theta_2, dtheta_1, dtheta_2 = state
+    cosines_and_sines = (jnp.cos(theta_1), jnp.sin(theta_1), jnp.cos(theta_2), jnp.sin(theta_2))
+    return jnp.stack([*cosines_and_sines, dtheta_1, dtheta_2])
+
+
+def _wrapped(theta: Array) -> Array:
+    """The angle between -pi and pi; one that is there already keeps every bit."""
+    return theta - 2 * math.pi * jnp.round(theta / (2 * math.pi))

@@ -1,0 +1,76 @@
+"""CartPole: keep a pole upright on a moving cart (Barto, Sutton & Anderson, 1983)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from hocket.envs.env import Step
+from hocket.envs.spaces import Box, Discrete
+
+
+class CartPoleState(NamedTuple):
+    x: Array
+    x_dot: Array
+    theta: Array
+    theta_dot: Array
+
+
+@dataclass(frozen=True)
+class CartPole:
+    """Gymnasium's CartPole: push left (0) or right (1), reward 1 a step, the last one included.
+
+    The observation is the state `(x, x_dot, theta, theta_dot)`. An episode terminates once the cart
+    is more than 2.4 from the centre or the pole more than 12 degrees from upright.
+    """
+
+    gravity: float = 9.8
+    cart_mass: float = 1.0
+    pole_mass: float = 0.1
+    half_length: float = 0.5
+    force: float = 10.0
+    dt: float = 0.02
+    max_x: float = 2.4
+    max_theta: float = math.radians(12)
+
+    @property
+    def observation_space(self) -> Box:
+        # Twice the limits, so that the observation that ends an episode still lies inside.
+        high = (2 * self.max_x, math.inf, 2 * self.max_theta, math.inf)
+        return Box(tuple(-bound for bound in high), high, shape=(4,))
+
+    @property
+    def action_space(self) -> Discrete:
+        return Discrete(2)
+
+    def reset(self, key: Array) -> tuple[CartPoleState, Array]:
+        obs = jax.random.uniform(key, (4,), jnp.float32, -0.05, 0.05)
+        return CartPoleState(*obs), obs
+
+    def step(self, state: CartPoleState, action: Array, key: Array) -> tuple[CartPoleState, Step]:
+        x, x_dot, theta, theta_dot = state
+        x_acc, theta_acc = self._accelerations(state, action)
+        state = CartPoleState(
+            x=x + self.dt * x_dot,
+            x_dot=x_dot + self.dt * x_acc,
+            theta=theta + self.dt * theta_dot,
+            theta_dot=theta_dot + self.dt * theta_acc,
+        )
+        terminated = (abs(state.x) > self.max_x) | (abs(state.theta) > self.max_theta)
+        return state, Step(jnp.stack(state), jnp.float32(1.0), terminated, jnp.bool_(False))
+
+    def _accelerations(self, state: CartPoleState, action: Array) -> tuple[Array, Array]:
+        # R. V. Florian, "Correct equations for the dynamics of the cart-pole system", 2007.
+        total_mass = self.cart_mass + self.pole_mass
+        pole_moment = self.pole_mass * self.half_length
+        sin, cos = jnp.sin(state.theta), jnp.cos(state.theta)
+        force = jnp.where(action == 1, self.force, -self.force)
+        push = (force + pole_moment * state.theta_dot**2 * sin) / total_mass
+        inertia = self.half_length * (4 / 3 - self.pole_mass * cos**2 / total_mass)
+        theta_acc = (self.gravity * sin - cos * push) / inertia
+        return push - pole_moment * theta_acc * cos / total_mass, theta_acc

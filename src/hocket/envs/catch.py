@@ -1,0 +1,60 @@
+"""Catch: move a paddle under a falling ball (bsuite; the grid world of the Podracer paper)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from hocket.envs.env import Step
+from hocket.envs.spaces import Box, Discrete
+
+
+class CatchState(NamedTuple):
+    ball_row: Array
+    ball_column: Array
+    paddle: Array
+
+
+@dataclass(frozen=True)
+class Catch:
+    """A ball falls a row a step; the paddle below goes left (0), stays (1) or goes right (2).
+
+    The observation is the board, float32 of shape `(rows, columns)`, one where the ball or the
+    paddle is. The reward is 0 until the ball is down, then 1 if it is caught and -1 if not, and the
+    episode terminates: always after `rows - 1` steps.
+    """
+
+    rows: int = 10
+    columns: int = 5
+
+    @property
+    def observation_space(self) -> Box:
+        return Box(0.0, 1.0, shape=(self.rows, self.columns))
+
+    @property
+    def action_space(self) -> Discrete:
+        return Discrete(3)
+
+    def reset(self, key: Array) -> tuple[CatchState, Array]:
+        column = jax.random.randint(key, (), 0, self.columns)
+        state = CatchState(jnp.int32(0), column, jnp.int32(self.columns // 2))
+        return state, self._observe(state)
+
+    def step(self, state: CatchState, action: Array, key: Array) -> tuple[CatchState, Step]:
+        paddle = jnp.clip(state.paddle + action - 1, 0, self.columns - 1)
+        state = CatchState(state.ball_row + 1, state.ball_column, paddle)
+        terminated = state.ball_row == self.rows - 1
+        caught = jnp.where(paddle == state.ball_column, 1.0, -1.0)
+        reward = jnp.where(terminated, caught, 0.0).astype(jnp.float32)
+        return state, Step(self._observe(state), reward, terminated, jnp.bool_(False))
+
+    def _observe(self, state: CatchState) -> Array:
+        # Comparisons, not a scatter: they fuse, and under `vmap` nothing is indexed.
+        row, column = jnp.arange(self.rows)[:, None], jnp.arange(self.columns)[None]
+        ball = (row == state.ball_row) & (column == state.ball_column)
+        paddle = (row == self.rows - 1) & (column == state.paddle)
+        return (ball | paddle).astype(jnp.float32)

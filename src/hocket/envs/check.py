@@ -1,0 +1,186 @@
+"""`check_env`: whether an environment keeps the contract of `Env`, in seconds and by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from hocket.envs.env import Env, Obs, State, Step, auto_reset
+from hocket.envs.spaces import Box, DictSpace, Discrete, MultiDiscrete
+from hocket.errors import ContractError
+
+NUM_ENVS = 4
+NUM_STEPS = 200
+
+
+def check_env(env: Env, seed: int = 0) -> None:
+    """Raise a `ContractError` that names the first part of the contract that `env` breaks.
+
+    It traces `reset` and `step` and compares what comes out with the spaces, then takes random
+    actions in a few environments at once, across episode ends, and looks at the values.
+
+        check_env(make("CartPole-v1"))
+    """
+    key = jax.random.key(seed)
+    _check_interface(env)
+    state = _check_reset(env, key)
+    _check_step(env, state, key)
+    _check_values(env, key)
+
+
+def _check_interface(env: Env) -> None:
+    name = type(env).__name__
+    if not isinstance(env, Env):
+        parts = ("observation_space", "action_space", "reset", "step")
+        missing = ", ".join(f"`{part}`" for part in parts if part not in dir(env))
+        raise ContractError(f"{name} has no {missing}. See `hocket.envs.Env` for the contract.")
+    for part in ("observation_space", "action_space"):
+        space = getattr(env, part)
+        if not isinstance(space, Box | Discrete | MultiDiscrete | DictSpace):
+            raise ContractError(
+                f"{name}.{part} is {space!r}, not one of hocket's spaces. "
+                "Use Box, Discrete, MultiDiscrete or DictSpace from `hocket.envs`."
+            )
+
+
+def _check_reset(env: Env, key: Array) -> State:
+    """The shapes of a first state."""
+    where = f"{type(env).__name__}.reset"
+    state, obs = _pair(where, "(state, obs)", _trace(where, env.reset, key))
+    _check_observation(env, where, obs)
+    return state
+
+
+def _check_step(env: Env, state: State, key: Array) -> None:
+    where = f"{type(env).__name__}.step"
+    traced = _trace(where, env.step, state, env.action_space.spec(), key)
+    after, step = _pair(where, "(state, Step)", traced)
+    if not isinstance(step, Step):
+        raise ContractError(
+            f"{where} returns {type(step).__name__} beside the state. Return (state, Step(obs, "
+            "reward, terminated, truncated)), with Step from `hocket.envs`."
+        )
+    _check_observation(env, where, step.obs)
+    advice = "Return a state like the one that came in (`reset` makes the first one)."
+    _same_shapes(f"the state of {where}", after, state, advice)
+    scalar, flag = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.bool_)
+    _same_shapes(f"the reward of {where}", step.reward, scalar, "Return one float32 scalar.")
+    _same_shapes(f"`terminated` of {where}", step.terminated, flag, "Return one bool scalar.")
+    _same_shapes(f"`truncated` of {where}", step.truncated, flag, "Return one bool scalar.")
+
+
+def _check_observation(env: Env, where: str, obs: Obs) -> None:
+    advice = "Change the observation, or `observation_space`."
+    _same_shapes(f"the observation of {where}", obs, env.observation_space.spec(), advice)
+
+
+def _trace(where: str, fn: Callable[..., Any], *args: Any) -> Any:
+    """The shapes of what `fn` returns."""
+    try:
+        return jax.eval_shape(fn, *args)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ContractError(
+            f"{where} cannot be compiled. JAX says: {type(error).__name__}: {reason} "
+            "Write it with jax.numpy, and choose with `jnp.where` instead of `if`."
+        ) from error
+
+
+def _pair(where: str, wanted: str, found: Any) -> tuple[Any, Any]:
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise ContractError(f"{where} returns {_describe(found)}. Return {wanted}.")
+    return found
+
+
+def _same_shapes(what: str, found: Any, wanted: Any, advice: str) -> None:
+    structure, wanted_structure = jax.tree.structure(found), jax.tree.structure(wanted)
+    if structure != wanted_structure:
+        raise ContractError(
+            f"{what} has the structure {structure}, where {wanted_structure} belongs. {advice}"
+        )
+    found_leaves, wanted_leaves = jax.tree.leaves_with_path(found), jax.tree.leaves(wanted)
+    for (path, leaf), want in zip(found_leaves, wanted_leaves, strict=True):
+        if (leaf.shape, leaf.dtype) != (want.shape, want.dtype):
+            place = f" at {jax.tree_util.keystr(path)}" if path else ""
+            raise ContractError(
+                f"{what} is {_describe(leaf)}{place}, where {_describe(want)} belongs. {advice}"
+            )
+
+
+def _describe(tree: Any) -> str:
+    return str(jax.tree.map(lambda x: f"{x.dtype}[{','.join(map(str, x.shape))}]", tree))
+
+
+class _Record(NamedTuple):
+    """One step of one environment; below `step`, what may be wrong with it."""
+
+    obs: Obs
+    step: Step
+    nan: Array
+    outside: Array
+    reward_not_finite: Array
+    ended_twice: Array
+
+
+_FAULTS = {
+    "nan": "the observation holds NaN: {obs}, then {step.obs}. Look for a division by zero.",
+    "outside": "the observation leaves {env.observation_space}: {obs}, then {step.obs}. "
+    "Widen the space, or clip the observation.",
+    "reward_not_finite": "the reward is {step.reward}. Return a finite one.",
+    "ended_twice": "`terminated` and `truncated` are both true. An episode that terminates was not "
+    "cut short: return `truncated & ~terminated`.",
+}
+
+
+def _check_values(env: Env, key: Array) -> None:
+    name = type(env).__name__
+    keys = jax.random.split(key, NUM_ENVS)
+    _trace(f"{name} under `jax.vmap`", _player(env), keys)
+    record, again = (jax.device_get(jax.jit(_player(env))(keys)) for _ in range(2))
+    for fault, message in _FAULTS.items():
+        for which in np.argwhere(getattr(record, fault))[:1]:
+            obs, step = jax.tree.map(itemgetter(tuple(which)), (record.obs, record.step))
+            found = message.format(env=env, obs=obs, step=step)
+            raise ContractError(f"{name}, step {which[1]} of a random run: {found}")
+    if not jax.tree.all(jax.tree.map(np.array_equal, record, again)):
+        raise ContractError(
+            f"{name} gives two results for one key. Draw everything random from the key with "
+            "`jax.random`; numpy's and Python's generators are read once, when JAX traces."
+        )
+
+
+def _player(env: Env) -> Callable[[Array], _Record]:
+    """Runs of random actions, one for each key; a new function, so that it is traced anew."""
+
+    def advance(carry: tuple[State, Obs], key: Array) -> tuple[tuple[State, Obs], _Record]:
+        state, obs = carry
+        k_act, k_env = jax.random.split(key)
+        action = env.action_space.sample(k_act)
+        state, next_obs, step = auto_reset(env, state, action, k_env)
+        inside = env.observation_space.contains(obs) & env.observation_space.contains(step.obs)
+        record = _Record(
+            obs=obs,
+            step=step,
+            nan=_any_nan((obs, step.obs)),
+            outside=~inside,
+            reward_not_finite=~jnp.isfinite(step.reward),
+            ended_twice=step.terminated & step.truncated,
+        )
+        return (state, next_obs), record
+
+    def play(key: Array) -> _Record:
+        k_reset, k_run = jax.random.split(key)
+        _, record = jax.lax.scan(advance, env.reset(k_reset), jax.random.split(k_run, NUM_STEPS))
+        return record
+
+    return jax.vmap(play)
+
+
+def _any_nan(tree: Any) -> Array:
+    return jnp.stack([jnp.isnan(x).any() for x in jax.tree.leaves(tree)]).any()

@@ -1,0 +1,101 @@
+"""Adapter for gymnax environments (`pip install 'hocket[gymnax]'`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from hocket.envs.env import Action, Obs, State, Step
+from hocket.envs.spaces import Box, Discrete, Space
+from hocket.errors import unknown
+
+try:
+    import gymnax
+    from gymnax.environments import spaces as gymnax_spaces
+except ImportError as error:
+    raise ImportError(
+        "gymnax environments need the package gymnax. Run: pip install 'hocket[gymnax]'"
+    ) from error
+
+
+def make(name: str, **params: Any) -> GymnaxEnv:
+    """The gymnax environment called `name`, with its parameters, such as `max_steps_in_episode`.
+
+    For arguments of its constructor: `GymnaxEnv(*gymnax.make(name, **arguments))`.
+    """
+    if name not in gymnax.registered_envs:
+        raise ValueError(unknown("gymnax environment", name, gymnax.registered_envs))
+    env, defaults = gymnax.make(name)
+    known = [field.name for field in fields(defaults)]
+    for option in params.keys() - known:
+        raise ValueError(unknown("option", option, known, where=f"of `gymnax:{name}`"))
+    return GymnaxEnv(env, defaults.replace(**params))
+
+
+def names() -> list[str]:
+    """The names that `make` knows."""
+    return sorted(gymnax.registered_envs)
+
+
+@dataclass(frozen=True, eq=False)
+class GymnaxEnv:
+    """A gymnax environment (1.0 or later) with its parameters, under hocket's contract.
+
+    It steps with `step_env`, which does not reset, so that the final observation of an episode is
+    kept; gymnax's own time limit becomes `truncated`. Observations take the dtype of their space.
+    """
+
+    env: Any
+    params: Any
+
+    @property
+    def observation_space(self) -> Space:
+        with jax.ensure_compile_time_eval():
+            return _space(self.env.observation_space(self.params))
+
+    @property
+    def action_space(self) -> Space:
+        with jax.ensure_compile_time_eval():
+            return _space(self.env.action_space(self.params))
+
+    def reset(self, key: Array) -> tuple[State, Obs]:
+        obs, state = self.env.reset_env(key, self.params)
+        # Gymnax starts from Python numbers; a loop needs arrays of one dtype throughout.
+        state = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), state)
+        return state, self._observation(obs)
+
+    def step(self, state: State, action: Action, key: Array) -> tuple[State, Step]:
+        obs, new, reward, terminated, _ = self.env.step_env(key, state, action, self.params)
+        terminated = jnp.asarray(terminated, bool)
+        truncated = self.env.is_truncated(new, self.params) & ~terminated
+        new = jax.tree.map(lambda x, before: jnp.asarray(x, before.dtype), new, state)
+        reward = jnp.asarray(reward, jnp.float32)
+        return new, Step(self._observation(obs), reward, terminated, truncated)
+
+    def _observation(self, obs: Obs) -> Obs:
+        return jax.tree.map(
+            lambda x, s: jnp.asarray(x, s.dtype), obs, self.observation_space.spec()
+        )
+
+
+def _space(space: Any) -> Box | Discrete:
+    if isinstance(space, gymnax_spaces.Discrete):
+        return Discrete(space.n)
+    if isinstance(space, gymnax_spaces.Box):
+        return Box(_unbounded(space.low), _unbounded(space.high), space.shape, space.dtype)
+    raise ValueError(
+        f"the gymnax space {space} has no counterpart here. Wrap the environment so that it "
+        "observes and acts with arrays (gymnax's Box or Discrete)."
+    )
+
+
+def _unbounded(bound: Any) -> np.ndarray:
+    """`bound`, infinite where gymnax writes the largest float32 for "no bound"."""
+    bound = np.asarray(bound)
+    limit = np.finfo(np.float32).max
+    return np.where(abs(bound) >= limit, np.copysign(np.inf, bound), bound)

@@ -1,0 +1,71 @@
+"""Pendulum: swing a pendulum up and hold it there with a weak motor."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from hocket.envs.env import Step
+from hocket.envs.spaces import Box
+
+
+class PendulumState(NamedTuple):
+    theta: Array
+    theta_dot: Array
+
+
+@dataclass(frozen=True)
+class Pendulum:
+    """Gymnasium's Pendulum: the action is a torque, upright is zero, the reward minus a cost.
+
+    The observation is `(cos theta, sin theta, theta_dot)`. Torques beyond `max_torque` are clipped,
+    and the cost is that of the state before the step. Episodes never terminate.
+    """
+
+    max_speed: float = 8.0
+    max_torque: float = 2.0
+    dt: float = 0.05
+    gravity: float = 10.0
+    mass: float = 1.0
+    length: float = 1.0
+
+    @property
+    def observation_space(self) -> Box:
+        high = (1.0, 1.0, self.max_speed)
+        return Box(tuple(-bound for bound in high), high, shape=(3,))
+
+    @property
+    def action_space(self) -> Box:
+        return Box(-self.max_torque, self.max_torque, shape=(1,))
+
+    def reset(self, key: Array) -> tuple[PendulumState, Array]:
+        high = np.asarray([math.pi, 1.0], np.float32)
+        state = PendulumState(*jax.random.uniform(key, (2,), jnp.float32, -high, high))
+        return state, _observe(state)
+
+    def step(self, state: PendulumState, action: Array, key: Array) -> tuple[PendulumState, Step]:
+        theta, theta_dot = state
+        torque = jnp.clip(action[0], -self.max_torque, self.max_torque)
+        cost = _normalized(theta) ** 2 + 0.1 * theta_dot**2 + 0.001 * torque**2
+        theta_acc = (
+            3 * self.gravity / (2 * self.length) * jnp.sin(theta)
+            + 3 / (self.mass * self.length**2) * torque
+        )
+        theta_dot = jnp.clip(theta_dot + theta_acc * self.dt, -self.max_speed, self.max_speed)
+        state = PendulumState(theta + theta_dot * self.dt, theta_dot)
+        return state, Step(_observe(state), -cost, jnp.bool_(False), jnp.bool_(False))
+
+
+def _observe(state: PendulumState) -> Array:
+    return jnp.stack([jnp.cos(state.theta), jnp.sin(state.theta), state.theta_dot])
+
+
+def _normalized(theta: Array) -> Array:
+    """The angle between -pi and pi."""
+    return (theta + math.pi) % (2 * math.pi) - math.pi

@@ -1,0 +1,190 @@
+"""Spaces: what observations and actions look like, as small values that hash, print and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, ShapeDtypeStruct
+from jax.typing import DTypeLike
+
+
+@dataclass(frozen=True)
+class Box:
+    """Arrays of one shape and dtype, within inclusive bounds.
+
+    A bound is a number or anything that broadcasts to `shape`. It is kept as a number, or as nested
+    tuples where it differs between elements, so that a box stays hashable.
+
+        Box(-1.0, 1.0, shape=(3,))
+    """
+
+    low: Any
+    high: Any
+    shape: tuple[int, ...]
+    dtype: DTypeLike = "float32"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        object.__setattr__(self, "low", _bound("low", self.low, self))
+        object.__setattr__(self, "high", _bound("high", self.high, self))
+
+    @property
+    def bounded(self) -> bool:
+        """Whether every bound is finite."""
+        return bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
+
+    def sample(self, key: Array) -> Array:
+        """Uniform if the box is bounded, else a standard normal clipped to the bounds."""
+        low, high = self._bounds()
+        if not jnp.issubdtype(self.dtype, jnp.floating):
+            # The bound of `randint` is exclusive, so int32's own maximum is never drawn.
+            stop = np.minimum(high, np.iinfo(np.int32).max - 1) + 1
+            return jax.random.randint(key, self.shape, low, stop).astype(self.dtype)
+        if self.bounded:
+            return jax.random.uniform(key, self.shape, self.dtype, low, high)
+        return jnp.clip(jax.random.normal(key, self.shape, self.dtype), low, high)
+
+    def contains(self, x: Any) -> Array:
+        """Whether `x` has this shape and kind of dtype and lies within the bounds; NaN does not."""
+        x = jnp.asarray(x)
+        if not _fits(x, self.spec()):
+            return jnp.asarray(False)
+        low, high = (bound.astype(self.dtype) for bound in self._bounds())
+        return jnp.all((x >= low) & (x <= high))
+
+    def spec(self) -> ShapeDtypeStruct:
+        """The shape and dtype of a member."""
+        return ShapeDtypeStruct(self.shape, self.dtype)
+
+    def zeros(self) -> Array:
+        """Zeros with the shape and dtype of a member (whatever the bounds)."""
+        return jnp.zeros(self.shape, self.dtype)
+
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.broadcast_to(self.low, self.shape), np.broadcast_to(self.high, self.shape)
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """One choice: an int32 scalar among `0 .. n - 1`."""
+
+    n: int
+
+    def sample(self, key: Array) -> Array:
+        """Uniform over the choices."""
+        return jax.random.randint(key, (), 0, self.n)
+
+    def contains(self, x: Any) -> Array:
+        """Whether `x` is one of the choices."""
+        x = jnp.asarray(x)
+        return (x >= 0) & (x < self.n) if _fits(x, self.spec()) else jnp.asarray(False)
+
+    def spec(self) -> ShapeDtypeStruct:
+        """The shape and dtype of a member."""
+        return ShapeDtypeStruct((), jnp.int32)
+
+    def zeros(self) -> Array:
+        """The first choice."""
+        return jnp.zeros((), jnp.int32)
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several choices at once: an int32 vector whose element `i` is one of `0 .. sizes[i] - 1`."""
+
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(self.sizes))
+
+    def sample(self, key: Array) -> Array:
+        """Uniform over the choices."""
+        return jax.random.randint(key, (len(self.sizes),), 0, np.asarray(self.sizes))
+
+    def contains(self, x: Any) -> Array:
+        """Whether every element of `x` is one of its choices."""
+        x = jnp.asarray(x)
+        if not _fits(x, self.spec()):
+            return jnp.asarray(False)
+        return jnp.all((x >= 0) & (x < np.asarray(self.sizes)))
+
+    def spec(self) -> ShapeDtypeStruct:
+        """The shape and dtype of a member."""
+        return ShapeDtypeStruct((len(self.sizes),), jnp.int32)
+
+    def zeros(self) -> Array:
+        """The first choice of each."""
+        return jnp.zeros((len(self.sizes),), jnp.int32)
+
+
+@dataclass(frozen=True)
+class DictSpace:
+    """A dict with a space for each of its keys."""
+
+    spaces: Mapping[str, Space]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spaces", dict(self.spaces))
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.spaces.items()))
+
+    def sample(self, key: Array) -> dict[str, Any]:
+        """A sample of each space, with a key of its own."""
+        keys = jax.random.split(key, len(self.spaces))
+        pairs = zip(self.spaces.items(), keys, strict=True)
+        return {name: space.sample(k) for (name, space), k in pairs}
+
+    def contains(self, x: Any) -> Array:
+        """Whether `x` has these keys, and each of its values lies in its space."""
+        if not isinstance(x, Mapping) or x.keys() != self.spaces.keys():
+            return jnp.asarray(False)
+        return jnp.all(jnp.stack([space.contains(x[name]) for name, space in self.spaces.items()]))
+
+    def spec(self) -> dict[str, Any]:
+        """The shapes and dtypes of a member."""
+        return {name: space.spec() for name, space in self.spaces.items()}
+
+    def zeros(self) -> dict[str, Any]:
+        """The zeros of each space."""
+        return {name: space.zeros() for name, space in self.spaces.items()}
+
+
+Space: TypeAlias = Box | Discrete | MultiDiscrete | DictSpace
+
+
+def _bound(side: str, bound: Any, box: Box) -> Any:
+    """`bound` as a hashable value: a number if it is the same everywhere, else nested tuples."""
+    values = np.asarray(bound)
+    try:
+        np.broadcast_to(values, box.shape)
+    except ValueError:
+        raise ValueError(
+            f"the bound `{side}` of a Box has shape {values.shape}, which does not broadcast to "
+            f"the box's shape {box.shape}. Give one number, or one per element."
+        ) from None
+    if jnp.issubdtype(box.dtype, jnp.floating):
+        values = values.astype(np.float64)
+    elif np.isfinite(values).all():
+        values = values.astype(np.int64)
+    else:
+        raise ValueError(
+            f"the bound `{side}` of a Box of {box.dtype} is {bound}. Integers need finite bounds."
+        )
+    if values.size and (values == values.flat[0]).all():
+        return values.flat[0].item()
+    return _nested_tuple(values.tolist())
+
+
+def _nested_tuple(values: Any) -> Any:
+    return tuple(_nested_tuple(v) for v in values) if isinstance(values, list) else values
+
+
+def _fits(x: Array, spec: ShapeDtypeStruct) -> bool:
+    return x.shape == spec.shape and np.can_cast(x.dtype, spec.dtype, "same_kind")

@@ -1,0 +1,121 @@
+"""Acting in a batch of environments: the loop that every algorithm's `step` begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from hocket.core.fragment import fragment
+from hocket.envs.env import Env, auto_reset
+from hocket.envs.episode import EpisodeStats
+
+# Legend: T steps of a rollout, N environments.
+
+
+class Envs(NamedTuple):
+    """A batch of environments under way, `[N, ...]`; each draws from a key of its own."""
+
+    state: Any
+    key: Array
+    episode: EpisodeStats
+
+
+class Actor(NamedTuple):
+    """Whoever acts, between two rollouts, `[N, ...]`. `obs` is what it acts on next."""
+
+    envs: Envs
+    obs: Any
+    memory: Any
+    key: Array
+
+
+class Rollout(NamedTuple):
+    """What happened, `[T, N, ...]`.
+
+    `next_obs` is where the action led: at an episode's end its final observation, not the first one
+    of the next episode. Bootstrap from it where `terminated` is false, through a truncation too.
+    """
+
+    obs: Any
+    action: Any
+    reward: Array
+    terminated: Array
+    truncated: Array
+    next_obs: Any
+    extras: Any
+    """What `act` returned beside the action."""
+    memory: Any
+    """The memory before the first step, `[N, ...]`; it is zero where an episode begins."""
+    episodes: dict[str, Array]
+    """Metrics of the episodes that ended: sums of returns and lengths, and how many, `[N]`."""
+
+    @property
+    def done(self) -> Array:
+        return self.terminated | self.truncated
+
+    @property
+    def first(self) -> Array:
+        """Where an episode begins after the rollout's start, so that memory must be zero."""
+        return jnp.concatenate([jnp.zeros_like(self.done[:1]), self.done[:-1]])
+
+
+Act = Callable[[Any, Any, Array], tuple[Any, Any, Any]]
+
+
+def init_actor(env: Env, key: Array, num_envs: int, memory: Any = None) -> Actor:
+    """An actor at the beginning of `num_envs` episodes.
+
+    `memory` is the memory of one environment at an episode's beginning: zeros, by contract.
+    """
+    k_reset, k_envs, k_act = (jax.random.split(k, num_envs) for k in jax.random.split(key, 3))
+    state, obs = jax.vmap(env.reset)(k_reset)
+    episode, memory = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (num_envs, *jnp.shape(x))), (EpisodeStats.zeros(), memory)
+    )
+    return Actor(Envs(state, k_envs, episode), obs, memory, k_act)
+
+
+def unroll(env: Env, act: Act, actor: Actor, length: int) -> tuple[Actor, Rollout]:
+    """Act for `length` steps: `act(obs, memory, keys) -> (action, memory, extras)`, all `[N, ...]`.
+
+    Stepping the environments is a fragment of role `env`. Episodes restart by themselves, memory
+    is set to zero where one begins, and each environment has a key of its own.
+    """
+
+    @fragment(role="env", name="env")
+    def step_envs(envs: Envs, action: Any) -> tuple[Envs, Any, Any]:
+        def one(state: Any, key: Array, episode: EpisodeStats, action: Any) -> Any:
+            key, k_step = jax.random.split(key)
+            state, obs, step = auto_reset(env, state, action, k_step)
+            return Envs(state, key, episode.after(step)), obs, step
+
+        return jax.vmap(one)(*envs, action)
+
+    def one_step(actor: Actor, _: None) -> tuple[Actor, Any]:
+        keys = jax.vmap(jax.random.split)(actor.key)
+        action, memory, extras = act(actor.obs, actor.memory, keys[:, 1])
+        envs, obs, step = step_envs(actor.envs, action)
+        memory = jax.tree.map(lambda m: jnp.where(_like(step.done, m), 0, m), memory)
+        taken = (actor.obs, action, step.reward, step.terminated, step.truncated, step.obs, extras)
+        return Actor(envs, obs, memory, keys[:, 0]), taken
+
+    memory = actor.memory
+    episode = jax.vmap(EpisodeStats.clear)(actor.envs.episode)
+    actor = actor._replace(envs=actor.envs._replace(episode=episode))
+    actor, taken = lax.scan(one_step, actor, None, length)
+    ended = actor.envs.episode
+    episodes = {
+        "episode_return": ended.ended_return,
+        "episode_length": ended.ended_length,
+        "episode_count": ended.ended,
+    }
+    return actor, Rollout(*taken, memory=memory, episodes=episodes)
+
+
+def _like(flag: Array, x: Array) -> Array:
+    """`flag` of `[N]` with as many axes as `x` of `[N, ...]`."""
+    return flag.reshape(flag.shape + (1,) * (x.ndim - flag.ndim))

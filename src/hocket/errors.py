@@ -1,0 +1,23 @@
+"""How hocket words a mistake: what was found, where, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PlanError(ValueError):
+    """A plan, or an algorithm under a plan, that cannot give the fused program's numbers."""
+
+
+class ContractError(ValueError):
+    """An algorithm or an environment that does not keep its contract."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> str:
+    """The message for a name nobody knows: the nearest known one, then all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f" Did you mean `{near[0]}`?" if near else ""
+    place = f" {where}" if where else ""
+    return f"unknown {kind} `{name}`{place}.{hint} Known: {', '.join(names)}."

@@ -1,0 +1,30 @@
+"""The maths of reinforcement learning: pure functions, time axis first, each with its paper."""
+
+from hocket.ops.distributions import Categorical, Distribution, MultiCategorical, Normal, TanhNormal
+from hocket.ops.losses import clipped_surrogate, clipped_value_loss, double_q, huber
+from hocket.ops.moments import Moments, standardize
+from hocket.ops.returns import NStep, gae, lambda_returns, n_step, take_steps, vtrace
+from hocket.ops.shuffles import shuffle_envs, shuffle_time, shuffle_time_each
+
+__all__ = [
+    "Categorical",
+    "Distribution",
+    "Moments",
+    "MultiCategorical",
+    "NStep",
+    "Normal",
+    "TanhNormal",
+    "clipped_surrogate",
+    "clipped_value_loss",
+    "double_q",
+    "gae",
+    "huber",
+    "lambda_returns",
+    "n_step",
+    "shuffle_envs",
+    "shuffle_time",
+    "shuffle_time_each",
+    "standardize",
+    "take_steps",
+    "vtrace",
+]

@@ -1,0 +1,175 @@
+"""Distributions over actions, as values: any leading axes, the action on the last."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+
+class Distribution(ABC):
+    """What a policy gives for an observation."""
+
+    @abstractmethod
+    def sample(self, key: Array) -> Array:
+        """A sample for all leading axes at once, from one key."""
+
+    @abstractmethod
+    def log_prob(self, x: Array) -> Array: ...
+
+    @abstractmethod
+    def entropy(self) -> Array: ...
+
+    @abstractmethod
+    def mode(self) -> Array: ...
+
+    def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
+        x = self.sample(key)
+        return x, self.log_prob(x)
+
+    def sample_each(self, keys: Array) -> Array:
+        """A sample for each environment, the first axis, from a key of its own."""
+        # A parameter of lower rank, such as one log_std for all states, is every environment's.
+        rank = max(x.ndim for x in jax.tree.leaves(self))
+        axes = jax.tree.map(lambda x: 0 if x.ndim == rank else None, self)
+        return jax.vmap(type(self).sample, in_axes=(axes, 0))(self, keys)
+
+
+@final
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Categorical(Distribution):
+    """One of A actions, by unnormalized log-probabilities `[..., A]`."""
+
+    logits: Array
+
+    def sample(self, key: Array) -> Array:
+        return jax.random.categorical(key, self.logits)
+
+    def log_prob(self, x: Array) -> Array:
+        return jnp.take_along_axis(jax.nn.log_softmax(self.logits), x[..., None], axis=-1)[..., 0]
+
+    def entropy(self) -> Array:
+        log_p = jax.nn.log_softmax(self.logits)
+        p = jnp.exp(log_p)
+        # An action masked with -inf adds nothing: 0 * -inf would be nan.
+        return -jnp.sum(p * jnp.where(p > 0.0, log_p, 0.0), axis=-1)
+
+    def mode(self) -> Array:
+        return jnp.argmax(self.logits, axis=-1)
+
+
+@final
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MultiCategorical(Distribution):
+    """Several independent choices `[..., K]`, each among a number of its own."""
+
+    choices: tuple[Categorical, ...]
+
+    @classmethod
+    def split(cls, logits: Array, sizes: Sequence[int]) -> Self:
+        """From the logits of all choices side by side, `[..., sum(sizes)]`."""
+        ends = np.cumsum(sizes)[:-1].tolist()
+        return cls(tuple(Categorical(part) for part in jnp.split(logits, ends, axis=-1)))
+
+    def sample(self, key: Array) -> Array:
+        keys = jax.random.split(key, len(self.choices))
+        return self._stack([c.sample(k) for c, k in zip(self.choices, keys, strict=True)])
+
+    def log_prob(self, x: Array) -> Array:
+        return self._stack([c.log_prob(x[..., i]) for i, c in enumerate(self.choices)]).sum(-1)
+
+    def entropy(self) -> Array:
+        return self._stack([c.entropy() for c in self.choices]).sum(-1)
+
+    def mode(self) -> Array:
+        return self._stack([c.mode() for c in self.choices])
+
+    @staticmethod
+    def _stack(parts: list[Array]) -> Array:
+        return jnp.stack(parts, axis=-1)
+
+
+@final
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Normal(Distribution):
+    """Independent normals over the last axis; `log_std` may be `[D]` for a mean of `[..., D]`."""
+
+    mean: Array
+    log_std: Array
+
+    def sample(self, key: Array) -> Array:
+        noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
+        return self.mean + jnp.exp(self._log_std) * noise
+
+    def log_prob(self, x: Array) -> Array:
+        z = (x - self.mean) * jnp.exp(-self._log_std)
+        return -jnp.sum(0.5 * jnp.square(z) + self._log_std + 0.5 * math.log(2 * math.pi), axis=-1)
+
+    def entropy(self) -> Array:
+        return jnp.sum(self._log_std + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
+
+    def mode(self) -> Array:
+        return self.mean
+
+    @property
+    def _log_std(self) -> Array:
+        return jnp.broadcast_to(self.log_std, self.mean.shape)
+
+
+@final
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TanhNormal(Distribution):
+    """The tanh of a `Normal`: actions within (-1, 1).
+
+    `log_prob` inverts the tanh, which float32 cannot do next to the bounds; where the sample is at
+    hand, `sample_and_log_prob` is exact. `mode` is the tanh of the mean.
+
+    Haarnoja et al. 2018, "Soft Actor-Critic": https://arxiv.org/abs/1801.01290, appendix C.
+    """
+
+    mean: Array
+    log_std: Array
+
+    def sample(self, key: Array) -> Array:
+        return jnp.tanh(self._normal.sample(key))
+
+    def log_prob(self, x: Array) -> Array:
+        bound = 1.0 - jnp.finfo(x.dtype).eps
+        return self._log_prob_of_tanh(jnp.arctanh(jnp.clip(x, -bound, bound)))
+
+    def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
+        u = self._normal.sample(key)
+        return jnp.tanh(u), self._log_prob_of_tanh(u)
+
+    def entropy(self) -> Array:
+        """By quadrature over the normal: the tanh has no closed form."""
+        points, weights = np.polynomial.hermite_e.hermegauss(32)
+        std = jnp.exp(jnp.broadcast_to(self.log_std, self.mean.shape))
+        slopes = jax.vmap(lambda z: _log_slope_of_tanh(self.mean + std * z))(jnp.asarray(points))
+        return self._normal.entropy() + jnp.average(slopes, axis=0, weights=weights).sum(-1)
+
+    def mode(self) -> Array:
+        return jnp.tanh(self.mean)
+
+    @property
+    def _normal(self) -> Normal:
+        return Normal(self.mean, self.log_std)
+
+    def _log_prob_of_tanh(self, u: Array) -> Array:
+        return self._normal.log_prob(u) - _log_slope_of_tanh(u).sum(-1)
+
+
+def _log_slope_of_tanh(u: Array) -> Array:
+    """log(1 - tanh(u) ** 2), which overflows nowhere."""
+    return 2.0 * (math.log(2.0) - u - jax.nn.softplus(-2.0 * u))

@@ -1,0 +1,64 @@
+"""Losses, elementwise: the caller takes the mean, over whatever it is a mean of."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+
+def clipped_surrogate(
+    log_prob: Array, old_log_prob: Array, advantage: Array, *, clip: float | Array
+) -> Array:
+    """PPO's policy loss: no reward for moving the ratio further than `clip` from one.
+
+    Schulman et al. 2017, "Proximal Policy Optimization Algorithms":
+    https://arxiv.org/abs/1707.06347
+    """
+    ratio = jnp.exp(log_prob - old_log_prob)
+    return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage)
+
+
+def clipped_value_loss(
+    value: Array, old_value: Array, target: Array, *, clip: float | Array
+) -> Array:
+    """Half the squared error, or that of the value kept within `clip` of the old one if larger.
+
+    In OpenAI Baselines' PPO; Engstrom et al. 2020, "Implementation Matters in Deep Policy
+    Gradients": https://arxiv.org/abs/2005.12729
+    """
+    near = old_value + jnp.clip(value - old_value, -clip, clip)
+    return 0.5 * jnp.maximum(jnp.square(value - target), jnp.square(near - target))
+
+
+def huber(error: Array, *, delta: float = 1.0) -> Array:
+    """Half the square of a small error, and linear beyond `delta`: gradients of at most `delta`.
+
+    Huber 1964, "Robust Estimation of a Location Parameter".
+    """
+    size = jnp.abs(error)
+    quadratic = jnp.minimum(size, delta)
+    return 0.5 * jnp.square(quadratic) + delta * (size - quadratic)
+
+
+def double_q(
+    q_tm1: Array,
+    action: Array,
+    reward: Array,
+    discount: Array,
+    q_t_target: Array,
+    q_t_online: Array,
+) -> Array:
+    """Double Q-learning's TD error: the online network picks the next action, the target rates it.
+
+    Action values are `[..., A]`, the others `[...]`. `discount` is 0 where the episode terminated.
+    The gradient takes the target as a constant.
+
+    van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning":
+    https://arxiv.org/abs/1509.06461
+    """
+    target = reward + discount * _of_action(q_t_target, jnp.argmax(q_t_online, axis=-1))
+    return lax.stop_gradient(target) - _of_action(q_tm1, action)
+
+
+def _of_action(q: Array, action: Array) -> Array:
+    return jnp.take_along_axis(q, action[..., None], axis=-1)[..., 0]

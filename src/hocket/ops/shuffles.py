@@ -1,0 +1,70 @@
+"""Shuffles into minibatches that never mix environments at random.
+
+A replica or a device with some of the environments then makes the same minibatches of them as one
+program with all: every minibatch holds an equal share of each device's environments.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from hocket.ops.returns import take_steps
+
+Tree = TypeVar("Tree")
+
+
+def shuffle_time(key: Array, tree: Tree, minibatches: int) -> Tree:
+    """Shuffle the steps of `[T, N, ...]`, in one order for all: `[minibatches, T / M, N, ...]`."""
+    length = _size(tree, axis=0)
+    _check_divides(minibatches, length, "time steps", "the rollout")
+    order = jax.random.permutation(key, length)
+    return jax.tree.map(lambda x: _cut_time(x[order], minibatches), tree)
+
+
+def shuffle_time_each(keys: Array, tree: Tree, minibatches: int) -> Tree:
+    """Shuffle the steps of `[T, N, ...]`, each environment in the order of its own key of `[N]`."""
+    length = _size(tree, axis=0)
+    _check_divides(minibatches, length, "time steps", "the rollout")
+    order = jax.vmap(lambda key: jax.random.permutation(key, length), out_axes=1)(keys)
+    return jax.tree.map(lambda x: _cut_time(x, minibatches), take_steps(tree, order))
+
+
+def shuffle_envs(key: Array, tree: Tree, minibatches: int, axis: int = 1) -> Tree:
+    """Deal out the environments of `[T, N, ...]` with their steps in order: `[M, T, N / M, ...]`.
+
+    Every minibatch takes one environment of each block of M neighbours, the same one in all blocks.
+    So which environments go together is fixed, and what the key decides is whose turn comes when.
+    For a tree of `[N, ...]`, such as a recurrent agent's memory, use `axis=0` and the same key.
+    """
+    num_envs = _size(tree, axis)
+    _check_divides(minibatches, num_envs, "environments", "each replica")
+    order = jax.random.permutation(key, minibatches)
+
+    def deal(x: Array) -> Array:
+        blocks = (num_envs // minibatches, minibatches)
+        x = x.reshape(*x.shape[:axis], *blocks, *x.shape[axis + 1 :])
+        return jnp.moveaxis(x, axis + 1, 0)[order]
+
+    return jax.tree.map(deal, tree)
+
+
+def _size(tree: object, axis: int) -> int:
+    return jax.tree.leaves(tree)[0].shape[axis]
+
+
+def _cut_time(x: Array, minibatches: int) -> Array:
+    return x.reshape(minibatches, x.shape[0] // minibatches, *x.shape[1:])
+
+
+def _check_divides(minibatches: int, size: int, what: str, owner: str) -> None:
+    if minibatches >= 1 and size % minibatches == 0:
+        return
+    fewer = max((m for m in range(1, minibatches) if size % m == 0), default=1)
+    raise ValueError(
+        f"cannot cut {size} {what} into {minibatches} minibatches of one size. Use "
+        f"`minibatches={fewer}`, or a multiple of {max(minibatches, 1)} {what} in {owner}."
+    )

@@ -1,0 +1,4 @@
+"""Replay: what happened, kept to be learned from again.
+
+`hocket.replay.device` is pure JAX and fuses into an algorithm's program.
+"""

@@ -1,0 +1,173 @@
+"""Prioritized replay in pure JAX: a ring of rows, and a sum tree of their priorities.
+
+    replay = init(row, capacity=65_536)                  # shaped like one row, any pytree
+    replay = insert(replay, rows, real)                  # with the highest priority so far
+    keys, batch = sample(replay, uniforms, minimum=1_000)
+    replay, counts = reprioritize(replay, keys, priority)
+
+Priorities arrive already raised to alpha, so that alpha = 0 is uniform sampling. Importance weights
+are the learner's, from `batch.probability`. Nothing is drawn by chance in here: the uniforms come
+from the algorithm's key, and equal inputs give equal rows.
+
+Schaul et al. 2016, "Prioritized Experience Replay": https://arxiv.org/abs/1511.05952
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+# Legend: C capacity, B rows of a batch.
+
+
+class Replay(NamedTuple):
+    """The rows and their priorities. Only the functions of this file read or change it."""
+
+    rows: Any
+    """`[C, ...]`."""
+    tree: Array
+    """`[2 C]`: node i is the sum of 2i and 2i + 1, node 1 the root, C + slot a row's priority."""
+    head: Array
+    """The slot that is written next."""
+    lap: Array
+    """Which time round the ring this is, from 1."""
+    highest: Array
+    """The highest priority so far: a new row's, so that every row is seen at least about once."""
+
+    @property
+    def capacity(self) -> int:
+        return self.tree.shape[0] // 2
+
+    @property
+    def size(self) -> Array:
+        """How many rows there are."""
+        return jnp.where(self.lap > 1, self.capacity, self.head)
+
+
+class Batch(NamedTuple):
+    """What `sample` drew."""
+
+    rows: Any
+    """`[B, ...]`."""
+    probability: Array
+    """Of drawing each of the rows, `[B]`."""
+    ready: Array
+    """Whether the replay holds enough rows; until then mask whatever is learned from this batch."""
+
+
+def init(row: Any, capacity: int) -> Replay:
+    """An empty replay of rows like `row`, a tree of arrays or of their shapes and dtypes."""
+    if capacity < 2 or capacity & (capacity - 1):
+        above = 1 << max(capacity - 1, 1).bit_length()
+        raise ValueError(
+            f"the capacity of a replay must be a power of two, at least 2, found {capacity}. "
+            f"Use `capacity={above}`" + (f" or `capacity={above // 2}`." if above > 2 else ".")
+        )
+    return Replay(
+        rows=jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape), x.dtype), row),
+        tree=jnp.zeros(2 * capacity),
+        head=jnp.zeros((), jnp.int32),
+        lap=jnp.ones((), jnp.uint32),
+        highest=jnp.ones(()),
+    )
+
+
+def insert(replay: Replay, rows: Any, real: Array) -> Replay:
+    """Write the rows where `real` is true, over the oldest ones.
+
+    Rows and `real` may have several leading axes, such as `[T, N]`; the first is the slowest. New
+    rows have the highest priority so far.
+    """
+    capacity, num = replay.capacity, real.size
+    if num > capacity:
+        raise ValueError(
+            f"cannot insert {num} rows at once into a replay with a capacity of {capacity}. "
+            f"Use a larger `capacity`, fewer environments or shorter rollouts."
+        )
+    real, lead = real.reshape(num), real.ndim
+    end = replay.head + jnp.cumsum(real, dtype=jnp.int32)
+    slots = (end - real) % capacity
+    at = jnp.where(real, slots, capacity)  # beyond the end, so dropped
+
+    def write(old: Array, new: Array) -> Array:
+        return old.at[at].set(new.reshape(num, *new.shape[lead:]), mode="drop")
+
+    priorities = replay.tree.at[at + capacity].set(replay.highest, mode="drop")
+    return replay._replace(
+        rows=jax.tree.map(write, replay.rows, rows),
+        tree=_sum_up(priorities, slots),
+        head=end[-1] % capacity,
+        lap=replay.lap + (end[-1] // capacity).astype(jnp.uint32),
+    )
+
+
+def sample(replay: Replay, uniforms: Array, *, minimum: int = 1) -> tuple[Array, Batch]:
+    """Draw as many rows as there are `uniforms` in [0, 1): `(keys, batch)`.
+
+    One row from each of B equal parts of the total priority; where that is zero, of the number of
+    rows. Keys are `uint32[B, 2]`: slot, and which time it is being used, so that a key from before
+    a row was overwritten does nothing. `batch.ready` is false while there are fewer than `minimum`
+    rows, and all keys are then of the kind that does nothing.
+    """
+    num = uniforms.shape[0]
+    at = (jnp.arange(num) + uniforms) / num
+    size, total = replay.size, replay.tree[1]
+    evenly = jnp.clip((at * size).astype(jnp.int32), 0, jnp.maximum(size - 1, 0))
+    slots = jnp.where(total > 0.0, _descend(replay.tree, at * total), evenly)
+    priority = replay.tree[slots + replay.capacity]
+    probability = jnp.where(total > 0.0, priority / total, 1.0 / jnp.maximum(size, 1))
+    ready = size >= max(minimum, 1)
+    keys = jnp.stack([slots.astype(jnp.uint32), _generation(replay, slots) * ready], axis=-1)
+    return keys, Batch(jax.tree.map(lambda x: x[slots], replay.rows), probability, ready)
+
+
+def reprioritize(replay: Replay, keys: Array, priority: Array) -> tuple[Replay, dict[str, Array]]:
+    """Give the rows of `keys` new priorities; of a row that is there twice, the higher counts.
+
+    A compiled program cannot refuse, so it counts: `stale_keys`, whose row was overwritten since and
+    which do nothing, and `bad_priorities`, NaN, infinite or negative, for which the row gets the
+    highest priority so far.
+    """
+    slots, generation = (keys % replay.capacity)[:, 0].astype(jnp.int32), keys[:, 1]
+    null = generation == 0
+    fresh = ~null & (generation == _generation(replay, slots))
+    bad = fresh & ~(jnp.isfinite(priority) & (priority >= 0.0))
+    priority = jnp.where(bad, replay.highest, priority)
+    # Not one `set`: which of two equal slots wins it is not defined, and differs between devices.
+    leaves = jnp.where(fresh, slots, replay.capacity) + replay.capacity
+    tree = replay.tree.at[leaves].set(0.0, mode="drop").at[leaves].max(priority, mode="drop")
+    highest = jnp.maximum(replay.highest, jnp.max(priority, where=fresh, initial=0.0))
+    counts = {"stale_keys": jnp.sum(~null & ~fresh), "bad_priorities": jnp.sum(bad)}
+    return replay._replace(tree=_sum_up(tree, slots), highest=highest), counts
+
+
+def _generation(replay: Replay, slots: Array) -> Array:
+    """How often each slot has been written: 0 for one that never was."""
+    return replay.lap - (slots >= replay.head).astype(jnp.uint32)
+
+
+def _sum_up(tree: Array, slots: Array) -> Array:
+    """The tree after the leaves of `slots` changed: their ancestors added up anew, so no drift."""
+    nodes = tree.shape[0] // 2 + slots
+    for _ in range(_depth(tree)):
+        nodes = nodes // 2
+        tree = tree.at[nodes].set(tree[2 * nodes] + tree[2 * nodes + 1])
+    return tree
+
+
+def _descend(tree: Array, at: Array) -> Array:
+    """The slot at each point `at` of the total; never one of priority zero, however sums round."""
+    nodes = jnp.ones(at.shape, jnp.int32)
+    for _ in range(_depth(tree)):
+        left, right = tree[2 * nodes], tree[2 * nodes + 1]
+        go_right = (at >= left) & (right > 0.0)
+        at = jnp.where(go_right, at - left, at)
+        nodes = 2 * nodes + go_right
+    return nodes - tree.shape[0] // 2
+
+
+def _depth(tree: Array) -> int:
+    return (tree.shape[0] // 2).bit_length() - 1

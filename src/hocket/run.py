@@ -1,0 +1,213 @@
+"""The front door: train an algorithm, all at once, step by step, or as a pure function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from hocket.cluster import local_cluster
+from hocket.core.algorithm import Algorithm, Policy
+from hocket.core.fragment import exact_fragments
+from hocket.core.graph import Graph, init_state, trace
+from hocket.core.plan import Plan
+from hocket.distribute import Strategy, resolve
+from hocket.runtime.cache import enable_cache
+from hocket.runtime.executor import Executor, Timings
+from hocket.runtime.fused import Fused
+from hocket.runtime.split import Split
+
+BLOCK_SECONDS = 0.25
+"""How often a run comes back to report."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What happened in some iterations: metrics `[iterations, ...]`, and where the run stands."""
+
+    iteration: int
+    """Iterations so far."""
+    env_steps: int
+    """Environment steps so far."""
+    metrics: dict[str, np.ndarray]
+    timings: Timings
+
+    @property
+    def return_mean(self) -> float:
+        """Mean return of the episodes that ended in these iterations; nan where none did."""
+        return mean_of_episodes(self.metrics, "episode_return")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    algorithm: Algorithm
+    plan: Plan
+    state: Any
+    """The whole final state, as the fused program has it."""
+    metrics: dict[str, np.ndarray]
+    """Every metric over all iterations, `[iterations, ...]`."""
+    env_steps: int
+    timings: Timings
+
+    @property
+    def policy(self) -> Policy:
+        """What was learned."""
+        return self.algorithm.policy(self.state)
+
+    @property
+    def return_mean(self) -> float:
+        """Mean return of the last 100 episodes, or a few more: of whole iterations."""
+        ended = self.metrics["episode_count"].reshape(len(self.metrics["episode_count"]), -1).sum(1)
+        enough = np.cumsum(ended[::-1]) >= 100
+        last = int(enough.argmax()) + 1 if enough.any() else len(ended)
+        return mean_of_episodes({k: v[-last:] for k, v in self.metrics.items()}, "episode_return")
+
+
+def mean_of_episodes(metrics: dict[str, np.ndarray], name: str) -> float:
+    """The mean of a sum over episodes; nan where no episode ended, or the algorithm counts none."""
+    if "episode_count" not in metrics or not metrics["episode_count"].sum():
+        return math.nan
+    return float(metrics[name].sum() / metrics["episode_count"].sum())
+
+
+def plan(
+    algorithm: Algorithm,
+    *,
+    distribute: str | Strategy = "anakin",
+    num_envs: int | None = None,
+    exact: bool = False,
+) -> Plan:
+    """Who would run where, and what would cross: print it. Starts nothing."""
+    graph = trace(algorithm, num_envs or algorithm.num_envs, exact=exact)
+    return resolve(distribute)(graph, local_cluster())
+
+
+def iterate(
+    algorithm: Algorithm,
+    *,
+    seed: int = 0,
+    num_envs: int | None = None,
+    iterations: int | None = None,
+    distribute: str | Strategy = "anakin",
+    exact: bool = False,
+    start_from: Any = None,
+) -> Iterator[tuple[Report, Executor]]:
+    """The training loop in your hands: a report every quarter of a second or so.
+
+        for report, executor in hocket.iterate(PPO(env=make("CartPole-v1"))):
+            print(report.env_steps, report.return_mean)
+
+    `executor.state()` is the whole state at that moment; leaving the loop ends the run.
+    """
+    enable_cache()
+    made = plan(algorithm, distribute=distribute, num_envs=num_envs, exact=exact)
+    total = _iterations(algorithm, made.graph, iterations)
+    executor: Executor = Fused(made, total) if len(made.places) == 1 else Split(made)
+    if start_from is None:
+        executor.start(jax.random.key(seed))
+    else:
+        executor.load(start_from)
+    done, block = 0, 1
+    while done < total:
+        before = executor.timings.run
+        metrics = executor.run(min(block, total - done))
+        count = len(next(iter(metrics.values()))) if metrics else min(block, executor.max_block)
+        done += count
+        yield Report(done, done * made.graph.env_steps, metrics, executor.timings), executor
+        block = _next_block(block, executor.timings.run - before)
+
+
+def run(
+    algorithm: Algorithm,
+    *,
+    seed: int = 0,
+    num_envs: int | None = None,
+    iterations: int | None = None,
+    distribute: str | Strategy = "anakin",
+    exact: bool = False,
+    start_from: Any = None,
+    watch: Callable[[Report], None] | None = None,
+) -> Result:
+    """Train, and return what was learned. By default one program on all devices.
+
+    `iterations` overrides the algorithm's budget of environment steps; `watch` is called with every
+    report. Ctrl-C ends the run with what there is.
+
+        result = hocket.run(PPO(env=make("CartPole-v1")), seed=1)
+        action, _ = result.policy(obs)
+    """
+    reports: list[dict[str, np.ndarray]] = []
+    at: tuple[Report, Executor] | None = None
+    try:
+        for at in iterate(
+            algorithm, seed=seed, num_envs=num_envs, iterations=iterations,
+            distribute=distribute, exact=exact, start_from=start_from,
+        ):  # fmt: skip
+            reports.append(at[0].metrics)
+            if watch:
+                watch(at[0])
+    except KeyboardInterrupt:
+        if at is None:
+            raise
+    assert at is not None
+    report, executor = at
+    metrics = {name: np.concatenate([r[name] for r in reports]) for name in reports[0]}
+    return Result(
+        algorithm, executor.plan, executor.state(), metrics, report.env_steps, report.timings
+    )
+
+
+def program(
+    algorithm: Algorithm,
+    *,
+    num_envs: int | None = None,
+    iterations: int | None = None,
+    exact: bool = False,
+) -> Callable[[jax.Array], tuple[Any, dict[str, jax.Array]]]:
+    """The whole run as a pure `train(key) -> (state, metrics)`: jit it, vmap it.
+
+    Seeds are a vmap, and so are hyper-parameters:
+
+        train = jax.jit(jax.vmap(hocket.program(PPO(env=env), iterations=200)))
+        states, metrics = train(jax.random.split(jax.random.key(0), 8))
+
+        def tune(rate):
+            return hocket.program(PPO(env=env, learning_rate=rate), iterations=200)(key)
+        jax.jit(jax.vmap(tune))(jnp.array([1e-4, 1e-3]))
+    """
+    count = num_envs or algorithm.num_envs
+    total = _iterations(algorithm, None if iterations else trace(algorithm, count), iterations)
+
+    def train(key: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
+        with exact_fragments(exact):
+            state = init_state(algorithm, key, count)
+            return jax.lax.scan(lambda s, _: algorithm.step(s), state, None, total)
+
+    return train
+
+
+def _iterations(algorithm: Algorithm, graph: Graph | None, iterations: int | None) -> int:
+    if graph is None or iterations is not None:
+        total = iterations or 0
+    elif not graph.env_steps:
+        raise ValueError(
+            f"{type(algorithm).__name__} has no fragment of role `env`, so its environment steps "
+            f"cannot be counted: give `iterations`."
+        )
+    else:
+        total = math.ceil(algorithm.env_steps / graph.env_steps)
+    if total < 1:
+        raise ValueError(f"iterations must be at least 1, found {total}.")
+    return total
+
+
+def _next_block(block: int, seconds: float) -> int:
+    """As many iterations as fit into BLOCK_SECONDS, growing at most fourfold."""
+    fitting = int(block * BLOCK_SECONDS / max(seconds, 1e-6))
+    return max(1, min(fitting, 4 * block))

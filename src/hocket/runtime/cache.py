@@ -1,0 +1,17 @@
+"""The persistent compilation cache: the second start of a program compiles nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+
+
+def enable_cache() -> None:
+    """Cache compiled programs in the user's cache directory, unless JAX was told otherwise."""
+    if jax.config.jax_compilation_cache_dir is not None:
+        return
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    jax.config.update("jax_compilation_cache_dir", str(Path(root) / "hocket" / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

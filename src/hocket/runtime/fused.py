@@ -1,0 +1,146 @@
+"""A plan of one place: the whole step in one XLA program, iterated inside it in blocks."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from hocket.cluster.devices import find_devices
+from hocket.core.algorithm import Algorithm
+from hocket.core.fragment import exact_fragments
+from hocket.core.graph import Graph, init_state
+from hocket.core.plan import Plan
+from hocket.errors import PlanError
+from hocket.runtime.executor import Timings
+from hocket.runtime.replicas import map_replicas, stack, unstack
+
+METRIC_BYTES = 64 * 2**20
+"""A block holds its metrics on the device until it ends; at most so many bytes of them."""
+
+
+def block_program(
+    step: Callable[[Any], tuple[Any, dict[str, Any]]], metrics: Any, size: int
+) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """`(state, n) -> (state, metrics)`: n iterations, n <= size, in one program.
+
+    The number is an argument, so that one compilation serves every block, the last one too.
+    """
+
+    def block(state: Any, n: Any) -> tuple[Any, Any]:
+        def iteration(i: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            state, rows = step(carry[0])
+            at = functools.partial(lax.dynamic_update_index_in_dim, index=i, axis=0)
+            return state, jax.tree.map(lambda all_, row: at(all_, row), carry[1], rows)
+
+        empty = jax.tree.map(lambda m: jnp.zeros((size, *m.shape), m.dtype), metrics)
+        return lax.fori_loop(0, n, iteration, (state, empty))
+
+    return block
+
+
+class Fused:
+    """Runs a plan of one place. Several devices share the environments; nothing else changes."""
+
+    def __init__(self, plan: Plan, max_block: int = 1024) -> None:
+        (place,) = plan.places
+        self.plan, self.graph = plan, plan.graph
+        self.timings = Timings()
+        self._replicas = place.replicas
+        self._devices = find_devices(place.on)
+        self._check_devices()
+        self._mesh = Mesh(np.array(self._devices), ("devices",), axis_types=(AxisType.Auto,))
+        row = sum(math.prod(m.shape) * m.dtype.itemsize for m in jax.tree.leaves(self.graph.metrics))
+        self.max_block = max(1, min(max_block, METRIC_BYTES // max(row, 1)))
+        self._state: Any = None
+        self._compiled: Any = None
+
+    def start(self, key: jax.Array) -> None:
+        graph = self.graph
+        init = jax.jit(lambda key: init_state(graph.algorithm, key, graph.num_envs))
+        self.load(init(key))
+
+    def load(self, state: Any) -> None:
+        if self._replicas > 1:
+            state = stack(self.plan, self.plan.places[0].name, state)
+        # A copy: the block donates its state, and the caller may want to keep this one.
+        self._state = jax.tree.map(jnp.copy, jax.device_put(state, self._shardings()))
+
+    def state(self) -> Any:
+        state = jax.tree.map(jnp.copy, self._state)
+        return unstack(self.plan, self.plan.places[0].name, state) if self._replicas > 1 else state
+
+    def compile(self) -> None:
+        """Compile the block ahead of time, and note how long that took."""
+        if self._compiled is not None:
+            return
+        start = time.perf_counter()
+        lowered = self.lower()
+        traced = time.perf_counter()
+        self._compiled = lowered.compile()
+        self.timings.trace += traced - start
+        self.timings.compile += time.perf_counter() - traced
+
+    def lower(self) -> Any:
+        """The block, traced for its devices and not compiled."""
+        block = block_program(self._step(), self.graph.metrics, self.max_block)
+        shardings = self._shardings()
+        with exact_fragments(self.graph.exact):
+            return jax.jit(
+                block, donate_argnums=0, in_shardings=(shardings, None), out_shardings=(shardings, None)
+            ).lower(self._specs(), jax.ShapeDtypeStruct((), jnp.int32))
+
+    def run(self, iterations: int) -> dict[str, Any]:
+        self.compile()
+        count = min(iterations, self.max_block)
+        start = time.perf_counter()
+        self._state, metrics = self._compiled(self._state, np.int32(count))
+        metrics = jax.device_get(metrics)  # waits for the block
+        self.timings.run += time.perf_counter() - start
+        return {name: rows[:count] for name, rows in metrics.items()}
+
+    def _step(self) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
+        algorithm = self.graph.algorithm
+        if self._replicas == 1:
+            return lambda state: algorithm.step(state)
+        return map_replicas(self.plan, self._mesh)
+
+    def _specs(self) -> Any:
+        state = self.graph.state
+        if self._replicas > 1:
+            name = self.plan.places[0].name
+            return jax.eval_shape(lambda s: stack(self.plan, name, s), state)
+        return state
+
+    def _shardings(self) -> Any:
+        """The environment axis of each leaf split over the devices, the rest on all of them."""
+        spread = len(self._devices) > 1
+        leaves = []
+        for value in self.graph.block.inputs:
+            axis = self.plan.axes.axis(value) if spread else None
+            if axis is not None and self._replicas > 1:
+                axis = 0
+            spec = PartitionSpec(*[None] * axis, "devices") if axis is not None else PartitionSpec()
+            leaves.append(NamedSharding(self._mesh, spec))
+        return jax.tree.unflatten(jax.tree.structure(self.graph.state), leaves)
+
+    def _check_devices(self) -> None:
+        num_envs, devices = self.graph.num_envs, len(self._devices)
+        if self._replicas == 1 and num_envs % devices:
+            raise PlanError(
+                f"{num_envs} environments cannot be shared equally by {devices} devices: choose a "
+                f"multiple of {devices}."
+            )
+        if self._replicas > 1 and self._replicas % devices:
+            raise PlanError(
+                f"{self._replicas} replicas cannot be shared equally by {devices} devices: choose a "
+                f"multiple of {devices}."
+            )

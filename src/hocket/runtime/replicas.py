@@ -1,0 +1,89 @@
+"""Replicas that use `averaged`, run as one program.
+
+Per-environment values are held stacked, `[replicas, ...]`, each replica's share in its own row; what
+is uniform is held once. `vmap` maps a program over the rows, with a name for them by which `averaged`
+finds its mean; on several devices `shard_map` gives each device its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from hocket.core.averaged import ReplicaAxis
+from hocket.core.plan import Plan
+
+
+def split_axis(x: jax.Array, axis: int, replicas: int) -> jax.Array:
+    """A whole value as its replicas' shares: `[replicas, ...]`."""
+    shape = (*x.shape[:axis], replicas, x.shape[axis] // replicas, *x.shape[axis + 1 :])
+    return jnp.moveaxis(x.reshape(shape), axis, 0)
+
+
+def merge_axis(x: jax.Array, axis: int) -> jax.Array:
+    """The shares of `split_axis` as the whole value again."""
+    x = jnp.moveaxis(x, 0, axis)
+    return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+
+
+def stack(plan: Plan, place: str, state: Any) -> Any:
+    """The whole state with its per-environment leaves stacked by replica."""
+    replicas = plan.place(place).replicas
+    return _by_leaf(plan, state, lambda x, axis: split_axis(x, axis, replicas))
+
+
+def unstack(plan: Plan, place: str, state: Any) -> Any:
+    """The whole state again, as the fused program has it."""
+    return _by_leaf(plan, state, merge_axis)
+
+
+def _by_leaf(plan: Plan, state: Any, change: Callable[[Any, int], Any]) -> Any:
+    leaves, tree = jax.tree.flatten(state)
+    for i, value in enumerate(plan.graph.block.inputs):
+        axis = plan.axes.axis(value)
+        if axis is not None:
+            leaves[i] = change(leaves[i], axis)
+    return jax.tree.unflatten(tree, leaves)
+
+
+def map_program(
+    fn: Callable[..., Sequence[Any]], ins: Sequence[bool], outs: Sequence[bool], mesh: Mesh
+) -> Callable[..., Sequence[Any]]:
+    """Map a program for one replica over the rows of its arguments; False: the same for all rows."""
+    axes_in = tuple(0 if rows else None for rows in ins)
+    axes_out = [0 if rows else None for rows in outs]
+    if mesh.size == 1:
+        return jax.vmap(fn, axes_in, axes_out, axis_name=ReplicaAxis())
+    mapped = jax.vmap(fn, axes_in, axes_out, axis_name=ReplicaAxis("devices"))
+    by_row = {True: PartitionSpec("devices"), False: PartitionSpec()}
+    return jax.shard_map(
+        mapped, mesh=mesh, check_vma=False,
+        in_specs=tuple(by_row[rows] for rows in ins), out_specs=[by_row[rows] for rows in outs],
+    )  # fmt: skip
+
+
+def map_replicas(plan: Plan, mesh: Mesh) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
+    """The step of a plan whose only place is replicated, on a stacked state."""
+    graph = plan.graph
+    algorithm, tree = graph.algorithm, jax.tree.structure(graph.state)
+    ins = [plan.axes.axis(v) is not None for v in graph.block.inputs]
+    out_axes = [plan.axes.axis(v) for v in graph.block.outputs[graph.num_leaves :]]
+
+    def one(*leaves: Any) -> list[Any]:
+        return jax.tree.leaves(algorithm.step(jax.tree.unflatten(tree, leaves)))
+
+    def step(state: Any) -> tuple[Any, dict[str, Any]]:
+        outs = [*ins, *(axis is not None for axis in out_axes)]
+        leaves = list(map_program(one, ins, outs, mesh)(*jax.tree.leaves(state)))
+        rows = [
+            x if axis is None else merge_axis(x, axis)
+            for x, axis in zip(leaves[graph.num_leaves :], out_axes, strict=True)
+        ]
+        metrics = jax.tree.unflatten(jax.tree.structure(graph.metrics), rows)
+        return jax.tree.unflatten(tree, leaves[: graph.num_leaves]), metrics
+
+    return step

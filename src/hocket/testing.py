@@ -1,0 +1,129 @@
+"""Tests for what users write: does an algorithm keep its contract, and the law of same numbers?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hocket.core.algorithm import Algorithm, Policy
+from hocket.core.graph import Graph, trace
+from hocket.core.plan import Place, Plan
+from hocket.errors import ContractError, PlanError
+from hocket.runtime.fused import Fused
+from hocket.runtime.split import Split
+
+
+@dataclass
+class Check:
+    """What `check_algorithm` found; printing it shows a line for each plan."""
+
+    graph: Graph
+    differences: dict[str, float] = field(default_factory=dict)
+    """For each plan that ran, how far its state is from the fused program's."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """For each plan that cannot give the fused numbers, why."""
+
+    def __str__(self) -> str:
+        ran = [f"  {name}: max difference {value:.2g}" for name, value in self.differences.items()]
+        refused = [f"  {name}: refused: {why}" for name, why in self.refused.items()]
+        return "\n".join([str(self.graph), *ran, *refused])
+
+
+def check_algorithm(
+    algorithm: Algorithm,
+    *,
+    num_envs: int = 8,
+    iterations: int = 3,
+    tolerance: float = 1e-4,
+    seed: int = 0,
+) -> Check:
+    """Verify an algorithm's contract in seconds: trace it, split it, replicate it, and compare.
+
+    Runs it fused; with actors and learner apart; with every fragment on a place of its own; with two
+    replicated actors; and with the whole loop in two replicas. A plan under which the algorithm
+    cannot give the fused numbers is named in the result with the reason; one that runs and gives
+    others is an error.
+
+        print(check_algorithm(SAC(env=make("Pendulum-v1"))))
+    """
+    graph = trace(algorithm, num_envs)
+    graph.at(2 * num_envs)
+    if not graph.labels:
+        raise ContractError(
+            f"{type(algorithm).__name__}.step calls no fragment, so nothing can be placed. Mark its "
+            f'parts: `@fragment(role="act")`, `@fragment(role="learn")`.'
+        )
+    first, expected = _run(Plan(graph, (Place("all", run=_names(graph)),)), seed, iterations)
+    if not difference(first, expected):
+        raise ContractError(f"{iterations} iterations of {type(algorithm).__name__} changed nothing.")
+    if not isinstance(algorithm.policy(expected), Policy):
+        raise ContractError(f"{type(algorithm).__name__}.policy must return a hocket.Policy.")
+    check = Check(graph)
+    for name, places in _plans(graph).items():
+        try:
+            plan = Plan(graph, places)
+        except PlanError as error:
+            if all(place.replicas == 1 for place in places):
+                raise
+            check.refused[name] = str(error)
+            continue
+        found = difference(_run(plan, seed, iterations)[1], expected)
+        if not found <= tolerance:
+            raise ContractError(
+                f"{type(algorithm).__name__} computes other numbers as {name}: they differ by "
+                f"{found:.2g} after {iterations} iterations (allowed: {tolerance:.2g}). Is every "
+                f"function pure, with the same result for the same arguments?\n{plan}"
+            )
+        check.differences[name] = found
+    return check
+
+
+def difference(a: Any, b: Any) -> float:
+    """How far two states are apart: the largest difference, relative where values exceed one."""
+    return max(
+        (_leaf_difference(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)),
+        default=0.0,
+    )
+
+
+def _leaf_difference(x: Any, y: Any) -> float:
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x, y = jax.random.key_data(x), jax.random.key_data(y)
+    x, y = np.asarray(x), np.asarray(y)
+    if not np.issubdtype(x.dtype, np.inexact):
+        return float(np.any(x != y))
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    same = (x == y) | (np.isnan(x) & np.isnan(y))
+    with np.errstate(invalid="ignore"):
+        return float(np.max(np.where(same, 0.0, np.abs(x - y) / np.maximum(1.0, np.abs(y))), initial=0.0))
+
+
+def _run(plan: Plan, seed: int, iterations: int) -> tuple[Any, Any]:
+    executor = Fused(plan) if len(plan.places) == 1 else Split(plan)
+    executor.start(jax.random.key(seed))
+    first = executor.state()
+    executor.run(iterations)
+    return first, executor.state()
+
+
+def _names(graph: Graph) -> list[str]:
+    return [label.name for label in graph.labels]
+
+
+def _plans(graph: Graph) -> dict[str, tuple[Place, ...]]:
+    """The plans to try, of those that this graph's roles allow."""
+    actors = [label.name for label in graph.labels if label.role in ("env", "act")]
+    rest = [name for name in _names(graph) if name not in actors]
+    plans = {"two replicas of the whole loop": (Place("all", run=_names(graph), replicas=2),)}
+    if len(graph.labels) > 1:
+        alone = tuple(Place(name, run=(name,)) for name in _names(graph))
+        plans["each fragment alone"] = alone
+    if actors and rest:
+        learner = Place("learner", run=rest)
+        plans["actor | learner"] = (Place("actor", run=actors), learner)
+        plans["two actors | learner"] = (Place("actor", run=actors, replicas=2), learner)
+    return plans
