@@ -1,4 +1,4 @@
-"""Hocket trains reinforcement-learning agents: an algorithm is written once, a strategy says where."""
+"""Hocket trains reinforcement-learning agents: you write what, a strategy says where."""
 
 from hocket.core.algorithm import Algorithm, Policy
 from hocket.core.averaged import averaged

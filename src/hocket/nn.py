@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
@@ -58,7 +60,7 @@ def network(
 
 
 def encoder(obs: Any, hidden: Sequence[int], activation: str) -> Network:
-    """The default network from observations like `obs` to features, for what follows it."""
+    """The default network from observations like `obs` to features, for a core that follows."""
     return linen.Sequential([_reader(obs), MLP(hidden, activation, activate_last=True)])
 
 
@@ -189,6 +191,47 @@ class GRU(linen.Module):
     def initial(self, num: int) -> Array:
         """The memory with which an episode begins: zeros."""
         return jnp.zeros((num, self.features))
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """An encoder, a GRU, and heads that read its memory: what policy and value may share.
+
+    The encoder and the heads see any leading axes at once; only the GRU goes step by step.
+    """
+
+    encoder: Network
+    core: GRU
+    heads: tuple[Network, ...]
+
+    def init(self, key: Array, obs: Any) -> Any:
+        """Parameters, from one observation."""
+        k_encoder, k_core, *k_heads = jax.random.split(key, 2 + len(self.heads))
+        encoder, memory = self.encoder.init(k_encoder, obs), self.initial
+        core = self.core.init(k_core, memory, self.encoder.apply(encoder, obs))
+        heads = [h.init(k, memory) for h, k in zip(self.heads, k_heads, strict=True)]
+        return {"encoder": encoder, "core": core, "heads": heads}
+
+    @property
+    def initial(self) -> Array:
+        """The memory of one environment at an episode's beginning: zeros."""
+        return self.core.initial(1)[0]
+
+    def remember(self, params: Any, memory: Array, obs: Any) -> Array:
+        """The memory after one more observation."""
+        features = self.encoder.apply(params["encoder"], obs)
+        step: Any = self.core.apply(params["core"], memory, features)
+        return step[0]
+
+    def replay(self, params: Any, memory: Array, obs: Any, first: Array) -> Array:
+        """The memory after each step `[T, N, ...]`, from that before them; zero before `first`."""
+        features = self.encoder.apply(params["encoder"], obs)
+        step: Any = partial(self.core.apply, params["core"])
+        return scan_memory(step, memory, features, first)[1]
+
+    def read(self, params: Any, memory: Array) -> list[Any]:
+        """What each head gives for a memory."""
+        return [h.apply(p, memory) for h, p in zip(self.heads, params["heads"], strict=True)]
 
 
 def reset_memory(memory: Memory, first: Array) -> Memory:

@@ -43,8 +43,8 @@ def check_algorithm(
 ) -> Check:
     """Verify an algorithm's contract in seconds: trace it, split it, replicate it, and compare.
 
-    Runs it fused; with actors and learner apart; with every fragment on a place of its own; with two
-    replicated actors; and with the whole loop in two replicas. A plan under which the algorithm
+    Runs it fused; with actors and learner apart; with every fragment on a place of its own; with
+    two replicated actors; and with the whole loop in two replicas. A plan under which the algorithm
     cannot give the fused numbers is named in the result with the reason; one that runs and gives
     others is an error.
 
@@ -54,12 +54,14 @@ def check_algorithm(
     graph.at(2 * num_envs)
     if not graph.labels:
         raise ContractError(
-            f"{type(algorithm).__name__}.step calls no fragment, so nothing can be placed. Mark its "
-            f'parts: `@fragment(role="act")`, `@fragment(role="learn")`.'
+            f"{type(algorithm).__name__}.step calls no fragment, so nothing can be placed. Mark "
+            f'its parts: `@fragment(role="act")`, `@fragment(role="learn")`.'
         )
     first, expected = _run(Plan(graph, (Place("all", run=_names(graph)),)), seed, iterations)
     if not difference(first, expected):
-        raise ContractError(f"{iterations} iterations of {type(algorithm).__name__} changed nothing.")
+        raise ContractError(
+            f"{iterations} iterations of {type(algorithm).__name__} changed nothing."
+        )
     if not isinstance(algorithm.policy(expected), Policy):
         raise ContractError(f"{type(algorithm).__name__}.policy must return a hocket.Policy.")
     check = Check(graph)
@@ -85,7 +87,10 @@ def check_algorithm(
 def difference(a: Any, b: Any) -> float:
     """How far two states are apart: the largest difference, relative where values exceed one."""
     return max(
-        (_leaf_difference(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)),
+        (
+            _leaf_difference(x, y)
+            for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+        ),
         default=0.0,
     )
 
@@ -99,7 +104,9 @@ def _leaf_difference(x: Any, y: Any) -> float:
     x, y = x.astype(np.float64), y.astype(np.float64)
     same = (x == y) | (np.isnan(x) & np.isnan(y))
     with np.errstate(invalid="ignore"):
-        return float(np.max(np.where(same, 0.0, np.abs(x - y) / np.maximum(1.0, np.abs(y))), initial=0.0))
+        return float(
+            np.max(np.where(same, 0.0, np.abs(x - y) / np.maximum(1.0, np.abs(y))), initial=0.0)
+        )
 
 
 def _run(plan: Plan, seed: int, iterations: int) -> tuple[Any, Any]:
@@ -118,7 +125,9 @@ def _plans(graph: Graph) -> dict[str, tuple[Place, ...]]:
     """The plans to try, of those that this graph's roles allow."""
     actors = [label.name for label in graph.labels if label.role in ("env", "act")]
     rest = [name for name in _names(graph) if name not in actors]
-    plans = {"two replicas of the whole loop": (Place("all", run=_names(graph), replicas=2),)}
+    plans: dict[str, tuple[Place, ...]] = {
+        "two replicas of the whole loop": (Place("all", run=_names(graph), replicas=2),)
+    }
     if len(graph.labels) > 1:
         alone = tuple(Place(name, run=(name,)) for name in _names(graph))
         plans["each fragment alone"] = alone

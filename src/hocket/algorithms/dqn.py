@@ -22,38 +22,13 @@ from hocket.core.fragment import fragment
 from hocket.envs.env import Env
 from hocket.envs.spaces import Discrete
 from hocket.envs.unroll import Actor, Rollout, init_actor, unroll
-from hocket.errors import unknown
 from hocket.nn import ACTIVATIONS, Dueling, Network, network
-from hocket.ops import double_q, huber, n_step, take_steps
+from hocket.ops import double_q, huber
 from hocket.replay import device
 from hocket.replay.device import Batch, Replay
+from hocket.replay.transitions import Tail, Transition, example, init_tail, join
 
-# Legend: T steps of a rollout, N environments, B rows of a batch, A actions, n of n-step.
-
-
-class Steps(NamedTuple):
-    """Steps that were taken, `[..., N, ...]`."""
-
-    obs: Any
-    action: Array
-    reward: Array
-    terminated: Array
-    truncated: Array
-    next_obs: Any
-    real: Array
-    """False before the first step of the run: nothing happened there."""
-
-
-class Transition(NamedTuple):
-    """What the replay holds: n steps, or those up to the end of the episode."""
-
-    obs: Any
-    action: Array
-    reward: Array
-    """The discounted sum over the steps."""
-    discount: Array
-    """What the value of `next_obs` counts for; 0 after a termination."""
-    next_obs: Any
+# Legend: A actions.
 
 
 class Learner(NamedTuple):
@@ -62,15 +37,14 @@ class Learner(NamedTuple):
     """Parameters that follow slowly, to bootstrap from."""
     optimizer: Any
     progress: Array
-    """How much of the budget is used, 0 to 1: exploration and weights follow it."""
+    """How much of the budget is used, 0 to 1: exploration and the learning rate fall with it."""
     pace: Array
     """How much of the budget an update stands for."""
 
 
 class State(NamedTuple):
     actor: Actor
-    tail: Steps
-    """The last n - 1 steps `[n - 1, N, ...]`, whose n steps are not over yet."""
+    tail: Tail
     replay: Replay
     learner: Learner
     key: Array
@@ -95,10 +69,12 @@ class DQN:
     batch_size: int = 128
     capacity: int = 65_536
     """Transitions in the replay; a power of two."""
-    minimum: int = 2_000
+    min_size: int = 2_000
     """Transitions in the replay before anything is learned."""
     learning_rate: float = 5e-4
-    """Adam's."""
+    """Adam's, at the beginning."""
+    anneal: bool = True
+    """Whether the learning rate falls to zero over `env_steps`."""
     discount: float = 0.99
     steps: int = 3
     """Rewards that are added up before bootstrapping: the n of n-step."""
@@ -109,8 +85,8 @@ class DQN:
     alpha: float = 0.6
     """How much errors count when drawing from the replay; 0 draws uniformly."""
     beta: float = 0.4
-    """How much the weights correct for that at the beginning; wholly (1) at the end."""
-    target_rate: float = 0.01
+    """How much the weights of a batch correct for that; 1 is wholly."""
+    target_rate: float = 0.005
     """How far the target parameters follow in an update."""
     max_gradient_norm: float = 10.0
     hidden: tuple[int, ...] = (128, 128)
@@ -123,8 +99,7 @@ class DQN:
         k_network, k_actor, k_sample = jax.random.split(key, 3)
         actor = init_actor(self.env, k_actor, num_envs)
         obs = jax.tree.map(lambda x: x[0], actor.obs)
-        action, number, flag = self._actions.zeros(), jnp.zeros(()), jnp.zeros((), bool)
-        nothing = Steps(obs, action, number, flag, flag, obs, real=flag)
+        action = self._actions.zeros()
         params = self._network.init(k_network, obs)
         learner = Learner(
             params=params,
@@ -135,10 +110,8 @@ class DQN:
         )
         return State(
             actor=actor,
-            tail=jax.tree.map(
-                lambda x: jnp.zeros((self.steps - 1, num_envs, *x.shape), x.dtype), nothing
-            ),
-            replay=device.init(Transition(obs, action, number, number, obs), self.capacity),
+            tail=init_tail(obs, action, num_envs, steps=self.steps),
+            replay=device.init(example(obs, action), self.capacity),
             learner=learner,
             key=k_sample,
         )
@@ -171,19 +144,8 @@ class DQN:
         return jax.vmap(self._choose, in_axes=(0, 0, None))(q, keys, epsilon), memory, None
 
     @fragment(role="act")
-    def assemble(self, tail: Steps, rollout: Rollout) -> tuple[Steps, Transition, Array]:
-        """The `[T, N]` transitions whose n steps are over now, and which of them are real."""
-        new = Steps(*rollout[:6], real=jnp.ones_like(rollout.terminated))
-        steps = jax.tree.map(lambda *parts: jnp.concatenate(parts), tail, new)
-        target = n_step(
-            steps.reward, steps.terminated, steps.truncated,
-            discount=self.discount, steps=self.steps,
-        )  # fmt: skip
-        length = rollout.reward.shape[0]
-        start, tail = (jax.tree.map(lambda x: x[at], steps) for at in _halves(length))
-        next_obs = take_steps(steps.next_obs, target.last)
-        transitions = Transition(start.obs, start.action, target.reward, target.discount, next_obs)
-        return tail, transitions, start.real
+    def assemble(self, tail: Tail, rollout: Rollout) -> tuple[Tail, Transition, Array]:
+        return join(tail, rollout, discount=self.discount, steps=self.steps)
 
     @fragment(role="replay")
     def insert(self, replay: Replay, transitions: Transition, real: Array) -> Replay:
@@ -191,7 +153,7 @@ class DQN:
 
     @fragment(role="replay")
     def sample(self, replay: Replay, uniforms: Array) -> tuple[Array, Batch]:
-        return device.sample(replay, uniforms, minimum=self.minimum)
+        return device.sample(replay, uniforms, minimum=self.min_size)
 
     @fragment(role="replay")
     def reprioritize(self, replay: Replay, keys: Array, priority: Array) -> tuple[Replay, Any]:
@@ -199,22 +161,20 @@ class DQN:
 
     @fragment(role="learn")
     def update(self, learner: Learner, batch: Batch) -> tuple[Learner, Array, dict[str, Array]]:
-        gradients, (error, metrics) = jax.grad(self._loss, has_aux=True)(
-            learner.params, learner, batch
-        )
+        loss = jax.grad(self._loss, has_aux=True)
+        gradients, (error, metrics) = loss(learner.params, learner.target, batch)
         updates, optimizer = self._optimizer.update(gradients, learner.optimizer)
-        params = optax.apply_updates(learner.params, updates)
+        rate = self.learning_rate * (1.0 - learner.progress * self.anneal).clip(0.0)
+        params = jax.tree.map(lambda p, u: p - rate * u, learner.params, updates)
         target = optax.incremental_update(params, learner.target, self.target_rate)
+        # Warm-up is a mask: under a `cond` the replay could not be on a place of its own.
         before = (learner.params, learner.target, learner.optimizer)
-        learned = jax.tree.map(
-            partial(jnp.where, batch.ready), (params, target, optimizer), before
-        )
+        learned = jax.tree.map(partial(jnp.where, batch.ready), (params, target, optimizer), before)
         learner = Learner(*learned, progress=learner.progress + learner.pace, pace=learner.pace)
         return learner, (jnp.abs(error) + 1e-3) ** self.alpha, metrics
 
     def policy(self, state: State, explore: bool = False) -> Policy:
-        params = state.learner.params
-        epsilon = self._epsilon(state.learner)
+        params, epsilon = state.learner.params, self._epsilon(state.learner)
 
         def act(obs: Any, memory: None, key: Array) -> tuple[Array, None]:
             q = self._network.apply(params, obs)
@@ -222,14 +182,13 @@ class DQN:
 
         return Policy(act)
 
-    def _loss(self, params: Any, learner: Learner, batch: Batch) -> tuple[Array, Any]:
+    def _loss(self, params: Any, target: Any, batch: Batch) -> tuple[Array, Any]:
         row: Transition = batch.rows
         q, q_t = (self._network.apply(params, obs) for obs in (row.obs, row.next_obs))
-        q_t_target = self._network.apply(learner.target, row.next_obs)
+        q_t_target = self._network.apply(target, row.next_obs)
         error = double_q(q, row.action, row.reward, row.discount, q_t_target, q_t)
         # Schaul et al. divide by the largest weight; the size of the replay cancels.
-        beta = self.beta + (1.0 - self.beta) * learner.progress.clip(0.0, 1.0)
-        weight = (batch.probability.min() / batch.probability) ** beta
+        weight = (batch.probability.min() / batch.probability) ** self.beta
         loss = jnp.mean(weight * huber(error))
         return loss, (error, {"loss": loss, "q": q.mean(), "td_error": jnp.abs(error).mean()})
 
@@ -253,19 +212,13 @@ class DQN:
     @property
     def _optimizer(self) -> optax.GradientTransformation:
         clip = optax.clip_by_global_norm(self.max_gradient_norm)
-        return optax.chain(clip, optax.adam(self.learning_rate))
+        return optax.chain(clip, optax.scale_by_adam())
 
     @property
     def _network(self) -> Network:
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(unknown("activation", self.activation, ACTIVATIONS))
         after: Any = (ACTIVATIONS[self.activation], Dueling(self._actions.n))
         *hidden, last = self.hidden
         return self.q_network or network(
             self.env.observation_space.spec(), last, hidden, self.activation,
             out_scale=math.sqrt(2), after=after,
         )  # fmt: skip
-
-
-def _halves(length: int) -> tuple[slice, slice]:
-    return slice(None, length), slice(length, None)

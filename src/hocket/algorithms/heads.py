@@ -22,7 +22,8 @@ class Head:
     size: int
     distribution: Callable[[Array], Distribution]
     action: Callable[[Array], Array]
-    """The environment's action for a sample: clipped to the bounds of a box, and scaled."""
+    """The environment's action for a sample. Between finite bounds a sample of -1 to 1 spans a box,
+    and is clipped to that; an open box takes the sample itself, clipped to the bounds it has."""
     layers: tuple[Any, ...] = ()
     """What follows the network's own layers."""
 
@@ -44,8 +45,8 @@ def head_for(space: Space, who: str) -> Head:
 
 
 def _scaled(space: Box) -> Callable[[Array], Array]:
+    low, high = (np.asarray(bound, space.dtype) for bound in (space.low, space.high))
     if not space.bounded:
-        return lambda sample: sample
-    low, high = np.asarray(space.low), np.asarray(space.high)
+        return lambda sample: jnp.clip(sample, low, high)
     middle, half = (high + low) / 2, (high - low) / 2
-    return lambda sample: middle + half * jnp.clip(sample, -1.0, 1.0)
+    return lambda sample: jnp.clip(sample, -1.0, 1.0) * half + middle

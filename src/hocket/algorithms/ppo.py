@@ -22,7 +22,7 @@ from hocket.core.fragment import fragment
 from hocket.envs.env import Env
 from hocket.envs.unroll import Actor, Rollout, init_actor, unroll
 from hocket.nn import Network, network
-from hocket.ops import Moments, clipped_surrogate, gae, shuffle_time, standardize
+from hocket.ops import Distribution, Moments, clipped_surrogate, gae, shuffle_time, standardize
 
 # Legend: T steps of a rollout, N environments, M minibatches.
 
@@ -33,12 +33,12 @@ class Params(NamedTuple):
 
 
 class Learner(NamedTuple):
-    params: Params
+    params: Any
     optimizer: Any
     moments: Moments
     """Of the observations, for normalizing them."""
     returns: Moments
-    """Of the value targets: the value network predicts in standard deviations of them."""
+    """Of the value targets: the value network predicts them in standard deviations."""
     progress: Array
     """How much of the budget is used, 0 to 1: the learning rate falls with it."""
     pace: Array
@@ -71,33 +71,36 @@ class PPO:
     env: Env
     env_steps: int = 500_000
     """Environment steps in all; the learning rate falls to zero over them."""
-    num_envs: int = 16
+    num_envs: int = 64
     """Environments, where the run does not say."""
-    length: int = 128
+    length: int = 64
     """Steps of each environment in an iteration."""
     epochs: int = 4
     """Passes over each rollout."""
     minibatches: int = 4
     """Minibatches in a pass; must divide `length`."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     """Adam's, at the beginning."""
     anneal: bool = True
     """Whether the learning rate falls to zero over `env_steps`."""
     discount: float = 0.99
+    """What a reward counts for when it comes a step later."""
     decay: float = 0.95
     """Lambda of the generalized advantage estimate."""
     clip: float = 0.2
     """How far a probability ratio may move before its gradient is cut."""
     entropy_weight: float = 0.01
+    """What the policy's entropy counts for in the loss: more keeps it exploring."""
     value_weight: float = 0.5
+    """What the value's error counts for in the loss."""
     max_gradient_norm: float = 0.5
+    """Larger gradients, of the policy or the value, are scaled down to this norm."""
     normalize_obs: bool = True
     """Whether observations are scaled by their running mean and variance."""
-    normalize_returns: bool = True
-    """Whether the value network predicts returns scaled by their running mean and variance."""
     hidden: tuple[int, ...] = (64, 64)
     """Layers of the policy's and the value's network."""
     activation: str = "tanh"
+    """Between those layers."""
     policy_network: Network | None = None
     """Instead of the default one: from observations to the action distribution's parameters."""
     value_network: Network | None = None
@@ -141,11 +144,7 @@ class PPO:
         def one_minibatch(carry: tuple[Params, Any], batch: Batch) -> tuple[Any, Any]:
             params, optimizer = carry
             gradients, metrics = jax.grad(self._loss, has_aux=True)(params, batch)
-            gradients = averaged(gradients)
-            import os
-            if os.environ.get("SEP"):
-                gradients = Params(*(optax.clip_by_global_norm(self.max_gradient_norm).update(g, None)[0] for g in gradients))
-            updates, optimizer = self._optimizer.update(gradients, optimizer)
+            updates, optimizer = self._optimizer.update(averaged(gradients), optimizer)
             params = jax.tree.map(lambda p, u: p - rate * u, params, updates)
             return (params, optimizer), metrics
 
@@ -187,27 +186,17 @@ class PPO:
             rollout.reward, value, next_value, rollout.terminated, rollout.truncated,
             discount=self.discount, decay=self.decay,
         )  # fmt: skip
-        returns = learner.returns.update(target) if self.normalize_returns else learner.returns
-        target = returns.normalize(target) if self.normalize_returns else target
-        batch = Batch(obs, rollout.extras["sample"], rollout.extras["log_prob"], advantage, target)
-        return batch, returns
+        returns = learner.returns.update(target)
+        advantage = advantage / jnp.sqrt(returns.var + 1e-8)
+        sample, log_prob = rollout.extras["sample"], rollout.extras["log_prob"]
+        return Batch(obs, sample, log_prob, advantage, returns.normalize(target)), returns
 
     def _loss(self, params: Params, batch: Batch) -> tuple[Array, dict[str, Array]]:
         choices = self._head.distribution(self._policy.apply(params.policy, batch.obs))
-        log_prob = choices.log_prob(batch.sample)
-        advantage = standardize(batch.advantage)
-        policy = clipped_surrogate(log_prob, batch.log_prob, advantage, clip=self.clip).mean()
-        value = 0.5 * jnp.square(self._value_of(params, batch.obs) - batch.target).mean()
-        entropy = choices.entropy().mean()
-        loss = policy + self.value_weight * value - self.entropy_weight * entropy
-        log_ratio = log_prob - batch.log_prob
-        metrics = {
-            "policy_loss": policy,
-            "value_loss": value,
-            "entropy": entropy,
-            "kl": (jnp.expm1(log_ratio) - log_ratio).mean(),
-        }
-        return loss, metrics
+        return ppo_loss(
+            choices, self._value_of(params, batch.obs), batch,
+            clip=self.clip, value_weight=self.value_weight, entropy_weight=self.entropy_weight,
+        )  # fmt: skip
 
     def _seen(self, moments: Moments, obs: Array) -> Array:
         return moments.normalize(obs) if self.normalize_obs else obs
@@ -217,8 +206,9 @@ class PPO:
 
     @property
     def _optimizer(self) -> optax.GradientTransformation:
-        clip = optax.clip_by_global_norm(self.max_gradient_norm)
-        return optax.chain(clip, optax.scale_by_adam(eps=1e-5))
+        # Each has a norm of its own: a value that errs far must not shrink the policy's gradient.
+        each = clipped_adam(self.max_gradient_norm)
+        return optax.partition({"policy": each, "value": each}, Params("policy", "value"))
 
     @property
     def _head(self) -> Head:
@@ -236,6 +226,38 @@ class PPO:
         return self.value_network or network(
             self.env.observation_space.spec(), 1, self.hidden, self.activation, out_scale=1.0
         )
+
+
+def ppo_loss(
+    choices: Distribution,
+    value: Array,
+    batch: Batch,
+    *,
+    clip: float,
+    value_weight: float,
+    entropy_weight: float,
+) -> tuple[Array, dict[str, Array]]:
+    """The loss of a batch, from what the networks now give for it, and metrics."""
+    log_prob = choices.log_prob(batch.sample)
+    # Advantages far below the spread of returns are the value's noise: not to be blown up. Without
+    # this, a policy with nothing left to gain drifts until it fails.
+    advantage = standardize(batch.advantage, epsilon=0.05)
+    policy = clipped_surrogate(log_prob, batch.log_prob, advantage, clip=clip).mean()
+    error = 0.5 * jnp.square(value - batch.target).mean()
+    entropy = choices.entropy().mean()
+    log_ratio = log_prob - batch.log_prob
+    metrics = {
+        "policy_loss": policy,
+        "value_loss": error,
+        "entropy": entropy,
+        "kl": (jnp.expm1(log_ratio) - log_ratio).mean(),
+    }
+    return policy + value_weight * error - entropy_weight * entropy, metrics
+
+
+def clipped_adam(max_norm: float) -> optax.GradientTransformation:
+    """Adam's direction; the caller multiplies it by the learning rate of the moment."""
+    return optax.chain(optax.clip_by_global_norm(max_norm), optax.scale_by_adam(eps=1e-5))
 
 
 def denormalize(moments: Moments, x: Array) -> Array:

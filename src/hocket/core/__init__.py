@@ -1,1 +1,1 @@
-"""The mechanism: fragments, the traced graph, plans, and their projection. Knows no RL and no hardware."""
+"""The mechanism: fragments, the traced graph, plans, projection. No RL, no hardware."""

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 class Policy:
     """The agent's pi, for one observation: a pure function with everything it needs inside.
 
-        memory = policy.memory
-        action, memory = policy(obs, memory, key)
+    memory = policy.memory
+    action, memory = policy(obs, memory, key)
     """
 
     act: Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -26,10 +26,10 @@ class Policy:
 class Algorithm(Protocol):
     """A training algorithm: three pure functions, usually of a frozen dataclass.
 
-    The contract: sizes are read from arrays, never from a configuration; one key per environment for
-    whatever happens per environment; a mean over environments that feeds the parameters goes through
-    `averaged`; running statistics are state; metrics are a dict of arrays. `step` says what is
-    computed, and knows no device, process, logger or file.
+    The contract: sizes are read from arrays, never from a configuration; one key per environment
+    for whatever happens per environment; a mean over environments that feeds the parameters goes
+    through `averaged`; running statistics are state; metrics are a dict of arrays. `step` says what
+    is computed, and knows no device, process, logger or file.
     """
 
     @property

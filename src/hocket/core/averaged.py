@@ -30,8 +30,8 @@ class ReplicaAxis:
 def averaged(x: T) -> T:
     """Declare that `x` (a tree of arrays) is a mean over this batch of environments.
 
-    In one program it is the identity. Where a place is replicated, each replica holds a share of the
-    environments, and this is the mean over the replicas. It states a meaning, not a place:
+    In one program it is the identity. Where a place is replicated, each replica holds a share of
+    the environments, and this is the mean over the replicas. It states a meaning, not a place:
 
         gradients = averaged(jax.grad(loss)(params, batch))
         mean = averaged(x.mean())

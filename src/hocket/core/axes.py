@@ -1,8 +1,8 @@
-"""Which axis of a value is the environments', and whether a replicated place gives the fused numbers.
+"""Which axis of a value is the environments', and what each value on a replicated place is.
 
-Nobody annotates anything. A step is traced at `num_envs` and at twice that; the environment axis of a
-value is the one whose size is the number of environments both times. For a replicated place the two
-programs are walked together, equation by equation, with the rules of `kinds`.
+Nobody annotates anything. A step is traced at `num_envs` and at twice that; the environment axis of
+a value is the one whose size is the number of environments both times. For a replicated place the
+two programs are walked together, equation by equation, with the rules of `rules`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from jax import numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxprs_in_params
 
 from hocket.core.graph import Block, Graph, Loop, Node, same_constant, source_line
-from hocket.core.kinds import UNIFORM, ZERO, Kind, Site, apply_rule, join, local
+from hocket.core.kinds import UNIFORM, ZERO, Kind, Site, join, local
+from hocket.core.rules import apply_rule
 from hocket.errors import PlanError
 
 
@@ -37,7 +38,7 @@ class Axes:
         return grown[0] if len(grown) == 1 and shape[grown[0]] == self.graph.num_envs else None
 
     def from_outside(self, value: int) -> Kind:
-        """The kind of a value that comes to a replicated place: split by its axis, or the same for all."""
+        """The kind of a value that comes to a replicated place: split, or the same for all."""
         axis = self.axis(value)
         if axis is not None:
             return Kind("per_env", axis, outer=1)
@@ -52,7 +53,9 @@ class Axes:
         self._block(self.graph.block, self.twin.block, inside, kinds)
         return kinds
 
-    def _block(self, a: Block, b: Block, inside: Callable[[Node], bool], kinds: dict[int, Kind]) -> None:
+    def _block(
+        self, a: Block, b: Block, inside: Callable[[Node], bool], kinds: dict[int, Kind]
+    ) -> None:
         for n, m in zip(a.nodes, b.nodes, strict=True):
             for v in n.ins:
                 kinds.setdefault(v, self._arriving(v))
@@ -72,10 +75,12 @@ class Axes:
             _literal(u, v) if isinstance(u, Literal) else kinds[next(given)]
             for u, v in zip(n.eqn.invars, m.eqn.invars, strict=True)
         ]
-        kinds |= dict(zip(n.outs, _equation(n.eqn, m.eqn, operands), strict=True))
+        kinds |= dict(zip(n.outs, _equation(n.eqn, m.eqn, operands, n.where), strict=True))
 
-    def _loop(self, n: Loop, m: Loop, inside: Callable[[Node], bool], kinds: dict[int, Kind]) -> None:
-        """A loop that crosses places: this place's part of the body, until the carry's kinds settle."""
+    def _loop(
+        self, n: Loop, m: Loop, inside: Callable[[Node], bool], kinds: dict[int, Kind]
+    ) -> None:
+        """This place's part of a loop that crosses places, until the carry's kinds settle."""
         outs = n.body.outputs
 
         def body(given: Sequence[Kind]) -> list[Kind]:
@@ -99,13 +104,13 @@ def check_kind(axes: Axes, value: int, kind: Kind, what: str, place: str) -> Non
     elif uneven:
         shape = list(axes.graph.values[value].shape)
         reason = (
-            f"its shape {shape} grows with the environments but no axis is theirs alone, so it cannot "
-            f"be split by environment: keep time and environments as two axes"
+            f"its shape {shape} grows with the environments but no axis is theirs alone, so it "
+            f"cannot be split by environment: keep time and environments as two axes"
         )
     elif kind.tag == "partial":
         reason = (
-            "it is reduced over this replica's environments: return it per environment, or wrap the "
-            "mean in `averaged(...)`"
+            "it is reduced over this replica's environments: return it per environment, or wrap "
+            "the mean in `averaged(...)`"
         )
     elif kind.degree and not kind.zero:
         reason = "it depends on the number of environments, which is another one in a replica"
@@ -138,42 +143,55 @@ def _literal(a: Any, b: Any) -> Kind:
 def _constant(a: Any, b: Any) -> Kind:
     if np.shape(a) != np.shape(b):
         return local(
-            "a constant has an environment axis, and every replica would have the same one: make it "
-            "in `init` and keep it in the state"
+            "a constant has an environment axis, and every replica would have the same one: make "
+            "it in `init` and keep it in the state"
         )
     if same_constant(a, b) or (np.ndim(a) == 0 and a != a and b != b):
-        return ZERO if np.ndim(a) == 0 and jnp.issubdtype(np.asarray(a).dtype, np.number) and a == 0 else UNIFORM
-    ratio = np.log2(float(b) / float(a)) if np.ndim(a) == 0 and float(a) and float(b) / float(a) > 0 else 0.5
+        return (
+            ZERO
+            if np.ndim(a) == 0 and jnp.issubdtype(np.asarray(a).dtype, np.number) and a == 0
+            else UNIFORM
+        )
+    ratio = (
+        np.log2(float(b) / float(a))
+        if np.ndim(a) == 0 and float(a) and float(b) / float(a) > 0
+        else 0.5
+    )
     if ratio == round(ratio):
         return Kind("uniform", degree=int(ratio))
     return local("a constant of the program depends on the number of environments")
 
 
-def _site(a: JaxprEqn, b: JaxprEqn) -> Site:
+def _site(a: JaxprEqn, b: JaxprEqn, within: str = "") -> Site:
     def shapes(us: Sequence[Any], vs: Sequence[Any]) -> list[tuple[Any, Any]]:
         return [(tuple(u.aval.shape), tuple(v.aval.shape)) for u, v in zip(us, vs, strict=True)]
 
     floats = all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in (*a.invars, *a.outvars))
-    where = source_line(a)
+    where = source_line(a, within)
     return Site(
-        a.primitive.name, a.params, shapes(a.invars, b.invars), shapes(a.outvars, b.outvars), where, floats
+        a.primitive.name,
+        a.params,
+        shapes(a.invars, b.invars),
+        shapes(a.outvars, b.outvars),
+        where,
+        floats,
     )
 
 
-def _equation(a: JaxprEqn, b: JaxprEqn, kinds: Sequence[Kind]) -> list[Kind]:
-    site, name = _site(a, b), a.primitive.name
+def _equation(a: JaxprEqn, b: JaxprEqn, kinds: Sequence[Kind], within: str) -> list[Kind]:
+    site, name = _site(a, b, within), a.primitive.name
     if name != b.primitive.name or not _same_settings(a.params, b.params):
         why = f"`{name}` at {site.where} is another one with another number of environments"
         return [local(why)] * len(site.outs)
     if name == "scan":
-        inner = _closed(a.params["jaxpr"], b.params["jaxpr"])
+        inner = _closed(a.params["jaxpr"], b.params["jaxpr"], site.where)
         return _scan_kinds(a.params, site, kinds, inner)
     if name == "while":
         return _while_kinds(a, b, kinds, site)
     if name == "cond":
         return _cond_kinds(a, b, kinds, site)
     if name in _CALLS:
-        return _closed(a.params[_CALLS[name]], b.params[_CALLS[name]])(kinds)
+        return _closed(a.params[_CALLS[name]], b.params[_CALLS[name]], site.where)(kinds)
     return apply_rule(kinds, site)
 
 
@@ -195,7 +213,7 @@ _CALLS = {
 }
 
 
-def _closed(a: Any, b: Any) -> Callable[[Sequence[Kind]], list[Kind]]:
+def _closed(a: Any, b: Any, within: str) -> Callable[[Sequence[Kind]], list[Kind]]:
     """Walk two traces of a program together."""
 
     def walk(kinds: Sequence[Kind]) -> list[Kind]:
@@ -211,7 +229,7 @@ def _closed(a: Any, b: Any) -> Callable[[Sequence[Kind]], list[Kind]]:
                 _literal(u, v) if isinstance(u, Literal) else known[u]
                 for u, v in zip(e.invars, f.invars, strict=True)
             ]
-            known |= dict(zip(e.outvars, _equation(e, f, operands), strict=True))
+            known |= dict(zip(e.outvars, _equation(e, f, operands, within), strict=True))
         return [
             _literal(u, v) if isinstance(u, Literal) else known[u]
             for u, v in zip(x.outvars, y.outvars, strict=True)
@@ -221,7 +239,10 @@ def _closed(a: Any, b: Any) -> Callable[[Sequence[Kind]], list[Kind]]:
 
 
 def _scan_kinds(
-    params: dict[str, Any], site: Site, kinds: Sequence[Kind], body: Callable[[Sequence[Kind]], list[Kind]]
+    params: dict[str, Any],
+    site: Site,
+    kinds: Sequence[Kind],
+    body: Callable[[Sequence[Kind]], list[Kind]],
 ) -> list[Kind]:
     nc, nk = params["num_consts"], params["num_carry"]
     consts, carry, xs = list(kinds[:nc]), list(kinds[nc : nc + nk]), kinds[nc + nk :]
@@ -244,13 +265,12 @@ def _first_axis(kind: Kind, by: int, site: Site) -> Kind:
 
 def _while_kinds(a: JaxprEqn, b: JaxprEqn, kinds: Sequence[Kind], site: Site) -> list[Kind]:
     nc, nb = a.params["cond_nconsts"], a.params["body_nconsts"]
-    cond = _closed(a.params["cond_jaxpr"], b.params["cond_jaxpr"])
-    body = _closed(a.params["body_jaxpr"], b.params["body_jaxpr"])
+    cond = _closed(a.params["cond_jaxpr"], b.params["cond_jaxpr"], site.where)
+    body = _closed(a.params["body_jaxpr"], b.params["body_jaxpr"], site.where)
     cond_consts, body_consts, carry = kinds[:nc], kinds[nc : nc + nb], list(kinds[nc + nb :])
     while True:
         after = [
-            join([k, o], site)
-            for k, o in zip(carry, body([*body_consts, *carry]), strict=True)
+            join([k, o], site) for k, o in zip(carry, body([*body_consts, *carry]), strict=True)
         ]
         if after == carry:
             (predicate,) = cond([*cond_consts, *carry])
@@ -261,7 +281,7 @@ def _while_kinds(a: JaxprEqn, b: JaxprEqn, kinds: Sequence[Kind], site: Site) ->
 def _cond_kinds(a: JaxprEqn, b: JaxprEqn, kinds: Sequence[Kind], site: Site) -> list[Kind]:
     predicate, *operands = kinds
     branches = [
-        _closed(x, y)(operands)
+        _closed(x, y, site.where)(operands)
         for x, y in zip(a.params["branches"], b.params["branches"], strict=True)
     ]
     return _under(predicate, a, site, [join(ks, site) for ks in zip(*branches, strict=True)])
@@ -273,11 +293,14 @@ def _under(predicate: Kind, eqn: JaxprEqn, site: Site, results: list[Kind]) -> l
         return results
     if _contains_averaged(eqn):
         raise PlanError(
-            f"`averaged` stands under a `{site.name}` at {site.where} whose predicate is not the same "
-            f"on every replica, so they would wait for each other for ever. Average the predicate "
-            f"(`averaged(...)` of a mean) or take `averaged` out. ({predicate.why or predicate.tag})"
+            f"`averaged` stands under a `{site.name}` at {site.where} whose predicate is not the "
+            f"same on every replica, so they would wait for each other for ever. Average the "
+            f"predicate, or take `averaged` out. ({predicate.why or 'it is ' + predicate.tag})"
         )
-    why = predicate.why or f"`{site.name}` at {site.where} has a predicate that differs between replicas"
+    why = (
+        predicate.why
+        or f"`{site.name}` at {site.where} has a predicate that differs between replicas"
+    )
     return [local(why)] * len(results)
 
 

@@ -67,9 +67,9 @@ def fragment(*, role: str | None = None, name: str | None = None) -> _Decorator:
 def fragment(fn: Any = None, /, *, role: str | None = None, name: str | None = None) -> Any:
     """Mark a pure function or method as a fragment. Inside a program it is only a name.
 
-    The role says which kind of work it is (`env`, `act`, `learn`, `gradient`, `replay`) and so where
-    a strategy puts it; by default it is the function's own name if that is a role, else `learn`. A
-    fragment called inside another is part of the outer one.
+    The role says which kind of work it is (`env`, `act`, `learn`, `gradient`, `replay`) and so
+    where a strategy puts it; by default it is the function's own name if that is a role, else
+    `learn`. A fragment called inside another is part of the outer one.
 
         @fragment(role="act")
         def choose(self, params, obs, key): ...
@@ -102,7 +102,9 @@ class _Fragment:
         return _named_call(self.label, functools.partial(self.fn, owner), args, kwargs)
 
 
-def _named_call(label: Label, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _named_call(
+    label: Label, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     def body(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not _exact.get():
             return fn(*args, **kwargs)

@@ -19,7 +19,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import source_info_util
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    jaxpr_as_fun,
+    jaxprs_in_params,
+)
 
 from hocket.core import fragment as fragments
 from hocket.core.algorithm import Algorithm
@@ -76,7 +84,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Loop(Node):
-    """A `scan` with fragments inside. `ins` are constants, first carry, sequences, as in the body."""
+    """A `scan` with fragments inside. `ins`: constants, first carry, sequences, as in the body."""
 
     body: Block
     length: int
@@ -147,7 +155,7 @@ def trace(algorithm: Algorithm, num_envs: int, *, exact: bool = False) -> Graph:
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(lambda key: init_state(algorithm, key, num_envs), key)
     with exact_fragments(exact):
-        # A function of its own each time: jax caches traces by function, and knows nothing of `exact`.
+        # A new function each time: jax caches traces by function, and knows nothing of `exact`.
         closed, out = jax.make_jaxpr(lambda s: algorithm.step(s), return_shape=True)(state)
     _check_step(algorithm, state, out)
     reader = _Reader()
@@ -187,7 +195,8 @@ def _at(graph: Graph, num_envs: int) -> Graph:
         for g in (graph, other)
     )
     if ours != theirs:
-        found = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), len(ours) - 1)
+        pairs = enumerate(zip(ours, theirs, strict=False))
+        found = next((i for i, (a, b) in pairs if a != b), len(ours) - 1)
         raise ContractError(
             f"the step of {type(graph.algorithm).__name__} is another program with {num_envs} "
             f"environments than with {graph.num_envs} (from `{graph.nodes[found].title}` at "
@@ -280,11 +289,11 @@ class _Reader:
         )
 
 
-def source_line(eqn: JaxprEqn) -> str:
-    """Where the user wrote an equation: `ppo.py:120 (PPO.update)`."""
+def source_line(eqn: JaxprEqn, within: str = "a line inside jax") -> str:
+    """Where the user wrote an equation: `ppo.py:120 (PPO.update)`; `within` where jax did."""
     path, colon, rest = source_info_util.summarize(eqn.source_info).partition(":")
     if not colon:
-        return "a line inside jax"
+        return within
     line, _, function = rest.partition(" ")
     name = function.strip("()").rpartition("<locals>.")[2]
     return f"{path.rpartition('/')[2]}:{line.partition(':')[0]} ({name})"

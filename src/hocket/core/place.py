@@ -178,7 +178,9 @@ class Placement:
         found: set[str | None] = set()
         for node in nodes:
             if isinstance(node, Loop) and self.crosses(node):
-                found |= {self.node[n.id] for n in node.body.nodes if n.id in self.node and n.labels}
+                found |= {
+                    self.node[n.id] for n in node.body.nodes if n.id in self.node and n.labels
+                }
             elif node.id not in members and node.id in self.node:
                 found.add(self.node[node.id])
         return found

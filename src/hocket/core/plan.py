@@ -29,7 +29,9 @@ class Place:
     on: tuple[str, ...] = ()
     replicas: int = 1
 
-    def __init__(self, name: str, run: Iterable[str], on: Iterable[Any] = (), replicas: int = 1) -> None:
+    def __init__(
+        self, name: str, run: Iterable[str], on: Iterable[Any] = (), replicas: int = 1
+    ) -> None:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "run", tuple(run))
         object.__setattr__(self, "on", tuple(str(device) for device in on))
@@ -154,8 +156,8 @@ class Plan:
         data = json.loads(text)
         if data["digest"] != graph.digest:
             raise PlanError(
-                f"the plan was made for {data['algorithm']} with {data['num_envs']} environments and "
-                f"graph {data['digest']}, and this is graph {graph.digest} of "
+                f"the plan was made for {data['algorithm']} with {data['num_envs']} environments "
+                f"and graph {data['digest']}, and this is graph {graph.digest} of "
                 f"{type(graph.algorithm).__name__} with {graph.num_envs}. Make the plan again."
             )
         places = [Place(**place) for place in data["places"]]
@@ -186,10 +188,12 @@ class Plan:
         by_name = [p for p in self.places if label.name in p.run]
         found = by_name or [p for p in self.places if label.role in p.run]
         if len(found) != 1:
-            who = f"{len(found)} places ({', '.join(p.name for p in found)})" if found else "no place"
+            who = (
+                f"{len(found)} places ({', '.join(p.name for p in found)})" if found else "no place"
+            )
             raise PlanError(
-                f"the fragment `{label.name}` (role `{label.role}`) is run by {who}. Put its name or "
-                f"its role into `run` of exactly one place."
+                f"the fragment `{label.name}` (role `{label.role}`) is run by {who}. Put its name "
+                f"or its role into `run` of exactly one place."
             )
         return found[0]
 
@@ -204,11 +208,14 @@ class Plan:
                     where = f"in `run` of the place `{place.name}`"
                     raise PlanError(unknown("fragment or role", entry, known, where))
             if place.name not in self.where.values():
-                raise PlanError(f"the place `{place.name}` runs no fragment of this graph; remove it.")
+                raise PlanError(
+                    f"the place `{place.name}` runs no fragment of this graph; remove it."
+                )
             if place.replicas < 1 or self.graph.num_envs % place.replicas:
                 raise PlanError(
-                    f"{self.graph.num_envs} environments cannot be shared equally by {place.replicas} "
-                    f"replicas of `{place.name}`: choose a multiple of {place.replicas}."
+                    f"{self.graph.num_envs} environments cannot be shared equally by "
+                    f"{place.replicas} replicas of `{place.name}`: choose a multiple of "
+                    f"{place.replicas}."
                 )
 
     def _check_channels(self) -> None:
@@ -217,13 +224,15 @@ class Plan:
             if name not in crossing:
                 raise PlanError(unknown("channel", name, crossing))
             if channel.capacity < 1 or channel.lag < 0:
-                raise PlanError(f"the channel `{name}` needs capacity >= 1 and lag >= 0: {channel}.")
+                raise PlanError(
+                    f"the channel `{name}` needs capacity >= 1 and lag >= 0: {channel}."
+                )
         for flow in self.flows:
             a, b = self.instances(flow.source), self.instances(flow.target)
             if max(a, b) % min(a, b):
                 raise PlanError(
-                    f"{a} replicas of `{flow.source}` cannot share out to {b} of `{flow.target}`: make "
-                    f"one number a multiple of the other."
+                    f"{a} replicas of `{flow.source}` cannot share out to {b} of `{flow.target}`: "
+                    f"make one number a multiple of the other."
                 )
 
     def _check_replicas(self, place: Place) -> None:

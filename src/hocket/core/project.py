@@ -154,7 +154,7 @@ class _Emitter:
                     self._bring([out], stream_place)
 
     def _bring(self, values: Sequence[int], place: str) -> None:
-        """See to it that `place` has these values, with one message from each place that lacks none."""
+        """See to it that `place` has these values, with one message from each place."""
         away: dict[str, list[int]] = defaultdict(list)
         for v in values:
             if v in self.graph.constants or v in self._streams[place].has:
@@ -197,7 +197,9 @@ class _Emitter:
             loop.ins[carry], loop.body.inputs[carry], loop.body.outputs, strict=False
         ):
             same = inner == out
-            inside[inner] = {p for p in needs if outer in needs[p]} if same else {placement.home[inner]}
+            inside[inner] = (
+                {p for p in needs if outer in needs[p]} if same else {placement.home[inner]}
+            )
         members = [p for p in streams if p in needs or p in self._homes_of(loop)]
         body = self.block(loop.body, members, inside, times * loop.length)
         self._streams, self._wants, self._times = streams, wants, times
@@ -229,16 +231,16 @@ class _Emitter:
         # What no place makes alone (a constant stacked by the loop) is stacked by every place.
         ys = tuple(
             (i, o)
-            for i, o in zip(body.outputs[loop.num_carry :], loop.outs[loop.num_carry :], strict=True)
+            for i, o in zip(
+                body.outputs[loop.num_carry :], loop.outs[loop.num_carry :], strict=True
+            )
             if home.get(i, place) == place
         )
         consts_used = used(consts) + tuple((f, i) for f, i, *_ in fixed if place in inside[i])
         kept = tuple((f, after) for f, _, _, after in fixed if home.get(f, place) == place)
         live = {v for _, _, v, _ in moving} | {i for i, _ in ys}
         final = _with_liveness(self.graph, code, live, own=set())
-        return Repeat(
-            loop.length, loop.reverse, final, consts_used, used(xs), moving, ys, kept
-        )
+        return Repeat(loop.length, loop.reverse, final, consts_used, used(xs), moving, ys, kept)
 
 
 def _with_liveness(

@@ -15,8 +15,6 @@ from hocket.core.graph import Graph
 from hocket.core.plan import Plan
 from hocket.errors import unknown
 
-_REGISTRY: dict[str, Callable[..., Plan]] = {}
-
 
 class Strategy(Protocol):
     """Maps a graph onto a cluster."""
@@ -24,15 +22,18 @@ class Strategy(Protocol):
     def __call__(self, graph: Graph, cluster: Cluster, /) -> Plan: ...
 
 
+_REGISTRY: dict[str, Callable[..., Strategy]] = {}
+
+
 def strategy(fn: Callable[..., Plan]) -> Callable[..., Strategy]:
     """Register `fn(graph, cluster, *, options) -> Plan`; calling it with options gives a strategy.
 
-        @hocket.strategy
-        def wide(graph, cluster, *, actors=4):
-            return Plan(graph, places=[...])
+    @hocket.strategy
+    def wide(graph, cluster, *, actors=4):
+        return Plan(graph, places=[...])
 
-        hocket.run(algorithm, distribute=wide(actors=8))
-        hocket.run(algorithm, distribute="wide")
+    hocket.run(algorithm, distribute=wide(actors=8))
+    hocket.run(algorithm, distribute="wide")
     """
     options = [
         p.name for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY
@@ -42,7 +43,9 @@ def strategy(fn: Callable[..., Plan]) -> Callable[..., Strategy]:
     def configure(**chosen: Any) -> Strategy:
         for name in chosen:
             if name not in options:
-                raise ValueError(unknown("option", name, options, f"of the strategy `{fn.__name__}`"))
+                raise ValueError(
+                    unknown("option", name, options, f"of the strategy `{fn.__name__}`")
+                )
         return functools.partial(fn, **chosen)
 
     _REGISTRY[fn.__name__] = configure

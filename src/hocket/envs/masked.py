@@ -43,7 +43,9 @@ class Masked:
     def observation_space(self) -> Box:
         space = self.env.observation_space
         assert isinstance(space, Box)
-        low, high = (np.broadcast_to(x, space.shape)[list(self.keep)] for x in (space.low, space.high))
+        low, high = (
+            np.broadcast_to(x, space.shape)[list(self.keep)] for x in (space.low, space.high)
+        )
         return Box(low, high, shape=(len(self.keep),), dtype=space.dtype)
 
     @property

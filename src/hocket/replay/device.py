@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 # Legend: C capacity, B rows of a batch.
 
@@ -112,13 +112,12 @@ def sample(replay: Replay, uniforms: Array, *, minimum: int = 1) -> tuple[Array,
     a row was overwritten does nothing. `batch.ready` is false while there are fewer than `minimum`
     rows, and all keys are then of the kind that does nothing.
     """
-    num = uniforms.shape[0]
+    num, size = uniforms.shape[0], replay.size
     at = (jnp.arange(num) + uniforms) / num
-    size, total = replay.size, replay.tree[1]
+    slots, priority, probability = _descend(replay.tree, at)
     evenly = jnp.clip((at * size).astype(jnp.int32), 0, jnp.maximum(size - 1, 0))
-    slots = jnp.where(total > 0.0, _descend(replay.tree, at * total), evenly)
-    priority = replay.tree[slots + replay.capacity]
-    probability = jnp.where(total > 0.0, priority / total, 1.0 / jnp.maximum(size, 1))
+    slots = jnp.where(priority > 0.0, slots, evenly)
+    probability = jnp.where(priority > 0.0, probability, 1.0 / jnp.maximum(size, 1))
     ready = size >= max(minimum, 1)
     keys = jnp.stack([slots.astype(jnp.uint32), _generation(replay, slots) * ready], axis=-1)
     return keys, Batch(jax.tree.map(lambda x: x[slots], replay.rows), probability, ready)
@@ -127,9 +126,9 @@ def sample(replay: Replay, uniforms: Array, *, minimum: int = 1) -> tuple[Array,
 def reprioritize(replay: Replay, keys: Array, priority: Array) -> tuple[Replay, dict[str, Array]]:
     """Give the rows of `keys` new priorities; of a row that is there twice, the higher counts.
 
-    A compiled program cannot refuse, so it counts: `stale_keys`, whose row was overwritten since and
-    which do nothing, and `bad_priorities`, NaN, infinite or negative, for which the row gets the
-    highest priority so far.
+    A compiled program cannot refuse, so it counts: `stale_keys`, whose row was overwritten since
+    and which do nothing, and `bad_priorities`, NaN, infinite or negative, for which the row gets
+    the highest priority so far.
     """
     slots, generation = (keys % replay.capacity)[:, 0].astype(jnp.int32), keys[:, 1]
     null = generation == 0
@@ -149,24 +148,39 @@ def _generation(replay: Replay, slots: Array) -> Array:
     return replay.lap - (slots >= replay.head).astype(jnp.uint32)
 
 
+# Both ways through the tree are loops, though their lengths are known. Unrolled, XLA puts the
+# reading off until after `reprioritize`, copies the whole tree for it, and compiles twice as long.
+
+
 def _sum_up(tree: Array, slots: Array) -> Array:
     """The tree after the leaves of `slots` changed: their ancestors added up anew, so no drift."""
-    nodes = tree.shape[0] // 2 + slots
-    for _ in range(_depth(tree)):
+
+    def up(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        tree, nodes = carry
         nodes = nodes // 2
-        tree = tree.at[nodes].set(tree[2 * nodes] + tree[2 * nodes + 1])
-    return tree
+        return tree.at[nodes].set(tree[2 * nodes] + tree[2 * nodes + 1]), nodes
+
+    return lax.fori_loop(0, _depth(tree), up, (tree, tree.shape[0] // 2 + slots))[0]
 
 
-def _descend(tree: Array, at: Array) -> Array:
-    """The slot at each point `at` of the total; never one of priority zero, however sums round."""
-    nodes = jnp.ones(at.shape, jnp.int32)
-    for _ in range(_depth(tree)):
+def _descend(tree: Array, at: Array) -> tuple[Array, Array, Array]:
+    """The slot at each point `at` in [0, 1] of the total, its priority and its probability.
+
+    Never a slot of priority zero, however sums round, unless all are.
+    """
+    total = jnp.where(tree[1] > 0.0, tree[1], 1.0)
+
+    def down(_: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        nodes, at, _, _ = carry
         left, right = tree[2 * nodes], tree[2 * nodes + 1]
         go_right = (at >= left) & (right > 0.0)
+        priority = jnp.where(go_right, right, left)
         at = jnp.where(go_right, at - left, at)
-        nodes = 2 * nodes + go_right
-    return nodes - tree.shape[0] // 2
+        return 2 * nodes + go_right, at, priority, priority / total
+
+    start = (jnp.ones(at.shape, jnp.int32), at * total, at, at)
+    nodes, _, priority, probability = lax.fori_loop(0, _depth(tree), down, start)
+    return nodes - tree.shape[0] // 2, priority, probability
 
 
 def _depth(tree: Array) -> int:

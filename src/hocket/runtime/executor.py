@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import jax
 
+from hocket.core.plan import Plan
+
 
 @dataclass
 class Timings:
@@ -20,6 +22,7 @@ class Timings:
 class Executor(Protocol):
     """Holds the state of a run and advances it."""
 
+    plan: Plan
     timings: Timings
 
     def start(self, key: jax.Array) -> None:

@@ -15,9 +15,8 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from hocket.cluster.devices import find_devices
-from hocket.core.algorithm import Algorithm
 from hocket.core.fragment import exact_fragments
-from hocket.core.graph import Graph, init_state
+from hocket.core.graph import init_state
 from hocket.core.plan import Plan
 from hocket.errors import PlanError
 from hocket.runtime.executor import Timings
@@ -58,7 +57,9 @@ class Fused:
         self._devices = find_devices(place.on)
         self._check_devices()
         self._mesh = Mesh(np.array(self._devices), ("devices",), axis_types=(AxisType.Auto,))
-        row = sum(math.prod(m.shape) * m.dtype.itemsize for m in jax.tree.leaves(self.graph.metrics))
+        row = sum(
+            math.prod(m.shape) * m.dtype.itemsize for m in jax.tree.leaves(self.graph.metrics)
+        )
         self.max_block = max(1, min(max_block, METRIC_BYTES // max(row, 1)))
         self._state: Any = None
         self._compiled: Any = None
@@ -95,7 +96,10 @@ class Fused:
         shardings = self._shardings()
         with exact_fragments(self.graph.exact):
             return jax.jit(
-                block, donate_argnums=0, in_shardings=(shardings, None), out_shardings=(shardings, None)
+                block,
+                donate_argnums=0,
+                in_shardings=(shardings, None),
+                out_shardings=(shardings, None),
             ).lower(self._specs(), jax.ShapeDtypeStruct((), jnp.int32))
 
     def run(self, iterations: int) -> dict[str, Any]:
@@ -141,6 +145,6 @@ class Fused:
             )
         if self._replicas > 1 and self._replicas % devices:
             raise PlanError(
-                f"{self._replicas} replicas cannot be shared equally by {devices} devices: choose a "
-                f"multiple of {devices}."
+                f"{self._replicas} replicas cannot be shared equally by {devices} devices: choose "
+                f"a multiple of {devices}."
             )

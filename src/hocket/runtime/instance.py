@@ -57,11 +57,17 @@ class Instance:
             devices = [devices[index % len(devices)]]
         self.mesh = Mesh(np.array(devices), ("devices",), axis_types=(AxisType.Auto,))
         self.values: Values = {}
-        self._segments: dict[Compute, Callable[..., Sequence[Any]]] = {}
-        home, block, leaves = plan.projection.placement.home, plan.graph.block, plan.graph.num_leaves
+        self._segments: dict[Compute, Any] = {}  # jitted
+        home, block, leaves = (
+            plan.projection.placement.home,
+            plan.graph.block,
+            plan.graph.num_leaves,
+        )
         pairs = list(zip(block.inputs, block.outputs, strict=False))
         self.holds = [(v, out) for v, out in pairs if home[v] == place]
-        self.reports = [v for v in block.outputs[leaves:] if home.get(v, plan.places[0].name) == place]
+        self.reports = [
+            v for v in block.outputs[leaves:] if home.get(v, plan.places[0].name) == place
+        ]
 
     def load(self, leaves: Sequence[Any]) -> None:
         """Take this instance's part of the whole state; always a copy, since it will be donated."""
@@ -156,7 +162,9 @@ class Instance:
             for v in transfer.values:
                 x, axis = self._whole(v, values[v]), self.plan.axes.axis(v)
                 if axis is not None:
-                    message.append(split_axis(x, axis, route.cuts())[part] if route.cuts() > 1 else x)
+                    message.append(
+                        split_axis(x, axis, route.cuts())[part] if route.cuts() > 1 else x
+                    )
                 elif route.leads(self.index, target):
                     message.append(x)
             self.pipes[transfer.id, self.index, target].send(message)

@@ -1,8 +1,8 @@
 """Replicas that use `averaged`, run as one program.
 
-Per-environment values are held stacked, `[replicas, ...]`, each replica's share in its own row; what
-is uniform is held once. `vmap` maps a program over the rows, with a name for them by which `averaged`
-finds its mean; on several devices `shard_map` gives each device its rows.
+Per-environment values are held stacked, `[replicas, ...]`, each replica's share in its own row;
+what is uniform is held once. `vmap` maps a program over the rows, with a name for them by which
+`averaged` finds its mean; on several devices `shard_map` gives each device its rows.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _by_leaf(plan: Plan, state: Any, change: Callable[[Any, int], Any]) -> Any:
 def map_program(
     fn: Callable[..., Sequence[Any]], ins: Sequence[bool], outs: Sequence[bool], mesh: Mesh
 ) -> Callable[..., Sequence[Any]]:
-    """Map a program for one replica over the rows of its arguments; False: the same for all rows."""
+    """Map a program for one replica over the rows of its arguments; False: one for all rows."""
     axes_in = tuple(0 if rows else None for rows in ins)
     axes_out = [0 if rows else None for rows in outs]
     if mesh.size == 1:

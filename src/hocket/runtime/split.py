@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -97,13 +98,14 @@ class Split:
                 rows[instance.name] = [instance.iterate() for _ in range(count)]
             except Closed:
                 pass
-            except BaseException:
+            except BaseException:  # noqa: BLE001 (reported below, with the instance's name)
                 failures.append((instance, traceback.format_exc()))
                 for pipe in self.pipes.values():
                     pipe.close()
 
         threads = [
-            threading.Thread(target=work, args=(i,), name=i.name, daemon=True) for i in self.instances
+            threading.Thread(target=work, args=(i,), name=i.name, daemon=True)
+            for i in self.instances
         ]
         for thread in threads:
             thread.start()
@@ -121,7 +123,7 @@ class Split:
             for v in self.plan.graph.block.outputs[self.plan.graph.num_leaves :]
         }
 
-    def _join(self, value: int, parts: list[Any]) -> Any:
+    def _join(self, value: int, parts: Sequence[Any]) -> Any:
         axis = self.plan.axes.axis(value)
         if len(parts) == 1 or axis is None:
             return parts[0]

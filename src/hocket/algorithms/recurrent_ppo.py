@@ -1,0 +1,199 @@
+"""Recurrent PPO: proximal policy optimization with a memory, for what one observation hides.
+
+Schulman et al. 2017, "Proximal Policy Optimization Algorithms": https://arxiv.org/abs/1707.06347
+The learner runs the network over whole rollouts again, from the memory each of them began with:
+Hausknecht and Stone 2015, "Deep Recurrent Q-Learning": https://arxiv.org/abs/1507.06527
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen
+from jax import Array, lax
+
+from hocket.algorithms.heads import Head, head_for
+from hocket.algorithms.ppo import Batch, Learner, State, clipped_adam, denormalize, ppo_loss
+from hocket.core.algorithm import Policy
+from hocket.core.averaged import averaged
+from hocket.core.fragment import fragment
+from hocket.envs.env import Env
+from hocket.envs.unroll import Rollout, init_actor, unroll
+from hocket.nn import GRU, MLP, Network, Recurrent, encoder
+from hocket.ops import Distribution, Moments, gae, shuffle_envs
+
+# Legend: T steps of a rollout, N environments, M minibatches.
+
+
+@dataclass(frozen=True)
+class RecurrentPPO:
+    """Proximal policy optimization with a gated recurrent unit, which policy and value share.
+
+    hocket.run(RecurrentPPO(env=Masked(make("CartPole-v1"), keep=(0, 2))))
+    """
+
+    env: Env
+    env_steps: int = 1_000_000
+    """Environment steps in all; the learning rate falls to zero over them."""
+    num_envs: int = 64
+    """Environments, where the run does not say."""
+    length: int = 64
+    """Steps of each environment in an iteration; the memory learns from no longer a past."""
+    epochs: int = 4
+    """Passes over each rollout."""
+    minibatches: int = 4
+    """Minibatches in a pass; must divide the environments of a replica."""
+    learning_rate: float = 1e-3
+    """Adam's, at the beginning."""
+    anneal: bool = True
+    """Whether the learning rate falls to zero over `env_steps`."""
+    discount: float = 0.99
+    """What a reward counts for when it comes a step later."""
+    decay: float = 0.95
+    """Lambda of the generalized advantage estimate."""
+    clip: float = 0.2
+    """How far a probability ratio may move before its gradient is cut."""
+    entropy_weight: float = 0.01
+    """What the policy's entropy counts for in the loss: more keeps it exploring."""
+    value_weight: float = 0.5
+    """What the value's error counts for in the loss."""
+    max_gradient_norm: float = 0.5
+    """Larger gradients are scaled down to this norm."""
+    normalize_obs: bool = True
+    """Whether observations are scaled by their running mean and variance."""
+    hidden: tuple[int, ...] = (64,)
+    """Layers between the observation and the memory."""
+    memory: int = 64
+    """Features of the memory."""
+    activation: str = "tanh"
+    """Of the layers before the memory."""
+    encoder_network: Network | None = None
+    """Instead of the default one: from observations to the memory's input, `[..., features]`."""
+
+    def init(self, key: Array, num_envs: int) -> State:
+        k_params, k_actor, k_learner = jax.random.split(key, 3)
+        actor = init_actor(self.env, k_actor, num_envs, memory=self._network.initial)
+        obs = jax.tree.map(lambda x: x[0], actor.obs)
+        params = self._network.init(k_params, obs)
+        learner = Learner(
+            params=params,
+            optimizer=self._optimizer.init(params),
+            moments=Moments.init(obs.shape),
+            returns=Moments.init(()),
+            progress=jnp.zeros(()),
+            pace=jnp.asarray(num_envs * self.length / self.env_steps, jnp.float32),
+            key=k_learner,
+        )
+        return State(actor, learner)
+
+    def step(self, state: State) -> tuple[State, dict[str, Array]]:
+        actor, learner = state
+        act = partial(self.act, learner.params, learner.moments)
+        actor, rollout = unroll(self.env, act, actor, self.length)
+        learner, metrics = self.update(learner, rollout)
+        return State(actor, learner), {**rollout.episodes, **metrics}
+
+    @fragment(role="act")
+    def act(self, params: Any, moments: Moments, obs: Array, memory: Array, keys: Array) -> Any:
+        memory = self._network.remember(params, memory, self._seen(moments, obs))
+        choices, _ = self._read(params, memory)
+        sample = choices.sample_each(keys)
+        extras = {"sample": sample, "log_prob": choices.log_prob(sample)}
+        return self._head.action(sample), memory, extras
+
+    @fragment(role="learn")
+    def update(self, learner: Learner, rollout: Rollout) -> tuple[Learner, dict[str, Array]]:
+        batch, returns = self._batch(learner, rollout)
+        rate = self.learning_rate * (1.0 - learner.progress * self.anneal).clip(0.0)
+
+        def one_minibatch(carry: tuple[Any, Any], minibatch: Any) -> tuple[Any, Any]:
+            params, optimizer = carry
+            gradients, metrics = jax.grad(self._loss, has_aux=True)(params, *minibatch)
+            updates, optimizer = self._optimizer.update(averaged(gradients), optimizer)
+            return (jax.tree.map(lambda p, u: p - rate * u, params, updates), optimizer), metrics
+
+        def one_epoch(carry: tuple[Any, Any], key: Array) -> tuple[Any, Any]:
+            batches, first = shuffle_envs(key, (batch, rollout.first), self.minibatches)
+            memory = shuffle_envs(key, rollout.memory, self.minibatches, axis=0)
+            return lax.scan(one_minibatch, carry, (batches, first, memory))
+
+        key, k_epochs = jax.random.split(learner.key)
+        (params, optimizer), metrics = lax.scan(
+            one_epoch, (learner.params, learner.optimizer), jax.random.split(k_epochs, self.epochs)
+        )
+        learner = Learner(
+            params=params,
+            optimizer=optimizer,
+            moments=learner.moments.update(rollout.obs) if self.normalize_obs else learner.moments,
+            returns=returns,
+            progress=learner.progress + learner.pace,
+            pace=learner.pace,
+            key=key,
+        )
+        return learner, averaged(jax.tree.map(jnp.mean, metrics))
+
+    def policy(self, state: State, explore: bool = False) -> Policy:
+        params, moments = state.learner.params, state.learner.moments
+
+        def act(obs: Array, memory: Array, key: Array) -> tuple[Array, Array]:
+            memory = self._network.remember(params, memory, self._seen(moments, obs))
+            choices, _ = self._read(params, memory)
+            return self._head.action(choices.sample(key) if explore else choices.mode()), memory
+
+        return Policy(act, self._network.initial)
+
+    def _batch(self, learner: Learner, rollout: Rollout) -> tuple[Batch, Moments]:
+        """Advantages and targets. Values are those of the rollout's own parameters."""
+        obs, next_obs = (self._seen(learner.moments, x) for x in (rollout.obs, rollout.next_obs))
+        memory = self._network.replay(learner.params, rollout.memory, obs, rollout.first)
+        # One step on from each memory, also at an episode's end, where the actor forgets: what a
+        # truncated episode would still have been worth depends on its past.
+        next_memory = self._network.remember(learner.params, memory, next_obs)
+        values = (self._read(learner.params, m)[1] for m in (memory, next_memory))
+        value, next_value = (denormalize(learner.returns, v) for v in values)
+        advantage, target = gae(
+            rollout.reward, value, next_value, rollout.terminated, rollout.truncated,
+            discount=self.discount, decay=self.decay,
+        )  # fmt: skip
+        returns = learner.returns.update(target)
+        advantage = advantage / jnp.sqrt(returns.var + 1e-8)
+        sample, log_prob = rollout.extras["sample"], rollout.extras["log_prob"]
+        return Batch(obs, sample, log_prob, advantage, returns.normalize(target)), returns
+
+    def _loss(self, params: Any, batch: Batch, first: Array, memory: Array) -> Any:
+        memory = self._network.replay(params, memory, batch.obs, first)
+        return ppo_loss(
+            *self._read(params, memory), batch,
+            clip=self.clip, value_weight=self.value_weight, entropy_weight=self.entropy_weight,
+        )  # fmt: skip
+
+    def _read(self, params: Any, memory: Array) -> tuple[Distribution, Array]:
+        """The policy's choices and the value, from a memory."""
+        policy, value = self._network.read(params, memory)
+        return self._head.distribution(policy), value[..., 0]
+
+    def _seen(self, moments: Moments, obs: Array) -> Array:
+        return moments.normalize(obs) if self.normalize_obs else obs
+
+    @property
+    def _optimizer(self) -> optax.GradientTransformation:
+        return clipped_adam(self.max_gradient_norm)
+
+    @property
+    def _head(self) -> Head:
+        return head_for(self.env.action_space, who="RecurrentPPO")
+
+    @property
+    def _network(self) -> Recurrent:
+        spec, head = self.env.observation_space.spec(), self._head
+        linear = MLP((head.size,), out_scale=0.01)
+        return Recurrent(
+            encoder=self.encoder_network or encoder(spec, self.hidden, self.activation),
+            core=GRU(self.memory),
+            heads=(linen.Sequential([linear, *head.layers]), MLP((1,), out_scale=1.0)),
+        )

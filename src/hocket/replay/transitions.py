@@ -1,0 +1,75 @@
+"""n-step transitions from rollouts, none lost or made twice where one rollout meets the next.
+
+    tail = init_tail(obs, action, num_envs, steps=3)     # of one environment: `obs`, `action`
+    tail, transitions, real = join(tail, rollout, discount=0.99, steps=3)
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from hocket.envs.unroll import Rollout
+from hocket.ops import n_step, take_steps
+
+# Legend: T steps of a rollout, N environments, n of n-step.
+
+
+class Transition(NamedTuple):
+    """n steps, or those up to the end of the episode."""
+
+    obs: Any
+    action: Any
+    reward: Array
+    """The discounted sum over the steps."""
+    discount: Array
+    """What the value of `next_obs` counts for; 0 after a termination."""
+    next_obs: Any
+
+
+class Tail(NamedTuple):
+    """The last n - 1 steps `[n - 1, N, ...]`, whose windows are not over yet: actor state."""
+
+    obs: Any
+    action: Any
+    reward: Array
+    terminated: Array
+    truncated: Array
+    next_obs: Any
+    real: Array
+    """False before the first step of the run: nothing happened there."""
+
+
+def example(obs: Any, action: Any) -> Transition:
+    """A transition of zeros, for `device.init`."""
+    return Transition(obs, action, jnp.zeros(()), jnp.zeros(()), obs)
+
+
+def init_tail(obs: Any, action: Any, num_envs: int, *, steps: int) -> Tail:
+    """Before the first rollout, for observations and actions like these of one environment."""
+    number, flag = jnp.zeros(()), jnp.zeros((), bool)
+    nothing = Tail(obs, action, number, flag, flag, obs, real=flag)
+    return jax.tree.map(lambda x: jnp.zeros((steps - 1, num_envs, *x.shape), x.dtype), nothing)
+
+
+def join(
+    tail: Tail, rollout: Rollout, *, discount: float, steps: int
+) -> tuple[Tail, Transition, Array]:
+    """The `[T, N]` transitions that this rollout completes, and which of them are real.
+
+    Only in the first rollout are some not real: those that would have begun before it.
+    """
+    new = Tail(
+        rollout.obs, rollout.action, rollout.reward, rollout.terminated, rollout.truncated,
+        rollout.next_obs, real=jnp.ones_like(rollout.terminated),
+    )  # fmt: skip
+    taken = jax.tree.map(lambda *parts: jnp.concatenate(parts), tail, new)
+    window = n_step(taken.reward, taken.terminated, taken.truncated, discount=discount, steps=steps)
+    length = rollout.reward.shape[0]
+    first = jax.tree.map(lambda x: x[:length], taken)
+    next_obs = take_steps(taken.next_obs, window.last)
+    transitions = Transition(first.obs, first.action, window.reward, window.discount, next_obs)
+    return jax.tree.map(lambda x: x[length:], taken), transitions, first.real
