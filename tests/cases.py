@@ -24,7 +24,7 @@ ALGORITHMS: dict[str, Callable[[], Any]] = {
     ),
     "recurrent-ppo": lambda: RecurrentPPO(
         env=Masked(make("CartPole-v1"), keep=(0, 2)), length=8, epochs=2, minibatches=2,
-        hidden=(16,), memory_size=8, env_steps=20_000,
+        hidden=(16,), memory=8, env_steps=20_000,
     ),
     "dqn": lambda: DQN(
         env=make("CartPole-v1"), length=4, capacity=512, min_size=64, batch_size=32, hidden=(16,),

@@ -11,7 +11,21 @@ import pytest
 from flax import linen
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from hocket.nn import CNN, GRU, MLP, Conv, Dueling, grid_cnn, nature_cnn, reset_memory, scan_memory
+from hocket.nn import (
+    CNN,
+    GRU,
+    MLP,
+    Conv,
+    Dueling,
+    LogStd,
+    Recurrent,
+    encoder,
+    grid_cnn,
+    nature_cnn,
+    network,
+    reset_memory,
+    scan_memory,
+)
 
 KEY = jax.random.key(0)
 T, N = 3, 4
@@ -107,6 +121,36 @@ def test_gru_forgets_where_an_episode_begins() -> None:
     fresh, _ = scan_memory(step, gru.initial(N), x[1:], jnp.zeros((T - 1, N), bool))
     np.testing.assert_allclose(memory[2], fresh[2], rtol=1e-5, atol=1e-6)
     assert not np.allclose(memory[1], fresh[1])
+
+
+def test_a_recurrent_network_replays_what_it_remembered() -> None:
+    obs = jax.random.normal(KEY, (T, N, 2, 3))
+    spec = jax.ShapeDtypeStruct((2, 3), jnp.float32)
+    recurrent = Recurrent(encoder(spec, (8,), "tanh"), GRU(5), heads=(MLP((4,)), MLP((1,))))
+    params = jax.jit(recurrent.init)(KEY, obs[0, 0])
+    first = jnp.zeros((T, N), bool).at[2, 1].set(True)
+    memory, remembered = jnp.broadcast_to(recurrent.initial, (N, 5)), []
+    for t in range(T):
+        memory = recurrent.remember(params, reset_memory(memory, first[t]), obs[t])
+        remembered.append(memory)
+    replayed = recurrent.replay(params, jnp.zeros((N, 5)), obs, first)
+    np.testing.assert_allclose(replayed, jnp.stack(remembered), atol=1e-6)
+    policy, value = recurrent.read(params, replayed)
+    assert (policy.shape, value.shape) == ((T, N, 4), (T, N, 1))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (4, 5), (10, 10, 2), (36, 36, 1)])
+def test_the_default_network_reads_any_array(shape: tuple[int, ...]) -> None:
+    spec = jax.ShapeDtypeStruct(shape, jnp.float32)
+    net = network(spec, 2, (8,), "tanh", after=(LogStd(),))
+    batch = jax.ShapeDtypeStruct((T, N, *shape), jnp.float32)
+    params = jax.eval_shape(net.init, KEY, spec)
+    assert jax.eval_shape(net.apply, params, batch).shape == (T, N, 4)
+
+
+def test_the_default_network_refuses_a_dict() -> None:
+    with pytest.raises(ValueError, match="one array"):
+        network({"camera": jax.ShapeDtypeStruct((3,), jnp.float32)}, 2, (8,), "tanh")
 
 
 def test_reset_memory_reaches_every_leaf() -> None:

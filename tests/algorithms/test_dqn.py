@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -105,7 +106,7 @@ def test_nothing_is_learned_before_warm_up(history: list[tuple[State, Any]]) -> 
     sizes = [int(state.replay.size) for state, _ in history]
     assert sizes == [0, 4, 12, 20, 28, 36, 44]  # the first n - 1 steps wait for theirs
     parts = [(s.learner.params, s.learner.target, s.learner.optimizer) for s, _ in history]
-    changed = [leaves_differ(a, b) for a, b in zip(parts[:-1], parts[1:], strict=True)]
+    changed = [leaves_differ(a, b) for a, b in pairwise(parts)]
     assert changed == [size >= 32 for size in sizes[1:]]
 
 

@@ -94,7 +94,7 @@ class PPO:
     value_weight: float = 0.5
     """What the value's error counts for in the loss."""
     max_gradient_norm: float = 0.5
-    """Larger gradients, of the policy or the value, are scaled down to this norm."""
+    """Larger gradients are scaled down to this norm."""
     normalize_obs: bool = True
     """Whether observations are scaled by their running mean and variance."""
     hidden: tuple[int, ...] = (64, 64)
@@ -206,9 +206,7 @@ class PPO:
 
     @property
     def _optimizer(self) -> optax.GradientTransformation:
-        # Each has a norm of its own: a value that errs far must not shrink the policy's gradient.
-        each = clipped_adam(self.max_gradient_norm)
-        return optax.partition({"policy": each, "value": each}, Params("policy", "value"))
+        return clipped_adam(self.max_gradient_norm)
 
     @property
     def _head(self) -> Head:

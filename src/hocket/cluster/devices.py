@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
@@ -36,7 +37,7 @@ def local_cluster() -> Cluster:
     return Cluster(tuple(Device(_name(d), d.device_kind) for d in jax.local_devices()))
 
 
-def find_devices(names: Iterable[str]) -> list[jax.Device]:
+def find_devices(names: Iterable[str]) -> list[Any]:
     """The JAX devices of these names; this process's first where none is named."""
     known = {_name(d): d for d in jax.local_devices()}
     names = list(names) or list(known)[:1]
@@ -46,5 +47,5 @@ def find_devices(names: Iterable[str]) -> list[jax.Device]:
     return [known[name] for name in names]
 
 
-def _name(device: jax.Device) -> str:
+def _name(device: Any) -> str:
     return f"{device.platform}:{device.id}"

@@ -14,7 +14,7 @@ import numpy as np
 from jax import numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxprs_in_params
 
-from hocket.core.graph import Block, Graph, Loop, Node, same_constant, source_line
+from hocket.core.graph import Block, Graph, Loop, Node, same_constant, scan_sizes, source_line
 from hocket.core.kinds import UNIFORM, ZERO, Kind, Site, join, local
 from hocket.core.rules import apply_rule
 from hocket.errors import PlanError
@@ -166,7 +166,8 @@ def _site(a: JaxprEqn, b: JaxprEqn, within: str = "") -> Site:
     def shapes(us: Sequence[Any], vs: Sequence[Any]) -> list[tuple[Any, Any]]:
         return [(tuple(u.aval.shape), tuple(v.aval.shape)) for u, v in zip(us, vs, strict=True)]
 
-    floats = all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in (*a.invars, *a.outvars))
+    values: list[Any] = [*a.invars, *a.outvars]
+    floats = all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in values)
     where = source_line(a, within)
     return Site(
         a.primitive.name,
@@ -244,7 +245,7 @@ def _scan_kinds(
     kinds: Sequence[Kind],
     body: Callable[[Sequence[Kind]], list[Kind]],
 ) -> list[Kind]:
-    nc, nk = params["num_consts"], params["num_carry"]
+    nc, nk = scan_sizes(params)
     consts, carry, xs = list(kinds[:nc]), list(kinds[nc : nc + nk]), kinds[nc + nk :]
     slices = [_first_axis(k, -1, site) for k in xs]
     while True:

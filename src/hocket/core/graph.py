@@ -21,6 +21,7 @@ import numpy as np
 from jax.extend import source_info_util
 from jax.extend.core import (
     ClosedJaxpr,
+    DebugInfo,
     Jaxpr,
     JaxprEqn,
     Literal,
@@ -69,7 +70,8 @@ class Node:
     def __call__(self, values: Sequence[Any]) -> list[Any]:
         """Run the equation on the values of its `ins`."""
         inputs = [v for v in self.eqn.invars if not isinstance(v, Literal)]
-        alone = Jaxpr((), inputs, self.eqn.outvars, [self.eqn], self.eqn.effects)
+        about = DebugInfo("segment", self.title, None, None)
+        alone = Jaxpr((), inputs, self.eqn.outvars, [self.eqn], self.eqn.effects, about)
         return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*values)
 
 
@@ -271,8 +273,7 @@ class _Reader:
         where = source_line(eqn)
         loop = Loop(
             len(self.nodes), "loop", labels, ins, outs, where, eqn, ins, block,
-            eqn.params["length"], eqn.params["reverse"],
-            eqn.params["num_consts"], eqn.params["num_carry"],
+            eqn.params["length"], eqn.params["reverse"], *scan_sizes(eqn.params),
         )  # fmt: skip
         self.nodes.append(loop)
         return loop
@@ -297,6 +298,14 @@ def source_line(eqn: JaxprEqn, within: str = "a line inside jax") -> str:
     line, _, function = rest.partition(" ")
     name = function.strip("()").rpartition("<locals>.")[2]
     return f"{path.rpartition('/')[2]}:{line.partition(':')[0]} ({name})"
+
+
+def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
+    """How many inputs of a `scan` are constants, and how many are carried."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()  # jax 0.11 and later
+    return len(consts), len(carry)
 
 
 def _label(eqn: JaxprEqn) -> Label | None:

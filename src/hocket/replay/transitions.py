@@ -2,6 +2,8 @@
 
     tail = init_tail(obs, action, num_envs, steps=3)     # of one environment: `obs`, `action`
     tail, transitions, real = join(tail, rollout, discount=0.99, steps=3)
+
+The tail is per-environment state and belongs to whoever acts.
 """
 
 from __future__ import annotations

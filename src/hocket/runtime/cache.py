@@ -10,7 +10,7 @@ import jax
 
 def enable_cache() -> None:
     """Cache compiled programs in the user's cache directory, unless JAX was told otherwise."""
-    if jax.config.jax_compilation_cache_dir is not None:
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     jax.config.update("jax_compilation_cache_dir", str(Path(root) / "hocket" / "xla"))

@@ -81,8 +81,8 @@ class Instance:
             self.values[value] = self._put(value, x)
 
     def held(self, value: int) -> Any:
-        """This instance's part of a leaf of the state."""
-        return self._whole(value, self.values[value])
+        """A copy of this instance's part of a leaf of the state, whose memory is used again."""
+        return jnp.copy(self._whole(value, self.values[value]))
 
     def iterate(self) -> list[Any]:
         """One iteration; the metrics that this place makes."""
