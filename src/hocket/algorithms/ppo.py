@@ -73,11 +73,11 @@ class PPO:
     """Environment steps in all; the learning rate falls to zero over them."""
     num_envs: int = 64
     """Environments, where the run does not say."""
-    length: int = 64
+    length: int = 128
     """Steps of each environment in an iteration."""
     epochs: int = 4
     """Passes over each rollout."""
-    minibatches: int = 4
+    minibatches: int = 8
     """Minibatches in a pass; must divide `length`."""
     learning_rate: float = 2e-3
     """Adam's, at the beginning."""

@@ -36,6 +36,22 @@ class Placement:
         self.home = {v: home for v in range(len(graph.values)) if (home := self._home(v))}
         self.home |= {v: self._first_user(v) for v in self.carried if v not in self.home}
         self.home |= {v: home for v in range(len(graph.values)) if (home := self._home(v))}
+        self._stack_where_used()
+
+    def _stack_where_used(self) -> None:
+        """What a loop stacks is stacked where it is needed, if each row is there already."""
+        for block in self.open_blocks(self.graph.block):
+            wants = self.users(block)
+            for loop in block.nodes:
+                if not (isinstance(loop, Loop) and self.crosses(loop)):
+                    continue
+                inside = self.users(loop.body)
+                rows = zip(loop.body.outputs, loop.outs, strict=True)
+                for inner, out in list(rows)[loop.num_carry :]:
+                    users = [p for p in wants if out in wants[p]]
+                    ready = [p for p in users if inner in inside[p]]
+                    if ready and self.home.get(out) not in users:
+                        self.home[out] = ready[0]
 
     def open_blocks(self, block: Block) -> Iterator[Block]:
         """The step, and the body of every loop that crosses places."""

@@ -234,7 +234,7 @@ class _Emitter:
             for i, o in zip(
                 body.outputs[loop.num_carry :], loop.outs[loop.num_carry :], strict=True
             )
-            if home.get(i, place) == place
+            if home.get(o, place) == place
         )
         consts_used = used(consts) + tuple((f, i) for f, i, *_ in fixed if place in inside[i])
         kept = tuple((f, after) for f, _, _, after in fixed if home.get(f, place) == place)

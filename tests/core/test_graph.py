@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import pytest
+
+from hocket import trace
+from hocket.core.graph import bytes_text
+from tests.toys import Toy, ToyState
+
+TEXT = """\
+Toy: 8 environments, 24 environment steps an iteration, state 216 B
+  repeat 3 times
+    act (act)                            in      144 B   out       32 B
+    env (env)                            in      224 B   out      128 B
+  update (learn)                         in      408 B   out       28 B"""
+
+
+def test_text() -> None:
+    assert str(trace(Toy(), 8)) == TEXT
+
+
+def test_labels_and_steps() -> None:
+    graph = trace(Toy(length=5), 4)
+    assert [(x.name, x.role) for x in graph.labels] == [
+        ("act", "act"), ("env", "env"), ("update", "learn"),
+    ]  # fmt: skip
+    assert graph.env_steps == 20
+
+
+def test_numbers_do_not_depend_on_the_number_of_environments() -> None:
+    graph = trace(Toy(), 8)
+    other = graph.at(2)
+    assert [(n.title, n.ins, n.outs) for n in graph.nodes] == [
+        (n.title, n.ins, n.outs) for n in other.nodes
+    ]
+    assert graph.at(8) is graph
+    assert graph.at(2) is other
+
+
+def test_digest() -> None:
+    assert trace(Toy(), 8).digest == trace(Toy(), 8).digest
+    assert len({trace(Toy(), 8).digest, trace(Toy(), 4).digest, trace(Toy(length=2), 8).digest}) == 3
+
+
+class Jitted(Toy):
+    def step(self, state: ToyState) -> Any:
+        return jax.jit(super().step)(state)
+
+
+def test_a_jitted_function_that_calls_fragments_is_read_through() -> None:
+    assert trace(Jitted(), 8).labels == trace(Toy(), 8).labels
+
+
+class Nested(Toy):
+    def step(self, state: ToyState) -> Any:
+        from hocket import fragment
+
+        return fragment(role="learn", name="all")(super().step)(state)
+
+
+def test_nested_fragments_are_part_of_the_outer_one() -> None:
+    graph = trace(Nested(), 8)
+    assert [label.name for label in graph.labels] == ["all"]
+    assert graph.env_steps == 24
+
+
+@pytest.mark.parametrize(
+    ("n", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**30, "5.0 GiB")]
+)
+def test_bytes_text(n: int, text: str) -> None:
+    assert bytes_text(n) == text

@@ -1,0 +1,64 @@
+"""What plans print: golden texts. A change here is a change that users see."""
+
+from __future__ import annotations
+
+import pytest
+
+from hocket import Place, Plan, trace
+from tests.toys import Toy
+
+GRAPH = """\
+Toy: 8 environments, 24 environment steps an iteration, state 216 B
+  repeat 3 times
+    act (act)                            in      144 B   out       32 B
+    env (env)                            in      224 B   out      128 B
+  update (learn)                         in      408 B   out       28 B
+
+"""
+
+TEXTS = {
+    "one program": (
+        (Place("all", run=("env", "act", "learn"), on=("cpu:0",)),),
+        "all: act, env, update  on cpu:0\nnothing crosses",
+    ),
+    "actor and learner": (
+        (Place("actor", run=("env", "act")), Place("learner", run=("learn",))),
+        """\
+actor: act, env
+learner: update
+learner -> actor: 16 B an iteration in 1 message
+    w
+actor -> learner: 384 B an iteration in 1 message
+    x""",
+    ),
+    "two actors": (
+        (Place("actor", run=("env", "act"), replicas=2), Place("learner", run=("learn",))),
+        """\
+actor x2: act, env
+learner: update
+learner -> actor: 32 B an iteration in 2 messages
+    w
+actor -> learner: 384 B an iteration in 2 messages
+    x""",
+    ),
+    "environments apart": (
+        (Place("env", run=("env",)), Place("rest", run=("act", "learn"))),
+        """\
+env: env
+rest: act, update
+env -> rest: 384 B an iteration in 3 messages
+    x
+rest -> env: 96 B an iteration in 3 messages
+    `act`""",
+    ),
+    "two replicas of everything": (
+        (Place("all", run=("env", "act", "learn"), replicas=2),),
+        "all x2 (one program): act, env, update\nnothing crosses",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text(name: str) -> None:
+    places, text = TEXTS[name]
+    assert str(Plan(trace(Toy(), 8), places)) == GRAPH + text
