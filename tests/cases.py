@@ -10,6 +10,7 @@ import jax
 from hocket import Place, Plan, make, trace
 from hocket.algorithms import DQN, PPO, RecurrentPPO
 from hocket.envs import Masked
+from hocket.runtime.executor import advance
 from hocket.runtime.fused import Fused
 from hocket.runtime.split import Split
 
@@ -61,5 +62,5 @@ def execute(
     executor = Fused(plan, max_block=iterations) if len(places) == 1 else Split(plan)
     executor.start(jax.random.key(7))
     first = executor.state()
-    executor.run(iterations)
+    advance(executor, iterations)
     return first, executor

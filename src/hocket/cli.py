@@ -97,3 +97,7 @@ def main() -> None:
     except (ValueError, ImportError) as error:
         print(f"hocket: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -62,7 +62,12 @@ class Result:
 
     @property
     def return_mean(self) -> float:
-        """Mean return of the last 100 episodes, or a few more: of whole iterations."""
+        """Mean return of the last 100 episodes, or a few more: of whole iterations.
+
+        nan where the algorithm does not report `{**rollout.episodes}` among its metrics.
+        """
+        if "episode_count" not in self.metrics:
+            return math.nan
         ended = self.metrics["episode_count"].reshape(len(self.metrics["episode_count"]), -1).sum(1)
         enough = np.cumsum(ended[::-1]) >= 100
         last = int(enough.argmax()) + 1 if enough.any() else len(ended)
@@ -116,8 +121,7 @@ def iterate(
     done, block = 0, 1
     while done < total:
         before = executor.timings.run
-        metrics = executor.run(min(block, total - done))
-        count = len(next(iter(metrics.values()))) if metrics else min(block, executor.max_block)
+        count, metrics = executor.run(min(block, total - done))
         done += count
         yield Report(done, done * made.graph.env_steps, metrics, executor.timings), executor
         block = _next_block(block, executor.timings.run - before)

@@ -53,4 +53,6 @@ def test_inside_loops_and_branches() -> None:
 
         return jax.lax.scan(body, 0.0, None, 3)[0]
 
-    np.testing.assert_allclose(jax.vmap(fn, axis_name=ReplicaAxis(), out_axes=None)(X), 3 * X.mean())
+    np.testing.assert_allclose(
+        jax.vmap(fn, axis_name=ReplicaAxis(), out_axes=None)(X), 3 * X.mean()
+    )

@@ -41,7 +41,9 @@ def test_numbers_do_not_depend_on_the_number_of_environments() -> None:
 
 def test_digest() -> None:
     assert trace(Toy(), 8).digest == trace(Toy(), 8).digest
-    assert len({trace(Toy(), 8).digest, trace(Toy(), 4).digest, trace(Toy(length=2), 8).digest}) == 3
+    assert (
+        len({trace(Toy(), 8).digest, trace(Toy(), 4).digest, trace(Toy(length=2), 8).digest}) == 3
+    )
 
 
 class Jitted(Toy):

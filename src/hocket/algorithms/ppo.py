@@ -73,6 +73,9 @@ class PPO:
     """Environment steps in all; the learning rate falls to zero over them."""
     num_envs: int = 64
     """Environments, where the run does not say."""
+    # Tried on CartPole, with minibatches of one size: 64 steps, and 5 of 20 runs lost what they had
+    # learned; none with 128. Perhaps since episodes of 500 steps run abreast: a short batch shows
+    # one part of them.
     length: int = 128
     """Steps of each environment in an iteration."""
     epochs: int = 4
@@ -187,7 +190,6 @@ class PPO:
             discount=self.discount, decay=self.decay,
         )  # fmt: skip
         returns = learner.returns.update(target)
-        advantage = advantage / jnp.sqrt(returns.var + 1e-8)
         sample, log_prob = rollout.extras["sample"], rollout.extras["log_prob"]
         return Batch(obs, sample, log_prob, advantage, returns.normalize(target)), returns
 
@@ -237,9 +239,7 @@ def ppo_loss(
 ) -> tuple[Array, dict[str, Array]]:
     """The loss of a batch, from what the networks now give for it, and metrics."""
     log_prob = choices.log_prob(batch.sample)
-    # Advantages far below the spread of returns are the value's noise: not to be blown up. Without
-    # this, a policy with nothing left to gain drifts until it fails.
-    advantage = standardize(batch.advantage, epsilon=0.05)
+    advantage = standardize(batch.advantage)
     policy = clipped_surrogate(log_prob, batch.log_prob, advantage, clip=clip).mean()
     error = 0.5 * jnp.square(value - batch.target).mean()
     entropy = choices.entropy().mean()

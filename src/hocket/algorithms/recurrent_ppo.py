@@ -161,7 +161,6 @@ class RecurrentPPO:
             discount=self.discount, decay=self.decay,
         )  # fmt: skip
         returns = learner.returns.update(target)
-        advantage = advantage / jnp.sqrt(returns.var + 1e-8)
         sample, log_prob = rollout.extras["sample"], rollout.extras["log_prob"]
         return Batch(obs, sample, log_prob, advantage, returns.normalize(target)), returns
 

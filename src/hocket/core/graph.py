@@ -191,7 +191,14 @@ def bytes_text(n: float) -> str:
 def _at(graph: Graph, num_envs: int) -> Graph:
     if num_envs == graph.num_envs:
         return graph
-    other = trace(graph.algorithm, num_envs, exact=graph.exact)
+    try:
+        other = trace(graph.algorithm, num_envs, exact=graph.exact)
+    except (TypeError, ValueError) as error:
+        raise ContractError(
+            f"{type(graph.algorithm).__name__} can be traced with {graph.num_envs} environments "
+            f"and not with {num_envs}: read sizes from arrays (`x.shape[0]`), never from a "
+            f"configuration.\n{error}"
+        ) from error
     ours, theirs = (
         [(n.eqn.primitive.name, n.title, n.ins, getattr(n, "length", 0)) for n in g.nodes]
         for g in (graph, other)
@@ -344,16 +351,18 @@ def _leaf_names(tree: Any, prefix: str = "") -> list[str]:
 
 def _check_step(algorithm: Algorithm, state: Any, out: Any) -> None:
     name = type(algorithm).__name__
-    if not (isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], dict)):
+    pair = isinstance(out, tuple) and len(out) == 2
+    if not (pair and isinstance(out[1], dict)):
+        found = f"metrics that are {type(out[1]).__name__}" if pair else type(out).__name__
         raise ContractError(
-            f"{name}.step must return (state, metrics), metrics a dict of arrays; "
-            f"it returned {jax.tree.structure(out)}."
+            f"{name}.step must return (state, metrics), metrics a dict of arrays; found {found}."
         )
-    before, after = jax.tree.structure(state), jax.tree.structure(out[0])
-    if before != after:
+    if jax.tree.structure(state) != jax.tree.structure(out[0]):
+        before, after = _leaf_names(state), _leaf_names(out[0])
+        gone, new = [n for n in before if n not in after], [n for n in after if n not in before]
         raise ContractError(
-            f"{name}.step changes the structure of its state.\n  given:    {before}\n"
-            f"  returned: {after}\nReturn a state of the same structure as `init` makes."
+            f"{name}.step changes the structure of its state: it loses {gone[:3] or 'nothing'} and "
+            f"gains {new[:3] or 'nothing'}. Return a state of the same structure as `init` makes."
         )
     leaves = zip(_leaf_names(state), jax.tree.leaves(state), jax.tree.leaves(out[0]), strict=True)
     for leaf, a, b in leaves:

@@ -207,6 +207,7 @@ class Plan:
                 if entry not in known:
                     where = f"in `run` of the place `{place.name}`"
                     raise PlanError(unknown("fragment or role", entry, known, where))
+        for place in self.places:
             if place.name not in self.where.values():
                 raise PlanError(
                     f"the place `{place.name}` runs no fragment of this graph; remove it."

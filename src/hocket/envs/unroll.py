@@ -97,7 +97,7 @@ def unroll(env: Env, act: Act, actor: Actor, length: int) -> tuple[Actor, Rollou
 
     def one_step(actor: Actor, _: None) -> tuple[Actor, Any]:
         keys = jax.vmap(jax.random.split)(actor.key)
-        action, memory, extras = act(actor.obs, actor.memory, keys[:, 1])
+        action, memory, extras = _checked(act(actor.obs, actor.memory, keys[:, 1]), env)
         envs, obs, step = step_envs(actor.envs, action)
         memory = jax.tree.map(lambda m: jnp.where(_like(step.done, m), 0, m), memory)
         taken = (actor.obs, action, step.reward, step.terminated, step.truncated, step.obs, extras)
@@ -114,6 +114,23 @@ def unroll(env: Env, act: Act, actor: Actor, length: int) -> tuple[Actor, Rollou
         "episode_count": ended.ended,
     }
     return actor, Rollout(*taken, memory=memory, episodes=episodes)
+
+
+def _checked(acted: Any, env: Env) -> tuple[Any, Any, Any]:
+    """What `act` returned, if it is what it should be."""
+    if not (isinstance(acted, tuple) and len(acted) == 3):
+        raise ValueError(
+            f"`act` must return (action, memory, extras), found {type(acted).__name__}."
+        )
+    spec = env.action_space.spec()
+    found = jax.tree.map(lambda x: x.shape[1:], acted[0])
+    wanted = jax.tree.map(lambda x: x.shape, spec)
+    if found != wanted:
+        raise ValueError(
+            f"`act` must return one action for each environment, of shape {wanted} as in "
+            f"{env.action_space}; found {found} after the axis of the environments."
+        )
+    return acted
 
 
 def _like(flag: Array, x: Array) -> Array:

@@ -112,6 +112,11 @@ def sample(replay: Replay, uniforms: Array, *, minimum: int = 1) -> tuple[Array,
     a row was overwritten does nothing. `batch.ready` is false while there are fewer than `minimum`
     rows, and all keys are then of the kind that does nothing.
     """
+    if minimum > replay.capacity:
+        raise ValueError(
+            f"a replay of capacity {replay.capacity} never holds the {minimum} rows it should have "
+            f"before it is ready. Choose a smaller minimum or a larger capacity."
+        )
     num, size = uniforms.shape[0], replay.size
     at = (jnp.arange(num) + uniforms) / num
     slots, priority, probability = _descend(replay.tree, at)

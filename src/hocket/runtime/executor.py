@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from hocket.core.plan import Plan
 
@@ -16,7 +17,13 @@ class Timings:
 
     trace: float = 0.0
     compile: float = 0.0
+    """With several places, the first iteration of each, in which they compile."""
     run: float = 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.trace:.1f} s tracing, {self.compile:.1f} s compiling, {self.run:.1f} s running"
+        )
 
 
 class Executor(Protocol):
@@ -37,11 +44,17 @@ class Executor(Protocol):
         """The whole state, as the fused program has it."""
         ...
 
-    def run(self, iterations: int) -> dict[str, Any]:
-        """Advance by at most `max_block` iterations; metrics stacked over them, on the host."""
+    def run(self, iterations: int) -> tuple[int, dict[str, Any]]:
+        """Advance by at most so many iterations: how many it was, and their metrics, stacked."""
         ...
 
-    @property
-    def max_block(self) -> int:
-        """The most iterations that one call of `run` makes."""
-        ...
+
+def advance(executor: Executor, iterations: int) -> dict[str, Any]:
+    """Run exactly so many iterations; the metrics of all of them."""
+    rows: list[dict[str, Any]] = []
+    done = 0
+    while done < iterations:
+        count, metrics = executor.run(iterations - done)
+        done += count
+        rows.append(metrics)
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}

@@ -102,14 +102,14 @@ class Fused:
                 out_shardings=(shardings, None),
             ).lower(self._specs(), jax.ShapeDtypeStruct((), jnp.int32))
 
-    def run(self, iterations: int) -> dict[str, Any]:
+    def run(self, iterations: int) -> tuple[int, dict[str, Any]]:
         self.compile()
         count = min(iterations, self.max_block)
         start = time.perf_counter()
         self._state, metrics = self._compiled(self._state, np.int32(count))
         metrics = jax.device_get(metrics)  # waits for the block
         self.timings.run += time.perf_counter() - start
-        return {name: rows[:count] for name, rows in metrics.items()}
+        return count, {name: rows[:count] for name, rows in metrics.items()}
 
     def _step(self) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
         algorithm = self.graph.algorithm

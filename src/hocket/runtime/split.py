@@ -61,16 +61,20 @@ class Split:
         ]
         return jax.tree.unflatten(jax.tree.structure(graph.state), leaves)
 
-    def run(self, iterations: int) -> dict[str, Any]:
-        count = min(iterations, self.max_block)
+    def run(self, iterations: int) -> tuple[int, dict[str, Any]]:
+        first = not self.timings.compile
+        count = 1 if first else min(iterations, self.max_block)
         start = time.perf_counter()
         rows = self._in_threads(count)
+        if first:
+            self.timings.compile = time.perf_counter() - start
+            start = time.perf_counter()
         metrics = [
             np.stack([np.asarray(self._join(v, parts)) for parts in zip(*rows[v], strict=True)])
             for v in self.plan.graph.block.outputs[self.plan.graph.num_leaves :]
         ]
         self.timings.run += time.perf_counter() - start
-        return jax.tree.unflatten(jax.tree.structure(self.plan.graph.metrics), metrics)
+        return count, jax.tree.unflatten(jax.tree.structure(self.plan.graph.metrics), metrics)
 
     def nbytes(self) -> dict[tuple[str, str], int]:
         """The bytes that crossed so far, from place to place."""
