@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -14,12 +15,15 @@ PAGES = ["README.md", "docs/algorithms.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_code_block_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
-    scope: dict[str, object] = {"__name__": "page"}
+def test_every_code_block_runs(
+    page: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("page")  # classes look their module up
+    monkeypatch.setitem(sys.modules, "page", module)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks
     for block in blocks:
-        exec(compile(block, page, "exec"), scope)
+        exec(compile(block, page, "exec"), module.__dict__)
     assert capsys.readouterr().out
 
 
@@ -54,7 +58,7 @@ def test_plan_starts_nothing() -> None:
         (("train", "pppo"), "unknown algorithm `pppo`. Did you mean `ppo`?"),
         (("train", "ppo", "--env", "CartPol-v1"), "Did you mean `CartPole-v1`?"),
         (("train", "ppo", "--distribute", "anakinn"), "Did you mean `anakin`?"),
-        (("train", "dqn", "--env", "Pendulum-v1"), "Discrete"),
+        (("train", "dqn", "--env", "Pendulum-v1"), "DQN needs one discrete action"),
     ],
 )
 def test_mistakes_get_a_sentence(arguments: tuple[str, ...], message: str) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from examples.sac import SAC
 
 import hocket
-from examples.sac import SAC
 from hocket import make
 from hocket.algorithms import DQN, PPO, RecurrentPPO
 from hocket.envs import Masked
