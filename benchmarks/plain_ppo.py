@@ -160,7 +160,7 @@ def _update(state: State, rows: Row) -> tuple[State, dict[str, Array]]:
     def one_epoch(carry: tuple[Any, Any], key: Array) -> Any:
         order = jax.random.permutation(key, LENGTH)
         shuffled = jax.tree.map(
-            lambda x: x[order].reshape(MINIBATCHES, LENGTH // MINIBATCHES, *x.shape[1:]), batch
+            lambda x: x[order].reshape(MINIBATCHES, -1, *x.shape[2:]), batch
         )
         return lax.scan(one_minibatch, carry, shuffled)
 

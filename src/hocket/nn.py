@@ -78,10 +78,17 @@ class MLP(linen.Module):
     @linen.compact
     def __call__(self, x: Array) -> Array:
         activate = _activation(self.activation)
+        leading = x.shape[:-1]
+        # One batch axis, since a gradient that sums over two is nearly twice as slow on CPU; with N
+        # of [..., N, F] the major part, so that an N split over devices stays where it is.
+        x = jnp.moveaxis(x, -2, 0).reshape(-1, x.shape[-1]) if x.ndim > 2 else x
         for size in self.sizes[:-1]:
             x = activate(_dense(size)(x))
         x = _dense(self.sizes[-1], self.out_scale)(x)
-        return activate(x) if self.activate_last else x
+        x = activate(x) if self.activate_last else x
+        if len(leading) > 1:
+            x = jnp.moveaxis(x.reshape(leading[-1], *leading[:-1], -1), 0, -2)
+        return x
 
 
 class Flatten(linen.Module):
@@ -275,7 +282,28 @@ def _convolution(channels: int, kernel: int, stride: int) -> linen.Conv:
 
 
 def _dense(size: int, scale: float = math.sqrt(2)) -> linen.Dense:
-    return linen.Dense(size, kernel_init=orthogonal(scale))
+    def dot(x: Array, w: Array, dimensions: Any, **options: Any) -> Array:
+        return _matmul(x, w) if x.ndim == 2 else lax.dot_general(x, w, dimensions, **options)
+
+    return linen.Dense(size, kernel_init=orthogonal(scale), dot_general=dot)
+
+
+@jax.custom_vjp
+def _matmul(x: Array, w: Array) -> Array:
+    return x @ w
+
+
+def _matmul_backward(saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    x, w = saved
+    # On CPU a product that sums over rows takes twice as long as one that sums over columns, so
+    # transposing first pays: a quarter of a small network's gradient.
+    gradient = lax.platform_dependent(
+        x, g, cpu=lambda x, g: lax.optimization_barrier(x.T) @ g, default=lambda x, g: x.T @ g
+    )
+    return g @ w.T, gradient
+
+
+_matmul.defvjp(lambda x, w: (x @ w, (x, w)), _matmul_backward)
 
 
 def _activation(name: str) -> Callable[[Array], Array]:

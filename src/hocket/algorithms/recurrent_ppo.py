@@ -42,13 +42,13 @@ class RecurrentPPO:
     """Environment steps in all; the learning rate falls to zero over them."""
     num_envs: int = 64
     """Environments, where the run does not say."""
-    length: int = 64
+    length: int = 128
     """Steps of each environment in an iteration; the memory learns from no longer a past."""
     epochs: int = 4
     """Passes over each rollout."""
     minibatches: int = 4
     """Minibatches in a pass; must divide the environments of a replica."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     """Adam's, at the beginning."""
     anneal: bool = True
     """Whether the learning rate falls to zero over `env_steps`."""

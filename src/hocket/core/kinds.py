@@ -81,7 +81,7 @@ def join(kinds: Sequence[Kind], site: Site) -> Kind:
         return local(f"`{site.name}` at {site.where} adds a sum over environments to others")
     if len(layouts) > 1 or len({k.axis for k in per_env}) > 1:
         return local(f"`{site.name}` at {site.where} combines environments that lie differently")
-    degree, zero = (known[0].degree if known else 0), not known
+    degree, zero = (known[0].degree if known else 0), bool(kinds) and not known
     if per_env:
         axis, outer = layouts.pop() if layouts else (per_env[0].axis, 0)
         return Kind("per_env", axis, outer, degree, zero)
