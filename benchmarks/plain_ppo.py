@@ -148,7 +148,7 @@ def _update(state: State, rows: Row) -> tuple[State, dict[str, Array]]:
     returns = _moments(state.returns, target)
     spread = jnp.sqrt(returns.var + 1e-8)
     scaled = jnp.clip((target - returns.mean) / spread, -10.0, 10.0)
-    batch = (rows.obs, rows.action, rows.log_prob, advantage / spread, scaled)
+    batch = (rows.obs, rows.action, rows.log_prob, advantage, scaled)
     rate = RATE * (1.0 - state.progress).clip(0.0)
 
     def one_minibatch(carry: tuple[Any, Any], minibatch: Any) -> Any:
@@ -159,9 +159,7 @@ def _update(state: State, rows: Row) -> tuple[State, dict[str, Array]]:
 
     def one_epoch(carry: tuple[Any, Any], key: Array) -> Any:
         order = jax.random.permutation(key, LENGTH)
-        shuffled = jax.tree.map(
-            lambda x: x[order].reshape(MINIBATCHES, -1, *x.shape[2:]), batch
-        )
+        shuffled = jax.tree.map(lambda x: x[order].reshape(MINIBATCHES, -1, *x.shape[2:]), batch)
         return lax.scan(one_minibatch, carry, shuffled)
 
     key, k_epochs = jax.random.split(state.learner_key)
@@ -182,7 +180,7 @@ def _loss(
     log_prob = jnp.take_along_axis(logits, action[..., None], -1)[..., 0]
     mean = advantage.mean()
     spread = jnp.sqrt(jnp.square(advantage - mean).mean())
-    advantage = (advantage - mean) / (spread + 0.05)
+    advantage = (advantage - mean) / (spread + 1e-8)
     log_ratio = log_prob - old
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1 - CLIP, 1 + CLIP)

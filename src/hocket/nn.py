@@ -59,7 +59,7 @@ def network(
     return linen.Sequential([_reader(obs), MLP((*hidden, size), activation, out_scale), *after])
 
 
-def encoder(obs: Any, hidden: Sequence[int], activation: str) -> Network:
+def encoder(obs: Any, hidden: Sequence[int], activation: str) -> linen.Sequential:
     """The default network from observations like `obs` to features, for a core that follows."""
     return linen.Sequential([_reader(obs), MLP(hidden, activation, activate_last=True)])
 

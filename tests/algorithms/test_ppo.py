@@ -11,7 +11,8 @@ import pytest
 from jax import Array
 
 from hocket.algorithms.heads import head_for
-from hocket.algorithms.ppo import PPO, Batch, State, denormalize, ppo_loss
+from hocket.algorithms.ppo import PPO
+from hocket.algorithms.proximal import Batch, State, ppo_loss
 from hocket.envs import Box, DictSpace, Discrete, Env, MultiDiscrete, Pendulum, TimeLimit, make
 from hocket.envs.unroll import Rollout, unroll
 from hocket.ops import Categorical, Moments
@@ -84,7 +85,7 @@ def test_a_truncated_episode_bootstraps_from_its_last_observation() -> None:
         delta = np.asarray(rollout.reward[t]) + 0.99 * v_next[t] - v[t]
         expected[t] = delta + 0.99 * 0.95 * ~np.asarray(rollout.truncated[t]) * expected[t + 1]
     np.testing.assert_allclose(batch.advantage, expected[:12], rtol=1e-3, atol=1e-3)
-    target = denormalize(returns, batch.target)
+    target = returns.denormalize(batch.target)
     np.testing.assert_allclose(target, expected[:12] + v, rtol=1e-3, atol=1e-3)
 
 

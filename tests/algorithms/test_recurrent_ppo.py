@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hocket.algorithms.ppo import State, denormalize
+from hocket.algorithms.proximal import State
 from hocket.algorithms.recurrent_ppo import RecurrentPPO
 from hocket.envs import CartPole, Masked, Pendulum, TimeLimit
 from hocket.envs.unroll import Rollout, unroll
@@ -84,7 +84,7 @@ def test_a_truncated_episode_bootstraps_with_its_own_memory() -> None:
     ends = np.asarray(rollout.truncated[:-1])
     np.testing.assert_allclose(v_next[:-1][~ends], v[1:][~ends], atol=1e-5)
     assert not np.allclose(v_next[:-1][ends], v[1:][ends], atol=1e-3)
-    target = denormalize(returns, batch.target)
+    target = returns.denormalize(batch.target)
     np.testing.assert_allclose(target, expected[:T] + v, rtol=1e-3, atol=1e-3)
 
 

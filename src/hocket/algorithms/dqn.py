@@ -1,13 +1,11 @@
 """DQN: deep Q-learning with a target network, double, dueling, n-step and prioritized.
 
-Mnih et al. 2015, "Human-level control through deep reinforcement learning":
-https://www.nature.com/articles/nature14236
+Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518.
 The parts are those of Hessel et al. 2018, "Rainbow": https://arxiv.org/abs/1710.02298
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,20 +13,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from flax import linen
 from jax import Array, lax
 
 from hocket.core.algorithm import Policy
 from hocket.core.fragment import fragment
-from hocket.envs.env import Env
-from hocket.envs.spaces import Discrete
-from hocket.envs.unroll import Actor, Rollout, init_actor, unroll
-from hocket.nn import ACTIVATIONS, Dueling, Network, network
-from hocket.ops import double_q, huber
+from hocket.envs import Actor, Discrete, Env, Rollout, init_actor, unroll
+from hocket.nn import Dueling, Network, encoder
+from hocket.ops import clipped_adam, descend, double_q, huber
 from hocket.replay import device
 from hocket.replay.device import Batch, Replay
 from hocket.replay.transitions import Tail, Transition, example, init_tail, join
-
-# Legend: A actions.
 
 
 class Learner(NamedTuple):
@@ -52,10 +47,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class DQN:
-    """Deep Q-learning.
-
-    hocket.run(DQN(env=make("CartPole-v1")))
-    """
+    """Deep Q-learning: `hocket.run(DQN(env=make("CartPole-v1")))`."""
 
     env: Env
     env_steps: int = 500_000
@@ -72,9 +64,7 @@ class DQN:
     min_size: int = 2_000
     """Transitions in the replay before anything is learned."""
     learning_rate: float = 5e-4
-    """Adam's, at the beginning."""
-    anneal: bool = True
-    """Whether the learning rate falls to zero over `env_steps`."""
+    """Adam's, at the beginning; it falls to zero over `env_steps`."""
     discount: float = 0.99
     steps: int = 3
     """Rewards that are added up before bootstrapping: the n of n-step."""
@@ -93,7 +83,7 @@ class DQN:
     """Layers before the value and the advantages."""
     activation: str = "relu"
     q_network: Network | None = None
-    """Instead of the default one: from observations to action values `[..., A]`."""
+    """Instead of the default one: from observations to a value for each action."""
 
     def init(self, key: Array, num_envs: int) -> State:
         k_network, k_actor, k_sample = jax.random.split(key, 3)
@@ -101,20 +91,11 @@ class DQN:
         obs = jax.tree.map(lambda x: x[0], actor.obs)
         action = self._actions.zeros()
         params = self._network.init(k_network, obs)
-        learner = Learner(
-            params=params,
-            target=params,
-            optimizer=self._optimizer.init(params),
-            progress=jnp.zeros(()),
-            pace=jnp.asarray(num_envs * self.length / self.updates / self.env_steps, jnp.float32),
-        )
-        return State(
-            actor=actor,
-            tail=init_tail(obs, action, num_envs, steps=self.steps),
-            replay=device.init(example(obs, action), self.capacity),
-            learner=learner,
-            key=k_sample,
-        )
+        pace = jnp.asarray(num_envs * self.length / self.updates / self.env_steps, jnp.float32)
+        learner = Learner(params, params, self._optimizer.init(params), jnp.zeros(()), pace)
+        tail = init_tail(obs, action, num_envs, steps=self.steps)
+        replay = device.init(example(obs, action), self.capacity)
+        return State(actor, tail, replay, learner, k_sample)
 
     def step(self, state: State) -> tuple[State, dict[str, Array]]:
         actor, tail, replay, learner, key = state
@@ -161,11 +142,11 @@ class DQN:
 
     @fragment(role="learn")
     def update(self, learner: Learner, batch: Batch) -> tuple[Learner, Array, dict[str, Array]]:
-        loss = jax.grad(self._loss, has_aux=True)
-        gradients, (error, metrics) = loss(learner.params, learner.target, batch)
-        updates, optimizer = self._optimizer.update(gradients, learner.optimizer)
-        rate = self.learning_rate * (1.0 - learner.progress * self.anneal).clip(0.0)
-        params = jax.tree.map(lambda p, u: p - rate * u, learner.params, updates)
+        gradient = jax.grad(self._loss, has_aux=True)
+        gradients, (error, metrics) = gradient(learner.params, learner.target, batch)
+        direction, optimizer = self._optimizer.update(gradients, learner.optimizer)
+        rate = self.learning_rate * (1.0 - learner.progress).clip(0.0)
+        params = descend(learner.params, direction, rate)
         target = optax.incremental_update(params, learner.target, self.target_rate)
         # Warm-up is a mask: under a `cond` the replay could not be on a place of its own.
         before = (learner.params, learner.target, learner.optimizer)
@@ -211,14 +192,9 @@ class DQN:
 
     @property
     def _optimizer(self) -> optax.GradientTransformation:
-        clip = optax.clip_by_global_norm(self.max_gradient_norm)
-        return optax.chain(clip, optax.scale_by_adam())
+        return clipped_adam(self.max_gradient_norm, epsilon=1e-8)
 
     @property
     def _network(self) -> Network:
-        after: Any = (ACTIVATIONS[self.activation], Dueling(self._actions.n))
-        *hidden, last = self.hidden
-        return self.q_network or network(
-            self.env.observation_space.spec(), last, hidden, self.activation,
-            out_scale=math.sqrt(2), after=after,
-        )  # fmt: skip
+        read = encoder(self.env.observation_space.spec(), self.hidden, self.activation)
+        return self.q_network or linen.Sequential([read, Dueling(self._actions.n)])

@@ -16,13 +16,13 @@ import optax
 from jax import Array, lax
 
 from hocket.algorithms.heads import Head, head_for
+from hocket.algorithms.proximal import Batch, Learner, State, ppo_loss
 from hocket.core.algorithm import Policy
 from hocket.core.averaged import averaged
 from hocket.core.fragment import fragment
-from hocket.envs.env import Env
-from hocket.envs.unroll import Actor, Rollout, init_actor, unroll
+from hocket.envs import Env, Rollout, init_actor, unroll
 from hocket.nn import Network, network
-from hocket.ops import Distribution, Moments, clipped_surrogate, gae, shuffle_time, standardize
+from hocket.ops import Moments, clipped_adam, descend, gae, shuffle_time
 
 # Legend: T steps of a rollout, N environments, M minibatches.
 
@@ -30,35 +30,6 @@ from hocket.ops import Distribution, Moments, clipped_surrogate, gae, shuffle_ti
 class Params(NamedTuple):
     policy: Any
     value: Any
-
-
-class Learner(NamedTuple):
-    params: Any
-    optimizer: Any
-    moments: Moments
-    """Of the observations, for normalizing them."""
-    returns: Moments
-    """Of the value targets: the value network predicts them in standard deviations."""
-    progress: Array
-    """How much of the budget is used, 0 to 1: the learning rate falls with it."""
-    pace: Array
-    """How much of the budget an iteration uses."""
-    key: Array
-
-
-class State(NamedTuple):
-    actor: Actor
-    learner: Learner
-
-
-class Batch(NamedTuple):
-    """What the loss reads, `[T, N, ...]` or a minibatch `[T / M, N, ...]` of it."""
-
-    obs: Array
-    sample: Array
-    log_prob: Array
-    advantage: Array
-    target: Array
 
 
 @dataclass(frozen=True)
@@ -147,9 +118,8 @@ class PPO:
         def one_minibatch(carry: tuple[Params, Any], batch: Batch) -> tuple[Any, Any]:
             params, optimizer = carry
             gradients, metrics = jax.grad(self._loss, has_aux=True)(params, batch)
-            updates, optimizer = self._optimizer.update(averaged(gradients), optimizer)
-            params = jax.tree.map(lambda p, u: p - rate * u, params, updates)
-            return (params, optimizer), metrics
+            direction, optimizer = self._optimizer.update(averaged(gradients), optimizer)
+            return (descend(params, direction, rate), optimizer), metrics
 
         def one_epoch(carry: tuple[Params, Any], key: Array) -> tuple[Any, Any]:
             return lax.scan(one_minibatch, carry, shuffle_time(key, batch, self.minibatches))
@@ -183,7 +153,7 @@ class PPO:
         """Advantages and targets. Values are those of the rollout's own parameters."""
         obs, next_obs = (self._seen(learner.moments, x) for x in (rollout.obs, rollout.next_obs))
         value, next_value = (
-            denormalize(learner.returns, self._value_of(learner.params, x)) for x in (obs, next_obs)
+            learner.returns.denormalize(self._value_of(learner.params, x)) for x in (obs, next_obs)
         )
         advantage, target = gae(
             rollout.reward, value, next_value, rollout.terminated, rollout.truncated,
@@ -226,38 +196,3 @@ class PPO:
         return self.value_network or network(
             self.env.observation_space.spec(), 1, self.hidden, self.activation, out_scale=1.0
         )
-
-
-def ppo_loss(
-    choices: Distribution,
-    value: Array,
-    batch: Batch,
-    *,
-    clip: float,
-    value_weight: float,
-    entropy_weight: float,
-) -> tuple[Array, dict[str, Array]]:
-    """The loss of a batch, from what the networks now give for it, and metrics."""
-    log_prob = choices.log_prob(batch.sample)
-    advantage = standardize(batch.advantage)
-    policy = clipped_surrogate(log_prob, batch.log_prob, advantage, clip=clip).mean()
-    error = 0.5 * jnp.square(value - batch.target).mean()
-    entropy = choices.entropy().mean()
-    log_ratio = log_prob - batch.log_prob
-    metrics = {
-        "policy_loss": policy,
-        "value_loss": error,
-        "entropy": entropy,
-        "kl": (jnp.expm1(log_ratio) - log_ratio).mean(),
-    }
-    return policy + value_weight * error - entropy_weight * entropy, metrics
-
-
-def clipped_adam(max_norm: float) -> optax.GradientTransformation:
-    """Adam's direction; the caller multiplies it by the learning rate of the moment."""
-    return optax.chain(optax.clip_by_global_norm(max_norm), optax.scale_by_adam(eps=1e-5))
-
-
-def denormalize(moments: Moments, x: Array) -> Array:
-    """The inverse of `moments.normalize`."""
-    return moments.mean + jnp.sqrt(moments.var) * x

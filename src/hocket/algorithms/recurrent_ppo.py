@@ -18,14 +18,14 @@ from flax import linen
 from jax import Array, lax
 
 from hocket.algorithms.heads import Head, head_for
-from hocket.algorithms.ppo import Batch, Learner, State, clipped_adam, denormalize, ppo_loss
+from hocket.algorithms.proximal import Batch, Learner, State, ppo_loss
 from hocket.core.algorithm import Policy
 from hocket.core.averaged import averaged
 from hocket.core.fragment import fragment
 from hocket.envs.env import Env
 from hocket.envs.unroll import Rollout, init_actor, unroll
 from hocket.nn import GRU, MLP, Network, Recurrent, encoder
-from hocket.ops import Distribution, Moments, gae, shuffle_envs
+from hocket.ops import Distribution, Moments, clipped_adam, descend, gae, shuffle_envs
 
 # Legend: T steps of a rollout, N environments, M minibatches.
 
@@ -114,8 +114,8 @@ class RecurrentPPO:
         def one_minibatch(carry: tuple[Any, Any], minibatch: Any) -> tuple[Any, Any]:
             params, optimizer = carry
             gradients, metrics = jax.grad(self._loss, has_aux=True)(params, *minibatch)
-            updates, optimizer = self._optimizer.update(averaged(gradients), optimizer)
-            return (jax.tree.map(lambda p, u: p - rate * u, params, updates), optimizer), metrics
+            direction, optimizer = self._optimizer.update(averaged(gradients), optimizer)
+            return (descend(params, direction, rate), optimizer), metrics
 
         def one_epoch(carry: tuple[Any, Any], key: Array) -> tuple[Any, Any]:
             batches, first = shuffle_envs(key, (batch, rollout.first), self.minibatches)
@@ -155,7 +155,7 @@ class RecurrentPPO:
         # truncated episode would still have been worth depends on its past.
         next_memory = self._network.remember(learner.params, memory, next_obs)
         values = (self._read(learner.params, m)[1] for m in (memory, next_memory))
-        value, next_value = (denormalize(learner.returns, v) for v in values)
+        value, next_value = (learner.returns.denormalize(v) for v in values)
         advantage, target = gae(
             rollout.reward, value, next_value, rollout.terminated, rollout.truncated,
             discount=self.discount, decay=self.decay,

@@ -3,6 +3,7 @@
 from hocket.ops.distributions import Categorical, Distribution, MultiCategorical, Normal, TanhNormal
 from hocket.ops.losses import clipped_surrogate, clipped_value_loss, double_q, huber
 from hocket.ops.moments import Moments, standardize
+from hocket.ops.optimizers import clipped_adam, descend
 from hocket.ops.returns import NStep, gae, lambda_returns, n_step, take_steps, vtrace
 from hocket.ops.shuffles import shuffle_envs, shuffle_time, shuffle_time_each
 
@@ -14,8 +15,10 @@ __all__ = [
     "NStep",
     "Normal",
     "TanhNormal",
+    "clipped_adam",
     "clipped_surrogate",
     "clipped_value_loss",
+    "descend",
     "double_q",
     "gae",
     "huber",

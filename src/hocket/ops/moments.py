@@ -52,6 +52,10 @@ class Moments(NamedTuple):
         mean, var = jnp.expand_dims(self.mean, axes), jnp.expand_dims(self.var, axes)
         return jnp.clip((x - mean) / jnp.sqrt(var + 1e-8), -clip, clip)
 
+    def denormalize(self, x: Array) -> Array:
+        """The inverse of `normalize`, for a value network that predicts in standard deviations."""
+        return self.mean + jnp.sqrt(self.var) * x
+
 
 def standardize(x: Array, epsilon: float = 1e-8) -> Array:
     """`x` with mean 0 and variance 1 over the whole batch, the other replicas' part included."""

@@ -1,0 +1,65 @@
+"""What PPO and its recurrent form share: the learner's state, the batch and the loss."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from hocket.envs.unroll import Actor
+from hocket.ops import Distribution, Moments, clipped_surrogate, standardize
+
+
+class Learner(NamedTuple):
+    params: Any
+    optimizer: Any
+    moments: Moments
+    """Of the observations, for normalizing them."""
+    returns: Moments
+    """Of the value targets: the value network predicts them in standard deviations."""
+    progress: Array
+    """How much of the budget is used, 0 to 1: the learning rate falls with it."""
+    pace: Array
+    """How much of the budget an iteration uses."""
+    key: Array
+
+
+class State(NamedTuple):
+    actor: Actor
+    learner: Learner
+
+
+class Batch(NamedTuple):
+    """What the loss reads, `[T, N, ...]` or a minibatch `[T / M, N, ...]` of it."""
+
+    obs: Array
+    sample: Array
+    log_prob: Array
+    advantage: Array
+    target: Array
+
+
+def ppo_loss(
+    choices: Distribution,
+    value: Array,
+    batch: Batch,
+    *,
+    clip: float,
+    value_weight: float,
+    entropy_weight: float,
+) -> tuple[Array, dict[str, Array]]:
+    """The loss of a batch, from what the networks now give for it, and metrics."""
+    log_prob = choices.log_prob(batch.sample)
+    advantage = standardize(batch.advantage)
+    policy = clipped_surrogate(log_prob, batch.log_prob, advantage, clip=clip).mean()
+    error = 0.5 * jnp.square(value - batch.target).mean()
+    entropy = choices.entropy().mean()
+    log_ratio = log_prob - batch.log_prob
+    metrics = {
+        "policy_loss": policy,
+        "value_loss": error,
+        "entropy": entropy,
+        "kl": (jnp.expm1(log_ratio) - log_ratio).mean(),
+    }
+    return policy + value_weight * error - entropy_weight * entropy, metrics
