@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -35,6 +35,13 @@ class Report:
     """Environment steps so far."""
     metrics: dict[str, np.ndarray]
     timings: Timings
+    """Seconds so far."""
+    executor: Executor = field(repr=False)
+
+    @property
+    def state(self) -> Any:
+        """The whole state as it is now; ask before going on with the loop."""
+        return self.executor.state()
 
     @property
     def return_mean(self) -> float:
@@ -102,13 +109,13 @@ def iterate(
     distribute: str | Strategy = "anakin",
     exact: bool = False,
     start_from: Any = None,
-) -> Iterator[tuple[Report, Executor]]:
+) -> Iterator[Report]:
     """The training loop in your hands: a report every quarter of a second or so.
 
-        for report, executor in hocket.iterate(PPO(env=make("CartPole-v1"))):
+        for report in hocket.iterate(PPO(env=make("CartPole-v1"))):
             print(report.env_steps, report.return_mean)
 
-    `executor.state()` is the whole state at that moment; leaving the loop ends the run.
+    `report.state` is the whole state at that moment; leaving the loop ends the run.
     """
     enable_cache()
     made = plan(algorithm, distribute=distribute, num_envs=num_envs, exact=exact)
@@ -123,7 +130,8 @@ def iterate(
         before = executor.timings.run
         count, metrics = executor.run(min(block, total - done))
         done += count
-        yield Report(done, done * made.graph.env_steps, metrics, executor.timings), executor
+        steps, timings = done * made.graph.env_steps, replace(executor.timings)
+        yield Report(done, steps, metrics, timings, executor)
         block = _next_block(block, executor.timings.run - before)
 
 
@@ -146,25 +154,23 @@ def run(
         result = hocket.run(PPO(env=make("CartPole-v1")), seed=1)
         action, _ = result.policy(obs)
     """
-    reports: list[dict[str, np.ndarray]] = []
-    at: tuple[Report, Executor] | None = None
+    rows: list[dict[str, np.ndarray]] = []
+    report: Report | None = None
     try:
-        for at in iterate(
+        for report in iterate(
             algorithm, seed=seed, num_envs=num_envs, iterations=iterations,
             distribute=distribute, exact=exact, start_from=start_from,
         ):  # fmt: skip
-            reports.append(at[0].metrics)
+            rows.append(report.metrics)
             if watch:
-                watch(at[0])
+                watch(report)
     except KeyboardInterrupt:
-        if at is None:
+        if report is None:
             raise
-    assert at is not None
-    report, executor = at
-    metrics = {name: np.concatenate([r[name] for r in reports]) for name in reports[0]}
-    return Result(
-        algorithm, executor.plan, executor.state(), metrics, report.env_steps, report.timings
-    )
+    assert report is not None
+    metrics = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    plan = report.executor.plan
+    return Result(algorithm, plan, report.state, metrics, report.env_steps, report.timings)
 
 
 def program(

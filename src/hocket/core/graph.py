@@ -50,9 +50,6 @@ class Value:
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def __str__(self) -> str:
-        return f"{self.name} {self.dtype.name}{list(self.shape)}".replace(" [", "[")
-
 
 @dataclass(frozen=True, eq=False)
 class Node:
