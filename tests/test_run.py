@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import itertools
+import signal
+import threading
+import time
 from typing import Any
 
 import jax
@@ -120,6 +123,33 @@ def test_interruption_keeps_what_there_is() -> None:
 
     result = hocket.run(Toy(), iterations=1000, watch=interrupt)
     assert 2 <= len(result.metrics["loss"]) < 1000
+
+
+def test_ctrl_c_finishes_the_block() -> None:
+    """The state that is returned belongs to the metrics that are."""
+
+    def press(report: Any) -> None:
+        if report.iteration == 1:
+            threading.Timer(0.05, signal.raise_signal, [signal.SIGINT]).start()
+
+    def slow(report: Any) -> None:
+        press(report)
+        time.sleep(0.01)
+
+    result = hocket.run(Toy(), iterations=2_000_000, watch=slow)
+    done = len(result.metrics["loss"])
+    assert done < 2_000_000
+    assert difference(result.state, hocket.run(Toy(), iterations=done).state) == 0.0
+
+
+def test_a_state_of_another_run() -> None:
+    state = hocket.run(Toy(), iterations=1).state
+    with pytest.raises(ValueError, match=r"not one of Toy with 4 environments: `x` of the state"):
+        hocket.run(Toy(), iterations=1, num_envs=4, start_from=state)
+    with pytest.raises(ValueError, match="its structure is another"):
+        hocket.run(Toy(), iterations=1, start_from={"x": state.x})
+    with pytest.raises(ValueError, match="num_envs must be at least 1"):
+        hocket.run(Toy(), iterations=1, num_envs=0)
 
 
 def test_check_algorithm() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from hocket.cluster import local_cluster
 from hocket.core.algorithm import Algorithm, Policy
+from hocket.core.contract import check_state
 from hocket.core.fragment import exact_fragments
 from hocket.core.graph import Graph, init_state, trace
 from hocket.core.plan import Plan
@@ -19,6 +20,7 @@ from hocket.distribute import Strategy, resolve
 from hocket.runtime.cache import enable_cache
 from hocket.runtime.executor import Executor, Timings
 from hocket.runtime.fused import Fused
+from hocket.runtime.interrupt import Deferred
 from hocket.runtime.split import Split
 
 BLOCK_SECONDS = 0.25
@@ -96,7 +98,8 @@ def plan(
     exact: bool = False,
 ) -> Plan:
     """Who would run where, and what would cross: print it. Starts nothing."""
-    graph = trace(algorithm, num_envs or algorithm.num_envs, exact=exact)
+    count = algorithm.num_envs if num_envs is None else num_envs
+    graph = trace(algorithm, count, exact=exact)
     return resolve(distribute)(graph, local_cluster())
 
 
@@ -120,19 +123,23 @@ def iterate(
     enable_cache()
     made = plan(algorithm, distribute=distribute, num_envs=num_envs, exact=exact)
     total = _iterations(algorithm, made.graph, iterations)
-    executor: Executor = Fused(made, total) if len(made.places) == 1 else Split(made)
+    executor: Executor = Fused(made, min(total, 1024)) if len(made.places) == 1 else Split(made)
     if start_from is None:
         executor.start(jax.random.key(seed))
     else:
+        check_state(algorithm, made.graph.num_envs, made.graph.state, start_from)
         executor.load(start_from)
     done, block = 0, 1
     while done < total:
         before = executor.timings.run
-        count, metrics = executor.run(min(block, total - done))
+        with Deferred() as interrupt:
+            count, metrics = executor.run(min(block, total - done))
         done += count
         steps, timings = done * made.graph.env_steps, replace(executor.timings)
         yield Report(done, steps, metrics, timings, executor)
-        block = _next_block(block, executor.timings.run - before)
+        if interrupt.seen:
+            raise KeyboardInterrupt
+        block = _next_block(count, executor.timings.run - before)
 
 
 def run(
@@ -191,7 +198,7 @@ def program(
             return hocket.program(PPO(env=env, learning_rate=rate), iterations=200)(key)
         jax.jit(jax.vmap(tune))(jnp.array([1e-4, 1e-3]))
     """
-    count = num_envs or algorithm.num_envs
+    count = algorithm.num_envs if num_envs is None else num_envs
     total = _iterations(algorithm, None if iterations else trace(algorithm, count), iterations)
 
     def train(key: jax.Array) -> tuple[Any, dict[str, jax.Array]]:

@@ -264,3 +264,75 @@ def test_one_buffer_for_all_environments() -> None:
 def test_no_environments(num_envs: int) -> None:
     with pytest.raises(ValueError, match="num_envs must be at least 1"):
         trace(Toy(), num_envs)
+
+
+# Each of these was once accepted and computed other numbers. `n` is this program's number of
+# environments; `w` is the same for all.
+UNSOUND: dict[str, Any] = {
+    "a program that depends on a replica's size": lambda x, w, n: x * (2.0 if n > 4 else 3.0),
+    "a number that stops growing": lambda x, w, n: x / min(n, 8),
+    "a table cut to the number of environments": lambda x, w, n: x + jnp.tile(w, 10)[:n, None],
+    "a dynamic cut of that size": lambda x, w, n: (
+        x + lax.dynamic_slice(jnp.tile(w, 10), (jnp.argmax(w),), (n,))[:, None]
+    ),
+    "an element of that number": lambda x, w, n: x + jnp.tile(w, 10)[n],
+    "a roll by that number": lambda x, w, n: x + jnp.roll(jnp.tile(w, 10), n)[None, :4],
+    "the best environments": lambda x, w, n: x + averaged(lax.top_k(x.T, 2)[0].sum() / n),
+    "a sum that is rounded": lambda x, w, n: (
+        x + averaged(lax.div((9 * x).astype(int).sum(), n).astype(float))
+    ),
+    "zero to the power of zero": lambda x, w, n: (
+        x + averaged(lax.integer_pow(jnp.zeros(n), 0).sum())
+    ),
+    "a table of environments": lambda x, w, n: (
+        x + averaged(jnp.zeros(n).at[(x[:, 0] > 0).astype(int)].add(x[:, 1]) / n)[:, None]
+    ),
+    "other equations": lambda x, w, n: x + jnp.concatenate([w] * n).sum(),
+}
+
+
+@pytest.mark.parametrize("name", UNSOUND)
+def test_subtly_wrong_programs(name: str) -> None:
+    class Wrong(Toy):
+        @fragment
+        def act(self, w: Any, x: Any) -> Any:
+            return UNSOUND[name](x, w + jnp.arange(4.0), x.shape[0]).sum(-1)
+
+    with pytest.raises(PlanError, match="cannot run as replicas"):
+        plan(Wrong(), ACTORS)
+
+
+class CountsEnvironments(Toy):
+    def step(self, state: ToyState) -> Any:
+        state, metrics = super().step(state)
+        return state, metrics | {"environments": jnp.float32(state.x.shape[0])}
+
+
+def test_a_metric_that_is_a_constant() -> None:
+    with pytest.raises(PlanError, match=r"metric `environments`.*another one in a replica"):
+        plan(CountsEnvironments(), WHOLE)
+    plan(CountsEnvironments(), ACTORS)  # the learner, which is one program, reports it
+
+
+def test_averaged_takes_floating_point() -> None:
+    with pytest.raises(TypeError, match="floating point; found int32"):
+        averaged(jnp.arange(3))
+
+
+class TwoOfOneName(Toy):
+    def step(self, state: ToyState) -> Any:
+        state, _ = super().step(state)
+        other = fragment(role="replay", name="act")(lambda x: 2 * x)
+        return state, {"x": other(state.x)}
+
+
+class NestedMetrics(Toy):
+    def step(self, state: ToyState) -> Any:
+        return super().step(state)[0], {"a": {"b": state.w}}
+
+
+def test_names_and_metrics() -> None:
+    with pytest.raises(ContractError, match="two fragments named `act`"):
+        trace(TwoOfOneName(), 8)
+    with pytest.raises(ContractError, match=r"the metric `a` .* must be one array"):
+        trace(NestedMetrics(), 8)

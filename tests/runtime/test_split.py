@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
@@ -12,7 +13,7 @@ from hocket.runtime.executor import advance
 from hocket.runtime.fused import Fused
 from hocket.runtime.split import InstanceError, Split
 from hocket.testing import difference
-from tests.toys import Toy
+from tests.toys import Toy, ToyState
 
 SPLIT = (Place("actor", run=("env", "act")), Place("learner", run=("learn",)))
 APART = (Place("env", run=("env",)), Place("act", run=("act",)), Place("learner", run=("learn",)))
@@ -72,3 +73,71 @@ def test_channels_that_do_not_wait_are_refused() -> None:
     plan = Plan(trace(Toy(), 8), SPLIT, {"actor -> learner": Channel(lag=1)})
     with pytest.raises(PlanError, match=r"`actor -> learner` has lag 1; only synchronous"):
         Split(plan)
+
+
+class Shared(Toy):
+    """A state that is sent, reported and carried, and that nobody waits for."""
+
+    @fragment(role="learn")
+    def count(self, key: Any) -> Any:
+        return jax.random.split(key)[0]
+
+    def step(self, state: ToyState) -> Any:
+        key = self.count(state.key)
+        x = state.x + self.act(jax.random.normal(key, (4,)), state.x)[:, None]
+        x = self.env(x, x[:, 0], state.keys)
+        return state._replace(x=x, key=key), {"key": jax.random.key_data(key), "one": jnp.arange(8)}
+
+
+class NoParameters(Toy):
+    """A loop in which a place has no state, constant or sequence of its own."""
+
+    @fragment
+    def act(self, w: Any, x: Any) -> Any:
+        return jnp.tanh(x[:, 0])
+
+
+class PassesOn(Toy):
+    """A loop that stacks what it is given, and constants."""
+
+    def step(self, state: ToyState) -> Any:
+        def one(x: Any, t: Any) -> Any:
+            x = self.env(x, self.act(state.w, x), state.keys)
+            return x, (x, t, state.w, jnp.full((2,), 0.5))
+
+        x, (xs, ts, ws, halves) = jax.lax.scan(one, state.x, jnp.sin(jnp.arange(3.0)) * state.w[0])
+        w, key, loss = self.update(state.w, state.key, xs * ts[:, None, None])
+        metrics = {"loss": loss + halves.sum(), "ws": ws.sum(), "ts": ts}
+        return state._replace(x=x, w=w + 0.01 * ws.sum(0), key=key), metrics
+
+
+class Nested(Toy):
+    """Several rollouts and updates in one iteration: a crossing loop inside another."""
+
+    def step(self, state: ToyState) -> Any:
+        def one(state: ToyState, _: None) -> Any:
+            return Toy.step(self, state)
+
+        state, metrics = jax.lax.scan(one, state, None, 2)
+        return state, {"loss": metrics["loss"][-1]}
+
+
+@pytest.mark.parametrize("places", [SPLIT, APART], ids=["split", "apart"])
+@pytest.mark.parametrize("algorithm", [Shared(), NoParameters(), PassesOn(), Nested()])
+def test_every_kind_of_flow(algorithm: Toy, places: tuple[Place, ...]) -> None:
+    graph = trace(algorithm, 8, exact=True)
+    names = [label.name for label in graph.labels]
+    one, many = Fused(Plan(graph, (Place("all", run=names),))), Split(Plan(graph, places))
+    ends = []
+    for executor in (one, many):
+        executor.start(jax.random.key(0))
+        ends.append((advance(executor, 6), executor.state()))
+    assert difference(ends[1], ends[0]) == 0.0
+
+
+def test_a_run_that_failed_stays_failed() -> None:
+    executor = Split(Plan(trace(Failing(), 8), SPLIT))
+    executor.start(jax.random.key(0))
+    for _ in range(2):
+        with pytest.raises(InstanceError, match="on fire"):
+            executor.run(1)

@@ -60,7 +60,7 @@ class DQN:
     """Batches that are learned from in an iteration."""
     batch_size: int = 128
     capacity: int = 65_536
-    """Transitions in the replay; a power of two."""
+    """Transitions in the replay, a power of two."""
     min_size: int = 2_000
     """Transitions in the replay before anything is learned."""
     learning_rate: float = 5e-4

@@ -37,7 +37,14 @@ def averaged(x: T) -> T:
         mean = averaged(x.mean())
         variance = averaged(jnp.square(x - mean).mean())    # around the averaged mean
     """
-    return jax.tree.map(lambda leaf: averaged_p.bind(jnp.asarray(leaf)), x)
+    return jax.tree.map(_averaged_leaf, x)
+
+
+def _averaged_leaf(leaf: Any) -> Any:
+    leaf = jnp.asarray(leaf)
+    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        raise TypeError(f"`averaged` takes means, which are floating point; found {leaf.dtype}.")
+    return averaged_p.bind(leaf)
 
 
 def _batch(axis: Any, args: tuple[Any], dims: tuple[Any]) -> tuple[Any, Any]:

@@ -7,12 +7,14 @@ two programs are walked together, equation by equation, with the rules of `rules
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxprs_in_params
 
 from hocket.core.graph import Block, Graph, Loop, Node, same_constant, scan_sizes, source_line
 from hocket.core.kinds import UNIFORM, ZERO, Kind, Site, join, local
@@ -21,24 +23,34 @@ from hocket.errors import PlanError
 
 
 class Axes:
-    """The environment axes of a graph's values, and their kinds on a replicated place."""
+    """The environment axes of a graph's values, and their kinds on a replicated place.
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.twin = graph.at(2 * graph.num_envs)
+    `other` is the same step at another number of environments: twice as many, or for a replicated
+    place as many as a replica has, since that is the program its replicas run.
+    """
+
+    def __init__(self, graph: Graph, other: Graph) -> None:
+        self.graph, self.other = graph, other
 
     def grown(self, value: int) -> list[int]:
         """The axes of a value that grow with the number of environments."""
-        pair = zip(self.graph.values[value].shape, self.twin.values[value].shape, strict=True)
+        pair = zip(self.graph.values[value].shape, self.other.values[value].shape, strict=True)
         return [i for i, (a, b) in enumerate(pair) if a != b]
 
     def axis(self, value: int) -> int | None:
         """The environment axis of a value; None where it has none, or not exactly one."""
-        grown, shape = self.grown(value), self.graph.values[value].shape
-        return grown[0] if len(grown) == 1 and shape[grown[0]] == self.graph.num_envs else None
+        sizes = [
+            [(i, g.num_envs) for i in self.grown(value) if g.values[value].shape[i] == g.num_envs]
+            for g in (self.graph, self.other)
+        ]
+        exact = len(self.grown(value)) == len(sizes[0]) == len(sizes[1]) == 1
+        return sizes[0][0][0] if exact else None
 
     def from_outside(self, value: int) -> Kind:
         """The kind of a value that comes to a replicated place: split, or the same for all."""
+        if value in self.graph.constants:
+            pair = self.graph.constants[value], self.other.constants[value]
+            return _constant(*pair, self.other.num_envs / self.graph.num_envs)
         axis = self.axis(value)
         if axis is not None:
             return Kind("per_env", axis, outer=1)
@@ -50,7 +62,7 @@ class Axes:
         state = self.graph.block.inputs
         for v in state:
             kinds[v] = self.from_outside(v)
-        self._block(self.graph.block, self.twin.block, inside, kinds)
+        self._block(self.graph.block, self.other.block, inside, kinds)
         return kinds
 
     def _block(
@@ -58,24 +70,16 @@ class Axes:
     ) -> None:
         for n, m in zip(a.nodes, b.nodes, strict=True):
             for v in n.ins:
-                kinds.setdefault(v, self._arriving(v))
+                kinds.setdefault(v, self.from_outside(v))
             if inside(n):
                 self._node(n, m, kinds)
             elif isinstance(n, Loop) and isinstance(m, Loop):
                 self._loop(n, m, inside, kinds)
 
-    def _arriving(self, value: int) -> Kind:
-        if value in self.graph.constants:
-            return _constant(self.graph.constants[value], self.twin.constants[value])
-        return self.from_outside(value)
-
     def _node(self, n: Node, m: Node, kinds: dict[int, Kind]) -> None:
-        given = iter(n.ins)
-        operands = [
-            _literal(u, v) if isinstance(u, Literal) else kinds[next(given)]
-            for u, v in zip(n.eqn.invars, m.eqn.invars, strict=True)
-        ]
-        kinds |= dict(zip(n.outs, _equation(n.eqn, m.eqn, operands, n.where), strict=True))
+        walker = _Walker(self.other.num_envs / self.graph.num_envs)
+        operands = walker.operands(n.eqn, m.eqn, iter([kinds[v] for v in n.ins]))
+        kinds |= dict(zip(n.outs, walker.equation(n.eqn, m.eqn, operands, n.where), strict=True))
 
     def _loop(
         self, n: Loop, m: Loop, inside: Callable[[Node], bool], kinds: dict[int, Kind]
@@ -88,7 +92,7 @@ class Axes:
                 kinds.pop(v, None)
             kinds.update(zip(n.body.inputs, given, strict=True))
             self._block(n.body, m.body, inside, kinds)
-            return [kinds.get(v) or self._arriving(v) for v in outs]
+            return [kinds.get(v) or self.from_outside(v) for v in outs]
 
         site = _site(n.eqn, m.eqn)
         results = _scan_kinds(n.eqn.params, site, [kinds[v] for v in n.ins], body)
@@ -133,33 +137,28 @@ def _made(block: Block) -> Iterator[int]:
             yield from _made(node.body)
 
 
-def _literal(a: Any, b: Any) -> Kind:
-    """The kind of a number: its degree is how it changed when the environments doubled."""
-    if not isinstance(a, Literal) or not isinstance(b, Literal):
-        return local("a number of the program depends on the number of environments")
-    return _constant(a.val, b.val)
-
-
-def _constant(a: Any, b: Any) -> Kind:
+def _constant(a: Any, b: Any, factor: float) -> Kind:
+    """The kind of a number or array of the program, given the same at the other size."""
     if np.shape(a) != np.shape(b):
         return local(
             "a constant has an environment axis, and every replica would have the same one: make "
             "it in `init` and keep it in the state"
         )
-    if same_constant(a, b) or (np.ndim(a) == 0 and a != a and b != b):
-        return (
-            ZERO
-            if np.ndim(a) == 0 and jnp.issubdtype(np.asarray(a).dtype, np.number) and a == 0
-            else UNIFORM
-        )
-    ratio = (
-        np.log2(float(b) / float(a))
-        if np.ndim(a) == 0 and float(a) and float(b) / float(a) > 0
-        else 0.5
-    )
-    if ratio == round(ratio):
-        return Kind("uniform", degree=int(ratio))
-    return local("a constant of the program depends on the number of environments")
+    scalar = np.ndim(a) == 0 and not jnp.issubdtype(jnp.asarray(a).dtype, jax.dtypes.prng_key)
+    if same_constant(a, b) or (scalar and a != a and b != b):
+        return ZERO if scalar and a == 0 else UNIFORM
+    degree = _degree(float(a), float(b), factor) if scalar else None
+    if degree is None:
+        return local("a constant of the program depends on the number of environments")
+    return Kind("uniform", degree=degree)
+
+
+def _degree(a: float, b: float, factor: float) -> int | None:
+    """To which power of `factor`, by which the environments changed, a number changed."""
+    for degree in (1, -1, 2, -2):
+        if a and math.isclose(b / a, factor**degree, rel_tol=1e-6):
+            return degree
+    return None
 
 
 def _site(a: JaxprEqn, b: JaxprEqn, within: str = "") -> Site:
@@ -168,38 +167,107 @@ def _site(a: JaxprEqn, b: JaxprEqn, within: str = "") -> Site:
 
     values: list[Any] = [*a.invars, *a.outvars]
     floats = all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in values)
-    where = source_line(a, within)
-    return Site(
-        a.primitive.name,
-        a.params,
-        shapes(a.invars, b.invars),
-        shapes(a.outvars, b.outvars),
-        where,
-        floats,
-    )
+    ins, outs = shapes(a.invars, b.invars), shapes(a.outvars, b.outvars)
+    return Site(a.primitive.name, a.params, ins, outs, source_line(a, within), floats)
 
 
-def _equation(a: JaxprEqn, b: JaxprEqn, kinds: Sequence[Kind], within: str) -> list[Kind]:
-    site, name = _site(a, b, within), a.primitive.name
-    if name != b.primitive.name or not _same_settings(a.params, b.params):
-        why = f"`{name}` at {site.where} is another one with another number of environments"
-        return [local(why)] * len(site.outs)
-    if name == "scan":
-        inner = _closed(a.params["jaxpr"], b.params["jaxpr"], site.where)
-        return _scan_kinds(a.params, site, kinds, inner)
-    if name == "while":
-        return _while_kinds(a, b, kinds, site)
-    if name == "cond":
-        return _cond_kinds(a, b, kinds, site)
-    if name in _CALLS:
-        return _closed(a.params[_CALLS[name]], b.params[_CALLS[name]], site.where)(kinds)
-    return apply_rule(kinds, site)
+class _Walker:
+    """Walks two traces of a program together; `factor` is by how much the environments differ."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def operands(self, a: JaxprEqn, b: JaxprEqn, kinds: Iterator[Kind]) -> list[Kind]:
+        """The kinds of an equation's inputs: of its literals, and those given for the others."""
+        pairs = zip(a.invars, b.invars, strict=False)
+        return [self.literal(u, v) if isinstance(u, Literal) else next(kinds) for u, v in pairs]
+
+    def literal(self, a: Any, b: Any) -> Kind:
+        if not isinstance(a, Literal) or not isinstance(b, Literal):
+            return local("a number of the program depends on the number of environments")
+        return _constant(a.val, b.val, self.factor)
+
+    def equation(self, a: JaxprEqn, b: JaxprEqn, kinds: Sequence[Kind], within: str) -> list[Kind]:
+        name = a.primitive.name
+        sizes = [(len(e.invars), len(e.outvars)) for e in (a, b)]
+        same = name == b.primitive.name and sizes[0] == sizes[1]
+        if not (same and _same_settings(a, b)):
+            where = source_line(a, within)
+            why = f"`{name}` at {where} is another one with another number of environments"
+            return [local(why)] * len(a.outvars)
+        site = _site(a, b, within)
+        if name == "scan":
+            inner = self.program(a.params["jaxpr"], b.params["jaxpr"], site.where)
+            return _scan_kinds(a.params, site, kinds, inner)
+        if name == "while":
+            return self._while(a, b, kinds, site)
+        if name == "cond":
+            return self._cond(a, b, kinds, site)
+        if name in _CALLS:
+            return self.program(a.params[_CALLS[name]], b.params[_CALLS[name]], site.where)(kinds)
+        return apply_rule(kinds, site)
+
+    def program(self, a: Any, b: Any, within: str) -> Callable[[Sequence[Kind]], list[Kind]]:
+        def walk(kinds: Sequence[Kind]) -> list[Kind]:
+            x, y = (j.jaxpr if isinstance(j, ClosedJaxpr) else j for j in (a, b))
+            consts = [j.consts if isinstance(j, ClosedJaxpr) else [] for j in (a, b)]
+            if any(len(p) != len(q) for p, q in ((x.eqns, y.eqns), consts)):
+                why = "the program has other equations with another number of environments"
+                return [local(why)] * len(x.outvars)
+            known = dict(zip(x.invars, kinds, strict=True))
+            for v, c, d in zip(x.constvars, *consts, strict=True):
+                known[v] = _constant(c, d, self.factor)
+            for e, f in zip(x.eqns, y.eqns, strict=True):
+                given = iter([known[v] for v in e.invars if not isinstance(v, Literal)])
+                outs = self.equation(e, f, self.operands(e, f, given), within)
+                known |= dict(zip(e.outvars, outs, strict=True))
+            return [
+                self.literal(u, v) if isinstance(u, Literal) else known[u]
+                for u, v in zip(x.outvars, y.outvars, strict=True)
+            ]
+
+        return walk
+
+    def _while(self, a: JaxprEqn, b: JaxprEqn, kinds: Sequence[Kind], site: Site) -> list[Kind]:
+        nc, nb = a.params["cond_nconsts"], a.params["body_nconsts"]
+        cond, body = (
+            self.program(a.params[name], b.params[name], site.where)
+            for name in ("cond_jaxpr", "body_jaxpr")
+        )
+        carry = list(kinds[nc + nb :])
+        while True:
+            outs = body([*kinds[nc : nc + nb], *carry])
+            after = [join([k, o], site) for k, o in zip(carry, outs, strict=True)]
+            if after == carry:
+                (predicate,) = cond([*kinds[:nc], *carry])
+                return _under(predicate, a, site, carry)
+            carry = after
+
+    def _cond(self, a: JaxprEqn, b: JaxprEqn, kinds: Sequence[Kind], site: Site) -> list[Kind]:
+        predicate, *operands = kinds
+        branches = [
+            self.program(x, y, site.where)(operands)
+            for x, y in zip(a.params["branches"], b.params["branches"], strict=True)
+        ]
+        return _under(predicate, a, site, [join(ks, site) for ks in zip(*branches, strict=True)])
 
 
-def _same_settings(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Whether the parameters agree that are plain numbers or words; shapes may differ."""
-    plain = {k: v for k, v in a.items() if isinstance(v, int | float | str)}
-    return all(v == b.get(k) or (v != v and b[k] != b[k]) for k, v in plain.items())
+def _same_settings(a: JaxprEqn, b: JaxprEqn) -> bool:
+    """Whether the parameters agree in all numbers but the sizes of axes that grow."""
+    pairs: list[Any] = [*zip(a.invars, b.invars), *zip(a.outvars, b.outvars)]  # noqa: B905
+    sizes = {size for u, v in pairs for size in zip(u.aval.shape, v.aval.shape, strict=False)}
+    return all(_same(v, b.params.get(k), sizes) for k, v in a.params.items())
+
+
+def _same(a: Any, b: Any, sizes: set[tuple[int, int]]) -> bool:
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        inner = [(x, y) for x, y in zip(a, b, strict=False) if _plain(x)]
+        return len(a) == len(b) and all((x, y) in sizes or _same(x, y, sizes) for x, y in inner)
+    return not _plain(a) or a == b or (a != a and b != b)
+
+
+def _plain(x: Any) -> bool:
+    return isinstance(x, int | float | str | tuple)
 
 
 # Calls that only wrap a program, and the parameter that holds it.
@@ -212,31 +280,6 @@ _CALLS = {
     "remat": "jaxpr",
     "remat2": "jaxpr",
 }
-
-
-def _closed(a: Any, b: Any, within: str) -> Callable[[Sequence[Kind]], list[Kind]]:
-    """Walk two traces of a program together."""
-
-    def walk(kinds: Sequence[Kind]) -> list[Kind]:
-        x, y = (j.jaxpr if isinstance(j, ClosedJaxpr) else j for j in (a, b))
-        consts = zip(a.consts, b.consts, strict=True) if isinstance(a, ClosedJaxpr) else ()
-        known = dict(zip(x.invars, kinds, strict=True))
-        known |= {v: _constant(c, d) for v, (c, d) in zip(x.constvars, consts, strict=True)}
-        if len(x.eqns) != len(y.eqns):
-            why = "the program has other equations with another number of environments"
-            return [local(why)] * len(x.outvars)
-        for e, f in zip(x.eqns, y.eqns, strict=True):
-            operands = [
-                _literal(u, v) if isinstance(u, Literal) else known[u]
-                for u, v in zip(e.invars, f.invars, strict=True)
-            ]
-            known |= dict(zip(e.outvars, _equation(e, f, operands, within), strict=True))
-        return [
-            _literal(u, v) if isinstance(u, Literal) else known[u]
-            for u, v in zip(x.outvars, y.outvars, strict=True)
-        ]
-
-    return walk
 
 
 def _scan_kinds(
@@ -264,30 +307,6 @@ def _first_axis(kind: Kind, by: int, site: Site) -> Kind:
     return Kind("per_env", kind.axis + by, kind.outer, kind.degree, kind.zero)
 
 
-def _while_kinds(a: JaxprEqn, b: JaxprEqn, kinds: Sequence[Kind], site: Site) -> list[Kind]:
-    nc, nb = a.params["cond_nconsts"], a.params["body_nconsts"]
-    cond = _closed(a.params["cond_jaxpr"], b.params["cond_jaxpr"], site.where)
-    body = _closed(a.params["body_jaxpr"], b.params["body_jaxpr"], site.where)
-    cond_consts, body_consts, carry = kinds[:nc], kinds[nc : nc + nb], list(kinds[nc + nb :])
-    while True:
-        after = [
-            join([k, o], site) for k, o in zip(carry, body([*body_consts, *carry]), strict=True)
-        ]
-        if after == carry:
-            (predicate,) = cond([*cond_consts, *carry])
-            return _under(predicate, a, site, carry)
-        carry = after
-
-
-def _cond_kinds(a: JaxprEqn, b: JaxprEqn, kinds: Sequence[Kind], site: Site) -> list[Kind]:
-    predicate, *operands = kinds
-    branches = [
-        _closed(x, y, site.where)(operands)
-        for x, y in zip(a.params["branches"], b.params["branches"], strict=True)
-    ]
-    return _under(predicate, a, site, [join(ks, site) for ks in zip(*branches, strict=True)])
-
-
 def _under(predicate: Kind, eqn: JaxprEqn, site: Site, results: list[Kind]) -> list[Kind]:
     """What a branch or loop makes, where the predicate may differ between replicas."""
     if predicate.tag == "uniform" and not predicate.degree:
@@ -307,9 +326,5 @@ def _under(predicate: Kind, eqn: JaxprEqn, site: Site, results: list[Kind]) -> l
 
 def _contains_averaged(eqn: JaxprEqn) -> bool:
     return eqn.primitive.name == "averaged" or any(
-        _contains_averaged(e) for jaxpr in jaxprs_in_params(eqn.params) for e in _eqns(jaxpr)
+        _contains_averaged(e) for jaxpr in jaxprs_in_params(eqn.params) for e in jaxpr.eqns
     )
-
-
-def _eqns(jaxpr: Jaxpr | ClosedJaxpr) -> Sequence[JaxprEqn]:
-    return jaxpr.eqns

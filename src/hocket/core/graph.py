@@ -32,6 +32,7 @@ from jax.extend.core import (
 
 from hocket.core import fragment as fragments
 from hocket.core.algorithm import Algorithm
+from hocket.core.contract import check_names, check_step, leaf_names
 from hocket.core.fragment import Label, exact_fragments, read_label
 from hocket.errors import ContractError
 
@@ -62,7 +63,6 @@ class Node:
     outs: tuple[int, ...]
     where: str
     eqn: JaxprEqn
-    operands: tuple[int | None, ...]  # None where the equation has a literal
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
         """Run the equation on the values of its `ins`."""
@@ -156,13 +156,14 @@ def trace(algorithm: Algorithm, num_envs: int, *, exact: bool = False) -> Graph:
     with exact_fragments(exact):
         # A new function each time: jax caches traces by function, and knows nothing of `exact`.
         closed, out = jax.make_jaxpr(lambda s: algorithm.step(s), return_shape=True)(state)
-    _check_step(algorithm, state, out)
+    check_step(algorithm, state, out)
     reader = _Reader()
-    names = [*_leaf_names(state), *_leaf_names(out[1], "metrics.")]
+    names = [*leaf_names(state), *leaf_names(out[1], "metrics.")]
     inputs = tuple(
         reader.value(v, name) for v, name in zip(closed.jaxpr.invars, names, strict=False)
     )
     block = reader.block(closed.jaxpr, closed.consts, inputs)
+    check_names(algorithm, (label for node in block.nodes for label in node.labels))
     return Graph(
         algorithm, num_envs, exact, closed, state, out[1], block,
         tuple(reader.values), tuple(reader.nodes), reader.constants,
@@ -173,6 +174,11 @@ def init_state(algorithm: Algorithm, key: jax.Array, num_envs: int) -> Any:
     """The first state. Always called inside `jit`: eagerly it differs in a last bit."""
     # Weak types would make the step's second trace differ from its first.
     return jax.tree.map(lambda x: jnp.asarray(x, x.dtype), algorithm.init(key, num_envs))
+
+
+def first_state(graph: Graph, key: jax.Array) -> Any:
+    """The first state of a run, made in one compiled program under every plan."""
+    return jax.jit(lambda key: init_state(graph.algorithm, key, graph.num_envs))(key)
 
 
 def bytes_text(n: float) -> str:
@@ -248,7 +254,6 @@ class _Reader:
         return nodes
 
     def _node(self, eqn: JaxprEqn, labels: tuple[Label, ...], known: dict[Var, int]) -> Node:
-        operands = tuple(None if isinstance(v, Literal) else known[v] for v in eqn.invars)
         label, where = _label(eqn), source_line(eqn)
         title = label.name if label else eqn.primitive.name
         outs = tuple(
@@ -256,8 +261,8 @@ class _Reader:
             for i, v in enumerate(eqn.outvars)
         )
         known |= dict(zip(eqn.outvars, outs, strict=True))
-        ins = tuple(v for v in operands if v is not None)
-        node = Node(len(self.nodes), title, labels, ins, outs, where, eqn, operands)
+        ins = tuple(known[v] for v in eqn.invars if not isinstance(v, Literal))
+        node = Node(len(self.nodes), title, labels, ins, outs, where, eqn)
         self.nodes.append(node)
         return node
 
@@ -276,7 +281,7 @@ class _Reader:
         known |= dict(zip(eqn.outvars, outs, strict=True))
         where = source_line(eqn)
         loop = Loop(
-            len(self.nodes), "loop", labels, ins, outs, where, eqn, ins, block,
+            len(self.nodes), "loop", labels, ins, outs, where, eqn, block,
             eqn.params["length"], eqn.params["reverse"], *scan_sizes(eqn.params),
         )  # fmt: skip
         self.nodes.append(loop)
@@ -339,36 +344,6 @@ def _count_calls(jaxpr: Jaxpr, role: str) -> int:
         else:
             total += eqn.params.get("length", 1) * sum(inner)
     return total
-
-
-def _leaf_names(tree: Any, prefix: str = "") -> list[str]:
-    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return [prefix + jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
-
-
-def _check_step(algorithm: Algorithm, state: Any, out: Any) -> None:
-    name = type(algorithm).__name__
-    pair = isinstance(out, tuple) and len(out) == 2
-    if not (pair and isinstance(out[1], dict)):
-        found = f"metrics that are {type(out[1]).__name__}" if pair else type(out).__name__
-        raise ContractError(
-            f"{name}.step must return (state, metrics), metrics a dict of arrays; found {found}."
-        )
-    if jax.tree.structure(state) != jax.tree.structure(out[0]):
-        before, after = _leaf_names(state), _leaf_names(out[0])
-        gone, new = [n for n in before if n not in after], [n for n in after if n not in before]
-        raise ContractError(
-            f"{name}.step changes the structure of its state: it loses {gone[:3] or 'nothing'} and "
-            f"gains {new[:3] or 'nothing'}. Return a state of the same structure as `init` makes."
-        )
-    leaves = zip(_leaf_names(state), jax.tree.leaves(state), jax.tree.leaves(out[0]), strict=True)
-    for leaf, a, b in leaves:
-        if (a.shape, a.dtype) != (b.shape, b.dtype):
-            raise ContractError(
-                f"{name}.step changes `{leaf}` of its state from {a.dtype}{list(a.shape)} to "
-                f"{b.dtype}{list(b.shape)}. Make `init` and `step` agree (`.astype`, or a "
-                f"constant of the right dtype)."
-            )
 
 
 def _lines(graph: Graph, block: Block, indent: str) -> Iterator[str]:

@@ -59,6 +59,11 @@ class Site:
         return [i for i, (a, b) in enumerate(zip(small, large, strict=True)) if a != b]
 
 
+def summed(k: Kind) -> Kind:
+    """The kind of a sum over the environments of such a value."""
+    return Kind("partial", degree=k.degree + 1, zero=k.zero)
+
+
 def meets(site: Site) -> Kind:
     return local(
         f"`{site.name}` at {site.where} lets a mean over this replica's environments meet other "

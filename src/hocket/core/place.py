@@ -24,6 +24,7 @@ class Placement:
         self.node: dict[int, str] = {}
         self.home: dict[int, str] = {}
         self._producer: dict[int, Node] = {}
+        self._stacked: dict[int, list[int]] = defaultdict(list)  # by the rows that a loop makes
         self._source: dict[int, int] = {}  # a value that is another one, seen across a loop's edge
         self.carried: dict[int, int] = dict(
             zip(graph.block.inputs, graph.block.outputs, strict=False)
@@ -37,6 +38,10 @@ class Placement:
         self.home |= {v: self._first_user(v) for v in self.carried if v not in self.home}
         self.home |= {v: home for v in range(len(graph.values)) if (home := self._home(v))}
         self._stack_where_used()
+        # What has no home is reported by a place that holds it whole.
+        reporter = min(places, key=lambda place: places[place])
+        for out in graph.block.outputs[graph.num_leaves :]:
+            self.home.setdefault(out, reporter)
 
     def _stack_where_used(self) -> None:
         """What a loop stacks is stacked where it is needed, if each row is there already."""
@@ -52,6 +57,8 @@ class Placement:
                     ready = [p for p in users if inner in inside[p]]
                     if ready and self.home.get(out) not in users:
                         self.home[out] = ready[0]
+                    elif out not in self.home:  # rows that every place can make
+                        self.home[out] = (*users, *self.members(loop))[0]
 
     def open_blocks(self, block: Block) -> Iterator[Block]:
         """The step, and the body of every loop that crosses places."""
@@ -79,7 +86,21 @@ class Placement:
         for value in block.inputs:
             if value in self.carried:
                 wants[self.home[value]].add(self.carried[value])
+        for row in block.outputs:
+            for out in self._stacked.get(row, ()):
+                if out in self.home:
+                    wants[self.home[out]].add(row)
         return wants
+
+    def members(self, loop: Loop) -> set[str]:
+        """The places that take part in a loop that crosses places."""
+        found = set(self.loop_users(loop)) | {self.home[v] for v in loop.outs if v in self.home}
+        for node in loop.body.nodes:
+            if node.id in self.node:
+                found.add(self.node[node.id])
+            elif isinstance(node, Loop):
+                found |= self.members(node)
+        return found
 
     def loop_users(self, loop: Loop) -> dict[str, set[int]]:
         """The values from outside that each place needs for its part of a loop."""
@@ -123,6 +144,8 @@ class Placement:
                 self._source[inner] = first
             else:
                 self.carried[inner] = out
+        for row, out in zip(outs[loop.num_carry :], loop.outs[loop.num_carry :], strict=True):
+            self._stacked[row].append(out)
         after = [*inputs[carry], *outs[loop.num_carry :]]
         self._source |= dict(zip(loop.outs, after, strict=True))
 

@@ -85,7 +85,7 @@ class Plan:
 
     @functools.cached_property
     def axes(self) -> Axes:
-        return Axes(self.graph)
+        return Axes(self.graph, self.graph.at(2 * self.graph.num_envs))
 
     @functools.cached_property
     def projection(self) -> Projection:
@@ -107,12 +107,16 @@ class Plan:
         """For every replicated place, the kinds of the values there."""
         placement = self.projection.placement
         return {
-            place.name: self.axes.on_place(
+            place.name: self._axes_on(place).on_place(
                 lambda n, name=place.name: placement.node.get(n.id) == name or placement.is_free(n)
             )
             for place in self.places
             if place.replicas > 1
         }
+
+    def _axes_on(self, place: Place) -> Axes:
+        """The axes as a replica sees them: against the program with its share of environments."""
+        return Axes(self.graph, self.graph.at(self.graph.num_envs // place.replicas))
 
     @functools.cached_property
     def flows(self) -> tuple[Flow, ...]:
@@ -238,26 +242,29 @@ class Plan:
 
     def _check_replicas(self, place: Place) -> None:
         """Refuse what would not give the fused program's numbers with several replicas."""
-        self.graph.at(self.graph.num_envs // place.replicas)
-        kinds, home = self.kinds[place.name], self.projection.placement.home
-        values = self.graph.values
+        axes, kinds = self._axes_on(place), self.kinds[place.name]
+        home, block, values = self.projection.placement.home, self.graph.block, self.graph.values
+
+        def check(value: int, what: str, kind: Kind | None = None) -> None:
+            kind = kind or kinds.get(value) or axes.from_outside(value)
+            check_kind(axes, value, kind, what, place.name)
+
         for t in self.projection.transfers:
             for v in t.values:
                 if place.name == t.source:
-                    what = f"{values[v].name}, sent to `{t.target}`"
-                    check_kind(self.axes, v, kinds[v], what, place.name)
+                    check(v, f"{values[v].name}, sent to `{t.target}`")
                 elif place.name == t.target:
-                    what = f"{values[v].name}, received from `{t.source}`"
-                    check_kind(self.axes, v, self.axes.from_outside(v), what, place.name)
-        block, leaves = self.graph.block, self.graph.num_leaves
+                    received = f"{values[v].name}, received from `{t.source}`"
+                    check(v, received, axes.from_outside(v))
         for v, out in zip(block.inputs, block.outputs, strict=False):
             if home[v] == place.name:
-                what = f"`{values[v].name}` of the state"
-                check_kind(self.axes, v, kinds[v], what, place.name)
-                check_kind(self.axes, out, kinds.get(out, kinds[v]), what, place.name)
-        for name, out in zip(sorted(self.graph.metrics), block.outputs[leaves:], strict=False):
-            if home.get(out) == place.name:
-                check_kind(self.axes, out, kinds[out], f"the metric `{name}`", place.name)
+                check(v, f"`{values[v].name}` of the state")
+                check(out, f"`{values[v].name}` of the state")
+        for name, out in zip(
+            sorted(self.graph.metrics), block.outputs[self.graph.num_leaves :], strict=True
+        ):
+            if home[out] == place.name:
+                check(out, f"the metric `{name}`")
 
 
 def _shortened(names: Iterable[str]) -> list[str]:

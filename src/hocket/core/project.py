@@ -2,7 +2,8 @@
 
 Every place runs its own equations, and sends and receives where a value crosses. Each program is a
 subsequence of the same order, a value is sent as soon as its segment has run, and received just
-before it is needed, so that no two places can wait for each other.
+before it is needed; so with room for one message in each transfer no two places can wait for each
+other.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ def project(graph: Graph, where: Mapping[str, str], places: Mapping[str, int]) -
     programs = {}
     for place, stream in streams.items():
         mine = {v for v in graph.block.outputs if place == placement.home.get(ends.get(v, v))}
-        own = {v for v in graph.block.inputs if placement.home[v] == place}
+        held = {v for v in graph.block.inputs if placement.home[v] == place}
+        elsewhere = _seen_by_others(stream.code) | set(graph.block.outputs[graph.num_leaves :])
+        own = {v for v in held if placement.carried[v] not in elsewhere}
         programs[place] = _with_liveness(graph, stream.code, mine, own)
     return Projection(placement, programs, tuple(emitter.transfers))
 
@@ -135,10 +138,7 @@ class _Emitter:
             if self.placement.crosses(node) and isinstance(node, Loop):
                 self._loop(node, streams, wants, times)
             elif not self.placement.is_free(node):
-                place = self.placement.node[node.id]
-                self._bring(node.ins, place)
-                streams[place].open.append(node.id)
-                streams[place].has |= set(node.outs)
+                self._make(node, self.placement.node[node.id])
         self._carry_home(block)
         for stream in streams.values():
             stream.flush()
@@ -200,7 +200,7 @@ class _Emitter:
             inside[inner] = (
                 {p for p in needs if outer in needs[p]} if same else {placement.home[inner]}
             )
-        members = [p for p in streams if p in needs or p in self._homes_of(loop)]
+        members = [p for p in streams if p in placement.members(loop)]
         body = self.block(loop.body, members, inside, times * loop.length)
         self._streams, self._wants, self._times = streams, wants, times
         for place in members:
@@ -208,10 +208,6 @@ class _Emitter:
             code = self._repeat(loop, place, body[place].code, inside)
             streams[place].code.append(code)
             streams[place].has |= code.makes
-
-    def _homes_of(self, loop: Loop) -> set[str | None]:
-        home = self.placement.home
-        return {home.get(v) for v in (*loop.body.outputs, *loop.outs)}
 
     def _repeat(
         self, loop: Loop, place: str, code: Sequence[Instruction], inside: Mapping[int, set[str]]
@@ -228,13 +224,12 @@ class _Emitter:
         )
         fixed = [c for c in carried if c[1] == c[2]]
         moving = tuple(c for c in carried if c[1] != c[2] and home[c[1]] == place)
-        # What no place makes alone (a constant stacked by the loop) is stacked by every place.
         ys = tuple(
             (i, o)
             for i, o in zip(
                 body.outputs[loop.num_carry :], loop.outs[loop.num_carry :], strict=True
             )
-            if home.get(o, place) == place
+            if home.get(o) == place
         )
         consts_used = used(consts) + tuple((f, i) for f, i, *_ in fixed if place in inside[i])
         kept = tuple((f, after) for f, _, _, after in fixed if home.get(f, place) == place)
@@ -250,10 +245,8 @@ def _with_liveness(
 
     `own` are the values that come into this code and that nobody else holds.
     """
-    seen = {v for i in code if isinstance(i, Send) for v in i.transfer.values}
-    seen |= {v for i in code if isinstance(i, Repeat) for v in i.reads}  # a loop may send them
     made = {v for i in code if isinstance(i, Compute) for n in i.nodes for v in graph.nodes[n].outs}
-    donatable = (own | made) - seen
+    donatable = (own | made) - _seen_by_others(code)
     live, done = set(live), []
     for step in reversed(code):
         match step:
@@ -275,6 +268,18 @@ def _with_liveness(
                 live = (live - outs) | ins
         done.append(step)
     return tuple(reversed(done))
+
+
+def _seen_by_others(code: Sequence[Instruction]) -> set[int]:
+    """Values whose memory others may hold: sent, received, or given to a loop that may send."""
+    seen: set[int] = set()
+    for step in code:
+        match step:
+            case Send(transfer) | Receive(transfer):
+                seen |= set(transfer.values)
+            case Repeat():
+                seen |= step.reads | step.makes | _seen_by_others(step.code)
+    return seen
 
 
 def _reusable(graph: Graph, dead: Sequence[int], outs: Iterable[int]) -> tuple[int, ...]:

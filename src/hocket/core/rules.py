@@ -9,7 +9,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hocket.core.kinds import UNIFORM, Kind, Site, join, local, meets, nonlinear, product
+from hocket.core.kinds import (
+    UNIFORM,
+    ZERO,
+    Kind,
+    Site,
+    join,
+    local,
+    meets,
+    nonlinear,
+    product,
+    summed,
+)
 
 Rule = Callable[[Sequence[Kind], Site], Kind]
 AxisMap = Callable[[int, Site], int | None]
@@ -19,7 +30,19 @@ def apply_rule(kinds: Sequence[Kind], site: Site) -> list[Kind]:
     """The kinds of an equation's outputs."""
     if site.name == "optimization_barrier":
         return list(kinds)
-    return [RULES.get(site.name, _opaque)(kinds, site)] * len(site.outs)
+    kind = RULES.get(site.name, _opaque)(kinds, site)
+    return [_fitting(kind, site, out) for out in range(len(site.outs))]
+
+
+def _fitting(kind: Kind, site: Site, out: int) -> Kind:
+    """`kind`, if the output grows with the environments as such a value must, else local."""
+    wanted = [kind.axis] if kind.tag == "per_env" else []
+    if kind.tag == "local" or site.grown(out) == wanted:
+        return kind
+    return local(
+        f"`{site.name}` at {site.where} makes an environment axis from what is the same for all: "
+        f"make it in `init` and keep it in the state"
+    )
 
 
 def _moved(k: Kind, site: Site, axis: int | None) -> Kind:
@@ -80,13 +103,19 @@ _REDUCE: AxisMap = lambda axis, site: _removed(axis, site.params["axes"])  # noq
 _WINDOW = _unless(lambda axis, site: site.params["window_dimensions"][axis] != 1)
 _NONLINEAR_MOVES: dict[str, AxisMap] = {
     "sort": _works_along("dimension"),
-    "top_k": _unless(lambda axis, site: axis == len(site.ins[0][0]) - 1),
+    "top_k": _unless(lambda axis, site: axis == site.params.get("axis", -1) % len(site.ins[0][0])),
     "cholesky": _unless(lambda axis, site: axis >= len(site.ins[0][0]) - 2),
     **dict.fromkeys(["cumprod", "cummax", "cummin", "cumlogsumexp"], _works_along("axis")),
     **dict.fromkeys(("reduce_max", "reduce_min", "reduce_prod"), _REDUCE),
     **dict.fromkeys(("reduce_and", "reduce_or", "argmax", "argmin"), _REDUCE),
     **dict.fromkeys(("reduce_window_max", "reduce_window_sum"), _WINDOW),
 }
+
+
+def _divide(kinds: Sequence[Kind], site: Site) -> Kind:
+    if site.floats:
+        return product(kinds, site, sign=-1)
+    return nonlinear(kinds, site)  # whole numbers are rounded
 
 
 def _compare(kinds: Sequence[Kind], site: Site) -> Kind:
@@ -105,7 +134,8 @@ def _power(kinds: Sequence[Kind], site: Site) -> Kind:
     (k,) = kinds
     if k.tag in ("partial", "local"):
         return nonlinear(kinds, site)
-    return replace(k, degree=k.degree * site.params.get("y", 2))
+    y = site.params.get("y", 2)
+    return replace(k, degree=k.degree * y, zero=k.zero and y > 0)
 
 
 def _select(kinds: Sequence[Kind], site: Site) -> Kind:
@@ -212,8 +242,8 @@ def _scatter(kinds: Sequence[Kind], site: Site) -> Kind:
         at = d.update_window_dims[window.index(data.axis)]
         if site.ins[2][0][at] == site.ins[0][0][data.axis] and update.axis in (at, -1):
             return join([data, replace(update, axis=data.axis)], site)
-    elif data.zero and site.name != "scatter" and update.axis in batch:
-        return Kind("partial", degree=update.degree + 1)  # a sum over environments into a table
+    elif data == ZERO and site.name != "scatter" and update.axis in batch:
+        return summed(replace(update, zero=False))  # over environments, into a table
     return local(
         f"`{site.name}` at {site.where} writes per-environment values into one array for all"
     )
@@ -222,7 +252,7 @@ def _scatter(kinds: Sequence[Kind], site: Site) -> Kind:
 def _sum(kinds: Sequence[Kind], site: Site) -> Kind:
     (k,) = kinds
     if k.tag == "per_env" and k.axis in site.params["axes"]:
-        return Kind("partial", degree=k.degree + 1, zero=k.zero)
+        return summed(k)
     return _moved(k, site, _REDUCE(k.axis, site))
 
 
@@ -250,8 +280,7 @@ def _dot(kinds: Sequence[Kind], site: Site) -> Kind:
     if at[0] is not None:
         return replace(both, axis=at[0])
     aligned = (kinds[0].axis, kinds[1].axis) in zip(*contracted, strict=True)
-    summed = Kind("partial", degree=both.degree + 1, zero=both.zero)
-    return summed if aligned else _moved(both, site, None)
+    return summed(both) if aligned else _moved(both, site, None)
 
 
 def _conv(kinds: Sequence[Kind], site: Site) -> Kind:
@@ -264,7 +293,7 @@ def _conv(kinds: Sequence[Kind], site: Site) -> Kind:
     if w.tag == "uniform" and x.axis == d.lhs_spec[0]:
         return replace(both, axis=d.out_spec[0])
     if x.tag == w.tag and (x.axis, w.axis) == (d.lhs_spec[1], d.rhs_spec[1]):
-        return Kind("partial", degree=both.degree + 1, zero=both.zero)
+        return summed(both)
     return _moved(both, site, None)
 
 
@@ -331,7 +360,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("scatter", "scatter-add", "scatter-sub"), _scatter),
     **dict.fromkeys(_RANDOM.split(), _random),
     "mul": product,
-    "div": lambda kinds, site: product(kinds, site, sign=-1),
+    "div": _divide,
     "convert_element_type": _convert,
     "select_n": _select,
     "broadcast_in_dim": _broadcast,

@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from hocket.cluster.devices import find_devices
 from hocket.core.fragment import exact_fragments
-from hocket.core.graph import init_state
+from hocket.core.graph import first_state
 from hocket.core.plan import Plan
 from hocket.errors import PlanError
 from hocket.runtime.executor import Timings
@@ -65,9 +65,7 @@ class Fused:
         self._compiled: Any = None
 
     def start(self, key: jax.Array) -> None:
-        graph = self.graph
-        init = jax.jit(lambda key: init_state(graph.algorithm, key, graph.num_envs))
-        self.load(init(key))
+        self.load(first_state(self.graph, key))
 
     def load(self, state: Any) -> None:
         if self._replicas > 1:
@@ -77,7 +75,7 @@ class Fused:
 
     def state(self) -> Any:
         state = jax.tree.map(jnp.copy, self._state)
-        return unstack(self.plan, self.plan.places[0].name, state) if self._replicas > 1 else state
+        return unstack(self.plan, state) if self._replicas > 1 else state
 
     def compile(self) -> None:
         """Compile the block ahead of time, and note how long that took."""

@@ -65,9 +65,7 @@ class Instance:
         )
         pairs = list(zip(block.inputs, block.outputs, strict=False))
         self.holds = [(v, out) for v, out in pairs if home[v] == place]
-        self.reports = [
-            v for v in block.outputs[leaves:] if home.get(v, plan.places[0].name) == place
-        ]
+        self.reports = [v for v in block.outputs[leaves:] if home[v] == place]
 
     def load(self, leaves: Sequence[Any]) -> None:
         """Take this instance's part of the whole state; always a copy, since it will be donated."""
@@ -86,7 +84,7 @@ class Instance:
 
     def iterate(self) -> list[Any]:
         """One iteration; the metrics that this place makes."""
-        values = {**self.values, **self._constants()}
+        values = {**self.graph.constants, **self.values}
         self._run(self.code, values)
         self.values = _without_aliases({v: values[out] for v, out in self.holds})
         return [self._whole(v, values[v]) for v in self.reports]
@@ -97,9 +95,6 @@ class Instance:
             fn.lower(*[self._spec(v) for v in (*step.donate, *_rest(step))]).compile().as_text()
             for step, fn in self._segments.items()
         )
-
-    def _constants(self) -> Values:
-        return dict(self.graph.constants)
 
     def _run(self, code: Sequence[Instruction], values: Values) -> None:
         for step in code:
@@ -118,21 +113,20 @@ class Instance:
     def _repeat(self, loop: Repeat, values: Values) -> None:
         fixed = {inside: values[outside] for outside, inside in loop.consts}
         carry = {inside: values[first] for first, inside, _, _ in loop.carry}
-        rows: dict[int, list[Any]] = {after: [] for _, after in loop.ys}
+        rows: list[list[Any]] = [[] for _ in loop.ys]
         order = range(loop.length)
         for t in reversed(order) if loop.reverse else order:
             xs = {inside: self._row(outside, values, t) for outside, inside in loop.xs}
-            inner = {**self._constants(), **fixed, **carry, **xs}
+            inner = {**self.graph.constants, **fixed, **carry, **xs}
             self._run(loop.code, inner)
             carry = {inside: inner[out] for _, inside, out, _ in loop.carry}
-            for inside, after in loop.ys:
-                rows[after].append((inside, inner[inside]))
+            for made, (inside, _) in zip(rows, loop.ys, strict=True):
+                made.append(inner[inside])
         for _, inside, _, after in loop.carry:
             values[after] = carry[inside]
-        for after, made in rows.items():
-            made = list(reversed(made)) if loop.reverse else made
-            axis = 1 if made and self._rows(made[0][0]) else 0
-            values[after] = jnp.stack([x for _, x in made], axis)
+        for made, (inside, after) in zip(rows, loop.ys, strict=True):
+            ordered = made[::-1] if loop.reverse else made
+            values[after] = jnp.stack(ordered, axis=1 if self._rows(inside) else 0)
         for outside, after in loop.kept:
             values[after] = values[outside]
 

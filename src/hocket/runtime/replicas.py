@@ -36,7 +36,7 @@ def stack(plan: Plan, place: str, state: Any) -> Any:
     return _by_leaf(plan, state, lambda x, axis: split_axis(x, axis, replicas))
 
 
-def unstack(plan: Plan, place: str, state: Any) -> Any:
+def unstack(plan: Plan, state: Any) -> Any:
     """The whole state again, as the fused program has it."""
     return _by_leaf(plan, state, merge_axis)
 

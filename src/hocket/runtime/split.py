@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hocket.core.graph import init_state
+from hocket.core.graph import first_state
 from hocket.core.plan import Channel, Plan
 from hocket.errors import PlanError
 from hocket.runtime.channel import Closed, Pipe
@@ -38,6 +38,7 @@ class Split:
             )
         self.plan = plan
         self.timings = Timings()
+        self._failure: InstanceError | None = None
         self.pipes = self._pipes()
         self.instances = [
             Instance(plan, place.name, i, self.pipes)
@@ -46,8 +47,7 @@ class Split:
         ]
 
     def start(self, key: jax.Array) -> None:
-        graph = self.plan.graph
-        self.load(jax.jit(lambda key: init_state(graph.algorithm, key, graph.num_envs))(key))
+        self.load(first_state(self.plan.graph, key))
 
     def load(self, state: Any) -> None:
         for instance in self.instances:
@@ -117,7 +117,9 @@ class Split:
             thread.join()
         if failures:
             instance, text = failures[0]
-            raise InstanceError(f"the instance `{instance.name}` failed:\n{text}")
+            self._failure = InstanceError(f"the instance `{instance.name}` failed:\n{text}")
+        if self._failure:
+            raise self._failure
         return {
             v: [
                 [row[i.reports.index(v)] for row in rows[i.name]]
