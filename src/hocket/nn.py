@@ -78,17 +78,10 @@ class MLP(linen.Module):
     @linen.compact
     def __call__(self, x: Array) -> Array:
         activate = _activation(self.activation)
-        leading = x.shape[:-1]
-        # One batch axis, since a gradient that sums over two is nearly twice as slow on CPU; with N
-        # of [..., N, F] the major part, so that an N split over devices stays where it is.
-        x = jnp.moveaxis(x, -2, 0).reshape(-1, x.shape[-1]) if x.ndim > 2 else x
         for size in self.sizes[:-1]:
             x = activate(_dense(size)(x))
         x = _dense(self.sizes[-1], self.out_scale)(x)
-        x = activate(x) if self.activate_last else x
-        if len(leading) > 1:
-            x = jnp.moveaxis(x.reshape(leading[-1], *leading[:-1], -1), 0, -2)
-        return x
+        return activate(x) if self.activate_last else x
 
 
 class Flatten(linen.Module):
@@ -282,28 +275,37 @@ def _convolution(channels: int, kernel: int, stride: int) -> linen.Conv:
 
 
 def _dense(size: int, scale: float = math.sqrt(2)) -> linen.Dense:
-    def dot(x: Array, w: Array, dimensions: Any, **options: Any) -> Array:
-        return _matmul(x, w) if x.ndim == 2 else lax.dot_general(x, w, dimensions, **options)
+    return linen.Dense(size, kernel_init=orthogonal(scale), dot_general=_dot)
 
-    return linen.Dense(size, kernel_init=orthogonal(scale), dot_general=dot)
+
+def _dot(x: Array, w: Array, *_: Any, **__: Any) -> Array:
+    """What `linen.Dense` computes: of any leading axes, with a gradient of our own."""
+    return _product(x, w)
 
 
 @jax.custom_vjp
-def _matmul(x: Array, w: Array) -> Array:
+def _product(x: Array, w: Array) -> Array:
     return x @ w
 
 
-def _matmul_backward(saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+def _product_backward(saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
     x, w = saved
-    # On CPU a product that sums over rows takes twice as long as one that sums over columns, so
-    # transposing first pays: a quarter of a small network's gradient.
-    gradient = lax.platform_dependent(
-        x, g, cpu=lambda x, g: lax.optimization_barrier(x.T) @ g, default=lambda x, g: x.T @ g
-    )
-    return g @ w.T, gradient
+    batch = tuple(range(x.ndim - 1))
+
+    def transposed_first(x: Array, g: Array) -> Array:
+        rows = tuple(axis + 1 for axis in batch)
+        columns = lax.optimization_barrier(jnp.moveaxis(x, -1, 0))
+        return lax.dot_general(columns, g, ((rows, batch), ((), ())))
+
+    def plain(x: Array, g: Array) -> Array:
+        return lax.dot_general(x, g, ((batch, batch), ((), ())))
+
+    # A CPU takes twice as long to sum over leading axes as over trailing ones, and longer still
+    # over two of them ([T, N, F]): the whole gradient of a small network is twice as fast this way.
+    return g @ w.T, lax.platform_dependent(x, g, cpu=transposed_first, default=plain)
 
 
-_matmul.defvjp(lambda x, w: (x @ w, (x, w)), _matmul_backward)
+_product.defvjp(lambda x, w: (x @ w, (x, w)), _product_backward)
 
 
 def _activation(name: str) -> Callable[[Array], Array]:

@@ -35,6 +35,7 @@ def run(places: tuple[Place, ...], iterations: int = 3) -> tuple[Any, Any]:
         APART,
         (Place("a", ("env", "act"), on=("cpu:0",)), Place("b", ("learn",), on=("cpu:1",))),
         (Place("a", ("env", "act"), replicas=4), Place("b", ("learn",))),
+        (Place("a", ("env", "act"), replicas=8), Place("b", ("learn",))),
         (Place("a", ("env",), replicas=4), Place("b", ("act",), replicas=2), Place("c", ["learn"])),
         (Place("a", ("env", "act"), on=("cpu:0", "cpu:1"), replicas=2), Place("b", ("learn",))),
         (Place("a", ("env", "act"), replicas=2), Place("b", ("learn",), replicas=4)),

@@ -125,6 +125,23 @@ def check_kind(axes: Axes, value: int, kind: Kind, what: str, place: str) -> Non
     raise PlanError(f"the place `{place}` cannot run as replicas: {what}: {reason}.")
 
 
+def shrinks_to_one(graph: Graph, other: Graph) -> bool:
+    """Whether some axis that grows with the environments has size one in the smaller program."""
+    return _shrinks(graph.closed.jaxpr, other.closed.jaxpr)
+
+
+def _shrinks(a: Any, b: Any) -> bool:
+    for e, f in zip(a.eqns, b.eqns, strict=False):
+        for u, v in zip(e.outvars, f.outvars, strict=False):
+            sizes = zip(u.aval.shape, v.aval.shape, strict=False)
+            if any(x != y == 1 for x, y in sizes):
+                return True
+        inner = zip(jaxprs_in_params(e.params), jaxprs_in_params(f.params), strict=False)
+        if any(_shrinks(x, y) for x, y in inner):
+            return True
+    return False
+
+
 def uses_averaged(node: Node) -> bool:
     return _contains_averaged(node.eqn)
 

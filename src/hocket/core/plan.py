@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hocket.core.axes import Axes, check_kind, uses_averaged
+from hocket.core.axes import Axes, check_kind, shrinks_to_one, uses_averaged
 from hocket.core.fragment import ROLES, Label
 from hocket.core.graph import Graph, bytes_text
 from hocket.core.kinds import Kind
@@ -116,7 +116,11 @@ class Plan:
 
     def _axes_on(self, place: Place) -> Axes:
         """The axes as a replica sees them: against the program with its share of environments."""
-        return Axes(self.graph, self.graph.at(self.graph.num_envs // place.replicas))
+        graph, share = self.graph, self.graph.num_envs // place.replicas
+        if shrinks_to_one(graph, graph.at(share)):
+            # jax leaves equations out for an axis of size one; twice the sizes stand for these.
+            return Axes(graph.at(2 * graph.num_envs), graph.at(2 * share))
+        return Axes(graph, graph.at(share))
 
     @functools.cached_property
     def flows(self) -> tuple[Flow, ...]:
