@@ -58,7 +58,8 @@ class Placement:
                     if ready and self.home.get(out) not in users:
                         self.home[out] = ready[0]
                     elif out not in self.home:  # rows that every place can make
-                        self.home[out] = (*users, *self.members(loop))[0]
+                        near = users or self.members(loop)
+                        self.home[out] = next(place for place in self.places if place in near)
 
     def open_blocks(self, block: Block) -> Iterator[Block]:
         """The step, and the body of every loop that crosses places."""
@@ -68,6 +69,7 @@ class Placement:
                 yield from self.open_blocks(node.body)
 
     def crosses(self, node: Node) -> bool:
+        """Whether a node has fragments of several places: a loop that belongs to none."""
         return bool(node.labels) and node.id not in self.node
 
     def is_free(self, node: Node) -> bool:
