@@ -168,16 +168,15 @@ class DQN:
         q, q_t = (self._network.apply(params, obs) for obs in (row.obs, row.next_obs))
         q_t_target = self._network.apply(target, row.next_obs)
         error = double_q(q, row.action, row.reward, row.discount, q_t_target, q_t)
-        # Schaul et al. divide by the largest weight; the size of the replay cancels.
-        weight = (batch.probability.min() / batch.probability) ** self.beta
-        loss = jnp.mean(weight * huber(error))
+        # Divided by the largest weight, as in the paper; the size of the replay cancels.
+        loss = jnp.mean((batch.probability.min() / batch.probability) ** self.beta * huber(error))
         return loss, (error, {"loss": loss, "q": q.mean(), "td_error": jnp.abs(error).mean()})
 
     def _choose(self, q: Array, key: Array, epsilon: Array) -> Array:
         """The best action, or with probability `epsilon` any; of one environment."""
         k_random, k_action = jax.random.split(key)
-        random = jax.random.uniform(k_random) < epsilon
-        return jnp.where(random, self._actions.sample(k_action), jnp.argmax(q))
+        other = self._actions.sample(k_action)
+        return jnp.where(jax.random.uniform(k_random) < epsilon, other, jnp.argmax(q))
 
     def _epsilon(self, learner: Learner) -> Array:
         first, last = self.epsilon

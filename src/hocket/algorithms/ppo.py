@@ -13,16 +13,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax import Array, lax
+from jax import Array
 
 from hocket.algorithms.heads import Head, head_for
-from hocket.algorithms.proximal import Batch, Learner, State, ppo_loss
+from hocket.algorithms.proximal import Batch, Learner, State, improve, ppo_loss
 from hocket.core.algorithm import Policy
-from hocket.core.averaged import averaged
 from hocket.core.fragment import fragment
 from hocket.envs import Env, Rollout, init_actor, unroll
 from hocket.nn import Network, network
-from hocket.ops import Moments, clipped_adam, descend, gae, shuffle_time
+from hocket.ops import Moments, clipped_adam, gae, shuffle_time
 
 # Legend: T steps of a rollout, N environments, M minibatches.
 
@@ -113,32 +112,14 @@ class PPO:
     @fragment(role="learn")
     def update(self, learner: Learner, rollout: Rollout) -> tuple[Learner, dict[str, Array]]:
         batch, returns = self._batch(learner, rollout)
-        rate = self.learning_rate * (1.0 - learner.progress * self.anneal).clip(0.0)
-
-        def one_minibatch(carry: tuple[Params, Any], batch: Batch) -> tuple[Any, Any]:
-            params, optimizer = carry
-            gradients, metrics = jax.grad(self._loss, has_aux=True)(params, batch)
-            direction, optimizer = self._optimizer.update(averaged(gradients), optimizer)
-            return (descend(params, direction, rate), optimizer), metrics
-
-        def one_epoch(carry: tuple[Params, Any], key: Array) -> tuple[Any, Any]:
-            return lax.scan(one_minibatch, carry, shuffle_time(key, batch, self.minibatches))
-
-        key, k_epochs = jax.random.split(learner.key)
-        (params, optimizer), metrics = lax.scan(
-            one_epoch, (learner.params, learner.optimizer), jax.random.split(k_epochs, self.epochs)
-        )
-        learner = Learner(
-            params=params,
-            optimizer=optimizer,
-            # Only now: the rollout was acted, and is learned from, with the moments before it.
-            moments=learner.moments.update(rollout.obs) if self.normalize_obs else learner.moments,
-            returns=returns,
-            progress=learner.progress + learner.pace,
-            pace=learner.pace,
-            key=key,
-        )
-        return learner, averaged(jax.tree.map(jnp.mean, metrics))
+        moments = learner.moments.update(rollout.obs) if self.normalize_obs else learner.moments
+        learner, metrics = improve(
+            learner, self._loss, lambda key: (shuffle_time(key, batch, self.minibatches),),
+            optimizer=self._optimizer, epochs=self.epochs,
+            rate=self.learning_rate * (1.0 - learner.progress * self.anneal).clip(0.0),
+        )  # fmt: skip
+        # Only now: the rollout was acted, and is learned from, with the moments before it.
+        return learner._replace(moments=moments, returns=returns), metrics
 
     def policy(self, state: State, explore: bool = False) -> Policy:
         params, moments = state.learner.params.policy, state.learner.moments

@@ -1,14 +1,18 @@
-"""What PPO and its recurrent form share: the learner's state, the batch and the loss."""
+"""What PPO and its recurrent form share: the learner's state, the batch, the update, the loss."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jax import Array
+import optax
+from jax import Array, lax
 
+from hocket.core.averaged import averaged
 from hocket.envs.unroll import Actor
-from hocket.ops import Distribution, Moments, clipped_surrogate, standardize
+from hocket.ops import Distribution, Moments, clipped_surrogate, descend, standardize
 
 
 class Learner(NamedTuple):
@@ -38,6 +42,38 @@ class Batch(NamedTuple):
     log_prob: Array
     advantage: Array
     target: Array
+
+
+def improve(
+    learner: Learner,
+    loss: Callable[..., tuple[Array, dict[str, Array]]],
+    deal: Callable[[Array], tuple[Any, ...]],
+    *,
+    optimizer: optax.GradientTransformation,
+    epochs: int,
+    rate: Array,
+) -> tuple[Learner, dict[str, Array]]:
+    """Some passes over a batch: `deal(key)` gives it in shuffled minibatches `[M, ...]`.
+
+    `loss(params, *minibatch)` gives the loss and metrics; the learner comes back one iteration on.
+    """
+
+    def one_minibatch(carry: tuple[Any, Any], minibatch: tuple[Any, ...]) -> tuple[Any, Any]:
+        params, state = carry
+        gradients, metrics = jax.grad(loss, has_aux=True)(params, *minibatch)
+        direction, state = optimizer.update(averaged(gradients), state)
+        return (descend(params, direction, rate), state), metrics
+
+    def one_epoch(carry: tuple[Any, Any], key: Array) -> tuple[Any, Any]:
+        return lax.scan(one_minibatch, carry, deal(key))
+
+    key, k_epochs = jax.random.split(learner.key)
+    (params, state), metrics = lax.scan(
+        one_epoch, (learner.params, learner.optimizer), jax.random.split(k_epochs, epochs)
+    )
+    progress = learner.progress + learner.pace
+    learner = learner._replace(params=params, optimizer=state, progress=progress, key=key)
+    return learner, averaged(jax.tree.map(jnp.mean, metrics))
 
 
 def ppo_loss(

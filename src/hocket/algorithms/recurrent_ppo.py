@@ -15,17 +15,16 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen
-from jax import Array, lax
+from jax import Array
 
 from hocket.algorithms.heads import Head, head_for
-from hocket.algorithms.proximal import Batch, Learner, State, ppo_loss
+from hocket.algorithms.proximal import Batch, Learner, State, improve, ppo_loss
 from hocket.core.algorithm import Policy
-from hocket.core.averaged import averaged
 from hocket.core.fragment import fragment
 from hocket.envs.env import Env
 from hocket.envs.unroll import Rollout, init_actor, unroll
 from hocket.nn import GRU, MLP, Network, Recurrent, encoder
-from hocket.ops import Distribution, Moments, clipped_adam, descend, gae, shuffle_envs
+from hocket.ops import Distribution, Moments, clipped_adam, gae, shuffle_envs
 
 # Legend: T steps of a rollout, N environments, M minibatches.
 
@@ -109,33 +108,17 @@ class RecurrentPPO:
     @fragment(role="learn")
     def update(self, learner: Learner, rollout: Rollout) -> tuple[Learner, dict[str, Array]]:
         batch, returns = self._batch(learner, rollout)
-        rate = self.learning_rate * (1.0 - learner.progress * self.anneal).clip(0.0)
+        moments = learner.moments.update(rollout.obs) if self.normalize_obs else learner.moments
 
-        def one_minibatch(carry: tuple[Any, Any], minibatch: Any) -> tuple[Any, Any]:
-            params, optimizer = carry
-            gradients, metrics = jax.grad(self._loss, has_aux=True)(params, *minibatch)
-            direction, optimizer = self._optimizer.update(averaged(gradients), optimizer)
-            return (descend(params, direction, rate), optimizer), metrics
-
-        def one_epoch(carry: tuple[Any, Any], key: Array) -> tuple[Any, Any]:
+        def deal(key: Array) -> tuple[Batch, Array, Array]:
             batches, first = shuffle_envs(key, (batch, rollout.first), self.minibatches)
-            memory = shuffle_envs(key, rollout.memory, self.minibatches, axis=0)
-            return lax.scan(one_minibatch, carry, (batches, first, memory))
+            return batches, first, shuffle_envs(key, rollout.memory, self.minibatches, axis=0)
 
-        key, k_epochs = jax.random.split(learner.key)
-        (params, optimizer), metrics = lax.scan(
-            one_epoch, (learner.params, learner.optimizer), jax.random.split(k_epochs, self.epochs)
-        )
-        learner = Learner(
-            params=params,
-            optimizer=optimizer,
-            moments=learner.moments.update(rollout.obs) if self.normalize_obs else learner.moments,
-            returns=returns,
-            progress=learner.progress + learner.pace,
-            pace=learner.pace,
-            key=key,
-        )
-        return learner, averaged(jax.tree.map(jnp.mean, metrics))
+        learner, metrics = improve(
+            learner, self._loss, deal, optimizer=self._optimizer, epochs=self.epochs,
+            rate=self.learning_rate * (1.0 - learner.progress * self.anneal).clip(0.0),
+        )  # fmt: skip
+        return learner._replace(moments=moments, returns=returns), metrics
 
     def policy(self, state: State, explore: bool = False) -> Policy:
         params, moments = state.learner.params, state.learner.moments
