@@ -59,6 +59,7 @@ class SAC:
     """
 
     env: Env
+    """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
     env_steps: int = 40_000
     num_envs: int = 8
     length: int = 4

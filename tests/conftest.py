@@ -18,3 +18,16 @@ os.environ.update(
     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
     JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
 )
+
+import pytest  # noqa: E402
+
+from tests.front import Hocket  # noqa: E402
+
+
+@pytest.fixture
+def hocket(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Hocket:
+    """The command line, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return Hocket(monkeypatch, capsys)

@@ -1,102 +1,86 @@
-"""The command line: `hocket train`, `hocket plan`, `hocket graph`."""
+"""The command line: which command, and how a mistake is told. Imports nothing slow."""
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
-from dataclasses import dataclass, replace
-from typing import Annotated, Any
+import traceback
+from pathlib import Path
 
-import tyro
+from hocket.errors import Mistake, unknown
 
-from hocket import algorithms, make
-from hocket.errors import unknown
-from hocket.report.display import Display
-from hocket.run import plan, run
-
-ALGORITHMS = {
-    "ppo": algorithms.PPO,
-    "recurrent-ppo": algorithms.RecurrentPPO,
-    "dqn": algorithms.DQN,
+COMMANDS = {
+    "train": "train an agent, and keep the run in a folder",
+    "eval": "play a trained agent and say how good it is",
+    "plot": "draw the learning curves of runs",
+    "record": "film a trained agent",
+    "plan": "print who would run where and what would cross; starts nothing",
+    "graph": "print the fragments of an algorithm and what flows between them",
+    "algorithms": "list the algorithms",
+    "envs": "list the environments",
+    "strategies": "list the strategies, which say where an algorithm runs",
 }
 
+HELP = """usage: hocket COMMAND ...
 
-@dataclass(frozen=True)
-class What:
-    """What to train, and where."""
+Trains reinforcement-learning agents: an algorithm says what is computed, a strategy where.
 
-    algorithm: tyro.conf.Positional[str]
-    """ppo, recurrent-ppo or dqn."""
-    env: str = "CartPole-v1"
-    """The environment, by name."""
-    num_envs: int | None = None
-    """How many environments; by default the algorithm's choice."""
-    env_steps: int | None = None
-    """Environment steps in all; by default the algorithm's choice."""
-    distribute: str = "anakin"
-    """The strategy: where it runs."""
+{commands}
 
-    def build(self) -> Any:
-        if self.algorithm not in ALGORITHMS:
-            raise ValueError(unknown("algorithm", self.algorithm, ALGORITHMS))
-        made = ALGORITHMS[self.algorithm](env=make(self.env))
-        return made if self.env_steps is None else replace(made, env_steps=self.env_steps)
+`hocket COMMAND --help` says more; `hocket train ppo --help` lists what PPO can be told.
+With --debug, a mistake shows its traceback.
 
-
-@dataclass(frozen=True)
-class Train(What):
-    """Train an agent and say what it learned."""
-
-    seed: int = 0
-    """The same seed gives the same agent."""
-
-    def __call__(self) -> None:
-        algorithm = self.build()
-        title = f"{self.algorithm} on {self.env}"
-        with Display(title, algorithm.env_steps) as display:
-            result = run(
-                algorithm, seed=self.seed, num_envs=self.num_envs, distribute=self.distribute,
-                watch=lambda r: display.update(r.env_steps, r.return_mean, r.timings.run),
-            )  # fmt: skip
-        seconds = result.timings
-        print(
-            f"return {result.return_mean:.1f} (last 100 episodes) after {result.env_steps:,} steps:"
-            f" {seconds.run:.1f} s running, {seconds.trace + seconds.compile:.1f} s compiling"
-        )
-
-
-@dataclass(frozen=True)
-class ShowPlan(What):
-    """Print who would run where and what would cross. Starts nothing."""
-
-    def __call__(self) -> None:
-        print(plan(self.build(), num_envs=self.num_envs, distribute=self.distribute))
-
-
-@dataclass(frozen=True)
-class ShowGraph(What):
-    """Print the fragments of an algorithm's step and what flows between them."""
-
-    def __call__(self) -> None:
-        print(plan(self.build(), num_envs=self.num_envs).graph)
-
-
-Command = (
-    Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[ShowPlan, tyro.conf.subcommand("plan")]
-    | Annotated[ShowGraph, tyro.conf.subcommand("graph")]
-)
+    hocket train ppo                                 learn CartPole
+    hocket train dqn --env Catch --seeds 8           eight agents in one program
+    hocket train path/to/file.py:SAC --env Pendulum-v1
+    hocket eval runs/ppo-CartPole-v1-1
+"""
 
 
 def main() -> None:
-    """Run one command; a user's mistake is a sentence, not a traceback."""
-    command: Any = tyro.cli(
-        Command, prog="hocket", description="Train reinforcement-learning agents."
-    )
+    """Run one command; a user's mistake is a sentence and exit code 2, not a traceback."""
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
+    arguments = [a for a in arguments if a != "--debug"]
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        rows = (f"  {name:<12}{text}" for name, text in COMMANDS.items())
+        print(HELP.format(commands="\n".join(rows)))
+        return
+    if arguments[0] == "--version":
+        print(f"hocket {importlib.import_module('hocket').__version__}")
+        return
     try:
-        command()
-    except (ValueError, ImportError) as error:
-        print(f"hocket: {error}", file=sys.stderr)
+        _run(*arguments)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # whoever read the output has stopped: `hocket envs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception as error:
+        if debug or not _is_mistake(error):
+            raise
+        print(f"hocket: {_sentence(error)}", file=sys.stderr)
         sys.exit(2)
+
+
+def _run(name: str, *arguments: str) -> None:
+    if name not in COMMANDS:
+        raise ValueError(unknown("command", name, COMMANDS))
+    importlib.import_module("hocket.commands").RUN[name](list(arguments))
+
+
+def _is_mistake(error: Exception) -> bool:
+    """Whether the user can do something about it: then a sentence is enough."""
+    from hocket.runtime.checkpoint import CheckpointError
+
+    return isinstance(error, (Mistake, ValueError, ImportError, OSError, CheckpointError))
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = Path(__file__).parent in Path(frames[-1].filename).parents
+    return text if ours else f"{text}\n(from {frames[-1].name}; --debug shows where)"
 
 
 if __name__ == "__main__":

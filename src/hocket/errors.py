@@ -14,6 +14,10 @@ class ContractError(ValueError):
     """An algorithm or an environment that does not keep its contract."""
 
 
+class Mistake(Exception):
+    """A user's mistake, in a sentence that no parser of flags on the way may reword."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> str:
     """The message for a name nobody knows: the nearest known one, then all of them."""
     names = sorted(known)

@@ -50,6 +50,7 @@ class DQN:
     """Deep Q-learning: `hocket.run(DQN(env=make("CartPole-v1")))`."""
 
     env: Env
+    """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
     env_steps: int = 500_000
     """Environment steps in all; exploration falls over the first of them."""
     num_envs: int = 16

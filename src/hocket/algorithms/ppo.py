@@ -39,6 +39,7 @@ class PPO:
     """
 
     env: Env
+    """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
     env_steps: int = 500_000
     """Environment steps in all; the learning rate falls to zero over them."""
     num_envs: int = 64

@@ -37,6 +37,7 @@ class RecurrentPPO:
     """
 
     env: Env
+    """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
     env_steps: int = 1_000_000
     """Environment steps in all; the learning rate falls to zero over them."""
     num_envs: int = 64

@@ -1,5 +1,5 @@
 """What hardware there is."""
 
-from hocket.cluster.devices import Cluster, Device, local_cluster
+from hocket.cluster.devices import Cluster, Device, hardware, local_cluster, share_cores
 
-__all__ = ["Cluster", "Device", "local_cluster"]
+__all__ = ["Cluster", "Device", "hardware", "local_cluster", "share_cores"]

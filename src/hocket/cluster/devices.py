@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import os
+import platform
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -37,6 +42,28 @@ def local_cluster() -> Cluster:
     return Cluster(tuple(Device(_name(d), d.device_kind) for d in jax.local_devices()))
 
 
+def hardware() -> dict[str, Any]:
+    """What this process computes on, for a record of a run."""
+    devices = [f"{device.name} ({device.kind})" for device in local_cluster().devices]
+    return {"devices": devices, "cores": usable_cores(), "processor": _processor()}
+
+
+def usable_cores() -> int:
+    """The cores that this process may use, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def share_cores(parts: int) -> None:
+    """Let as many CPU devices as there are cores share `parts` equal parts of the work.
+
+    Before JAX starts, and not where somebody has chosen the devices already. One device runs one
+    small program at a time and leaves most of a second core idle.
+    """
+    chosen = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not chosen and jax.config.values["jax_num_cpu_devices"] < 1:
+        jax.config.update("jax_num_cpu_devices", math.gcd(parts, usable_cores()))
+
+
 def find_devices(names: Iterable[str]) -> list[Any]:
     """The JAX devices of these names; this process's first where none is named."""
     known = {_name(d): d for d in jax.local_devices()}
@@ -49,3 +76,12 @@ def find_devices(names: Iterable[str]) -> list[Any]:
 
 def _name(device: Any) -> str:
     return f"{device.platform}:{device.id}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

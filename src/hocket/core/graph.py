@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend import source_info_util
 from jax.extend.core import (
     ClosedJaxpr,
@@ -177,8 +178,15 @@ def init_state(algorithm: Algorithm, key: jax.Array, num_envs: int) -> Any:
 
 
 def first_state(graph: Graph, key: jax.Array) -> Any:
-    """The first state of a run, made in one compiled program under every plan."""
-    return jax.jit(lambda key: init_state(graph.algorithm, key, graph.num_envs))(key)
+    """The first state of a run, made in one compiled program under every plan.
+
+    Of keys `[seeds]`, the states of so many runs, each as it would be alone.
+    """
+
+    def init(key: jax.Array) -> Any:
+        return init_state(graph.algorithm, key, graph.num_envs)
+
+    return jax.jit(functools.partial(lax.map, init) if key.ndim else init)(key)
 
 
 def bytes_text(n: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import hocket.distribute
 from hocket.cluster import Cluster
+from hocket.core.describe import find, read_words
 from hocket.core.graph import Graph
 from hocket.core.plan import Plan
 from hocket.errors import unknown
@@ -35,9 +36,7 @@ def strategy(fn: Callable[..., Plan]) -> Callable[..., Strategy]:
     hocket.run(algorithm, distribute=wide(actors=8))
     hocket.run(algorithm, distribute="wide")
     """
-    options = [
-        p.name for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY
-    ]
+    options = {p.name: p for p in _options(fn)}
 
     @functools.wraps(fn)
     def configure(**chosen: Any) -> Strategy:
@@ -60,10 +59,23 @@ def strategies() -> dict[str, Callable[..., Strategy]]:
 
 
 def resolve(distribute: str | Strategy) -> Strategy:
-    """A strategy, given itself or its name."""
+    """A strategy, given itself or in words: `anakin`, `anakin:devices=2`, `file.py:mine:x=1`."""
     if not isinstance(distribute, str):
         return distribute
+    name, options = read_words(distribute)
     known = strategies()
-    if distribute not in known:
-        raise ValueError(unknown("strategy", distribute, known))
-    return known[distribute]()
+    if ":" not in name and name not in known:
+        raise ValueError(unknown("strategy", name, known))
+    configure = known[name] if name in known else find(name)
+    if configure not in _REGISTRY.values():
+        raise ValueError(f"`{name}` is no strategy: decorate it with `@hocket.strategy`.")
+    return configure(**options)
+
+
+def options_text(configure: Callable[..., Strategy]) -> str:
+    """The options of a strategy with their defaults: `devices=None`."""
+    return ", ".join(f"{p.name}={p.default}" for p in _options(inspect.unwrap(configure)))
+
+
+def _options(fn: Callable[..., Plan]) -> list[inspect.Parameter]:
+    return [p for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY]

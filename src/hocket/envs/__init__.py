@@ -4,12 +4,15 @@ from hocket.envs.acrobot import Acrobot
 from hocket.envs.cartpole import CartPole
 from hocket.envs.catch import Catch
 from hocket.envs.check import check_env
+from hocket.envs.drawing import Cells, Circle, Drawable, Line, Picture, Polygon, depict, paint
 from hocket.envs.env import Env, Step, TimeLimit, auto_reset
 from hocket.envs.episode import EpisodeStats
+from hocket.envs.evaluate import Evaluation, evaluate
 from hocket.envs.masked import Masked
 from hocket.envs.mountain_car import MountainCar
 from hocket.envs.pendulum import Pendulum
-from hocket.envs.registry import make, names
+from hocket.envs.recording import Recording, record
+from hocket.envs.registry import make, name_of, names
 from hocket.envs.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space
 from hocket.envs.unroll import Actor, Rollout, init_actor, unroll
 
@@ -19,22 +22,35 @@ __all__ = [
     "Box",
     "CartPole",
     "Catch",
+    "Cells",
+    "Circle",
     "DictSpace",
     "Discrete",
+    "Drawable",
     "Env",
     "EpisodeStats",
+    "Evaluation",
+    "Line",
     "Masked",
     "MountainCar",
     "MultiDiscrete",
     "Pendulum",
+    "Picture",
+    "Polygon",
+    "Recording",
     "Rollout",
     "Space",
     "Step",
     "TimeLimit",
     "auto_reset",
     "check_env",
+    "depict",
+    "evaluate",
     "init_actor",
     "make",
+    "name_of",
     "names",
+    "paint",
+    "record",
     "unroll",
 ]

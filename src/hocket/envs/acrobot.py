@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from hocket.envs.drawing import BLUE, GREEN, GREY, INK, Circle, Line, Picture, posed
 from hocket.envs.env import Step
 from hocket.envs.spaces import Box, Discrete
 
@@ -65,6 +66,21 @@ class Acrobot:
         terminated = -jnp.cos(state.theta_1) - jnp.cos(state.theta_1 + state.theta_2) > 1.0
         reward = jnp.where(terminated, jnp.float32(0.0), jnp.float32(-1.0))
         return state, Step(_observe(state), reward, terminated, jnp.bool_(False))
+
+    def draw(self, state: AcrobotState) -> Picture:
+        theta_1, theta_2 = float(state.theta_1), float(state.theta_2)
+        # Links of length one, whatever the parameters: the line is reached as if they were.
+        (elbow,) = posed([(0, -1)], (0, 0), theta_1)
+        (tip,) = posed([(0, -1)], elbow, theta_1 + theta_2)
+        return Picture(
+            view=(-2.2, -2.2, 2.2, 2.2),
+            shapes=[
+                Line([(-99, 1), (99, 1)], GREEN if tip[1] > 1 else GREY, 0.02),
+                Line([(0, 0), elbow], BLUE, 0.2),
+                Line([elbow, tip], "#7fa8d9", 0.16),
+                *(Circle(joint, 0.05, INK) for joint in [(0, 0), elbow]),
+            ],
+        )
 
     def _integrate(self, state: AcrobotState, torque: Array) -> AcrobotState:
         """One step of the classic Runge-Kutta method."""

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from hocket.envs.drawing import BLUE, GREY, INK, ORANGE, Circle, Line, Picture, Polygon, box, posed
 from hocket.envs.env import Step
 from hocket.envs.spaces import Box, Discrete
 
@@ -63,6 +64,21 @@ class CartPole:
         )
         terminated = (abs(state.x) > self.max_x) | (abs(state.theta) > self.max_theta)
         return state, Step(jnp.stack(state), jnp.float32(1.0), terminated, jnp.bool_(False))
+
+    def draw(self, state: CartPoleState) -> Picture:
+        x, theta, end = float(state.x), float(state.theta), self.max_x
+        length = 2 * self.half_length
+        return Picture(
+            view=(-1.2 * end, -0.9, 1.2 * end, length + 0.6),
+            shapes=[
+                Line([(-99, -0.3), (99, -0.3)], GREY, 0.015),
+                *(Line([(s * end, -0.3), (s * end, -0.18)], GREY, 0.03) for s in (-1, 1)),
+                Polygon(posed(box(-0.26, -0.12, 0.26, 0.08), (x, 0)), BLUE, rounding=0.07),
+                *(Circle((x + wheel, -0.2), 0.1, INK) for wheel in (-0.18, 0.18)),
+                Line(posed([(0, 0), (0, length)], (x, 0.02), -theta), ORANGE, 0.09),
+                Circle((x, 0.02), 0.03, INK),
+            ],
+        )
 
     def _accelerations(self, state: CartPoleState, action: Array) -> tuple[Array, Array]:
         # R. V. Florian, "Correct equations for the dynamics of the cart-pole system", 2007.

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from hocket.envs.drawing import BLUE, ORANGE, Cells, Circle, Line, Picture
 from hocket.envs.env import Step
 from hocket.envs.spaces import Box, Discrete
 
@@ -51,6 +53,18 @@ class Catch:
         caught = jnp.where(paddle == state.ball_column, 1.0, -1.0)
         reward = jnp.where(terminated, caught, 0.0).astype(jnp.float32)
         return state, Step(self._observe(state), reward, terminated, jnp.bool_(False))
+
+    def draw(self, state: CatchState) -> Picture:
+        ball = (float(state.ball_column) + 0.5, self.rows - float(state.ball_row) - 0.5)
+        left = float(state.paddle) + 0.15
+        return Picture(
+            view=(-0.5, -0.5, self.columns + 0.5, self.rows + 0.5),
+            shapes=[
+                Cells(np.full((self.rows, self.columns, 3), (228, 232, 238), np.uint8)),
+                Line([(left, 0.15), (left + 0.7, 0.15)], BLUE, 0.16),
+                Circle(ball, 0.27, ORANGE),
+            ],
+        )
 
     def _observe(self, state: CatchState) -> Array:
         # Comparisons, not a scatter: they fuse, and under `vmap` nothing is indexed.

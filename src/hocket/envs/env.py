@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from hocket.envs.drawing import Picture, drawn
 from hocket.envs.spaces import Space
 
 State: TypeAlias = Any
@@ -110,3 +111,6 @@ class TimeLimit:
         steps = state.steps + 1
         truncated = step.truncated | ((steps >= self.max_steps) & ~step.terminated)
         return TimeLimitState(inner, steps), step._replace(truncated=truncated)
+
+    def draw(self, state: TimeLimitState) -> Picture:
+        return drawn(self.env, state.env)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -26,15 +28,14 @@ except ImportError as error:
 def make(name: str, **params: Any) -> GymnaxEnv:
     """The gymnax environment called `name`, with its parameters, such as `max_steps_in_episode`.
 
-    For arguments of its constructor: `GymnaxEnv(*gymnax.make(name, **arguments))`.
+    For arguments of its constructor: `GymnaxEnv(name, arguments={...})`.
     """
     if name not in gymnax.registered_envs:
         raise ValueError(unknown("gymnax environment", name, gymnax.registered_envs))
-    env, defaults = gymnax.make(name)
-    known = [field.name for field in fields(defaults)]
+    known = [field.name for field in fields(gymnax.make(name)[1])]
     for option in params.keys() - known:
         raise ValueError(unknown("option", option, known, where=f"of `gymnax:{name}`"))
-    return GymnaxEnv(env, defaults.replace(**params))
+    return GymnaxEnv(name, params)
 
 
 def names() -> list[str]:
@@ -42,16 +43,33 @@ def names() -> list[str]:
     return sorted(gymnax.registered_envs)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class GymnaxEnv:
-    """A gymnax environment (1.0 or later) with its parameters, under hocket's contract.
+    """A gymnax environment (1.0 or later) by its name, under hocket's contract.
 
     It steps with `step_env`, which does not reset, so that the final observation of an episode is
     kept; gymnax's own time limit becomes `truncated`. Observations take the dtype of their space.
     """
 
-    env: Any
-    params: Any
+    name: str
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    """Its parameters that are not gymnax's defaults."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of its constructor."""
+
+    @cached_property
+    def env(self) -> Any:
+        return gymnax.make(self.name, **self.arguments)[0]
+
+    @cached_property
+    def params(self) -> Any:
+        return gymnax.make(self.name, **self.arguments)[1].replace(**self.changed)
+
+    def __post_init__(self) -> None:
+        _ = self.env, self.params  # made now: inside a trace they would be the trace's
+
+    def __hash__(self) -> int:
+        return hash((self.name, *self.changed, *self.arguments))
 
     @property
     def observation_space(self) -> Space:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from hocket.envs.drawing import Picture, drawn
 from hocket.envs.env import Action, Env, State, Step
 from hocket.envs.spaces import Box, Space
 
@@ -59,6 +60,9 @@ class Masked:
     def step(self, state: State, action: Action, key: Array) -> tuple[State, Step]:
         state, step = self.env.step(state, action, key)
         return state, step._replace(obs=self._seen(step.obs))
+
+    def draw(self, state: State) -> Picture:
+        return drawn(self.env, state)
 
     def _seen(self, obs: Array) -> Array:
         # Picked one by one: static slices fuse, a gather by an index array does not.

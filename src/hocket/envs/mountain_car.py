@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,6 +10,19 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from hocket.envs.drawing import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    PALE,
+    Circle,
+    Line,
+    Picture,
+    Polygon,
+    box,
+    posed,
+)
 from hocket.envs.env import Step
 from hocket.envs.spaces import Box, Discrete
 
@@ -59,3 +73,29 @@ class MountainCar:
         state = MountainCarState(position, jnp.where(at_wall, 0.0, velocity))
         terminated = (position >= self.goal_position) & (state.velocity >= self.goal_velocity)
         return state, Step(jnp.stack(state), jnp.float32(-1.0), terminated, jnp.bool_(False))
+
+    def draw(self, state: MountainCarState) -> Picture:
+        x, wall, end = float(state.position), self.min_position, self.max_position
+        slope = math.atan(1.35 * math.cos(3 * x))
+        at, goal, post = (_on_hill(x) for x in (x, self.goal_position, wall - 0.07))
+        wheels = posed([(-0.04, 0.025), (0.04, 0.025)], at, slope)
+        return Picture(
+            view=(wall - 0.15, 0.0, end + 0.15, 1.3),
+            shapes=[
+                Polygon([*_HILLS, (9, -9), (-9, -9)], PALE),
+                Line(_HILLS, GREY, 0.008),
+                Line(posed([(0, 0), (0, 0.12)], post), GREY, 0.02),
+                Line(posed([(0, 0), (0, 0.2)], goal), INK, 0.01),
+                Polygon(posed([(0, 0.2), (0, 0.12), (0.1, 0.16)], goal), ORANGE),
+                Polygon(posed(box(-0.05, 0.04, 0.05, 0.075), at, slope), BLUE, rounding=0.015),
+                *(Circle(wheel, 0.025, INK) for wheel in wheels),
+            ],
+        )
+
+
+def _on_hill(position: float) -> tuple[float, float]:
+    """The point of the hill there; gravity pulls along its slope, `cos(3 * position)`."""
+    return position, 0.45 * math.sin(3 * position) + 0.55
+
+
+_HILLS = [_on_hill(i / 40) for i in range(-160, 161)]

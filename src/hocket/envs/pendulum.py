@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from hocket.envs.drawing import GREY, INK, PALE, RED, Circle, Line, Picture
 from hocket.envs.env import Step
 from hocket.envs.spaces import Box
 
@@ -60,6 +61,27 @@ class Pendulum:
         theta_dot = jnp.clip(theta_dot + theta_acc * self.dt, -self.max_speed, self.max_speed)
         state = PendulumState(theta + theta_dot * self.dt, theta_dot)
         return state, Step(_observe(state), -cost, jnp.bool_(False), jnp.bool_(False))
+
+    def draw(self, state: PendulumState) -> Picture:
+        theta, theta_dot, length = float(state.theta), float(state.theta_dot), self.length
+        # The way it came: an arc as long as it is fast.
+        swept = [_at(theta - 0.1 * theta_dot * i / 20, length) for i in range(21)]
+        edge = 1.35 * length
+        return Picture(
+            view=(-edge, -edge, edge, edge),
+            shapes=[
+                Line([_at(2 * math.pi * i / 90, length) for i in range(91)], PALE, 0.012),
+                Line([(0, 1.1 * length), (0, 1.2 * length)], GREY, 0.02),
+                Line(swept, "#f0c3c9", 0.08),
+                Line([(0, 0), _at(theta, length)], RED, 0.14),
+                Circle((0, 0), 0.04, INK),
+            ],
+        )
+
+
+def _at(theta: float, length: float) -> tuple[float, float]:
+    """The end of a rod that turns around the origin."""
+    return -length * math.sin(theta), length * math.cos(theta)
 
 
 def _observe(state: PendulumState) -> Array:

@@ -48,6 +48,18 @@ def make(name: str, **options: Any) -> Env:
     return env if max_steps is None else TimeLimit(env, max_steps)
 
 
+def name_of(env: Any) -> str:
+    """The name that `make` knows this environment by; of a wrapper or a stranger, its class."""
+    for name in _ENVS:
+        if make(name) == env:
+            return name
+    if type(env).__name__ == "GymnaxEnv":
+        return f"gymnax:{env.name}"
+    if isinstance(env, TimeLimit):
+        return name_of(env.env)
+    return type(env).__name__
+
+
 def names() -> list[str]:
     """Every name that `make` knows here, gymnax's too where it is installed."""
     if find_spec("gymnax") is None:

@@ -1,38 +1,83 @@
-"""The live display of a run: one line that grows, or plain lines where there is no terminal."""
+"""The live display of a run: how well, how fast, how far, and where the time goes.
+
+    ╭─ ppo on CartPole-v1 ─────────────────────────────────────────────────────────╮
+    │ steps   ━━━━━━━━━━━━━━━━━━━━━━╺━━━━━━━━━━━━  352,256 of 507,904, 0:01 left │
+    │ return  478.2  ▁▁▂▃▅▆▇▇██                                  284,112 steps/s │
+    │ time    ■ compiling 2.1 s ■ environment 12% ■ acting 9% …            3.4 s │
+    ╰──────────────────────────────────────────────────── runs/ppo-CartPole-v1-1 ─╯
+
+Where there is no terminal, plain lines.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
+from typing import Any, Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 LINE_SECONDS = 2.0
 """How often a plain line is printed."""
+ROLES = {
+    "env": "environment",
+    "act": "acting",
+    "learn": "learning",
+    "gradient": "learning",
+    "replay": "replay",
+    "wait": "waiting",
+}
+COLORS = {
+    "compiling": "magenta",
+    "environment": "green",
+    "acting": "cyan",
+    "learning": "blue",
+    "replay": "yellow",
+    "profiling": "bright_black",
+    "evaluating": "bright_green",
+    "saving": "bright_black",
+    "waiting": "red",
+    "running": "blue",
+}
+
+
+class Progress(Protocol):
+    """What the display reads."""
+
+    folder: Path
+    title: str
+    seeds: int
+    total_steps: int
+    env_steps: int
+    return_means: list[float]
+    eval_means: list[float]
+    seconds: dict[str, float]
+    shares: dict[str, float]
+    notes: list[str]
+
+    @property
+    def env_steps_per_second(self) -> float: ...
 
 
 class Display:
-    """Shows how far a run is, how fast, and how well; use it as a context."""
+    """Shows a run while it goes on; use it as a context."""
 
-    def __init__(self, title: str, total: int, console: Console | None = None) -> None:
-        self._console = console or Console()
-        self._live = self._console.is_terminal
-        self._total, self._title = total, title
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self._live: Live | None = None
         self._printed = -math.inf
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[text]}"),
-            TimeRemainingColumn(compact=True),
-            console=self._console,
-            disable=not self._live,
-        )
-        self._task = self._progress.add_task(title, total=total, text="compiling")
+        self._told = 0
+        self._returns: list[float] = []
 
     def __enter__(self) -> Display:
-        self._progress.start()
         return self
 
     def __exit__(
@@ -41,16 +86,128 @@ class Display:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._progress.stop()
+        if self._live:
+            self._live.stop()
 
-    def update(self, env_steps: int, return_mean: float, seconds: float) -> None:
-        """Show the run after `env_steps` environment steps in `seconds` of running."""
-        rate = env_steps / seconds if seconds else 0.0
-        found = "no episode ended yet" if math.isnan(return_mean) else f"return {return_mean:8.1f}"
-        text = f"{found}   {rate:>9,.0f} steps/s"
-        done = min(env_steps, self._total)
-        self._progress.update(self._task, completed=done, text=text)
-        now = time.monotonic()
-        if not self._live and (now - self._printed > LINE_SECONDS or env_steps >= self._total):
-            self._printed = now
-            self._console.print(f"{self._title}  {env_steps:>11,} steps   {text}", highlight=False)
+    def begin(self, run: Progress, plan: Any) -> None:
+        """Show a run that is about to compile."""
+        if self.console.is_terminal:
+            self._live = Live(picture(run, []), console=self.console, refresh_per_second=8)
+            self._live.start()
+        else:
+            self._print(f"{run.title}: compiling; records in {run.folder}")
+
+    def update(self, run: Progress) -> None:
+        """Show a run as it stands."""
+        self._returns.append(mean(run.return_means))
+        for note in run.notes[self._told :]:
+            self._print(f"note: {note}")
+        self._told = len(run.notes)
+        if self._live:
+            self._live.update(picture(run, self._returns))
+        elif time.monotonic() - self._printed > LINE_SECONDS or run.env_steps >= run.total_steps:
+            self._printed = time.monotonic()
+            self._print(plain_line(run))
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True)
+
+
+def picture(run: Progress, returns: Sequence[float]) -> RenderableType:
+    """The whole display of a terminal."""
+    rows = Table.grid(padding=(0, 2), expand=True)
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(ratio=1, no_wrap=True)
+    rows.add_column(justify="right", no_wrap=True)
+    progress = ProgressBar(run.total_steps, min(run.env_steps, run.total_steps))
+    rows.add_row("steps", progress, f"{run.env_steps:,} of {run.total_steps:,}{time_left(run)}")
+    rows.add_row("return", Text(f"{returns_text(run)}  {sparkline(returns)}"), rate_text(run))
+    rows.add_row("time", _time_line(run), f"{sum(run.seconds.values()):.1f} s")
+    return Panel(
+        Group(rows), title=f"[bold]{run.title}[/]", title_align="left",
+        subtitle=str(run.folder), subtitle_align="right", border_style="bright_black",
+    )  # fmt: skip
+
+
+def plain_line(run: Progress) -> str:
+    """The same, on one line."""
+    parts = ", ".join(f"{name} {value}" for name, value in time_parts(run).items())
+    returns = returns_text(run)
+    found = returns if returns.startswith("no") else f"return {returns}"
+    return f"{run.env_steps:>11,} steps   {found}   {rate_text(run)}   ({parts})"
+
+
+def time_parts(run: Progress) -> dict[str, str]:
+    """What the time went to, for people: compiling in seconds, the rest as parts of the rest."""
+    seconds = run.seconds
+    compiling = seconds.get("trace", 0.0) + seconds.get("compile", 0.0)
+    rest = max(sum(seconds.values()) - compiling, 1e-9)
+    running = seconds.get("run", 0.0)
+    parts: dict[str, float] = {}
+    for role, share in run.shares.items():
+        name = ROLES.get(role, role)
+        parts[name] = parts.get(name, 0.0) + share * running
+    if running and (unknown := running - sum(parts.values())) > 0.005 * rest:
+        parts["running"] = unknown
+    parts["profiling"] = seconds.get("profile", 0.0)
+    parts["evaluating"] = seconds.get("evaluate", 0.0)
+    parts["saving"] = seconds.get("save", 0.0)
+    parts["waiting"] = parts.get("waiting", 0.0) + seconds.get("other", 0.0)
+    order = [*COLORS, *parts]
+    shown = sorted(parts.items(), key=lambda part: order.index(part[0]))
+    texts = {name: f"{x / rest:.0%}" for name, x in shown if x / rest >= 0.005}
+    return {"compiling": f"{compiling:.1f} s", **(texts if running else {})}
+
+
+def returns_text(run: Progress) -> str:
+    """The mean return, over seeds where there are several, and that of the last evaluation."""
+    found = [x for x in run.return_means if not math.isnan(x)]
+    if not found:
+        return "no episode has ended yet"
+    text = f"{mean(found):.1f}"
+    if run.seeds > 1:
+        text += f" ({min(found):.1f} to {max(found):.1f}, {run.seeds} seeds)"
+    return text + (f", evaluated {mean(run.eval_means):.1f}" if run.eval_means else "")
+
+
+def rate_text(run: Progress) -> str:
+    """Environment steps a second, or what is happening instead."""
+    rate = run.env_steps_per_second
+    return f"{rate:,.0f} steps/s" if rate else "compiling"
+
+
+def time_left(run: Progress) -> str:
+    """How long the rest will take, if it goes on like this."""
+    rate = run.env_steps_per_second / run.seeds
+    left = run.total_steps - run.env_steps
+    if not rate or left <= 0:
+        return ""
+    minutes, seconds = divmod(math.ceil(left / rate), 60)
+    hours, minutes = divmod(minutes, 60)
+    return (
+        f", {hours}:{minutes:02}:{seconds:02} left" if hours else f", {minutes}:{seconds:02} left"
+    )
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """How values went, in one line of blocks."""
+    known = [x for x in values if not math.isnan(x)]
+    if len(known) < 2 or max(known) == min(known):
+        return ""
+    step = max(1, math.ceil(len(known) / width))
+    chosen = known[::-1][::step][::-1]  # the last one is always there
+    low, high = min(chosen), max(chosen)
+    blocks = "▁▂▃▄▅▆▇█"
+    return "".join(blocks[int((x - low) / ((high - low) or 1.0) * 7)] for x in chosen)
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean; nan of nothing."""
+    return sum(values) / len(values) if values else math.nan
+
+
+def _time_line(run: Progress) -> Text:
+    text = Text(overflow="ellipsis")
+    for name, value in time_parts(run).items():
+        text.append("■ ", style=COLORS.get(name, "white")).append(f"{name} {value}   ")
+    return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from typing import Any
 
@@ -21,6 +22,8 @@ class Pipe:
         self._closed = False
         self.nbytes = 0
         self.messages = 0
+        self.waited = 0.0
+        """Seconds for which either side waited for the other."""
 
     def send(self, message: list[Any]) -> None:
         """Hand over a message, waiting while the channel is full."""
@@ -46,6 +49,8 @@ class Pipe:
             self._changed.notify_all()
 
     def _wait(self, ready: Any) -> None:
+        start = time.perf_counter()
         self._changed.wait_for(lambda: self._closed or ready())
+        self.waited += time.perf_counter() - start
         if self._closed:
             raise Closed

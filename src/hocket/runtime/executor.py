@@ -19,6 +19,8 @@ class Timings:
     compile: float = 0.0
     """With several places, the first iteration of each, in which they compile."""
     run: float = 0.0
+    profile: float = 0.0
+    """Looking into where the time goes."""
 
     def __str__(self) -> str:
         return (
@@ -33,7 +35,7 @@ class Executor(Protocol):
     timings: Timings
 
     def start(self, key: jax.Array) -> None:
-        """Make the first state, in one compiled program under every plan."""
+        """Make the first state, in one compiled program under every plan; of keys, several."""
         ...
 
     def load(self, state: Any) -> None:
@@ -47,6 +49,16 @@ class Executor(Protocol):
     def run(self, iterations: int) -> tuple[int, dict[str, Any]]:
         """Advance by at most so many iterations: how many it was, and their metrics, stacked."""
         ...
+
+    def profile(self, limit: int) -> tuple[int, dict[str, Any], dict[str, float]]:
+        """Advance by at most `limit` iterations, and say which part of the time each role took."""
+        ...
+
+
+def by_seed(specs: Any, seeds: int | None) -> Any:
+    """The shapes of one run's arrays, or with the axis of seeds that those of several have."""
+    axis = () if seeds is None else (seeds,)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*axis, *x.shape), x.dtype), specs)
 
 
 def advance(executor: Executor, iterations: int) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from hocket.core.fragment import exact_fragments
 from hocket.core.graph import first_state
 from hocket.core.plan import Plan
 from hocket.errors import PlanError
-from hocket.runtime.executor import Timings
+from hocket.runtime.executor import Timings, by_seed
+from hocket.runtime.profile import profiled
 from hocket.runtime.replicas import map_replicas, stack, unstack
 
 METRIC_BYTES = 64 * 2**20
@@ -47,25 +48,39 @@ def block_program(
 
 
 class Fused:
-    """Runs a plan of one place. Several devices share the environments; nothing else changes."""
+    """Runs a plan of one place. Several devices share the environments; nothing else changes.
 
-    def __init__(self, plan: Plan, max_block: int = 1024) -> None:
+    With `seeds`, so many agents at once: state and metrics have a leading axis of seeds, and it is
+    the seeds that the devices share, so that nothing crosses between them.
+    """
+
+    def __init__(self, plan: Plan, max_block: int = 1024, seeds: int | None = None) -> None:
         (place,) = plan.places
-        self.plan, self.graph = plan, plan.graph
+        self.plan, self.graph, self.seeds = plan, plan.graph, seeds
         self.timings = Timings()
         self._replicas = place.replicas
         self._devices = find_devices(place.on)
+        if seeds is not None:
+            self._devices = self._devices[: math.gcd(seeds, len(self._devices))]
         self._check_devices()
         self._mesh = Mesh(np.array(self._devices), ("devices",), axis_types=(AxisType.Auto,))
-        row = sum(
-            math.prod(m.shape) * m.dtype.itemsize for m in jax.tree.leaves(self.graph.metrics)
-        )
+        self._metrics = by_seed(self.graph.metrics, seeds)
+        row = sum(math.prod(m.shape) * m.dtype.itemsize for m in jax.tree.leaves(self._metrics))
         self.max_block = max(1, min(max_block, METRIC_BYTES // max(row, 1)))
         self._state: Any = None
         self._compiled: Any = None
 
     def start(self, key: jax.Array) -> None:
+        start = time.perf_counter()
         self.load(first_state(self.graph, key))
+        self.timings.compile += time.perf_counter() - start
+
+    def profile(self, limit: int) -> tuple[int, dict[str, Any], dict[str, float]]:
+        self.compile()
+        start, ran = time.perf_counter(), self.timings.run
+        (count, metrics), shares = profiled(lambda: self.run(1), self._compiled.as_text())
+        self.timings.profile += time.perf_counter() - start - (self.timings.run - ran)
+        return count, metrics, shares
 
     def load(self, state: Any) -> None:
         if self._replicas > 1:
@@ -90,7 +105,7 @@ class Fused:
 
     def lower(self) -> Any:
         """The block, traced for its devices and not compiled."""
-        block = block_program(self._step(), self.graph.metrics, self.max_block)
+        block = block_program(self._step(), self._metrics, self.max_block)
         shardings = self._shardings()
         with exact_fragments(self.graph.exact):
             return jax.jit(
@@ -111,12 +126,20 @@ class Fused:
 
     def _step(self) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
         algorithm = self.graph.algorithm
-        if self._replicas == 1:
+        if self._replicas > 1:
+            return map_replicas(self.plan, self._mesh)
+        if self.seeds is None:
             return lambda state: algorithm.step(state)
-        return map_replicas(self.plan, self._mesh)
+        agents = jax.vmap(lambda state: algorithm.step(state))
+        if len(self._devices) == 1:
+            return agents
+        spread = PartitionSpec("devices")
+        return jax.shard_map(
+            agents, mesh=self._mesh, in_specs=spread, out_specs=spread, check_vma=False
+        )
 
     def _specs(self) -> Any:
-        state = self.graph.state
+        state = by_seed(self.graph.state, self.seeds)
         if self._replicas > 1:
             name = self.plan.places[0].name
             return jax.eval_shape(lambda s: stack(self.plan, name, s), state)
@@ -125,6 +148,9 @@ class Fused:
     def _shardings(self) -> Any:
         """The environment axis of each leaf split over the devices, the rest on all of them."""
         spread = len(self._devices) > 1
+        if self.seeds is not None:
+            spec = PartitionSpec("devices") if spread else PartitionSpec()
+            return jax.tree.map(lambda _: NamedSharding(self._mesh, spec), self.graph.state)
         leaves = []
         for value in self.graph.block.inputs:
             axis = self.plan.axes.axis(value) if spread else None
@@ -136,6 +162,13 @@ class Fused:
 
     def _check_devices(self) -> None:
         num_envs, devices = self.graph.num_envs, len(self._devices)
+        if self.seeds is not None:
+            if self._replicas > 1:
+                raise PlanError(
+                    f"{self.seeds} seeds at once need a plan without replicas, such as `anakin`; "
+                    f"`{self.plan.places[0].name}` has {self._replicas}."
+                )
+            return
         if self._replicas == 1 and num_envs % devices:
             raise PlanError(
                 f"{num_envs} environments cannot be shared equally by {devices} devices: choose a "

@@ -76,6 +76,16 @@ class Split:
         self.timings.run += time.perf_counter() - start
         return count, jax.tree.unflatten(jax.tree.structure(self.plan.graph.metrics), metrics)
 
+    def profile(self, limit: int) -> tuple[int, dict[str, Any], dict[str, float]]:
+        """Only how long the instances wait for each other: each place may run several roles."""
+        waited, start = self._waited(), time.perf_counter()
+        count, metrics = self.run(limit)
+        seconds = (time.perf_counter() - start) * len(self.instances)
+        return count, metrics, {"wait": min(1.0, (self._waited() - waited) / seconds)}
+
+    def _waited(self) -> float:
+        return sum(pipe.waited for pipe in self.pipes.values())
+
     def nbytes(self) -> dict[tuple[str, str], int]:
         """The bytes that crossed so far, from place to place."""
         counted: dict[tuple[str, str], int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,14 +17,17 @@ from hocket.core.fragment import exact_fragments
 from hocket.core.graph import Graph, init_state, trace
 from hocket.core.plan import Plan
 from hocket.distribute import Strategy, resolve
+from hocket.errors import PlanError
 from hocket.runtime.cache import enable_cache
-from hocket.runtime.executor import Executor, Timings
+from hocket.runtime.executor import Executor, Timings, by_seed
 from hocket.runtime.fused import Fused
 from hocket.runtime.interrupt import Deferred
 from hocket.runtime.split import Split
 
 BLOCK_SECONDS = 0.25
 """How often a run comes back to report."""
+PROFILE_AFTER = 0.5
+"""Seconds of running before the time is looked into: by then nothing is special any more."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Report:
     metrics: dict[str, np.ndarray]
     timings: Timings
     """Seconds so far."""
+    shares: dict[str, float]
+    """The part of the running time that each role took; empty until it was measured."""
     executor: Executor = field(repr=False)
 
     @property
@@ -63,10 +68,22 @@ class Result:
     """Every metric over all iterations, `[iterations, ...]`."""
     env_steps: int
     timings: Timings
+    seeds: int | None = None
+    """How many agents were trained at once; state and metrics then have an axis of seeds."""
+
+    def agent(self, index: int) -> Result:
+        """The run of one of several seeds."""
+        if self.seeds is None or not 0 <= index < self.seeds:
+            raise ValueError(f"there is no agent {index} among {self.seeds or 'a run of one'}.")
+        state = jax.tree.map(lambda x: x[index], self.state)
+        metrics = {name: rows[:, index] for name, rows in self.metrics.items()}
+        return replace(self, state=state, metrics=metrics, seeds=None)
 
     @property
     def policy(self) -> Policy:
         """What was learned."""
+        if self.seeds is not None:
+            raise ValueError(f"{self.seeds} agents were trained: use `result.agent(0).policy`.")
         return self.algorithm.policy(self.state)
 
     @property
@@ -107,6 +124,7 @@ def iterate(
     algorithm: Algorithm,
     *,
     seed: int = 0,
+    seeds: int | None = None,
     num_envs: int | None = None,
     iterations: int | None = None,
     distribute: str | Strategy = "anakin",
@@ -120,23 +138,50 @@ def iterate(
 
     `report.state` is the whole state at that moment; leaving the loop ends the run.
     """
-    enable_cache()
     made = plan(algorithm, distribute=distribute, num_envs=num_envs, exact=exact)
-    total = _iterations(algorithm, made.graph, iterations)
-    executor: Executor = Fused(made, min(total, 1024)) if len(made.places) == 1 else Split(made)
+    total = count_iterations(made.graph, iterations)
+    return carry_out(made, total, seed=seed, seeds=seeds, start_from=start_from)
+
+
+def carry_out(
+    made: Plan,
+    iterations: int,
+    *,
+    seed: int = 0,
+    seeds: int | None = None,
+    start_from: Any = None,
+    start_at: int = 0,
+    pauses: Sequence[int] = (),
+    profile: bool = False,
+) -> Iterator[Report]:
+    """Carry a plan out, with a report now and then.
+
+    `start_from` is a state that was reached after `start_at` of the iterations. There is a report
+    after every multiple of each number of iterations in `pauses`. With `profile`, one iteration is
+    looked into, and reports after it say which part of the time each role took.
+    """
+    enable_cache()
+    executor = _executor(made, iterations, seeds)
     if start_from is None:
-        executor.start(jax.random.key(seed))
+        executor.start(first_key(seed, seeds))
     else:
-        check_state(algorithm, made.graph.num_envs, made.graph.state, start_from)
+        graph = made.graph
+        check_state(graph.algorithm, graph.num_envs, by_seed(graph.state, seeds), start_from)
         executor.load(start_from)
-    done, block = 0, 1
-    while done < total:
+    done, block, shares = start_at, 1, {}
+    looked = not profile
+    while done < iterations:
         before = executor.timings.run
+        limit = min([iterations - done, *(p - done % p for p in pauses)])
         with Deferred() as interrupt:
-            count, metrics = executor.run(min(block, total - done))
+            if not looked and before > PROFILE_AFTER:
+                count, metrics, shares = executor.profile(limit)
+                looked = True
+            else:
+                count, metrics = executor.run(min(block, limit))
         done += count
         steps, timings = done * made.graph.env_steps, replace(executor.timings)
-        yield Report(done, steps, metrics, timings, executor)
+        yield Report(done, steps, metrics, timings, shares, executor)
         if interrupt.seen:
             raise KeyboardInterrupt
         block = _next_block(count, executor.timings.run - before)
@@ -146,6 +191,7 @@ def run(
     algorithm: Algorithm,
     *,
     seed: int = 0,
+    seeds: int | None = None,
     num_envs: int | None = None,
     iterations: int | None = None,
     distribute: str | Strategy = "anakin",
@@ -156,16 +202,19 @@ def run(
     """Train, and return what was learned. By default one program on all devices.
 
     `iterations` overrides the algorithm's budget of environment steps; `watch` is called with every
-    report. Ctrl-C ends the run with what there is.
+    report. Ctrl-C ends the run with what there is. With `seeds`, so many agents are trained in one
+    program, from `seed` on: `result.agent(i)` is the one of `seed + i`.
 
         result = hocket.run(PPO(env=make("CartPole-v1")), seed=1)
         action, _ = result.policy(obs)
+
+    `hocket.train` does the same and keeps it in a folder.
     """
     rows: list[dict[str, np.ndarray]] = []
     report: Report | None = None
     try:
         for report in iterate(
-            algorithm, seed=seed, num_envs=num_envs, iterations=iterations,
+            algorithm, seed=seed, seeds=seeds, num_envs=num_envs, iterations=iterations,
             distribute=distribute, exact=exact, start_from=start_from,
         ):  # fmt: skip
             rows.append(report.metrics)
@@ -177,7 +226,8 @@ def run(
     assert report is not None
     metrics = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
     plan = report.executor.plan
-    return Result(algorithm, plan, report.state, metrics, report.env_steps, report.timings)
+    state, steps, timings = report.state, report.env_steps, report.timings
+    return Result(algorithm, plan, state, metrics, steps, timings, seeds)
 
 
 def program(
@@ -199,7 +249,7 @@ def program(
         jax.jit(jax.vmap(tune))(jnp.array([1e-4, 1e-3]))
     """
     count = algorithm.num_envs if num_envs is None else num_envs
-    total = _iterations(algorithm, None if iterations else trace(algorithm, count), iterations)
+    total = iterations or count_iterations(trace(algorithm, count), iterations)
 
     def train(key: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
         with exact_fragments(exact):
@@ -209,19 +259,37 @@ def program(
     return train
 
 
-def _iterations(algorithm: Algorithm, graph: Graph | None, iterations: int | None) -> int:
-    if graph is None or iterations is not None:
-        total = iterations or 0
-    elif not graph.env_steps:
-        raise ValueError(
-            f"{type(algorithm).__name__} has no fragment of role `env`, so its environment steps "
-            f"cannot be counted: give `iterations`."
+def first_key(seed: int, seeds: int | None) -> jax.Array:
+    """The key that a run begins with, or those of `seeds` runs from `seed` on."""
+    if seeds is None:
+        return jax.random.key(seed)
+    return jax.vmap(jax.random.key)(np.arange(seed, seed + seeds))
+
+
+def _executor(made: Plan, total: int, seeds: int | None) -> Executor:
+    if len(made.places) == 1:
+        return Fused(made, min(total, 1024), seeds)
+    if seeds is not None:
+        names = ", ".join(place.name for place in made.places)
+        raise PlanError(
+            f"{seeds} seeds at once are one program, and this plan has several places ({names}). "
+            f'Use `distribute="anakin"`, or train them one after another.'
         )
-    else:
-        total = math.ceil(algorithm.env_steps / graph.env_steps)
-    if total < 1:
-        raise ValueError(f"iterations must be at least 1, found {total}.")
-    return total
+    return Split(made)
+
+
+def count_iterations(graph: Graph, iterations: int | None = None) -> int:
+    """So many, or as many as the algorithm's budget of environment steps needs."""
+    if iterations is None and not graph.env_steps:
+        raise ValueError(
+            f"{type(graph.algorithm).__name__} has no fragment of role `env`, so its environment "
+            f"steps cannot be counted: give `iterations`."
+        )
+    if iterations is None:
+        iterations = math.ceil(graph.algorithm.env_steps / graph.env_steps)
+    if iterations < 1:
+        raise ValueError(f"iterations must be at least 1, found {iterations}.")
+    return iterations
 
 
 def _next_block(block: int, seconds: float) -> int:

@@ -1,0 +1,405 @@
+"""The commands, each a function of its arguments; flags are the fields of dataclasses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from hocket.algorithms import ALGORITHMS
+from hocket.cluster import share_cores
+from hocket.core.describe import build, find, read_words
+from hocket.distribute import options_text, strategies
+from hocket.envs import Discrete, Env, make, name_of, names
+from hocket.errors import Mistake, unknown
+from hocket.experiment import Experiment, Outcome, Settings
+from hocket.nn import Network
+from hocket.saved import find_run, load, read_config
+from hocket.training import plan as make_plan
+
+DEFAULT_ENV = "CartPole-v1"
+
+
+@dataclass(frozen=True)
+class Again:
+    """Continuing, repeating, and what is shown."""
+
+    resume: bool = False
+    """Continue the run, exactly, from its last checkpoint."""
+    config: Path | None = None
+    """Take everything from the config.json of a run; other flags change it."""
+    quiet: bool = False
+    """Show nothing."""
+    debug: bool = False
+    """Show the traceback of a mistake."""
+
+
+def train(arguments: list[str]) -> None:
+    """Train an agent, and keep the run in a folder."""
+    word, rest = _split(arguments)
+    defaults, settings = _defaults(word, rest, "train")
+    command: Any = _parse(
+        "train", word, rest, "Train an agent, and keep the run in a folder.",
+        algorithm=defaults, settings=settings, again=Again(),
+    )  # fmt: skip
+    if command.settings.seeds > 1:
+        share_cores(command.settings.seeds)
+    outcome = _watch(command) if not command.again.quiet else _experiment(command, None).train()
+    if not command.again.quiet:
+        _tell(outcome)
+
+
+def _watch(command: Any) -> Outcome:
+    from hocket.report.display import Display
+
+    with Display() as display:
+        return _experiment(command, display).train()
+
+
+def _experiment(command: Any, watch: Any) -> Experiment:
+    return Experiment(command.algorithm, command.settings, command.again.resume, watch)
+
+
+def _tell(outcome: Outcome) -> None:
+    seconds = outcome.seconds
+    compiling = seconds.get("trace", 0.0) + seconds.get("compile", 0.0)
+    found = "no episode ended" if math.isnan(outcome.return_mean) else f"{outcome.return_mean:.1f}"
+    print(
+        f"return {found} (last 100 episodes) after {outcome.env_steps:,} steps: "
+        f"{seconds.get('run', 0.0):.1f} s running, {compiling:.1f} s compiling"
+    )
+    print(f"saved in {outcome.folder}; next: hocket eval {outcome.folder}")
+
+
+def plan(arguments: list[str]) -> None:
+    """Print who would run where and what would cross."""
+    command = _what("plan", arguments, "Print who would run where; starts nothing.")
+    print(make_plan(command.algorithm, distribute=command.where.distribute))
+
+
+def graph(arguments: list[str]) -> None:
+    """Print the fragments of an algorithm."""
+    command = _what("graph", arguments, "Print the fragments and what flows between them.")
+    print(make_plan(command.algorithm, distribute=command.where.distribute).graph)
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where it would run."""
+
+    distribute: str = "anakin"
+    """The strategy: NAME or NAME:option=value,... (`hocket strategies`)."""
+
+
+def _what(name: str, arguments: list[str], about: str) -> Any:
+    word, rest = _split(arguments)
+    defaults, _ = _defaults(word, rest, name)
+    return _parse(name, word, rest, about, algorithm=defaults, where=Where())
+
+
+@dataclass(frozen=True)
+class Eval:
+    """Play a trained agent and say how good it is."""
+
+    run: tyro.conf.Positional[Path]
+    """The run: its folder, or its name in `runs`."""
+    episodes: int | None = None
+    """How many episodes; by default as in evaluations during training."""
+    seed: int = 0
+    """Other seeds are other episodes; 0 are those of evaluations during training."""
+    checkpoint: str = "latest"
+    """Which agent: `latest`, `best`, or that after so many iterations."""
+    agent: int | None = None
+    """Which one, where several seeds were trained; by default all."""
+
+
+def evaluate(arguments: list[str]) -> None:
+    """Evaluate the agents of a run."""
+    command = tyro.cli(Eval, args=arguments, prog="hocket eval")
+    if command.episodes is not None and command.episodes < 1:
+        raise ValueError(f"episodes must be at least 1, found {command.episodes}.")
+    folder = find_run(command.run)
+    agents = range(read_config(folder)["seeds"]) if command.agent is None else [command.agent]
+    for agent in agents:
+        run = load(folder, agent=agent, checkpoint=_checkpoint(command.checkpoint))
+        for note in run.notes:
+            print(f"note: {note}: the one before it is used")
+        found = run.evaluate(command.episodes, command.seed)
+        which = f"agent {agent}: " if len(agents) > 1 else ""
+        print(
+            f"{which}return {found.returns.mean():.1f} (from {found.returns.min():.1f} to "
+            f"{found.returns.max():.1f}, {len(found.returns)} episodes), length "
+            f"{found.lengths.mean():.1f}, after {run.iteration:,} iterations"
+        )
+        if not found.ended.all():
+            cut = int((~found.ended).sum())
+            print(f"note: {cut} episodes did not end and were cut at {found.lengths.max():,} steps")
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Draw the learning curves of runs; those that differ only in the seed share a band."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """The runs: their folders, or their names in `runs`."""
+    out: Path = Path("curves.png")
+    """Where to draw: a .png, .svg or .pdf."""
+    metric: str = "return_mean"
+    """What to draw: any number of metrics.jsonl."""
+    title: str | None = None
+    """Above the picture; by default what all curves have in common."""
+
+
+def plot(arguments: list[str]) -> None:
+    """Draw learning curves."""
+    command = tyro.cli(Plot, args=arguments, prog="hocket plot")
+    from hocket.report.plot import plot as draw
+
+    if not command.runs:
+        raise ValueError("name at least one run: hocket plot runs/ppo-CartPole-v1-1")
+    folders = [find_run(run) for run in command.runs]
+    for curve in draw(folders, command.out, metric=command.metric, title=command.title):
+        print(f"{curve.text}: {curve.mean[-1]:.1f} at the end")
+    print(f"drawn in {command.out}")
+
+
+@dataclass(frozen=True)
+class Record:
+    """Film a trained agent."""
+
+    run: tyro.conf.Positional[Path]
+    """The run: its folder, or its name in `runs`."""
+    out: Path = Path("policy.mp4")
+    """Where to: a .mp4 or .gif."""
+    episodes: int = 1
+    """How many episodes."""
+    max_steps: int = 1000
+    """Longer episodes are cut there."""
+    fps: int = 30
+    """Frames a second."""
+    seed: int = 0
+    """Other seeds are other episodes."""
+    checkpoint: str = "latest"
+    """Which agent: `latest`, `best`, or that after so many iterations."""
+    agent: int = 0
+    """Which one, where several seeds were trained."""
+
+
+def record(arguments: list[str]) -> None:
+    """Film a trained agent."""
+    import jax
+
+    from hocket.envs.recording import record as film
+    from hocket.report.video import check_name, write_video
+
+    command = tyro.cli(Record, args=arguments, prog="hocket record")
+    check_name(command.out)
+    run = load(command.run, agent=command.agent, checkpoint=_checkpoint(command.checkpoint))
+    filmed = film(
+        run.env, run.algorithm.policy(run.state), jax.random.key(command.seed),
+        episodes=command.episodes, max_steps=command.max_steps,
+    )  # fmt: skip
+    write_video(command.out, filmed.frames, command.fps)
+    returns = ", ".join(f"{x:.1f}" for x in filmed.returns)
+    print(f"{len(filmed.frames)} frames in {command.out}; return {returns}")
+
+
+def list_algorithms(arguments: list[str]) -> None:
+    """List the algorithms."""
+    _only_help("algorithms", arguments)
+    for name, cls in ALGORITHMS.items():
+        print(f"{name:<16}{_first_line(cls)}")
+    print("\none of your own: hocket train path/to/file.py:Name, or package.module:Name")
+
+
+def list_envs(arguments: list[str]) -> None:
+    """List the environments."""
+    _only_help("envs", arguments)
+    known = names()
+    for name in known:
+        about = "" if name.startswith("gymnax:") else _spaces(make(name))
+        print(f"{name:<16}{about}".rstrip())
+    if not any(name.startswith("gymnax:") for name in known):
+        print("gymnax:<name>   those of gymnax, after: pip install 'hocket[gymnax]'")
+    print("\nwith options:    --env CartPole-v1:gravity=1.6,max_steps=200")
+    print("one of your own: --env path/to/file.py:Env, or package.module:Env")
+
+
+def list_strategies(arguments: list[str]) -> None:
+    """List the strategies."""
+    _only_help("strategies", arguments)
+    for name, configure in strategies().items():
+        print(f"{name:<16}{_first_line(configure)}\n{'':<16}options: {options_text(configure)}")
+    print("\nwith options:    --distribute anakin:devices=2")
+    print("one of your own: --distribute path/to/file.py:name, decorated with @hocket.strategy")
+
+
+RUN: dict[str, Callable[[list[str]], None]] = {
+    "train": train,
+    "eval": evaluate,
+    "plot": plot,
+    "record": record,
+    "plan": plan,
+    "graph": graph,
+    "algorithms": list_algorithms,
+    "envs": list_envs,
+    "strategies": list_strategies,
+}
+
+
+def _split(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The algorithm's name, which comes first, and the flags."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], arguments[1:]
+    return None, arguments
+
+
+def _defaults(word: str | None, flags: list[str], command: str) -> tuple[Any, Settings]:
+    """The algorithm and the settings before any flag: by name, or those of an earlier run."""
+    config, name = _value(flags, "--config"), _value(flags, "--name")
+    if config is None and word is None and name is not None and "--resume" in flags:
+        config = str(find_run(Path(_value(flags, "--runs") or "runs") / name))
+    if config is not None:
+        if word is not None:
+            raise ValueError(f"--config says what to train: leave `{word}` out.")
+        return _from_config(read_config(Path(config)))
+    if word is None:
+        if {"-h", "--help"} & set(flags):
+            word = "ppo"  # its help shows everything that is common to all
+        else:
+            raise ValueError(
+                f"which algorithm? `hocket {command} NAME`, with NAME one of "
+                f"{', '.join(ALGORITHMS)}, or path/to/file.py:Name."
+            )
+    return _with_default_env(_algorithm(word), word), Settings()
+
+
+def _from_config(config: dict[str, Any]) -> tuple[Any, Settings]:
+    known = {f.name for f in dataclasses.fields(Settings)} - {"name"}  # a new run has its own
+    return build(config["algorithm"]), Settings(**{k: config[k] for k in known & config.keys()})
+
+
+def _algorithm(word: str) -> Any:
+    if ":" not in word:
+        if word not in ALGORITHMS:
+            raise ValueError(unknown("algorithm", word, ALGORITHMS))
+        return ALGORITHMS[word]
+    cls = find(word)
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise ValueError(f"`{word}` is no dataclass, and an algorithm is one (docs/algorithms.md).")
+    return cls
+
+
+def _with_default_env(cls: Any, word: str) -> Any:
+    needed = [
+        f.name
+        for f in dataclasses.fields(cls)
+        if f.init and f.default is f.default_factory is dataclasses.MISSING
+    ]
+    if needed not in ([], ["env"]):
+        raise ValueError(
+            f"`{word}` can be trained from here if every field but `env` has a default; these have "
+            f"none: {', '.join(n for n in needed if n != 'env')}."
+        )
+    return cls(env=make(DEFAULT_ENV)) if needed else cls()
+
+
+def _parse(command: str, word: str | None, flags: list[str], about: str, **parts: Any) -> Any:
+    """Read the flags into copies of some dataclasses, without a prefix."""
+    kinds = [(name, type(part), field(default=part)) for name, part in parts.items()]
+    cls = dataclasses.make_dataclass("Command", kinds)
+    cls.__doc__ = about
+    return tyro.cli(
+        cls, args=flags, prog=f"hocket {command} {word or 'ALGORITHM'}", registry=_registry(),
+        config=(tyro.conf.OmitArgPrefixes,),
+    )  # fmt: skip
+
+
+def _registry() -> tyro.constructors.ConstructorRegistry:
+    """How environments and networks are written on the command line."""
+    registry = tyro.constructors.ConstructorRegistry()
+
+    def words(
+        kind: Any, read: Callable[[str], Any], text: Callable[[Any], str], metavar: str
+    ) -> None:
+        @registry.primitive_rule
+        def _(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
+            if info.type is not kind:
+                return None
+            return tyro.constructors.PrimitiveConstructorSpec(
+                nargs=1, metavar=metavar, instance_from_str=lambda found: _told(read, found[0]),
+                is_instance=lambda x: x is not None, str_from_instance=lambda x: [text(x)],
+            )  # fmt: skip
+
+    words(Env, _env, name_of, "NAME")
+    words(Network, _network, lambda x: type(x).__name__, "MODULE:NAME")
+    return registry
+
+
+def _told(read: Callable[[str], Any], words: str) -> Any:
+    try:
+        return read(words)
+    except ValueError as error:
+        raise Mistake(str(error)) from error
+
+
+def _env(words: str) -> Env:
+    name, options = read_words(words)
+    if ":" not in name or name.startswith("gymnax:"):
+        return make(name, **options)
+    found = find(name)
+    env = found(**options) if callable(found) else found
+    if not isinstance(env, Env):
+        raise ValueError(f"`{name}` is no environment: it has no `reset` and `step` (hocket.envs).")
+    return env
+
+
+def _network(words: str) -> Any:
+    found = find(words)
+    return found() if callable(found) else found
+
+
+def _checkpoint(word: str) -> Any:
+    if word in ("latest", "best"):
+        return word
+    if not word.isdigit():
+        raise ValueError(f"checkpoint must be `latest`, `best` or a number, found `{word}`.")
+    return int(word)
+
+
+def _only_help(command: str, arguments: list[str]) -> None:
+    @dataclass(frozen=True)
+    class Nothing:
+        pass
+
+    Nothing.__doc__ = f"Prints the {command}."
+    tyro.cli(Nothing, args=arguments, prog=f"hocket {command}")
+
+
+def _value(flags: list[str], name: str) -> str | None:
+    """The value of a flag, before the flags are read properly."""
+    for i, flag in enumerate(flags):
+        if flag == name and i + 1 < len(flags):
+            return flags[i + 1]
+        if flag.startswith(f"{name}="):
+            return flag.removeprefix(f"{name}=")
+    return None
+
+
+def _spaces(env: Env) -> str:
+    seen, done = env.observation_space.spec(), env.action_space
+    acts = f"one of {done.n}" if isinstance(done, Discrete) else _shape(done.spec())
+    return f"observes {_shape(seen)}, acts {acts}"
+
+
+def _shape(spec: Any) -> str:
+    return f"{spec.dtype}{list(spec.shape)}"
+
+
+def _first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().partition("\n")[0]

@@ -1,0 +1,289 @@
+"""Pictures of environments: shapes as plain data, and the pixels they become.
+
+Coordinates are the environment's own, x to the right and y upwards; colors are "#rrggbb".
+"""
+
+from __future__ import annotations
+
+import colorsys
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
+
+Point: TypeAlias = tuple[float, float]
+Size: TypeAlias = tuple[int, int]
+
+BACKGROUND = "#f7f8fa"
+INK = "#2e3440"
+GREY = "#9aa3b2"
+PALE = "#e4e8ee"
+BLUE = "#3d6fb4"
+ORANGE = "#e8833a"
+GREEN = "#4aa271"
+RED = "#d1495b"
+
+# For the channels of a grid: told apart on the pale cells, by brightness as well as by hue.
+CHANNELS = (
+    BLUE, ORANGE, GREEN, RED, "#8e5ea2", "#e3b23c", "#2aa8b8", "#7a5c45", "#e58fb1", "#54606f"
+)  # fmt: skip
+
+SUPERSAMPLING = 4
+"""How many pixels are painted, each way, for one that is returned."""
+CAPTION_HEIGHT = 14
+IMAGE_SIDE = 32
+"""From this size on, a grid of uint8 is taken for an image."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A path through some points, with round joints and ends."""
+
+    points: Sequence[Point]
+    color: str = INK
+    width: float = 0.02
+
+
+@dataclass(frozen=True)
+class Polygon:
+    """A filled polygon, grown by `rounding` on every side so that its corners are round."""
+
+    points: Sequence[Point]
+    color: str = INK
+    rounding: float = 0.0
+
+
+@dataclass(frozen=True)
+class Circle:
+    """A filled circle."""
+
+    center: Point
+    radius: float
+    color: str = INK
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """A board of unit squares whose lower left corner is the origin.
+
+    `colors` is uint8 `[rows, columns, 3]`; row 0 is on top, as in an array that is printed.
+    """
+
+    colors: np.ndarray
+
+
+Shape: TypeAlias = Line | Polygon | Circle | Cells
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Shapes, painted in their order, and what part of the plane is looked at.
+
+    `view` is `(left, bottom, right, top)`. All of it is shown, centred, and whatever lies around it
+    where the image has another aspect.
+
+        Picture(view=(-1, -1, 1, 1), shapes=[Circle((0, 0), 0.5), Line([(-1, 0), (1, 0)])])
+    """
+
+    view: tuple[float, float, float, float]
+    shapes: Sequence[Shape]
+    background: str = BACKGROUND
+    caption: str = ""
+    """A few words for the upper left corner."""
+
+
+@runtime_checkable
+class Drawable(Protocol):
+    """An environment that can be drawn. `state` is one of its states, with numpy arrays in it."""
+
+    def draw(self, state: Any) -> Picture: ...
+
+
+class NoDrawing(ValueError):
+    """An environment was asked for a picture and has none."""
+
+
+def drawn(env: Any, state: Any) -> Picture:
+    """What `env` draws; a wrapper's `draw` hands its inner environment's state on through this."""
+    if not isinstance(env, Drawable):
+        name = type(env).__name__
+        raise NoDrawing(
+            f"the environment `{name}` has no drawing. Give it a method such as this (`Picture` "
+            "and the shapes are in `hocket.envs`; numbers go through `float`):\n\n"
+            "    def draw(self, state):\n"
+            "        return Picture((-1, -1, 1, 1), [Circle((float(state.x), 0.0), 0.1)])\n\n"
+            "An environment whose observation is a grid, `[H, W]` or `[H, W, C]`, needs none: the "
+            "grid is shown."
+        )
+    return env.draw(state)
+
+
+def depict(env: Any, state: Any, obs: Any) -> Picture:
+    """The picture of `env` in `state`: its own drawing, or its observation where that is a grid."""
+    try:
+        return drawn(env, state)
+    except NoDrawing:
+        if np.ndim(obs) not in (2, 3):
+            raise
+    colors = _grid_colors(np.asarray(obs))
+    rows, columns, _ = colors.shape
+    return Picture((-0.25, -0.25, columns + 0.25, rows + 0.25), [Cells(colors)])
+
+
+def box(left: float, bottom: float, right: float, top: float) -> list[Point]:
+    """The corners of a rectangle."""
+    return [(left, bottom), (right, bottom), (right, top), (left, top)]
+
+
+def posed(points: Sequence[Point], at: Point, angle: float = 0.0) -> list[Point]:
+    """`points` turned by `angle` (counter-clockwise) around the origin, then moved to `at`."""
+    sin, cos = math.sin(angle), math.cos(angle)
+    return [(at[0] + x * cos - y * sin, at[1] + x * sin + y * cos) for x, y in points]
+
+
+def paint(picture: Picture, size: Size = (480, 320)) -> np.ndarray:
+    """The picture as uint8 `[H, W, 3]`, for a `size` of `(W, H)` pixels.
+
+    Needs `pip install 'hocket[video]'`.
+    """
+    if min(size) < 1:
+        raise ValueError(f"a picture of {size[0]} x {size[1]} pixels is empty. Use (480, 320).")
+    try:
+        from PIL import Image, ImageDraw
+    except ImportError as error:
+        raise ImportError(
+            "drawing needs the package pillow. Run: pip install 'hocket[video]'"
+        ) from error
+    large = (size[0] * SUPERSAMPLING, size[1] * SUPERSAMPLING)
+    image = Image.new("RGB", large, picture.background)
+    canvas = _canvas(image, ImageDraw.Draw(image), picture)
+    for shape in picture.shapes:
+        _paint_shape(canvas, shape)
+    if picture.caption:
+        _paint_caption(canvas, picture.caption)
+    return np.asarray(image.reduce(SUPERSAMPLING))
+
+
+class _Canvas(NamedTuple):
+    """Where to paint: `pixel = origin + scale * (x, -y)`."""
+
+    image: Image
+    draw: ImageDraw
+    background: str
+    origin: Point
+    scale: float
+
+    def pixel(self, point: Point) -> Point:
+        x, y = point
+        return self.origin[0] + self.scale * float(x), self.origin[1] - self.scale * float(y)
+
+
+def _canvas(image: Image, draw: ImageDraw, picture: Picture) -> _Canvas:
+    left, bottom, right, top = picture.view
+    if right <= left or top <= bottom:
+        raise ValueError(
+            f"the view {picture.view} is empty. It is (left, bottom, right, top), with left < "
+            "right and bottom < top."
+        )
+    scale = min(image.width / (right - left), image.height / (top - bottom))
+    x = image.width / 2 - scale * (left + right) / 2
+    y = image.height / 2 + scale * (bottom + top) / 2
+    return _Canvas(image, draw, picture.background, (x, y), scale)
+
+
+def _paint_shape(canvas: _Canvas, shape: Shape) -> None:
+    match shape:
+        case Circle():
+            _paint_circle(canvas, shape)
+        case Line():
+            _paint_line(canvas, shape)
+        case Polygon():
+            canvas.draw.polygon([canvas.pixel(p) for p in shape.points], shape.color)
+            if shape.rounding:
+                around = [*shape.points, shape.points[0]]
+                _paint_line(canvas, Line(around, shape.color, 2 * shape.rounding))
+        case Cells():
+            _paint_cells(canvas, shape)
+
+
+def _paint_circle(canvas: _Canvas, circle: Circle) -> None:
+    (x, y), r = canvas.pixel(circle.center), max(1.0, canvas.scale * circle.radius)
+    # Pillow counts the last pixel in.
+    canvas.draw.ellipse((x - r, y - r, x + r - 1, y + r - 1), circle.color)
+
+
+def _paint_line(canvas: _Canvas, line: Line) -> None:
+    """Each segment as a polygon: Pillow rounds the widths of its own lines to whole pixels."""
+    # Thinner than one of the returned pixels, a line would come and go as it moves.
+    half = max(line.width / 2, SUPERSAMPLING / 2 / canvas.scale)
+    for (x0, y0), (x1, y1) in zip(line.points, line.points[1:], strict=False):
+        length, angle = math.hypot(x1 - x0, y1 - y0), math.atan2(y1 - y0, x1 - x0)
+        segment = posed(box(0.0, -half, length, half), (x0, y0), angle)
+        canvas.draw.polygon([canvas.pixel(p) for p in segment], line.color)
+    for point in line.points:
+        _paint_circle(canvas, Circle(point, half, line.color))
+
+
+def _paint_cells(canvas: _Canvas, cells: Cells) -> None:
+    from PIL import Image
+
+    rows, columns, _ = cells.colors.shape
+    size = (round(columns * canvas.scale), round(rows * canvas.scale))
+    board = Image.fromarray(cells.colors).resize(size, Image.Resampling.NEAREST)
+    left, top = canvas.pixel((0, rows))
+    canvas.image.paste(board, (round(left), round(top)))
+    # Lines between the cells help to count them, and would hide cells of a few pixels.
+    if canvas.scale >= 8 * SUPERSAMPLING:
+        upright = [Line([(x, 0), (x, rows)], canvas.background, 0.06) for x in range(columns + 1)]
+        level = [Line([(0, y), (columns, y)], canvas.background, 0.06) for y in range(rows + 1)]
+        for line in upright + level:
+            _paint_line(canvas, line)
+
+
+def _paint_caption(canvas: _Canvas, caption: str) -> None:
+    from PIL import ImageFont
+
+    height = SUPERSAMPLING * CAPTION_HEIGHT
+    font = ImageFont.load_default(height)
+    corner = (height * 0.7, height * 0.6)
+    # The halo keeps it readable where a shape lies behind it.
+    canvas.draw.text(
+        corner, caption, INK, font, stroke_width=height // 10, stroke_fill=canvas.background
+    )
+
+
+def _grid_colors(grid: np.ndarray) -> np.ndarray:
+    """A grid `[H, W]` or `[H, W, C]` as colors, uint8 `[H, W, 3]`.
+
+    A large one of uint8 is an image already. Whole numbers `[H, W]` name what is in a cell, and
+    zero is nothing. Elsewhere a cell has the color of its strongest channel, as strong as that is.
+    """
+    image = grid.dtype == np.uint8 and min(grid.shape[:2]) >= IMAGE_SIDE
+    if image and (grid.ndim == 2 or grid.shape[2] in (1, 3)):
+        return np.broadcast_to(grid.reshape(*grid.shape[:2], -1), (*grid.shape[:2], 3))
+    if grid.ndim == 2 and not np.issubdtype(grid.dtype, np.floating):
+        return _rgb([PALE, *map(_channel_color, range(int(grid.max())))])[grid.astype(int).clip(0)]
+    strength = np.abs(np.nan_to_num(grid.reshape(*grid.shape[:2], -1).astype(float)))
+    strength = strength / max(1.0, strength.max())
+    full = _rgb([_channel_color(i) for i in range(strength.shape[-1])])[strength.argmax(-1)]
+    pale, most = _rgb([PALE])[0], strength.max(-1, keepdims=True)
+    return (pale + (full.astype(float) - pale) * most).round().astype(np.uint8)
+
+
+def _channel_color(index: int) -> str:
+    if index < len(CHANNELS):
+        return CHANNELS[index]
+    # Steps of the golden ratio around the colour wheel: no two of them are ever alike.
+    rgb = colorsys.hsv_to_rgb(index * 0.618 % 1, 0.6, 0.75)
+    return "#" + "".join(f"{round(255 * x):02x}" for x in rgb)
+
+
+def _rgb(colors: Sequence[str]) -> np.ndarray:
+    """Colors as uint8 `[len(colors), 3]`."""
+    return np.array([[*bytes.fromhex(color.removeprefix("#"))] for color in colors], np.uint8)

@@ -1,0 +1,372 @@
+"""A run that is kept: a folder with its configuration, records, checkpoints and a summary."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from hocket.cluster import hardware
+from hocket.core.algorithm import Algorithm
+from hocket.core.plan import Plan
+from hocket.errors import unknown
+from hocket.report.records import Records, write_json
+from hocket.runtime.checkpoint import Checkpoint, Checkpoints
+from hocket.saved import (
+    Evaluator,
+    check_unchanged,
+    configuration,
+    find_run,
+    new_folder,
+    newest_folder,
+    state_specs,
+    versions,
+)
+from hocket.training import Report, carry_out, count_iterations, plan
+
+ROWS = 500
+"""About how many rows of metrics a whole run leaves."""
+SAVE_SECONDS = 60.0
+"""How often a checkpoint is written where nobody says."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run is carried out, and what it leaves behind."""
+
+    seed: int = 0
+    """The same seed gives the same agent."""
+    seeds: int = 1
+    """How many agents to train in one program, with seeds from `seed` on."""
+    distribute: str = "anakin"
+    """The strategy: where it runs. NAME or NAME:option=value,... (see `hocket strategies`)."""
+    name: str | None = None
+    """The run's folder in `runs`; by default of algorithm, environment and a number."""
+    runs: Path = Path("runs")
+    """Where the folders of runs are."""
+    save_every: int | None = None
+    """Environment steps between checkpoints; by default one a minute. The last is always saved."""
+    keep: int = 3
+    """How many of the last checkpoints to keep; the best is kept besides."""
+    eval_every: int | None = None
+    """Environment steps between evaluations of the greedy policy; by default there are none."""
+    eval_episodes: int = 64
+    """Episodes of an evaluation."""
+    tensorboard: bool = False
+    """Write for TensorBoard as well."""
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "keep", "save_every", "eval_every", "eval_episodes"):
+            value = self.__dict__[name]
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, found {value}.")
+
+
+@dataclass
+class Outcome:
+    """How a run stands, and in the end what came of it."""
+
+    folder: Path
+    title: str
+    seeds: int
+    total_steps: int
+    """Environment steps of one agent in all."""
+    env_steps: int = 0
+    """Those so far."""
+    return_means: list[float] = field(default_factory=list)
+    """Of each agent, over its last 100 episodes; nan where none ended."""
+    eval_means: list[float] = field(default_factory=list)
+    """Of each agent, in the last evaluation; empty where there was none."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Where the time went: trace, compile, run, profile, evaluate, save, other."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """The part of `run` that each role took."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know."""
+
+    @property
+    def return_mean(self) -> float:
+        """The mean over agents."""
+        return float(np.mean(self.return_means)) if self.return_means else math.nan
+
+    @property
+    def eval_mean(self) -> float:
+        """The mean over agents in the last evaluation; nan where there was none."""
+        return float(np.mean(self.eval_means)) if self.eval_means else math.nan
+
+    @property
+    def env_steps_per_second(self) -> float:
+        """Of all agents together, compilation not counted."""
+        run = self.seconds.get("run", 0.0)
+        return self.seeds * self.env_steps / run if run else 0.0
+
+    @property
+    def finished(self) -> bool:
+        return self.env_steps >= self.total_steps
+
+
+class Watcher(Protocol):
+    """Whoever looks on, such as the live display."""
+
+    def begin(self, outcome: Outcome, made: Plan) -> None: ...
+
+    def update(self, outcome: Outcome) -> None: ...
+
+
+def train(
+    algorithm: Algorithm,
+    *,
+    resume: bool = False,
+    watch: Watcher | None = None,
+    **settings: Any,
+) -> Outcome:
+    """Train, and keep the run in a folder that can be resumed, loaded, evaluated and plotted.
+
+        hocket.train(PPO(env=make("CartPole-v1")), name="first", seed=1, eval_every=50_000)
+        policy = hocket.load("runs/first").policy
+
+    The keywords are the fields of `Settings`. Ctrl-C ends the run with what there is; `resume`
+    goes on from the last checkpoint, exactly.
+    """
+    known = [f.name for f in fields(Settings)]
+    for name in settings.keys() - known:
+        raise ValueError(unknown("setting", name, known))
+    return Experiment(algorithm, Settings(**settings), resume, watch).train()
+
+
+class Experiment:
+    """One kept run, from its configuration to its summary."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        settings: Settings,
+        resume: bool = False,
+        watch: Watcher | None = None,
+    ) -> None:
+        self.started = time.perf_counter()
+        self.settings, self.watch = settings, watch
+        self.config = configuration(algorithm, settings)
+        self.folder = _folder(settings, self.config["title"], resume)
+        if resume:
+            check_unchanged(self.folder, self.config)
+        # Whatever can be refused is refused here, before anything is written.
+        self.plan = plan(algorithm, distribute=settings.distribute)
+        self.iterations = count_iterations(self.plan.graph)
+        self.resume = resume
+        self.seeds = settings.seeds if settings.seeds > 1 else None
+        self.evaluator = Evaluator(algorithm, settings.eval_episodes)
+        self.planned = time.perf_counter() - self.started
+        self.outcome = Outcome(
+            self.folder, self.config["title"], settings.seeds, self._steps(self.iterations)
+        )
+
+    def train(self) -> Outcome:
+        """Run to the end, or to the first Ctrl-C."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / "config.json", self.config)
+        if self.watch:
+            self.watch.begin(self.outcome, self.plan)
+        checkpoints = Checkpoints(self.folder / "checkpoints", self.settings.keep)
+        try:
+            start = self._start(checkpoints)
+            every = max(1, self.iterations // ROWS)
+            keep = start.iteration if start else 0
+            with Records(
+                self.folder, seeds=self.seeds, every=every, keep=keep,
+                board=self.settings.tensorboard,
+            ) as records:  # fmt: skip
+                _Keeper(self, checkpoints, records, start).keep_all()
+        finally:
+            checkpoints.close()
+        write_summary(self)
+        return self.outcome
+
+    def _start(self, checkpoints: Checkpoints) -> Checkpoint | None:
+        if not self.resume:
+            return None
+        if not checkpoints.iterations():
+            self.outcome.notes.append("no checkpoint was written yet, so it began anew")
+            return None
+        found = checkpoints.latest(state_specs(self.plan.graph.algorithm, self.seeds))
+        self.outcome.notes += [f"{why}: the one before it is used" for why in found.refused]
+        self.outcome.notes.append(f"resumed after {self._steps(found.iteration):,} steps")
+        return found
+
+    def _steps(self, iteration: int) -> int:
+        return iteration * self.plan.graph.env_steps
+
+    def period(self, env_steps: int | None) -> int | None:
+        """Environment steps as a whole number of iterations."""
+        return env_steps and math.ceil(env_steps / self.plan.graph.env_steps)
+
+
+class _Keeper:
+    """Takes the reports of a run: records, evaluates, saves, and keeps the outcome up to date."""
+
+    def __init__(
+        self, of: Experiment, checkpoints: Checkpoints, records: Records, start: Checkpoint | None
+    ) -> None:
+        self.of, self.checkpoints, self.records, self.start = of, checkpoints, records, start
+        self.outcome = of.outcome
+        self.before: dict[str, float] = start.about["seconds"] if start else {}
+        self.spent = {"evaluate": 0.0, "save": 0.0}
+        self.saved_at = time.perf_counter()
+        self.saved = self.evaluated = start.iteration if start else 0
+        self.outcome.env_steps = of._steps(self.saved)
+        self.outcome.eval_means = start.about["eval_means"] if start else []
+        self.outcome.return_means = records.return_means
+        self.outcome.seconds = dict(self.before)
+        self.outcome.shares = start.about["shares"] if start else {}
+
+    def keep_all(self) -> None:
+        of, report = self.of, None
+        eval_period, save_period = map(of.period, (of.settings.eval_every, of.settings.save_every))
+        reports = carry_out(
+            of.plan, of.iterations, seed=of.settings.seed, seeds=of.seeds, profile=True,
+            start_from=self.start and self.start.state, start_at=self.saved,
+            pauses=[p for p in (eval_period, save_period) if p],
+        )  # fmt: skip
+        try:
+            for report in reports:
+                self._take(report)
+                if eval_period and report.iteration % eval_period == 0:
+                    self._evaluate(report)
+                if self._save_is_due(report, save_period):
+                    self._save(report)
+                self._tell(report)
+        except KeyboardInterrupt:
+            if report is None:
+                raise
+            self.outcome.notes.append("interrupted; --resume continues it")
+        if report is not None:
+            self._finish(report)
+            return
+        self.outcome.notes.append("nothing is left to do: the run is finished")
+        if of.watch:
+            of.watch.update(self.outcome)
+
+    def _finish(self, report: Report) -> None:
+        if self.of.settings.eval_every and self.evaluated < report.iteration:
+            self._evaluate(report)
+        self._save(report)
+        start = time.perf_counter()
+        self.checkpoints.wait()
+        self.spent["save"] += time.perf_counter() - start
+        self._tell(report)
+
+    def _take(self, report: Report) -> None:
+        self.records.add(report.metrics, self.of._steps, self._elapsed())
+        self.outcome.env_steps = report.env_steps
+        self.outcome.return_means = self.records.return_means
+        self.outcome.shares = report.shares or self.outcome.shares
+
+    def _evaluate(self, report: Report) -> None:
+        start = time.perf_counter()
+        found = self.of.evaluator.means(report.state, self.of.seeds)
+        self.outcome.eval_means, self.evaluated = found, report.iteration
+        more = [{"eval_return_mean": mean} for mean in found]
+        self.records.flush(report.env_steps, self._elapsed(), more)
+        self.spent["evaluate"] += time.perf_counter() - start
+
+    def _save_is_due(self, report: Report, period: int | None) -> bool:
+        if period:
+            return report.iteration % period == 0
+        return time.perf_counter() - self.saved_at > SAVE_SECONDS
+
+    def _save(self, report: Report) -> None:
+        if self.saved == report.iteration:
+            return
+        start = time.perf_counter()
+        self.records.flush(report.env_steps, self._elapsed())
+        outcome = self.outcome
+        score = outcome.eval_mean if outcome.eval_means else outcome.return_mean
+        about = {
+            "seconds": self._seconds(report),
+            "shares": outcome.shares,
+            "eval_means": outcome.eval_means,
+        }
+        self.checkpoints.save(report.iteration, report.state, score=score, about=about)
+        self.saved, self.saved_at = report.iteration, time.perf_counter()
+        self.spent["save"] += self.saved_at - start
+
+    def _tell(self, report: Report) -> None:
+        self.outcome.seconds = self._seconds(report)
+        if self.of.watch:
+            self.of.watch.update(self.outcome)
+
+    def _seconds(self, report: Report) -> dict[str, float]:
+        """Seconds by what they went to, those before a resume included."""
+        timings = report.timings
+        now = {
+            "trace": self.of.planned + timings.trace,
+            "compile": timings.compile,
+            "run": timings.run,
+            "profile": timings.profile,
+            **self.spent,
+        }
+        now["other"] = max(0.0, time.perf_counter() - self.of.started - sum(now.values()))
+        return {name: value + self.before.get(name, 0.0) for name, value in now.items()}
+
+    def _elapsed(self) -> float:
+        return sum(self.before.values()) + time.perf_counter() - self.of.started
+
+
+def write_summary(of: Experiment) -> None:
+    """`summary.json`: what came of the run, and for several seeds one for each."""
+    outcome, seconds = of.outcome, of.outcome.seconds
+    about = {
+        "title": outcome.title,
+        "env_steps": outcome.env_steps,
+        "finished": outcome.finished,
+        "env_steps_per_second": round(outcome.env_steps_per_second),
+        "trace_seconds": round(seconds.get("trace", 0.0), 3),
+        "compile_seconds": round(seconds.get("compile", 0.0), 3),
+        "run_seconds": round(seconds.get("run", 0.0), 3),
+        "wall_seconds": round(sum(seconds.values()), 3),
+        "time_in": {role: round(share, 4) for role, share in outcome.shares.items()},
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+    seeds = range(of.settings.seed, of.settings.seed + outcome.seeds)
+    if of.seeds is None:
+        write_json(
+            of.folder / "summary.json", {**_results(outcome, [0]), "seed": seeds[0], **about}
+        )
+        return
+    for i, seed in enumerate(seeds):
+        mine = {**_results(outcome, [i]), "seed": seed, **about}
+        write_json(of.folder / f"seed-{i}" / "summary.json", mine)
+    each = [_results(outcome, [i]) for i in range(outcome.seeds)]
+    whole = {**_results(outcome, range(outcome.seeds)), "seeds": list(seeds), "each": each}
+    write_json(of.folder / "summary.json", {**whole, **about})
+
+
+def _results(outcome: Outcome, agents: Sequence[int]) -> dict[str, float | None]:
+    """The mean returns over some agents."""
+
+    def mean(values: list[float]) -> float | None:
+        found = float(np.mean([values[i] for i in agents])) if values else math.nan
+        return found if math.isfinite(found) else None
+
+    results = {"return_mean": mean(outcome.return_means)}
+    return results | ({"eval_return_mean": mean(outcome.eval_means)} if outcome.eval_means else {})
+
+
+def _folder(settings: Settings, title: str, resume: bool) -> Path:
+    if settings.name is None:
+        return newest_folder(settings.runs, title) if resume else new_folder(settings.runs, title)
+    folder = settings.runs / settings.name
+    if resume:
+        return find_run(folder)
+    if (folder / "config.json").exists():
+        raise ValueError(
+            f"there is a run in {folder} already: continue it with --resume, or choose another "
+            f"--name."
+        )
+    return folder

@@ -1,0 +1,235 @@
+"""Checkpoints of the whole state: written while training goes on, whole or not at all.
+
+Each carries a fingerprint of every array, so that one that was damaged is refused by name and the
+one before it is used.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hocket.core.contract import leaf_names
+
+UNFINISHED = ".orbax-checkpoint-tmp"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written or read; the message says which and what to do."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A state as it was saved, and what was refused on the way to it."""
+
+    iteration: int
+    state: Any
+    about: dict[str, Any]
+    """What was saved beside the state."""
+    refused: tuple[str, ...] = field(default=())
+    """Why later checkpoints were not used, in sentences."""
+
+
+class Checkpoints:
+    """The checkpoints of one run: the last `keep` and the best.
+
+    checkpoints.save(iteration, state, score=return_mean)    # returns while it is being written
+    checkpoints.latest(specs).state
+    """
+
+    def __init__(self, folder: Path, keep: int = 3) -> None:
+        self.folder, self._keep = folder.absolute(), keep
+        self._writing: int | None = None
+
+    @cached_property
+    def _manager(self) -> Any:
+        return _manager(self.folder, self._keep)  # when it is needed: the import takes a second
+
+    def save(
+        self, iteration: int, state: Any, *, score: float, about: dict[str, Any] | None = None
+    ) -> None:
+        """Begin to write a checkpoint; waits for the one before it. A nan is the worst score."""
+        import orbax.checkpoint as ocp
+
+        self.wait()
+        if iteration in self._manager.all_steps():
+            return
+        arrays = _arrays(state)
+        marks = {name: int(mark) for name, mark in jax.device_get(_fingerprint(arrays)).items()}
+        items = ocp.args.Composite(
+            state=ocp.args.StandardSave(arrays),
+            about=ocp.args.JsonSave({"fingerprint": marks, **(about or {})}),
+        )
+        self._writing = iteration
+        score = -np.inf if np.isnan(score) else float(score)
+        self._guard(lambda: self._manager.save(iteration, args=items, metrics={"score": score}))
+
+    def wait(self) -> None:
+        """Until everything is written; says what could not be."""
+        self._guard(self._manager.wait_until_finished)
+        self._writing = None
+
+    def iterations(self) -> list[int]:
+        """Those that are there, whole or not."""
+        return sorted(self._manager.all_steps())
+
+    def best(self, specs: Any) -> Checkpoint:
+        """The one with the best score, or if it is damaged the latest."""
+        best = self._manager.best_step()
+        return self.latest(specs) if best is None else self._first_whole([best], specs)
+
+    def latest(self, specs: Any) -> Checkpoint:
+        """The last one that is whole. `specs` is the state's structure, shapes and dtypes."""
+        refused = [
+            f"checkpoint {path.name.removesuffix(UNFINISHED)} is half-written"
+            for path in sorted(self.folder.glob(f"*{UNFINISHED}"))
+        ]
+        return self._first_whole(self.iterations()[::-1], specs, refused)
+
+    def at(self, iteration: int, specs: Any) -> Checkpoint:
+        """The one after so many iterations."""
+        if iteration not in self.iterations():
+            there = ", ".join(map(str, self.iterations())) or "none"
+            raise CheckpointError(
+                f"there is no checkpoint {iteration} in {self.folder}; there: {there}."
+            )
+        return self._first_whole([iteration], specs)
+
+    def close(self) -> None:
+        """Wait, and let go of the folder."""
+        if "_manager" in vars(self):
+            try:
+                self.wait()
+            finally:
+                self._manager.close()
+
+    def _first_whole(
+        self, iterations: Sequence[int], specs: Any, refused: Sequence[str] = ()
+    ) -> Checkpoint:
+        refused = list(refused)
+        for iteration in iterations:
+            try:
+                state, about = self._read(iteration, specs)
+            except CheckpointError as error:
+                refused.append(str(error))
+            else:
+                return Checkpoint(iteration, state, about, tuple(refused))
+        why = "; ".join(refused) or "none was written"
+        raise CheckpointError(f"no whole checkpoint in {self.folder}: {why}.")
+
+    def _read(self, iteration: int, specs: Any) -> tuple[Any, dict[str, Any]]:
+        import orbax.checkpoint as ocp
+
+        home = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        wanted = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=home),
+            jax.eval_shape(_arrays, specs),
+        )
+        items = ocp.args.Composite(
+            state=ocp.args.StandardRestore(wanted), about=ocp.args.JsonRestore()
+        )
+        try:
+            found = self._manager.restore(iteration, args=items)
+        except Exception as error:
+            raise CheckpointError(
+                f"checkpoint {iteration} is damaged ({str(error).splitlines()[0][:200]})"
+            ) from error
+        marks = jax.device_get(_fingerprint(found.state))
+        about = dict(found.about)
+        for name, mark in about.pop("fingerprint").items():
+            if marks[name] != mark:
+                raise CheckpointError(f"checkpoint {iteration} is damaged (`{name}` has changed)")
+        return _state(found.state, specs), about
+
+    def _guard(self, write: Callable[[], Any]) -> None:
+        try:
+            write()
+        except Exception as error:
+            there = self.iterations()
+            last = f"checkpoint {there[-1]} is whole" if there else "there is none before it"
+            raise CheckpointError(
+                f"checkpoint {self._writing} could not be written into {self.folder}: "
+                f"{_reason(error)}; {last}. Make room there, then continue with --resume."
+            ) from error
+
+
+def _manager(folder: Path, keep: int) -> Any:
+    import orbax.checkpoint as ocp
+    from orbax.checkpoint import checkpoint_managers as policies
+
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # what it logs as errors is raised as well
+
+    def score(metrics: Any) -> float:
+        return metrics["score"]
+
+    best = policies.BestN(get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False)
+    return ocp.CheckpointManager(
+        folder,
+        options=ocp.CheckpointManagerOptions(
+            preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
+            best_fn=score,
+            # A half-written one is told about, not tidied away before anybody could see it.
+            cleanup_tmp_directories=False,
+        ),
+    )
+
+
+def _arrays(state: Any) -> dict[str, Any]:
+    """The leaves by name, random keys as the numbers they are; nothing of what is empty."""
+    named = zip(leaf_names(state), jax.tree.leaves(state), strict=True)
+    return {name: jax.random.key_data(x) if _is_key(x) else x for name, x in named if x.size}
+
+
+def _state(arrays: dict[str, Any], specs: Any) -> Any:
+    """The inverse of `_arrays`."""
+
+    def leaf(name: str, spec: Any) -> Any:
+        if not spec.size:
+            return jnp.zeros(spec.shape, spec.dtype)
+        if not _is_key(spec):
+            return arrays[name]
+        impl = jax.random.key_impl(jnp.empty((), spec.dtype))
+        return jax.random.wrap_key_data(arrays[name], impl=impl)
+
+    leaves = map(leaf, leaf_names(specs), jax.tree.leaves(specs))
+    return jax.tree.unflatten(jax.tree.structure(specs), leaves)
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+@jax.jit
+def _fingerprint(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """A number for each array that any one changed bit changes; the same however it is sharded."""
+    return {name: _mark(x) for name, x in arrays.items()}
+
+
+def _mark(x: jax.Array) -> jax.Array:
+    if x.dtype == jnp.bool_:
+        words = x.astype(jnp.uint32)
+    else:
+        unsigned = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
+        words = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
+    words = words.reshape(-1)
+    # Odd weights: a changed bit changes the sum, whatever its position.
+    weights = (2 * jnp.arange(words.size, dtype=jnp.uint32) + 1) * jnp.uint32(2654435761)
+    return (words * weights).sum(dtype=jnp.uint32)
+
+
+def _reason(error: Exception) -> str:
+    """What the operating system said, without the path through the library that asked it."""
+    number = error.errno if isinstance(error, OSError) else None
+    if found := re.search(r"os_error_code='(\d+)'", str(error)):
+        number = int(found[1])
+    return os.strerror(number) if number else str(error).splitlines()[0]

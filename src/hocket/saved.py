@@ -1,0 +1,220 @@
+"""What a run left behind, read again: its configuration, its agent, how good that is."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+
+from hocket import __version__, algorithms, envs
+from hocket.core.algorithm import Algorithm, Policy
+from hocket.core.describe import build, describe
+from hocket.core.graph import init_state
+from hocket.envs import Env
+from hocket.envs.evaluate import Evaluation, evaluate
+from hocket.errors import unknown
+from hocket.runtime.checkpoint import Checkpoints
+from hocket.runtime.executor import by_seed
+
+# What may be another when a run is resumed: none of it changes a number.
+FREE = {"title", "hocket", "distribute", "name", "save_every", "keep", "tensorboard"} | {
+    "eval_every", "eval_episodes",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """A saved run: what was trained, and the agent as it was at a checkpoint."""
+
+    folder: Path
+    config: dict[str, Any]
+    algorithm: Any
+    iteration: int
+    state: Any
+    notes: tuple[str, ...] = ()
+    """Why a later checkpoint was not used."""
+
+    @property
+    def env(self) -> Env:
+        return self.algorithm.env
+
+    @property
+    def policy(self) -> Policy:
+        """The greedy policy, compiled: `action, memory = run.policy(obs)`."""
+        policy = self.algorithm.policy(self.state)
+        return Policy(jax.jit(policy.act), policy.memory)
+
+    def evaluate(self, episodes: int | None = None, seed: int = 0) -> Evaluation:
+        """Play whole episodes; by default as many as evaluations during training had."""
+        count = self.config["eval_episodes"] if episodes is None else episodes
+        return Evaluator(self.algorithm, count, seed)(self.state)
+
+
+def load(
+    run: str | Path,
+    *,
+    agent: int = 0,
+    checkpoint: int | Literal["latest", "best"] = "latest",
+    algorithm: Algorithm | None = None,
+) -> Run:
+    """The agent of a run, by its folder or by its name in `runs`.
+
+        run = hocket.load("runs/first")
+        action, memory = run.policy(obs)
+
+    `agent` is which one, where several seeds were trained. The algorithm is made again from the
+    run's configuration, unless it is given.
+    """
+    folder = find_run(Path(run))
+    config = read_config(folder)
+    algorithm = algorithm or build(config["algorithm"])
+    assert algorithm is not None
+    seeds = config["seeds"] if config["seeds"] > 1 else None
+    specs = state_specs(algorithm, seeds)
+    checkpoints = Checkpoints(folder / "checkpoints")
+    try:
+        if isinstance(checkpoint, int):
+            found = checkpoints.at(checkpoint, specs)
+        else:
+            found = {"latest": checkpoints.latest, "best": checkpoints.best}[checkpoint](specs)
+    finally:
+        checkpoints.close()
+    state = found.state
+    if not 0 <= agent < config["seeds"]:
+        raise ValueError(f"{folder} has agents 0 to {config['seeds'] - 1}, found agent={agent}.")
+    if seeds is not None:
+        state = jax.tree.map(lambda x: x[agent], state)
+    return Run(folder, config, algorithm, found.iteration, state, found.refused)
+
+
+class Evaluator:
+    """Evaluates the greedy policies of states, in one compiled program."""
+
+    def __init__(self, algorithm: Any, episodes: int, seed: int = 0) -> None:
+        def play(state: Any, key: jax.Array) -> Evaluation:
+            return evaluate(algorithm.env, algorithm.policy(state), key, episodes=episodes)
+
+        # Not the key that training with this seed begins with: other episodes than those.
+        self._key = jax.random.fold_in(jax.random.key(seed), 1)
+        self._play = jax.jit(play)
+
+    def __call__(self, state: Any) -> Evaluation:
+        return jax.device_get(self._play(jax.device_put(state, jax.local_devices()[0]), self._key))
+
+    def means(self, state: Any, seeds: int | None) -> list[float]:
+        """The mean return of each agent; one by one, so that each is as it would be alone."""
+        if seeds is None:
+            return [float(self(state).returns.mean())]
+        agents = (jax.tree.map(lambda x, i=i: x[i], state) for i in range(seeds))
+        return [float(self(agent).returns.mean()) for agent in agents]
+
+
+def state_specs(algorithm: Algorithm, seeds: int | None) -> Any:
+    """The structure, shapes and dtypes of an algorithm's state."""
+
+    def init(key: jax.Array) -> Any:
+        return init_state(algorithm, key, algorithm.num_envs)
+
+    return by_seed(jax.eval_shape(init, jax.random.key(0)), seeds)
+
+
+def configuration(algorithm: Any, settings: Any) -> dict[str, Any]:
+    """All that a run depends on, as `config.json` holds it."""
+    about = {k: v for k, v in settings.__dict__.items() if k != "runs"}
+    return {
+        "title": f"{algorithms.name_of(algorithm)} on {envs.name_of(algorithm.env)}",
+        "algorithm": describe(algorithm, type(algorithm).__name__),
+        **about,
+        "hocket": __version__,
+    }
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration of a run, or of any file of the same form."""
+    path = folder / "config.json" if folder.is_dir() else folder
+    try:
+        config = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as a configuration: {error}.") from error
+    missing = [name for name in ("algorithm", "seed", "seeds") if name not in config]
+    if missing:
+        raise ValueError(f"{path} is not the configuration of a run: it has no `{missing[0]}`.")
+    return config
+
+
+def check_unchanged(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse to resume with another configuration than the run began with; say what changed."""
+    before, after = (dict(_flat(c)) for c in (read_config(folder), config))
+    changed = [
+        f"{name.removeprefix('algorithm.')} was {before.get(name)!r} and is {after.get(name)!r}"
+        for name in sorted(before.keys() | after.keys())
+        if name not in FREE and before.get(name) != after.get(name)
+    ]
+    if changed:
+        raise ValueError(
+            f"{folder} cannot be resumed with another configuration: {'; '.join(changed)}. Leave "
+            f"that as it was, or begin a new run."
+        )
+
+
+def find_run(run: Path) -> Path:
+    """The folder of a run, given itself or its name in `runs`."""
+    for folder in (run, Path("runs") / run):
+        if (folder / "config.json").exists():
+            return folder
+    beside = run.parent if run.parent.is_dir() and run.parent != Path() else Path("runs")
+    there = [path.parent.name for path in sorted(beside.glob("*/config.json"))]
+    if not there:
+        raise ValueError(f"there is no run `{run}`, nor any other in {beside}: `hocket train` one.")
+    raise ValueError(unknown("run", run.name, there, where=f"in {beside}"))
+
+
+def new_folder(runs: Path, title: str) -> Path:
+    """The folder of a run without a name: the first number that is free."""
+    return runs / f"{_slug(title)}-{max([0, *_numbers(runs, title)]) + 1}"
+
+
+def newest_folder(runs: Path, title: str) -> Path:
+    """The last folder of such runs."""
+    numbers = _numbers(runs, title)
+    if not numbers:
+        raise ValueError(
+            f"there is no run of {title} in {runs} to resume: leave --resume out, or give --name."
+        )
+    return runs / f"{_slug(title)}-{max(numbers)}"
+
+
+def versions() -> dict[str, str]:
+    """What computed: Python and the packages that matter to the numbers."""
+    found = {"python": platform.python_version(), "hocket": __version__}
+    for package in ("jax", "jaxlib", "flax", "optax", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _numbers(runs: Path, title: str) -> list[int]:
+    start = f"{_slug(title)}-"
+    ends = (path.name.removeprefix(start) for path in runs.glob(f"{start}*"))
+    return [int(end) for end in ends if end.isdigit()]
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^\w.]+", "-", title.replace(" on ", " ")).strip("-")
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _flat(inner, f"{path}.{name}" if path else name)
+    else:
+        yield path, list(value) if isinstance(value, tuple) else value

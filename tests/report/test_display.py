@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from hocket.experiment import Outcome
+from hocket.report.display import Display, plain_line, sparkline, time_left, time_parts
+
+START = Outcome(Path("runs/ppo-CartPole-v1-1"), "ppo on CartPole-v1", seeds=1, total_steps=1000)
+HALF = replace(
+    START, env_steps=500, return_means=[math.nan],
+    seconds={"trace": 1.0, "compile": 1.0, "run": 0.5, "other": 0.5},
+)  # fmt: skip
+END = replace(
+    START, env_steps=1000, return_means=[123.4], notes=["resumed after 500 steps"],
+    seconds={"trace": 1.0, "compile": 1.0, "run": 1.0, "save": 0.5, "other": 0.5},
+    shares={"env": 0.25, "act": 0.25, "learn": 0.5},
+)  # fmt: skip
+
+
+def shown(terminal: bool) -> str:
+    out = io.StringIO()
+    with Display(Console(file=out, force_terminal=terminal, width=110)) as display:
+        display.begin(START, None)
+        display.update(HALF)
+        display.update(END)
+    return out.getvalue()
+
+
+def test_plain_lines_where_there_is_no_terminal() -> None:
+    begin, half, note, end = shown(terminal=False).splitlines()
+    assert "compiling" in begin and "runs/ppo-CartPole-v1-1" in begin
+    assert "500 steps" in half and "no episode has ended yet" in half and "1,000 steps/s" in half
+    assert note == "note: resumed after 500 steps"
+    assert "return 123.4" in end and "learning 25%" in end
+    assert "\x1b" not in begin + half + end
+
+
+def test_a_panel_in_a_terminal() -> None:
+    text = shown(terminal=True)
+    for part in ("ppo on CartPole-v1", "━", "123.4", "compiling 2.0 s", "environment 12%"):
+        assert part in text, part
+
+
+def test_where_the_time_went() -> None:
+    assert time_parts(START) == {"compiling": "0.0 s"}
+    assert time_parts(HALF) == {"compiling": "2.0 s", "waiting": "50%", "running": "50%"}
+    assert time_parts(END) == {
+        "compiling": "2.0 s", "environment": "12%", "acting": "12%", "learning": "25%",
+        "saving": "25%", "waiting": "25%",
+    }  # fmt: skip
+
+
+def test_returns_over_seeds_and_evaluations() -> None:
+    many = replace(END, seeds=2, return_means=[100.0, 300.0], eval_means=[400.0, 500.0])
+    assert "200.0 (100.0 to 300.0, 2 seeds), evaluated 450.0" in plain_line(many)
+
+
+def test_time_left() -> None:
+    assert time_left(START) == "" and time_left(END) == ""
+    assert time_left(HALF) == ", 0:01 left"
+    slow = replace(HALF, seconds={"run": 4000.0})
+    assert time_left(slow) == ", 1:06:40 left"
+
+
+def test_sparkline() -> None:
+    assert sparkline([]) == sparkline([1.0, 1.0]) == ""
+    assert sparkline([math.nan, 0.0, 7.0]) == "▁█"
+    assert len(sparkline(list(range(1000)))) <= 24 and sparkline(list(range(1000)))[-1] == "█"

@@ -1,0 +1,256 @@
+"""The command line: what it does, and what it says to a mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.front import Hocket
+
+ROOT = Path(__file__).parents[1]
+SMALL = ("--num-envs", "8", "--length", "16", "--hidden", "8", "--minibatches", "2")
+SHORT = (*SMALL, "--env-steps", "1280")  # ten iterations
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_help_needs_no_jax() -> None:
+    code = "import sys; sys.argv = ['hocket', '--help']; from hocket.cli import main; main(); "
+    code += "print('jax' in sys.modules, 'tyro' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False False"
+    assert "train an agent" in done.stdout
+
+
+def test_help_of_an_algorithm_is_its_fields(hocket: Hocket) -> None:
+    text = hocket.well("train", "ppo", "--help")
+    for part in ("--learning-rate FLOAT", "--env NAME", "--seeds INT", "--eval-every", "--quiet"):
+        assert part in text, part
+    assert "Passes over each rollout." in text
+    assert "--learning-rate" in hocket.well("train", "--help")
+
+
+def test_a_run_is_a_folder(hocket: Hocket) -> None:
+    out = hocket.well("train", "ppo", *SHORT, "--eval-every", "640", "--eval-episodes", "4")
+    assert "ppo on CartPole-v1: compiling" in out and "saved in runs/ppo-CartPole-v1-1" in out
+    folder = Path("runs/ppo-CartPole-v1-1")
+    found = summary(folder)
+    assert found["env_steps"] == 1280 and found["finished"] and found["seed"] == 0
+    assert found["env_steps_per_second"] > 0 and found["wall_seconds"] > found["run_seconds"] > 0
+    assert {"python", "hocket", "jax"} <= found["versions"].keys()
+    assert found["hardware"]["devices"] and found["hardware"]["cores"]
+    made = rows(folder)
+    assert [r["iteration"] for r in made if "entropy" in r] == list(range(1, 11))
+    assert [r["iteration"] for r in made if "eval_return_mean" in r] == [5, 10]
+    ended = [(r["episodes"], r["return_mean"]) for r in made if r.get("episodes")]
+    mean = sum(n * x for n, x in ended) / sum(n for n, _ in ended)
+    if sum(n for n, _ in ended) < 100:
+        assert np.isclose(found["return_mean"], mean)
+    assert found["eval_return_mean"] == made[-1]["eval_return_mean"]
+    evaluated = hocket.well("eval", "ppo-CartPole-v1-1")
+    assert f"return {found['eval_return_mean']:.1f} " in evaluated and "4 episodes" in evaluated
+
+
+def test_the_configuration_reproduces_the_run(hocket: Hocket) -> None:
+    import hocket as library
+    from hocket.testing import difference
+
+    flags = ("--seed", "3", "--learning-rate", "0.01", "--env", "CartPole-v1:gravity=5.0")
+    hocket.well("train", "ppo", *SHORT, *flags, "--name", "first", "--quiet")
+    hocket.well("train", "--config", "runs/first/config.json", "--name", "second", "--quiet")
+    hocket.well("train", "--config", "runs/first", "--seed", "4", "--name", "third", "--quiet")
+    first, second, third = (library.load(f"runs/{name}") for name in ("first", "second", "third"))
+    assert first.algorithm == second.algorithm and first.algorithm.env.env.gravity == 5.0
+    assert difference(first.state, second.state) == 0.0
+    assert difference(first.state, third.state) > 0.0
+    rates = [[r["policy_loss"] for r in rows(Path(f"runs/{n}"))] for n in ("first", "second")]
+    assert rates[0] == rates[1]
+
+
+def test_eight_seeds_have_records_of_their_own(hocket: Hocket) -> None:
+    import hocket as library
+    from hocket.testing import difference
+
+    hocket.well("train", "ppo", *SHORT, "--seeds", "8", "--name", "eight", "--eval-every", "1280",
+                "--quiet")  # fmt: skip
+    hocket.well("train", "ppo", *SHORT, "--seed", "5", "--name", "alone", "--quiet")
+    folder = Path("runs/eight")
+    losses = [tuple(r.get("policy_loss") for r in rows(folder / f"seed-{i}")) for i in range(8)]
+    assert len(set(losses)) == 8
+    each = [summary(folder / f"seed-{i}") for i in range(8)]
+    assert [s["seed"] for s in each] == list(range(8))
+    whole = summary(folder)
+    assert np.isclose(whole["return_mean"], np.mean([s["return_mean"] for s in each]))
+    fifth, alone = library.load(folder, agent=5), library.load("runs/alone")
+    # Ten iterations are long enough for a last bit to grow, and too short to grow far.
+    assert difference(fifth.state.learner.params, alone.state.learner.params) < 1e-3
+    assert f"agent 5: return {each[5]['eval_return_mean']:.1f}" in hocket.well("eval", "eight")
+    with pytest.raises(ValueError, match="agents 0 to 7, found agent=8"):
+        library.load(folder, agent=8)
+
+
+def test_names_count_up_and_are_not_overwritten(hocket: Hocket) -> None:
+    hocket.well("train", "ppo", *SHORT, "--quiet")
+    hocket.well("train", "ppo", *SHORT, "--quiet")
+    assert sorted(p.name for p in Path("runs").iterdir()) == [
+        "ppo-CartPole-v1-1", "ppo-CartPole-v1-2",
+    ]  # fmt: skip
+    done = hocket("train", "ppo", *SHORT, "--name", "ppo-CartPole-v1-1")
+    assert done.code == 2 and "there is a run in runs/ppo-CartPole-v1-1 already" in done.err
+    again = hocket.well("train", "ppo", *SHORT, "--resume")
+    assert "nothing is left to do" in again
+
+
+def test_quiet_is_quiet(hocket: Hocket) -> None:
+    assert hocket.well("train", "ppo", *SHORT, "--quiet") == ""
+
+
+def test_tensorboard(hocket: Hocket) -> None:
+    hocket.well("train", "ppo", *SHORT, "--quiet", "--tensorboard", "--name", "board")
+    assert list(Path("runs/board").glob("events.out.tfevents.*"))
+
+
+def test_ones_own_algorithm_environment_and_strategy(hocket: Hocket) -> None:
+    Path("mine.py").write_text(
+        "import hocket\n"
+        "from hocket import Place, Plan\n"
+        "from hocket.envs import CartPole, TimeLimit\n"
+        "def short(limit=20):\n"
+        "    return TimeLimit(CartPole(), limit)\n"
+        "@hocket.strategy\n"
+        "def two_actors(graph, cluster, *, replicas=2):\n"
+        "    on = cluster.devices[:1]\n"
+        "    return Plan(graph, [Place('actor', ('env', 'act'), on, replicas),\n"
+        "                        Place('learner', ('learn',), on)])\n"
+    )
+    out = hocket.well("train", "ppo", *SHORT, "--env", "mine.py:short:limit=7", "--name", "own")
+    assert "return" in out and summary(Path("runs/own"))["return_mean"] <= 7
+    plan = hocket.well("plan", "ppo", *SMALL, "--distribute", "mine.py:two_actors:replicas=4")
+    assert "x4" in plan or "4 replicas" in plan
+    sac = f"{ROOT / 'examples/sac.py'}:SAC"
+    assert "SAC: " in hocket.well("graph", sac, "--env", "Pendulum-v1")
+    assert "--target-rate" in hocket.well("train", sac, "--help")
+
+
+def test_lists(hocket: Hocket) -> None:
+    assert "CartPole-v1     observes float32[4], acts one of 2" in hocket.well("envs")
+    assert "options: devices=None" in hocket.well("strategies")
+    assert "recurrent-ppo" in hocket.well("algorithms")
+    assert hocket.well("--version").startswith("hocket 0.")
+
+
+def test_plan_starts_nothing(hocket: Hocket) -> None:
+    out = hocket.well("plan", "dqn")
+    assert "anakin: act, env, " in out and "nothing crosses" in out
+    assert not Path("runs").exists()
+
+
+def test_plot_and_record(hocket: Hocket) -> None:
+    hocket.well("train", "ppo", *SHORT, "--name", "a", "--quiet")
+    hocket.well("train", "ppo", *SHORT, "--seed", "1", "--name", "b", "--quiet")
+    assert "(2 seeds" in hocket.well("plot", "a", "runs/b", "--out", "curves.svg")
+    assert Path("curves.svg").read_text().startswith("<?xml")
+    out = hocket.well("record", "a", "--out", "a.gif", "--max-steps", "12")
+    frames = int(out.split()[0])
+    with Image.open("a.gif") as film:
+        shown = sum(_duration(film, i) for i in range(film.n_frames))
+    assert 2 <= frames <= 13 and abs(shown - frames * 1000 / 30) <= 10 * frames
+
+
+def _duration(film: Any, frame: int) -> float:
+    film.seek(frame)
+    return film.info["duration"]
+
+
+def trained(hocket: Hocket) -> None:
+    hocket.well("train", "ppo", *SHORT, "--name", "first", "--quiet")
+
+
+MISTAKES = [
+    (None, ("trian", "ppo"), "unknown command `trian`. Did you mean `train`?"),
+    (None, ("train",), "which algorithm? `hocket train NAME`"),
+    (None, ("train", "pppo"), "unknown algorithm `pppo`. Did you mean `ppo`?"),
+    (None, ("train", "ppo", "--env", "CartPol-v1"), "Did you mean `CartPole-v1`?"),
+    (None, ("train", "ppo", "--env", "CartPole-v1:gravty=1"), "Did you mean `gravity`?"),
+    (None, ("train", "ppo", "--env", "CartPole-v1:gravity="), "is no option"),
+    (None, ("train", "ppo", "--env", "nowhere.module:Env"), "there is no module `nowhere.module`"),
+    (None, ("train", "ppo", "--env", "math:pi"), "is no environment"),
+    (None, ("train", "ppo", "--distribute", "anakinn"), "Did you mean `anakin`?"),
+    (None, ("train", "ppo", "--distribute", "anakin:devices=9"), "asked for 9 devices; there are"),
+    (None, ("train", "ppo", "--distribute", "anakin:device=1"), "Did you mean `devices`?"),
+    (None, ("train", "ppo", "--distribute", "math:floor"), "is no strategy"),
+    (None, ("train", "ppo", "--lerning-rate", "1"), "--learning-rate"),
+    (None, ("train", "ppo", "--learning-rate", "fast"), "--learning-rate"),
+    (None, ("train", "ppo", "--seeds", "0"), "seeds must be at least 1"),
+    (None, ("train", f"{ROOT}/examples/sac.py:SAX"), "unknown name `SAX`"),
+    (None, ("train", "nowhere.py:SAC"), "there is no file `nowhere.py` here"),
+    (None, ("train", "math:floor"), "is no dataclass"),
+    (None, ("train", "dqn", "--env", "Pendulum-v1"), "DQN needs one discrete action"),
+    (None, ("train", "ppo", "--resume"), "there is no run of ppo on CartPole-v1 in runs to resume"),
+    (None, ("train", "ppo", "--config", "x.json"), "leave `ppo` out"),
+    (None, ("train", "--config", "x.json"), "x.json cannot be read as a configuration"),
+    (None, ("eval", "nothing"), "there is no run `nothing`"),
+    (trained, ("eval", "frist"), "unknown run `frist` in runs. Did you mean `first`?"),
+    (trained, ("eval", "first", "--checkpoint", "7"), "there is no checkpoint 7"),
+    (trained, ("eval", "first", "--checkpoint", "last"), "must be `latest`, `best` or a number"),
+    (trained, ("eval", "first", "--episodes", "0"), "episodes must be at least 1"),
+    (trained, ("plot", "first", "--metric", "return_men"), "Did you mean `return_mean`"),
+    (trained, ("record", "first", "--out", "film.avi"), "ends in .mp4 or .gif"),
+    (
+        trained,
+        ("train", "ppo", *SHORT, "--name", "first", "--resume", "--learning-rate", "0.5"),
+        "runs/first cannot be resumed with another configuration: learning_rate was 0.002 and is",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "arguments", "message"), MISTAKES, ids=[" ".join(m[1])[-40:] for m in MISTAKES]
+)
+def test_mistakes_get_a_sentence(
+    hocket: Hocket, before: Any, arguments: tuple[str, ...], message: str
+) -> None:
+    if before:
+        before(hocket)
+    done = hocket(*arguments)
+    assert done.code == 2, done
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_debug_shows_the_traceback(hocket: Hocket) -> None:
+    with pytest.raises(ValueError, match="unknown algorithm"):
+        hocket("train", "pppo", "--debug")
+
+
+def test_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hocket.cli", "train", "ppo", *SMALL, "--name", "long"]
+    command += ["--env-steps", "1000000000"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    run = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+    file = tmp_path / "runs/long/metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (file.exists() and file.stat().st_size) and time.monotonic() < deadline:
+        assert run.poll() is None
+        time.sleep(0.1)
+    run.send_signal(signal.SIGINT)
+    out, _ = run.communicate(timeout=60)
+    assert run.returncode == 0
+    assert "interrupted; --resume continues it" in out and "saved in runs/long" in out
+    found = json.loads((tmp_path / "runs/long/summary.json").read_text())
+    assert not found["finished"] and 0 < found["env_steps"] < 1_000_000_000
