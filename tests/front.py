@@ -29,7 +29,8 @@ class Hocket:
             main()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
-        return Done(code, *self._capsys.readouterr())
+        out, err = map(str, self._capsys.readouterr())
+        return Done(code, out, err)
 
     def well(self, *arguments: str) -> str:
         """The same where nothing may go wrong: what was printed."""

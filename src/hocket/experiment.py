@@ -168,6 +168,16 @@ class Experiment:
 
     def train(self) -> Outcome:
         """Run to the end, or to the first Ctrl-C."""
+        try:
+            self._train()
+        except OSError as error:
+            raise OSError(
+                f"{self.folder} could not be written: {error}. Mend that, then continue with "
+                f"--resume."
+            ) from error
+        return self.outcome
+
+    def _train(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "config.json", self.config)
         if self.watch:
@@ -185,7 +195,6 @@ class Experiment:
         finally:
             checkpoints.close()
         write_summary(self)
-        return self.outcome
 
     def _start(self, checkpoints: Checkpoints) -> Checkpoint | None:
         if not self.resume:
@@ -194,6 +203,7 @@ class Experiment:
             self.outcome.notes.append("no checkpoint was written yet, so it began anew")
             return None
         found = checkpoints.latest(state_specs(self.plan.graph.algorithm, self.seeds))
+        checkpoints.drop_after(found.iteration)
         self.outcome.notes += [f"{why}: the one before it is used" for why in found.refused]
         self.outcome.notes.append(f"resumed after {self._steps(found.iteration):,} steps")
         return found

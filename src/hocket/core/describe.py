@@ -11,7 +11,6 @@ import ast
 import dataclasses
 import importlib
 import importlib.util
-import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +33,7 @@ def describe(value: Any, where: str = "the algorithm") -> Any:
         names = [f.name for f in dataclasses.fields(value) if f.init and f.repr]
         about = {n: describe(value.__dict__[n], f"{where}.{n}") for n in names}
         return {"class": path_of(type(value)), **about}
-    if inspect.isroutine(value) or isinstance(value, type):
+    if callable(value) and "__qualname__" in dir(value):  # a function, jitted or not, or a class
         return {"object": path_of(value, where)}
     raise ValueError(
         f"`{where}` is {_short(value)}, which a configuration file cannot hold. Use numbers, text, "

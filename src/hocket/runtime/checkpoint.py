@@ -6,12 +6,15 @@ one before it is used.
 
 from __future__ import annotations
 
+import errno
+import functools
 import logging
 import os
 import re
+import shutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hocket.core.contract import leaf_names
+from hocket.core.graph import bytes_text
 
 UNFINISHED = ".orbax-checkpoint-tmp"
 
@@ -51,7 +55,7 @@ class Checkpoints:
         self.folder, self._keep = folder.absolute(), keep
         self._writing: int | None = None
 
-    @cached_property
+    @functools.cached_property
     def _manager(self) -> Any:
         return _manager(self.folder, self._keep)  # when it is needed: the import takes a second
 
@@ -65,12 +69,13 @@ class Checkpoints:
         if iteration in self._manager.all_steps():
             return
         arrays = _arrays(state)
+        self._writing = iteration
+        self._guard(lambda: _check_room(self.folder, sum(x.nbytes for x in arrays.values())))
         marks = {name: int(mark) for name, mark in jax.device_get(_fingerprint(arrays)).items()}
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(arrays),
             about=ocp.args.JsonSave({"fingerprint": marks, **(about or {})}),
         )
-        self._writing = iteration
         score = -np.inf if np.isnan(score) else float(score)
         self._guard(lambda: self._manager.save(iteration, args=items, metrics={"score": score}))
 
@@ -104,6 +109,14 @@ class Checkpoints:
                 f"there is no checkpoint {iteration} in {self.folder}; there: {there}."
             )
         return self._first_whole([iteration], specs)
+
+    def drop_after(self, iteration: int) -> None:
+        """Remove the later ones, damaged or half-written: the run will write them anew."""
+        for later in self.iterations():
+            if later > iteration:
+                self._manager.delete(later)
+        for half in self.folder.glob(f"*{UNFINISHED}"):
+            shutil.rmtree(half)
 
     def close(self) -> None:
         """Wait, and let go of the folder."""
@@ -167,7 +180,7 @@ def _manager(folder: Path, keep: int) -> Any:
     import orbax.checkpoint as ocp
     from orbax.checkpoint import checkpoint_managers as policies
 
-    logging.getLogger("absl").setLevel(logging.CRITICAL)  # what it logs as errors is raised as well
+    _hush_the_library()
 
     def score(metrics: Any) -> float:
         return metrics["score"]
@@ -182,6 +195,31 @@ def _manager(folder: Path, keep: int) -> Any:
             cleanup_tmp_directories=False,
         ),
     )
+
+
+@functools.cache
+def _hush_the_library() -> None:
+    """Nothing twice: what orbax logs as an error it raises as well, and that is what we tell.
+
+    Where a read or write fails, its other parts come back to an event loop that is closed by then,
+    and Python would print a traceback for each.
+    """
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    usual = sys.unraisablehook
+
+    def hook(found: Any) -> None:
+        if str(found.exc_value) != "Event loop is closed":
+            usual(found)
+
+    sys.unraisablehook = hook
+
+
+def _check_room(folder: Path, nbytes: int) -> None:
+    """Before writing: what fails in the middle of it is told less clearly."""
+    free = shutil.disk_usage(folder).free
+    if free < nbytes:
+        found, wanted = bytes_text(free), bytes_text(nbytes)
+        raise OSError(errno.ENOSPC, f"it has {wanted}, and {found} are free")
 
 
 def _arrays(state: Any) -> dict[str, Any]:
@@ -229,6 +267,8 @@ def _mark(x: jax.Array) -> jax.Array:
 
 def _reason(error: Exception) -> str:
     """What the operating system said, without the path through the library that asked it."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"{os.strerror(errno.ENOSPC)} ({error.strerror})"
     number = error.errno if isinstance(error, OSError) else None
     if found := re.search(r"os_error_code='(\d+)'", str(error)):
         number = int(found[1])

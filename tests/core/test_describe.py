@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flax import linen
+
+from hocket import make
+from hocket.algorithms import DQN, PPO, RecurrentPPO
+from hocket.core.describe import build, describe, find, read_words
+from hocket.envs import Masked
+from hocket.nn import MLP
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        PPO(env=make("CartPole-v1", gravity=1.6), hidden=(8, 16)),
+        RecurrentPPO(env=Masked(make("CartPole-v1"), keep=(0, 2))),
+        DQN(env=make("gymnax:Breakout-MinAtar", max_steps_in_episode=50)),
+        PPO(env=make("Catch"), policy_network=linen.Sequential((MLP((8, 3)), linen.relu))),
+    ],
+)
+def test_an_algorithm_comes_back_from_json(algorithm: Any) -> None:
+    found = build(json.loads(json.dumps(describe(algorithm))))
+    assert found == algorithm
+    assert describe(found) == describe(algorithm)
+
+
+def test_a_class_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from dataclasses import dataclass\n@dataclass\nclass Mine:\n    x: int = 1\n")
+    cls = find(f"{file}:Mine")
+    assert cls is find(f"{file}:Mine")  # loaded once
+    assert describe(cls(x=2)) == {"class": f"{file}:Mine", "x": 2}
+    assert build({"class": f"{file}:Mine", "x": 3}) == cls(x=3)
+
+
+def test_a_file_that_fails_can_be_mended(tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text("raise KeyError('here')")
+    with pytest.raises(KeyError, match="here"):
+        find(f"{file}:Mine")
+    file.write_text("Mine = 1")
+    assert find(f"{file}:Mine") == 1
+
+
+@dataclass
+class Holder:
+    thing: Any
+
+
+def test_what_cannot_be_written_down_is_named() -> None:
+    with pytest.raises(ValueError, match=r"`Holder.thing\[1\]` is <object .* Use numbers"):
+        describe(Holder((1, object())), "Holder")
+    with pytest.raises(ValueError, match="was defined inside a function"):
+        describe(Holder(lambda x: x))
+
+
+def test_what_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match=r"unknown field `lenght` .* Did you mean `length`"):
+        build({"class": "hocket.algorithms.ppo:PPO", "lenght": 3})
+    with pytest.raises(
+        ValueError, match=r"unknown name `PPQ` in `hocket.algorithms`. Did you mean"
+    ):
+        find("hocket.algorithms:PPQ")
+    with pytest.raises(ValueError, match="not of the form"):
+        find("PPO")
+    with pytest.raises(ValueError, match=r"there is no module `hocket.nowhere`"):
+        find("hocket.nowhere:PPO")
+
+
+def test_a_missing_dependency_is_not_a_missing_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "needy.py").write_text("import does_not_exist_anywhere")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="does_not_exist_anywhere"):
+        find("needy:Thing")
+
+
+def test_words() -> None:
+    assert read_words("CartPole-v1") == ("CartPole-v1", {})
+    assert read_words("a:x=1,y=0.5,z=True,w=text,v=None") == (
+        "a", {"x": 1, "y": 0.5, "z": True, "w": "text", "v": None},
+    )  # fmt: skip
+    assert read_words("file.py:f:x=1") == ("file.py:f", {"x": 1})
+    with pytest.raises(ValueError, match="`y` in `a:x=1,y` is no option"):
+        read_words("a:x=1,y")

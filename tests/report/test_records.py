@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hocket.report.records import Records, Window, read_rows
+
+
+def metrics(first: int, count: int, seeds: int | None = None) -> dict[str, np.ndarray]:
+    """Iteration i ends i episodes of return i in each of two environments, and has loss i."""
+    axes = () if seeds is None else (seeds,)
+    i = np.arange(first, first + count, dtype=np.float32).reshape(count, *[1] * len(axes))
+    i = np.broadcast_to(i, (count, *axes))
+    each = np.repeat(i[..., None], 2, axis=-1)
+    return {"episode_count": each, "episode_return": each * each, "episode_length": each,
+            "loss": i}  # fmt: skip
+
+
+def write(folder: Path, blocks: list[int], keep: int = 0) -> list[dict[str, float]]:
+    with Records(folder, seeds=None, every=3, keep=keep) as records:
+        at = keep
+        for count in blocks:
+            records.add(metrics(at, count), lambda i: 10 * i, seconds=1.0)
+            at += count
+        records.flush(10 * at, 1.0)
+    return list(read_rows(folder / "metrics.jsonl"))
+
+
+def test_rows_do_not_depend_on_the_blocks(tmp_path: Path) -> None:
+    rows = write(tmp_path / "a", [1, 1, 5, 1])
+    assert rows == write(tmp_path / "b", [8]) == write(tmp_path / "c", [2] * 4)
+    assert [r["iteration"] for r in rows] == [3, 6, 8]
+    assert [r["env_steps"] for r in rows] == [30, 60, 80]
+    assert rows[1]["loss"] == 4 and rows[1]["episodes"] == 2 * (3 + 4 + 5)
+    assert rows[1]["return_mean"] == pytest.approx((9 + 16 + 25) / 12)
+    assert rows[1]["length_mean"] == 1
+
+
+def test_going_on_drops_what_was_lost(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole", [9])
+    write(tmp_path / "cut", [8])
+    with (tmp_path / "cut/metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 9, "env_st')
+    assert write(tmp_path / "cut", [3], keep=6) == whole
+
+
+def test_a_row_without_episodes(tmp_path: Path) -> None:
+    with Records(tmp_path, seeds=None, every=1) as records:
+        records.add({"loss": np.array([np.nan])}, lambda i: i, 0.0)
+        assert np.isnan(records.return_means[0])
+    assert next(read_rows(tmp_path / "metrics.jsonl")) == {
+        "iteration": 1, "env_steps": 1, "seconds": 0.0, "episodes": 0, "return_mean": None,
+        "length_mean": None, "loss": None,
+    }  # fmt: skip
+
+
+def test_seeds_are_apart(tmp_path: Path) -> None:
+    with Records(tmp_path, seeds=2, every=1) as records:
+        both = metrics(1, 2, seeds=2)
+        both["loss"] = both["loss"] * np.array([1.0, -1.0])
+        records.add(both, lambda i: i, 0.0)
+        records.flush(2, 0.0, [{"eval_return_mean": 5.0}, {"eval_return_mean": 6.0}])
+    rows = [list(read_rows(tmp_path / f"seed-{i}/metrics.jsonl")) for i in range(2)]
+    assert [r["loss"] for r in rows[1][:2]] == [-1.0, -2.0]
+    assert [r[-1]["eval_return_mean"] for r in rows] == [5.0, 6.0]
+
+
+def test_broken_lines_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"iteration": 1}\nnot json\n' + json.dumps({"iteration": 2}) + "\n")
+    with pytest.raises(ValueError, match=r"metrics.jsonl:2 is not a line of metrics"):
+        list(read_rows(path))
+
+
+def test_window() -> None:
+    window = Window()
+    assert np.isnan(window.mean)
+    window.add(60, 60.0)
+    window.add(60, 120.0)
+    assert window.mean == 1.5  # both are needed for a hundred
+    window.add(40, 40.0)
+    assert window.mean == 1.6  # the last two are enough

@@ -1,0 +1,226 @@
+"""Killed runs go on exactly; damaged checkpoints are refused by name; a full disk is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+import hocket as library
+from hocket.testing import difference
+from tests.front import Hocket
+
+ROOT = Path(__file__).parents[1]
+PPO = ("ppo", "--num-envs", "8", "--length", "16", "--hidden", "8", "--minibatches", "2")
+PPO_20 = str(8 * 16 * 20)
+CASES = {
+    "ppo": PPO,
+    "recurrent-ppo": ("recurrent-ppo", "--num-envs", "8", "--length", "16", "--hidden", "8",
+                      "--memory", "8", "--minibatches", "2"),
+    "dqn": ("dqn", "--num-envs", "8", "--length", "16", "--hidden", "8", "--capacity", "4096",
+            "--min-size", "256", "--batch-size", "16"),
+}  # fmt: skip
+
+
+def start(*arguments: str, cwd: Path, flags: str = "") -> subprocess.Popen[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    env["XLA_FLAGS"] = f"{env['XLA_FLAGS']} {flags}"
+    command = [sys.executable, "-m", "hocket.cli", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=cwd, env=env, stdout=pipe, stderr=pipe, text=True)
+
+
+def kill_after_first_checkpoint(run: subprocess.Popen[str], folder: Path) -> None:
+    deadline = time.monotonic() + 200
+    while not list(folder.glob("checkpoints/*/commit_success.txt")):
+        assert run.poll() is None, run.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    run.send_signal(signal.SIGKILL)
+    run.communicate()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_killed_run_goes_on_exactly(name: str, hocket: Hocket, tmp_path: Path) -> None:
+    """40 iterations at once are 20, a kill, and 20 more; so are the records."""
+    flags = (*CASES[name], "--env-steps", str(8 * 16 * 40), "--save-every", PPO_20)
+    hocket.well("train", *flags, "--name", "whole", "--quiet")
+    # Evaluated after every iteration, which is slow enough to be killed before it ends.
+    slow = ("--eval-every", "128", "--eval-episodes", "20000")
+    run = start("train", *flags, *slow, "--name", "cut", cwd=tmp_path)
+    kill_after_first_checkpoint(run, tmp_path / "runs/cut")
+    assert run.returncode == -signal.SIGKILL
+    out = hocket.well("train", "--name", "cut", "--resume", "--eval-episodes", "4")
+    assert "note: resumed after 2,560 steps" in out
+    whole, cut = library.load("runs/whole"), library.load("runs/cut")
+    assert whole.iteration == cut.iteration == 40
+    assert difference(whole.state, cut.state) == 0.0
+    assert difference(whole.state, library.load("runs/whole", checkpoint=20).state) > 0.0
+    assert _numbers("runs/whole") == _numbers("runs/cut")
+
+
+def _numbers(folder: str) -> list[Any]:
+    rows = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+    return [row for row in rows if "episodes" in row]
+
+
+@pytest.fixture
+def two_checkpoints(hocket: Hocket) -> Path:
+    """A run of 40 iterations with checkpoints after 20 and 40."""
+    hocket.well("train", *PPO, "--env-steps", str(8 * 16 * 40), "--save-every", PPO_20,
+                "--name", "run", "--quiet")  # fmt: skip
+    return Path("runs/run")
+
+
+def test_a_damaged_checkpoint_is_refused_by_name(two_checkpoints: Path, hocket: Hocket) -> None:
+    before = library.load(two_checkpoints, checkpoint=20)
+    whole = library.load(two_checkpoints)
+    data = max(
+        (two_checkpoints / "checkpoints/40/state").rglob("d/*"), key=lambda p: p.stat().st_size
+    )
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    data.write_bytes(content)
+    found = library.load(two_checkpoints)
+    assert found.iteration == 20 and difference(found.state, before.state) == 0.0
+    assert re.match(r"checkpoint 40 is damaged", found.notes[0])
+    assert "checkpoint 40 is damaged" in hocket.well("eval", "run")
+    out = hocket.well("train", "--name", "run", "--resume")
+    assert "note: checkpoint 40 is damaged" in out and "the one before it is used" in out
+    assert difference(library.load(two_checkpoints).state, whole.state) == 0.0
+
+
+def test_a_changed_number_is_found(two_checkpoints: Path) -> None:
+    """Also where the file itself is sound: the fingerprint of the array is another."""
+    about = two_checkpoints / "checkpoints/40/about/metadata"
+    found = json.loads(about.read_text())
+    name = next(n for n in found["fingerprint"] if n.endswith("kernel"))
+    found["fingerprint"][name] ^= 1
+    about.write_text(json.dumps(found))
+    run = library.load(two_checkpoints)
+    assert run.iteration == 20 and f"`{name}` has changed" in run.notes[0]
+
+
+def test_a_half_written_checkpoint_is_refused_by_name(
+    two_checkpoints: Path, hocket: Hocket
+) -> None:
+    whole = library.load(two_checkpoints)
+    checkpoints = two_checkpoints / "checkpoints"
+    half = checkpoints / "40.orbax-checkpoint-tmp"
+    (checkpoints / "40").rename(half)
+    (half / "commit_success.txt").unlink(missing_ok=True)
+    shutil.rmtree(half / "about")
+    out = hocket.well("train", "--name", "run", "--resume")
+    assert "note: checkpoint 40 is half-written: the one before it is used" in out
+    assert "resumed after 2,560 steps" in out
+    assert difference(library.load(two_checkpoints).state, whole.state) == 0.0
+
+
+def test_no_checkpoint_is_left(two_checkpoints: Path, hocket: Hocket) -> None:
+    for state in two_checkpoints.glob("checkpoints/*/state"):
+        shutil.rmtree(state)
+    done = hocket("train", "--name", "run", "--resume")
+    assert done.code == 2 and "no whole checkpoint in" in done.err
+    assert "checkpoint 40 is damaged" in done.err and "checkpoint 20 is damaged" in done.err
+
+
+def test_one_device_then_two(hocket: Hocket) -> None:
+    """A checkpoint belongs to no plan: made on one device, continued on two."""
+    whole = (*PPO, "--env-steps", str(8 * 16 * 23), "--save-every", PPO_20, "--quiet")
+    hocket.well("train", *whole, "--distribute", "anakin:devices=1", "--name", "one")
+    hocket.well("train", *whole, "--distribute", "anakin:devices=1", "--name", "two")
+    shutil.rmtree("runs/two/checkpoints/23")
+    hocket.well("train", *whole, "--distribute", "anakin:devices=2", "--name", "two", "--resume")
+    one, two = library.load("runs/one"), library.load("runs/two")
+    assert one.iteration == two.iteration == 23
+    moved = difference(one.state, library.load("runs/one", checkpoint=20).state)
+    found = difference(one.state.learner.params, two.state.learner.params)
+    assert found <= 1e-5 < 100 * 1e-5 < moved
+
+
+def test_a_checkpoint_that_cannot_be_written(hocket: Hocket) -> None:
+    """The operating system refuses a write in the middle of it."""
+    flags = ("train", *PPO, "--hidden", "64", "64", "--env-steps", str(8 * 16 * 40))
+    flags = (*flags, "--save-every", PPO_20)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    hocket.well(*flags, "--name", "roomy", "--quiet")  # what it compiles is cached now
+    resource.setrlimit(resource.RLIMIT_FSIZE, (24 * 1024, before[1]))
+    try:
+        done = hocket(*flags, "--name", "full", "--quiet")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert done.code == 2, done
+    assert "checkpoint 20 could not be written" in done.err and "File too large" in done.err
+    assert "there is none before it" in done.err and "--resume" in done.err
+    assert "Traceback" not in done.err
+    out = hocket.well("train", "--name", "full", "--resume")
+    assert "no whole checkpoint" not in out
+    full, roomy = library.load("runs/full"), library.load("runs/roomy")
+    assert difference(full.state, roomy.state) == 0.0
+
+
+def test_a_record_that_cannot_be_written(hocket: Hocket) -> None:
+    flags = ("train", *PPO, "--env-steps", str(8 * 16 * 40), "--quiet")
+    hocket.well(*flags, "--name", "roomy")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        done = hocket(*flags, "--name", "full")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert done.code == 2 and "runs/full could not be written" in done.err, done
+    assert "File too large" in done.err
+
+
+def can_mount() -> bool:
+    command = ["unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return bool(shutil.which("unshare")) and not subprocess.run(command, check=False).returncode
+
+
+@pytest.mark.skipif(not can_mount(), reason="no file system can be mounted here")
+def test_a_full_disk(tmp_path: Path) -> None:
+    train = f"{sys.executable} -m hocket.cli train {' '.join(PPO)} --env-steps 5120 --quiet"
+    script = f"mount -t tmpfs -o size=40k none {tmp_path} && cd {tmp_path} && exec {train}"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", script], env=env, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done
+    assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_loaded_policy_acts_as_the_trained_one(two_checkpoints: Path) -> None:
+    run = library.load(two_checkpoints)
+    trained = library.run(run.algorithm, iterations=40)
+    assert difference(run.state, trained.state) == 0.0
+    keys = jax.random.split(jax.random.key(1), 32)
+    obs = jax.vmap(lambda key: run.env.reset(key)[1])(keys)
+    loaded = [int(run.policy(o)[0]) for o in obs]
+    assert loaded == [int(trained.policy(o)[0]) for o in obs]
+    assert len(set(loaded)) == 2  # it does look at what it sees
+
+
+def test_the_best_is_kept(hocket: Hocket) -> None:
+    flags = ("--env-steps", str(8 * 16 * 40), "--save-every", str(8 * 16 * 5), "--keep", "2")
+    hocket.well("train", *PPO, *flags, "--eval-every", str(8 * 16 * 5), "--eval-episodes", "8",
+                "--name", "kept", "--quiet")  # fmt: skip
+    text = Path("runs/kept/metrics.jsonl").read_text()
+    rows = [r for r in map(json.loads, text.splitlines()) if "eval_return_mean" in r]
+    best = max(rows, key=lambda r: r["eval_return_mean"])
+    there = {int(p.name) for p in Path("runs/kept/checkpoints").iterdir()}
+    assert {35, 40} <= there and len(there) <= 3
+    run = library.load("runs/kept", checkpoint="best")
+    assert run.evaluate().returns.mean() == pytest.approx(best["eval_return_mean"])
