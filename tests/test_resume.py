@@ -41,9 +41,9 @@ def start(*arguments: str, cwd: Path, flags: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=cwd, env=env, stdout=pipe, stderr=pipe, text=True)
 
 
-def kill_after_first_checkpoint(run: subprocess.Popen[str], folder: Path) -> None:
+def kill_after_checkpoint(run: subprocess.Popen[str], folder: Path, first: str) -> None:
     deadline = time.monotonic() + 200
-    while not list(folder.glob("checkpoints/*/commit_success.txt")):
+    while not (folder / "checkpoints" / first).exists():
         assert run.poll() is None, run.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -59,7 +59,7 @@ def test_a_killed_run_goes_on_exactly(name: str, hocket: Hocket, tmp_path: Path)
     # Evaluated after every iteration, which is slow enough to be killed before it ends.
     slow = ("--eval-every", "128", "--eval-episodes", "20000")
     run = start("train", *flags, *slow, "--name", "cut", cwd=tmp_path)
-    kill_after_first_checkpoint(run, tmp_path / "runs/cut")
+    kill_after_checkpoint(run, tmp_path / "runs/cut", "20")
     assert run.returncode == -signal.SIGKILL
     out = hocket.well("train", "--name", "cut", "--resume", "--eval-episodes", "4")
     assert "note: resumed after 2,560 steps" in out
@@ -125,6 +125,17 @@ def test_a_half_written_checkpoint_is_refused_by_name(
     out = hocket.well("train", "--name", "run", "--resume")
     assert "note: checkpoint 40 is half-written: the one before it is used" in out
     assert "resumed after 2,560 steps" in out
+    assert difference(library.load(two_checkpoints).state, whole.state) == 0.0
+
+
+def test_only_a_half_written_one(two_checkpoints: Path, hocket: Hocket) -> None:
+    whole = library.load(two_checkpoints)
+    shutil.rmtree(two_checkpoints / "checkpoints/40")
+    (two_checkpoints / "checkpoints/20").rename(
+        two_checkpoints / "checkpoints/20.orbax-checkpoint-tmp"
+    )
+    out = hocket.well("train", "--name", "run", "--resume")
+    assert "note: checkpoint 20 is half-written" in out and "it began anew" in out
     assert difference(library.load(two_checkpoints).state, whole.state) == 0.0
 
 

@@ -200,7 +200,9 @@ class Experiment:
         if not self.resume:
             return None
         if not checkpoints.iterations():
-            self.outcome.notes.append("no checkpoint was written yet, so it began anew")
+            why = "; ".join(checkpoints.half_written()) or "no checkpoint was written yet"
+            self.outcome.notes.append(f"{why}, so it began anew")
+            checkpoints.drop_after(0)
             return None
         found = checkpoints.latest(state_specs(self.plan.graph.algorithm, self.seeds))
         checkpoints.drop_after(found.iteration)

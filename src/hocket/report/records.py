@@ -52,7 +52,8 @@ class Record:
         self._pending: list[Metrics] = []
         rows = [r for r in read_rows(self._path) if r["iteration"] <= keep] if keep else []
         for row in rows:
-            self.window.add(row["episodes"], (row["return_mean"] or 0.0) * row["episodes"])
+            if row.get("episodes"):
+                self.window.add(row["episodes"], row["return_mean"] * row["episodes"])
         self._file = self._path.open("w")
         self._file.writelines(map(_line, rows))
         self._board = _tensorboard(folder) if board else None

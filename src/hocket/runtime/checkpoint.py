@@ -88,6 +88,11 @@ class Checkpoints:
         """Those that are there, whole or not."""
         return sorted(self._manager.all_steps())
 
+    def half_written(self) -> list[str]:
+        """A sentence for each that a kill or a crash interrupted."""
+        names = (path.name for path in sorted(self.folder.glob(f"*{UNFINISHED}")))
+        return [f"checkpoint {name.removesuffix(UNFINISHED)} is half-written" for name in names]
+
     def best(self, specs: Any) -> Checkpoint:
         """The one with the best score, or if it is damaged the latest."""
         best = self._manager.best_step()
@@ -95,11 +100,7 @@ class Checkpoints:
 
     def latest(self, specs: Any) -> Checkpoint:
         """The last one that is whole. `specs` is the state's structure, shapes and dtypes."""
-        refused = [
-            f"checkpoint {path.name.removesuffix(UNFINISHED)} is half-written"
-            for path in sorted(self.folder.glob(f"*{UNFINISHED}"))
-        ]
-        return self._first_whole(self.iterations()[::-1], specs, refused)
+        return self._first_whole(self.iterations()[::-1], specs, self.half_written())
 
     def at(self, iteration: int, specs: Any) -> Checkpoint:
         """The one after so many iterations."""
