@@ -1,32 +1,66 @@
-"""What a newcomer meets: the README, the guides, the examples and the command line."""
+"""What a newcomer reads: every block of code and every command of the README and the docs runs."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.front import Hocket
+
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/algorithms.md"]
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"```(python|bash)\n(.*?)```", re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_code_block_runs(
-    page: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def blocks(page: str) -> list[tuple[str, str]]:
+    return [(found[1], found[2]) for found in BLOCK.finditer((ROOT / page).read_text())]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
+def test_every_block_runs(page: str, hocket: Hocket, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("page")  # classes look their module up
     monkeypatch.setitem(sys.modules, "page", module)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, page, "exec"), module.__dict__)
-    assert capsys.readouterr().out
+    for kind, text in blocks(page):
+        if kind == "bash":
+            for command in commands(text):
+                hocket.well(*command)
+        else:
+            if file := re.match(r"# (\w+\.py)\n", text):
+                Path(file[1]).write_text(text)
+            exec(compile(text, page, "exec"), module.__dict__)
 
 
-def test_links_lead_somewhere() -> None:
+def commands(text: str) -> Iterator[list[str]]:
+    """The hocket commands of a block, each short enough for a test."""
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["hocket"]:
+            yield shortened(words[1:])
+
+
+def shortened(words: list[str]) -> list[str]:
+    """A run of a few iterations and at most two seeds; everything else as it is written."""
+    if words[0] != "train" or "--resume" in words:
+        return words
+    few = {"--env-steps": "9000", "--seeds": "2"}
+    for flag, value in few.items():
+        if flag in words:
+            words[words.index(flag) + 1] = value
+    return words if "--env-steps" in words else [*words, "--env-steps", few["--env-steps"]]
+
+
+def test_links_and_pictures_are_there() -> None:
     for page in PAGES:
-        for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
+        text = (ROOT / page).read_text()
+        for link in re.findall(r"\]\(([^)#:]+)\)", text) + re.findall(r'src="([^":]+)"', text):
             assert (ROOT / page).parent.joinpath(link).exists(), (page, link)
+
+
+def test_the_first_command_is_one_that_is_tested() -> None:
+    assert "pip install . && hocket train ppo\n" in (ROOT / "README.md").read_text()

@@ -161,6 +161,26 @@ def test_one_device_then_two(hocket: Hocket) -> None:
     assert found <= 1e-5 < 100 * 1e-5 < moved
 
 
+def test_a_split_plan_then_a_fused_one(hocket: Hocket) -> None:
+    Path("apart.py").write_text(
+        "import hocket\n"
+        "from hocket import Place, Plan\n"
+        "@hocket.strategy\n"
+        "def apart(graph, cluster):\n"
+        "    first, second, *_ = cluster.devices\n"
+        "    return Plan(graph, [Place('actor', ('env', 'act'), [first]),\n"
+        "                        Place('learner', ('learn',), [second])])\n"
+    )
+    whole = (*PPO, "--env-steps", str(8 * 16 * 23), "--save-every", PPO_20, "--quiet")
+    hocket.well("train", *whole, "--distribute", "anakin:devices=1", "--name", "fused")
+    hocket.well("train", *whole, "--distribute", "apart.py:apart", "--name", "split")
+    shutil.rmtree("runs/split/checkpoints/23")
+    split = library.load("runs/split")
+    assert difference(split.state, library.load("runs/fused", checkpoint=20).state) < 1e-3
+    hocket.well("train", *whole, "--distribute", "anakin", "--name", "split", "--resume")
+    assert library.load("runs/split").iteration == 23
+
+
 def test_a_checkpoint_that_cannot_be_written(hocket: Hocket) -> None:
     """The operating system refuses a write in the middle of it."""
     flags = ("train", *PPO, "--hidden", "64", "64", "--env-steps", str(8 * 16 * 40))

@@ -13,7 +13,6 @@ import numpy as np
 
 from hocket.cluster import hardware
 from hocket.core.algorithm import Algorithm
-from hocket.core.plan import Plan
 from hocket.errors import unknown
 from hocket.report.records import Records, write_json
 from hocket.runtime.checkpoint import Checkpoint, Checkpoints
@@ -113,9 +112,9 @@ class Outcome:
 class Watcher(Protocol):
     """Whoever looks on, such as the live display."""
 
-    def begin(self, outcome: Outcome, made: Plan) -> None: ...
+    def begin(self, outcome: Outcome, /) -> None: ...
 
-    def update(self, outcome: Outcome) -> None: ...
+    def update(self, outcome: Outcome, /) -> None: ...
 
 
 def train(
@@ -181,7 +180,7 @@ class Experiment:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "config.json", self.config)
         if self.watch:
-            self.watch.begin(self.outcome, self.plan)
+            self.watch.begin(self.outcome)
         checkpoints = Checkpoints(self.folder / "checkpoints", self.settings.keep)
         try:
             start = self._start(checkpoints)

@@ -25,7 +25,7 @@ END = replace(
 def shown(terminal: bool) -> str:
     out = io.StringIO()
     with Display(Console(file=out, force_terminal=terminal, width=110)) as display:
-        display.begin(START, None)
+        display.begin(START)
         display.update(HALF)
         display.update(END)
     return out.getvalue()
@@ -48,7 +48,7 @@ def test_a_panel_in_a_terminal() -> None:
 
 def test_where_the_time_went() -> None:
     assert time_parts(START) == {"compiling": "0.0 s"}
-    assert time_parts(HALF) == {"compiling": "2.0 s", "waiting": "50%", "running": "50%"}
+    assert time_parts(HALF) == {"compiling": "2.0 s", "running": "50%", "waiting": "50%"}
     assert time_parts(END) == {
         "compiling": "2.0 s", "environment": "12%", "acting": "12%", "learning": "25%",
         "saving": "25%", "waiting": "25%",

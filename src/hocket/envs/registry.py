@@ -10,17 +10,20 @@ from hocket.envs.acrobot import Acrobot
 from hocket.envs.cartpole import CartPole
 from hocket.envs.catch import Catch
 from hocket.envs.env import Env, TimeLimit
+from hocket.envs.masked import Masked
 from hocket.envs.mountain_car import MountainCar
 from hocket.envs.pendulum import Pendulum
 from hocket.errors import unknown
 
-# Each with the time limit that Gymnasium registers; Catch ends by itself.
+# Each with the time limit that Gymnasium registers; Catch ends by itself. Without its velocities
+# (POPGym's PositionOnlyCartPole) CartPole needs a memory.
 _ENVS: dict[str, tuple[Any, int | None]] = {
     "Acrobot-v1": (Acrobot(), 500),
     "CartPole-v1": (CartPole(), 500),
     "Catch": (Catch(), None),
     "MountainCar-v0": (MountainCar(), 200),
     "Pendulum-v1": (Pendulum(), 200),
+    "PositionOnlyCartPole": (Masked(CartPole(), keep=(0, 2)), 500),
 }
 
 

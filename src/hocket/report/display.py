@@ -1,10 +1,11 @@
 """The live display of a run: how well, how fast, how far, and where the time goes.
 
-    ╭─ ppo on CartPole-v1 ─────────────────────────────────────────────────────────╮
+    ╭─ ppo on CartPole-v1 ──────────────────────────────────────────────────────╮
     │ steps   ━━━━━━━━━━━━━━━━━━━━━━╺━━━━━━━━━━━━  352,256 of 507,904, 0:01 left │
     │ return  478.2  ▁▁▂▃▅▆▇▇██                                  284,112 steps/s │
-    │ time    ■ compiling 2.1 s ■ environment 12% ■ acting 9% …            3.4 s │
-    ╰──────────────────────────────────────────────────── runs/ppo-CartPole-v1-1 ─╯
+    │ time    ██████████████████████████                                   3.4 s │
+    │         ■ compiling 2.1 s   ■ environment 28%   ■ acting 9%   ■ learning … │
+    ╰────────────────────────────────────────────────── runs/ppo-CartPole-v1-1 ─╯
 
 Where there is no terminal, plain lines.
 """
@@ -16,9 +17,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -41,12 +42,13 @@ COLORS = {
     "acting": "cyan",
     "learning": "blue",
     "replay": "yellow",
+    "running": "blue",
     "profiling": "bright_black",
     "evaluating": "bright_green",
-    "saving": "bright_black",
+    "saving": "bright_yellow",
     "waiting": "red",
-    "running": "blue",
 }
+"""What time goes to, in the order in which it is shown."""
 
 
 class Progress(Protocol):
@@ -89,7 +91,7 @@ class Display:
         if self._live:
             self._live.stop()
 
-    def begin(self, run: Progress, plan: Any) -> None:
+    def begin(self, run: Progress) -> None:
         """Show a run that is about to compile."""
         if self.console.is_terminal:
             self._live = Live(picture(run, []), console=self.console, refresh_per_second=8)
@@ -113,7 +115,7 @@ class Display:
         self.console.print(text, highlight=False, soft_wrap=True)
 
 
-def picture(run: Progress, returns: Sequence[float]) -> RenderableType:
+def picture(run: Progress, returns: Sequence[float]) -> Panel:
     """The whole display of a terminal."""
     rows = Table.grid(padding=(0, 2), expand=True)
     rows.add_column(style="bold", no_wrap=True)
@@ -122,11 +124,15 @@ def picture(run: Progress, returns: Sequence[float]) -> RenderableType:
     progress = ProgressBar(run.total_steps, min(run.env_steps, run.total_steps))
     rows.add_row("steps", progress, f"{run.env_steps:,} of {run.total_steps:,}{time_left(run)}")
     rows.add_row("return", Text(f"{returns_text(run)}  {sparkline(returns)}"), rate_text(run))
-    rows.add_row("time", _time_line(run), f"{sum(run.seconds.values()):.1f} s")
+    rows.add_row("time", _time_bar(run), f"{sum(run.seconds.values()):.1f} s")
     return Panel(
-        Group(rows), title=f"[bold]{run.title}[/]", title_align="left",
-        subtitle=str(run.folder), subtitle_align="right", border_style="bright_black",
-    )  # fmt: skip
+        Group(rows, _time_legend(run)),
+        title=f"[bold]{run.title}[/]",
+        title_align="left",
+        subtitle=str(run.folder),
+        subtitle_align="right",
+        border_style="bright_black",
+    )
 
 
 def plain_line(run: Progress) -> str:
@@ -137,26 +143,28 @@ def plain_line(run: Progress) -> str:
     return f"{run.env_steps:>11,} steps   {found}   {rate_text(run)}   ({parts})"
 
 
-def time_parts(run: Progress) -> dict[str, str]:
-    """What the time went to, for people: compiling in seconds, the rest as parts of the rest."""
-    seconds = run.seconds
-    compiling = seconds.get("trace", 0.0) + seconds.get("compile", 0.0)
-    rest = max(sum(seconds.values()) - compiling, 1e-9)
-    running = seconds.get("run", 0.0)
-    parts: dict[str, float] = {}
+def time_spent(run: Progress) -> dict[str, float]:
+    """Seconds by what they went to; compiling first, then the parts of the run, then the rest."""
+    seconds, running = run.seconds, run.seconds.get("run", 0.0)
+    spent = dict.fromkeys(COLORS, 0.0)
+    spent["compiling"] = seconds.get("trace", 0.0) + seconds.get("compile", 0.0)
     for role, share in run.shares.items():
-        name = ROLES.get(role, role)
-        parts[name] = parts.get(name, 0.0) + share * running
-    if running and (unknown := running - sum(parts.values())) > 0.005 * rest:
-        parts["running"] = unknown
-    parts["profiling"] = seconds.get("profile", 0.0)
-    parts["evaluating"] = seconds.get("evaluate", 0.0)
-    parts["saving"] = seconds.get("save", 0.0)
-    parts["waiting"] = parts.get("waiting", 0.0) + seconds.get("other", 0.0)
-    order = [*COLORS, *parts]
-    shown = sorted(parts.items(), key=lambda part: order.index(part[0]))
-    texts = {name: f"{x / rest:.0%}" for name, x in shown if x / rest >= 0.005}
-    return {"compiling": f"{compiling:.1f} s", **(texts if running else {})}
+        spent[ROLES[role]] += share * running
+    spent["running"] = running * (1.0 - sum(run.shares.values()))
+    spent["profiling"] = seconds.get("profile", 0.0)
+    spent["evaluating"] = seconds.get("evaluate", 0.0)
+    spent["saving"] = seconds.get("save", 0.0)
+    spent["waiting"] += seconds.get("other", 0.0)
+    return spent
+
+
+def time_parts(run: Progress) -> dict[str, str]:
+    """The same for people: compiling in seconds, the rest as parts of the rest."""
+    spent = time_spent(run)
+    compiling = spent.pop("compiling")
+    rest = sum(spent.values()) or 1.0
+    parts = {name: f"{x / rest:.0%}" for name, x in spent.items() if x / rest >= 0.005}
+    return {"compiling": f"{compiling:.1f} s", **parts}
 
 
 def returns_text(run: Progress) -> str:
@@ -206,8 +214,19 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def _time_line(run: Progress) -> Text:
-    text = Text(overflow="ellipsis")
+def _time_bar(run: Progress, width: int = 48) -> Text:
+    """Where the time went, as a bar of colors."""
+    spent = time_spent(run)
+    whole, text, done = sum(spent.values()) or 1.0, Text(), 0.0
+    for name, x in spent.items():
+        cells = round((done + x) / whole * width) - round(done / whole * width)
+        text.append("█" * cells, style=COLORS[name])
+        done += x
+    return text
+
+
+def _time_legend(run: Progress) -> Text:
+    text = Text(" " * 8, no_wrap=True, overflow="ellipsis")
     for name, value in time_parts(run).items():
-        text.append("■ ", style=COLORS.get(name, "white")).append(f"{name} {value}   ")
+        text.append("■ ", style=COLORS[name]).append(f"{name} {value}  ")
     return text

@@ -24,6 +24,10 @@ MAX_POINTS = 1000
 """On the grid that seeds of different steps share: more than a figure shows."""
 MAX_DIFFERENCES = 3
 """Settings that a label names; where runs differ in more, it names the folder."""
+KEPT = {"seed", "seeds", "name", "keep", "save_every", "eval_every", "eval_episodes"} | {
+    "tensorboard", "hocket",
+}  # fmt: skip
+"""Of a configuration, what does not make a run another experiment."""
 FEW_POINTS = 30
 """Up to this many are marked, since a line alone would hide how few they are."""
 
@@ -37,6 +41,8 @@ class Curve:
     """One line of the figure: the mean over seeds, and their least and greatest."""
 
     label: str
+    task: str
+    """The environment: curves of one share a panel."""
     env_steps: np.ndarray
     mean: np.ndarray
     low: np.ndarray
@@ -72,8 +78,12 @@ class Run:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """Whatever makes it another experiment: all but the seeds and the name."""
-        return {k: v for k, v in self.config.items() if k not in ("seed", "seeds", "name")}
+        """Whatever makes it another experiment: not the seeds, nor how it was kept."""
+        return {k: v for k, v in self.config.items() if k not in KEPT}
+
+    @property
+    def task(self) -> str:
+        return self.title.partition(" on ")[2]
 
 
 def plot(
@@ -83,6 +93,7 @@ def plot(
 
     Folders whose configs differ only in their seed are one curve, and so is a folder with several
     seeds: the mean, with a band from the least to the greatest, where all of them have values.
+    Each environment has a panel of its own.
 
         plot([Path("runs/ppo"), Path("runs/dqn")], Path("curves.png"))
     """
@@ -91,12 +102,11 @@ def plot(
         raise ValueError(f"a figure cannot be written to `{out}`. Use {_any_of(SUFFIXES)}.")
     if not runs:
         raise ValueError("no run to plot. Give at least one folder that a run wrote.")
-    figure = _new_figure()
     # A folder that is given twice is still one seed.
     groups = _grouped([_run(folder) for folder in dict.fromkeys(map(Path, runs))])
     labels = _labels(groups)
     curves = [_curve(x, group, metric) for x, group in zip(labels, groups, strict=True)]
-    _draw(figure.add_subplot(), curves, metric, title)
+    figure = _figure(curves, metric, title)
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out)
     return curves
@@ -167,10 +177,11 @@ def _curve(label: str, group: list[Run], metric: str) -> Curve:
     seeds = [_seed(path, metric) for run in group for path in run.files]
     if len(seeds) == 1:
         steps, values = seeds[0]
-        return Curve(label, steps, values, values, values, 1)
+        return Curve(label, group[0].task, steps, values, values, values, 1)
     steps = _shared_steps(label, seeds)
     table = np.stack([np.interp(steps, seed.env_steps, seed.values) for seed in seeds])
-    return Curve(label, steps, table.mean(0), table.min(0), table.max(0), len(seeds))
+    band = table.mean(0), table.min(0), table.max(0)
+    return Curve(label, group[0].task, steps, *band, len(seeds))
 
 
 def _shared_steps(label: str, seeds: list[Seed]) -> np.ndarray:
@@ -239,7 +250,22 @@ def _any_of(names: Sequence[str]) -> str:
     return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
-def _new_figure() -> Figure:
+def _figure(curves: list[Curve], metric: str, title: str | None) -> Figure:
+    panels: dict[str, list[Curve]] = {}
+    for curve in curves:
+        panels.setdefault(curve.task, []).append(curve)
+    columns = min(2, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = _new_figure((8.0, 5.0) if len(panels) == 1 else (6.0 * columns, 4.0 * rows))
+    for number, panel in enumerate(panels.values(), 1):
+        above = title if len(panels) == 1 else None
+        _draw(figure.add_subplot(rows, columns, number), panel, metric, above)
+    if title and len(panels) > 1:
+        figure.suptitle(title, fontsize=17, color=INK)
+    return figure
+
+
+def _new_figure(size: tuple[float, float]) -> Figure:
     try:
         # Not pyplot: it looks for a display, and keeps every figure it made.
         from matplotlib.figure import Figure
@@ -247,7 +273,7 @@ def _new_figure() -> Figure:
         raise ImportError(
             "plotting needs the package matplotlib. Run: pip install 'hocket[plot]'"
         ) from error
-    return Figure(figsize=(8, 5), dpi=160, layout="constrained")
+    return Figure(figsize=size, dpi=160, layout="constrained")
 
 
 def _draw(axes: Axes, curves: list[Curve], metric: str, title: str | None) -> None:

@@ -68,7 +68,7 @@ class Checkpoints:
         self.wait()
         if iteration in self._manager.all_steps():
             return
-        arrays = _arrays(state)
+        arrays = _together(_arrays(state))
         self._writing = iteration
         self._guard(lambda: _check_room(self.folder, sum(x.nbytes for x in arrays.values())))
         marks = {name: int(mark) for name, mark in jax.device_get(_fingerprint(arrays)).items()}
@@ -227,6 +227,13 @@ def _arrays(state: Any) -> dict[str, Any]:
     """The leaves by name, random keys as the numbers they are; nothing of what is empty."""
     named = zip(leaf_names(state), jax.tree.leaves(state), strict=True)
     return {name: jax.random.key_data(x) if _is_key(x) else x for name, x in named if x.size}
+
+
+def _together(arrays: dict[str, Any]) -> dict[str, Any]:
+    """On one device what lies on several, as the parts of a split plan do; a program needs that."""
+    if len({frozenset(x.sharding.device_set) for x in arrays.values()}) == 1:
+        return arrays
+    return jax.device_put(arrays, jax.local_devices()[0])
 
 
 def _state(arrays: dict[str, Any], specs: Any) -> Any:
