@@ -17,7 +17,9 @@ SRC = ROOT / "src" / "hocket"
 WHAT = {"algorithms", "envs", "replay", "nn", "ops"}
 WHERE = {"distribute", "cluster", "runtime"}
 # Where the two columns meet.
-TOP = {"training", "saved", "experiment", "commands", "cli", "testing", "__init__"}
+TOP = {"cli", "commands", "flags", "experiment", "outcome", "saved", "training", "testing"} | {
+    "__init__"
+}
 
 JAXPR_MODULES = ("jax.extend.core", "jax.core", "jax._src")
 JAXPR_FILES = {"core/graph.py", "core/axes.py"}

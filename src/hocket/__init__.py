@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from hocket.distribute import strategy
     from hocket.envs import make
     from hocket.errors import ContractError, PlanError
-    from hocket.experiment import Outcome, Settings, train
+    from hocket.experiment import Settings, train
+    from hocket.outcome import Outcome
     from hocket.saved import Run, load
     from hocket.training import Report, Result, iterate, plan, program, run
 
@@ -55,7 +56,8 @@ _HOMES = {
     "distribute": ("strategy",),
     "envs": ("make",),
     "errors": ("ContractError", "PlanError"),
-    "experiment": ("Outcome", "Settings", "train"),
+    "experiment": ("Settings", "train"),
+    "outcome": ("Outcome",),
     "saved": ("Run", "load"),
     "training": ("Report", "Result", "iterate", "plan", "program", "run"),
 }

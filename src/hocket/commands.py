@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,12 @@ import tyro
 
 from hocket.algorithms import ALGORITHMS
 from hocket.cluster import share_cores
-from hocket.core.describe import build, find, read_words
 from hocket.distribute import options_text, strategies
-from hocket.envs import Discrete, Env, make, name_of, names
-from hocket.errors import Mistake, unknown
-from hocket.experiment import Experiment, Outcome, Settings
-from hocket.nn import Network
+from hocket.envs import Discrete, Env, make, names
+from hocket.experiment import Experiment, Outcome
+from hocket.flags import defaults_of, parse, split_word
 from hocket.saved import find_run, load, read_config
 from hocket.training import plan as make_plan
-
-DEFAULT_ENV = "CartPole-v1"
 
 
 @dataclass(frozen=True)
@@ -41,9 +36,9 @@ class Again:
 
 def train(arguments: list[str]) -> None:
     """Train an agent, and keep the run in a folder."""
-    word, rest = _split(arguments)
-    defaults, settings = _defaults(word, rest, "train")
-    command: Any = _parse(
+    word, rest = split_word(arguments)
+    defaults, settings = defaults_of(word, rest, "train")
+    command: Any = parse(
         "train", word, rest, "Train an agent, and keep the run in a folder.",
         algorithm=defaults, settings=settings, again=Again(),
     )  # fmt: skip
@@ -97,9 +92,9 @@ class Where:
 
 
 def _what(name: str, arguments: list[str], about: str) -> Any:
-    word, rest = _split(arguments)
-    defaults, _ = _defaults(word, rest, name)
-    return _parse(name, word, rest, about, algorithm=defaults, where=Where())
+    word, rest = split_word(arguments)
+    defaults, _ = defaults_of(word, rest, name)
+    return parse(name, word, rest, about, algorithm=defaults, where=Where())
 
 
 @dataclass(frozen=True)
@@ -252,118 +247,6 @@ RUN: dict[str, Callable[[list[str]], None]] = {
 }
 
 
-def _split(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """The algorithm's name, which comes first, and the flags."""
-    if arguments and not arguments[0].startswith("-"):
-        return arguments[0], arguments[1:]
-    return None, arguments
-
-
-def _defaults(word: str | None, flags: list[str], command: str) -> tuple[Any, Settings]:
-    """The algorithm and the settings before any flag: by name, or those of an earlier run."""
-    config, name = _value(flags, "--config"), _value(flags, "--name")
-    if config is None and word is None and name is not None and "--resume" in flags:
-        config = str(find_run(Path(_value(flags, "--runs") or "runs") / name))
-    if config is not None:
-        if word is not None:
-            raise ValueError(f"--config says what to train: leave `{word}` out.")
-        return _from_config(read_config(Path(config)))
-    if word is None:
-        if {"-h", "--help"} & set(flags):
-            word = "ppo"  # its help shows everything that is common to all
-        else:
-            raise ValueError(
-                f"which algorithm? `hocket {command} NAME`, with NAME one of "
-                f"{', '.join(ALGORITHMS)}, or path/to/file.py:Name."
-            )
-    return _with_default_env(_algorithm(word), word), Settings()
-
-
-def _from_config(config: dict[str, Any]) -> tuple[Any, Settings]:
-    known = {f.name for f in dataclasses.fields(Settings)} - {"name"}  # a new run has its own
-    return build(config["algorithm"]), Settings(**{k: config[k] for k in known & config.keys()})
-
-
-def _algorithm(word: str) -> Any:
-    if ":" not in word:
-        if word not in ALGORITHMS:
-            raise ValueError(unknown("algorithm", word, ALGORITHMS))
-        return ALGORITHMS[word]
-    cls = find(word)
-    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
-        raise ValueError(f"`{word}` is no dataclass, and an algorithm is one (docs/algorithms.md).")
-    return cls
-
-
-def _with_default_env(cls: Any, word: str) -> Any:
-    needed = [
-        f.name
-        for f in dataclasses.fields(cls)
-        if f.init and f.default is f.default_factory is dataclasses.MISSING
-    ]
-    if needed not in ([], ["env"]):
-        raise ValueError(
-            f"`{word}` can be trained from here if every field but `env` has a default; these have "
-            f"none: {', '.join(n for n in needed if n != 'env')}."
-        )
-    return cls(env=make(DEFAULT_ENV)) if needed else cls()
-
-
-def _parse(command: str, word: str | None, flags: list[str], about: str, **parts: Any) -> Any:
-    """Read the flags into copies of some dataclasses, without a prefix."""
-    kinds = [(name, type(part), field(default=part)) for name, part in parts.items()]
-    cls = dataclasses.make_dataclass("Command", kinds)
-    cls.__doc__ = about
-    return tyro.cli(
-        cls, args=flags, prog=f"hocket {command} {word or 'ALGORITHM'}", registry=_registry(),
-        config=(tyro.conf.OmitArgPrefixes,),
-    )  # fmt: skip
-
-
-def _registry() -> tyro.constructors.ConstructorRegistry:
-    """How environments and networks are written on the command line."""
-    registry = tyro.constructors.ConstructorRegistry()
-
-    def words(
-        kind: Any, read: Callable[[str], Any], text: Callable[[Any], str], metavar: str
-    ) -> None:
-        @registry.primitive_rule
-        def _(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
-            if info.type is not kind:
-                return None
-            return tyro.constructors.PrimitiveConstructorSpec(
-                nargs=1, metavar=metavar, instance_from_str=lambda found: _told(read, found[0]),
-                is_instance=lambda x: x is not None, str_from_instance=lambda x: [text(x)],
-            )  # fmt: skip
-
-    words(Env, _env, name_of, "NAME")
-    words(Network, _network, lambda x: type(x).__name__, "MODULE:NAME")
-    return registry
-
-
-def _told(read: Callable[[str], Any], words: str) -> Any:
-    try:
-        return read(words)
-    except ValueError as error:
-        raise Mistake(str(error)) from error
-
-
-def _env(words: str) -> Env:
-    name, options = read_words(words)
-    if ":" not in name or name.startswith("gymnax:"):
-        return make(name, **options)
-    found = find(name)
-    env = found(**options) if callable(found) else found
-    if not isinstance(env, Env):
-        raise ValueError(f"`{name}` is no environment: it has no `reset` and `step` (hocket.envs).")
-    return env
-
-
-def _network(words: str) -> Any:
-    found = find(words)
-    return found() if callable(found) else found
-
-
 def _checkpoint(word: str) -> Any:
     if word in ("latest", "best"):
         return word
@@ -379,16 +262,6 @@ def _only_help(command: str, arguments: list[str]) -> None:
 
     Nothing.__doc__ = f"Prints the {command}."
     tyro.cli(Nothing, args=arguments, prog=f"hocket {command}")
-
-
-def _value(flags: list[str], name: str) -> str | None:
-    """The value of a flag, before the flags are read properly."""
-    for i, flag in enumerate(flags):
-        if flag == name and i + 1 < len(flags):
-            return flags[i + 1]
-        if flag.startswith(f"{name}="):
-            return flag.removeprefix(f"{name}=")
-    return None
 
 
 def _spaces(env: Env) -> str:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
-from hocket.cluster import hardware
 from hocket.core.algorithm import Algorithm
 from hocket.errors import unknown
+from hocket.outcome import Outcome, write_summary
 from hocket.report.records import Records, write_json
 from hocket.runtime.checkpoint import Checkpoint, Checkpoints
 from hocket.saved import (
@@ -24,9 +21,15 @@ from hocket.saved import (
     new_folder,
     newest_folder,
     state_specs,
-    versions,
 )
-from hocket.training import Report, carry_out, count_iterations, plan
+from hocket.training import (
+    Report,
+    carry_out,
+    count_iterations,
+    first_key,
+    make_executor,
+    plan,
+)
 
 ROWS = 500
 """About how many rows of metrics a whole run leaves."""
@@ -64,49 +67,6 @@ class Settings:
             value = self.__dict__[name]
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, found {value}.")
-
-
-@dataclass
-class Outcome:
-    """How a run stands, and in the end what came of it."""
-
-    folder: Path
-    title: str
-    seeds: int
-    total_steps: int
-    """Environment steps of one agent in all."""
-    env_steps: int = 0
-    """Those so far."""
-    return_means: list[float] = field(default_factory=list)
-    """Of each agent, over its last 100 episodes; nan where none ended."""
-    eval_means: list[float] = field(default_factory=list)
-    """Of each agent, in the last evaluation; empty where there was none."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Where the time went: trace, compile, run, profile, evaluate, save, other."""
-    shares: dict[str, float] = field(default_factory=dict)
-    """The part of `run` that each role took."""
-    notes: list[str] = field(default_factory=list)
-    """What the user should know."""
-
-    @property
-    def return_mean(self) -> float:
-        """The mean over agents."""
-        return float(np.mean(self.return_means)) if self.return_means else math.nan
-
-    @property
-    def eval_mean(self) -> float:
-        """The mean over agents in the last evaluation; nan where there was none."""
-        return float(np.mean(self.eval_means)) if self.eval_means else math.nan
-
-    @property
-    def env_steps_per_second(self) -> float:
-        """Of all agents together, compilation not counted."""
-        run = self.seconds.get("run", 0.0)
-        return self.seeds * self.env_steps / run if run else 0.0
-
-    @property
-    def finished(self) -> bool:
-        return self.env_steps >= self.total_steps
 
 
 class Watcher(Protocol):
@@ -157,12 +117,13 @@ class Experiment:
         # Whatever can be refused is refused here, before anything is written.
         self.plan = plan(algorithm, distribute=settings.distribute)
         self.iterations = count_iterations(self.plan.graph)
-        self.resume = resume
         self.seeds = settings.seeds if settings.seeds > 1 else None
+        self.executor = make_executor(self.plan, self.iterations, self.seeds)
+        self.resume = resume
         self.evaluator = Evaluator(algorithm, settings.eval_episodes)
         self.planned = time.perf_counter() - self.started
         self.outcome = Outcome(
-            self.folder, self.config["title"], settings.seeds, self._steps(self.iterations)
+            self.folder, self.config["title"], settings.seeds, self.steps(self.iterations)
         )
 
     def train(self) -> Outcome:
@@ -193,7 +154,7 @@ class Experiment:
                 _Keeper(self, checkpoints, records, start).keep_all()
         finally:
             checkpoints.close()
-        write_summary(self)
+        write_summary(self.outcome, self.settings.seed)
 
     def _start(self, checkpoints: Checkpoints) -> Checkpoint | None:
         if not self.resume:
@@ -206,10 +167,11 @@ class Experiment:
         found = checkpoints.latest(state_specs(self.plan.graph.algorithm, self.seeds))
         checkpoints.drop_after(found.iteration)
         self.outcome.notes += [f"{why}: the one before it is used" for why in found.refused]
-        self.outcome.notes.append(f"resumed after {self._steps(found.iteration):,} steps")
+        self.outcome.notes.append(f"resumed after {self.steps(found.iteration):,} steps")
         return found
 
-    def _steps(self, iteration: int) -> int:
+    def steps(self, iteration: int) -> int:
+        """Environment steps of one agent after so many iterations."""
         return iteration * self.plan.graph.env_steps
 
     def period(self, env_steps: int | None) -> int | None:
@@ -229,7 +191,7 @@ class _Keeper:
         self.spent = {"evaluate": 0.0, "save": 0.0}
         self.saved_at = time.perf_counter()
         self.saved = self.evaluated = start.iteration if start else 0
-        self.outcome.env_steps = of._steps(self.saved)
+        self.outcome.env_steps = of.steps(self.saved)
         self.outcome.eval_means = start.about["eval_means"] if start else []
         self.outcome.return_means = records.return_means
         self.outcome.seconds = dict(self.before)
@@ -239,7 +201,7 @@ class _Keeper:
         of, report = self.of, None
         eval_period, save_period = map(of.period, (of.settings.eval_every, of.settings.save_every))
         reports = carry_out(
-            of.plan, of.iterations, seed=of.settings.seed, seeds=of.seeds, profile=True,
+            of.executor, of.iterations, first_key(of.settings.seed, of.seeds), profile=True,
             start_from=self.start and self.start.state, start_at=self.saved,
             pauses=[p for p in (eval_period, save_period) if p],
         )  # fmt: skip
@@ -272,7 +234,7 @@ class _Keeper:
         self._tell(report)
 
     def _take(self, report: Report) -> None:
-        self.records.add(report.metrics, self.of._steps, self._elapsed())
+        self.records.add(report.metrics, self.of.steps, self._elapsed())
         self.outcome.env_steps = report.env_steps
         self.outcome.return_means = self.records.return_means
         self.outcome.shares = report.shares or self.outcome.shares
@@ -326,47 +288,6 @@ class _Keeper:
 
     def _elapsed(self) -> float:
         return sum(self.before.values()) + time.perf_counter() - self.of.started
-
-
-def write_summary(of: Experiment) -> None:
-    """`summary.json`: what came of the run, and for several seeds one for each."""
-    outcome, seconds = of.outcome, of.outcome.seconds
-    about = {
-        "title": outcome.title,
-        "env_steps": outcome.env_steps,
-        "finished": outcome.finished,
-        "env_steps_per_second": round(outcome.env_steps_per_second),
-        "trace_seconds": round(seconds.get("trace", 0.0), 3),
-        "compile_seconds": round(seconds.get("compile", 0.0), 3),
-        "run_seconds": round(seconds.get("run", 0.0), 3),
-        "wall_seconds": round(sum(seconds.values()), 3),
-        "time_in": {role: round(share, 4) for role, share in outcome.shares.items()},
-        "versions": versions(),
-        "hardware": hardware(),
-    }
-    seeds = range(of.settings.seed, of.settings.seed + outcome.seeds)
-    if of.seeds is None:
-        write_json(
-            of.folder / "summary.json", {**_results(outcome, [0]), "seed": seeds[0], **about}
-        )
-        return
-    for i, seed in enumerate(seeds):
-        mine = {**_results(outcome, [i]), "seed": seed, **about}
-        write_json(of.folder / f"seed-{i}" / "summary.json", mine)
-    each = [_results(outcome, [i]) for i in range(outcome.seeds)]
-    whole = {**_results(outcome, range(outcome.seeds)), "seeds": list(seeds), "each": each}
-    write_json(of.folder / "summary.json", {**whole, **about})
-
-
-def _results(outcome: Outcome, agents: Sequence[int]) -> dict[str, float | None]:
-    """The mean returns over some agents."""
-
-    def mean(values: list[float]) -> float | None:
-        found = float(np.mean([values[i] for i in agents])) if values else math.nan
-        return found if math.isfinite(found) else None
-
-    results = {"return_mean": mean(outcome.return_means)}
-    return results | ({"eval_return_mean": mean(outcome.eval_means)} if outcome.eval_means else {})
 
 
 def _folder(settings: Settings, title: str, resume: bool) -> Path:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -189,17 +187,6 @@ def newest_folder(runs: Path, title: str) -> Path:
             f"there is no run of {title} in {runs} to resume: leave --resume out, or give --name."
         )
     return runs / f"{_slug(title)}-{max(numbers)}"
-
-
-def versions() -> dict[str, str]:
-    """What computed: Python and the packages that matter to the numbers."""
-    found = {"python": platform.python_version(), "hocket": __version__}
-    for package in ("jax", "jaxlib", "flax", "optax", "numpy"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _numbers(runs: Path, title: str) -> list[int]:

@@ -140,33 +140,32 @@ def iterate(
     """
     made = plan(algorithm, distribute=distribute, num_envs=num_envs, exact=exact)
     total = count_iterations(made.graph, iterations)
-    return carry_out(made, total, seed=seed, seeds=seeds, start_from=start_from)
+    executor = make_executor(made, total, seeds)
+    if start_from is not None:
+        check_state(algorithm, made.graph.num_envs, by_seed(made.graph.state, seeds), start_from)
+    return carry_out(executor, total, first_key(seed, seeds), start_from=start_from)
 
 
 def carry_out(
-    made: Plan,
+    executor: Executor,
     iterations: int,
+    key: jax.Array,
     *,
-    seed: int = 0,
-    seeds: int | None = None,
     start_from: Any = None,
     start_at: int = 0,
     pauses: Sequence[int] = (),
     profile: bool = False,
 ) -> Iterator[Report]:
-    """Carry a plan out, with a report now and then.
+    """Run a plan from a key, with a report now and then.
 
-    `start_from` is a state that was reached after `start_at` of the iterations. There is a report
-    after every multiple of each number of iterations in `pauses`. With `profile`, one iteration is
-    looked into, and reports after it say which part of the time each role took.
+    Or from a state, which was reached after `start_at` of the iterations. There is a report after
+    every multiple of each number of iterations in `pauses`. With `profile`, one iteration is looked
+    into, and reports after it say which part of the time each role took.
     """
     enable_cache()
-    executor = _executor(made, iterations, seeds)
     if start_from is None:
-        executor.start(first_key(seed, seeds))
+        executor.start(key)
     else:
-        graph = made.graph
-        check_state(graph.algorithm, graph.num_envs, by_seed(graph.state, seeds), start_from)
         executor.load(start_from)
     done, block, shares = start_at, 1, {}
     looked = not profile
@@ -180,7 +179,7 @@ def carry_out(
             else:
                 count, metrics = executor.run(min(block, limit))
         done += count
-        steps, timings = done * made.graph.env_steps, replace(executor.timings)
+        steps, timings = done * executor.plan.graph.env_steps, replace(executor.timings)
         yield Report(done, steps, metrics, timings, shares, executor)
         if interrupt.seen:
             raise KeyboardInterrupt
@@ -266,9 +265,10 @@ def first_key(seed: int, seeds: int | None) -> jax.Array:
     return jax.vmap(jax.random.key)(np.arange(seed, seed + seeds))
 
 
-def _executor(made: Plan, total: int, seeds: int | None) -> Executor:
+def make_executor(made: Plan, iterations: int, seeds: int | None = None) -> Executor:
+    """What carries a plan out, in blocks of at most so many iterations; nothing starts yet."""
     if len(made.places) == 1:
-        return Fused(made, min(total, 1024), seeds)
+        return Fused(made, min(iterations, 1024), seeds)
     if seeds is not None:
         names = ", ".join(place.name for place in made.places)
         raise PlanError(

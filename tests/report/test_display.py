@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hocket.experiment import Outcome
+from hocket.outcome import Outcome
 from hocket.report.display import Display, plain_line, sparkline, time_left, time_parts
 
 START = Outcome(Path("runs/ppo-CartPole-v1-1"), "ppo on CartPole-v1", seeds=1, total_steps=1000)

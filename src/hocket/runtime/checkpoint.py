@@ -70,7 +70,7 @@ class Checkpoints:
             return
         arrays = _together(_arrays(state))
         self._writing = iteration
-        self._guard(lambda: _check_room(self.folder, sum(x.nbytes for x in arrays.values())))
+        self._guard(lambda: _check_room(self.folder, arrays))
         marks = {name: int(mark) for name, mark in jax.device_get(_fingerprint(arrays)).items()}
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(arrays),
@@ -205,7 +205,8 @@ def _hush_the_library() -> None:
     Where a read or write fails, its other parts come back to an event loop that is closed by then,
     and Python would print a traceback for each.
     """
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     usual = sys.unraisablehook
 
     def hook(found: Any) -> None:
@@ -215,12 +216,14 @@ def _hush_the_library() -> None:
     sys.unraisablehook = hook
 
 
-def _check_room(folder: Path, nbytes: int) -> None:
+def _check_room(folder: Path, arrays: dict[str, Any]) -> None:
     """Before writing: what fails in the middle of it is told less clearly."""
+    # Beside its numbers every array has a description of its own, in a block of the disk.
+    needed = sum(x.nbytes + 4096 for x in arrays.values())
     free = shutil.disk_usage(folder).free
-    if free < nbytes:
-        found, wanted = bytes_text(free), bytes_text(nbytes)
-        raise OSError(errno.ENOSPC, f"it has {wanted}, and {found} are free")
+    if free < needed:
+        found, wanted = bytes_text(free), bytes_text(needed)
+        raise OSError(errno.ENOSPC, f"it needs {wanted}, and {found} are free")
 
 
 def _arrays(state: Any) -> dict[str, Any]:
@@ -278,6 +281,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"{os.strerror(errno.ENOSPC)} ({error.strerror})"
     number = error.errno if isinstance(error, OSError) else None
-    if found := re.search(r"os_error_code='(\d+)'", str(error)):
+    if found := re.search(r"os_error_code=\\*'(\d+)", str(error)):
         number = int(found[1])
     return os.strerror(number) if number else str(error).splitlines()[0]

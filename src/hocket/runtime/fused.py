@@ -86,7 +86,7 @@ class Fused:
         if self._replicas > 1:
             state = stack(self.plan, self.plan.places[0].name, state)
         # A copy: the block donates its state, and the caller may want to keep this one.
-        self._state = jax.tree.map(jnp.copy, jax.device_put(state, self._shardings()))
+        self._state = jax.device_put(jax.tree.map(jnp.copy, state), self._shardings())
 
     def state(self) -> Any:
         state = jax.tree.map(jnp.copy, self._state)

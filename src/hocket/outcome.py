@@ -1,0 +1,108 @@
+"""What came of a run: kept up to date while it goes on, and written down as its summary."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+
+from hocket import __version__
+from hocket.cluster import hardware
+from hocket.report.records import write_json
+
+
+@dataclass
+class Outcome:
+    """How a run stands, and in the end what came of it."""
+
+    folder: Path
+    title: str
+    seeds: int
+    total_steps: int
+    """Environment steps of one agent in all."""
+    env_steps: int = 0
+    """Those so far."""
+    return_means: list[float] = field(default_factory=list)
+    """Of each agent, over its last 100 episodes; nan where none ended."""
+    eval_means: list[float] = field(default_factory=list)
+    """Of each agent, in the last evaluation; empty where there was none."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Where the time went: trace, compile, run, profile, evaluate, save, other."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """The part of `run` that each role took."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know."""
+
+    @property
+    def return_mean(self) -> float:
+        """The mean over agents."""
+        return float(np.mean(self.return_means)) if self.return_means else math.nan
+
+    @property
+    def eval_mean(self) -> float:
+        """The mean over agents in the last evaluation; nan where there was none."""
+        return float(np.mean(self.eval_means)) if self.eval_means else math.nan
+
+    @property
+    def env_steps_per_second(self) -> float:
+        """Of all agents together, compilation not counted."""
+        run = self.seconds.get("run", 0.0)
+        return self.seeds * self.env_steps / run if run else 0.0
+
+    @property
+    def finished(self) -> bool:
+        return self.env_steps >= self.total_steps
+
+
+def write_summary(outcome: Outcome, seed: int) -> None:
+    """`summary.json`: what came of the run, and for several seeds one for each as well."""
+    seconds = outcome.seconds
+    about = {
+        "title": outcome.title,
+        "env_steps": outcome.env_steps,
+        "finished": outcome.finished,
+        "env_steps_per_second": round(outcome.env_steps_per_second),
+        "trace_seconds": round(seconds.get("trace", 0.0), 3),
+        "compile_seconds": round(seconds.get("compile", 0.0), 3),
+        "run_seconds": round(seconds.get("run", 0.0), 3),
+        "wall_seconds": round(sum(seconds.values()), 3),
+        "time_in": {role: round(share, 4) for role, share in outcome.shares.items()},
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+    seeds = range(seed, seed + outcome.seeds)
+    each = [{**_results(outcome, [i]), "seed": s} for i, s in enumerate(seeds)]
+    if outcome.seeds == 1:
+        write_json(outcome.folder / "summary.json", {**each[0], **about})
+        return
+    for i, mine in enumerate(each):
+        write_json(outcome.folder / f"seed-{i}" / "summary.json", {**mine, **about})
+    whole = {**_results(outcome, range(outcome.seeds)), "each": each}
+    write_json(outcome.folder / "summary.json", {**whole, **about})
+
+
+def _results(outcome: Outcome, agents: Sequence[int]) -> dict[str, float | None]:
+    """The mean returns over some agents."""
+
+    def mean(values: list[float]) -> float | None:
+        found = float(np.mean([values[i] for i in agents])) if values else math.nan
+        return found if math.isfinite(found) else None
+
+    results = {"return_mean": mean(outcome.return_means)}
+    return results | ({"eval_return_mean": mean(outcome.eval_means)} if outcome.eval_means else {})
+
+
+def versions() -> dict[str, str]:
+    """What computed: Python and the packages that matter to the numbers."""
+    found = {"python": platform.python_version(), "hocket": __version__}
+    for package in ("jax", "jaxlib", "flax", "optax", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
