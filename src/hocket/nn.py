@@ -80,7 +80,7 @@ class MLP(linen.Module):
     def __call__(self, x: Array) -> Array:
         activate = _activation(self.activation)
         if tuning().kernels and not self.is_initializing():
-            from hocket.ops import dense
+            from hocket.ops import dense  # here: importing Pallas takes a while
 
             if dense.fits((x.shape[-1], *self.sizes), self.activation, x):
                 return dense.dense(
