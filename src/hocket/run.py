@@ -23,7 +23,7 @@ from hocket.runtime.executor import Executor, Timings
 from hocket.runtime.fused import Fused
 from hocket.runtime.interrupt import Deferred
 from hocket.runtime.split import Split
-from hocket.runtime.tune import tuning_for
+from hocket.runtime.tune import tuning_here
 
 BLOCK_SECONDS = 0.25
 """How often a run comes back to report."""
@@ -204,7 +204,7 @@ def program(
     total = _iterations(algorithm, None if iterations else trace(algorithm, count), iterations)
 
     def train(key: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
-        with exact_fragments(exact), tuned(tuning_for(jax.local_devices(), exact=exact)):
+        with exact_fragments(exact), tuned(tuning_here(exact=exact)):
             state = init_state(algorithm, key, count)
             return jax.lax.scan(lambda s, _: algorithm.step(s), state, None, total)
 
