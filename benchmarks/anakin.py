@@ -1,7 +1,7 @@
 """How fast one device trains: PPO in one program, at the sizes measured for PureJaxRL on an H200.
 
-    python benchmarks/anakin.py                            # one H200: about four minutes
-    python benchmarks/anakin.py --envs 64 --seeds 2        # a CPU: only these
+    python benchmarks/anakin.py                            # one H200: about three minutes
+    python benchmarks/anakin.py --envs 64                  # a CPU: only these
 
 128-step rollouts, 4 epochs, 4 minibatches, two 2 x 64 tanh networks, no observation normalization.
 Prints one JSON line for each figure; a ratio above 1 means that hocket is the faster one.
