@@ -20,6 +20,7 @@ from flax import linen
 from jax import Array, lax
 from jax.nn.initializers import orthogonal
 
+from hocket.core.tuning import tuning
 from hocket.errors import unknown
 
 Memory = TypeVar("Memory")
@@ -78,10 +79,22 @@ class MLP(linen.Module):
     @linen.compact
     def __call__(self, x: Array) -> Array:
         activate = _activation(self.activation)
+        if tuning().kernels and not self.is_initializing():
+            from hocket.ops import dense  # here: importing Pallas takes a while
+
+            if dense.fits((x.shape[-1], *self.sizes), self.activation, x):
+                return dense.dense(
+                    self._layers(), x, self.activation, activate_last=self.activate_last
+                )
         for size in self.sizes[:-1]:
             x = activate(_dense(size)(x))
         x = _dense(self.sizes[-1], self.out_scale)(x)
         return activate(x) if self.activate_last else x
+
+    def _layers(self) -> list[tuple[Array, Array]]:
+        params = self.variables["params"]
+        layers = (params[f"Dense_{i}"] for i in range(len(self.sizes)))
+        return [(layer["kernel"], layer["bias"]) for layer in layers]
 
 
 class Flatten(linen.Module):

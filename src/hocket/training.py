@@ -16,6 +16,7 @@ from hocket.core.contract import check_state
 from hocket.core.fragment import exact_fragments
 from hocket.core.graph import Graph, init_state, trace
 from hocket.core.plan import Plan
+from hocket.core.tuning import tuned
 from hocket.distribute import Strategy, resolve
 from hocket.errors import PlanError
 from hocket.runtime.cache import enable_cache
@@ -23,6 +24,7 @@ from hocket.runtime.executor import Executor, Timings, by_seed
 from hocket.runtime.fused import Fused
 from hocket.runtime.interrupt import Deferred
 from hocket.runtime.split import Split
+from hocket.runtime.tune import tuning_here
 
 BLOCK_SECONDS = 0.25
 """How often a run comes back to report."""
@@ -251,7 +253,7 @@ def program(
     total = iterations or count_iterations(trace(algorithm, count), iterations)
 
     def train(key: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
-        with exact_fragments(exact):
+        with exact_fragments(exact), tuned(tuning_here(exact=exact)):
             state = init_state(algorithm, key, count)
             return jax.lax.scan(lambda s, _: algorithm.step(s), state, None, total)
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from hocket.core.fragment import fragment
+from hocket.core.tuning import tuning
 from hocket.envs.env import Env, auto_reset
 from hocket.envs.episode import EpisodeStats
 
@@ -106,7 +107,7 @@ def unroll(env: Env, act: Act, actor: Actor, length: int) -> tuple[Actor, Rollou
     memory = actor.memory
     episode = jax.vmap(EpisodeStats.clear)(actor.envs.episode)
     actor = actor._replace(envs=actor.envs._replace(episode=episode))
-    actor, taken = lax.scan(one_step, actor, None, length)
+    actor, taken = lax.scan(one_step, actor, None, length, unroll=tuning().unroll)
     ended = actor.envs.episode
     episodes = {
         "episode_return": ended.ended_return,

@@ -54,7 +54,11 @@ class Categorical(Distribution):
         return jax.random.categorical(key, self.logits)
 
     def log_prob(self, x: Array) -> Array:
-        return jnp.take_along_axis(jax.nn.log_softmax(self.logits), x[..., None], axis=-1)[..., 0]
+        log_p = jax.nn.log_softmax(self.logits)
+        # Not `take_along_axis`, whose gradient is a scatter that fuses with nothing: 3 % of PPO's
+        # time on a GPU.
+        chosen = jax.nn.one_hot(x, log_p.shape[-1], dtype=jnp.bool_)
+        return jnp.sum(jnp.where(chosen, log_p, 0.0), axis=-1)
 
     def entropy(self) -> Array:
         log_p = jax.nn.log_softmax(self.logits)

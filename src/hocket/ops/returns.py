@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from hocket.core.tuning import tuning
+
 Tree = TypeVar("Tree")
 
 
@@ -150,4 +152,4 @@ def _accumulate(value: Array, weight: Array, last: Array) -> Array:
         x_tm1 = value_tm1 + weight_tm1 * x_t
         return x_tm1, x_tm1
 
-    return lax.scan(step, last, (value, weight), reverse=True)[1]
+    return lax.scan(step, last, (value, weight), reverse=True, unroll=tuning().unroll)[1]

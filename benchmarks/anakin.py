@@ -1,0 +1,142 @@
+"""How fast one device trains: PPO in one program, at the sizes measured for PureJaxRL on an H200.
+
+    python benchmarks/anakin.py                            # one H200: about three minutes
+    python benchmarks/anakin.py --envs 64                  # a CPU: only these
+
+128-step rollouts, 4 epochs, 4 minibatches, two 2 x 64 tanh networks, no observation normalization.
+Prints one JSON line for each figure; a ratio above 1 means that hocket is the faster one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gpm
+import jax
+
+import hocket
+from hocket import make
+from hocket.algorithms import PPO
+
+PUREJAXRL = {
+    ("CartPole-v1", 2048): 22.9e6,
+    ("CartPole-v1", 16384): 66.7e6,
+    ("Catch", 4096): 21.4e6,
+    ("seeds", 2048): 41.0e6,
+}
+"""Environment steps/s of PureJaxRL's PPO on one H200, jax 0.11.2."""
+SWEEP = [8192, 32768, 65536, 131072]
+ENVS_OF_A_SEED = 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--envs", type=int, nargs="+", help="only these numbers of environments")
+    parser.add_argument("--seeds", type=int, nargs="+", help="only these numbers of vmapped seeds")
+    parser.add_argument("--repeats", type=int, default=7)
+    options = parser.parse_args()
+    everything = options.envs is None and options.seeds is None
+    for num_envs in [2048, 16384] if everything else options.envs or []:
+        measure("CartPole-v1", num_envs, options.repeats, count=True)
+    for seeds in [2048] if everything else options.seeds or []:
+        measure_seeds(seeds, options.repeats)
+    if everything:
+        measure("Catch", 4096, options.repeats)
+        for num_envs in (2048, 16384):
+            show_shares(num_envs)
+        rates = {n: measure("CartPole-v1", n, options.repeats) for n in SWEEP}
+        knee = max(rates, key=lambda n: rates[n])
+        show(name=f"ppo cartpole at the knee, {knee} envs", value=rates[knee], unit="env steps/s")
+
+
+def ppo(env: str) -> PPO:
+    return PPO(
+        env=make(env), normalize_obs=False, length=128, epochs=4, minibatches=4,
+        learning_rate=2.5e-4, env_steps=10**12,
+    )  # fmt: skip
+
+
+def measure(env: str, num_envs: int, repeats: int, count: bool = False) -> int:
+    """Environment steps/s, from reports of a quarter of a second after the first ones."""
+    name = f"ppo {env.lower().removesuffix('-v1')}, {num_envs} envs"
+    rates: list[float] = []
+    reports = hocket.iterate(ppo(env), num_envs=num_envs)
+    before = next(reports)
+    for report in reports:
+        steps = report.env_steps - before.env_steps
+        rates.append(steps / (report.timings.run - before.timings.run))
+        before = report
+        if len(rates) == 5 + repeats:  # blocks grow until they take their quarter of a second
+            break
+    rate = show_rate(name, rates[-repeats:], PUREJAXRL.get((env, num_envs)))
+    if count:
+        show_counters(name, reports)
+    return rate
+
+
+def measure_seeds(seeds: int, repeats: int, iterations: int = 16) -> None:
+    """Environment steps/s of many small agents at once: seeds are a vmap."""
+    program = hocket.program(ppo("CartPole-v1"), num_envs=ENVS_OF_A_SEED, iterations=iterations)
+    train, keys = jax.jit(jax.vmap(program)), jax.random.split(jax.random.key(0), seeds)
+    jax.block_until_ready(train(keys))
+    rates: list[float] = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(train(keys))
+        steps = seeds * ENVS_OF_A_SEED * 128 * iterations
+        rates.append(steps / (time.perf_counter() - start))
+    name = f"ppo cartpole, {seeds} vmapped seeds of {ENVS_OF_A_SEED} envs"
+    show_rate(name, rates, PUREJAXRL.get(("seeds", seeds)))
+
+
+def show_rate(name: str, rates: list[float], against: float | None) -> int:
+    rate = statistics.median(rates)
+    line: dict[str, Any] = {"name": name, "value": round(rate), "unit": "env steps/s"}
+    if against:
+        line.update(ratio=round(rate / against, 2), against=f"PureJaxRL, {against / 1e6} M")
+    show(**line, spread=[round(min(rates)), round(max(rates))], repeats=len(rates))
+    return round(rate)
+
+
+def show_counters(name: str, reports: Any, seconds: float = 3.0) -> None:
+    """What the hardware says meanwhile."""
+    try:
+        with gpm.Counters() as counters:
+            start = time.perf_counter()
+            while time.perf_counter() - start < seconds:
+                next(reports)
+    except OSError as error:
+        print(json.dumps({"skipped": f"{name}, counters: {error}"}), flush=True)
+        return
+    for counter, value in counters.values.items():
+        show(name=f"{name}, {counter}", value=value, unit="% of peak (NVML GPM)")
+
+
+def show_shares(num_envs: int) -> None:
+    """In a process of its own, since the flag that keeps the kernels' names is the process's."""
+    if jax.default_backend() != "gpu":
+        print(json.dumps({"skipped": "shares: no GPU"}))
+        return
+    flags = {
+        "XLA_FLAGS": "--xla_gpu_enable_command_buffer=",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
+    script = Path(__file__).with_name("shares.py")
+    subprocess.run([sys.executable, script, str(num_envs)], env={**os.environ, **flags}, check=True)
+
+
+def show(**line: Any) -> None:
+    hardware = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
+    print(json.dumps({**line, "hardware": hardware, "jax": jax.__version__}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""What pays on the devices that a program is lowered for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from hocket.core.tuning import Tuning
+
+
+def tuning_for(devices: Sequence[Any], *, exact: bool = False) -> Tuning:
+    """The choices for these devices; an exact program is the same everywhere."""
+    first = devices[0]
+    if exact or first.platform != "gpu":
+        return Tuning()
+    # PPO on an H200, 2,048 environments, in M environment steps/s. Unrolling: 34.0 without, 44.5
+    # by 4, 47.3 by 8, 47.7 by 16 for twice the time to compile; nothing on a CPU. Kernels: from
+    # 33.7 to 67.1, and with 16,384 environments from 74.0 to 180. XLA cannot cut a kernel up for
+    # devices that share an array: each would gather the whole batch.
+    return Tuning(unroll=8, kernels=len(devices) == 1 and _has_tensor_cores(first))
+
+
+def tuning_here(*, exact: bool = False) -> Tuning:
+    """The choices for a program that the user will jit, where JAX will put it by itself."""
+    config: Any = jax.config
+    if config.jax_default_device is not None:
+        return Tuning()
+    return tuning_for(jax.local_devices(), exact=exact)
+
+
+def _has_tensor_cores(gpu: Any) -> bool:
+    """Whether this is an NVIDIA GPU that multiplies TF32: Ampere or later."""
+    return gpu.device_kind.startswith("NVIDIA") and float(gpu.compute_capability) >= 8.0
