@@ -122,9 +122,6 @@ def show_counters(name: str, reports: Any, seconds: float = 3.0) -> None:
 
 def show_shares(num_envs: int) -> None:
     """In a process of its own, since the flag that keeps the kernels' names is the process's."""
-    if jax.default_backend() != "gpu":
-        print(json.dumps({"skipped": "shares: no GPU"}))
-        return
     flags = {
         "XLA_FLAGS": "--xla_gpu_enable_command_buffer=",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",

@@ -18,6 +18,7 @@ ROLES = ("env", "act", "learn", "gradient", "replay")
 
 _MARK = "hocket"
 _exact: ContextVar[bool] = ContextVar("exact", default=False)
+_role: ContextVar[str] = ContextVar("role", default="")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,6 +57,11 @@ def exact_fragments(exact: bool = True) -> Iterator[None]:
 
 class _Decorator(Protocol):
     def __call__(self, fn: F, /) -> F: ...
+
+
+def current_role() -> str:
+    """The role of the fragment that is being traced, for the names of kernels; empty in glue."""
+    return _role.get()
 
 
 @overload
@@ -106,10 +112,14 @@ def _named_call(
     label: Label, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     def body(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not _exact.get():
-            return fn(*args, **kwargs)
-        args, kwargs = lax.optimization_barrier((args, kwargs))
-        return lax.optimization_barrier(fn(*args, **kwargs))
+        token = _role.set(_role.get() or label.role)  # the outermost one's
+        try:
+            if not _exact.get():
+                return fn(*args, **kwargs)
+            args, kwargs = lax.optimization_barrier((args, kwargs))
+            return lax.optimization_barrier(fn(*args, **kwargs))
+        finally:
+            _role.reset(token)
 
     body.__name__ = body.__qualname__ = str(label)
     return jax.jit(body)(args, kwargs)

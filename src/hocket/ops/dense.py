@@ -21,6 +21,8 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from hocket.core.fragment import current_role
+
 # Legend: R rows; a block of rows passes through the layers at once, a program does some blocks.
 
 Layer = tuple[Array, Array]
@@ -105,7 +107,7 @@ def _dense(spec: Spec, layers: tuple[Layer, ...], x: Array) -> Array:
         out_shape=jax.ShapeDtypeStruct((rows, size), x.dtype),
         compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
         interpret=spec.interpret,
-        name="dense_forward",
+        name=f"dense_forward_{current_role()}",
     )(x, *jax.tree.leaves(layers))
 
 
@@ -124,7 +126,7 @@ def _backward(
         out_shape=jax.ShapeDtypeStruct((programs, total), x.dtype),
         compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=1),
         interpret=spec.interpret,
-        name="dense_backward",
+        name=f"dense_backward_{current_role()}",
     )(x, dy, *leaves)
     # Parts, summed here, not atomic additions in the kernel: the same numbers every time.
     flat, at, gradients = parts.sum(0), 0, []

@@ -12,11 +12,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 
+from hocket.core.fragment import ROLES
+
 T = TypeVar("T")
 
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) .*\{$")
+_CALLED = re.compile(r"calls=%?([\w.\-]+)")
 _ROLE = re.compile(r"jit\(hocket\.(\w+)\.")
+_OURS = re.compile(rf"^dense_.*_({'|'.join(ROLES)})$")  # kernels that say their role themselves
 
 
 class Event(NamedTuple):
@@ -48,35 +52,55 @@ def shares(lines: Iterable[list[Event]], roles: dict[str, str]) -> dict[str, flo
     """The part of the operations' time that each role took; they add up to 1."""
     spent: dict[str, float] = {}
     for line in lines:
-        operations = [event for event in line if event.name in roles]
+        operations = [event for event in line if event.name in roles or _OURS.search(event.name)]
         for name, nanoseconds in _self_times(operations):
-            spent[roles[name]] = spent.get(roles[name], 0.0) + nanoseconds
+            role = roles.get(name) or name.rpartition("_")[2]
+            spent[role] = spent.get(role, 0.0) + nanoseconds
     total = sum(spent.values())
     return {role: time / total for role, time in sorted(spent.items())} if total else {}
 
 
 def roles_of(text: str) -> dict[str, str]:
-    """The role of each instruction of a compiled program, by its name and by its kernel's."""
+    """The role of each instruction of a compiled program, by its name and by its kernel's.
+
+    Of a fusion, the role of most of what was fused into it.
+    """
+    inside = {body: _usual(rows) for body, rows in _computations(text).items()}
     found: dict[str, str] = {}
-    for names in _computations(text):
-        known = Counter(role for role in names.values() if role)
-        usual = known.most_common(1)[0][0] if known else ""
-        found |= {name: role or usual for name, role in names.items()}
+    for body, rows in _computations(text).items():
+        for name, role, called in rows:
+            found[name] = inside.get(called) or role or inside[body]
     found = {name: role for name, role in found.items() if role}
-    return found | {re.sub(r"[.\-]", "_", name): role for name, role in found.items()}
+    return {re.sub(r"[.\-]", "_", name): role for name, role in found.items()} | found
 
 
-def _computations(text: str) -> Iterator[dict[str, str]]:
-    """Of each computation, its instructions and their roles; empty where the metadata has none."""
-    names: dict[str, str] = {}
+class Instruction(NamedTuple):
+    name: str
+    role: str
+    """Empty where the metadata has none."""
+    called: str
+    """The computation of a fusion."""
+
+
+def _computations(text: str) -> dict[str, list[Instruction]]:
+    """The instructions of each computation."""
+    bodies: dict[str, list[Instruction]] = {}
+    rows: list[Instruction] = []
     for line in text.splitlines():
-        if _COMPUTATION.match(line):
-            yield names
-            names = {}
+        if head := _COMPUTATION.match(line):
+            rows = bodies.setdefault(head[1], [])
         elif found := _INSTRUCTION.match(line):
-            roles = _ROLE.findall(line)
-            names[found[1]] = roles[-1] if roles else ""
-    yield names
+            roles, called = _ROLE.findall(line), _CALLED.search(line)
+            rows.append(
+                Instruction(found[1], roles[-1] if roles else "", called[1] if called else "")
+            )
+    return bodies
+
+
+def _usual(rows: list[Instruction]) -> str:
+    """The role that most of these have."""
+    roles = Counter(row.role for row in rows if row.role)
+    return roles.most_common(1)[0][0] if roles else ""
 
 
 def _lines(file: Path, roles: Container[str]) -> Iterator[list[Event]]:
@@ -92,8 +116,9 @@ def _lines(file: Path, roles: Container[str]) -> Iterator[list[Event]]:
 
 
 def _of_kernel(kernel: Any, roles: Container[str]) -> str:
-    """A kernel's instruction: mostly its own name; a library's kernel says whose it is."""
-    return kernel.name if kernel.name in roles else str(dict(kernel.stats).get("hlo_op", ""))
+    """A kernel's instruction. In a command buffer it says only that, and its name must do."""
+    operation = str(dict(kernel.stats).get("hlo_op", ""))
+    return operation if operation in roles else kernel.name
 
 
 def _self_times(line: list[Event]) -> Iterator[tuple[str, float]]:
