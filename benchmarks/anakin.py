@@ -27,12 +27,12 @@ from hocket import make
 from hocket.algorithms import PPO
 
 PUREJAXRL = {
-    ("CartPole-v1", 2048): 22.9e6,
-    ("CartPole-v1", 16384): 66.7e6,
-    ("Catch", 4096): 21.4e6,
-    ("seeds", 2048): 41.0e6,
+    ("CartPole-v1", 2048, None): 22.9e6,
+    ("CartPole-v1", 16384, None): 66.7e6,
+    ("CartPole-v1", 4, 2048): 41.0e6,
+    ("Catch", 4096, None): 21.4e6,
 }
-"""Environment steps/s of PureJaxRL's PPO on one H200, jax 0.11.2."""
+"""By environment, their number, and seeds at once: steps/s of PureJaxRL's PPO on one H200."""
 SWEEP = [8192, 32768, 65536, 131072]
 ENVS_OF_A_SEED = 4
 
@@ -47,7 +47,7 @@ def main() -> None:
     for num_envs in [2048, 16384] if everything else options.envs or []:
         measure("CartPole-v1", num_envs, options.repeats, count=True)
     for seeds in [2048] if everything else options.seeds or []:
-        measure_seeds(seeds, options.repeats)
+        measure("CartPole-v1", ENVS_OF_A_SEED, options.repeats, seeds=seeds)
     if everything:
         measure("Catch", 4096, options.repeats)
         for num_envs in (2048, 16384):
@@ -64,37 +64,25 @@ def ppo(env: str) -> PPO:
     )  # fmt: skip
 
 
-def measure(env: str, num_envs: int, repeats: int, count: bool = False) -> int:
+def measure(
+    env: str, num_envs: int, repeats: int, *, seeds: int | None = None, count: bool = False
+) -> int:
     """Environment steps/s, from reports of a quarter of a second after the first ones."""
     name = f"ppo {env.lower().removesuffix('-v1')}, {num_envs} envs"
+    name += f", {seeds} seeds at once" if seeds else ""
     rates: list[float] = []
-    reports = hocket.iterate(ppo(env), num_envs=num_envs)
+    reports = hocket.iterate(ppo(env), num_envs=num_envs, seeds=seeds)
     before = next(reports)
     for report in reports:
-        steps = report.env_steps - before.env_steps
+        steps = (report.env_steps - before.env_steps) * (seeds or 1)
         rates.append(steps / (report.timings.run - before.timings.run))
         before = report
         if len(rates) == 5 + repeats:  # blocks grow until they take their quarter of a second
             break
-    rate = show_rate(name, rates[-repeats:], PUREJAXRL.get((env, num_envs)))
+    rate = show_rate(name, rates[-repeats:], PUREJAXRL.get((env, num_envs, seeds)))
     if count:
         show_counters(name, reports)
     return rate
-
-
-def measure_seeds(seeds: int, repeats: int, iterations: int = 16) -> None:
-    """Environment steps/s of many small agents at once: seeds are a vmap."""
-    program = hocket.program(ppo("CartPole-v1"), num_envs=ENVS_OF_A_SEED, iterations=iterations)
-    train, keys = jax.jit(jax.vmap(program)), jax.random.split(jax.random.key(0), seeds)
-    jax.block_until_ready(train(keys))
-    rates: list[float] = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(train(keys))
-        steps = seeds * ENVS_OF_A_SEED * 128 * iterations
-        rates.append(steps / (time.perf_counter() - start))
-    name = f"ppo cartpole, {seeds} vmapped seeds of {ENVS_OF_A_SEED} envs"
-    show_rate(name, rates, PUREJAXRL.get(("seeds", seeds)))
 
 
 def show_rate(name: str, rates: list[float], against: float | None) -> int:

@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen
 from jax import Array, lax
-from jax.nn.initializers import orthogonal
 
 from hocket.core.tuning import tuning
 from hocket.errors import unknown
+from hocket.ops.initializers import orthogonal
 
 Memory = TypeVar("Memory")
 Output = TypeVar("Output")
@@ -198,7 +198,7 @@ class GRU(linen.Module):
 
     @linen.compact
     def __call__(self, memory: Array, x: Array) -> tuple[Array, Array]:
-        return linen.GRUCell(self.features)(memory, x)
+        return linen.GRUCell(self.features, recurrent_kernel_init=orthogonal())(memory, x)
 
     @linen.nowrap
     def initial(self, num: int) -> Array:
