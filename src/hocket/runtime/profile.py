@@ -118,7 +118,8 @@ def _lines(file: Path, roles: Container[str]) -> Iterator[list[Event]]:
 def _of_kernel(kernel: Any, roles: Container[str]) -> str:
     """A kernel's instruction. In a command buffer it says only that, and its name must do."""
     operation = str(dict(kernel.stats).get("hlo_op", ""))
-    return operation if operation in roles else kernel.name
+    known = operation in roles and not operation.startswith("command_buffer")
+    return operation if known else kernel.name
 
 
 def _self_times(line: list[Event]) -> Iterator[tuple[str, float]]:
