@@ -7,7 +7,7 @@ import hocket
 from hocket import make
 from hocket.algorithms import DQN, PPO
 from hocket.runtime.fused import Fused
-from hocket.runtime.profile import Event, roles_of, shares
+from hocket.runtime.profile import Event, roles_of, self_times, shares
 
 TEXT = """
 HloModule jit_block
@@ -35,11 +35,13 @@ def test_an_operation_belongs_to_its_fragment() -> None:
 
 def test_time_is_counted_once() -> None:
     """A loop holds its body; the time of the body is not the loop's."""
-    line = [Event("add.1", 0, 10), Event("sin.4", 2, 6), Event("other", 0, 100)]
-    assert shares([line, [Event("copy.3", 0, 4)]], roles_of(TEXT)) == {
+    line = [Event("add.1", 0, 10), Event("sin.4", 2, 6), Event("copy.3", 10, 14)]
+    times = [*self_times(line), ("other", 100.0)]
+    assert shares(times, roles_of(TEXT)) == {
         "env": pytest.approx(4 / 14), "learn": pytest.approx(10 / 14),
     }  # fmt: skip
     assert shares([], {}) == {}
+    assert shares([("dense_forward_act", 3.0)], {}) == {"act": 1.0}  # it says so itself
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -44,17 +43,16 @@ def profiled(work: Callable[[], T], text: str) -> tuple[T, dict[str, float]]:
             result = work()
         files = list(Path(folder).rglob("*.xplane.pb"))
         roles = roles_of(text)
-        lines = [line for file in files for line in _lines(file, roles)]
-    return result, shares(lines, roles)
+        times = [time for file in files for time in _times(file, roles)]
+    return result, shares(times, roles)
 
 
-def shares(lines: Iterable[list[Event]], roles: dict[str, str]) -> dict[str, float]:
+def shares(times: Iterable[tuple[str, float]], roles: dict[str, str]) -> dict[str, float]:
     """The part of the operations' time that each role took; they add up to 1."""
     spent: dict[str, float] = {}
-    for line in lines:
-        operations = [event for event in line if event.name in roles or _OURS.search(event.name)]
-        for name, nanoseconds in _self_times(operations):
-            role = roles.get(name) or name.rpartition("_")[2]
+    for name, nanoseconds in times:
+        ours = _OURS.search(name)
+        if role := ours[1] if ours else roles.get(name):
             spent[role] = spent.get(role, 0.0) + nanoseconds
     total = sum(spent.values())
     return {role: time / total for role, time in sorted(spent.items())} if total else {}
@@ -103,26 +101,29 @@ def _usual(rows: list[Instruction]) -> str:
     return roles.most_common(1)[0][0] if roles else ""
 
 
-def _lines(file: Path, roles: Container[str]) -> Iterator[list[Event]]:
-    """The operations that ran, by thread of a CPU or stream of a GPU."""
+def _times(file: Path, roles: Container[str]) -> Iterator[tuple[str, float]]:
+    """The operations that ran, by thread of a CPU or stream of a GPU, and their nanoseconds."""
     for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
-        on_device = plane.name.startswith("/device:")
         for line in plane.lines:
-            # A device's plane tells the same operations again, summed up in other ways.
-            if on_device and not line.name.startswith("Stream"):
-                continue
-            name = partial(_of_kernel, roles=roles) if on_device else (lambda event: event.name)
-            yield [Event(name(e), e.start_ns, e.start_ns + e.duration_ns) for e in line.events]
+            if not plane.name.startswith("/device:"):
+                ran = [e for e in line.events if e.name in roles]
+                events = (Event(e.name, e.start_ns, e.start_ns + e.duration_ns) for e in ran)
+                yield from self_times(events)
+            # A device's plane tells the same kernels again, summed up in other ways.
+            elif line.name.startswith("Stream"):
+                yield from ((_of_kernel(e, roles), e.duration_ns) for e in line.events)
 
 
 def _of_kernel(kernel: Any, roles: Container[str]) -> str:
-    """A kernel's instruction. In a command buffer it says only that, and its name must do."""
+    """A kernel's instruction. In a command buffer it says only that, and its name must do: good
+    enough to see what is large, as instructions that are alike share one kernel.
+    """
     operation = str(dict(kernel.stats).get("hlo_op", ""))
     known = operation in roles and not operation.startswith("command_buffer")
     return operation if known else kernel.name
 
 
-def _self_times(line: list[Event]) -> Iterator[tuple[str, float]]:
+def self_times(line: Iterable[Event]) -> Iterator[tuple[str, float]]:
     """Each operation's time without that of the operations inside it: a loop holds its body."""
     open_: list[tuple[Event, list[float]]] = []
 
