@@ -18,12 +18,17 @@ import jax
 import pytest
 
 import hocket as library
+import hocket.algorithms as algorithms
+from hocket import make
+from hocket.report.records import Records
+from hocket.runtime.interrupt import Abandoned, Deferred
 from hocket.testing import difference
 from tests.front import Hocket
 
 ROOT = Path(__file__).parents[1]
 PPO = ("ppo", "--num-envs", "8", "--length", "16", "--hidden", "8", "--minibatches", "2")
 PPO_20 = str(8 * 16 * 20)
+PPO_ALGORITHM = algorithms.PPO(env=make("CartPole-v1"), num_envs=8, length=16, hidden=(8,))
 CASES = {
     "ppo": PPO,
     "recurrent-ppo": ("recurrent-ppo", "--num-envs", "8", "--length", "16", "--hidden", "8",
@@ -87,12 +92,10 @@ def two_checkpoints(hocket: Hocket) -> Path:
 def test_a_damaged_checkpoint_is_refused_by_name(two_checkpoints: Path, hocket: Hocket) -> None:
     before = library.load(two_checkpoints, checkpoint=20)
     whole = library.load(two_checkpoints)
-    data = max(
-        (two_checkpoints / "checkpoints/40/state").rglob("d/*"), key=lambda p: p.stat().st_size
-    )
-    content = bytearray(data.read_bytes())
-    content[len(content) // 2] ^= 0x10
-    data.write_bytes(content)
+    for data in (two_checkpoints / "checkpoints/40/state").rglob("d/*"):
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 0x10
+        data.write_bytes(content)
     found = library.load(two_checkpoints)
     assert found.iteration == 20 and difference(found.state, before.state) == 0.0
     assert re.match(r"checkpoint 40 is damaged", found.notes[0])
@@ -244,9 +247,44 @@ def test_the_loaded_policy_acts_as_the_trained_one(two_checkpoints: Path) -> Non
     assert len(set(loaded)) == 2  # it does look at what it sees
 
 
+def test_seeds_and_evaluations_go_on_exactly(hocket: Hocket) -> None:
+    flags = (*PPO, "--seeds", "2", "--env-steps", str(8 * 16 * 40), "--save-every", PPO_20)
+    flags = (*flags, "--eval-every", "1280", "--eval-episodes", "4", "--quiet")
+    hocket.well("train", *flags, "--name", "whole")
+    shutil.copytree("runs/whole", "runs/cut")
+    shutil.rmtree("runs/cut/checkpoints/40")
+    hocket.well("train", *flags, "--name", "cut", "--resume")
+    for agent in range(2):
+        whole, cut = (library.load(f"runs/{name}", agent=agent) for name in ("whole", "cut"))
+        assert whole.iteration == cut.iteration == 40
+        assert difference(whole.state, cut.state) == 0.0
+        assert _numbers(f"runs/whole/seed-{agent}") == _numbers(f"runs/cut/seed-{agent}")
+
+
+def test_records_survive_a_kill_while_resuming(two_checkpoints: Path) -> None:
+    before = (two_checkpoints / "metrics.jsonl").read_text()
+    with Records(two_checkpoints, seeds=None, every=1, keep=40):  # before its first row
+        assert (two_checkpoints / "metrics.jsonl").read_text() == before
+
+
+def test_a_second_ctrl_c_keeps_nothing_that_is_in_no_order() -> None:
+    with Deferred() as interrupt:
+        signal.raise_signal(signal.SIGINT)
+        assert interrupt.seen
+        with pytest.raises(Abandoned):
+            signal.raise_signal(signal.SIGINT)
+
+    def press_twice(report: library.Report) -> None:
+        raise Abandoned
+
+    with pytest.raises(Abandoned):
+        library.run(PPO_ALGORITHM, iterations=4, watch=press_twice)
+
+
 def test_the_best_is_kept(hocket: Hocket) -> None:
+    """Of those that were evaluated: saves in between have no score."""
     flags = ("--env-steps", str(8 * 16 * 40), "--save-every", str(8 * 16 * 5), "--keep", "2")
-    hocket.well("train", *PPO, *flags, "--eval-every", str(8 * 16 * 5), "--eval-episodes", "8",
+    hocket.well("train", *PPO, *flags, "--eval-every", str(8 * 16 * 7), "--eval-episodes", "8",
                 "--name", "kept", "--quiet")  # fmt: skip
     text = Path("runs/kept/metrics.jsonl").read_text()
     rows = [r for r in map(json.loads, text.splitlines()) if "eval_return_mean" in r]
@@ -254,4 +292,5 @@ def test_the_best_is_kept(hocket: Hocket) -> None:
     there = {int(p.name) for p in Path("runs/kept/checkpoints").iterdir()}
     assert {35, 40} <= there and len(there) <= 3
     run = library.load("runs/kept", checkpoint="best")
+    assert run.iteration == best["iteration"]
     assert run.evaluate().returns.mean() == pytest.approx(best["eval_return_mean"])

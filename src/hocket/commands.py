@@ -15,8 +15,8 @@ from hocket.cluster import share_cores
 from hocket.distribute import options_text, strategies
 from hocket.envs import Discrete, Env, make, names
 from hocket.experiment import Experiment, Outcome
-from hocket.flags import defaults_of, parse, split_word
-from hocket.saved import find_run, load, read_config
+from hocket.flags import defaults_of, parse, seeds_of, split_word
+from hocket.saved import Evaluator, find_run, load, load_agents
 from hocket.training import plan as make_plan
 
 
@@ -37,16 +37,17 @@ class Again:
 def train(arguments: list[str]) -> None:
     """Train an agent, and keep the run in a folder."""
     word, rest = split_word(arguments)
+    share_cores(seeds_of(rest))  # before an environment is made, which may start JAX
     defaults, settings = defaults_of(word, rest, "train")
     command: Any = parse(
         "train", word, rest, "Train an agent, and keep the run in a folder.",
         algorithm=defaults, settings=settings, again=Again(),
     )  # fmt: skip
-    if command.settings.seeds > 1:
-        share_cores(command.settings.seeds)
     outcome = _watch(command) if not command.again.quiet else _experiment(command, None).train()
     if not command.again.quiet:
         _tell(outcome)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
 
 
 def _watch(command: Any) -> Outcome:
@@ -118,17 +119,19 @@ def evaluate(arguments: list[str]) -> None:
     command = tyro.cli(Eval, args=arguments, prog="hocket eval")
     if command.episodes is not None and command.episodes < 1:
         raise ValueError(f"episodes must be at least 1, found {command.episodes}.")
-    folder = find_run(command.run)
-    agents = range(read_config(folder)["seeds"]) if command.agent is None else [command.agent]
-    for agent in agents:
-        run = load(folder, agent=agent, checkpoint=_checkpoint(command.checkpoint))
-        for note in run.notes:
-            print(f"note: {note}: the one before it is used")
-        found = run.evaluate(command.episodes, command.seed)
-        which = f"agent {agent}: " if len(agents) > 1 else ""
+    runs = load_agents(command.run, checkpoint=_checkpoint(command.checkpoint))
+    if command.agent is not None:
+        runs = [load(command.run, agent=command.agent, checkpoint=_checkpoint(command.checkpoint))]
+    for note in runs[0].notes:
+        print(f"note: {note}: the one before it is used")
+    episodes = command.episodes or runs[0].config["eval_episodes"]
+    evaluator = Evaluator(runs[0].algorithm, episodes, command.seed)
+    for agent, run in enumerate(runs):
+        found = evaluator(run.state)
+        which = f"agent {agent}: " if len(runs) > 1 else ""
         print(
             f"{which}return {found.returns.mean():.1f} (from {found.returns.min():.1f} to "
-            f"{found.returns.max():.1f}, {len(found.returns)} episodes), length "
+            f"{found.returns.max():.1f}, {episodes} episodes), length "
             f"{found.lengths.mean():.1f}, after {run.iteration:,} iterations"
         )
         if not found.ended.all():

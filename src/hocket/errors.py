@@ -25,3 +25,17 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> str:
     hint = f" Did you mean `{near[0]}`?" if near else ""
     place = f" {where}" if where else ""
     return f"unknown {kind} `{name}`{place}.{hint} Known: {', '.join(names)}."
+
+
+def check_kind(name: str, value: object, default: object, where: str = "") -> None:
+    """Refuse an option's value of another kind than its default; a whole number is a number."""
+    kind = type(default)
+    fits = isinstance(value, kind) and isinstance(value, bool) == isinstance(default, bool)
+    if kind is float:
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not fits:
+        place = f" {where}" if where else ""
+        raise ValueError(
+            f"the option `{name}`{place} must be of the kind of {default!r} ({kind.__name__}), "
+            f"found {value!r}."
+        )

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 from hocket.core.algorithm import Algorithm
 from hocket.errors import unknown
 from hocket.outcome import Outcome, write_summary
-from hocket.report.records import Records, write_json
+from hocket.report.records import Records, import_tensorboard, write_json
 from hocket.runtime.checkpoint import Checkpoint, Checkpoints
+from hocket.runtime.interrupt import Abandoned, Deferred
 from hocket.saved import (
     Evaluator,
     check_unchanged,
@@ -63,6 +64,14 @@ class Settings:
     """Write for TensorBoard as well."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", Path(self.runs))
+        if self.name is not None and self.name in ("", ".", ".."):
+            raise ValueError(f"`{self.name}` is no name for a folder.")
+        if not isinstance(self.distribute, str):
+            raise ValueError(
+                "a run that is kept says in words where it runs, so that its configuration can: "
+                'distribute="name:option=value" or "file.py:name". (`hocket.run` takes any.)'
+            )
         for name in ("seeds", "keep", "save_every", "eval_every", "eval_episodes"):
             value = self.__dict__[name]
             if value is not None and value < 1:
@@ -111,9 +120,11 @@ class Experiment:
         self.started = time.perf_counter()
         self.settings, self.watch = settings, watch
         self.config = configuration(algorithm, settings)
-        self.folder = _folder(settings, self.config["title"], resume)
-        if resume:
-            check_unchanged(self.folder, self.config)
+        old = _old_folder(settings, self.config["title"]) if resume else None
+        if old:
+            check_unchanged(old, self.config)
+        if settings.tensorboard:
+            import_tensorboard()
         # Whatever can be refused is refused here, before anything is written.
         self.plan = plan(algorithm, distribute=settings.distribute)
         self.iterations = count_iterations(self.plan.graph)
@@ -121,6 +132,7 @@ class Experiment:
         self.executor = make_executor(self.plan, self.iterations, self.seeds)
         self.resume = resume
         self.evaluator = Evaluator(algorithm, settings.eval_episodes)
+        self.folder = old or new_folder(settings.runs, self.config["title"], settings.name)
         self.planned = time.perf_counter() - self.started
         self.outcome = Outcome(
             self.folder, self.config["title"], settings.seeds, self.steps(self.iterations)
@@ -138,7 +150,6 @@ class Experiment:
         return self.outcome
 
     def _train(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "config.json", self.config)
         if self.watch:
             self.watch.begin(self.outcome)
@@ -162,10 +173,10 @@ class Experiment:
         if not checkpoints.iterations():
             why = "; ".join(checkpoints.half_written()) or "no checkpoint was written yet"
             self.outcome.notes.append(f"{why}, so it began anew")
-            checkpoints.drop_after(0)
+            checkpoints.set_aside_after(0)
             return None
         found = checkpoints.latest(state_specs(self.plan.graph.algorithm, self.seeds))
-        checkpoints.drop_after(found.iteration)
+        checkpoints.set_aside_after(found.iteration)
         self.outcome.notes += [f"{why}: the one before it is used" for why in found.refused]
         self.outcome.notes.append(f"resumed after {self.steps(found.iteration):,} steps")
         return found
@@ -193,6 +204,8 @@ class _Keeper:
         self.saved = self.evaluated = start.iteration if start else 0
         self.outcome.env_steps = of.steps(self.saved)
         self.outcome.eval_means = start.about["eval_means"] if start else []
+        self.best: float = start.about["best"] if start else -math.inf
+        """The best evaluation so far."""
         self.outcome.return_means = records.return_means
         self.outcome.seconds = dict(self.before)
         self.outcome.shares = start.about["shares"] if start else {}
@@ -207,15 +220,22 @@ class _Keeper:
         )  # fmt: skip
         try:
             for report in reports:
-                self._take(report)
-                if eval_period and report.iteration % eval_period == 0:
-                    self._evaluate(report)
-                if self._save_is_due(report, save_period):
-                    self._save(report)
-                self._tell(report)
+                with Deferred() as interrupt:
+                    self._take(report)
+                    last = report.iteration == of.iterations
+                    if eval_period and (last or report.iteration % eval_period == 0):
+                        self._evaluate(report)
+                    if self._save_is_due(report, save_period):
+                        self._save(report)
+                    self._tell(report)
+                if interrupt.seen:
+                    raise KeyboardInterrupt
+        except Abandoned:
+            raise
         except KeyboardInterrupt:
             if report is None:
                 raise
+            self.outcome.interrupted = True
             self.outcome.notes.append("interrupted; --resume continues it")
         if report is not None:
             self._finish(report)
@@ -225,8 +245,6 @@ class _Keeper:
             of.watch.update(self.outcome)
 
     def _finish(self, report: Report) -> None:
-        if self.of.settings.eval_every and self.evaluated < report.iteration:
-            self._evaluate(report)
         self._save(report)
         start = time.perf_counter()
         self.checkpoints.wait()
@@ -246,6 +264,9 @@ class _Keeper:
         more = [{"eval_return_mean": mean} for mean in found]
         self.records.flush(report.env_steps, self._elapsed(), more)
         self.spent["evaluate"] += time.perf_counter() - start
+        if self.outcome.eval_mean > self.best:
+            self.best = self.outcome.eval_mean
+            self._save(report)
 
     def _save_is_due(self, report: Report, period: int | None) -> bool:
         if period:
@@ -257,12 +278,14 @@ class _Keeper:
             return
         start = time.perf_counter()
         self.records.flush(report.env_steps, self._elapsed())
-        outcome = self.outcome
-        score = outcome.eval_mean if outcome.eval_means else outcome.return_mean
+        outcome, score = self.outcome, self.outcome.return_mean
+        if self.of.settings.eval_every:  # then only an agent that was evaluated can be the best
+            score = outcome.eval_mean if self.evaluated == report.iteration else math.nan
         about = {
             "seconds": self._seconds(report),
             "shares": outcome.shares,
             "eval_means": outcome.eval_means,
+            "best": self.best,
         }
         self.checkpoints.save(report.iteration, report.state, score=score, about=about)
         self.saved, self.saved_at = report.iteration, time.perf_counter()
@@ -290,15 +313,7 @@ class _Keeper:
         return sum(self.before.values()) + time.perf_counter() - self.of.started
 
 
-def _folder(settings: Settings, title: str, resume: bool) -> Path:
+def _old_folder(settings: Settings, title: str) -> Path:
     if settings.name is None:
-        return newest_folder(settings.runs, title) if resume else new_folder(settings.runs, title)
-    folder = settings.runs / settings.name
-    if resume:
-        return find_run(folder)
-    if (folder / "config.json").exists():
-        raise ValueError(
-            f"there is a run in {folder} already: continue it with --resume, or choose another "
-            f"--name."
-        )
-    return folder
+        return newest_folder(settings.runs, title)
+    return find_run(settings.runs / settings.name)

@@ -31,11 +31,21 @@ def split_word(arguments: list[str]) -> tuple[str | None, list[str]]:
     return None, arguments
 
 
+def seeds_of(flags: list[str]) -> int:
+    """How many seeds there will be, before the flags are read properly; 1 if that is unclear."""
+    seeds = _value(flags, "--seeds")
+    if seeds is None:
+        try:
+            config = _config(None, flags)
+            seeds = str(read_config(Path(config))["seeds"]) if config else None
+        except ValueError:
+            return 1  # told when the flags are read properly
+    return int(seeds) if seeds is not None and seeds.isdigit() and int(seeds) else 1
+
+
 def defaults_of(word: str | None, flags: list[str], command: str) -> tuple[Any, Settings]:
     """The algorithm and the settings before any flag: by name, or those of an earlier run."""
-    config, name = _value(flags, "--config"), _value(flags, "--name")
-    if config is None and word is None and name is not None and "--resume" in flags:
-        config = str(find_run(Path(_value(flags, "--runs") or "runs") / name))
+    config = _config(word, flags)
     if config is not None:
         if word is not None:
             raise ValueError(f"--config says what to train: leave `{word}` out.")
@@ -51,6 +61,14 @@ def defaults_of(word: str | None, flags: list[str], command: str) -> tuple[Any, 
     return _with_default_env(_algorithm(word), word), Settings()
 
 
+def _config(word: str | None, flags: list[str]) -> str | None:
+    """The configuration to begin from: that of `--config`, or of the run that is resumed."""
+    config, name = _value(flags, "--config"), _value(flags, "--name")
+    if config is None and word is None and name is not None and "--resume" in flags:
+        config = str(find_run(Path(_value(flags, "--runs") or "runs") / name))
+    return config
+
+
 def _from_config(config: dict[str, Any]) -> tuple[Any, Settings]:
     known = {f.name for f in dataclasses.fields(Settings)} - {"name"}  # a new run has its own
     return build(config["algorithm"]), Settings(**{k: config[k] for k in known & config.keys()})
@@ -63,7 +81,9 @@ def _algorithm(word: str) -> Any:
         return ALGORITHMS[word]
     cls = find(word)
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
-        raise ValueError(f"`{word}` is no dataclass, and an algorithm is one (docs/algorithms.md).")
+        raise ValueError(
+            f"`{word}` is no dataclass, and an algorithm is one (docs/write-an-algorithm.md)."
+        )
     return cls
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import numpy as np
-
 from hocket import __version__
 from hocket.cluster import hardware
 from hocket.report.records import write_json
@@ -37,16 +35,17 @@ class Outcome:
     """The part of `run` that each role took."""
     notes: list[str] = field(default_factory=list)
     """What the user should know."""
+    interrupted: bool = False
 
     @property
     def return_mean(self) -> float:
-        """The mean over agents."""
-        return float(np.mean(self.return_means)) if self.return_means else math.nan
+        """The mean over those agents that finished an episode; nan where none did."""
+        return _mean(self.return_means)
 
     @property
     def eval_mean(self) -> float:
         """The mean over agents in the last evaluation; nan where there was none."""
-        return float(np.mean(self.eval_means)) if self.eval_means else math.nan
+        return _mean(self.eval_means)
 
     @property
     def env_steps_per_second(self) -> float:
@@ -90,7 +89,7 @@ def _results(outcome: Outcome, agents: Sequence[int]) -> dict[str, float | None]
     """The mean returns over some agents."""
 
     def mean(values: list[float]) -> float | None:
-        found = float(np.mean([values[i] for i in agents])) if values else math.nan
+        found = _mean([values[i] for i in agents] if values else [])
         return found if math.isfinite(found) else None
 
     results = {"return_mean": mean(outcome.return_means)}
@@ -106,3 +105,8 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [x for x in values if not math.isnan(x)]
+    return sum(known) / len(known) if known else math.nan

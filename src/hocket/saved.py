@@ -68,8 +68,22 @@ def load(
         action, memory = run.policy(obs)
 
     `agent` is which one, where several seeds were trained. The algorithm is made again from the
-    run's configuration, unless it is given.
+    run's configuration, unless it is given. (If its class stands in a script, that script is
+    imported: let it train only under `if __name__ == "__main__"`.)
     """
+    runs = load_agents(run, checkpoint=checkpoint, algorithm=algorithm)
+    if not 0 <= agent < len(runs):
+        raise ValueError(f"{runs[0].folder} has agents 0 to {len(runs) - 1}, found agent={agent}.")
+    return runs[agent]
+
+
+def load_agents(
+    run: str | Path,
+    *,
+    checkpoint: int | Literal["latest", "best"] = "latest",
+    algorithm: Algorithm | None = None,
+) -> list[Run]:
+    """All agents of a run: one, or one for each seed."""
     folder = find_run(Path(run))
     config = read_config(folder)
     algorithm = algorithm or build(config["algorithm"])
@@ -77,19 +91,27 @@ def load(
     seeds = config["seeds"] if config["seeds"] > 1 else None
     specs = state_specs(algorithm, seeds)
     checkpoints = Checkpoints(folder / "checkpoints")
+    which = {"latest": checkpoints.latest, "best": checkpoints.best}
     try:
         if isinstance(checkpoint, int):
             found = checkpoints.at(checkpoint, specs)
+        elif checkpoint in which:
+            found = which[checkpoint](specs)
         else:
-            found = {"latest": checkpoints.latest, "best": checkpoints.best}[checkpoint](specs)
+            raise ValueError(unknown("checkpoint", checkpoint, [*which, "a number"]))
     finally:
         checkpoints.close()
-    state = found.state
-    if not 0 <= agent < config["seeds"]:
-        raise ValueError(f"{folder} has agents 0 to {config['seeds'] - 1}, found agent={agent}.")
-    if seeds is not None:
-        state = jax.tree.map(lambda x: x[agent], state)
-    return Run(folder, config, algorithm, found.iteration, state, found.refused)
+    return [
+        Run(folder, config, algorithm, found.iteration, state, found.refused)
+        for state in agents_of(found.state, seeds)
+    ]
+
+
+def agents_of(state: Any, seeds: int | None) -> list[Any]:
+    """The states of the agents in the state of a run."""
+    if seeds is None:
+        return [state]
+    return [jax.tree.map(lambda x, i=i: x[i], state) for i in range(seeds)]
 
 
 class Evaluator:
@@ -108,10 +130,7 @@ class Evaluator:
 
     def means(self, state: Any, seeds: int | None) -> list[float]:
         """The mean return of each agent; one by one, so that each is as it would be alone."""
-        if seeds is None:
-            return [float(self(state).returns.mean())]
-        agents = (jax.tree.map(lambda x, i=i: x[i], state) for i in range(seeds))
-        return [float(self(agent).returns.mean()) for agent in agents]
+        return [float(self(agent).returns.mean()) for agent in agents_of(state, seeds)]
 
 
 def state_specs(algorithm: Algorithm, seeds: int | None) -> Any:
@@ -174,13 +193,26 @@ def find_run(run: Path) -> Path:
     raise ValueError(unknown("run", run.name, there, where=f"in {beside}"))
 
 
-def new_folder(runs: Path, title: str) -> Path:
-    """The folder of a run without a name: the first number that is free."""
-    return runs / f"{_slug(title)}-{max([0, *_numbers(runs, title)]) + 1}"
+def new_folder(runs: Path, title: str, name: str | None) -> Path:
+    """Make the folder of a new run, of this name or else of the first number that is free.
+
+    Nobody else can have it then: two runs that begin at once get two folders.
+    """
+    folder = runs / (name or f"{_slug(title)}-{max([0, *_numbers(runs, title)]) + 1}")
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        if name is None:
+            return new_folder(runs, title, name)
+        raise ValueError(
+            f"there is a run in {folder} already: continue it with --resume, or choose another "
+            f"--name."
+        ) from None
+    return folder
 
 
 def newest_folder(runs: Path, title: str) -> Path:
-    """The last folder of such runs."""
+    """The last folder of such runs, which had no names."""
     numbers = _numbers(runs, title)
     if not numbers:
         raise ValueError(

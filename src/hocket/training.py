@@ -22,7 +22,7 @@ from hocket.errors import PlanError
 from hocket.runtime.cache import enable_cache
 from hocket.runtime.executor import Executor, Timings, by_seed
 from hocket.runtime.fused import Fused
-from hocket.runtime.interrupt import Deferred
+from hocket.runtime.interrupt import Abandoned, Deferred
 from hocket.runtime.split import Split
 from hocket.runtime.tune import tuning_here
 
@@ -176,7 +176,7 @@ def carry_out(
         limit = min([iterations - done, *(p - done % p for p in pauses)])
         with Deferred() as interrupt:
             if not looked and before > PROFILE_AFTER:
-                count, metrics, shares = executor.profile(limit)
+                count, metrics, shares = executor.profile(min(block, limit))
                 looked = True
             else:
                 count, metrics = executor.run(min(block, limit))
@@ -221,6 +221,8 @@ def run(
             rows.append(report.metrics)
             if watch:
                 watch(report)
+    except Abandoned:
+        raise
     except KeyboardInterrupt:
         if report is None:
             raise

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flax import linen
 
@@ -58,6 +59,9 @@ def test_what_cannot_be_written_down_is_named() -> None:
         describe(Holder((1, object())), "Holder")
     with pytest.raises(ValueError, match="was defined inside a function"):
         describe(Holder(lambda x: x))
+    with pytest.raises(ValueError, match="which a configuration file cannot hold"):
+        describe(Holder(Holder(1).__eq__))
+    assert describe(Holder(np.float32(0.5)))["thing"] == 0.5
 
 
 def test_what_is_not_there_is_named() -> None:

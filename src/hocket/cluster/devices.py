@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import platform
@@ -56,11 +57,13 @@ def usable_cores() -> int:
 def share_cores(parts: int) -> None:
     """Let as many CPU devices as there are cores share `parts` equal parts of the work.
 
-    Before JAX starts, and not where somebody has chosen the devices already. One device runs one
-    small program at a time and leaves most of a second core idle.
+    A single part is left alone. Before JAX starts, and not where somebody has chosen the devices
+    already. One device runs one small program at a time and leaves most of a second core idle.
     """
     chosen = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if not chosen and jax.config.values["jax_num_cpu_devices"] < 1:
+    if parts < 2 or chosen or jax.config.values["jax_num_cpu_devices"] > 0:
+        return
+    with contextlib.suppress(RuntimeError):  # it has started already: one device does all of it
         jax.config.update("jax_num_cpu_devices", math.gcd(parts, usable_cores()))
 
 

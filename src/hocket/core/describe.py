@@ -11,11 +11,14 @@ import ast
 import dataclasses
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from hocket.errors import unknown
 
@@ -24,6 +27,8 @@ def describe(value: Any, where: str = "the algorithm") -> Any:
     """`value` as JSON; a ValueError names the field that cannot be written down."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, Mapping):
         return {str(k): describe(v, f"{where}[{k!r}]") for k, v in value.items()}
     if isinstance(value, (tuple, list)):
@@ -33,7 +38,8 @@ def describe(value: Any, where: str = "the algorithm") -> Any:
         names = [f.name for f in dataclasses.fields(value) if f.init and f.repr]
         about = {n: describe(value.__dict__[n], f"{where}.{n}") for n in names}
         return {"class": path_of(type(value)), **about}
-    if callable(value) and "__qualname__" in dir(value):  # a function, jitted or not, or a class
+    # A function, jitted or not, or a class; a method would lose the object it belongs to.
+    if callable(value) and "__qualname__" in dir(value) and not inspect.ismethod(value):
         return {"object": path_of(value, where)}
     raise ValueError(
         f"`{where}` is {_short(value)}, which a configuration file cannot hold. Use numbers, text, "
@@ -68,9 +74,15 @@ def path_of(thing: Any, where: str = "") -> str:
             f"`{where or name}` was defined inside a function, where a configuration file cannot "
             f"point to it. Move `{name.rpartition('.')[2]}` to the top of its module."
         )
-    if module.__spec__ is None or module.__name__.startswith(_FILE):
-        return f"{module.__file__}:{name}"
-    return f"{module.__name__}:{name}"
+    if module.__spec__ is not None and not module.__name__.startswith(_FILE):
+        return f"{module.__spec__.name}:{name}"  # also of `python -m`, whose name is __main__
+    file = Path(vars(module).get("__file__") or "")
+    if file.suffix != ".py" or not file.is_file():
+        raise ValueError(
+            f"`{name}` was not defined in a file, where a configuration could point to it. Put it "
+            f"into one and import it from there; `hocket.run`, which keeps nothing, takes it as is."
+        )
+    return f"{file.resolve()}:{name}"
 
 
 def find(path: str) -> Any:
@@ -123,7 +135,6 @@ def _from_file(file: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    module.__file__ = file
     sys.modules[name] = module  # dataclasses look their module up while it is being made
     try:
         spec.loader.exec_module(module)

@@ -14,7 +14,7 @@ from hocket.cluster import Cluster
 from hocket.core.describe import find, read_words
 from hocket.core.graph import Graph
 from hocket.core.plan import Plan
-from hocket.errors import unknown
+from hocket.errors import check_kind, unknown
 
 
 class Strategy(Protocol):
@@ -40,11 +40,13 @@ def strategy(fn: Callable[..., Plan]) -> Callable[..., Strategy]:
 
     @functools.wraps(fn)
     def configure(**chosen: Any) -> Strategy:
-        for name in chosen:
+        where = f"of the strategy `{fn.__name__}`"
+        for name, value in chosen.items():
             if name not in options:
-                raise ValueError(
-                    unknown("option", name, options, f"of the strategy `{fn.__name__}`")
-                )
+                raise ValueError(unknown("option", name, options, where))
+            default = options[name].default
+            if default is not None and default is not inspect.Parameter.empty:
+                check_kind(name, value, default, where)
         return functools.partial(fn, **chosen)
 
     _REGISTRY[fn.__name__] = configure

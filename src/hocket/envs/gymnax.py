@@ -14,7 +14,7 @@ from jax import Array
 
 from hocket.envs.env import Action, Obs, State, Step
 from hocket.envs.spaces import Box, Discrete, Space
-from hocket.errors import unknown
+from hocket.errors import check_kind, unknown
 
 try:
     import gymnax
@@ -32,9 +32,13 @@ def make(name: str, **params: Any) -> GymnaxEnv:
     """
     if name not in gymnax.registered_envs:
         raise ValueError(unknown("gymnax environment", name, gymnax.registered_envs))
-    known = [field.name for field in fields(gymnax.make(name)[1])]
-    for option in params.keys() - known:
-        raise ValueError(unknown("option", option, known, where=f"of `gymnax:{name}`"))
+    defaults = gymnax.make(name)[1]
+    known = [field.name for field in fields(defaults)]
+    for option, value in params.items():
+        if option not in known:
+            raise ValueError(unknown("option", option, known, where=f"of `gymnax:{name}`"))
+        if isinstance(vars(defaults)[option], (bool, int, float, str)):
+            check_kind(option, value, vars(defaults)[option], where=f"of `gymnax:{name}`")
     return GymnaxEnv(name, params)
 
 

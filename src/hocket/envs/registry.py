@@ -13,7 +13,7 @@ from hocket.envs.env import Env, TimeLimit
 from hocket.envs.masked import Masked
 from hocket.envs.mountain_car import MountainCar
 from hocket.envs.pendulum import Pendulum
-from hocket.errors import unknown
+from hocket.errors import check_kind, unknown
 
 # Each with the time limit that Gymnasium registers; Catch ends by itself. Without its velocities
 # (POPGym's PositionOnlyCartPole) CartPole needs a memory.
@@ -45,8 +45,12 @@ def make(name: str, **options: Any) -> Env:
     env, max_steps = _ENVS[name]
     max_steps = options.pop("max_steps", max_steps)
     known = [field.name for field in fields(env)]
-    for option in options.keys() - known:
-        raise ValueError(unknown("option", option, [*known, "max_steps"], where=f"of `{name}`"))
+    for option, value in options.items():
+        if option not in known:
+            raise ValueError(unknown("option", option, [*known, "max_steps"], where=f"of `{name}`"))
+        check_kind(option, value, vars(env)[option], where=f"of `{name}`")
+    if max_steps is not None:
+        check_kind("max_steps", max_steps, 500, where=f"of `{name}`")
     env = replace(env, **options)
     return env if max_steps is None else TimeLimit(env, max_steps)
 
@@ -56,7 +60,7 @@ def name_of(env: Any) -> str:
     for name in _ENVS:
         if make(name) == env:
             return name
-    if type(env).__name__ == "GymnaxEnv":
+    if type(env).__module__ == "hocket.envs.gymnax":
         return f"gymnax:{env.name}"
     if isinstance(env, TimeLimit):
         return name_of(env.env)

@@ -112,7 +112,7 @@ class Display:
             self._print(plain_line(run))
 
     def _print(self, text: str) -> None:
-        self.console.print(text, highlight=False, soft_wrap=True)
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def picture(run: Progress, returns: Sequence[float]) -> Panel:
@@ -127,9 +127,9 @@ def picture(run: Progress, returns: Sequence[float]) -> Panel:
     rows.add_row("time", _time_bar(run), f"{sum(run.seconds.values()):.1f} s")
     return Panel(
         Group(rows, _time_legend(run)),
-        title=f"[bold]{run.title}[/]",
+        title=Text(run.title, style="bold"),
         title_align="left",
-        subtitle=str(run.folder),
+        subtitle=Text(str(run.folder)),
         subtitle_align="right",
         border_style="bright_black",
     )

@@ -204,10 +204,12 @@ def _seed(path: Path, metric: str) -> Seed:
     points: list[tuple[int, float]] = []
     for line in lines:
         # A run that was resumed repeats what came after its checkpoint: the later lines stand.
-        while points and points[-1][0] >= line["env_steps"]:
+        while points and points[-1][0] > line["env_steps"]:
             points.pop()
         value = line.get(metric)
         if isinstance(value, (int, float)) and math.isfinite(value):
+            if points and points[-1][0] == line["env_steps"]:
+                points.pop()  # an evaluation has a line of its own, beside that of training
             points.append((line["env_steps"], value))
     if not points:
         raise ValueError(_no_values(path, metric, lines))

@@ -52,11 +52,15 @@ class Record:
         self._pending: list[Metrics] = []
         rows = [r for r in read_rows(self._path) if r["iteration"] <= keep] if keep else []
         for row in rows:
-            if row.get("episodes"):
+            if row.get("episodes") and row["return_mean"] is not None:
                 self.window.add(row["episodes"], row["return_mean"] * row["episodes"])
-        self._file = self._path.open("w")
-        self._file.writelines(map(_line, rows))
-        self._board = _tensorboard(folder) if board else None
+        # In one piece: a run that is killed right here keeps its rows.
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text("".join(map(_line, rows)))
+        fresh.replace(self._path)
+        self._file = self._path.open("a")
+        after = rows[-1]["env_steps"] + 1 if rows else None
+        self._board = import_tensorboard()(str(folder), purge_step=after) if board else None
 
     def add(self, metrics: Metrics) -> None:
         """The metrics of some iterations, `[iterations, ...]`."""
@@ -89,8 +93,8 @@ class Record:
 class Records:
     """The records of all seeds of a run; use it as a context.
 
-    A row covers `every` iterations, so that the same run leaves the same rows however it was cut
-    into blocks.
+    A row covers `every` iterations, however they were cut into blocks; a save or an evaluation ends
+    one early.
     """
 
     def __init__(
@@ -199,11 +203,12 @@ def _line(row: Row) -> str:
     return json.dumps(row) + "\n"
 
 
-def _tensorboard(folder: Path) -> Any:
+def import_tensorboard() -> Any:
+    """The class that writes for TensorBoard, or what to install."""
     try:
         from tensorboardX import SummaryWriter
     except ImportError as error:
         raise ImportError(
             "--tensorboard needs the package tensorboardX. Run: pip install 'hocket[tensorboard]'"
         ) from error
-    return SummaryWriter(str(folder))
+    return SummaryWriter

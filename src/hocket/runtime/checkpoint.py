@@ -32,6 +32,10 @@ class CheckpointError(RuntimeError):
     """A checkpoint could not be written or read; the message says which and what to do."""
 
 
+class Misfit(ValueError):
+    """A checkpoint of another algorithm, or of this one before it was changed."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A state as it was saved, and what was refused on the way to it."""
@@ -74,7 +78,9 @@ class Checkpoints:
         marks = {name: int(mark) for name, mark in jax.device_get(_fingerprint(arrays)).items()}
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(arrays),
-            about=ocp.args.JsonSave({"fingerprint": marks, **(about or {})}),
+            about=ocp.args.JsonSave(
+                {"fingerprint": marks, "shapes": _shapes(arrays), **(about or {})}
+            ),
         )
         score = -np.inf if np.isnan(score) else float(score)
         self._guard(lambda: self._manager.save(iteration, args=items, metrics={"score": score}))
@@ -95,8 +101,8 @@ class Checkpoints:
 
     def best(self, specs: Any) -> Checkpoint:
         """The one with the best score, or if it is damaged the latest."""
-        best = self._manager.best_step()
-        return self.latest(specs) if best is None else self._first_whole([best], specs)
+        best, others = self._manager.best_step(), self.iterations()[::-1]
+        return self._first_whole([best, *others] if best is not None else others, specs)
 
     def latest(self, specs: Any) -> Checkpoint:
         """The last one that is whole. `specs` is the state's structure, shapes and dtypes."""
@@ -111,13 +117,15 @@ class Checkpoints:
             )
         return self._first_whole([iteration], specs)
 
-    def drop_after(self, iteration: int) -> None:
-        """Remove the later ones, damaged or half-written: the run will write them anew."""
-        for later in self.iterations():
-            if later > iteration:
-                self._manager.delete(later)
-        for half in self.folder.glob(f"*{UNFINISHED}"):
-            shutil.rmtree(half)
+    def set_aside_after(self, iteration: int) -> None:
+        """Move the later ones, damaged or half-written, to `refused`: they will be written anew."""
+        later = [self.folder / str(i) for i in self.iterations() if i > iteration]
+        for path in [*later, *self.folder.glob(f"*{UNFINISHED}")]:
+            aside = self.folder.parent / "refused" / path.name
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.parent.mkdir(exist_ok=True)
+            shutil.move(path, aside)
+        self._manager.reload()
 
     def close(self) -> None:
         """Wait, and let go of the folder."""
@@ -149,21 +157,37 @@ class Checkpoints:
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=home),
             jax.eval_shape(_arrays, specs),
         )
-        items = ocp.args.Composite(
-            state=ocp.args.StandardRestore(wanted), about=ocp.args.JsonRestore()
-        )
         try:
-            found = self._manager.restore(iteration, args=items)
-        except Exception as error:
+            about = self._items(iteration, about=ocp.args.JsonRestore()).about
+            self._check_fits(iteration, about.pop("shapes"), wanted)
+            arrays = self._items(iteration, state=ocp.args.StandardRestore(wanted)).state
+        except (Misfit, PermissionError):
+            raise
+        except (ValueError, KeyError, TypeError, OSError) as error:
             raise CheckpointError(
-                f"checkpoint {iteration} is damaged ({str(error).splitlines()[0][:200]})"
+                f"checkpoint {iteration} is damaged ({_reason(error)[:200]})"
             ) from error
-        marks = jax.device_get(_fingerprint(found.state))
-        about = dict(found.about)
+        marks = jax.device_get(_fingerprint(arrays))
         for name, mark in about.pop("fingerprint").items():
             if marks[name] != mark:
                 raise CheckpointError(f"checkpoint {iteration} is damaged (`{name}` has changed)")
-        return _state(found.state, specs), about
+        return _state(arrays, specs), about
+
+    def _items(self, iteration: int, **items: Any) -> Any:
+        import orbax.checkpoint as ocp
+
+        return self._manager.restore(iteration, args=ocp.args.Composite(**items))
+
+    def _check_fits(self, iteration: int, before: dict[str, str], wanted: dict[str, Any]) -> None:
+        """A sound checkpoint of something else is not damaged, and no reason to go further back."""
+        now = _shapes(wanted)
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                raise Misfit(
+                    f"checkpoint {iteration} in {self.folder} is not of this algorithm: `{name}` "
+                    f"was {before.get(name, 'not there')} and is {now.get(name, 'not there')}. Use "
+                    f"the code that trained it, or begin a new run."
+                )
 
     def _guard(self, write: Callable[[], Any]) -> None:
         try:
@@ -173,7 +197,7 @@ class Checkpoints:
             last = f"checkpoint {there[-1]} is whole" if there else "there is none before it"
             raise CheckpointError(
                 f"checkpoint {self._writing} could not be written into {self.folder}: "
-                f"{_reason(error)}; {last}. Make room there, then continue with --resume."
+                f"{_reason(error)}; {last}. Mend that, then continue with --resume."
             ) from error
 
 
@@ -232,6 +256,10 @@ def _arrays(state: Any) -> dict[str, Any]:
     return {name: jax.random.key_data(x) if _is_key(x) else x for name, x in named if x.size}
 
 
+def _shapes(arrays: dict[str, Any]) -> dict[str, str]:
+    return {name: f"{x.dtype}{list(x.shape)}" for name, x in arrays.items()}
+
+
 def _together(arrays: dict[str, Any]) -> dict[str, Any]:
     """On one device what lies on several, as the parts of a split plan do; a program needs that."""
     if len({frozenset(x.sharding.device_set) for x in arrays.values()}) == 1:
@@ -269,8 +297,10 @@ def _mark(x: jax.Array) -> jax.Array:
         words = x.astype(jnp.uint32)
     else:
         unsigned = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
-        words = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
-    words = words.reshape(-1)
+        words = jax.lax.bitcast_convert_type(x, unsigned)
+        if words.dtype.itemsize == 8:
+            words = words ^ (words >> 32)  # where JAX was told to use 64 bits
+    words = words.astype(jnp.uint32).reshape(-1)
     # Odd weights: a changed bit changes the sum, whatever its position.
     weights = (2 * jnp.arange(words.size, dtype=jnp.uint32) + 1) * jnp.uint32(2654435761)
     return (words * weights).sum(dtype=jnp.uint32)
@@ -283,4 +313,4 @@ def _reason(error: Exception) -> str:
     number = error.errno if isinstance(error, OSError) else None
     if found := re.search(r"os_error_code=\\*'(\d+)", str(error)):
         number = int(found[1])
-    return os.strerror(number) if number else str(error).splitlines()[0]
+    return os.strerror(number) if number else (str(error) or repr(error)).splitlines()[0]

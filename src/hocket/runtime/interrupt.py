@@ -8,6 +8,10 @@ from types import FrameType
 from typing import Any
 
 
+class Abandoned(KeyboardInterrupt):
+    """The second Ctrl-C: whatever was under way is in no order, and not to be kept."""
+
+
 class Deferred:
     """A context in which the first Ctrl-C is only noted, in `seen`; a second one acts at once."""
 
@@ -26,5 +30,5 @@ class Deferred:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.seen:
-            raise KeyboardInterrupt
+            raise Abandoned
         self.seen = True

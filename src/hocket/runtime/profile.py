@@ -39,8 +39,14 @@ def profiled(work: Callable[[], T], text: str) -> tuple[T, dict[str, float]]:
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # every Python call: slow, and not asked for
     with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder, profiler_options=options):
+        try:
+            jax.profiler.start_trace(folder, profiler_options=options)
+        except RuntimeError:  # the user profiles the whole run already
+            return work(), {}
+        try:
             result = work()
+        finally:
+            jax.profiler.stop_trace()
         files = list(Path(folder).rglob("*.xplane.pb"))
         roles = roles_of(text)
         times = [time for file in files for time in _times(file, roles)]
