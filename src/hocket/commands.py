@@ -31,7 +31,7 @@ class Again:
     quiet: bool = False
     """Show nothing."""
     debug: bool = False
-    """Show the traceback of a mistake."""
+    """Show the traceback of a mistake."""  # `main` reads it, before anything can go wrong
 
 
 def train(arguments: list[str]) -> None:

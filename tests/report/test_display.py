@@ -46,6 +46,16 @@ def test_a_panel_in_a_terminal() -> None:
         assert part in text, part
 
 
+def test_names_are_no_markup() -> None:
+    odd = replace(END, folder=Path("runs/[/x] [bold]"), title="[red]", notes=["[/b] is damaged"])
+    for terminal in (True, False):
+        out = io.StringIO()
+        with Display(Console(file=out, force_terminal=terminal, width=110)) as display:
+            display.begin(odd)
+            display.update(odd)
+        assert "[/x] [bold]" in out.getvalue() and "[/b] is damaged" in out.getvalue()
+
+
 def test_where_the_time_went() -> None:
     assert time_parts(START) == {"compiling": "0.0 s"}
     assert time_parts(HALF) == {"compiling": "2.0 s", "running": "50%", "waiting": "50%"}
