@@ -1,0 +1,65 @@
+"""Counted by hand, for 8 environments and 3 steps.
+
+Of the state, x has 128 bytes, keys 64, w 16 and key 8. A rollout has 3 x 128, an action 32; the
+metric `x` has 32, the loss 4.
+"""
+
+from __future__ import annotations
+
+from hocket import Channel, Place, Plan, trace
+from hocket.core.footprint import Memory, footprint
+from tests.toys import Toy
+
+GRAPH = trace(Toy(), 8)
+ACTOR, LEARNER = Place("actor", run=("env", "act")), Place("learner", run=("learn",))
+
+
+def test_one_program() -> None:
+    (memory,) = footprint(Plan(GRAPH, (Place("all", run=("env", "act", "learn")),))).values()
+    # All that is made takes the place of the state, but for the two metrics.
+    assert memory == Memory(state=216, peak=216 + 32 + 4, messages=0)
+
+
+def test_actor_and_learner() -> None:
+    found = footprint(Plan(GRAPH, (ACTOR, LEARNER)))
+    # x and keys are made in place; w has been received, and the rollout is new.
+    assert found["actor"] == Memory(state=128 + 64, peak=128 + 64 + 16 + 384, messages=16)
+    # w was sent, so the new one is made beside it; the key is made in place.
+    assert found["learner"] == Memory(
+        state=16 + 8, peak=16 + 8 + 384 + (16 + 4), messages=3 * 128
+    )  # fmt: skip
+
+
+def test_replicas_hold_their_share() -> None:
+    actors = Place("actor", run=("env", "act"), replicas=2)
+    alone, shared = (
+        footprint(Plan(GRAPH, (ACTOR, LEARNER))),
+        footprint(Plan(GRAPH, (actors, LEARNER))),
+    )
+    assert shared["actor"] == Memory(state=(128 + 64) // 2, peak=(592 - 16) // 2 + 16, messages=16)
+    assert shared["learner"] == alone["learner"]
+
+
+def test_replicas_that_are_one_program_hold_the_whole() -> None:
+    one, two = (
+        footprint(Plan(GRAPH, (Place("all", run=("env", "act", "learn"), replicas=n),)))["all"]
+        for n in (1, 2)
+    )
+    assert two == one
+
+
+def test_a_loop_that_crosses_stacks_its_rows() -> None:
+    places = (Place("env", run=("env",)), Place("act", run=("act",)), LEARNER)
+    found = footprint(Plan(GRAPH, places))
+    assert found["learner"] == footprint(Plan(GRAPH, (ACTOR, LEARNER)))["learner"]
+    # In a step: x, the split keys (2 x 64), the action, the noise's keys, and the new x; the new
+    # keys are made where the noise's were.
+    assert found["env"] == Memory(state=192, peak=384 + 128 + 128 + 32 + 64 + 128, messages=32)
+    # x and w to one action; w is the same array in every step.
+    assert found["act"] == Memory(state=0, peak=128 + 16 + 32, messages=128 + 16)
+
+
+def test_channels_hold_messages() -> None:
+    channels = {"actor -> learner": Channel(capacity=2, lag=1)}
+    found = footprint(Plan(GRAPH, (ACTOR, LEARNER), channels))
+    assert found["learner"].messages == 3 * 384
