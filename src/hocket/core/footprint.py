@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hocket.core.plan import Channel, Plan
+from hocket.core.graph import bytes_text
 from hocket.core.project import Compute, Instruction, Receive, Repeat, Send
+
+if TYPE_CHECKING:
+    from hocket.core.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,10 @@ class Memory:
     """The most that is alive at once in an iteration, the state included. A lower bound."""
     messages: int
     """What may wait for it in its incoming channels, when they are full."""
+
+    def __str__(self) -> str:
+        waiting = f", up to {bytes_text(self.messages)} in messages" if self.messages else ""
+        return f"state {bytes_text(self.state)}, at least {bytes_text(self.peak)} at once{waiting}"
 
 
 def footprint(plan: Plan) -> dict[str, Memory]:
@@ -71,11 +79,11 @@ def _waiting(plan: Plan, place: str) -> int:
     for t in plan.projection.transfers:
         if t.target != place:
             continue
-        channel = plan.channels.get(f"{t.source} -> {t.target}", Channel())
+        channel = plan.channels.get(f"{t.source} -> {t.target}")
+        room = channel.capacity + channel.lag if channel else 1
         for v in t.values:
             parts = plan.instances(place) if plan.axes.axis(v) is not None else 1
-            nbytes = plan.graph.values[v].nbytes // parts
-            total += nbytes * (channel.capacity + channel.lag)
+            total += room * plan.graph.values[v].nbytes // parts
     return total
 
 
