@@ -136,6 +136,14 @@ def test_errors_and_report_import_nothing_of_ours() -> None:
     assert not wrong, listed(wrong)
 
 
+def test_native_imports_errors_only() -> None:
+    """Both columns stand on it, as on `core`; and `core` does without it."""
+    wrong = [
+        i for i in imports() if i.source == "native" and i.target not in {None, "native", "errors"}
+    ]
+    assert not wrong, listed(wrong)
+
+
 def test_distribute_imports_core_and_cluster() -> None:
     allowed = {None, "distribute", "core", "cluster", "errors"}
     wrong = [i for i in imports() if i.source == "distribute" and i.target not in allowed]

@@ -1,0 +1,43 @@
+"""The compiled part of hocket: one library of plain C functions, the same for every Python."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from functools import cache
+from pathlib import Path
+
+PATH = Path(__file__).parent / "libhocket.so"
+
+_Counts = POINTER(c_uint64)
+_SIGNATURES: dict[str, tuple[object, list[object]]] = {
+    "hocket_ring_header_bytes": (c_int64, []),
+    "hocket_ring_acquire": (c_int, [c_void_p, c_uint32, c_int64, c_int64]),
+    "hocket_ring_publish": (None, [c_void_p]),
+    "hocket_ring_lease": (c_int, [c_void_p, c_uint32, c_int64, c_int64]),
+    "hocket_ring_release": (None, [c_void_p]),
+    "hocket_ring_close": (None, [c_void_p]),
+    "hocket_ring_counts": (None, [c_void_p, _Counts, _Counts, _Counts]),
+}
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The library, with the types of its functions set."""
+    if not PATH.is_file():
+        raise RuntimeError(
+            f"hocket was installed without its compiled part ({PATH.name}), because no C++ "
+            f"compiler was found then. Install one (on Debian: `apt-get install g++`), and "
+            f"`pip install` hocket again."
+        )
+    loaded = ctypes.CDLL(str(PATH))
+    for name, (result, arguments) in _SIGNATURES.items():
+        try:
+            function = getattr(loaded, name)  # `loaded[name]` would be another object each time
+        except AttributeError:
+            raise RuntimeError(
+                f"{PATH.name} is older than this hocket, and has no `{name}`: `pip install` hocket "
+                f"again."
+            ) from None
+        function.restype, function.argtypes = result, arguments
+    return loaded

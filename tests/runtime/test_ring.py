@@ -1,0 +1,187 @@
+"""A ring between two real processes: this file is also the program of the other one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hocket.runtime.arena import Arena
+from hocket.runtime.channel import Closed
+from hocket.runtime.transport_shm import Ring, Spec
+
+SLOTS = 3
+DTYPES = [np.bool_, np.int8, np.int32, np.uint32, np.float16, np.float32, ml_dtypes.bfloat16]
+
+
+def random_specs(seed: int) -> list[Spec]:
+    rng = np.random.default_rng(seed)
+    return [
+        (tuple(map(int, rng.integers(0, 5, rng.integers(0, 4)))), DTYPES[rng.integers(len(DTYPES))])
+        for _ in range(rng.integers(0, 7))
+    ]
+
+
+def random_message(specs: list[Spec], seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 100, shape).astype(dtype) for shape, dtype in specs]
+
+
+def make_rings(arena: Arena, specs: list[Spec]) -> tuple[Ring, Ring]:
+    """One there, one back."""
+    return (
+        Ring(arena.memory, 0, SLOTS, specs),
+        Ring(arena.memory, Ring.nbytes(SLOTS, specs), SLOTS, specs),
+    )
+
+
+def echo(there: Ring, back: Ring) -> None:
+    """Send everything back until the ring is closed."""
+    while True:
+        try:
+            with there.lease(timeout=60) as message:
+                back.send(message, timeout=60)
+        except Closed:
+            return
+
+
+@contextmanager
+def echoing(seed: int) -> Iterator[tuple[Ring, Ring, list[Spec]]]:
+    specs = random_specs(seed)
+    arena = Arena.create(2 * Ring.nbytes(SLOTS, specs))
+    there, back = make_rings(arena, specs)
+    arguments = [sys.executable, __file__, str(arena.fd), str(arena.nbytes), str(seed)]
+    other = subprocess.Popen(arguments, pass_fds=[arena.fd])
+    try:
+        yield there, back, specs
+    finally:
+        there.close()
+        back.close()
+        assert other.wait(60) == 0
+        arena.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_messages_arrive_in_order_and_whole(seed: int) -> None:
+    with echoing(seed) as (there, back, specs):
+        for number in range(5 * SLOTS + 1):  # several times around
+            sent = random_message(specs, number)
+            there.send(sent, timeout=60)
+            with back.lease(timeout=60) as found:
+                for a, b in zip(sent, found, strict=True):
+                    assert a.dtype == b.dtype
+                    np.testing.assert_array_equal(a, b)
+        assert there.messages == back.messages == 5 * SLOTS + 1
+
+
+def test_a_full_ring_holds_the_sender_back() -> None:
+    """More messages than slots, and nobody reads until all slots are full."""
+    with echoing(seed=1) as (there, back, specs):
+        numbers = range(10 * SLOTS)
+        sender = threading.Thread(
+            target=lambda: [there.send(random_message(specs, n), timeout=60) for n in numbers]
+        )
+        sender.start()
+        while back.messages < SLOTS:
+            pass
+        assert back.messages == SLOTS
+        assert there.messages <= 2 * SLOTS
+        for n in numbers:
+            with back.lease(timeout=60) as found:
+                for a, b in zip(random_message(specs, n), found, strict=True):
+                    np.testing.assert_array_equal(a, b)
+        sender.join(60)
+        assert sum(there.waited_ns) > 0
+
+
+def one_process_ring(specs: list[Spec]) -> Ring:
+    return Ring(Arena.create(Ring.nbytes(SLOTS, specs)).memory, 0, SLOTS, specs)
+
+
+def test_the_data_of_keys() -> None:
+    data = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), 4)))
+    ring = one_process_ring([(data.shape, data.dtype)])
+    ring.send([data])
+    with ring.lease() as (found,):
+        np.testing.assert_array_equal(found, data)
+
+
+def test_a_wait_ends_with_a_timeout() -> None:
+    ring = one_process_ring([((2,), np.float32)])
+    with pytest.raises(TimeoutError, match=r"for 0\.01 seconds"), ring.lease(timeout=0.01):
+        pass
+    for _ in range(SLOTS):
+        ring.send([np.zeros(2, np.float32)])
+    with pytest.raises(TimeoutError):
+        ring.send([np.zeros(2, np.float32)], timeout=0.01)
+    assert ring.messages == SLOTS
+    assert min(ring.waited_ns) > 0
+
+
+def test_what_does_not_fit_is_refused_and_the_slot_kept() -> None:
+    ring = one_process_ring([((2,), np.float32)])
+    with pytest.raises(ValueError, match=r"carries \(2,\), found \(1,\)"):
+        ring.send([np.zeros(1, np.float32)])
+    with pytest.raises(TypeError):
+        ring.send([np.zeros(2, np.int32)])
+    assert ring.messages == 0
+    with pytest.raises(ValueError, match="multiple of 64"):
+        Ring(Arena.create(4096).memory, 8, 1, [])
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_close_wakes_whoever_waits(full: bool) -> None:
+    ring = one_process_ring([((), np.float32)])
+    if full:
+        for _ in range(SLOTS):
+            ring.send([np.zeros((), np.float32)])
+
+    def receive() -> None:
+        with ring.lease():
+            pass
+
+    raised: list[type[Exception]] = []
+    wait = (lambda: ring.send([np.zeros((), np.float32)])) if full else receive
+    waiting = threading.Thread(target=catch, args=(wait, raised))
+    waiting.start()
+    ring.close()
+    waiting.join(60)
+    assert raised == [Closed]
+    with pytest.raises(Closed):
+        receive()
+    ring.initialise()
+    assert ring.messages == 0
+
+
+def catch(fn: Callable[[], None], raised: list[type[Exception]]) -> None:
+    try:
+        fn()
+    except Closed as error:
+        raised.append(type(error))
+
+
+def test_memory_that_is_not_there_is_refused() -> None:
+    with pytest.raises(OSError, match=r"MiB of shared memory to be had"):
+        Arena.create(2**50)
+
+
+def test_an_arena_outlives_its_close_for_those_who_look_into_it() -> None:
+    arena = Arena.create(4096)
+    there = Arena.attach(arena.fd, 4096)
+    view = np.ndarray((4,), np.int32, buffer=arena.memory)
+    arena.memory[0] = 7
+    assert there.memory[0] == 7
+    arena.close()
+    assert view[0] == 7
+
+
+if __name__ == "__main__":
+    fd, nbytes, seed = map(int, sys.argv[1:])
+    echo(*make_rings(Arena.attach(fd, nbytes), random_specs(seed)))
