@@ -17,8 +17,8 @@ SRC = ROOT / "src" / "hocket"
 WHAT = {"algorithms", "envs", "replay", "nn", "ops"}
 WHERE = {"distribute", "cluster", "runtime"}
 # Where the two columns meet.
-TOP = {"cli", "commands", "flags", "experiment", "outcome", "saved", "training", "testing"} | {
-    "__init__"
+TOP = {"cli", "commands", "flags", "experiment", "outcome", "saved", "seeing", "training"} | {
+    "testing", "__init__"
 }
 
 JAXPR_MODULES = ("jax.extend.core", "jax.core", "jax._src")

@@ -1,0 +1,362 @@
+"""A picture of places and what crosses between them, as SVG: a figure for a paper or a page.
+
+    svg(Drawing("PPO", "64 environments", (Box("actor"), Box("learner")), (Arrow(...),)))
+
+Boxes stand in a row, ordered so that most arrows join neighbours. Those arrows run in the gaps,
+all others in lanes above, and what replicas average is a loop below; so no label meets another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, permutations
+from xml.sax.saxutils import escape
+
+from hocket.report.shapes import (
+    EDGE,
+    FONT,
+    LATE,
+    MUTED,
+    PAPER,
+    Point,
+    Rect,
+    Text,
+    line,
+    rounded,
+    text_width,
+)
+
+ROLES = {
+    "env": ("environment", "#e0f3e5", "#2f8f55"),
+    "act": ("acting", "#d9f1f3", "#1b8a99"),
+    "learn": ("learning", "#dfeafc", "#2e6bcb"),
+    "gradient": ("gradient", "#e6e3fb", "#5a4dc2"),
+    "replay": ("replay", "#fdf0d2", "#b9820f"),
+}
+"""Of each role: what it is called, the color of its pills, and that of their edges."""
+OTHER = ("other", "#eef0f3", "#7a8493")
+
+MARGIN, PAD, CARD = 28.0, 16.0, 5.0
+MIN_BOX, MIN_GAP, MAX_PILLS = 168.0, 96.0, 200.0
+HEADER, LANE, LOOP, PILL, FACT, LEGEND = 78.0, 48.0, 54.0, 22.0, 17.0, 44.0
+ARROW, DETAIL = 54.0, 13.0
+
+
+@dataclass(frozen=True)
+class Box:
+    """A place. `pills` are its fragments and their roles, `facts` rows of a name and a value."""
+
+    name: str
+    pills: tuple[tuple[str, str], ...] = ()
+    on: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
+    replicas: int = 1
+    note: str = ""
+    loop: str = ""
+    """What the replicas exchange among themselves; empty for nothing."""
+
+    @property
+    def behind(self) -> float:
+        """How far the cards of the other replicas look out, above and to the right."""
+        return CARD * (min(self.replicas, 3) - 1)
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """What crosses from one box to another, thicker for more bytes, dashed if it is `late`."""
+
+    source: str
+    target: str
+    nbytes: int
+    label: str
+    details: tuple[str, ...] = ()
+    late: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """All that a picture shows."""
+
+    title: str
+    subtitle: str
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...] = ()
+
+
+@dataclass
+class Layout:
+    """Where everything is: shapes are drawn first, then texts."""
+
+    width: float = 0.0
+    height: float = 0.0
+    cards: dict[str, Rect] = field(default_factory=dict)
+    shapes: list[str] = field(default_factory=list)
+    texts: list[Text] = field(default_factory=list)
+    lines: list[list[Point]] = field(default_factory=list)
+    """The corners of every arrow."""
+
+
+def svg(drawing: Drawing) -> str:
+    """The picture as the text of an SVG file."""
+    layout = lay_out(drawing)
+    size = f"{layout.width:.0f} {layout.height:.0f}"
+    width, height = size.split()
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {size}" font-family="{FONT}">',
+            f"<title>{escape(drawing.title)}</title>",
+            f'<rect width="{width}" height="{height}" rx="10" fill="{PAPER}"/>',
+            *layout.shapes,
+            *(text.svg() for text in layout.texts),
+            "</svg>\n",
+        ]
+    )
+
+
+def lay_out(drawing: Drawing) -> Layout:
+    """Decide where everything goes."""
+    boxes = _ordered(drawing)
+    column = {box.name: i for i, box in enumerate(boxes)}
+    near = [a for a in drawing.arrows if abs(column[a.source] - column[a.target]) == 1]
+    far = [a for a in drawing.arrows if abs(column[a.source] - column[a.target]) > 1]
+    far.sort(key=lambda a: abs(column[a.source] - column[a.target]))
+    gaps = [[a for a in near if {column[a.source], column[a.target]} == {i, i + 1}]
+            for i in range(len(boxes) - 1)]  # fmt: skip
+    legend = _legend(drawing)
+    layout = Layout()
+    _place_cards(layout, drawing, boxes, gaps, far, legend)
+    for box in boxes:
+        _draw_box(layout, box, layout.cards[box.name])
+    for arrows, (a, b) in zip(gaps, pairwise(boxes), strict=True):
+        _draw_gap(layout, arrows, a, layout.cards[b.name])
+    _draw_lanes(layout, far, {box.name: box for box in boxes})
+    _draw_legend(layout, legend)
+    title = Text(drawing.title, MARGIN, 40, 18, bold=True)
+    layout.texts += [title, Text(drawing.subtitle, MARGIN, 60, 12, MUTED)]
+    return layout
+
+
+def _ordered(drawing: Drawing) -> tuple[Box, ...]:
+    """The boxes from left to right, so that the fewest arrows pass over another box."""
+
+    def passed(boxes: Sequence[Box]) -> int:
+        column = {box.name: i for i, box in enumerate(boxes)}
+        return sum(abs(column[a.source] - column[a.target]) for a in drawing.arrows)
+
+    # More than a few have too many orders to try, and stay as they are.
+    return min(permutations(drawing.boxes), key=passed) if len(drawing.boxes) < 7 else drawing.boxes
+
+
+def _place_cards(
+    layout: Layout,
+    drawing: Drawing,
+    boxes: Sequence[Box],
+    gaps: Sequence[Sequence[Arrow]],
+    far: Sequence[Arrow],
+    legend: Sequence[tuple[str, str]],
+) -> None:
+    widths = [_box_width(box) for box in boxes]
+    # A lane's label may have to move into a gap, where no other lane goes down.
+    least = max([MIN_GAP, *(_lane_width(a) for a in far[1:])])
+    spaces = [max([least, *(_label_width(a) + 30 for a in gap)]) for gap in gaps]
+    height = max([*map(_box_height, boxes), *(sum(map(_arrow_height, gap)) + 16 for gap in gaps)])
+    row = sum(widths) + sum(spaces) + CARD * 2
+    titles = max(text_width(drawing.title, 18, True), text_width(drawing.subtitle, 12))
+    inner = max(row, titles, sum(_legend_width(text) for text, _ in legend))
+    left, top = MARGIN + (inner - row) / 2, HEADER + LANE * len(far) + CARD * 2 + 12 * bool(far)
+    for box, width, space in zip(boxes, widths, [*spaces, 0.0], strict=True):
+        layout.cards[box.name] = Rect(left, top, width, height)
+        left += width + space
+    below = LOOP if any(box.loop for box in boxes) else 0.0
+    layout.width, layout.height = inner + 2 * MARGIN, top + height + below + LEGEND + MARGIN / 2
+
+
+def _box_width(box: Box) -> float:
+    title = text_width(box.name, 15, True) + (text_width(f"x{box.replicas}", 13, True) + 24)
+    facts = [text_width(name, 10.5) + text_width(value, 10.5) + 18 for name, value in box.facts]
+    small = [text_width(text, 11) for text in (box.on, box.note, box.loop)]
+    pills = [sum(_pill_width(name) + 6 for name, _ in row) - 6 for row in _pill_rows(box)]
+    return max(MIN_BOX, 2 * PAD + max([title, *facts, *small, *pills]))
+
+
+def _box_height(box: Box) -> float:
+    lines = bool(box.on) + bool(box.note)
+    return 44 + 16 * lines + (PILL + 6) * len(_pill_rows(box)) + 20 + FACT * len(box.facts)
+
+
+def _pill_width(name: str) -> float:
+    return text_width(name, 11) + 18
+
+
+def _pill_rows(box: Box) -> list[list[tuple[str, str]]]:
+    rows: list[list[tuple[str, str]]] = []
+    used = math.inf
+    for pill in box.pills:
+        width = _pill_width(pill[0]) + 6
+        if used + width > MAX_PILLS:
+            rows.append([])
+            used = 0.0
+        rows[-1].append(pill)
+        used += width
+    return rows
+
+
+def _draw_box(layout: Layout, box: Box, card: Rect) -> None:
+    for i in reversed(range(min(box.replicas, 3))):
+        fill = "#f3f5f8" if i else PAPER
+        layout.shapes.append(rounded(card, 9, fill, EDGE, shift=i * CARD))
+    x, y = card.left + PAD, card.top + 26
+    layout.texts.append(Text(box.name, x, y, 15, bold=True))
+    if box.replicas > 1:
+        count = Text(f"x{box.replicas}", card.right - PAD, y, 13, MUTED, "end", bold=True)
+        layout.texts.append(count)
+    for about in filter(None, (box.on, box.note)):
+        y += 16
+        layout.texts.append(Text(about, x, y, 11, MUTED))
+    y += 12
+    for row in _pill_rows(box):
+        left = x
+        for name, role in row:
+            _, fill, edge = ROLES.get(role, OTHER)
+            rect = Rect(left, y, _pill_width(name), PILL)
+            layout.shapes.append(rounded(rect, PILL / 2, fill, edge))
+            layout.texts.append(Text(name, rect.middle, y + 15, 11, anchor="middle"))
+            left = rect.right + 6
+        y += PILL + 6
+    _draw_facts(layout, box, card)
+    if box.loop:
+        _draw_loop(layout, box.loop, card)
+
+
+def _draw_facts(layout: Layout, box: Box, card: Rect) -> None:
+    y = card.bottom - FACT * len(box.facts) - 11
+    if box.facts:
+        x1, x2 = card.left + PAD, card.right - PAD
+        layout.shapes.append(f'<path d="M{x1:.1f} {y:.1f}H{x2:.1f}" stroke="#e4e7ec"/>')
+    for name, value in box.facts:
+        y += FACT
+        layout.texts.append(Text(name, card.left + PAD, y, 10.5, MUTED))
+        if value:
+            layout.texts.append(Text(value, card.right - PAD, y, 10.5, anchor="end"))
+
+
+def _draw_loop(layout: Layout, label: str, card: Rect) -> None:
+    x1, x2, y = card.middle - 24, card.middle + 24, card.bottom + 26
+    _draw_line(layout, [(x1, card.bottom), (x1, y), (x2, y), (x2, card.bottom + 3)], 2.0)
+    layout.texts.append(Text(label, card.middle, y + 17, 11, anchor="middle"))
+
+
+def _label_width(arrow: Arrow) -> float:
+    small = [text_width(text, 10) for text in (*arrow.details, arrow.late)]
+    return max([text_width(arrow.label, 11, True), *small]) + 12
+
+
+def _lane_text(arrow: Arrow) -> str:
+    return ", ".join(filter(None, (arrow.late, " ".join(arrow.details))))
+
+
+def _lane_width(arrow: Arrow) -> float:
+    return max(text_width(arrow.label, 11, True), text_width(_lane_text(arrow), 10)) + 12
+
+
+def _arrow_height(arrow: Arrow) -> float:
+    return ARROW + DETAIL * (len(arrow.details) + bool(arrow.late) - 1)
+
+
+def _draw_gap(layout: Layout, arrows: Sequence[Arrow], a: Box, right: Rect) -> None:
+    """The arrows between neighbours, one below the other; those to the right first."""
+    card = layout.cards[a.name]
+    x1, x2 = card.right + a.behind + 4, right.left - 4
+    y = card.top + (card.height - sum(map(_arrow_height, arrows))) / 2 + 4
+    for arrow in sorted(arrows, key=lambda arrow: arrow.source != a.name):
+        height = y + 22
+        ends = (x1, x2) if arrow.source == a.name else (x2, x1)
+        _draw_line(layout, [(x, height) for x in ends], _thickness(arrow.nbytes), bool(arrow.late))
+        small = [(arrow.late, LATE)] * bool(arrow.late) + [(text, MUTED) for text in arrow.details]
+        _draw_label(layout, arrow.label, small, (x1 + x2) / 2, height)
+        y += _arrow_height(arrow)
+
+
+def _draw_label(
+    layout: Layout, label: str, small: Sequence[tuple[str, str]], x: float, y: float
+) -> None:
+    layout.texts.append(Text(label, x, y - 8, 11, anchor="middle", bold=True))
+    for i, (text, color) in enumerate(small):
+        layout.texts.append(Text(text, x, y + 16 + DETAIL * i, 10, color, "middle"))
+
+
+def _draw_lanes(layout: Layout, far: Sequence[Arrow], boxes: dict[str, Box]) -> None:
+    """The arrows that pass over other boxes: up, along a lane of their own, and down."""
+    ports = _ports(layout, far)
+    for i, arrow in reversed(list(enumerate(far))):  # where lines cross, the shorter is above
+        lane = HEADER + LANE * (len(far) - i) - 20
+        x1, x2 = ports[i, arrow.source], ports[i, arrow.target]
+        y1, y2 = (layout.cards[n].top - boxes[n].behind for n in (arrow.source, arrow.target))
+        corners = [(x1, y1), (x1, lane), (x2, lane), (x2, y2 - 3)]
+        _draw_line(layout, corners, _thickness(arrow.nbytes), bool(arrow.late))
+        others = [x for (j, _), x in ports.items() if j > i]  # those of the lanes above this one
+        half = _lane_width(arrow) / 2
+        free = (x for x in _middles(layout, x1, x2) if all(abs(x - o) > half for o in others))
+        small = [(_lane_text(arrow), LATE if arrow.late else MUTED)]
+        _draw_label(layout, arrow.label, small, next(free, (x1 + x2) / 2), lane)
+
+
+def _middles(layout: Layout, x1: float, x2: float) -> Iterator[float]:
+    """Where a lane's label may stand: in its middle, or over a gap."""
+    yield (x1 + x2) / 2
+    for a, b in pairwise(layout.cards.values()):
+        if min(x1, x2) < a.right and b.left < max(x1, x2):
+            yield (a.right + b.left) / 2
+
+
+def _ports(layout: Layout, far: Sequence[Arrow]) -> dict[tuple[int, str], float]:
+    """Where each arrow meets the top of its boxes, so that nested lanes do not cross."""
+    found: dict[tuple[int, str], float] = {}
+    for name, card in layout.cards.items():
+        mine = [i for i, arrow in enumerate(far) if name in (arrow.source, arrow.target)]
+
+        def order(i: int, name: str = name) -> tuple[bool, int]:
+            other = far[i].target if far[i].source == name else far[i].source
+            right = layout.cards[other].left > layout.cards[name].left
+            return right, -i if right else i
+
+        for k, i in enumerate(sorted(mine, key=order), 1):
+            found[i, name] = card.left + card.width * k / (len(mine) + 1)
+    return found
+
+
+def _thickness(nbytes: int) -> float:
+    return min(6.0, 1.0 + 0.55 * math.log10(max(nbytes, 1)))
+
+
+def _draw_line(layout: Layout, points: Sequence[Point], width: float, dashed: bool = False) -> None:
+    layout.lines.append(list(points))
+    layout.shapes += line(points, width, dashed)
+
+
+def _legend(drawing: Drawing) -> list[tuple[str, str]]:
+    """What is explained below: a text, and the role, or the kind of arrow, that it explains."""
+    used = {role for box in drawing.boxes for _, role in box.pills}
+    found = [(name, role) for role, (name, *_) in ROLES.items() if role in used]
+    if drawing.arrows:
+        found.append(("the more bytes, the thicker", "arrow"))
+    return found + [("late", "late")] * any(arrow.late for arrow in drawing.arrows)
+
+
+def _legend_width(text: str) -> float:
+    return text_width(text, 10.5) + 46
+
+
+def _draw_legend(layout: Layout, legend: Sequence[tuple[str, str]]) -> None:
+    x, y = MARGIN, layout.height - 24
+    for text, role in legend:
+        if role in ("arrow", "late"):
+            _draw_line(layout, [(x, y), (x + 24, y)], 2.0, dashed=role == "late")
+        else:
+            _, fill, edge = ROLES[role]
+            layout.shapes.append(rounded(Rect(x, y - 6, 20, 12), 6, fill, edge))
+        layout.texts.append(Text(text, x + 28, y + 4, 10.5, MUTED))
+        x += _legend_width(text)

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations, pairwise
+from xml.etree import ElementTree
+
+import pytest
+from tests.toys import Toy
+
+from hocket import Channel, Place, Plan, trace
+from hocket.report.diagram import Arrow, Box, Drawing, Layout, lay_out, svg
+from hocket.report.shapes import Point, Rect
+from hocket.seeing import draw_plan, drawing_of
+
+NAMES = ("environment-server", "actor", "replay", "learner", "parameters")
+
+
+def boxes(count: int) -> tuple[Box, ...]:
+    """Places with long names, every other one with what its replicas average."""
+    return tuple(
+        Box(
+            name,
+            pills=((f"{name}_step", "env"), ("act", "act"), ("gradient_of_everything", "gradient")),
+            on="gpu:0 to gpu:7", facts=(("memory", ""), ("state", "1.0 MiB")), replicas=1 + i,
+            loop="averages 24.0 KiB, 8 messages" if i % 2 else "",
+        )
+        for i, name in enumerate(NAMES[:count])
+    )  # fmt: skip
+
+
+def arrows(count: int) -> tuple[Arrow, ...]:
+    """Both ways between every two."""
+    pairs = [(a, b) for a in NAMES[:count] for b in NAMES[:count] if a != b]
+    return tuple(
+        Arrow(a, b, 10**i, f"{i}.0 KiB, 32 messages", (f"rollout.{a},", f"and {i} more"),
+              late="lag 1" if i % 3 == 0 else "")
+        for i, (a, b) in enumerate(pairs)
+    )  # fmt: skip
+
+
+DRAWINGS = {
+    **{f"{n} apart": Drawing("PPO", "64 environments", boxes(n)) for n in range(1, 6)},
+    **{f"{n} joined": Drawing("PPO", "64 environments", boxes(n), arrows(n)) for n in range(2, 6)},
+    "a wide title": Drawing("PPO" * 40, "64 environments" * 10, boxes(1)),
+    "a chain": Drawing(
+        "PPO", "", boxes(5), tuple(a for a in arrows(5) if (a.source, a.target) in set(pairwise(NAMES)))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_all_is_there(name: str) -> None:
+    drawing = DRAWINGS[name]
+    root = ElementTree.fromstring(svg(drawing))
+    shown = [x.text for x in root.iter("{http://www.w3.org/2000/svg}text")]
+    for box in drawing.boxes:
+        assert {box.name, box.on, *(name for name, _ in box.pills)} <= set(shown)
+        assert box.replicas == 1 or f"x{box.replicas}" in shown
+        assert not box.loop or box.loop in shown
+    text = " ".join(filter(None, shown))
+    for arrow in drawing.arrows:
+        assert arrow.label in shown
+        assert " ".join(arrow.details) in text
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_no_label_meets_another_nor_a_line(name: str) -> None:
+    layout = lay_out(DRAWINGS[name])
+    for a, b in combinations(layout.texts, 2):
+        assert not a.rect.meets(b.rect), (a, b)
+    for text in layout.texts:
+        assert not [line for line in layout.lines if passes(line, text.rect)], text
+    for a, b in combinations(layout.cards.values(), 2):
+        assert not a.meets(b)
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_nothing_is_outside(name: str) -> None:
+    layout = lay_out(DRAWINGS[name])
+    for rect in (*layout.cards.values(), *(text.rect for text in layout.texts)):
+        assert rect.left >= 0 and rect.right <= layout.width, rect
+        assert rect.top >= 0 and rect.bottom <= layout.height, rect
+    for x, y in (point for line in layout.lines for point in line):
+        assert 0 <= x <= layout.width and 0 <= y <= layout.height
+    inside(layout)
+
+
+def inside(layout: Layout) -> None:
+    """A text that begins in a box ends in it."""
+    for text in layout.texts:
+        for card in layout.cards.values():
+            if text.rect.meets(card):
+                assert card.left <= text.rect.left and text.rect.right <= card.right, text
+
+
+def passes(line: list[Point], rect: Rect) -> bool:
+    """Whether a line, of pieces that go up or along, crosses a rectangle."""
+    pieces = [
+        Rect(min(x1, x2) - 1, min(y1, y2) - 1, abs(x1 - x2) + 2, abs(y1 - y2) + 2)
+        for (x1, y1), (x2, y2) in pairwise(line)
+    ]
+    return any(piece.meets(rect) for piece in pieces)
+
+
+def test_neighbours_are_those_with_arrows() -> None:
+    apart = Drawing("", "", boxes(3), (Arrow(NAMES[0], NAMES[2], 8, "8 B, 1 message"),))
+    order = list(lay_out(apart).cards)
+    assert abs(order.index(NAMES[0]) - order.index(NAMES[2])) == 1
+    assert list(lay_out(replace(apart, arrows=())).cards) == list(NAMES[:3])
+
+
+def test_names_are_no_markup() -> None:
+    odd = Drawing("a < b & c", "", (Box("<b>", pills=(("x & y", "strange role"),)),))
+    shown = [x.text for x in ElementTree.fromstring(svg(odd)).iter()]
+    assert {"a < b & c", "<b>", "x & y"} <= set(shown)
+
+
+def test_a_plan() -> None:
+    places = (
+        Place("actor", run=("env", "act"), on=("cpu:0",), replicas=2),
+        Place("learner", run=("learn",)),
+    )
+    plan = Plan(trace(Toy(), 8), places, {"learner -> actor": Channel(lag=1)})
+    drawing = drawing_of(plan)
+    actor, learner = drawing.boxes
+    assert (drawing.title, actor.on, actor.replicas) == ("Toy", "cpu:0", 2)
+    assert drawing.subtitle == "8 environments, 24 environment steps an iteration"
+    assert actor.pills == (("act", "act"), ("env", "env")) and learner.pills == (
+        ("update", "learn"),
+    )
+    assert actor.facts[:2] == (("memory of each", ""), ("state", "96 B"))
+    assert learner.facts[1:] == (("state", "24 B"), ("at once", "≥ 428 B"), ("messages", "≤ 384 B"))
+    assert {(a.source, a.label, a.details, a.late) for a in drawing.arrows} == {
+        ("actor", "384 B, 2 messages", ("x",), ""),
+        ("learner", "32 B, 2 messages", ("w",), "lag 1"),
+    }
+    assert draw_plan(plan) == svg(drawing)
+    ElementTree.fromstring(draw_plan(plan))
