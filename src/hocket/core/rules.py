@@ -30,6 +30,8 @@ def apply_rule(kinds: Sequence[Kind], site: Site) -> list[Kind]:
     """The kinds of an equation's outputs."""
     if site.name == "optimization_barrier":
         return list(kinds)
+    if site.name == "averaged":
+        return [_fitting(_averaged(k, site), site, out) for out, k in enumerate(kinds)]
     kind = RULES.get(site.name, _opaque)(kinds, site)
     return [_fitting(kind, site, out) for out in range(len(site.outs))]
 
@@ -317,8 +319,7 @@ def _random(kinds: Sequence[Kind], site: Site) -> Kind:
     return _moved(k, site, k.axis if grown == [k.axis] else None)
 
 
-def _averaged(kinds: Sequence[Kind], site: Site) -> Kind:
-    (k,) = kinds
+def _averaged(k: Kind, site: Site) -> Kind:
     if k.tag == "local":
         return k
     if k.tag == "per_env":
@@ -347,7 +348,8 @@ _NONLINEAR = """abs acos acosh and asin asinh atan atan2 atanh bitcast_convert_t
     clz cos cosh digamma eq_to erf erf_inv erfc exp exp2 expm1 floor igamma igammac is_finite le_to
     lgamma log log1p logistic lt_to max min mulhi nextafter not or polygamma population_count pow
     random_clone random_fold_in reduce_precision rem round rsqrt shift_left shift_right_arithmetic
-    shift_right_logical sign sin sinh sqrt tan tanh xor log2 one_minus_square polynomial"""
+    shift_right_logical sign sin sinh sqrt tan tanh xor log2 one_minus_square polynomial
+    swappable"""
 _RANDOM = "random_bits random_split random_wrap random_unwrap"
 
 RULES: dict[str, Rule] = {
@@ -372,5 +374,4 @@ RULES: dict[str, Rule] = {
     "dot_general": _dot,
     "conv_general_dilated": _conv,
     "iota": _iota,
-    "averaged": _averaged,
 }

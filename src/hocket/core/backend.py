@@ -1,0 +1,180 @@
+"""A swappable function has implementations beside the JAX one: C++, a GPU kernel.
+
+Which one a program gets is decided when it is lowered. What is traced is one equation that says
+nothing of it, so a graph and its plans are the same for every backend.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, TypeAlias, cast, overload
+
+import jax
+import jax.numpy as jnp
+from jax.extend import source_info_util
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from hocket.errors import PlanError, unknown
+
+JAX = "jax"
+
+Arrays: TypeAlias = Sequence[Any]
+Function: TypeAlias = Callable[..., Arrays]
+"""`(settings, *arrays) -> arrays`, element by element: all of one shape, whichever it is."""
+
+swappable_p = Primitive("swappable")
+swappable_p.multiple_results = True
+source_info_util.register_exclusion(__file__)  # an equation's place is where the user called
+
+_backend = jax.make_user_context(JAX)  # a part of every key in jax's caches, as it must be
+_known = {JAX}
+
+
+class _Implementation(NamedTuple):
+    fn: Function
+    platforms: tuple[str, ...]
+
+
+class Swappable:
+    """What `swappable` makes of a function or method."""
+
+    def __init__(self, name: str, fn: Function) -> None:
+        functools.update_wrapper(cast(Any, self), fn)
+        self.name, self.fn = name, fn
+        self._others: dict[str, _Implementation] = {}
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        return (JAX, *self._others)
+
+    def register(self, backend: str, fn: Function, platforms: Iterable[str]) -> None:
+        """Add an implementation: a traceable function like the JAX one, and where it can run."""
+        self._others[backend] = _Implementation(fn, tuple(platforms))
+        _known.add(backend)
+
+    def runs_on(self, backend: str, platform: str) -> bool:
+        """Whether this backend's implementation, or the JAX one in its stead, can run there."""
+        platform = "gpu" if platform in ("cuda", "rocm") else platform
+        return backend not in self._others or platform in self._others[backend].platforms
+
+    def chosen(self) -> Function:
+        """The implementation for a program that is lowered here and now."""
+        other = self._others.get(_backend.value)
+        return other.fn if other else self.fn
+
+    @overload
+    def __get__(self, owner: None, _type: type | None = None) -> Swappable: ...
+    @overload
+    def __get__(self, owner: Any, _type: type | None = None) -> Callable[..., tuple[Any, ...]]: ...
+
+    def __get__(self, owner: Any, _type: type | None = None) -> Any:
+        return self if owner is None else functools.partial(self, owner)
+
+    def __call__(self, settings: Any, *arrays: Any) -> tuple[Any, ...]:
+        arrays = tuple(jnp.asarray(x) for x in arrays)
+        shapes = {x.shape for x in arrays}
+        if len(shapes) != 1:
+            raise ValueError(
+                f"the arrays given to `{self.name}` must have one shape, found "
+                f"{', '.join(str(x.shape) for x in arrays)}."
+            )
+        try:
+            hash(settings)
+        except TypeError:  # they hold arrays (a user maps over gravities), which only jax can take
+            return tuple(self.fn(settings, *arrays))
+        return tuple(swappable_p.bind(*arrays, of=self, settings=settings))
+
+
+def swappable(name: str) -> Callable[[Function], Swappable]:
+    """Mark a function of arrays that other backends may implement as well.
+
+    It is elementwise: arrays of one shape in, a tuple of arrays of that shape out. The first
+    argument is what is no array, and has a hash: of a method, the frozen dataclass it belongs to.
+
+        @swappable("spring")
+        def dynamics(self, x, v): return x + self.dt * v, v - self.dt * self.stiffness * x
+
+        Spring.dynamics.register("cpp", dynamics_in_cpp, platforms=["cpu"])
+    """
+    return functools.partial(Swappable, name)
+
+
+def backend(name: str) -> AbstractContextManager[None]:
+    """Within, programs are lowered with these implementations, and in jax where there is none.
+
+    A jitted function has to be called within, every time: outside it is another program.
+    """
+    if name not in _known:
+        raise ValueError(unknown("backend", name, _known))
+    return cast(AbstractContextManager[None], _backend(name))
+
+
+def check_backend(name: str, found: Iterable[Swappable], platform: str, place: str) -> None:
+    """Refuse a backend that nothing `found` on a place has, or that its devices cannot run."""
+    found = sorted(found, key=str)
+    if name == JAX:
+        return
+    if name not in _known:
+        raise PlanError(unknown("backend", name, _known, where=f"of the place `{place}`"))
+    ours = [fn for fn in found if name in fn.backends]
+    if not ours:
+        others = [f"`{fn}` ({', '.join(fn.backends)})" for fn in found] or ["nothing"]
+        raise PlanError(
+            f"nothing on the place `{place}` is implemented in `{name}`. On it "
+            f"{', '.join(others)} can be swapped: leave out `backend={name!r}`, or give it to the "
+            f"place that steps the environments."
+        )
+    wrong = [fn.name for fn in ours if not fn.runs_on(name, platform)]
+    if wrong:
+        raise PlanError(
+            f"`{wrong[0]}` in `{name}` cannot run on {platform}, where the place `{place}` is: "
+            f"leave out `backend={name!r}`, or put the place on other devices."
+        )
+
+
+def _abstract(*avals: Any, of: Swappable, settings: Any) -> list[Any]:
+    specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+    outs = jax.eval_shape(functools.partial(of.fn, settings), *specs)
+    wrong = [out.shape for out in outs if out.shape != avals[0].shape]
+    if wrong:
+        raise ValueError(
+            f"`{of.name}` must be elementwise: of arrays of shape {avals[0].shape} it made one of "
+            f"shape {wrong[0]}."
+        )
+    return [avals[0].update(dtype=out.dtype, weak_type=False) for out in outs]
+
+
+def _lower(context: Any, *arrays: Any, of: Swappable, settings: Any) -> Any:
+    for platform in context.platforms or context.module_context.platforms:
+        if not of.runs_on(_backend.value, platform):
+            raise ValueError(f"`{of.name}` in `{_backend.value}` cannot run on {platform}.")
+    return mlir.lower_fun(functools.partial(of.chosen(), settings))(context, *arrays)
+
+
+def _batch(arrays: Arrays, dims: Sequence[Any], **params: Any) -> tuple[Arrays, list[int]]:
+    size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
+    arrays = [
+        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+        for x, d in zip(arrays, dims, strict=True)
+    ]
+    outs = swappable_p.bind(*arrays, **params)
+    return outs, [0] * len(outs)
+
+
+def _jvp(arrays: Arrays, tangents: Arrays, *, of: Swappable, settings: Any) -> Any:
+    """The derivative of the JAX function: the others are only faster ways to its value."""
+    tangents = [ad.instantiate_zeros(t) for t in tangents]
+    return jax.jvp(lambda *xs: list(of.fn(settings, *xs)), tuple(arrays), tuple(tangents))
+
+
+swappable_p.def_impl(lambda *arrays, of, settings: list(of.chosen()(settings, *arrays)))
+swappable_p.def_abstract_eval(_abstract)
+mlir.register_lowering(swappable_p, _lower)
+batching.primitive_batchers[swappable_p] = _batch
+ad.primitive_jvps[swappable_p] = _jvp
