@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from hocket.core.backend import swappable
+from hocket.envs.cartpole_backends import dynamics_as_kernel, dynamics_in_cpp
 from hocket.envs.drawing import BLUE, GREY, INK, ORANGE, Circle, Line, Picture, Polygon, box, posed
 from hocket.envs.env import Step
 from hocket.envs.spaces import Box, Discrete
@@ -54,14 +56,7 @@ class CartPole:
         return CartPoleState(*obs), obs
 
     def step(self, state: CartPoleState, action: Array, key: Array) -> tuple[CartPoleState, Step]:
-        x, x_dot, theta, theta_dot = state
-        x_acc, theta_acc = self._accelerations(state, action)
-        state = CartPoleState(
-            x=x + self.dt * x_dot,
-            x_dot=x_dot + self.dt * x_acc,
-            theta=theta + self.dt * theta_dot,
-            theta_dot=theta_dot + self.dt * theta_acc,
-        )
+        state = CartPoleState(*self.dynamics(*state, action))
         terminated = (abs(state.x) > self.max_x) | (abs(state.theta) > self.max_theta)
         return state, Step(jnp.stack(state), jnp.float32(1.0), terminated, jnp.bool_(False))
 
@@ -80,13 +75,27 @@ class CartPole:
             ],
         )
 
-    def _accelerations(self, state: CartPoleState, action: Array) -> tuple[Array, Array]:
+    @swappable("cartpole")
+    def dynamics(
+        self, x: Array, x_dot: Array, theta: Array, theta_dot: Array, action: Array
+    ) -> CartPoleState:
+        """The state after a step, for environments of any number; also in C++, and as a kernel."""
         # R. V. Florian, "Correct equations for the dynamics of the cart-pole system", 2007.
         total_mass = self.cart_mass + self.pole_mass
         pole_moment = self.pole_mass * self.half_length
-        sin, cos = jnp.sin(state.theta), jnp.cos(state.theta)
+        sin, cos = jnp.sin(theta), jnp.cos(theta)
         force = jnp.where(action == 1, self.force, -self.force)
-        push = (force + pole_moment * state.theta_dot**2 * sin) / total_mass
+        push = (force + pole_moment * theta_dot**2 * sin) / total_mass
         inertia = self.half_length * (4 / 3 - self.pole_mass * cos**2 / total_mass)
         theta_acc = (self.gravity * sin - cos * push) / inertia
-        return push - pole_moment * theta_acc * cos / total_mass, theta_acc
+        x_acc = push - pole_moment * theta_acc * cos / total_mass
+        return CartPoleState(
+            x=x + self.dt * x_dot,
+            x_dot=x_dot + self.dt * x_acc,
+            theta=theta + self.dt * theta_dot,
+            theta_dot=theta_dot + self.dt * theta_acc,
+        )
+
+
+CartPole.dynamics.register("cpp", dynamics_in_cpp, platforms=["cpu"])
+CartPole.dynamics.register("pallas", dynamics_as_kernel, platforms=["gpu"])

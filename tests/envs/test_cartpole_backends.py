@@ -1,0 +1,91 @@
+"""CartPole in C++ and as a kernel has the numbers of CartPole in JAX."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from tests.cases import ALGORITHMS
+
+from hocket import make
+from hocket.core.backend import backend
+from hocket.core.graph import init_state
+from hocket.envs import CartPole, init_actor, unroll
+from hocket.envs.cartpole import CartPoleState
+from hocket.envs.cartpole_backends import dynamics_as_kernel
+from hocket.native import PATH
+from hocket.testing import difference
+
+CartPole.dynamics.register(
+    "interpreted", partial(dynamics_as_kernel, interpret=True), platforms=["cpu"]
+)
+compiled = pytest.mark.skipif(not PATH.is_file(), reason="installed without the compiled part")
+BACKENDS = [pytest.param("cpp", marks=compiled), "interpreted"]
+
+
+def act(obs: Any, memory: Any, keys: Any) -> tuple[Any, Any, None]:
+    return jax.vmap(lambda k: jax.random.randint(k, (), 0, 2))(keys), memory, None
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("env", [make("CartPole-v1"), make("CartPole-v1", gravity=1.6, dt=0.01)])
+def test_200_random_steps(name: str, env: Any) -> None:
+    actor = init_actor(env, jax.random.key(0), 300)
+    rollout = jax.jit(lambda actor: unroll(env, act, actor, 200)[1])
+    expected = rollout(actor)
+    with backend(name):
+        found = rollout(actor)
+    assert (expected.terminated.sum(0) > 1).mean() > 0.9
+    np.testing.assert_array_equal(found.terminated, expected.terminated)
+    apart = abs(found.next_obs - expected.next_obs).max((0, 2))  # of each environment
+    assert np.median(apart) < 1e-5
+    assert apart.max() < 1e-3  # a pole that stands for long doubles any difference every 9 steps
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_each_of_200_random_steps(name: str) -> None:
+    env, key = CartPole(), jax.random.key(0)
+    made = jax.jit(lambda actor: unroll(env, act, actor, 200)[1])(init_actor(env, key, 300))
+
+    @jax.jit
+    def once_more(obs: Any, actions: Any) -> Any:
+        def one(obs: Any, action: Any) -> Any:
+            return env.step(CartPoleState(*obs), action, key)[1].obs
+
+        return lax.scan(lambda _, xs: (None, jax.vmap(one)(*xs)), None, (obs, actions))[1]
+
+    with backend(name):
+        found = once_more(made.obs, made.action)
+    np.testing.assert_allclose(found, made.next_obs, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_any_shape_and_any_angle(name: str) -> None:
+    keys = jax.random.split(jax.random.key(1), 5)
+    for shape in [(), (1,), (7, 3)]:
+        *state, raw = (10 * jax.random.normal(k, shape) for k in keys)
+        step = jax.jit(lambda *xs: CartPole().dynamics(*xs))
+        arrays = *state, (raw > 0).astype(jnp.int8)
+        expected = step(*arrays)
+        with backend(name):
+            found = step(*arrays)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@compiled
+def test_an_iteration_of_ppo() -> None:
+    algorithm = ALGORITHMS["ppo"]()
+    state = jax.jit(lambda key: init_state(algorithm, key, 8))(jax.random.key(0))
+    step = jax.jit(algorithm.step)
+    expected = step(state)
+    with backend("cpp"):
+        assert "hocket_cartpole" in step.lower(state).as_text()
+        found = step(state)
+    assert difference(found, expected) < 1e-5
+    assert difference(found[0], state) > 1e-3
