@@ -5,9 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from hocket import averaged
-from hocket.core.averaged import ReplicaAxis
+from hocket.core.averaged import ReplicaAxis, averaging
 
 X = jnp.arange(8.0).reshape(2, 4)
 
@@ -56,3 +57,57 @@ def test_inside_loops_and_branches() -> None:
     np.testing.assert_allclose(
         jax.vmap(fn, axis_name=ReplicaAxis(), out_axes=None)(X), 3 * X.mean()
     )
+
+
+def test_a_tree_is_one_equation() -> None:
+    tree = {"a": X, "b": (X[0], 2.0), "none": ()}
+    program = jax.make_jaxpr(averaged)(tree)
+    assert [e.primitive.name for e in program.eqns] == ["averaged"]
+    assert averaged(()) == ()
+
+
+def test_the_gradient_of_a_leaf_alone() -> None:
+    """The other leaf has no cotangent, and no tangent."""
+
+    def loss(tree: Any) -> Any:
+        mean = averaged({**tree, "fixed": X[1]})
+        return (mean["a"] * mean["fixed"]).sum()
+
+    found = jax.jit(jax.grad(loss))({"a": X[0], "b": X[0]})
+    np.testing.assert_allclose(found["a"], X[1])
+    np.testing.assert_allclose(found["b"], 0)
+
+
+def test_whole_numbers_are_refused() -> None:
+    with pytest.raises(TypeError, match="floating point; found int32"):
+        averaged({"a": X, "steps": jnp.arange(3)})
+
+
+def test_within_a_context_it_is_what_the_context_says() -> None:
+    calls: list[int] = []
+
+    def doubled(*xs: Any) -> list[Any]:
+        calls.append(len(xs))
+        return [2 * x for x in xs]
+
+    fn = jax.jit(lambda x: averaged({"a": x, "b": averaged(x)})["b"])
+    assert fn(3.0) == 3.0
+    outside = fn.lower(3.0).as_text()
+    with averaging(doubled):
+        assert fn(3.0) == 12.0
+        assert fn(4.0) == 16.0
+        assert fn.lower(3.0).as_text() != outside
+    assert calls == [1, 2]  # a call for an equation, once
+    assert fn(3.0) == 3.0
+    assert fn.lower(3.0).as_text() == outside
+
+
+def test_equations_of_the_same_shapes_are_lowered_each() -> None:
+    calls: list[float] = []
+
+    def counted(x: Any) -> list[Any]:
+        calls.append(1)
+        return [x + len(calls)]
+
+    with averaging(counted):
+        assert jax.jit(lambda x: averaged(x) + averaged(x))(0.0) == 1 + 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +16,12 @@ from jax.interpreters import ad, batching, mlir
 T = TypeVar("T")
 
 averaged_p = Primitive("averaged")
+averaged_p.multiple_results = True
+
+Average = Callable[..., Sequence[Any]]
+"""Makes means over replicas elsewhere from arrays here, in as many results."""
+
+_how = jax.make_user_context(None)  # part of the key of every cache of jax
 
 
 @dataclass(frozen=True)
@@ -37,26 +45,51 @@ def averaged(x: T) -> T:
         mean = averaged(x.mean())
         variance = averaged(jnp.square(x - mean).mean())    # around the averaged mean
     """
-    return jax.tree.map(_averaged_leaf, x)
+    leaves, tree = jax.tree.flatten(x)
+    leaves = [_checked(leaf) for leaf in leaves]
+    return jax.tree.unflatten(tree, averaged_p.bind(*leaves) if leaves else [])
 
 
-def _averaged_leaf(leaf: Any) -> Any:
+def averaging(how: Average) -> AbstractContextManager[Any]:
+    """Within this context, programs are compiled with `how(*arrays)` in place of `averaged`.
+
+    One `averaged` of a tree is one call with all its arrays. What was compiled outside, or with
+    another `how`, is not used inside.
+    """
+    return _how(how)
+
+
+def _checked(leaf: Any) -> Any:
     leaf = jnp.asarray(leaf)
     if not jnp.issubdtype(leaf.dtype, jnp.inexact):
         raise TypeError(f"`averaged` takes means, which are floating point; found {leaf.dtype}.")
-    return averaged_p.bind(leaf)
+    return leaf
 
 
-def _batch(axis: Any, args: tuple[Any], dims: tuple[Any]) -> tuple[Any, Any]:
-    (x,), (dim,) = args, dims
+def _run(*xs: Any) -> list[Any]:
+    how: Average | None = _how.value
+    return list(how(*xs)) if how else list(xs)
+
+
+def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
     if not isinstance(axis.name, ReplicaAxis):
-        return averaged_p.bind(x), dim
-    mean = x if dim is None else jnp.mean(x, dim)
-    return (lax.pmean(mean, axis.name.mesh_axis) if axis.name.mesh_axis else mean), None
+        return averaged_p.bind(*args), dims
+    means = [x if dim is None else jnp.mean(x, dim) for x, dim in zip(args, dims, strict=True)]
+    if axis.name.mesh_axis:
+        means = [lax.pmean(mean, axis.name.mesh_axis) for mean in means]
+    return means, [None] * len(means)
 
 
-averaged_p.def_impl(lambda x: x)
-averaged_p.def_abstract_eval(lambda x: x)
-mlir.register_lowering(averaged_p, lambda _context, x: [x])
-ad.deflinear2(averaged_p, lambda cotangent, _: [averaged(cotangent)])
+def _transpose(cotangents: Sequence[Any], *args: Any) -> list[Any]:
+    # A leaf nobody differentiates has no cotangent, yet all replicas must make the same call.
+    found = averaged_p.bind(*[ad.instantiate_zeros(ct) for ct in cotangents])
+    pairs = zip(args, found, strict=True)
+    return [ct if ad.is_undefined_primal(x) else None for x, ct in pairs]
+
+
+averaged_p.def_impl(_run)
+averaged_p.def_abstract_eval(lambda *xs: xs)
+# Not cacheable: two equations of the same shapes are two call sites.
+mlir.register_lowering(averaged_p, mlir.lower_fun(_run, multiple_results=True), cacheable=False)
+ad.deflinear2(averaged_p, _transpose)
 batching.fancy_primitive_batchers[averaged_p] = _batch

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 
 PATH = Path(__file__).parent / "libhocket.so"
 
 _Counts = POINTER(c_uint64)
+_Pointers, _Sizes, _Types = POINTER(c_void_p), POINTER(c_int64), POINTER(c_int32)
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "hocket_ring_header_bytes": (c_int64, []),
     "hocket_ring_acquire": (c_int, [c_void_p, c_uint32, c_int64, c_int64]),
@@ -18,6 +19,14 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "hocket_ring_release": (None, [c_void_p]),
     "hocket_ring_close": (None, [c_void_p]),
     "hocket_ring_counts": (None, [c_void_p, _Counts, _Counts, _Counts]),
+    "hocket_average_header_bytes": (c_int64, []),
+    "hocket_average_line_bytes": (c_int64, []),
+    "hocket_average_join": (c_int, [c_void_p, c_int32, c_int32, c_int64, c_int64]),
+    "hocket_average_close": (None, [c_void_p]),
+    "hocket_average_arrays": (
+        None,
+        [c_int, c_int64, c_int, _Pointers, _Pointers, _Sizes, _Types, c_char_p, c_int64],
+    ),
 }
 
 

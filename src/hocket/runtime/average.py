@@ -1,0 +1,136 @@
+"""The mean over replicas in several processes, from within their compiled programs."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+
+from hocket.native import library
+from hocket.runtime.arena import Arena
+from hocket.runtime.transport_shm import SPIN_NS
+
+TARGET = "hocket_average"
+
+# Compiled programs point into this memory, and nobody tells when the last of them is gone.
+_KEPT: list[Any] = []
+
+
+class Average:
+    """Averages arrays over `replicas` processes, of which this one is number `index`.
+
+    It takes `nbytes` of zeros at `offset` of the arena, the same in every replica, and gives each
+    call site its region of them in the order in which the sites are lowered. Replicas run the same
+    program, so this is the same order in each.
+
+        with averaging(Average(arena, 0, Average.nbytes([...], replicas=2), 2, index)):
+            step(state)     # a jitted program, in which `averaged` is the mean of both processes'
+
+    `delay` is a time in seconds that every mean takes longer, for experiments. On another
+    `platform` than "cpu" the arrays go through the host.
+    """
+
+    def __init__(
+        self, arena: Arena, offset: int, nbytes: int, replicas: int, index: int,
+        delay: float = 0.0, platform: str = "cpu",
+    ) -> None:  # fmt: skip
+        self._arena, self._start = arena, offset
+        self._end, self._replicas, self._platform = offset + nbytes, replicas, platform
+        self._library = _registered()
+        self._next = offset + self._library.hocket_average_header_bytes()
+        _KEPT.append(arena.memory)
+        self._address = arena.address + offset
+        self._group = self._library.hocket_average_join(
+            self._address, replicas, index, SPIN_NS, int(1e9 * delay)
+        )
+        if self._group < 0:
+            raise RuntimeError("this process has joined too many groups of replicas: start afresh.")
+
+    @staticmethod
+    def nbytes(sites: Sequence[Sequence[Any]], replicas: int) -> int:
+        """The memory that call sites take, each given by its arrays (or their shapes)."""
+        return library().hocket_average_header_bytes() + sum(
+            _site_bytes([jax.eval_shape(_widened, x) for x in xs], replicas) for xs in sites
+        )
+
+    def __call__(self, *xs: jax.Array) -> list[jax.Array]:
+        """The means; to be traced, once for every call site."""
+        parts = [_widened(x) for x in xs]
+        site = self._take(parts)
+        specs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in parts]
+        if self._platform == "cpu":
+            call = jax.ffi.ffi_call(TARGET, specs, has_side_effect=True)
+            means = call(*parts, group=np.int64(self._group), site=np.int64(site))
+        else:
+            means = io_callback(lambda *arrays: self._on_host(site, arrays), specs, *parts)
+        return [_narrowed(mean, x) for mean, x in zip(means, xs, strict=True)]
+
+    def close(self) -> None:
+        """End every wait, now and later, in every replica, with an error there."""
+        self._library.hocket_average_close(self._address)
+
+    def _take(self, parts: Sequence[jax.Array]) -> int:
+        """Where the next region begins, counted from the start of this group's memory."""
+        needed = _site_bytes(parts, self._replicas)
+        if self._next + needed > self._end:
+            raise RuntimeError(
+                f"the memory for `averaged` between processes is full: another call needs {needed} "
+                f"bytes, and {self._end - self._next} of {self._end - self._start} are left."
+            )
+        site, self._next = self._next, self._next + needed
+        return site - self._start
+
+    def _on_host(self, site: int, arrays: Sequence[Any]) -> list[np.ndarray]:
+        ins = [np.asarray(x, order="C") for x in arrays]
+        outs = [np.empty_like(x) for x in ins]
+        num, message = len(ins), ctypes.create_string_buffer(400)
+        self._library.hocket_average_arrays(
+            self._group, site, num,
+            (ctypes.c_void_p * num)(*(x.ctypes.data for x in ins)),
+            (ctypes.c_void_p * num)(*(x.ctypes.data for x in outs)),
+            (ctypes.c_int64 * num)(*(x.size for x in ins)),
+            (ctypes.c_int32 * num)(*(int(x.dtype == np.float64) for x in ins)),
+            message, len(message),
+        )  # fmt: skip
+        if message.value:
+            raise RuntimeError(message.value.decode())
+        return outs
+
+
+def close_average(arena: Arena, offset: int) -> None:
+    """End the waits of all replicas, from a process that is none of them."""
+    library().hocket_average_close(arena.address + offset)
+
+
+@cache
+def _registered() -> ctypes.CDLL:
+    """The library, with its function made known to XLA."""
+    loaded = library()
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(loaded.hocket_average), platform="cpu")
+    return loaded
+
+
+def _site_bytes(parts: Sequence[Any], replicas: int) -> int:
+    sizes = [math.prod(x.shape) * x.dtype.itemsize for x in parts]
+    data = sum(n + -n % 64 for n in sizes)
+    return replicas * (library().hocket_average_line_bytes() + 2 * data)
+
+
+def _widened(x: Any) -> jax.Array:
+    """`x` in a type that means are taken in; a narrow float is summed in a wider one anyway."""
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return jnp.stack([x.real, x.imag])
+    return x if x.dtype in (jnp.float32, jnp.float64) else x.astype(jnp.float32)
+
+
+def _narrowed(mean: jax.Array, like: jax.Array) -> jax.Array:
+    if jnp.issubdtype(like.dtype, jnp.complexfloating):
+        return jax.lax.complex(mean[0], mean[1])
+    return mean.astype(like.dtype)

@@ -1,0 +1,130 @@
+"""Means between two real processes: this file is also the program of each of them."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hocket.core.averaged import averaged, averaging
+from hocket.runtime.arena import Arena
+from hocket.runtime.average import Average, close_average
+
+NBYTES = 1 << 20
+REPLICAS = 2
+
+
+def main(case: str, index: int, fd: int, path: Path) -> None:
+    """Run a case as a replica, and write down what came of it."""
+    arena = Arena.attach(fd, NBYTES)
+    platform = "elsewhere" if case == "host" else "cpu"
+    average = Average(arena, 0, NBYTES, REPLICAS, index, platform=platform)
+    try:
+        found = CASES[case](average, index)
+    except Exception as error:  # noqa: BLE001
+        found = str(error)
+    path.write_bytes(pickle.dumps(found))
+
+
+def scan(average: Average, index: int) -> Any:
+    """A tree averaged a hundred times, in a loop, beside two means that depend on nothing else."""
+
+    def body(tree: Any, _: None) -> Any:
+        tree = averaged(jax.tree.map(lambda x: jnp.sin(x + index).astype(x.dtype), tree))
+        return tree, (averaged(tree["a"].sum() + index), averaged(tree["a"].sum() - index))
+
+    @jax.jit
+    def run(tree: Any) -> Any:
+        return jax.lax.scan(body, tree, None, 100)
+
+    with averaging(average):
+        return jax.tree.map(np.asarray, run(start()))
+
+
+def start() -> Any:
+    tree = {"a": jnp.arange(5001.0), "b": jnp.ones((3, 7)), "c": jnp.float32(2), "d": jnp.ones(0)}
+    return {**tree, "half": jnp.arange(9, dtype=jnp.bfloat16), "wave": jnp.arange(3) + 1j}
+
+
+def mismatch(average: Average, index: int) -> Any:
+    return jax.jit(average)(jnp.ones(10 + index))
+
+
+def alone(average: Average, index: int) -> Any:
+    """The other replica never comes, and its parent closes the group."""
+    fn = jax.jit(average).lower(jnp.ones(10)).compile()
+    sys.stdout.write("waiting\n")
+    sys.stdout.flush()
+    return fn(jnp.ones(10))
+
+
+CASES = {"scan": scan, "host": scan, "mismatch": mismatch, "alone": alone}
+
+
+class Replicas:
+    """The processes of a case."""
+
+    def __init__(self, case: str, folder: Path, count: int = REPLICAS) -> None:
+        self.arena = Arena.create(NBYTES)
+        self.paths = [folder / str(index) for index in range(count)]
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, __file__, case, str(index), str(self.arena.fd), str(path)],
+                pass_fds=[self.arena.fd],
+                stdout=subprocess.PIPE,
+            )
+            for index, path in enumerate(self.paths)
+        ]
+
+    def results(self) -> list[Any]:
+        for process in self.processes:
+            process.communicate(timeout=100)
+        return [pickle.loads(path.read_bytes()) for path in self.paths]
+
+
+@pytest.mark.parametrize("case", ["scan", "host"])
+def test_both_get_the_same_bits_a_hundred_times(case: str, tmp_path: Path) -> None:
+    one, two = Replicas(case, tmp_path).results()
+    assert pickle.dumps(one) == pickle.dumps(two), (one, two)
+    assert not isinstance(one, str), one
+    tree, (more, less) = one
+    x = np.arange(5001, dtype=np.float32)
+    for _ in range(3):
+        x = (np.sin(x) + np.sin(x + 1)) / 2
+    assert np.isfinite(tree["a"]).all() and tree["half"].dtype.name == "bfloat16"
+    np.testing.assert_allclose(more[2], x.sum() + 0.5, rtol=1e-3)
+    np.testing.assert_allclose(less[2], x.sum() - 0.5, rtol=1e-3)
+
+
+def test_other_sizes_are_an_error_that_says_so(tmp_path: Path) -> None:
+    for index, error in enumerate(Replicas("mismatch", tmp_path).results()):
+        assert "the replicas run different programs" in error
+        assert f"replica {index} has" in error
+
+
+def test_close_ends_the_wait(tmp_path: Path) -> None:
+    replicas = Replicas("alone", tmp_path, count=1)
+    (process,) = replicas.processes
+    assert process.stdout and process.stdout.readline() == b"waiting\n"
+    close_average(replicas.arena, 0)
+    assert "another replica has ended" in replicas.results()[0]
+
+
+def test_too_many_call_sites_are_an_error() -> None:
+    xs = [jnp.ones(4), jnp.ones(4, jnp.bfloat16)]
+    nbytes = Average.nbytes([xs, xs], REPLICAS)
+    average = Average(Arena.create(nbytes), 0, nbytes, REPLICAS, 0)
+    jax.make_jaxpr(lambda *xs: (average(*xs), average(*xs)))(*xs)
+    with pytest.raises(RuntimeError, match=r"`averaged` between processes is full: .* 0 of"):
+        jax.make_jaxpr(lambda *xs: average(*xs))(*xs)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
