@@ -12,6 +12,7 @@ from pathlib import Path
 from hocket import __version__
 from hocket.cluster import hardware
 from hocket.report.records import write_json
+from hocket.runtime.timeline import Activity
 
 
 @dataclass
@@ -33,6 +34,8 @@ class Outcome:
     """Where the time went: trace, compile, run, profile, evaluate, save, other."""
     shares: dict[str, float] = field(default_factory=dict)
     """The part of `run` that each role took."""
+    places: list[Activity] = field(default_factory=list)
+    """How each place spent its time lately; empty where all of the run is one program."""
     notes: list[str] = field(default_factory=list)
     """What the user should know."""
     interrupted: bool = False

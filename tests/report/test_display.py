@@ -8,7 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from hocket.outcome import Outcome
-from hocket.report.display import Display, plain_line, sparkline, time_left, time_parts
+from hocket.report.display import Display, picture, plain_line, sparkline, time_left, time_parts
+from hocket.runtime.timeline import Activity
 
 START = Outcome(Path("runs/ppo-CartPole-v1-1"), "ppo on CartPole-v1", seeds=1, total_steps=1000)
 HALF = replace(
@@ -20,6 +21,11 @@ END = replace(
     seconds={"trace": 1.0, "compile": 1.0, "run": 1.0, "save": 0.5, "other": 0.5},
     shares={"env": 0.25, "act": 0.25, "learn": 0.5},
 )  # fmt: skip
+PLACES = [
+    Activity("actor", 4, 0.71, {"replay": 0.05, "learner": 0.22}, 1.3e6),
+    Activity("learner", 1, 0.35, {"actor": 0.64}, 640.0),
+    Activity("replay", 1, 1.0, {"actor": 0.001}),
+]
 
 
 def shown(terminal: bool) -> str:
@@ -54,6 +60,33 @@ def test_names_are_no_markup() -> None:
             display.begin(odd)
             display.update(odd)
         assert "[/x] [bold]" in out.getvalue() and "[/b] is damaged" in out.getvalue()
+
+
+def panel(run: Outcome, width: int = 80) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=width).print(picture(run, []))
+    return out.getvalue().splitlines()
+
+
+def test_a_row_for_each_place() -> None:
+    alone, *rows = panel(END), *panel(replace(END, places=PLACES))[-4:-1]
+    assert panel(replace(END, places=PLACES))[: len(alone) - 1] == alone[:-1]
+    actor, learner, replay = (" ".join(row.strip("│ ").split()) for row in rows)
+    assert actor == "actor x4 busy ██████░░ 71% waits for learner 22%, replay 5% 1.3 MB/s out"
+    assert learner == "learner busy ███░░░░░ 35% waits for actor 64% 640 B/s out"
+    assert replay == "replay busy ████████ 100% never waits 0 B/s out"
+    assert plain_line(replace(END, places=PLACES)).endswith(
+        "   actor 71% busy, learner 35% busy, replay 100% busy"
+    )
+    assert plain_line(END).endswith(")")
+
+
+def test_the_panel_keeps_to_its_width() -> None:
+    waits = {"a place with a name that is long": 0.3, "another of that kind": 0.2}
+    odd = Activity("[red]" * 8, 1024, 0.5, waits, 2.5e12)
+    for run in (END, replace(END, places=PLACES), replace(END, places=[odd])):
+        assert {len(line) for line in panel(run)} == {80}
+    assert "[red][red]" in "".join(panel(replace(END, places=[odd])))
 
 
 def test_where_the_time_went() -> None:

@@ -7,6 +7,10 @@
     │         ■ compiling 2.1 s   ■ environment 28%   ■ acting 9%   ■ learning … │
     ╰────────────────────────────────────────────────── runs/ppo-CartPole-v1-1 ─╯
 
+A run of several places has a row for each of them, below:
+
+    │ actor x4  busy ██████░░  71%  waits for learner 22%           1.3 MB/s out │
+
 Where there is no terminal, plain lines.
 """
 
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +29,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+BUSY = 8
+"""Blocks that show how busy a place is."""
 LINE_SECONDS = 2.0
 """How often a plain line is printed."""
 ROLES = {
@@ -50,6 +56,24 @@ COLORS = {
 """What time goes to, in the order in which it is shown."""
 
 
+class PlaceStatus(Protocol):
+    """How a place spends its time."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def replicas(self) -> int: ...
+    @property
+    def busy(self) -> float: ...
+    @property
+    def waits(self) -> Mapping[str, float]:
+        """For whom it waits, and for what part of the time."""
+        ...
+
+    @property
+    def bytes_per_second(self) -> float: ...
+
+
 class Progress(Protocol):
     """What the display reads."""
 
@@ -63,6 +87,11 @@ class Progress(Protocol):
     seconds: dict[str, float]
     shares: dict[str, float]
     notes: list[str]
+
+    @property
+    def places(self) -> Sequence[PlaceStatus]:
+        """Empty where all of the run is one program."""
+        ...
 
     @property
     def env_steps_per_second(self) -> float: ...
@@ -120,7 +149,7 @@ def picture(run: Progress, returns: Sequence[float]) -> Panel:
     rows.add_row("return", Text(f"{returns_text(run)}  {sparkline(returns)}"), rate_text(run))
     rows.add_row("time", _time_bar(run), f"{sum(run.seconds.values()):.1f} s")
     return Panel(
-        Group(rows, _time_legend(run)),
+        Group(rows, _time_legend(run), *([_place_rows(run)] if run.places else [])),
         title=Text(run.title, style="bold"),
         title_align="left",
         subtitle=Text(str(run.folder)),
@@ -134,7 +163,9 @@ def plain_line(run: Progress) -> str:
     parts = ", ".join(f"{name} {value}" for name, value in time_parts(run).items())
     returns = returns_text(run)
     found = returns if returns.startswith("no") else f"return {returns}"
-    return f"{run.env_steps:>11,} steps   {found}   {rate_text(run)}   ({parts})"
+    places = ", ".join(f"{place.name} {place.busy:.0%} busy" for place in run.places)
+    line = f"{run.env_steps:>11,} steps   {found}   {rate_text(run)}   ({parts})"
+    return f"{line}   {places}" if places else line
 
 
 def time_spent(run: Progress) -> dict[str, float]:
@@ -203,6 +234,23 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     return "".join(blocks[int((x - low) / ((high - low) or 1.0) * 7)] for x in chosen)
 
 
+def waits_text(place: PlaceStatus) -> str:
+    """For whom a place waits, the longest first."""
+    order = sorted(place.waits, key=lambda whom: -place.waits[whom])
+    parts = [f"{whom} {place.waits[whom]:.0%}" for whom in order if place.waits[whom] >= 0.005]
+    return f"waits for {', '.join(parts)}" if parts else "never waits"
+
+
+def traffic_text(bytes_per_second: float) -> str:
+    """What a place sends: `1.3 MB/s out`."""
+    for unit in ("B", "kB", "MB"):
+        if bytes_per_second < 999.5:
+            digits = 0 if unit == "B" else 1
+            return f"{bytes_per_second:.{digits}f} {unit}/s out"
+        bytes_per_second /= 1000
+    return f"{bytes_per_second:.1f} GB/s out"
+
+
 def mean(values: Sequence[float]) -> float:
     """The mean; nan of nothing."""
     return sum(values) / len(values) if values else math.nan
@@ -224,3 +272,25 @@ def _time_legend(run: Progress) -> Text:
     for name, value in time_parts(run).items():
         text.append("■ ", style=COLORS[name]).append(f"{name} {value}  ")
     return text
+
+
+def _place_rows(run: Progress) -> Table:
+    """A row for each place: how busy it is, for whom it waits, and what it sends."""
+    rows = Table.grid(padding=(0, 2), expand=True)
+    rows.add_column(style="bold", no_wrap=True, overflow="ellipsis", max_width=18)
+    rows.add_column(no_wrap=True, width=BUSY + 10)
+    rows.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    rows.add_column(justify="right", no_wrap=True)
+    for place in run.places:
+        name = place.name + (f" x{place.replicas}" if place.replicas > 1 else "")
+        rows.add_row(
+            Text(name), _busy_bar(place), Text(waits_text(place)),
+            traffic_text(place.bytes_per_second),
+        )  # fmt: skip
+    return rows
+
+
+def _busy_bar(place: PlaceStatus) -> Text:
+    full = min(BUSY, round(place.busy * BUSY))
+    text = Text("busy ").append("█" * full, style="blue")
+    return text.append("░" * (BUSY - full), style="bright_black").append(f" {place.busy:>4.0%}")
