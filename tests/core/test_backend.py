@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,12 +141,22 @@ def test_a_plan_can_find_and_check_them() -> None:
     found = set[Any]().union(*map(swappables, nodes))
     assert found == {Spring.dynamics}
     assert Spring.dynamics.backends == ("jax", "wrong", "elsewhere")
-    check_backend("jax", set(), "gpu", "learner")
-    check_backend("wrong", found, "cpu", "actor")
-    check_backend("elsewhere", found, "cuda", "actor")
-    with pytest.raises(PlanError, match="unknown backend `wrnog` of the place `actor`"):
-        check_backend("wrnog", found, "cpu", "actor")
-    with pytest.raises(PlanError, match="nothing on the place `learner` is implemented in `wrong`"):
-        check_backend("wrong", set(), "cpu", "learner")
-    with pytest.raises(PlanError, match="`spring` in `wrong` cannot run on gpu"):
-        check_backend("wrong", found, "gpu", "actor")
+    check_backend("jax", set(), ["gpu:0", "gpu:1"], "learner")
+    check_backend("wrong", found, ["cpu:0"], "actor")
+    check_backend("elsewhere", found, ["gpu:1"], "actor")
+    check_backend("elsewhere", found, [], "actor")
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "message"),
+    [
+        ("wrnog", [], "unknown backend `wrnog` of the place `actor`. Did you mean `wrong`?"),
+        ("wrong", ["gpu:0"], "`spring` is not implemented in `wrong` for gpu"),
+        ("wrong", ["cpu:0", "cpu:1"], "XLA cannot cut up what is implemented in `wrong`"),
+        ("right", [], "nothing on the place `actor` is implemented in `right` (`spring` has jax, "),
+    ],
+)
+def test_a_backend_that_cannot_run_is_refused(name: str, devices: list[str], message: str) -> None:
+    swappable("other")(lambda _, x: (x,)).register("right", lambda _, x: (x,), platforms=["cpu"])
+    with pytest.raises(PlanError, match=re.escape(message)):
+        check_backend(name, {Spring.dynamics}, devices, "actor")

@@ -89,3 +89,12 @@ def test_an_iteration_of_ppo() -> None:
         found = step(state)
     assert difference(found, expected) < 1e-5
     assert difference(found[0], state) > 1e-3
+
+
+def test_the_kernel_can_be_lowered_for_a_gpu_from_here() -> None:
+    actor = init_actor(make("CartPole-v1"), jax.random.key(0), 300)
+    rollout = jax.jit(lambda actor: unroll(make("CartPole-v1"), act, actor, 4)).trace(actor)
+    with backend("pallas"):
+        assert "xla.gpu.triton" in rollout.lower(lowering_platforms=("cuda",)).as_text()
+    with backend("cpp"), pytest.raises(ValueError, match="`cartpole` in `cpp` cannot run on cuda"):
+        rollout.lower(lowering_platforms=("cuda",))

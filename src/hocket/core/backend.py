@@ -115,26 +115,37 @@ def backend(name: str) -> AbstractContextManager[None]:
     return cast(AbstractContextManager[None], _backend(name))
 
 
-def check_backend(name: str, found: Iterable[Swappable], platform: str, place: str) -> None:
-    """Refuse a backend that nothing `found` on a place has, or that its devices cannot run."""
-    found = sorted(found, key=str)
+def check_backend(name: str, found: Iterable[Swappable], devices: Sequence[str], on: str) -> None:
+    """Refuse a backend that cannot run on a place called `on`.
+
+    `found` are the swappable functions there, and `devices` those of one instance, as a plan names
+    them (`cpu:0`); none where jax will choose.
+    """
     if name == JAX:
         return
     if name not in _known:
-        raise PlanError(unknown("backend", name, _known, where=f"of the place `{place}`"))
+        raise PlanError(unknown("backend", name, _known, where=f"of the place `{on}`"))
+    found = sorted(found, key=str)
     ours = [fn for fn in found if name in fn.backends]
     if not ours:
-        others = [f"`{fn}` ({', '.join(fn.backends)})" for fn in found] or ["nothing"]
+        has = "; ".join(f"`{fn}` has {', '.join(fn.backends)}" for fn in found)
         raise PlanError(
-            f"nothing on the place `{place}` is implemented in `{name}`. On it "
-            f"{', '.join(others)} can be swapped: leave out `backend={name!r}`, or give it to the "
-            f"place that steps the environments."
+            f"nothing on the place `{on}` is implemented in `{name}`"
+            f"{f' ({has})' if has else ''}: leave out `backend={name!r}`."
         )
-    wrong = [fn.name for fn in ours if not fn.runs_on(name, platform)]
-    if wrong:
+    for fn in ours:
+        for device in devices:
+            platform = device.partition(":")[0]
+            if not fn.runs_on(name, platform):
+                raise PlanError(
+                    f"`{fn}` is not implemented in `{name}` for {platform}, and the place `{on}` "
+                    f"is on {device}: leave out `backend={name!r}`, or use other devices."
+                )
+    if len(devices) > 1:
         raise PlanError(
-            f"`{wrong[0]}` in `{name}` cannot run on {platform}, where the place `{place}` is: "
-            f"leave out `backend={name!r}`, or put the place on other devices."
+            f"the devices {', '.join(devices)} share the environments of the place `{on}`, and "
+            f"XLA cannot cut up what is implemented in `{name}`: each would step all environments. "
+            f"Use replicas, one for each device (`data_parallel`), or leave out `backend={name!r}`."
         )
 
 

@@ -5,8 +5,8 @@
 
 #include "xla/ffi/api/ffi.h"
 
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
-// 16,384 environments take 27 us with AVX-512, 40 us with AVX2 and 68 us with what every CPU has.
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__)
+// 16,384 environments take 27 us with AVX-512, 32 with AVX2 and 58 with what every CPU has.
 #define FOR_THIS_CPU __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
 #define FOR_THIS_CPU
