@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from tests.cases import ALGORITHMS
+from tests.cases import ALGORITHMS, execute, whole
 
 from hocket import make
 from hocket.core.backend import backend
@@ -98,3 +98,12 @@ def test_the_kernel_can_be_lowered_for_a_gpu_from_here() -> None:
         assert "xla.gpu.triton" in rollout.lower(lowering_platforms=("cuda",)).as_text()
     with backend("cpp"), pytest.raises(ValueError, match="`cartpole` in `cpp` cannot run on cuda"):
         rollout.lower(lowering_platforms=("cuda",))
+
+
+@compiled
+def test_replicas_on_several_devices() -> None:
+    _, fused = execute("ppo", whole(), iterations=1)
+    devices = tuple(f"cpu:{i}" for i in range(2))
+    with backend("cpp"):
+        _, replicas = execute("ppo", whole(replicas=2, on=devices), iterations=1)
+    assert difference(replicas.state(), fused.state()) < 1e-5
