@@ -19,19 +19,15 @@ def test_programs_and_bytes(case: str) -> None:
     name, places = CASES[case]
     _, executor = execute(name, places, iterations=2)
     plan = executor.plan
-    for instance in executor.instances:
+    for instance in executor.crew.instances:
         text = instance.text()
         for label in plan.graph.labels:
             mine = plan.where[label.name] == instance.place
             assert (str(Label(label.name, label.role)) in text) == mine, (instance.name, label)
     counted = executor.nbytes()
     assert counted == {(f.source, f.target): 2 * f.nbytes for f in plan.flows}
-    messages: dict[tuple[str, str], int] = {}
-    for transfer in plan.projection.transfers:
-        pair = transfer.source, transfer.target
-        sent = [p.messages for (number, _, _), p in executor.pipes.items() if number == transfer.id]
-        messages[pair] = messages.get(pair, 0) + sum(sent)
-    assert messages == {(f.source, f.target): 2 * f.messages for f in plan.flows}
+    sent = executor.crew.statuses["messages"].sum()
+    assert sent == 2 * sum(f.messages for f in plan.flows)
 
 
 def test_parameters_cross_once_an_iteration() -> None:

@@ -57,8 +57,11 @@ def main() -> None:
     except BrokenPipeError:  # whoever read the output has stopped: `hocket envs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
-        if debug or not _is_mistake(error):
+        if debug or not (_is_mistake(error) or _is_told(error)):
             raise
+        if _is_told(error):
+            print(f"hocket: {error}", file=sys.stderr)
+            sys.exit(1)
         print(f"hocket: {_sentence(error)}", file=sys.stderr)
         sys.exit(2)
 
@@ -74,6 +77,13 @@ def _is_mistake(error: Exception) -> bool:
     from hocket.runtime.checkpoint import CheckpointError
 
     return isinstance(error, (Mistake, ValueError, ImportError, OSError, CheckpointError))
+
+
+def _is_told(error: Exception) -> bool:
+    """Whether it says by itself who failed and where: a traceback from here would hide that."""
+    from hocket.runtime.health import Deadlock, InstanceError
+
+    return isinstance(error, (InstanceError, Deadlock))
 
 
 def _sentence(error: Exception) -> str:

@@ -12,6 +12,7 @@ import tyro
 
 from hocket.algorithms import ALGORITHMS
 from hocket.cluster import share_cores
+from hocket.core.plan import Plan
 from hocket.distribute import options_text, strategies
 from hocket.envs import Discrete, Env, make, names
 from hocket.experiment import Experiment, Outcome
@@ -28,6 +29,9 @@ class Again:
     """Continue the run, exactly, from its last checkpoint."""
     config: Path | None = None
     """Take everything from the config.json of a run; other flags change it."""
+    trace: Path | None = None
+    """Write what every instance did when (segments, messages, waits) into this file, for
+    https://ui.perfetto.dev. Recording slows a run down."""
     quiet: bool = False
     """Show nothing."""
     debug: bool = False
@@ -58,7 +62,8 @@ def _watch(command: Any) -> Outcome:
 
 
 def _experiment(command: Any, watch: Any) -> Experiment:
-    return Experiment(command.algorithm, command.settings, command.again.resume, watch)
+    again = command.again
+    return Experiment(command.algorithm, command.settings, again.resume, watch, again.trace)
 
 
 def _tell(outcome: Outcome) -> None:
@@ -75,13 +80,24 @@ def _tell(outcome: Outcome) -> None:
 def plan(arguments: list[str]) -> None:
     """Print who would run where and what would cross."""
     command = _what("plan", arguments, "Print who would run where; starts nothing.")
-    print(make_plan(command.algorithm, distribute=command.where.distribute))
+    made = _planned(command)
+    print(made)
+    if command.where.svg is not None:
+        from hocket.seeing import draw_plan
+
+        command.where.svg.write_text(draw_plan(made))
+        print(f"drawn in {command.where.svg}")
 
 
 def graph(arguments: list[str]) -> None:
     """Print the fragments of an algorithm."""
     command = _what("graph", arguments, "Print the fragments and what flows between them.")
-    print(make_plan(command.algorithm, distribute=command.where.distribute).graph)
+    print(_planned(command).graph)
+
+
+def _planned(command: Any) -> Plan:
+    where = command.where
+    return make_plan(command.algorithm, distribute=where.distribute, launch=where.launch)
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,10 @@ class Where:
 
     distribute: str = "anakin"
     """The strategy: NAME or NAME:option=value,... (`hocket strategies`)."""
+    launch: str | None = None
+    """How its instances would run: `threads` (the default) or `processes`."""
+    svg: Path | None = None
+    """Draw the plan as well, into this file."""
 
 
 def _what(name: str, arguments: list[str], about: str) -> Any:

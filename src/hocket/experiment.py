@@ -48,6 +48,8 @@ class Settings:
     """How many agents to train in one program, with seeds from `seed` on."""
     distribute: str = "anakin"
     """The strategy: where it runs. NAME or NAME:option=value,... (see `hocket strategies`)."""
+    launch: str | None = None
+    """How the instances of a strategy run: `threads` (the default) or `processes`."""
     name: str | None = None
     """The run's folder in `runs`; by default of algorithm, environment and a number."""
     runs: Path = Path("runs")
@@ -91,6 +93,7 @@ def train(
     *,
     resume: bool = False,
     watch: Watcher | None = None,
+    trace: Path | str | None = None,
     **settings: Any,
 ) -> Outcome:
     """Train, and keep the run in a folder that can be resumed, loaded, evaluated and plotted.
@@ -99,12 +102,13 @@ def train(
         policy = hocket.load("runs/first").policy
 
     The keywords are the fields of `Settings`. Ctrl-C ends the run with what there is; `resume`
-    goes on from the last checkpoint, exactly.
+    goes on from the last checkpoint, exactly. `trace` names a file for what every instance did
+    when, to be opened at https://ui.perfetto.dev; recording that slows a run down.
     """
     known = [f.name for f in fields(Settings)]
     for name in settings.keys() - known:
         raise ValueError(unknown("setting", name, known))
-    return Experiment(algorithm, Settings(**settings), resume, watch).train()
+    return Experiment(algorithm, Settings(**settings), resume, watch, trace).train()
 
 
 class Experiment:
@@ -116,9 +120,10 @@ class Experiment:
         settings: Settings,
         resume: bool = False,
         watch: Watcher | None = None,
+        trace: Path | str | None = None,
     ) -> None:
         self.started = time.perf_counter()
-        self.settings, self.watch = settings, watch
+        self.settings, self.watch, self.trace = settings, watch, trace
         self.config = configuration(algorithm, settings)
         old = _old_folder(settings, self.config["title"]) if resume else None
         if old:
@@ -126,10 +131,12 @@ class Experiment:
         if settings.tensorboard:
             import_tensorboard()
         # Whatever can be refused is refused here, before anything is written.
-        self.plan = plan(algorithm, distribute=settings.distribute)
+        self.plan = plan(algorithm, distribute=settings.distribute, launch=settings.launch)
         self.iterations = count_iterations(self.plan.graph)
         self.seeds = settings.seeds if settings.seeds > 1 else None
-        self.executor = make_executor(self.plan, self.iterations, self.seeds)
+        self.executor = make_executor(
+            self.plan, self.iterations, self.seeds, record=trace is not None
+        )
         self.resume = resume
         self.evaluator = Evaluator(algorithm, settings.eval_episodes)
         self.folder = old or new_folder(settings.runs, self.config["title"], settings.name)
@@ -165,7 +172,14 @@ class Experiment:
                 _Keeper(self, checkpoints, records, start).keep_all()
         finally:
             checkpoints.close()
+            self.executor.close()
+            self._write_trace()
         write_summary(self.outcome, self.settings.seed)
+
+    def _write_trace(self) -> None:
+        timeline = self.executor.timeline()
+        if self.trace is not None and timeline is not None:
+            timeline.save(self.trace)
 
     def _start(self, checkpoints: Checkpoints) -> Checkpoint | None:
         if not self.resume:
@@ -179,6 +193,10 @@ class Experiment:
         checkpoints.set_aside_after(found.iteration)
         self.outcome.notes += [f"{why}: the one before it is used" for why in found.refused]
         self.outcome.notes.append(f"resumed after {self.steps(found.iteration):,} steps")
+        if late := [name for name, channel in self.plan.channels.items() if channel.lag]:
+            self.outcome.notes.append(
+                f"what was on its way in `{late[0]}` is not kept: it begins anew with the state"
+            )
         return found
 
     def steps(self, iteration: int) -> int:
@@ -256,6 +274,7 @@ class _Keeper:
         self.outcome.env_steps = report.env_steps
         self.outcome.return_means = self.records.return_means
         self.outcome.shares = report.shares or self.outcome.shares
+        self.outcome.places = list(report.places)
 
     def _evaluate(self, report: Report) -> None:
         start = time.perf_counter()

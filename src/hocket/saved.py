@@ -22,7 +22,7 @@ from hocket.runtime.checkpoint import Checkpoints
 from hocket.runtime.executor import by_seed
 
 # What may be another when a run is resumed: none of it changes a number.
-FREE = {"title", "hocket", "distribute", "name", "save_every", "keep", "tensorboard"} | {
+FREE = {"title", "hocket", "distribute", "launch", "name", "save_every", "keep", "tensorboard"} | {
     "eval_every", "eval_episodes",
 }  # fmt: skip
 

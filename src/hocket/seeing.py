@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 
 from hocket.core.footprint import Memory, footprint
 from hocket.core.graph import bytes_text
-from hocket.core.plan import Channel, Flow, Place, Plan
+from hocket.core.plan import Flow, Place, Plan
 from hocket.report.diagram import Arrow, Box, Drawing, svg
 
 LINE, LINES = 26, 2
@@ -24,17 +24,24 @@ def draw_plan(plan: Plan) -> str:
 
 def drawing_of(plan: Plan) -> Drawing:
     """What the picture of a plan shows."""
-    graph, memory = plan.graph, footprint(plan)
-    about = [
-        f"{graph.num_envs:,} environments",
-        f"{graph.env_steps:,} environment steps an iteration",
-    ]
+    memory = footprint(plan)
     return Drawing(
-        title=type(graph.algorithm).__name__,
-        subtitle=", ".join([*about, *([] if plan.flows else ["nothing crosses"])]),
+        title=type(plan.graph.algorithm).__name__,
+        subtitle=", ".join(_about(plan)),
         boxes=tuple(_box(plan, place, memory[place.name]) for place in plan.places),
         arrows=tuple(_arrow(plan, flow) for flow in plan.flows),
     )
+
+
+def _about(plan: Plan) -> Iterator[str]:
+    yield f"{plan.graph.num_envs:,} environments"
+    yield f"{plan.graph.env_steps:,} environment steps an iteration"
+    if plan.parts > 1:
+        yield f"loops in {plan.parts} parts"
+    if plan.launch != "threads":
+        yield f"launched as {plan.launch}"
+    if not plan.flows and not plan.averaging:
+        yield "nothing crosses"
 
 
 def _box(plan: Plan, place: Place, memory: Memory) -> Box:
@@ -49,30 +56,43 @@ def _box(plan: Plan, place: Place, memory: Memory) -> Box:
     return Box(
         name=place.name,
         pills=tuple((label.name, label.role) for label in labels),
-        on=_hardware(place.on),
+        on=_hardware(place),
         facts=tuple(facts),
         replicas=place.replicas,
         note="replicas in one program" if place.name in plan.grouped else "",
+        loop=_averages(plan, place),
     )
 
 
-def _hardware(on: Sequence[str]) -> str:
+def _hardware(place: Place) -> str:
     """`gpu:0`, or for many `gpu:0 to gpu:7`."""
-    if not on:
-        return "any device"
-    return ", ".join(on) if len(on) < 4 else f"{on[0]} to {on[-1]}"
+    devices = ", ".join(place.on) if len(place.on) < 4 else f"{place.on[0]} to {place.on[-1]}"
+    backend = f", {place.backend}" if place.backend != "jax" else ""
+    return (devices or "any device") + backend
+
+
+def _averages(plan: Plan, place: Place) -> str:
+    if place.name not in plan.averaging:
+        return ""
+    calls, nbytes = plan.averages[place.name]
+    return f"averages {bytes_text(nbytes)}, {_messages(calls)}"
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} message{'s' * (count != 1)}"
 
 
 def _arrow(plan: Plan, flow: Flow) -> Arrow:
-    lag = plan.channels.get(f"{flow.source} -> {flow.target}", Channel()).lag
-    count = f"{flow.messages:,} message{'s' * (flow.messages != 1)}"
+    channel = plan.channel(flow.source, flow.target)
+    late = [f"lag {channel.lag}"] * bool(channel.lag)
+    late += [f"delay {channel.delay * 1e3:g} ms"] * bool(channel.delay)
     return Arrow(
         source=flow.source,
         target=flow.target,
         nbytes=flow.nbytes,
-        label=f"{bytes_text(flow.nbytes)}, {count}",
+        label=f"{bytes_text(flow.nbytes)}, {_messages(flow.messages)}",
         details=_crossing(flow.values),
-        late=f"lag {lag}" if lag else "",
+        late=", ".join(late),
     )
 
 

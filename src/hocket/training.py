@@ -22,8 +22,10 @@ from hocket.errors import PlanError
 from hocket.runtime.cache import enable_cache
 from hocket.runtime.executor import Executor, Timings, by_seed
 from hocket.runtime.fused import Fused
+from hocket.runtime.hardware import check_hardware
 from hocket.runtime.interrupt import Abandoned, Deferred
 from hocket.runtime.split import Split
+from hocket.runtime.timeline import Activity, Timeline
 from hocket.runtime.tune import tuning_here
 
 BLOCK_SECONDS = 0.25
@@ -46,6 +48,8 @@ class Report:
     shares: dict[str, float]
     """The part of the running time that each role took; empty until it was measured."""
     executor: Executor = field(repr=False)
+    places: tuple[Activity, ...] = ()
+    """How busy each place was, and for whom it waited; nothing where one program does all."""
 
     @property
     def state(self) -> Any:
@@ -72,6 +76,8 @@ class Result:
     timings: Timings
     seeds: int | None = None
     """How many agents were trained at once; state and metrics then have an axis of seeds."""
+    timeline: Timeline | None = None
+    """What each instance did when: computed, sent, received, waited; with `record=True`."""
 
     def agent(self, index: int) -> Result:
         """The run of one of several seeds."""
@@ -113,13 +119,22 @@ def plan(
     algorithm: Algorithm,
     *,
     distribute: str | Strategy = "anakin",
+    launch: str | None = None,
     num_envs: int | None = None,
     exact: bool = False,
 ) -> Plan:
-    """Who would run where, and what would cross: print it. Starts nothing."""
+    """Who would run where, and what would cross: print it. Starts nothing.
+
+    `launch` says how instances run: as `threads`, or as `processes`; by default as the strategy
+    has it, which is threads.
+    """
     count = algorithm.num_envs if num_envs is None else num_envs
     graph = trace(algorithm, count, exact=exact)
-    return resolve(distribute)(graph, local_cluster())
+    made = resolve(distribute)(graph, local_cluster())
+    if launch is not None:
+        made = replace(made, launch=launch)
+    check_hardware(made)
+    return made
 
 
 def iterate(
@@ -130,19 +145,22 @@ def iterate(
     num_envs: int | None = None,
     iterations: int | None = None,
     distribute: str | Strategy = "anakin",
+    launch: str | None = None,
     exact: bool = False,
     start_from: Any = None,
+    record: bool = False,
 ) -> Iterator[Report]:
     """The training loop in your hands: a report every quarter of a second or so.
 
         for report in hocket.iterate(PPO(env=make("CartPole-v1"))):
             print(report.env_steps, report.return_mean)
 
-    `report.state` is the whole state at that moment; leaving the loop ends the run.
+    `report.state` is the whole state at that moment; leaving the loop ends the run. With `record`,
+    every segment, message and wait is kept for `report.executor.timeline()`, which takes time.
     """
-    made = plan(algorithm, distribute=distribute, num_envs=num_envs, exact=exact)
+    made = plan(algorithm, distribute=distribute, launch=launch, num_envs=num_envs, exact=exact)
     total = count_iterations(made.graph, iterations)
-    executor = make_executor(made, total, seeds)
+    executor = make_executor(made, total, seeds, record=record)
     if start_from is not None:
         check_state(algorithm, made.graph.num_envs, by_seed(made.graph.state, seeds), start_from)
     return carry_out(executor, total, first_key(seed, seeds), start_from=start_from)
@@ -165,10 +183,19 @@ def carry_out(
     into, and reports after it say which part of the time each role took.
     """
     enable_cache()
-    if start_from is None:
-        executor.start(key)
-    else:
-        executor.load(start_from)
+    try:
+        if start_from is None:
+            executor.start(key)
+        else:
+            executor.load(start_from)
+        yield from _advance(executor, iterations, start_at, pauses, profile)
+    finally:
+        executor.close()
+
+
+def _advance(
+    executor: Executor, iterations: int, start_at: int, pauses: Sequence[int], profile: bool
+) -> Iterator[Report]:
     done, block, shares = start_at, 1, {}
     looked = not profile
     while done < iterations:
@@ -182,7 +209,8 @@ def carry_out(
                 count, metrics = executor.run(min(block, limit))
         done += count
         steps, timings = done * executor.plan.graph.env_steps, replace(executor.timings)
-        yield Report(done, steps, metrics, timings, shares, executor)
+        places = tuple(executor.activity())
+        yield Report(done, steps, metrics, timings, shares, executor, places)
         if interrupt.seen:
             raise KeyboardInterrupt
         block = _next_block(count, executor.timings.run - before)
@@ -196,15 +224,18 @@ def run(
     num_envs: int | None = None,
     iterations: int | None = None,
     distribute: str | Strategy = "anakin",
+    launch: str | None = None,
     exact: bool = False,
     start_from: Any = None,
+    record: bool = False,
     watch: Callable[[Report], None] | None = None,
 ) -> Result:
     """Train, and return what was learned. By default one program on all devices.
 
     `iterations` overrides the algorithm's budget of environment steps; `watch` is called with every
     report. Ctrl-C ends the run with what there is. With `seeds`, so many agents are trained in one
-    program, from `seed` on: `result.agent(i)` is the one of `seed + i`.
+    program, from `seed` on: `result.agent(i)` is the one of `seed + i`. `launch` is how instances
+    run, as `threads` or `processes`; `record` keeps `result.timeline`, which slows the run down.
 
         result = hocket.run(PPO(env=make("CartPole-v1")), seed=1)
         action, _ = result.policy(obs)
@@ -216,7 +247,7 @@ def run(
     try:
         for report in iterate(
             algorithm, seed=seed, seeds=seeds, num_envs=num_envs, iterations=iterations,
-            distribute=distribute, exact=exact, start_from=start_from,
+            distribute=distribute, launch=launch, exact=exact, start_from=start_from, record=record,
         ):  # fmt: skip
             rows.append(report.metrics)
             if watch:
@@ -228,9 +259,9 @@ def run(
             raise
     assert report is not None
     metrics = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-    plan = report.executor.plan
+    plan, timeline = report.executor.plan, report.executor.timeline()
     state, steps, timings = report.state, report.env_steps, report.timings
-    return Result(algorithm, plan, state, metrics, steps, timings, seeds)
+    return Result(algorithm, plan, state, metrics, steps, timings, seeds, timeline)
 
 
 def program(
@@ -269,17 +300,19 @@ def first_key(seed: int, seeds: int | None) -> jax.Array:
     return jax.vmap(jax.random.key)(np.arange(seed, seed + seeds))
 
 
-def make_executor(made: Plan, iterations: int, seeds: int | None = None) -> Executor:
+def make_executor(
+    made: Plan, iterations: int, seeds: int | None = None, *, record: bool = False
+) -> Executor:
     """What carries a plan out, in blocks of at most so many iterations; nothing starts yet."""
-    if len(made.places) == 1:
-        return Fused(made, min(iterations, 1024), seeds)
+    if len(made.places) == 1 and made.launch == "threads":
+        return Fused(made, min(iterations, 1024), seeds, record=record)
     if seeds is not None:
         names = ", ".join(place.name for place in made.places)
         raise PlanError(
-            f"{seeds} seeds at once are one program, and this plan has several places ({names}). "
-            f'Use `distribute="anakin"`, or train them one after another.'
+            f"{seeds} seeds at once are one program, and this plan runs as {made.launch} of "
+            f'{names}. Use `distribute="anakin"`, or train them one after another.'
         )
-    return Split(made)
+    return Split(made, record=record)
 
 
 def count_iterations(graph: Graph, iterations: int | None = None) -> int:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, permutations
 from xml.etree import ElementTree
 
 import pytest
@@ -28,9 +28,9 @@ def boxes(count: int) -> tuple[Box, ...]:
     )  # fmt: skip
 
 
-def arrows(count: int) -> tuple[Arrow, ...]:
+def arrows(count: int, only: set[tuple[str, str]] | None = None) -> tuple[Arrow, ...]:
     """Both ways between every two."""
-    pairs = [(a, b) for a in NAMES[:count] for b in NAMES[:count] if a != b]
+    pairs = [p for p in permutations(NAMES[:count], 2) if only is None or p in only]
     return tuple(
         Arrow(a, b, 10**i, f"{i}.0 KiB, 32 messages", (f"rollout.{a},", f"and {i} more"),
               late="lag 1" if i % 3 == 0 else "")
@@ -42,10 +42,8 @@ DRAWINGS = {
     **{f"{n} apart": Drawing("PPO", "64 environments", boxes(n)) for n in range(1, 6)},
     **{f"{n} joined": Drawing("PPO", "64 environments", boxes(n), arrows(n)) for n in range(2, 6)},
     "a wide title": Drawing("PPO" * 40, "64 environments" * 10, boxes(1)),
-    "a chain": Drawing(
-        "PPO", "", boxes(5), tuple(a for a in arrows(5) if (a.source, a.target) in set(pairwise(NAMES)))
-    ),
-}  # fmt: skip
+    "a chain": Drawing("PPO", "", boxes(5), arrows(5, set(pairwise(NAMES)))),
+}
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
@@ -136,3 +134,27 @@ def test_a_plan() -> None:
     }
     assert draw_plan(plan) == svg(drawing)
     ElementTree.fromstring(draw_plan(plan))
+
+
+def test_a_plan_that_averages() -> None:
+    workers = Place(
+        "worker", run=("env", "act", "learn"), on=[f"cpu:{i}" for i in range(4)], replicas=4
+    )
+    drawing = drawing_of(Plan(trace(Toy(), 8), (workers,), launch="processes"))
+    (box,) = drawing.boxes
+    assert drawing.subtitle.endswith("an iteration, launched as processes")
+    assert (box.on, box.loop) == ("cpu:0 to cpu:3", "averages 20 B, 2 messages")
+    one = drawing_of(Plan(trace(Toy(), 8), (replace(workers, on=(), replicas=1),)))
+    assert one.subtitle.endswith(", nothing crosses") and not one.boxes[0].loop
+
+
+def test_a_slow_channel() -> None:
+    places = (Place("actor", run=("env", "act")), Place("learner", run=("learn",), backend="cpp"))
+    channels = {
+        "actor -> learner": Channel(delay=0.01),
+        "learner -> actor": Channel(lag=2, delay=0.5),
+    }
+    drawing = drawing_of(Plan(trace(Toy(), 8), places, channels))
+    late = {arrow.source: arrow.late for arrow in drawing.arrows}
+    assert late == {"actor": "delay 10 ms", "learner": "lag 2, delay 500 ms"}
+    assert [box.on for box in drawing.boxes] == ["any device", "any device, cpp"]

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from hocket import Channel, Place, Plan, PlanError, fragment, trace
+from hocket import Place, Plan, fragment, trace
 from hocket.runtime.executor import advance
 from hocket.runtime.fused import Fused
-from hocket.runtime.split import InstanceError, Split
+from hocket.runtime.health import InstanceError
+from hocket.runtime.split import Split
 from hocket.testing import difference
 from tests.toys import Toy, ToyState
 
@@ -68,12 +69,6 @@ def test_a_failure_ends_the_run_with_the_name_of_the_instance() -> None:
         InstanceError, match=r"(?s)^the instance `learner/0` failed:\nTraceback.*fire"
     ):
         advance(executor, 3)
-
-
-def test_channels_that_do_not_wait_are_refused() -> None:
-    plan = Plan(trace(Toy(), 8), SPLIT, {"actor -> learner": Channel(lag=1)})
-    with pytest.raises(PlanError, match=r"`actor -> learner` has lag 1; only synchronous"):
-        Split(plan)
 
 
 class Shared(Toy):

@@ -146,6 +146,23 @@ def uses_averaged(node: Node) -> bool:
     return _contains_averaged(node.eqn)
 
 
+def count_averages(node: Node) -> tuple[int, int]:
+    """How often a node averages when it runs once, and how many bytes of each replica."""
+    return _averages(node.eqn)
+
+
+def _averages(eqn: JaxprEqn) -> tuple[int, int]:
+    if eqn.primitive.name == "averaged":
+        avals = [v.aval for v in eqn.invars]
+        return 1, sum(math.prod(a.shape) * a.dtype.itemsize for a in avals)  # pyright: ignore
+    inside = [[_averages(inner) for inner in jaxpr.eqns] for jaxpr in jaxprs_in_params(eqn.params)]
+    sums = [(sum(c for c, _ in found), sum(b for _, b in found)) for found in inside]
+    if eqn.primitive.name == "cond":
+        return max(sums, default=(0, 0))
+    times = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
+    return times * sum(c for c, _ in sums), times * sum(b for _, b in sums)
+
+
 def _made(block: Block) -> Iterator[int]:
     for node in block.nodes:
         yield from node.outs

@@ -122,6 +122,11 @@ def read_words(text: str) -> tuple[str, dict[str, Any]]:
 _FILE = "hocket_file_"
 
 
+def file_modules() -> list[ModuleType]:
+    """The modules that `find` has read from files: another process cannot import them by name."""
+    return [module for name, module in sys.modules.items() if name.startswith(_FILE)]
+
+
 def _from_file(file: str) -> ModuleType:
     path = Path(file).resolve()
     main = sys.modules.get("__main__")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hocket.core.axes import Axes, check_kind, shrinks_to_one, uses_averaged
-from hocket.core.fragment import ROLES, Label
-from hocket.core.graph import Graph, bytes_text
+from hocket.core.axes import Axes, count_averages, shrinks_to_one, uses_averaged
+from hocket.core.fragment import Label
+from hocket.core.graph import Block, Graph, Loop, Node
 from hocket.core.kinds import Kind
-from hocket.core.project import Projection, project
-from hocket.errors import PlanError, unknown
+from hocket.core.plan_checks import check_plan
+from hocket.core.plan_text import plan_text
+from hocket.core.project import Projection, Transfer, project
+from hocket.errors import PlanError
 
 
 @dataclass(frozen=True)
@@ -21,21 +23,36 @@ class Place:
     """A named part of a plan with its hardware.
 
     `run` lists fragments, by role or by name (a name wins over a role). `replicas` are separate
-    instances, each with an equal share of the environments.
+    instances, each with an equal share of the environments and of the devices in `on`. `backend`
+    swaps in other implementations where fragments have them: `jax`, `cpp`, `pallas`.
     """
 
     name: str
     run: tuple[str, ...]
     on: tuple[str, ...] = ()
     replicas: int = 1
+    backend: str = "jax"
 
     def __init__(
-        self, name: str, run: Iterable[str], on: Iterable[Any] = (), replicas: int = 1
+        self,
+        name: str,
+        run: Iterable[str],
+        on: Iterable[Any] = (),
+        replicas: int = 1,
+        backend: str = "jax",
     ) -> None:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "run", tuple(run))
         object.__setattr__(self, "on", tuple(str(device) for device in on))
         object.__setattr__(self, "replicas", replicas)
+        object.__setattr__(self, "backend", backend)
+
+    def share(self, index: int) -> tuple[str, ...]:
+        """The devices of one replica: some of its own, or one that it shares with others."""
+        if len(self.on) >= self.replicas:
+            size = len(self.on) // self.replicas
+            return self.on[index * size : (index + 1) * size]
+        return self.on[index * len(self.on) // self.replicas :][:1]
 
 
 @dataclass(frozen=True)
@@ -43,9 +60,12 @@ class Channel:
     """How values cross from one place to another. `lag=0` waits: the fused program's numbers."""
 
     capacity: int = 1
-    """How many messages of one transfer may be under way."""
+    """How many messages of one transfer may be under way, beside those that are late."""
     lag: int = 0
-    """How many iterations the reader runs ahead, on values that much older."""
+    """How many iterations the reader runs ahead, on values that much older: in iteration i it
+    reads what was sent in iteration i - lag, and until there is such a one, what was sent first."""
+    delay: float = 0.0
+    """Seconds added to every message: what if the network were so slow?"""
 
 
 @dataclass(frozen=True)
@@ -66,14 +86,19 @@ class Plan:
     graph: Graph = field(repr=False)
     places: tuple[Place, ...]
     channels: Mapping[str, Channel] = field(default_factory=dict)
+    parts: int = 1
+    """Into how many parts of the environments loops that cross places are cut: with two, one half
+    steps while the other half's actions are computed."""
+    launch: str = "threads"
+    """How instances run: as `threads` of one process, or as `processes`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", tuple(self.places))
-        self._check_places()
-        self._check_channels()
-        for place in self.places:
-            if place.replicas > 1:
-                self._check_replicas(place)
+        check_plan(self)
+
+    def channel(self, source: str, target: str) -> Channel:
+        """How values cross from one place to another."""
+        return self.channels.get(f"{source} -> {target}", Channel())
 
     def place(self, name: str) -> Place:
         return next(place for place in self.places if place.name == name)
@@ -93,10 +118,33 @@ class Plan:
 
     @functools.cached_property
     def grouped(self) -> frozenset[str]:
-        """The replicated places that use `averaged`: their replicas run as one program."""
+        """The replicated places that use `averaged`, in one process: their replicas are one program.
+
+        Blocking callbacks of several threads on one CPU device would hang XLA's thread pool.
+        """
+        return self.averaging if self.launch == "threads" else frozenset()
+
+    @functools.cached_property
+    def averaging(self) -> frozenset[str]:
+        """The replicated places that use `averaged`."""
         owner = self.projection.placement.node
         using = {owner.get(n.id) for n in self.graph.nodes if uses_averaged(n)}
         return frozenset(p.name for p in self.places if p.replicas > 1 and p.name in using)
+
+    @functools.cached_property
+    def averages(self) -> dict[str, tuple[int, int]]:
+        """For each place that averages: how often in an iteration, and the bytes of a replica."""
+        owner, found = self.projection.placement.node, {}
+        for name in self.averaging:
+            share = self.graph.at(self.graph.num_envs // self.place(name).replicas)
+            mine = [
+                (times * calls, times * nbytes)
+                for node, times in _repeated(share.block)
+                if owner.get(node.id) == name
+                for calls, nbytes in [count_averages(node)]
+            ]
+            found[name] = sum(calls for calls, _ in mine), sum(nbytes for _, nbytes in mine)
+        return found
 
     def instances(self, name: str) -> int:
         """How many instances run a place, as seen from outside."""
@@ -107,16 +155,16 @@ class Plan:
         """For every replicated place, the kinds of the values there."""
         placement = self.projection.placement
         return {
-            place.name: self._axes_on(place).on_place(
+            place.name: self.axes_on(place).on_place(
                 lambda n, name=place.name: placement.node.get(n.id) == name or placement.is_free(n)
             )
             for place in self.places
             if place.replicas > 1
         }
 
-    def _axes_on(self, place: Place) -> Axes:
+    def axes_on(self, place: Place, parts: int = 1) -> Axes:
         """The axes as a replica sees them: against the program with its share of environments."""
-        graph, share = self.graph, self.graph.num_envs // place.replicas
+        graph, share = self.graph, self.graph.num_envs // (place.replicas * parts)
         if shrinks_to_one(graph, graph.at(share)):
             # jax leaves equations out for an axis of size one; twice the sizes stand for these.
             return Axes(graph.at(2 * graph.num_envs), graph.at(2 * share))
@@ -132,8 +180,8 @@ class Plan:
             Flow(
                 source, target,
                 tuple(dict.fromkeys(self.graph.values[v].name for t in ts for v in t.values)),
-                sum(t.times * self._pairs(source, target) for t in ts),
-                sum(t.times * self._nbytes(v, t.target) for t in ts for v in t.values),
+                sum(t.times * self.cuts(t) * self._pairs(source, target) for t in ts),
+                sum(t.times * self._nbytes(t, v) for t in ts for v in t.values),
             )
             for (source, target), ts in found.items()
         )  # fmt: skip
@@ -141,9 +189,32 @@ class Plan:
     def _pairs(self, source: str, target: str) -> int:
         return max(self.instances(source), self.instances(target))
 
-    def _nbytes(self, value: int, target: str) -> int:
+    def _nbytes(self, transfer: Transfer, value: int) -> int:
         split = self.axes.axis(value) is not None
-        return self.graph.values[value].nbytes * (1 if split else self.instances(target))
+        times = 1 if split else self.instances(transfer.target) * self.cuts(transfer)
+        return self.graph.values[value].nbytes * times
+
+    @functools.cached_property
+    def cut_loops(self) -> frozenset[int]:
+        """The loops that run in `parts`: those where all that crosses is by environment."""
+        if self.parts == 1:
+            return frozenset()
+        found: dict[int, bool] = {}
+        for t in self.projection.transfers:
+            if t.loops:
+                by_env = any(self.axes.axis(v) is not None for v in t.values)
+                found[t.loops[0]] = found.get(t.loops[0], True) and by_env
+        return frozenset(loop for loop, by_env in found.items() if by_env)
+
+    def blocks(self, loop: int) -> int:
+        """The most replicas that a place with a part in this loop has."""
+        node = self.graph.nodes[loop]
+        assert isinstance(node, Loop)
+        return max(self.place(p).replicas for p in self.projection.placement.members(node))
+
+    def cuts(self, transfer: Transfer) -> int:
+        """Into how many parts of the environments what crosses is cut."""
+        return self.parts if transfer.loops and transfer.loops[0] in self.cut_loops else 1
 
     def to_json(self) -> str:
         """The plan as text; `Plan.from_json` with the same graph gives it back."""
@@ -154,6 +225,8 @@ class Plan:
                 "digest": self.graph.digest,
                 "places": [asdict(place) for place in self.places],
                 "channels": {name: asdict(channel) for name, channel in self.channels.items()},
+                "parts": self.parts,
+                "launch": self.launch,
             },
             indent=2,
         )
@@ -170,27 +243,10 @@ class Plan:
             )
         places = [Place(**place) for place in data["places"]]
         channels = {name: Channel(**channel) for name, channel in data["channels"].items()}
-        return Plan(graph, tuple(places), channels)
+        return Plan(graph, tuple(places), channels, data["parts"], data["launch"])
 
     def __str__(self) -> str:
-        lines = [str(self.graph), ""]
-        for place in self.places:
-            runs = ", ".join(n for n, p in self.where.items() if p == place.name)
-            times = f" x{place.replicas}" if place.replicas > 1 else ""
-            together = " (one program)" if place.name in self.grouped else ""
-            on = f"  on {', '.join(place.on)}" if place.on else ""
-            lines.append(f"{place.name}{times}{together}: {runs}{on}")
-        if not self.flows:
-            lines.append("nothing crosses")
-        for flow in self.flows:
-            lag = self.channels.get(f"{flow.source} -> {flow.target}", Channel()).lag
-            late = f", {lag} iterations late" if lag else ""
-            lines.append(
-                f"{flow.source} -> {flow.target}: {bytes_text(flow.nbytes)} an iteration in "
-                f"{flow.messages} message{'s' * (flow.messages != 1)}{late}"
-            )
-            lines += [f"    {name}" for name in _shortened(flow.values)]
-        return "\n".join(lines)
+        return plan_text(self)
 
     def _place_of(self, label: Label) -> Place:
         by_name = [p for p in self.places if label.name in p.run]
@@ -205,76 +261,10 @@ class Plan:
             )
         return found[0]
 
-    def _check_places(self) -> None:
-        names = [place.name for place in self.places]
-        if not names or len(set(names)) < len(names):
-            raise PlanError(f"a plan needs places of different names, found {names}.")
-        known = {*ROLES, *(label.name for label in self.graph.labels)}
-        for place in self.places:
-            for entry in place.run:
-                if entry not in known:
-                    where = f"in `run` of the place `{place.name}`"
-                    raise PlanError(unknown("fragment or role", entry, known, where))
-        for place in self.places:
-            if place.name not in self.where.values():
-                raise PlanError(
-                    f"the place `{place.name}` runs no fragment of this graph; remove it."
-                )
-            if place.replicas < 1 or self.graph.num_envs % place.replicas:
-                raise PlanError(
-                    f"{self.graph.num_envs} environments cannot be shared equally by "
-                    f"{place.replicas} replicas of `{place.name}`: choose a multiple of "
-                    f"{place.replicas}."
-                )
 
-    def _check_channels(self) -> None:
-        crossing = [f"{flow.source} -> {flow.target}" for flow in self.flows]
-        for name, channel in self.channels.items():
-            if name not in crossing:
-                raise PlanError(unknown("channel", name, crossing))
-            if channel.capacity < 1 or channel.lag < 0:
-                raise PlanError(
-                    f"the channel `{name}` needs capacity >= 1 and lag >= 0: {channel}."
-                )
-        for flow in self.flows:
-            a, b = self.instances(flow.source), self.instances(flow.target)
-            if max(a, b) % min(a, b):
-                raise PlanError(
-                    f"{a} replicas of `{flow.source}` cannot share out to {b} of `{flow.target}`: "
-                    f"make one number a multiple of the other."
-                )
-
-    def _check_replicas(self, place: Place) -> None:
-        """Refuse what would not give the fused program's numbers with several replicas."""
-        axes, kinds = self._axes_on(place), self.kinds[place.name]
-        home, block, values = self.projection.placement.home, self.graph.block, self.graph.values
-
-        def check(value: int, what: str, kind: Kind | None = None) -> None:
-            kind = kind or kinds.get(value) or axes.from_outside(value)
-            check_kind(axes, value, kind, what, place.name)
-
-        for t in self.projection.transfers:
-            for v in t.values:
-                if place.name == t.source:
-                    check(v, f"{values[v].name}, sent to `{t.target}`")
-                elif place.name == t.target:
-                    received = f"{values[v].name}, received from `{t.source}`"
-                    check(v, received, axes.from_outside(v))
-        for v, out in zip(block.inputs, block.outputs, strict=False):
-            if home[v] == place.name:
-                check(v, f"`{values[v].name}` of the state")
-                check(out, f"`{values[v].name}` of the state")
-        for name, out in zip(
-            sorted(self.graph.metrics), block.outputs[self.graph.num_leaves :], strict=True
-        ):
-            if home[out] == place.name:
-                check(out, f"the metric `{name}`")
-
-
-def _shortened(names: Iterable[str]) -> list[str]:
-    """Names of one tree on one line: `learner.params (12 arrays)`."""
-    groups: dict[str, int] = {}
-    for name in names:
-        head = ".".join(name.split(".")[:2]) if "`" not in name else name.partition(" of ")[2]
-        groups[head] = groups.get(head, 0) + 1
-    return [head + (f" ({n} arrays)" if n > 1 else "") for head, n in groups.items()]
+def _repeated(block: Block, times: int = 1) -> Iterator[tuple[Node, int]]:
+    """Every node, and how often it runs in an iteration."""
+    for node in block.nodes:
+        yield node, times
+        if isinstance(node, Loop):
+            yield from _repeated(node.body, times * node.length)

@@ -8,6 +8,7 @@ other.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ class Transfer:
     values: tuple[int, ...]
     times: int
     """How often in an iteration."""
+    loops: tuple[int, ...] = ()
+    """The loops it is in, by their nodes, from the outside."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Receive:
 class Repeat:
     """This place's part of a loop that crosses places, driven from the host."""
 
+    node: int
     length: int
     reverse: bool
     code: tuple[Instruction, ...]
@@ -88,7 +92,7 @@ def project(graph: Graph, where: Mapping[str, str], places: Mapping[str, int]) -
     placement = Placement(graph, where, places)
     emitter = _Emitter(graph, placement)
     homes = {v: {placement.home[v]} for v in graph.block.inputs}
-    streams = emitter.block(graph.block, places, homes, times=1)
+    streams = emitter.block(graph.block, places, homes)
     ends = dict(zip(graph.block.outputs, graph.block.inputs, strict=False))
     programs = {}
     for place, stream in streams.items():
@@ -124,19 +128,23 @@ class _Emitter:
         self.free = {v: n for n in graph.nodes if placement.is_free(n) for v in n.outs}
 
     def block(
-        self, block: Block, places: Iterable[str], present: Mapping[int, set[str]], times: int
+        self,
+        block: Block,
+        places: Iterable[str],
+        present: Mapping[int, set[str]],
+        loops: tuple[Loop, ...] = (),
     ) -> dict[str, _Stream]:
         streams = {place: _Stream() for place in places}
         wants = self.placement.users(block)
         for value, there in present.items():
             for place in there:
                 streams[place].has.add(value)
-        self._streams, self._wants, self._times = streams, wants, times
+        self._streams, self._wants, self._loops = streams, wants, loops
         for place in streams:
             self._bring(sorted(wants[place].intersection(block.inputs)), place)
         for node in block.nodes:
             if self.placement.crosses(node) and isinstance(node, Loop):
-                self._loop(node, streams, wants, times)
+                self._loop(node, streams, wants, loops)
             elif not self.placement.is_free(node):
                 self._make(node, self.placement.node[node.id])
         self._carry_home(block)
@@ -174,7 +182,9 @@ class _Emitter:
         self._streams[place].has |= set(node.outs)
 
     def _cross(self, source: str, target: str, values: Sequence[int]) -> None:
-        transfer = Transfer(len(self.transfers), source, target, tuple(values), self._times)
+        times = math.prod(loop.length for loop in self._loops)
+        inside = tuple(loop.id for loop in self._loops)
+        transfer = Transfer(len(self.transfers), source, target, tuple(values), times, inside)
         self.transfers.append(transfer)
         self._streams[source].flush()
         self._streams[source].code.append(Send(transfer))
@@ -183,7 +193,11 @@ class _Emitter:
         self._streams[target].has |= set(values)
 
     def _loop(
-        self, loop: Loop, streams: dict[str, _Stream], wants: dict[str, set[int]], times: int
+        self,
+        loop: Loop,
+        streams: dict[str, _Stream],
+        wants: dict[str, set[int]],
+        loops: tuple[Loop, ...],
     ) -> None:
         placement, needs = self.placement, self.placement.loop_users(loop)
         for place, values in needs.items():
@@ -201,8 +215,8 @@ class _Emitter:
                 {p for p in needs if outer in needs[p]} if same else {placement.home[inner]}
             )
         members = [p for p in streams if p in placement.members(loop)]
-        body = self.block(loop.body, members, inside, times * loop.length)
-        self._streams, self._wants, self._times = streams, wants, times
+        body = self.block(loop.body, members, inside, (*loops, loop))
+        self._streams, self._wants, self._loops = streams, wants, loops
         for place in members:
             streams[place].flush()
             code = self._repeat(loop, place, body[place].code, inside)
@@ -235,7 +249,9 @@ class _Emitter:
         kept = tuple((f, after) for f, _, _, after in fixed if home.get(f, place) == place)
         live = {v for _, _, v, _ in moving} | {i for i, _ in ys}
         final = _with_liveness(self.graph, code, live, own=set())
-        return Repeat(loop.length, loop.reverse, final, consts_used, used(xs), moving, ys, kept)
+        return Repeat(
+            loop.id, loop.length, loop.reverse, final, consts_used, used(xs), moving, ys, kept
+        )
 
 
 def _with_liveness(

@@ -19,9 +19,12 @@ from hocket.errors import PlanError
 
 
 @strategy
-def anakin(graph: Graph, cluster: Cluster, *, devices: int | None = None) -> Plan:
+def anakin(
+    graph: Graph, cluster: Cluster, *, devices: int | None = None, backend: str = "jax"
+) -> Plan:
     """One program on the first `devices` devices, by default on all."""
     known = range(1, len(cluster.devices) + 1)
     if devices is not None and devices not in known:
         raise PlanError(f"anakin was asked for {devices} devices; there are {cluster}.")
-    return Plan(graph, (Place("anakin", run=ROLES, on=cluster.devices[:devices]),))
+    on = cluster.devices[:devices]
+    return Plan(graph, (Place("anakin", run=ROLES, on=on, backend=backend),))

@@ -6,11 +6,11 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import hocket.distribute
-from hocket.cluster import Cluster
+from hocket.cluster import Cluster, Device
 from hocket.core.describe import find, read_words
 from hocket.core.graph import Graph
 from hocket.core.plan import Plan
@@ -51,6 +51,16 @@ def strategy(fn: Callable[..., Plan]) -> Callable[..., Strategy]:
 
     _REGISTRY[fn.__name__] = configure
     return configure
+
+
+def share_out(devices: Sequence[Device], replicas: int, num_envs: int) -> Sequence[Device]:
+    """As many of the devices as so many replicas can share equally, with their environments."""
+
+    def fits(n: int) -> bool:
+        return replicas % n == 0 or (n % replicas == 0 and num_envs % n == 0)
+
+    counts = [n for n in range(1, len(devices) + 1) if replicas > 0 and fits(n)]
+    return devices[: max(counts, default=1)]
 
 
 def strategies() -> dict[str, Callable[..., Strategy]]:

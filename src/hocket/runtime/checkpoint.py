@@ -24,6 +24,7 @@ import numpy as np
 
 from hocket.core.contract import leaf_names
 from hocket.core.graph import bytes_text
+from hocket.runtime.host_arrays import is_key, with_impl
 
 UNFINISHED = ".orbax-checkpoint-tmp"
 
@@ -253,7 +254,7 @@ def _check_room(folder: Path, arrays: dict[str, Any]) -> None:
 def _arrays(state: Any) -> dict[str, Any]:
     """The leaves by name, random keys as the numbers they are; nothing of what is empty."""
     named = zip(leaf_names(state), jax.tree.leaves(state), strict=True)
-    return {name: jax.random.key_data(x) if _is_key(x) else x for name, x in named if x.size}
+    return {name: jax.random.key_data(x) if is_key(x) else x for name, x in named if x.size}
 
 
 def _shapes(arrays: dict[str, Any]) -> dict[str, str]:
@@ -273,17 +274,10 @@ def _state(arrays: dict[str, Any], specs: Any) -> Any:
     def leaf(name: str, spec: Any) -> Any:
         if not spec.size:
             return jnp.zeros(spec.shape, spec.dtype)
-        if not _is_key(spec):
-            return arrays[name]
-        impl = jax.random.key_impl(jnp.empty((), spec.dtype))
-        return jax.random.wrap_key_data(arrays[name], impl=impl)
+        return with_impl(arrays[name], spec) if is_key(spec) else arrays[name]
 
     leaves = map(leaf, leaf_names(specs), jax.tree.leaves(specs))
     return jax.tree.unflatten(jax.tree.structure(specs), leaves)
-
-
-def _is_key(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 @jax.jit

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from hocket.core.plan import Plan
+from hocket.runtime.timeline import Activity, Timeline
 
 
 @dataclass
@@ -52,6 +53,18 @@ class Executor(Protocol):
 
     def profile(self, limit: int) -> tuple[int, dict[str, Any], dict[str, float]]:
         """Advance by at most `limit` iterations, and say which part of the time each role took."""
+        ...
+
+    def activity(self) -> list[Activity]:
+        """How busy each place was in the last block; nothing where one program does all."""
+        ...
+
+    def timeline(self) -> Timeline | None:
+        """What was done when, if that was recorded."""
+        ...
+
+    def close(self) -> None:
+        """End whatever was started; the last state can still be asked for."""
         ...
 
 

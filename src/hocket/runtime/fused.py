@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from hocket.cluster.devices import find_devices
+from hocket.core.backend import backend
 from hocket.core.fragment import exact_fragments
 from hocket.core.graph import first_state
 from hocket.core.plan import Plan
@@ -22,7 +23,8 @@ from hocket.core.tuning import tuned
 from hocket.errors import PlanError
 from hocket.runtime.executor import Timings, by_seed
 from hocket.runtime.profile import profiled
-from hocket.runtime.replicas import map_replicas, stack, unstack
+from hocket.runtime.replicas import home, map_replicas, replica_mesh, stack, unstack
+from hocket.runtime.timeline import Activity, Span, Timeline
 from hocket.runtime.tune import tuning_for
 
 METRIC_BYTES = 8 * 2**20
@@ -58,7 +60,14 @@ class Fused:
     the seeds that the devices share, so that nothing crosses between them.
     """
 
-    def __init__(self, plan: Plan, max_block: int = 1024, seeds: int | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        max_block: int = 1024,
+        seeds: int | None = None,
+        *,
+        record: bool = False,
+    ) -> None:
         (place,) = plan.places
         self.plan, self.graph, self.seeds = plan, plan.graph, seeds
         self.timings = Timings()
@@ -67,12 +76,14 @@ class Fused:
         if seeds is not None:
             self._devices = self._devices[: math.gcd(seeds, len(self._devices))]
         self._check_devices()
-        self._mesh = Mesh(np.array(self._devices), ("devices",), axis_types=(AxisType.Auto,))
+        self._mesh = replica_mesh(self._devices, self._replicas)
         self._metrics = by_seed(self.graph.metrics, seeds)
         row = sum(math.prod(m.shape) * m.dtype.itemsize for m in jax.tree.leaves(self._metrics))
         self.max_block = max(1, min(max_block, METRIC_BYTES // max(row, 1)))
         self._state: Any = None
         self._compiled: Any = None
+        self._iteration = 0
+        self._spans: list[Span] | None = [] if record else None
 
     def start(self, key: jax.Array) -> None:
         start = time.perf_counter()
@@ -112,7 +123,8 @@ class Fused:
         block = block_program(self._step(), self._metrics, self.max_block)
         shardings = self._shardings()
         choice = tuning_for(self._devices, exact=self.graph.exact)
-        with exact_fragments(self.graph.exact), tuned(choice):
+        chosen = backend(self.plan.places[0].backend)
+        with exact_fragments(self.graph.exact), tuned(choice), chosen:
             return jax.jit(
                 block,
                 donate_argnums=0,
@@ -126,8 +138,23 @@ class Fused:
         start = time.perf_counter()
         self._state, metrics = self._compiled(self._state, np.int32(count))
         metrics = jax.device_get(metrics)  # waits for the block
-        self.timings.run += time.perf_counter() - start
+        end = time.perf_counter()
+        self.timings.run += end - start
+        if self._spans is not None:
+            name = f"{count} iteration{'s' * (count != 1)} of the whole step"
+            who = f"{self.plan.places[0].name}/0"
+            self._spans.append(Span(who, "compute", name, start, end, 0, self._iteration))
+        self._iteration += count
         return count, {name: rows[:count] for name, rows in metrics.items()}
+
+    def activity(self) -> list[Activity]:
+        return []
+
+    def timeline(self) -> Timeline | None:
+        return None if self._spans is None else Timeline(tuple(self._spans))
+
+    def close(self) -> None:
+        pass
 
     def _step(self) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
         algorithm = self.graph.algorithm
@@ -158,11 +185,8 @@ class Fused:
             return jax.tree.map(lambda _: NamedSharding(self._mesh, spec), self.graph.state)
         leaves = []
         for value in self.graph.block.inputs:
-            axis = self.plan.axes.axis(value) if spread else None
-            if axis is not None and self._replicas > 1:
-                axis = 0
-            spec = PartitionSpec(*[None] * axis, "devices") if axis is not None else PartitionSpec()
-            leaves.append(NamedSharding(self._mesh, spec))
+            axis = self.plan.axes.axis(value)
+            leaves.append(home(self._mesh, axis, stacked=self._replicas > 1))
         return jax.tree.unflatten(jax.tree.structure(self.graph.state), leaves)
 
     def _check_devices(self) -> None:
@@ -178,9 +202,4 @@ class Fused:
             raise PlanError(
                 f"{num_envs} environments cannot be shared equally by {devices} devices: choose a "
                 f"multiple of {devices}."
-            )
-        if self._replicas > 1 and self._replicas % devices:
-            raise PlanError(
-                f"{self._replicas} replicas cannot be shared equally by {devices} devices: choose "
-                f"a multiple of {devices}."
             )

@@ -12,7 +12,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from hocket.core.averaged import ReplicaAxis
 from hocket.core.plan import Plan
@@ -28,6 +29,26 @@ def merge_axis(x: jax.Array, axis: int) -> jax.Array:
     """The shares of `split_axis` as the whole value again."""
     x = jnp.moveaxis(x, 0, axis)
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+
+
+def cut_parts(x: Any, axis: int | None, parts: int, blocks: int) -> Sequence[Any]:
+    """A value in parts of its environments, each with as many of every block of neighbours.
+
+    Blocks are the environments of those replicas that have fewest, so that all agree on the parts.
+    """
+    if axis is None:
+        return [x] * parts
+    by_block = split_axis(x, axis, blocks)  # [blocks, ...]
+    by_part = split_axis(by_block, axis + 1, parts)  # [parts, blocks, ...]
+    return [merge_axis(part, axis) for part in by_part]
+
+
+def join_parts(found: Sequence[Any], axis: int | None, blocks: int) -> Any:
+    """The value that `cut_parts` cut."""
+    if axis is None:
+        return found[0]
+    by_part = jnp.stack([split_axis(x, axis, blocks) for x in found])
+    return merge_axis(merge_axis(by_part, axis + 1), axis)
 
 
 def stack(plan: Plan, place: str, state: Any) -> Any:
@@ -50,6 +71,26 @@ def _by_leaf(plan: Plan, state: Any, change: Callable[[Any, int], Any]) -> Any:
     return jax.tree.unflatten(tree, leaves)
 
 
+def replica_mesh(devices: Sequence[Any], replicas: int) -> Mesh:
+    """The devices of a place; where each replica has several, they are an axis of their own."""
+    auto = AxisType.Auto
+    if replicas == 1 or len(devices) <= replicas:
+        return Mesh(np.array(devices), ("devices",), axis_types=(auto,))
+    grid = np.array(devices).reshape(replicas, -1)
+    return Mesh(grid, ("devices", "shards"), axis_types=(auto, auto))
+
+
+def home(mesh: Mesh, axis: int | None, *, stacked: bool) -> NamedSharding:
+    """How a place holds a value: its environments split over the devices, the rest on all."""
+    if axis is None or mesh.size == 1:
+        return NamedSharding(mesh, PartitionSpec())
+    if not stacked:
+        return NamedSharding(mesh, PartitionSpec(*[None] * axis, "devices"))
+    if "shards" not in mesh.axis_names:
+        return NamedSharding(mesh, PartitionSpec("devices"))
+    return NamedSharding(mesh, PartitionSpec("devices", *[None] * axis, "shards"))
+
+
 def map_program(
     fn: Callable[..., Sequence[Any]], ins: Sequence[bool], outs: Sequence[bool], mesh: Mesh
 ) -> Callable[..., Sequence[Any]]:
@@ -61,7 +102,7 @@ def map_program(
     mapped = jax.vmap(fn, axes_in, axes_out, axis_name=ReplicaAxis("devices"))
     by_row = {True: PartitionSpec("devices"), False: PartitionSpec()}
     return jax.shard_map(
-        mapped, mesh=mesh, check_vma=False,
+        mapped, mesh=mesh, check_vma=False, axis_names={"devices"},
         in_specs=tuple(by_row[rows] for rows in ins), out_specs=[by_row[rows] for rows in outs],
     )  # fmt: skip
 

@@ -1,0 +1,223 @@
+"""What a plan refuses, by name, before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hocket.core.axes import Axes, check_kind
+from hocket.core.backend import check_backend
+from hocket.core.fragment import ROLES
+from hocket.core.graph import Loop, swappables
+from hocket.core.kinds import Kind
+from hocket.errors import PlanError, unknown
+
+if TYPE_CHECKING:
+    from hocket.core.plan import Channel, Place, Plan
+
+LAUNCHERS = ("threads", "processes")
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse a plan that cannot run, or would not give the fused program's numbers."""
+    if plan.launch not in LAUNCHERS:
+        raise PlanError(unknown("launcher", plan.launch, LAUNCHERS))
+    _check_names(plan)
+    for place in plan.places:
+        _check_share(plan, place)
+        _check_backend(plan, place)
+    _check_channels(plan)
+    for place in plan.places:
+        if place.replicas > 1:
+            _check_replicas(plan, place)
+            _check_averaging(plan, place)
+    if plan.parts != 1:
+        _check_parts(plan)
+
+
+def _check_names(plan: Plan) -> None:
+    names = [place.name for place in plan.places]
+    if not names or len(set(names)) < len(names):
+        raise PlanError(f"a plan needs places of different names, found {names}.")
+    known = {*ROLES, *(label.name for label in plan.graph.labels)}
+    for place in plan.places:
+        for entry in place.run:
+            if entry not in known:
+                where = f"in `run` of the place `{place.name}`"
+                raise PlanError(unknown("fragment or role", entry, known, where))
+    for place in plan.places:
+        if place.name not in plan.where.values():
+            raise PlanError(f"the place `{place.name}` runs no fragment of this graph; remove it.")
+
+
+def _check_share(plan: Plan, place: Place) -> None:
+    """Environments and devices must go round."""
+    envs, replicas, devices = plan.graph.num_envs, place.replicas, len(place.on)
+    if replicas < 1 or envs % replicas:
+        raise PlanError(
+            f"{envs} environments cannot be shared equally by {replicas} replicas of "
+            f"`{place.name}`: choose a multiple of {replicas}."
+        )
+    if devices and max(devices, replicas) % min(devices, replicas):
+        raise PlanError(
+            f"{devices} devices cannot be shared equally by {replicas} replicas of "
+            f"`{place.name}`: make one number a multiple of the other."
+        )
+    each = max(1, devices // replicas)
+    # A single program may have other things to share, such as seeds: its executor sees to that.
+    if (replicas > 1 or len(plan.places) > 1) and envs // replicas % each:
+        raise PlanError(
+            f"{envs // replicas} environments of `{place.name}` cannot be shared equally by "
+            f"{each} devices: choose a multiple of {each}."
+        )
+
+
+def _check_backend(plan: Plan, place: Place) -> None:
+    owner = plan.projection.placement.node
+    found = {fn for n in plan.graph.nodes if owner.get(n.id) == place.name for fn in swappables(n)}
+    check_backend(place.backend, found, place.share(0), place.name)
+
+
+def _check_channels(plan: Plan) -> None:
+    crossing = [f"{flow.source} -> {flow.target}" for flow in plan.flows]
+    within = [f"{name} -> {name}" for name in sorted(plan.averaging)]
+    for name, channel in plan.channels.items():
+        if name not in (*crossing, *within):
+            raise PlanError(unknown("channel", name, [*crossing, *within]))
+        if channel.capacity < 1 or channel.lag < 0 or channel.delay < 0:
+            raise PlanError(
+                f"the channel `{name}` needs capacity >= 1, lag >= 0 and delay >= 0: {channel}."
+            )
+        if name in within:
+            _check_average_channel(plan, name, channel)
+    for t in plan.projection.transfers:
+        if t.loops and plan.channel(t.source, t.target).lag:
+            what = ", ".join(plan.graph.values[v].name for v in t.values[:3])
+            raise PlanError(
+                f"the channel `{t.source} -> {t.target}` cannot be late: {what} crosses "
+                f"{t.times} times an iteration, and only what crosses once can be an iteration "
+                f"old. Put both ends of the loop on one place, or use lag=0."
+            )
+    for flow in plan.flows:
+        a, b = plan.instances(flow.source), plan.instances(flow.target)
+        if max(a, b) % min(a, b):
+            raise PlanError(
+                f"{a} replicas of `{flow.source}` cannot share out to {b} of `{flow.target}`: "
+                f"make one number a multiple of the other."
+            )
+
+
+def _check_average_channel(plan: Plan, name: str, channel: Channel) -> None:
+    """Between the replicas of one place only a delay can be chosen."""
+    if channel.lag or channel.capacity > 1:
+        raise PlanError(
+            f"the channel `{name}` is an average over replicas, which wait for each other: it "
+            f"takes a delay, and neither lag nor capacity."
+        )
+    if plan.launch == "threads":
+        raise PlanError(
+            f"the channel `{name}` cannot have a delay: as threads the replicas are one program. "
+            f'Use launch="processes".'
+        )
+
+
+def _check_replicas(plan: Plan, place: Place) -> None:
+    """Refuse what would not give the fused program's numbers with several replicas."""
+    axes, kinds = plan.axes_on(place), plan.kinds[place.name]
+    home, block, values = plan.projection.placement.home, plan.graph.block, plan.graph.values
+
+    def check(value: int, what: str, kind: Kind | None = None) -> None:
+        kind = kind or kinds.get(value) or axes.from_outside(value)
+        check_kind(axes, value, kind, what, place.name)
+
+    for t in plan.projection.transfers:
+        for v in t.values:
+            if place.name == t.source:
+                check(v, f"{values[v].name}, sent to `{t.target}`")
+            elif place.name == t.target:
+                received = f"{values[v].name}, received from `{t.source}`"
+                check(v, received, axes.from_outside(v))
+    for v, out in zip(block.inputs, block.outputs, strict=False):
+        if home[v] == place.name:
+            check(v, f"`{values[v].name}` of the state")
+            check(out, f"`{values[v].name}` of the state")
+    for name, out in zip(
+        sorted(plan.graph.metrics), block.outputs[plan.graph.num_leaves :], strict=True
+    ):
+        if home[out] == place.name:
+            check(out, f"the metric `{name}`")
+
+
+def _check_averaging(plan: Plan, place: Place) -> None:
+    each = len(place.on) // place.replicas
+    if plan.launch == "processes" and place.name in plan.averaging and each > 1:
+        raise PlanError(
+            f"as processes, the replicas of `{place.name}` average from one device each, and here "
+            f'each has {each}. Use as many devices as replicas, or launch="threads".'
+        )
+
+
+def _check_parts(plan: Plan) -> None:
+    """Refuse to run a loop in parts of the environments where that would change a number."""
+    if plan.parts < 1:
+        raise PlanError(f"parts must be at least 1, found {plan.parts}.")
+    loops = [n for n in plan.graph.nodes if isinstance(n, Loop) and n.id in plan.cut_loops]
+    if not loops:
+        raise PlanError(
+            f"parts={plan.parts} cuts loops that cross places, and none does here. Use parts=1."
+        )
+    members = {place for loop in loops for place in plan.projection.placement.members(loop)}
+    for place in plan.places:
+        if place.name in members:
+            _check_parts_of(plan, place, loops)
+
+
+def _check_parts_of(plan: Plan, place: Place, loops: list[Loop]) -> None:
+    each = plan.graph.num_envs // place.replicas
+    devices = max(1, len(place.on) // place.replicas)
+    if each % (plan.parts * devices):
+        raise PlanError(
+            f"{each} environments of `{place.name}` on {devices} devices cannot be cut into "
+            f"{plan.parts} equal parts."
+        )
+    if place.name in plan.grouped:
+        raise PlanError(
+            f"the replicas of `{place.name}` are one program, so its loops cannot run in "
+            f"{plan.parts} parts. Use parts=1."
+        )
+    axes, placement = plan.axes_on(place, plan.parts), plan.projection.placement
+    inner = {n.id for loop in loops for n in plan.graph.nodes if n.id in _bodies(loop)}
+    kinds = axes.on_place(
+        lambda n: (n.id in inner and placement.node.get(n.id) == place.name) or placement.is_free(n)
+    )
+    for loop in loops:
+        for v in (*loop.body.outputs, *_sent(plan, place, loop)):
+            if placement.home.get(v) == place.name:
+                _check_part(plan, axes, kinds, v, place)
+
+
+def _check_part(
+    plan: Plan, axes: Axes, kinds: Mapping[int, Kind], value: int, place: Place
+) -> None:
+    kind = kinds.get(value) or axes.from_outside(value)
+    what = f"{plan.graph.values[value].name}, in a loop that runs in {plan.parts} parts"
+    check_kind(axes, value, kind, what, place.name)
+
+
+def _sent(plan: Plan, place: Place, loop: Loop) -> set[int]:
+    return {
+        v
+        for t in plan.projection.transfers
+        if t.source == place.name and loop.id in t.loops
+        for v in t.values
+    }
+
+
+def _bodies(loop: Loop) -> set[int]:
+    """The nodes inside a loop, at any depth."""
+    found: set[int] = set()
+    for node in loop.body.nodes:
+        found.add(node.id)
+        if isinstance(node, Loop):
+            found |= _bodies(node)
+    return found

@@ -1,0 +1,63 @@
+"""A plan for people: who runs where on what, in how much memory, and what crosses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from hocket.core.footprint import footprint
+from hocket.core.graph import bytes_text
+
+if TYPE_CHECKING:
+    from hocket.core.plan import Flow, Place, Plan
+
+
+def plan_text(plan: Plan) -> str:
+    """The graph, then a line for each place and each channel."""
+    lines = [str(plan.graph), ""]
+    memory = footprint(plan)
+    for place in plan.places:
+        lines.append(_place_line(plan, place))
+        lines.append(f"    memory: {memory[place.name]}")
+    if plan.launch != "threads":
+        lines.append(f"launched as {plan.launch}")
+    for flow in plan.flows:
+        lines += _flow_lines(plan, flow)
+    for name in sorted(plan.averaging):
+        calls, nbytes = plan.averages[name]
+        many = f"{calls} message{'s' * (calls != 1)}"
+        lines.append(
+            f"{name} averages: {bytes_text(nbytes)} an iteration of each replica in {many}"
+        )
+    if not plan.flows and not plan.averaging:
+        lines.append("nothing crosses")
+    return "\n".join(lines)
+
+
+def _place_line(plan: Plan, place: Place) -> str:
+    runs = ", ".join(n for n, p in plan.where.items() if p == place.name)
+    times = f" x{place.replicas}" if place.replicas > 1 else ""
+    together = " (one program)" if place.name in plan.grouped else ""
+    backend = f" with {place.backend}" if place.backend != "jax" else ""
+    on = f"  on {', '.join(place.on)}" if place.on else ""
+    return f"{place.name}{times}{together}: {runs}{backend}{on}"
+
+
+def _flow_lines(plan: Plan, flow: Flow) -> Iterator[str]:
+    channel = plan.channel(flow.source, flow.target)
+    late = f", {channel.lag} iteration{'s' * (channel.lag != 1)} late" if channel.lag else ""
+    slow = f", {channel.delay * 1e3:g} ms of delay each" if channel.delay else ""
+    yield (
+        f"{flow.source} -> {flow.target}: {bytes_text(flow.nbytes)} an iteration in "
+        f"{flow.messages} message{'s' * (flow.messages != 1)}{late}{slow}"
+    )
+    yield from (f"    {name}" for name in shortened(flow.values))
+
+
+def shortened(names: Iterable[str]) -> list[str]:
+    """Names of one tree on one line: `learner.params (12 arrays)`."""
+    groups: dict[str, int] = {}
+    for name in names:
+        head = ".".join(name.split(".")[:2]) if "`" not in name else name.partition(" of ")[2]
+        groups[head] = groups.get(head, 0) + 1
+    return [head + (f" ({n} arrays)" if n > 1 else "") for head, n in groups.items()]

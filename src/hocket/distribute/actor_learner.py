@@ -1,0 +1,45 @@
+"""Actors and a learner: actors step and act with parameters they were sent, the learner learns.
+
+    actor 0: [ env act ] --trajectories-->
+    actor 1: [ env act ] --trajectories-->  learner: [ learn replay ]
+    actor 2: [ env act ] --trajectories-->
+        ^------------ parameters, once an iteration ----+
+
+With `lag=1` actors gather the next trajectories while the learner learns from these. Zhu et al.
+2023 (MSRL), "single learner coarse": https://www.usenix.org/conference/atc23/presentation/zhu-huanzhou;
+Espeholt et al. 2018 (IMPALA): https://arxiv.org/abs/1802.01561
+"""
+
+from __future__ import annotations
+
+from hocket.cluster import Cluster
+from hocket.core.graph import Graph
+from hocket.core.plan import Channel, Place, Plan
+from hocket.distribute.strategy import share_out, strategy
+
+
+@strategy
+def actor_learner(
+    graph: Graph, cluster: Cluster, *, actors: int = 2, learners: int = 1, lag: int = 0,
+    backend: str = "jax",
+) -> Plan:  # fmt: skip
+    """Trajectories up, parameters down: `actors` replicas that step and act, and a learner.
+
+    With several devices the learner has the last `learners` of them, the actors share the others.
+    """
+    apart = len(cluster.devices) > learners
+    acting = share_out(
+        cluster.devices[:-learners] if apart else cluster.devices, actors, graph.num_envs
+    )
+    learning = cluster.devices[-learners:] if apart else cluster.devices
+    return Plan(
+        graph,
+        (
+            Place("actor", ("env", "act"), on=acting, replicas=actors, backend=backend),
+            Place("learner", ("learn", "gradient", "replay"), on=learning),
+        ),
+        {
+            "actor -> learner": Channel(capacity=max(1, lag)),
+            "learner -> actor": Channel(lag=lag),
+        },
+    )

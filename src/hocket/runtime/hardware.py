@@ -1,0 +1,49 @@
+"""Whether the hardware that a plan names is there, and has the memory: before anything runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from hocket.cluster.devices import find_devices
+from hocket.core.footprint import footprint
+from hocket.core.graph import bytes_text
+from hocket.core.plan import Plan
+from hocket.errors import PlanError
+
+
+def check_hardware(plan: Plan) -> None:
+    """Refuse devices that are not there, and places that cannot fit into theirs."""
+    memory = footprint(plan)
+    needed: dict[Any, int] = defaultdict(int)
+    for place in plan.places:
+        try:
+            devices = find_devices(place.on)
+        except ValueError as error:
+            raise PlanError(f"the place `{place.name}`: {error}") from error
+        each = memory[place.name].peak + memory[place.name].messages
+        for device in devices:
+            needed[device] += each * plan.instances(place.name) // len(devices)
+    for device, nbytes in needed.items():
+        limit = _memory_of(device)
+        if limit is not None and nbytes > limit:
+            raise PlanError(
+                f"{device.platform}:{device.id} has {bytes_text(limit)} of memory, and this plan "
+                f"needs at least {bytes_text(nbytes)} there. Use fewer environments, a smaller "
+                f"replay, or more devices."
+            )
+
+
+def _memory_of(device: Any) -> int | None:
+    """What a device has in all, where that can be known."""
+    if device.platform == "cpu":
+        return _memory_of_host()
+    return (device.memory_stats() or {}).get("bytes_limit")
+
+
+def _memory_of_host() -> int | None:
+    try:
+        with open("/proc/meminfo") as lines:
+            return next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemTotal"))
+    except (OSError, StopIteration):
+        return None

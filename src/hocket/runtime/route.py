@@ -1,0 +1,83 @@
+"""Which instances of two places exchange parts of a value, and what one message holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from hocket.core.plan import Plan
+from hocket.core.project import Transfer
+
+
+@dataclass(frozen=True)
+class Route:
+    """How the instances of a source and of a target pair up."""
+
+    sources: int
+    targets: int
+
+    @staticmethod
+    def of(plan: Plan, transfer: Transfer) -> Route:
+        return Route(plan.instances(transfer.source), plan.instances(transfer.target))
+
+    def cuts(self) -> int:
+        """Into how many parts a source cuts a per-environment value."""
+        return max(1, self.targets // self.sources)
+
+    def pairs(self) -> list[tuple[int, int]]:
+        most = max(self.sources, self.targets)
+        return [(k * self.sources // most, k * self.targets // most) for k in range(most)]
+
+    def leads(self, source: int, target: int) -> bool:
+        """Whether this source is the one that sends the target what is uniform."""
+        return source == next(s for s, t in self.pairs() if t == target)
+
+
+@dataclass(frozen=True)
+class Link:
+    """One pipe of a plan: a transfer between one instance and another."""
+
+    transfer: Transfer
+    source: int
+    target: int
+    values: tuple[int, ...]
+    """Those of the transfer's values that cross here."""
+    specs: tuple[jax.ShapeDtypeStruct, ...]
+    """The arrays of one message."""
+    slots: int
+    """How many messages may be under way."""
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        return self.transfer.id, self.source, self.target
+
+    @property
+    def name(self) -> str:
+        return f"{self.transfer.source}/{self.source} -> {self.transfer.target}/{self.target}"
+
+    @property
+    def nbytes(self) -> int:
+        return sum(x.size * x.dtype.itemsize for x in self.specs)
+
+
+def links(plan: Plan) -> Iterator[Link]:
+    """Every pipe that the instances of a plan need."""
+    for t in plan.projection.transfers:
+        route, channel = Route.of(plan, t), plan.channel(t.source, t.target)
+        for a, b in route.pairs():
+            values = tuple(
+                v for v in t.values if plan.axes.axis(v) is not None or route.leads(a, b)
+            )
+            specs = tuple(_spec(plan, t, route, v) for v in values)
+            yield Link(t, a, b, values, specs, (channel.capacity + channel.lag) * plan.cuts(t))
+
+
+def _spec(plan: Plan, transfer: Transfer, route: Route, value: int) -> jax.ShapeDtypeStruct:
+    found, axis = plan.graph.values[value], plan.axes.axis(value)
+    shape: list[Any] = list(found.shape)
+    if axis is not None:
+        shape[axis] //= max(route.sources, route.targets) * plan.cuts(transfer)
+    return jax.ShapeDtypeStruct(tuple(shape), found.dtype)

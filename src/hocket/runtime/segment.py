@@ -1,0 +1,51 @@
+"""A segment of a place's program, compiled: neighbouring nodes as one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hocket.core.graph import Graph
+from hocket.core.project import Compute
+
+
+class Segment:
+    """A jitted segment, with the names of its fragments."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        step: Compute,
+        mapped: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    ) -> None:
+        fn = _build(graph, step)
+        self.name = ", ".join(dict.fromkeys(_titles(graph, step))) or "glue"
+        self.fn: Any = jax.jit(mapped(fn) if mapped else fn, donate_argnums=range(len(step.donate)))
+
+
+def arguments(step: Compute) -> list[int]:
+    """The values that a segment takes, in their order: first those it may overwrite."""
+    return [*step.donate, *(v for v in step.ins if v not in step.donate)]
+
+
+def _titles(graph: Graph, step: Compute) -> list[str]:
+    return [label.name for n in step.nodes for label in graph.nodes[n].labels]
+
+
+def _build(graph: Graph, step: Compute) -> Callable[..., list[Any]]:
+    """The function of a segment: its nodes one after another."""
+
+    def segment(*args: Any) -> list[Any]:
+        values = {**graph.constants, **dict(zip(arguments(step), args, strict=True))}
+        for number in step.nodes:
+            node = graph.nodes[number]
+            values |= zip(node.outs, node([values[v] for v in node.ins]), strict=True)
+        # What a node only passes on would share a buffer with its input, which others may hold.
+        given = {id(x) for x in args}
+        outs = [values[v] for v in step.outs]
+        return [jnp.copy(x) if id(x) in given else x for x in outs]
+
+    return segment

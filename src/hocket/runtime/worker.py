@@ -1,0 +1,149 @@
+"""One instance as a process of its own: `python -m hocket.runtime.worker SOCKET ARENA`.
+
+It is told what to run, traces that for itself, says which graph it found, and then does as it is
+told, until it is told to end or whoever started it is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from hocket.runtime import wire
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one worker runs."""
+
+    place: str
+    index: int
+    plan: str
+    """As JSON."""
+    digest: str
+    """Of the graph it was made for."""
+    num_envs: int
+    exact: bool
+    arena_bytes: int
+    algorithm: bytes
+    """Pickled."""
+    config: dict[str, Any]
+    """How JAX is configured in the process that started this one."""
+
+
+def main() -> None:
+    """Serve one job."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    paths = wire.read(connection)
+    sys.path[:0] = [path for path in paths if path not in sys.path]
+    commands: queue.Queue[Any] = queue.Queue()
+    threading.Thread(target=_listen, args=(connection, commands), daemon=True).start()
+    try:
+        worker = _Worker(commands.get(), int(sys.argv[2]))
+        wire.write(connection, ("done", None))
+        while True:
+            name, *arguments = commands.get()
+            wire.write(connection, ("done", getattr(worker, name)(*arguments)))
+    except BaseException as error:  # noqa: BLE001 (told to the run, with this instance's name)
+        wire.write(connection, (_outcome(error), traceback.format_exc()))
+        commands.get()  # for as long as the other side is there, or until it says to end
+
+
+def _outcome(error: BaseException) -> str:
+    from hocket.runtime.channel import Closed
+
+    return "closed" if isinstance(error, Closed) else "failed"
+
+
+def _listen(connection: socket.socket, commands: queue.Queue[Any]) -> None:
+    """Pass commands on; without anybody to give them, end at once, whatever is being done."""
+    while True:
+        try:
+            message = wire.read(connection)
+        except (EOFError, OSError):
+            os._exit(1)
+        if message == ("end",):
+            os._exit(0)
+        commands.put(message)
+
+
+class _Worker:
+    """The commands that a worker understands."""
+
+    def __init__(self, job: Job, arena_fd: int) -> None:
+        import jax
+
+        for name, value in job.config.items():
+            if jax.config.values.get(name) != value:
+                jax.config.update(name, value)
+        from hocket.core.graph import trace
+        from hocket.core.plan import Plan
+        from hocket.errors import PlanError
+        from hocket.runtime.arena import Arena
+        from hocket.runtime.average import Average
+        from hocket.runtime.cache import enable_cache
+        from hocket.runtime.instance import Instance
+        from hocket.runtime.layout import delay_of, layout
+        from hocket.runtime.shared_pipe import SharedMemory
+        from hocket.runtime.status import names, new_statuses
+
+        enable_cache()
+        graph = trace(pickle.loads(job.algorithm), job.num_envs, exact=job.exact)
+        if graph.digest != job.digest:
+            raise PlanError(
+                f"{type(graph.algorithm).__name__} is another graph in this process "
+                f"({graph.digest}) than in the one that started it ({job.digest}): does it depend "
+                f"on something outside itself?"
+            )
+        plan = Plan.from_json(job.plan, graph)
+        where, arena = layout(plan), Arena.attach(arena_fd, job.arena_bytes)
+        pipes = {
+            link.key: SharedMemory(arena, offset, link, delay_of(plan, link))
+            for link, offset in where.pipes
+            if (job.place, job.index)
+            in ((link.transfer.source, link.source), (link.transfer.target, link.target))
+        }
+        status = new_statuses(plan, arena.memory, where.statuses)
+        average = None
+        if job.place in plan.averaging:
+            offset, nbytes = where.averages[job.place]
+            platform = jax.local_devices()[0].platform
+            average = Average(
+                arena, offset, nbytes, plan.place(job.place).replicas, job.index,
+                delay=plan.channel(job.place, job.place).delay, platform=platform,
+            )  # fmt: skip
+        mine = status[names(plan).index((job.place, job.index))]
+        self.instance = Instance(plan, job.place, job.index, pipes, mine, average)
+
+    def load(self, leaves: dict[int, Any]) -> None:
+        from hocket.runtime.host_arrays import from_host
+
+        values = self.instance.plan.graph.values
+        self.instance.load({v: from_host(x, values[v]) for v, x in leaves.items()})
+
+    def run(self, count: int) -> Any:
+        return self.instance.run(count)
+
+    def held(self) -> dict[int, Any]:
+        from hocket.runtime.host_arrays import to_host
+
+        return {v: to_host(x) for v, x in self.instance.held().items()}
+
+    def record(self) -> None:
+        self.instance.spans = []
+
+    def spans(self) -> Any:
+        return self.instance.spans or [], self.instance.spans_left_out
+
+
+if __name__ == "__main__":
+    main()
