@@ -149,7 +149,7 @@ def test_a_plan_that_averages() -> None:
 
 
 def test_a_slow_channel() -> None:
-    places = (Place("actor", run=("env", "act")), Place("learner", run=("learn",), backend="cpp"))
+    places = (Place("actor", run=("env", "act")), Place("learner", run=("learn",)))
     channels = {
         "actor -> learner": Channel(delay=0.01),
         "learner -> actor": Channel(lag=2, delay=0.5),
@@ -157,4 +157,4 @@ def test_a_slow_channel() -> None:
     drawing = drawing_of(Plan(trace(Toy(), 8), places, channels))
     late = {arrow.source: arrow.late for arrow in drawing.arrows}
     assert late == {"actor": "delay 10 ms", "learner": "lag 2, delay 500 ms"}
-    assert [box.on for box in drawing.boxes] == ["any device", "any device, cpp"]
+    assert [box.on for box in drawing.boxes] == ["any device", "any device"]
