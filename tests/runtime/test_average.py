@@ -53,6 +53,18 @@ def start() -> Any:
     return {**tree, "half": jnp.arange(9, dtype=jnp.bfloat16), "wave": jnp.arange(3) + 1j}
 
 
+def twice(average: Average, index: int) -> Any:
+    """A function that is lowered once and called six times, in whichever order XLA likes."""
+    inner = jax.jit(lambda w: averaged((w @ w.T).mean()))
+
+    @jax.jit
+    def run(ws: Any) -> Any:
+        return jax.lax.scan(lambda c, _: (c, [inner(w + c) for w in ws]), 0.0, None, 50)[1]
+
+    with averaging(average):
+        return np.stack(run([jnp.full((200, 200), k + 1.0) for k in range(6)]))
+
+
 def mismatch(average: Average, index: int) -> Any:
     return jax.jit(average)(jnp.ones(10 + index))
 
@@ -65,7 +77,7 @@ def alone(average: Average, index: int) -> Any:
     return fn(jnp.ones(10))
 
 
-CASES = {"scan": scan, "host": scan, "mismatch": mismatch, "alone": alone}
+CASES = {"scan": scan, "host": scan, "twice": twice, "mismatch": mismatch, "alone": alone}
 
 
 class Replicas:
@@ -103,6 +115,13 @@ def test_both_get_the_same_bits_a_hundred_times(case: str, tmp_path: Path) -> No
     np.testing.assert_allclose(less[2], x.sum() - 0.5, rtol=1e-3)
 
 
+def test_calls_of_one_function_do_not_meet(tmp_path: Path) -> None:
+    for found in Replicas("twice", tmp_path).results():
+        assert not isinstance(found, str), found
+        expected = 200.0 * np.arange(1, 7) ** 2
+        np.testing.assert_allclose(found, np.tile(expected[:, None], (1, 50)), rtol=1e-5)
+
+
 def test_other_sizes_are_an_error_that_says_so(tmp_path: Path) -> None:
     for index, error in enumerate(Replicas("mismatch", tmp_path).results()):
         assert "the replicas run different programs" in error
@@ -117,13 +136,14 @@ def test_close_ends_the_wait(tmp_path: Path) -> None:
     assert "another replica has ended" in replicas.results()[0]
 
 
-def test_too_many_call_sites_are_an_error() -> None:
+@pytest.mark.parametrize("platform", ["cpu", "elsewhere"])
+def test_too_many_call_sites_are_an_error(platform: str) -> None:
     xs = [jnp.ones(4), jnp.ones(4, jnp.bfloat16)]
     nbytes = Average.nbytes([xs, xs], REPLICAS)
-    average = Average(Arena.create(nbytes), 0, nbytes, REPLICAS, 0)
-    jax.make_jaxpr(lambda *xs: (average(*xs), average(*xs)))(*xs)
-    with pytest.raises(RuntimeError, match=r"`averaged` between processes is full: .* 0 of"):
-        jax.make_jaxpr(lambda *xs: average(*xs))(*xs)
+    average = Average(Arena.create(nbytes), 0, nbytes, REPLICAS, 0, platform=platform)
+    jax.jit(lambda *xs: (average(*xs), average(*xs))).lower(*xs).compile()
+    with pytest.raises(RuntimeError, match="`averaged` between processes is full"):
+        jax.jit(lambda *xs: average(*xs)).lower(*xs).compile()
 
 
 if __name__ == "__main__":

@@ -21,11 +21,14 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "hocket_ring_counts": (None, [c_void_p, _Counts, _Counts, _Counts]),
     "hocket_average_header_bytes": (c_int64, []),
     "hocket_average_line_bytes": (c_int64, []),
-    "hocket_average_join": (c_int, [c_void_p, c_int32, c_int32, c_int64, c_int64]),
+    "hocket_average_type_id": (c_void_p, []),
+    "hocket_average_type_info": (c_void_p, []),
+    "hocket_average_join": (c_int, [c_void_p, c_int64, c_int32, c_int32, c_int64, c_int64]),
+    "hocket_average_take": (c_int64, [c_int, c_int64]),
     "hocket_average_close": (None, [c_void_p]),
     "hocket_average_arrays": (
         None,
-        [c_int, c_int64, c_int, _Pointers, _Pointers, _Sizes, _Types, c_char_p, c_int64],
+        [c_int, c_int64, c_int64, c_int, _Pointers, _Pointers, _Sizes, _Types, c_char_p, c_int64],
     ),
 }
 

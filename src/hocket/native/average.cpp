@@ -4,10 +4,21 @@
 // a region every replica has a line of its own (what it averages here, and how often it has), and
 // then come the data, [2][replicas][bytes]: while one replica still reads the means of one epoch,
 // another may already write the next. Zero bytes are a valid group.
+//
+// A call site is an instruction of an executable, known when that is made (`instantiate`): a
+// function that a program calls twice is lowered once, and XLA may run its two calls in any order.
+// No thread of XLA's sleeps here, since there are few and others may have to run first: a call
+// whose replicas have not arrived is left to a thread of ours.
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "event.h"
@@ -49,11 +60,22 @@ struct Group {
   char* base;
   int32_t replicas, index;
   int64_t spin_ns, delay_ns;
+  int64_t next, end;  // what is left for call sites
 };
 
 constexpr int kMaxGroups = 1024;
 Group groups[kMaxGroups];
 std::atomic<int> num_groups;
+std::mutex allocating;
+
+// Where the region of a new call site begins in its group; -1: there is no room.
+int64_t take(Group& group, int64_t nbytes) {
+  const std::lock_guard<std::mutex> lock(allocating);
+  const int64_t needed = group.replicas * (static_cast<int64_t>(sizeof(Line)) + 2 * nbytes);
+  if (group.next + needed > group.end) return -1;
+  group.next += needed;
+  return group.next - needed;
+}
 
 int64_t aligned(int64_t n) { return (n + kLine - 1) / kLine * kLine; }
 
@@ -63,8 +85,8 @@ int64_t data_bytes(const std::vector<Leaf>& leaves) {
   return total;
 }
 
-uint64_t digest_of(const std::vector<Leaf>& leaves) {
-  uint64_t h = 1469598103934665603u;
+uint64_t digest_of(int64_t tag, const std::vector<Leaf>& leaves) {
+  uint64_t h = 1469598103934665603u ^ static_cast<uint64_t>(tag);
   for (const Leaf& leaf : leaves) {
     for (uint64_t part : {uint64_t(leaf.size), uint64_t(leaf.dtype)}) h = (h ^ part) * 1099511628211u;
   }
@@ -98,88 +120,182 @@ void mean(const char* first, int64_t stride, int replicas, T* out, int64_t size)
   }
 }
 
-struct Call {
-  const Group& group;
-  int64_t site;
-  const std::vector<Leaf>& leaves;
-  Header* header = reinterpret_cast<Header*>(group.base);
-  Line* lines = reinterpret_cast<Line*>(group.base + site);
+class Call {
+ public:
+  Call(const Group& group, int64_t offset, int64_t tag, std::vector<Leaf> leaves)
+      : group_(group), tag_(tag), leaves_(std::move(leaves)), stride_(data_bytes(leaves_)),
+        header_(reinterpret_cast<Header*>(group.base)),
+        lines_(reinterpret_cast<Line*>(group.base + offset)), mine_(lines_[group.index]) {}
 
   // What went wrong, or nothing.
   std::string run() {
-    Line& mine = lines[group.index];
-    if (mine.busy.exchange(1, std::memory_order_acquire) != 0) {
-      return "two calls of one `averaged` ran at the same time: it stands in a function that is "
-             "called twice; let one call depend on the other";
+    std::string error = begin();
+    return error.empty() ? finish() : error;
+  }
+
+  // Put this replica's arrays there; without waiting, but for the first call of a site.
+  std::string begin() {
+    if (mine_.busy.exchange(1, std::memory_order_acquire) != 0) {
+      return "two runs of one program met in one `averaged`: wait for one before the next";
     }
-    std::string error = mine.epoch.load(std::memory_order_relaxed) == 0 ? compare() : "";
-    if (error.empty()) error = exchange(mine);
-    mine.busy.store(0, std::memory_order_release);
+    epoch_ = mine_.epoch.load(std::memory_order_relaxed) + 1;
+    if (epoch_ == 1) {
+      mine_.nbytes.store(stride_, std::memory_order_relaxed);
+      mine_.digest.store(digest_of(tag_, leaves_), std::memory_order_release);
+      header_->arrived.signal();
+    } else {
+      publish();
+    }
+    return "";
+  }
+
+  // Whether nothing is left to wait for, soon enough to look for it here.
+  bool arrives_soon() {
+    if (epoch_ == 1) return false;
+    return header_->arrived.wait([this] { return all_here() || closed(); }, group_.spin_ns, 0) ==
+           hocket::Wait::kReady;
+  }
+
+  // Wait for the others, and take the means.
+  std::string finish() {
+    std::string error = epoch_ == 1 ? compare() : "";
+    if (error.empty()) {
+      if (epoch_ == 1) publish();
+      error = collect();
+    }
+    mine_.busy.store(0, std::memory_order_release);
     return error;
   }
 
  private:
   // Once for every site, before anyone writes where a replica that differs might have its lines.
   std::string compare() {
-    Line& mine = lines[group.index];
-    mine.nbytes.store(data_bytes(leaves), std::memory_order_relaxed);
-    mine.digest.store(digest_of(leaves), std::memory_order_release);
-    header->arrived.signal();
-    const auto here = [](const Line& line) { return line.digest.load() != 0; };
-    if (!wait_for(here)) return closed();
-    for (int r = 0; r < group.replicas; ++r) {
-      if (lines[r].digest.load() == mine.digest.load()) continue;
+    const auto known = [](const Line& line) { return line.digest.load() != 0; };
+    const auto all = [&] { return std::all_of(lines_, lines_ + group_.replicas, known); };
+    header_->arrived.wait([&] { return all() || closed(); }, group_.spin_ns, -1);
+    if (!all()) return ended();
+    for (int r = 0; r < group_.replicas; ++r) {
+      if (lines_[r].digest.load() == mine_.digest.load()) continue;
       return "the replicas run different programs: at one `averaged`, replica " +
-             std::to_string(group.index) + " has " + std::to_string(mine.nbytes.load()) +
+             std::to_string(group_.index) + " has " + std::to_string(mine_.nbytes.load()) +
              " bytes and replica " + std::to_string(r) + " has " +
-             std::to_string(lines[r].nbytes.load()) + ", or arrays of other sizes";
+             std::to_string(lines_[r].nbytes.load()) +
+             ", or arrays of other sizes, or compiles its programs in another order";
     }
     return "";
   }
 
-  std::string exchange(Line& mine) {
-    const int64_t stride = data_bytes(leaves);
-    const uint64_t epoch = mine.epoch.load(std::memory_order_relaxed) + 1;
-    char* data = reinterpret_cast<char*>(lines + group.replicas);
-    data += (epoch & 1) * group.replicas * stride;
-    char* at = data + group.index * stride;
-    for (const Leaf& leaf : leaves) {
+  void publish() {
+    char* at = data() + group_.index * stride_;
+    for (const Leaf& leaf : leaves_) {
       if (leaf.size != 0) std::memcpy(at, leaf.in, leaf.nbytes());
       at += aligned(leaf.nbytes());
     }
-    mine.epoch.store(epoch, std::memory_order_release);
-    header->arrived.signal();
-    const auto here = [epoch](const Line& line) {
-      return line.epoch.load(std::memory_order_acquire) >= epoch;
-    };
-    if (!wait_for(here)) return closed();
-    if (group.delay_ns > 0) pass_time(group.delay_ns);
-    for (const Leaf& leaf : leaves) {
+    mine_.epoch.store(epoch_, std::memory_order_release);
+    header_->arrived.signal();
+  }
+
+  std::string collect() {
+    header_->arrived.wait([this] { return all_here() || closed(); }, group_.spin_ns, -1);
+    if (!all_here()) return ended();
+    if (group_.delay_ns > 0) pass_time(group_.delay_ns);
+    const char* at = data();
+    for (const Leaf& leaf : leaves_) {
       if (leaf.dtype == kF32) {
-        mean(data, stride, group.replicas, static_cast<float*>(leaf.out), leaf.size);
+        mean(at, stride_, group_.replicas, static_cast<float*>(leaf.out), leaf.size);
       } else {
-        mean(data, stride, group.replicas, static_cast<double*>(leaf.out), leaf.size);
+        mean(at, stride_, group_.replicas, static_cast<double*>(leaf.out), leaf.size);
       }
-      data += aligned(leaf.nbytes());
+      at += aligned(leaf.nbytes());
     }
     return "";
   }
 
-  // False: the group was closed meanwhile.
-  template <class Here>
-  bool wait_for(Here here) {
-    const auto all = [&] { return std::all_of(lines, lines + group.replicas, here); };
-    const auto shut = [&] { return header->closed.load(std::memory_order_acquire) != 0; };
-    header->arrived.wait([&] { return all() || shut(); }, group.spin_ns, -1);
-    return all();
+  char* data() const {
+    return reinterpret_cast<char*>(lines_ + group_.replicas) +
+           (epoch_ & 1) * group_.replicas * stride_;
   }
 
-  static std::string closed() { return "another replica has ended, so there is no mean"; }
+  bool all_here() const {
+    return std::all_of(lines_, lines_ + group_.replicas, [this](const Line& line) {
+      return line.epoch.load(std::memory_order_acquire) >= epoch_;
+    });
+  }
+
+  bool closed() const { return header_->closed.load(std::memory_order_acquire) != 0; }
+
+  static std::string ended() { return "another replica has ended, so there is no mean"; }
+
+  const Group& group_;
+  int64_t tag_;
+  std::vector<Leaf> leaves_;
+  int64_t stride_;
+  Header* header_;
+  Line* lines_;
+  Line& mine_;
+  uint64_t epoch_ = 0;
 };
 
-ffi::Error average(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t group, int64_t site) {
-  std::vector<Leaf> leaves(args.size());
-  for (size_t i = 0; i < leaves.size(); ++i) {
+// Threads that wait, as many as calls ever waited at once; they last as long as the process.
+class Waiters {
+ public:
+  void run(std::function<void()> task) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    tasks_.push_back(std::move(task));
+    if (idle_ < tasks_.size()) {
+      std::thread([this] { work(); }).detach();
+      ++idle_;
+    } else {
+      changed_.notify_one();
+    }
+  }
+
+ private:
+  void work() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return !tasks_.empty(); });
+      const std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      --idle_;
+      lock.unlock();
+      task();
+      lock.lock();
+      ++idle_;
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  size_t idle_ = 0;
+};
+
+Waiters* waiters() {
+  static Waiters* const all = new Waiters;
+  return all;
+}
+
+struct Site {
+  static ffi::TypeId id;
+  int64_t offset;
+};
+ffi::TypeId Site::id = {};
+constexpr ffi::TypeInfo kSiteInfo = ffi::MakeTypeInfo<Site>();
+
+ffi::ErrorOr<std::unique_ptr<Site>> instantiate(int64_t group, int64_t, int64_t nbytes) {
+  const int64_t offset = take(groups[group], nbytes);
+  if (offset < 0) {
+    return ffi::Unexpected(ffi::Error(
+        ffi::ErrorCode::kResourceExhausted,
+        "the memory for `averaged` between processes is full: one more call site averages " +
+            std::to_string(nbytes) + " bytes"));
+  }
+  return std::make_unique<Site>(Site{offset});
+}
+
+ffi::Error read(ffi::RemainingArgs args, ffi::RemainingRets rets, std::vector<Leaf>& leaves) {
+  for (size_t i = 0; i < args.size(); ++i) {
     const auto in = args.get<ffi::AnyBuffer>(i);
     auto out = rets.get<ffi::AnyBuffer>(i);
     if (in.has_error() || out.has_error()) return ffi::Error::InvalidArgument("not a buffer");
@@ -187,24 +303,63 @@ ffi::Error average(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t gro
     if (!f32 && in->element_type() != ffi::F64) {
       return ffi::Error::InvalidArgument("`hocket_average` takes float32 and float64");
     }
-    void* target = (*out)->untyped_data();
     const int64_t size = static_cast<int64_t>(in->element_count());
-    leaves[i] = {in->untyped_data(), target, size, f32 ? kF32 : kF64};
+    leaves.push_back({in->untyped_data(), (*out)->untyped_data(), size, f32 ? kF32 : kF64});
   }
-  const std::string error = Call{groups[group], site, leaves}.run();
-  return error.empty() ? ffi::Error::Success() : ffi::Error(ffi::ErrorCode::kAborted, error);
+  return ffi::Error::Success();
+}
+
+void complete(ffi::Promise promise, const std::string& error) {
+  if (error.empty()) {
+    promise.SetAvailable();
+  } else {
+    promise.SetError(ffi::Error(ffi::ErrorCode::kAborted, error));
+  }
+}
+
+ffi::Future average(Site* site, ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t group,
+                    int64_t tag, int64_t) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  std::vector<Leaf> leaves;
+  if (ffi::Error error = read(args, rets, leaves); error.failure()) {
+    promise.SetError(error);
+    return future;
+  }
+  const auto call = std::make_shared<Call>(groups[group], site->offset, tag, std::move(leaves));
+  const std::string error = call->begin();
+  if (!error.empty()) {
+    complete(promise, error);
+  } else if (call->arrives_soon()) {
+    complete(promise, call->finish());
+  } else {
+    waiters()->run([call, promise] { complete(promise, call->finish()); });
+  }
+  return future;
 }
 
 }  // namespace
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_average_instantiate, instantiate,
+                              ffi::Ffi::BindInstantiate()
+                                  .Attr<int64_t>("group")
+                                  .Attr<int64_t>("tag")
+                                  .Attr<int64_t>("nbytes"));
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_average, average,
                               ffi::Ffi::Bind()
+                                  .Ctx<ffi::State<Site>>()
                                   .RemainingArgs()
                                   .RemainingRets()
                                   .Attr<int64_t>("group")
-                                  .Attr<int64_t>("site"));
+                                  .Attr<int64_t>("tag")
+                                  .Attr<int64_t>("nbytes"));
 
 extern "C" {
+
+void* hocket_average_type_id() { return &Site::id; }
+
+const void* hocket_average_type_info() { return &kSiteInfo; }
 
 int64_t hocket_average_header_bytes() { return sizeof(Header); }
 
@@ -212,13 +367,16 @@ int64_t hocket_average_header_bytes() { return sizeof(Header); }
 int64_t hocket_average_line_bytes() { return sizeof(Line); }
 
 // The number by which programs of this process know the group; -1: there are too many.
-int hocket_average_join(void* base, int32_t replicas, int32_t index, int64_t spin_ns,
-                        int64_t delay_ns) {
+int hocket_average_join(void* base, int64_t nbytes, int32_t replicas, int32_t index,
+                        int64_t spin_ns, int64_t delay_ns) {
   const int number = num_groups.fetch_add(1);
   if (number >= kMaxGroups) return -1;
-  groups[number] = {static_cast<char*>(base), replicas, index, spin_ns, delay_ns};
+  groups[number] = {static_cast<char*>(base), replicas, index, spin_ns, delay_ns,
+                    sizeof(Header), nbytes};
   return number;
 }
+
+int64_t hocket_average_take(int group, int64_t nbytes) { return take(groups[group], nbytes); }
 
 // Ends every wait, now and later, in every replica.
 void hocket_average_close(void* base) {
@@ -227,13 +385,14 @@ void hocket_average_close(void* base) {
   header->arrived.wake();
 }
 
-// The same for arrays on the host; the text of an error goes to `message`, which is "" without one.
-void hocket_average_arrays(int group, int64_t site, int num, void** ins, void** outs,
-                           const int64_t* sizes, const int32_t* dtypes, char* message,
+// The same for arrays on the host, at an offset that `take` gave; the text of an error goes to
+// `message`, which is "" without one.
+void hocket_average_arrays(int group, int64_t offset, int64_t tag, int num, void** ins,
+                           void** outs, const int64_t* sizes, const int32_t* dtypes, char* message,
                            int64_t room) {
   std::vector<Leaf> leaves(num);
   for (int i = 0; i < num; ++i) leaves[i] = {ins[i], outs[i], sizes[i], dtypes[i]};
-  const std::string error = Call{groups[group], site, leaves}.run();
+  const std::string error = Call(groups[group], offset, tag, std::move(leaves)).run();
   std::strncpy(message, error.c_str(), room - 1);
   message[room - 1] = 0;
 }

@@ -6,7 +6,7 @@ import ctypes
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +26,9 @@ _KEPT: list[Any] = []
 class Average:
     """Averages arrays over `replicas` processes, of which this one is number `index`.
 
-    It takes `nbytes` of zeros at `offset` of the arena, the same in every replica, and gives each
-    call site its region of them in the order in which the sites are lowered. Replicas run the same
-    program, so this is the same order in each.
+    It takes `nbytes` of zeros at `offset` of the arena, the same in every replica. Each call site
+    gets its region of them when its program is compiled. Replicas compile the same programs, so
+    they must do it in the same order; another order is an error.
 
         with averaging(Average(arena, 0, Average.nbytes([...], replicas=2), 2, index)):
             step(state)     # a jitted program, in which `averaged` is the mean of both processes'
@@ -41,14 +41,11 @@ class Average:
         self, arena: Arena, offset: int, nbytes: int, replicas: int, index: int,
         delay: float = 0.0, platform: str = "cpu",
     ) -> None:  # fmt: skip
-        self._arena, self._start = arena, offset
-        self._end, self._replicas, self._platform = offset + nbytes, replicas, platform
-        self._library = _registered()
-        self._next = offset + self._library.hocket_average_header_bytes()
+        self._address, self._platform, self._num_sites = arena.address + offset, platform, 0
         _KEPT.append(arena.memory)
-        self._address = arena.address + offset
+        self._library = _registered() if platform == "cpu" else library()
         self._group = self._library.hocket_average_join(
-            self._address, replicas, index, SPIN_NS, int(1e9 * delay)
+            self._address, nbytes, replicas, index, SPIN_NS, int(1e9 * delay)
         )
         if self._group < 0:
             raise RuntimeError("this process has joined too many groups of replicas: start afresh.")
@@ -57,42 +54,42 @@ class Average:
     def nbytes(sites: Sequence[Sequence[Any]], replicas: int) -> int:
         """The memory that call sites take, each given by its arrays (or their shapes)."""
         return library().hocket_average_header_bytes() + sum(
-            _site_bytes([jax.eval_shape(_widened, x) for x in xs], replicas) for xs in sites
+            replicas * (library().hocket_average_line_bytes() + 2 * _data_bytes(xs)) for xs in sites
         )
 
     def __call__(self, *xs: jax.Array) -> list[jax.Array]:
         """The means; to be traced, once for every call site."""
-        parts = [_widened(x) for x in xs]
-        site = self._take(parts)
+        parts, nbytes = [_widened(x) for x in xs], _data_bytes(xs)
         specs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in parts]
+        tag, self._num_sites = self._num_sites, self._num_sites + 1
         if self._platform == "cpu":
             call = jax.ffi.ffi_call(TARGET, specs, has_side_effect=True)
-            means = call(*parts, group=np.int64(self._group), site=np.int64(site))
+            attributes = {"group": self._group, "tag": tag, "nbytes": nbytes}
+            means = call(*parts, **{name: np.int64(n) for name, n in attributes.items()})
         else:
-            means = io_callback(lambda *arrays: self._on_host(site, arrays), specs, *parts)
+            offset = self._take(nbytes)
+            means = io_callback(lambda *arrays: self._on_host(offset, tag, arrays), specs, *parts)
         return [_narrowed(mean, x) for mean, x in zip(means, xs, strict=True)]
 
     def close(self) -> None:
         """End every wait, now and later, in every replica, with an error there."""
         self._library.hocket_average_close(self._address)
 
-    def _take(self, parts: Sequence[jax.Array]) -> int:
-        """Where the next region begins, counted from the start of this group's memory."""
-        needed = _site_bytes(parts, self._replicas)
-        if self._next + needed > self._end:
+    def _take(self, nbytes: int) -> int:
+        offset = self._library.hocket_average_take(self._group, nbytes)
+        if offset < 0:
             raise RuntimeError(
-                f"the memory for `averaged` between processes is full: another call needs {needed} "
-                f"bytes, and {self._end - self._next} of {self._end - self._start} are left."
+                f"the memory for `averaged` between processes is full: one more call site averages "
+                f"{nbytes} bytes"
             )
-        site, self._next = self._next, self._next + needed
-        return site - self._start
+        return offset
 
-    def _on_host(self, site: int, arrays: Sequence[Any]) -> list[np.ndarray]:
+    def _on_host(self, offset: int, tag: int, arrays: Sequence[Any]) -> list[np.ndarray]:
         ins = [np.asarray(x, order="C") for x in arrays]
         outs = [np.empty_like(x) for x in ins]
         num, message = len(ins), ctypes.create_string_buffer(400)
         self._library.hocket_average_arrays(
-            self._group, site, num,
+            self._group, offset, tag, num,
             (ctypes.c_void_p * num)(*(x.ctypes.data for x in ins)),
             (ctypes.c_void_p * num)(*(x.ctypes.data for x in outs)),
             (ctypes.c_int64 * num)(*(x.size for x in ins)),
@@ -112,15 +109,22 @@ def close_average(arena: Arena, offset: int) -> None:
 @cache
 def _registered() -> ctypes.CDLL:
     """The library, with its function made known to XLA."""
-    loaded = library()
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(loaded.hocket_average), platform="cpu")
+    jax.local_devices(backend="cpu")  # a type that is registered before comes after its handlers
+    loaded, capsule = library(), jax.ffi.pycapsule
+    type_id, type_info = loaded.hocket_average_type_id(), loaded.hocket_average_type_info()
+    kind = {"type_id": capsule(type_id), "type_info": capsule(type_info)}
+    jax.ffi.register_ffi_type("hocket_average_site", cast("Any", kind), platform="cpu")
+    stages = {"instantiate": loaded.hocket_average_instantiate, "execute": loaded.hocket_average}
+    handlers = {stage: capsule(function) for stage, function in stages.items()}
+    jax.ffi.register_ffi_target(TARGET, handlers, platform="cpu")
     return loaded
 
 
-def _site_bytes(parts: Sequence[Any], replicas: int) -> int:
+def _data_bytes(xs: Sequence[Any]) -> int:
+    """What one replica's arrays take, each from a line of its own."""
+    parts = [jax.eval_shape(_widened, x) for x in xs]
     sizes = [math.prod(x.shape) * x.dtype.itemsize for x in parts]
-    data = sum(n + -n % 64 for n in sizes)
-    return replicas * (library().hocket_average_line_bytes() + 2 * data)
+    return sum(n + -n % 64 for n in sizes)
 
 
 def _widened(x: Any) -> jax.Array:
