@@ -7,31 +7,14 @@ from typing import Any
 
 import jax
 
-from hocket import Place, Plan, make, trace
-from hocket.algorithms import DQN, PPO, RecurrentPPO
-from hocket.envs import Masked
+from hocket import Place, Plan, trace
 from hocket.runtime.executor import advance
-from hocket.runtime.fused import Fused
-from hocket.runtime.split import Split
+from hocket.testing import SMALL
+from hocket.training import make_executor
 
 NUM_ENVS = 8
 
-ALGORITHMS: dict[str, Callable[[], Any]] = {
-    "ppo": lambda: PPO(
-        env=make("CartPole-v1"), length=8, epochs=2, minibatches=2, hidden=(16,), env_steps=20_000
-    ),
-    "ppo-continuous": lambda: PPO(
-        env=make("Pendulum-v1"), length=8, epochs=2, minibatches=2, hidden=(16,), env_steps=20_000
-    ),
-    "recurrent-ppo": lambda: RecurrentPPO(
-        env=Masked(make("CartPole-v1"), keep=(0, 2)), length=8, epochs=2, minibatches=2,
-        hidden=(16,), memory=8, env_steps=20_000,
-    ),
-    "dqn": lambda: DQN(
-        env=make("CartPole-v1"), length=4, capacity=512, min_size=64, batch_size=32, hidden=(16,),
-        env_steps=20_000,
-    ),
-}  # fmt: skip
+ALGORITHMS: dict[str, Callable[[], Any]] = SMALL
 
 LEARN = ("learn", "gradient", "replay")
 
@@ -59,7 +42,7 @@ def execute(
 ) -> tuple[Any, Any]:
     """The state before and after some iterations, and the executor that made them."""
     plan = Plan(trace(ALGORITHMS[name](), NUM_ENVS, exact=exact), places)
-    executor = Fused(plan, max_block=iterations) if len(places) == 1 else Split(plan)
+    executor = make_executor(plan, iterations)
     executor.start(jax.random.key(7))
     first = executor.state()
     advance(executor, iterations)

@@ -19,13 +19,18 @@ Toy: 8 environments, 24 environment steps an iteration, state 216 B
 TEXTS = {
     "one program": (
         (Place("all", run=("env", "act", "learn"), on=("cpu:0",)),),
-        "all: act, env, update  on cpu:0\nnothing crosses",
+        """\
+all: act, env, update  on cpu:0
+    memory: state 216 B, at least 252 B at once
+nothing crosses""",
     ),
     "actor and learner": (
         (Place("actor", run=("env", "act")), Place("learner", run=("learn",))),
         """\
 actor: act, env
+    memory: state 192 B, at least 592 B at once, up to 16 B in messages
 learner: update
+    memory: state 24 B, at least 428 B at once, up to 384 B in messages
 learner -> actor: 16 B an iteration in 1 message
     w
 actor -> learner: 384 B an iteration in 1 message
@@ -35,7 +40,9 @@ actor -> learner: 384 B an iteration in 1 message
         (Place("actor", run=("env", "act"), replicas=2), Place("learner", run=("learn",))),
         """\
 actor x2: act, env
+    memory of each: state 96 B, at least 304 B at once, up to 16 B in messages
 learner: update
+    memory: state 24 B, at least 428 B at once, up to 384 B in messages
 learner -> actor: 32 B an iteration in 2 messages
     w
 actor -> learner: 384 B an iteration in 2 messages
@@ -45,7 +52,9 @@ actor -> learner: 384 B an iteration in 2 messages
         (Place("env", run=("env",)), Place("rest", run=("act", "learn"))),
         """\
 env: env
+    memory: state 192 B, at least 480 B at once, up to 32 B in messages
 rest: act, update
+    memory: state 24 B, at least 568 B at once, up to 128 B in messages
 env -> rest: 384 B an iteration in 3 messages
     x
 rest -> env: 96 B an iteration in 3 messages
@@ -53,7 +62,10 @@ rest -> env: 96 B an iteration in 3 messages
     ),
     "two replicas of everything": (
         (Place("all", run=("env", "act", "learn"), replicas=2),),
-        "all x2 (one program): act, env, update\nnothing crosses",
+        """\
+all x2 (one program): act, env, update
+    memory: state 216 B, at least 252 B at once
+all averages: 20 B an iteration of each replica in 2 messages""",
     ),
 }
 

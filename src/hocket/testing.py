@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hocket.algorithms import DQN, PPO, RecurrentPPO
+from hocket.cluster import local_cluster
 from hocket.core.algorithm import Algorithm, Policy
 from hocket.core.graph import Graph, trace
 from hocket.core.plan import Place, Plan
+from hocket.distribute import Strategy, resolve
+from hocket.envs import make
 from hocket.errors import ContractError, PlanError
 from hocket.runtime.executor import advance
-from hocket.runtime.fused import Fused
-from hocket.runtime.split import Split
+from hocket.training import make_executor
+
+SMALL: dict[str, Callable[[], Algorithm]] = {
+    "ppo": lambda: PPO(
+        env=make("CartPole-v1"), length=8, epochs=2, minibatches=2, hidden=(16,), env_steps=20_000
+    ),
+    "ppo-continuous": lambda: PPO(
+        env=make("Pendulum-v1"), length=8, epochs=2, minibatches=2, hidden=(16,), env_steps=20_000
+    ),
+    "recurrent-ppo": lambda: RecurrentPPO(
+        env=make("PositionOnlyCartPole"), length=8, epochs=2, minibatches=2, hidden=(16,),
+        memory=8, env_steps=20_000,
+    ),
+    "dqn": lambda: DQN(
+        env=make("CartPole-v1"), length=4, capacity=512, min_size=64, batch_size=32, hidden=(16,),
+        env_steps=20_000,
+    ),
+}  # fmt: skip
+"""The algorithms of this package at sizes that compile in seconds."""
 
 
 @dataclass
@@ -93,6 +115,74 @@ def check_algorithm(
     return check
 
 
+@dataclass
+class StrategyCheck:
+    """What `check_strategy` found; printing it shows a line for each algorithm and launcher."""
+
+    differences: dict[str, float] = field(default_factory=dict)
+    """For each that ran, how far its state is from the fused program's."""
+    moved: dict[str, float] = field(default_factory=dict)
+    """How far the fused program's state is from where it began: otherwise nothing was compared."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """For each algorithm that the strategy cannot place, why."""
+
+    def __str__(self) -> str:
+        ran = [f"  {name}: max difference {value:.2g}" for name, value in self.differences.items()]
+        refused = [f"  {name}: refused: {why}" for name, why in self.refused.items()]
+        end = f"ok: {len(ran)} runs agree with the fused program, {len(refused)} refused"
+        return "\n".join([*ran, *refused, end])
+
+
+def check_strategy(
+    strategy: str | Strategy,
+    algorithms: Mapping[str, Algorithm] | None = None,
+    *,
+    launch: Sequence[str] = ("threads", "processes"),
+    num_envs: int = 8,
+    iterations: int = 3,
+    tolerance: float = 1e-5,
+    exact: bool = False,
+    seed: int = 0,
+) -> StrategyCheck:
+    """Verify that a strategy keeps the law of same numbers, for the package's algorithms or yours.
+
+    Every algorithm runs as one program, and as the strategy has it with each launcher. One that the
+    strategy cannot place is named with the reason; one that gives other numbers is an error. After
+    more than a few iterations numbers drift apart, since training is chaotic, unless it is `exact`
+    and no batch size changes.
+
+        print(check_strategy("actor_learner:actors=4"))
+        print(check_strategy(mine(), {"sac": SAC(env=make("Pendulum-v1"))}))
+    """
+    check = StrategyCheck()
+    for name, algorithm in (algorithms or {k: small() for k, small in SMALL.items()}).items():
+        graph = trace(algorithm, num_envs, exact=exact)
+        try:
+            plan = resolve(strategy)(graph, local_cluster())
+        except PlanError as error:
+            check.refused[name] = str(error)
+            continue
+        if late := [name for name, channel in plan.channels.items() if channel.lag]:
+            raise ValueError(
+                f"the channel `{late[0]}` is {plan.channels[late[0]].lag} iterations late, so the "
+                f"numbers are not the fused program's: check the strategy with lag=0."
+            )
+        first, expected = _run(Plan(graph, (Place("all", run=_names(graph)),)), seed, iterations)
+        check.moved[name] = difference(first, expected)
+        for launcher in launch:
+            found = difference(_run(replace(plan, launch=launcher), seed, iterations)[1], expected)
+            if not found <= tolerance:
+                raise PlanError(
+                    f"{name} computes other numbers as {launcher}: they differ by {found:.2g} "
+                    f"after {iterations} iterations (allowed: {tolerance:.2g}).\n{plan}"
+                )
+            check.differences[f"{name}, {launcher}"] = found
+    if not check.differences:
+        why = "\n".join(f"{name}: {reason}" for name, reason in check.refused.items())
+        raise PlanError(f"the strategy can place none of these algorithms:\n{why}")
+    return check
+
+
 def difference(a: Any, b: Any) -> float:
     """How far two states are apart: the largest difference, relative where values exceed one."""
     return max(
@@ -128,11 +218,14 @@ def _leaf_difference(x: Any, y: Any) -> float:
 
 
 def _run(plan: Plan, seed: int, iterations: int) -> tuple[Any, Any]:
-    executor = Fused(plan) if len(plan.places) == 1 else Split(plan)
-    executor.start(jax.random.key(seed))
-    first = executor.state()
-    advance(executor, iterations)
-    return first, executor.state()
+    executor = make_executor(plan, iterations)
+    try:
+        executor.start(jax.random.key(seed))
+        first = executor.state()
+        advance(executor, iterations)
+        return first, executor.state()
+    finally:
+        executor.close()
 
 
 def _names(graph: Graph) -> list[str]:

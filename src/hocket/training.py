@@ -77,7 +77,8 @@ class Result:
     seeds: int | None = None
     """How many agents were trained at once; state and metrics then have an axis of seeds."""
     timeline: Timeline | None = None
-    """What each instance did when: computed, sent, received, waited; with `record=True`."""
+    """With `record=True`, what each instance did when: computed, sent, received, waited. From the
+    second iteration on, since the first one compiles."""
 
     def agent(self, index: int) -> Result:
         """The run of one of several seeds."""

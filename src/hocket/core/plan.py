@@ -118,7 +118,7 @@ class Plan:
 
     @functools.cached_property
     def grouped(self) -> frozenset[str]:
-        """The replicated places that use `averaged`, in one process: their replicas are one program.
+        """The replicated places that use `averaged`, as threads: their replicas are one program.
 
         Blocking callbacks of several threads on one CPU device would hang XLA's thread pool.
         """

@@ -18,7 +18,8 @@ def plan_text(plan: Plan) -> str:
     memory = footprint(plan)
     for place in plan.places:
         lines.append(_place_line(plan, place))
-        lines.append(f"    memory: {memory[place.name]}")
+        each = " of each" if plan.instances(place.name) > 1 else ""
+        lines.append(f"    memory{each}: {memory[place.name]}")
     if plan.launch != "threads":
         lines.append(f"launched as {plan.launch}")
     for flow in plan.flows:

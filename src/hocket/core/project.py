@@ -40,6 +40,8 @@ class Compute:
     outs: tuple[int, ...] = ()
     donate: tuple[int, ...] = ()
     """Those of `ins` that nobody needs any more and nobody else has ever seen."""
+    dead: tuple[int, ...] = ()
+    """Those of `ins` that this place does not need any more."""
 
 
 @dataclass(frozen=True)
@@ -280,6 +282,7 @@ def _with_liveness(
                     ins=tuple(sorted(ins)),
                     outs=tuple(sorted(outs & live)),
                     donate=_reusable(graph, sorted((ins - live) & donatable), outs & live),
+                    dead=tuple(sorted(ins - live)),
                 )
                 live = (live - outs) | ins
         done.append(step)

@@ -157,6 +157,8 @@ class Instance:
         if self.spans is not None:
             jax.block_until_ready(outs)
             self._note("compute", segment.name, start)
+        for v in step.dead:
+            del values[v]
         values |= zip(step.outs, outs, strict=True)
 
     def _repeat_in_parts(self, loop: Repeat, values: Values) -> None:

@@ -29,9 +29,10 @@ def layout(plan: Plan) -> Layout:
         end += _rounded(SharedMemory.nbytes(link, delay_of(plan, link)))
     averages = {}
     for place in sorted(plan.averaging):
-        _, nbytes = plan.averages[place]
-        # Each call site has two copies for each replica, and a header; sites are few.
-        size = _rounded(plan.place(place).replicas * (2 * nbytes + 65_536))
+        calls, nbytes = plan.averages[place]
+        # Each call site has two copies for each replica, and a header. There are no more of them
+        # than calls, and not as many where a loop calls again.
+        size = _rounded(plan.place(place).replicas * (2 * nbytes + 512 * calls + 65_536))
         averages[place] = end, size
         end += size
     return Layout(0, tuple(pipes), averages, end)

@@ -1,0 +1,137 @@
+"""The law of same numbers, for every algorithm, every synchronous strategy, threads and processes.
+
+What a strategy computes late is not the fused program's, and has a law of its own: the numbers of
+the fused program with a delay line.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import pytest
+
+from hocket import Channel, Place, Plan, PlanError, trace
+from hocket.cluster import local_cluster
+from hocket.core.fragment import exact_fragments
+from hocket.core.graph import first_state
+from hocket.distribute import resolve, strategies
+from hocket.envs import unroll
+from hocket.runtime.executor import advance
+from hocket.runtime.split import Split
+from hocket.testing import SMALL, check_strategy, difference
+from hocket.training import make_executor
+from tests.cases import LEARN, NUM_ENVS, SPLITS
+
+TOLERANCE = 1e-5
+NAMES = [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in SMALL]
+
+SYNCHRONOUS = ("anakin", "actor_learner", "central_inference", "data_parallel")
+SHARDED = ("actor_learner:learners=2", "central_inference:envs=4,parts=1")
+REFUSED = {("dqn", "data_parallel")}  # its replay is one ring for all environments
+
+
+def test_every_strategy_is_tested() -> None:
+    assert {name for name in strategies() if name != "wide"} == set(SYNCHRONOUS)
+
+
+@pytest.mark.parametrize("launch", ["threads", "processes"])
+@pytest.mark.parametrize("strategy", SYNCHRONOUS)
+@pytest.mark.parametrize("name", NAMES)
+def test_same_numbers(name: str, strategy: str, launch: str) -> None:
+    given = {name: SMALL[name]()}
+    if (name, strategy) in REFUSED:
+        with pytest.raises(PlanError, match=r"(?s)none of these.*`replay\."):
+            check_strategy(strategy, given, launch=[launch])
+        return
+    check = check_strategy(strategy, given, launch=[launch], num_envs=NUM_ENVS)
+    assert check.differences[f"{name}, {launch}"] <= TOLERANCE
+    assert check.moved[name] > 100 * TOLERANCE
+
+
+@pytest.mark.xdist_group("ppo")
+@pytest.mark.parametrize("split", SPLITS)
+def test_processes_are_equal_bit_for_bit(split: str) -> None:
+    """Over as many iterations as one likes, where no batch size changes; threads have a test."""
+    check = check_strategy(
+        lambda graph, _: Plan(graph, SPLITS[split]), {"ppo": SMALL["ppo"]()},
+        launch=["processes"], iterations=20, tolerance=0.0, exact=True,
+    )  # fmt: skip
+    assert check.moved["ppo"] > 100 * TOLERANCE
+
+
+@pytest.mark.xdist_group("ppo")
+@pytest.mark.parametrize("strategy", SHARDED)
+def test_replicas_and_several_devices_together(strategy: str) -> None:
+    check_strategy(strategy, {"ppo": SMALL["ppo"]()}, launch=["threads"])
+
+
+@pytest.mark.xdist_group("ppo")
+@pytest.mark.parametrize("launch", ["threads", "processes"])
+@pytest.mark.parametrize("lag", [1, 2])
+def test_late_channels_are_a_delay_line(lag: int, launch: str) -> None:
+    ppo: Any = SMALL["ppo"]()
+    graph = trace(ppo, NUM_ENVS, exact=True)
+    strategy = resolve(f"actor_learner:actors=1,lag={lag}")
+    made = strategy(graph, local_cluster())
+    executor = make_executor(Plan(graph, made.places, made.channels, launch=launch), 8)
+    executor.start(jax.random.key(3))
+    advance(executor, 8)
+    late = executor.state()
+    executor.close()
+
+    @jax.jit
+    def delayed(state: Any, old: Any) -> Any:
+        with exact_fragments():
+            act = partial(ppo.act, old.params.policy, old.moments)
+            actor, rollout = unroll(ppo.env, act, state.actor, ppo.length)
+            learner, _ = ppo.update(state.learner, rollout)
+        return state._replace(actor=actor, learner=learner)
+
+    state = first_state(graph, jax.random.key(3))
+    start, line = state, [state.learner] * (lag + 1)
+    for _ in range(8):
+        state = delayed(state, line[0])
+        line = [*line[1:], state.learner]
+    assert difference(late, state) == 0.0
+    assert difference(start, state) > 100 * TOLERANCE
+    fused = make_executor(resolve("anakin:devices=1")(graph, local_cluster()), 8)
+    fused.start(jax.random.key(3))
+    advance(fused, 8)
+    assert difference(late, fused.state()) > 100 * TOLERANCE  # or the delay would not be there
+
+
+@pytest.mark.xdist_group("ppo")
+def test_a_late_rollout_is_a_delay_line_too() -> None:
+    """What no iteration has made before is read anew until there is a later one."""
+    ppo: Any = SMALL["ppo"]()
+    graph = trace(ppo, NUM_ENVS, exact=True)
+    places = (Place("actor", ("env", "act")), Place("learner", LEARN))
+    executor = Split(Plan(graph, places, {"actor -> learner": Channel(lag=1)}))
+    executor.start(jax.random.key(3))
+    advance(executor, 4)
+
+    @jax.jit
+    def act(state: Any) -> Any:
+        with exact_fragments():
+            act = partial(ppo.act, state.learner.params.policy, state.learner.moments)
+            return unroll(ppo.env, act, state.actor, ppo.length)
+
+    @jax.jit
+    def learn(learner: Any, rollout: Any) -> Any:
+        with exact_fragments():
+            return ppo.update(learner, rollout)[0]
+
+    state, before = first_state(graph, jax.random.key(3)), None
+    for _ in range(4):
+        actor, rollout = act(state)
+        state = state._replace(actor=actor, learner=learn(state.learner, before or rollout))
+        before = rollout
+    assert difference(executor.state(), state) == 0.0
+
+
+@pytest.mark.xdist_group("ppo")
+def test_a_late_strategy_cannot_be_checked() -> None:
+    with pytest.raises(ValueError, match=r"`learner -> actor` is 1 iterations late.*lag=0"):
+        check_strategy("actor_learner:lag=1", {"ppo": SMALL["ppo"]()})
