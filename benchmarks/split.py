@@ -1,0 +1,487 @@
+"""What a plan in several places costs and gains: transports, `averaged`, acting beside learning.
+
+    python benchmarks/split.py                          # all three, about five minutes
+    python benchmarks/split.py overlap --rounds 9
+    python benchmarks/split.py transports averaged
+
+transports: one array from one instance to another and back, half of which is a crossing, and many
+arrays one way. averaged: the mean of 57,000 float32 over two processes, in a compiled loop.
+overlap: PPO with acting and learning of about equal time, the two beside each other (`lag=1`: not
+the fused program's numbers), against one program on one core and on all of them. Whatever is
+compared takes turns within one run. Prints one JSON line for each figure. `cpu_ms` is the
+time of all cores together that an iteration takes, `others` the cores that the rest of the machine
+used meanwhile; of the rounds, the quieter half counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, TypeVar, cast
+
+T = TypeVar("T")
+
+SIZES = {"64 B": 64, "64 KiB": 1 << 16, "16 MiB": 1 << 24}
+LATE = "lag=1: not the fused program's numbers"
+ONE_CORE = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+PARTS = ("transports", "averaged", "overlap")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=PARTS, help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--echo", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(Variant(**json.loads(options.serve)))
+    elif options.echo:
+        echo(**json.loads(options.echo))
+    else:
+        for part in options.parts:
+            {"transports": transports, "averaged": averages, "overlap": overlap}[part](
+                options.rounds
+            )
+
+
+def tell(name: str, value: float, unit: str, **more: object) -> None:
+    import jax
+
+    hardware = f"{os.cpu_count()} x {platform.processor() or platform.machine()}"
+    line = {"name": name, "value": value, "unit": unit, **more, "hardware": hardware}
+    print(json.dumps({**line, "jax": jax.__version__}), flush=True)
+
+
+class Meter:
+    """The cores that this process with its descendants uses, and those that all others use."""
+
+    def __init__(self) -> None:
+        self._since = self._read()
+
+    def cores(self) -> tuple[float, float]:
+        """Since it was last asked, or made."""
+        before, self._since = self._since, self._read()
+        seconds, every, mine = (b - a for a, b in zip(before, self._since, strict=True))
+        return mine / seconds, max(0.0, (every - mine) / seconds)
+
+    @staticmethod
+    def _read() -> tuple[float, float, float]:
+        tick = os.sysconf("SC_CLK_TCK")
+        with open("/proc/stat") as lines:
+            user, nice, system, _, _, *rest = map(int, next(lines).split()[1:9])
+        parent, ticks = {}, {}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError), open(f"/proc/{pid}/stat") as text:
+                fields = text.read().rpartition(")")[2].split()
+                # Its own time, and that of children which have ended.
+                parent[int(pid)], ticks[int(pid)] = int(fields[1]), sum(map(int, fields[11:15]))
+        mine = {os.getpid()}
+        while more := {pid for pid in parent if parent[pid] in mine} - mine:
+            mine |= more
+        own = sum(ticks.get(pid, 0) for pid in mine)
+        return time.perf_counter(), (user + nice + system + sum(rest)) / tick, own / tick
+
+
+def quieter_half(rounds: Sequence[T], others: Callable[[T], float]) -> list[T]:
+    return sorted(rounds, key=others)[: (len(rounds) + 1) // 2]
+
+
+# Acting beside learning
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run the same training, in a process of its own that waits for its turn."""
+
+    name: str
+    distribute: str = "anakin"
+    launch: str = "threads"
+    cores: int = 0
+    """It may use only so many of the cores, and XLA no threads besides; 0 for no limit."""
+    devices: int = 1
+    record: bool = False
+    note: str = ""
+
+
+VARIANTS = (
+    Variant("one program on one core", cores=1),
+    Variant("one program on all cores"),
+    Variant("two replicas as processes", "data_parallel", "processes"),
+    Variant("two threads", "actor_learner:actors=1,lag=1", note=LATE),
+    Variant("two processes", "actor_learner:actors=1,lag=1", "processes", note=LATE),
+)
+SEGMENTS = Variant("segments", "actor_learner:actors=1", cores=1, record=True)
+
+
+def overlap(rounds: int) -> None:
+    with served(SEGMENTS) as ask:
+        parts = ask(20)["segments"]
+    for name, seconds in parts.items():
+        tell(f"acrobot, 256 envs: {name}, on one core", round(1e3 * seconds, 2), "ms")
+    iterations = max(8, round(1.5 / sum(parts.values())))
+    rounds_of = take_turns(VARIANTS, iterations, rounds)
+    for variant in VARIANTS:
+        told = [each[variant.name] for each in rounds_of]
+        ratios = [
+            each[VARIANTS[0].name]["seconds"] / each[variant.name]["seconds"] for each in rounds_of
+        ]
+        seconds = statistics.median(each["seconds"] for each in told)
+        work = statistics.median(each["seconds"] * each["cores"] for each in told)
+        more = {"busy": told[0]["busy"]} if told[0]["busy"] else {}
+        tell(
+            f"acrobot, 256 envs: {variant.name}",
+            round(iterations * 256 * 128 / seconds), "env steps/s",
+            ratio=round(statistics.median(ratios), 3),
+            spread=[round(min(ratios), 3), round(max(ratios), 3)], against=VARIANTS[0].name,
+            cpu_ms=round(1e3 * work / iterations, 1),
+            others=round(max(each["others"] for each in told), 2),
+            **more, **({"note": variant.note} if variant.note else {}),
+        )  # fmt: skip
+
+
+def take_turns(variants: Sequence[Variant], iterations: int, rounds: int) -> list[dict[str, Any]]:
+    """What each variant tells in each round, all of them running in every round."""
+    with ExitStack() as stack:
+        asks = {v.name: stack.enter_context(served(v)) for v in variants}
+        found, meter = [], Meter()
+        for _ in range(rounds + 1):
+            told = {}
+            for name, ask in asks.items():
+                meter.cores()
+                told[name] = ask(iterations)
+                told[name]["cores"], told[name]["others"] = meter.cores()
+            found.append(told)
+    warm = found[1:]
+    return quieter_half(warm, lambda told: max(each["others"] for each in told.values()))
+
+
+@contextmanager
+def served(variant: Variant) -> Iterator[Callable[[int], Any]]:
+    """`ask(n)` runs n iterations in that variant's process, and gives what it tells."""
+    flags = [f"--xla_force_host_platform_device_count={variant.devices}"]
+    flags += [ONE_CORE] * bool(variant.cores)
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--serve", json.dumps(asdict(variant))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "XLA_FLAGS": " ".join(flags)},
+    )  # fmt: skip
+
+    def ask(iterations: int) -> Any:
+        assert process.stdin and process.stdout
+        print(iterations, file=process.stdin, flush=True)
+        return json.loads(process.stdout.readline())
+
+    try:
+        ask(2)  # compiles
+        yield ask
+    finally:
+        assert process.stdin
+        process.stdin.close()
+        process.wait()
+
+
+def serve(variant: Variant) -> None:
+    if variant.cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: variant.cores])
+    import jax
+
+    from hocket import make
+    from hocket.algorithms import PPO
+    from hocket.runtime.cache import enable_cache
+    from hocket.runtime.executor import advance
+    from hocket.training import make_executor, plan
+
+    enable_cache()
+    # Acrobot's dynamics are as much work as this small learner: that is what the sizes are for.
+    algorithm = PPO(env=make("Acrobot-v1"), epochs=1, minibatches=4, hidden=(24, 24), num_envs=256)
+    made = plan(algorithm, distribute=variant.distribute, launch=variant.launch)
+    executor = make_executor(made, 1_000, record=variant.record)
+    executor.start(jax.random.key(0))
+    begun = 0
+    for line in sys.stdin:
+        start = time.perf_counter()
+        advance(executor, int(line))
+        seconds = time.perf_counter() - start
+        busy = {place.name: round(place.busy, 3) for place in executor.activity()}
+        found: dict[str, list[float]] = {}
+        timeline = executor.timeline()
+        for span in timeline.spans if timeline else ():
+            if span.kind == "compute" and span.iteration >= begun:
+                found.setdefault(span.name, []).append(span.end - span.start)
+        segments = {name: statistics.median(each) for name, each in found.items()}
+        begun += int(line)
+        print(json.dumps({"seconds": seconds, "busy": busy, "segments": segments}), flush=True)
+    executor.close()
+
+
+# Transports
+
+
+def transports(rounds: int) -> None:
+    import jax
+
+    if len(jax.devices()) < 2:
+        # The number of devices is fixed once there are any, and other parts want one.
+        flags = "--xla_force_host_platform_device_count=2"
+        command = [sys.executable, __file__, "transports", "--rounds", str(rounds)]
+        subprocess.run(command, check=True, env={**os.environ, "XLA_FLAGS": flags})
+        return
+    for size, nbytes in SIZES.items():
+        count = 2_000 if nbytes < 1 << 20 else 20
+        ways = {
+            "same device": between_threads(nbytes, devices=1),
+            "device to device": between_threads(nbytes, devices=2),
+            "shared memory, the ring alone": between_processes(nbytes, alone=True),
+            "shared memory, jax to jax": between_processes(nbytes, alone=False),
+        }
+        asks = {name: way.__enter__() for name, way in ways.items()}
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+        for turn in range(rounds + 1):
+            for name, ends in asks.items():
+                measured = ping_pong(ends, count), stream(ends, count)
+                if turn:
+                    found[name].append(measured)
+        for way in ways.values():
+            way.__exit__(None, None, None)
+        for name, each in found.items():
+            crossing = statistics.median(c for c, _ in each)
+            rate = nbytes / statistics.median(s for _, s in each)
+            least = round(1e6 * min(c for c, _ in each), 2)
+            tell(f"{name}, {size}: a crossing", round(1e6 * crossing, 2), "us", least=least)
+            tell(f"{name}, {size}: one way", round(rate), "bytes/s")
+
+
+class Ends(NamedTuple):
+    """Both pipes as this side sees them, and how to tell the other side what to do."""
+
+    message: Any
+    send: Callable[[Any], None]
+    receive: Callable[[], None]
+    begin: Callable[[str, int], None]
+
+
+def ping_pong(ends: Ends, count: int) -> float:
+    """Seconds of one crossing."""
+    ends.begin("back", count)
+    start = time.perf_counter()
+    for _ in range(count):
+        ends.send(ends.message)
+        ends.receive()
+    return (time.perf_counter() - start) / (2 * count)
+
+
+def stream(ends: Ends, count: int) -> float:
+    """Seconds for each of many messages one way, the last of which is answered."""
+    ends.begin("last", count)
+    start = time.perf_counter()
+    for _ in range(count):
+        ends.send(ends.message)
+    ends.receive()
+    return (time.perf_counter() - start) / count
+
+
+def answer(receive: Callable[[], Any], send: Callable[[Any], None], what: str, count: int) -> None:
+    """The other side: every message back, or the last one of all."""
+    for number in range(count):
+        message = receive()
+        if what == "back" or number == count - 1:
+            send(message)
+
+
+@contextmanager
+def between_threads(nbytes: int, devices: int) -> Iterator[Ends]:
+    import jax
+
+    from hocket.runtime.transport_device import DeviceToDevice
+    from hocket.runtime.transport_same import SameDevice
+
+    here, there = jax.devices()[0], jax.devices()[devices - 1]
+    one_way = devices == 1
+    pipes: list[Any] = [
+        SameDevice(2)
+        if one_way
+        else DeviceToDevice(2, [jax.sharding.SingleDeviceSharding(device)])
+        for device in (there, here)
+    ]
+
+    def receive(pipe: Any) -> Any:
+        return jax.block_until_ready(pipe.receive())
+
+    def begin(what: str, count: int) -> None:
+        arguments = (lambda: receive(pipes[0])), pipes[1].send, what, count
+        threading.Thread(target=answer, args=arguments, daemon=True).start()
+
+    message = [jax.device_put(array(nbytes), here)]
+    yield Ends(message, pipes[0].send, lambda: receive(pipes[1]), begin)
+
+
+@contextmanager
+def between_processes(nbytes: int, *, alone: bool) -> Iterator[Ends]:
+    import jax
+
+    from hocket.runtime.arena import Arena
+
+    arena = Arena.create(2 * _room(nbytes))
+    words = {"fd": arena.fd, "nbytes": nbytes, "alone": alone}
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--echo", json.dumps(words)],
+        stdin=subprocess.PIPE, pass_fds=(arena.fd,), text=True,
+    )  # fmt: skip
+    send, receive = _ends(arena, nbytes, alone=alone, forth=True)
+
+    def begin(what: str, count: int) -> None:
+        print(what, count, file=process.stdin, flush=True)
+
+    message = [array(nbytes)] if alone else [jax.device_put(array(nbytes))]
+    try:
+        yield Ends(message, send, receive, begin)
+    finally:
+        assert process.stdin
+        process.stdin.close()
+        process.wait()
+
+
+def echo(fd: int, nbytes: int, *, alone: bool) -> None:
+    from hocket.runtime.arena import Arena
+
+    arena = Arena.attach(fd, 2 * _room(nbytes))
+    send, receive = _ends(arena, nbytes, alone=alone, forth=False)
+    for line in sys.stdin:
+        what, count = line.split()
+        answer(receive, send, what, int(count))
+
+
+def _ends(arena: Any, nbytes: int, *, alone: bool, forth: bool) -> tuple[Any, Any]:
+    """What sends and what receives, on this side of two rings."""
+    import jax
+
+    from hocket.runtime.shared_pipe import SharedMemory
+    from hocket.runtime.transport_shm import Ring
+
+    offsets = (0, _room(nbytes)) if forth else (_room(nbytes), 0)
+    if not alone:
+        pipes = [SharedMemory(arena, offset, _link(nbytes)) for offset in offsets]
+        home = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+        def receive() -> Any:  # as an instance does
+            return jax.block_until_ready(jax.device_put(pipes[1].receive(), [home]))
+
+        return pipes[0].send, receive
+    specs = [((nbytes // 4,), "float32")]
+    rings = [Ring(arena.memory, offset, 2, specs) for offset in offsets]
+
+    def lease() -> Any:
+        with rings[1].lease() as views:
+            return views  # there is nobody who would write into them before they are sent back
+
+    return rings[0].send, lease
+
+
+def _link(nbytes: int) -> Any:
+    """A link of a plan, as far as a pipe looks at it."""
+    import jax
+
+    from hocket.runtime.route import Link
+
+    specs = (jax.ShapeDtypeStruct((nbytes // 4,), "float32"),)
+    return Link(cast("Any", None), 0, 0, (0,), specs, slots=2)
+
+
+def _room(nbytes: int) -> int:
+    from hocket.runtime.shared_pipe import SharedMemory
+
+    found = SharedMemory.nbytes(_link(nbytes))
+    return found + -found % 4096
+
+
+def array(nbytes: int) -> Any:
+    import numpy as np
+
+    return np.arange(nbytes // 4, dtype=np.float32)
+
+
+# The mean over processes
+
+
+CALLS, WIDTH = 200, 57_000
+
+
+def averages(rounds: int) -> None:
+    import jax
+
+    from hocket.runtime.executor import advance
+    from hocket.training import make_executor, plan
+
+    plans = {
+        "in one program": plan(averaging(), distribute="anakin:devices=1"),
+        "over two processes": plan(averaging(), distribute="data_parallel", launch="processes"),
+    }
+    executors = {name: make_executor(made, 1_000) for name, made in plans.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in plans}
+    try:
+        for executor in executors.values():
+            executor.start(jax.random.key(0))
+            advance(executor, 2)
+        for turn in range(rounds + 1):
+            for name, executor in executors.items():
+                start = time.perf_counter()
+                advance(executor, 5)
+                if turn:
+                    seconds[name].append((time.perf_counter() - start) / (5 * CALLS))
+    finally:
+        for executor in executors.values():
+            executor.close()
+    alone, whole = (statistics.median(each) for each in seconds.values())
+    name = f"averaged of {WIDTH:,} float32"
+    tell(f"{name}: a turn of the loop, in one program", round(1e6 * alone, 1), "us")
+    tell(f"{name}: the same with two processes", round(1e6 * whole, 1), "us")
+    tell(f"{name}: a call", round(1e6 * (whole - alone), 1), "us")
+
+
+def averaging() -> Any:
+    """An algorithm that does little besides."""
+    import jax
+
+    from hocket import averaged, fragment
+
+    class State(NamedTuple):
+        scores: Any
+        params: Any
+
+    class Averaging:
+        env_steps, num_envs = 1, 8
+
+        def init(self, key: Any, num_envs: int) -> Any:
+            params = jax.random.normal(key, (WIDTH,))
+            return State(jax.vmap(jax.random.uniform)(jax.random.split(key, num_envs)), params)
+
+        def step(self, state: Any) -> Any:
+            params = self.update(state.params, state.scores)
+            return State(state.scores, params), {"params": params[0]}
+
+        @fragment(role="learn")
+        def update(self, params: Any, scores: Any) -> Any:
+            def once(params: Any, _: None) -> Any:
+                return 0.99 * params + 0.01 * averaged(params * scores.mean()), None
+
+            return jax.lax.scan(once, params, None, CALLS)[0]
+
+        def policy(self, state: Any, explore: bool = False) -> Any:
+            raise NotImplementedError
+
+    return Averaging()
+
+
+if __name__ == "__main__":
+    main()
