@@ -11,6 +11,8 @@ from hocket.runtime.status import deadlock
 
 PATIENCE = 5.0
 """Seconds without a message, everybody waiting, after which a run counts as stuck."""
+MAX_STEP = 1.0
+"""Seconds that one look counts for at most."""
 
 
 class InstanceError(RuntimeError):
@@ -29,12 +31,14 @@ class Watch:
         slowest = max((channel.delay for channel in plan.channels.values()), default=0.0)
         self._patience = PATIENCE + slowest
         self._seen = statuses.copy()
-        self._since = time.monotonic()
+        self._stuck, self._looked = 0.0, time.monotonic()
 
     def look(self) -> None:
-        now = self._statuses.copy()
-        stuck = deadlock(self._plan, self._seen, now)
-        if stuck is None:
-            self._seen, self._since = now, time.monotonic()
-        elif time.monotonic() - self._since > self._patience:
-            raise Deadlock(stuck)
+        now, time_now = self._statuses.copy(), time.monotonic()
+        # Whoever looks may have been stopped in between (Ctrl-Z): that counts as one look.
+        passed, self._looked = min(time_now - self._looked, MAX_STEP), time_now
+        waiting = deadlock(self._plan, self._seen, now)
+        self._stuck = self._stuck + passed if waiting else 0.0
+        self._seen = now
+        if waiting and self._stuck > self._patience:
+            raise Deadlock(waiting)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import pickle
 import selectors
 import signal
 import socket
@@ -10,7 +12,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,8 +58,8 @@ class Processes:
         self.statuses = new_statuses(plan, self._arena.memory, self._layout.statuses)
         self._processes: list[_Process] = []
         self._failure: BaseException | None = None
-        # Whatever becomes of this object or of Python, no process stays behind.
-        self._end = weakref.finalize(self, _end, self._processes)
+        # Whatever becomes of this object or of Python, no process and no memory stays behind.
+        self._end = weakref.finalize(self, _end, self._processes, self._arena)
 
     @property
     def is_well(self) -> bool:
@@ -95,36 +97,27 @@ class Processes:
         return [span for spans, _ in found for span in spans], sum(left for _, left in found)
 
     def close(self) -> None:
+        self._failure = self._failure or RuntimeError("this run has ended: make another executor.")
+        self.statuses = self.statuses.copy()  # what was there at the end; the memory goes
         self._end()
 
     def _start(self) -> None:
-        for module in file_modules():
-            cloudpickle.register_pickle_by_value(module)
-        algorithm = cloudpickle.dumps(self.plan.graph.algorithm)
+        algorithm = _pickled(self.plan.graph.algorithm)
         config = {
             name: value
             for name, value in jax.config.values.items()
-            if isinstance(value, (bool, int, float, str))
+            if isinstance(value, (bool, int, float, str)) and name != "jax_platforms"
         }
         for place, index in names(self.plan):
-            mine, theirs = socket.socketpair()
-            with theirs:
-                popen = subprocess.Popen(
-                    [
-                        sys.executable, "-m", "hocket.runtime.worker",
-                        str(theirs.fileno()), str(self._arena.fd),
-                    ],
-                    pass_fds=(theirs.fileno(), self._arena.fd),
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,  # Ctrl-C is not for them
-                )  # fmt: skip
-            self._processes.append(_Process(f"{place}/{index}", popen, mine))
+            on = self.plan.place(place).share(index)
+            self._processes.append(_spawn(f"{place}/{index}", self._arena.fd, on))
+        for process, (place, index) in zip(self._processes, names(self.plan), strict=True):
             job = Job(
                 place, index, self.plan.to_json(), self.plan.graph.digest, self.plan.graph.num_envs,
                 self.plan.graph.exact, self._arena.nbytes, algorithm, config,
             )  # fmt: skip
-            wire.write(mine, sys.path)
-            wire.write(mine, job)
+            _tell(process, sys.path)
+            _tell(process, job)
         self._answers()
 
     def _ask(self, *command: Any) -> list[Any]:
@@ -133,8 +126,7 @@ class Processes:
     def _ask_each(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         with self._or_end():
             for process, command in zip(self._processes, commands, strict=True):
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    wire.write(process.connection, command)
+                _tell(process, command)
             return self._answers()
 
     @contextlib.contextmanager
@@ -146,7 +138,7 @@ class Processes:
             yield
         except BaseException as error:
             self._failure = error
-            self._end()
+            self.close()
             raise
 
     def _answers(self) -> list[Any]:
@@ -156,11 +148,14 @@ class Processes:
         with selectors.DefaultSelector() as selector:
             for process in self._processes:
                 selector.register(process.connection, selectors.EVENT_READ, process)
-            while len(answers) < len(self._processes):
-                for key, _ in selector.select(LOOK_SECONDS):
+            while waiting := [p for p in self._processes if p.name not in answers]:
+                ready = selector.select(LOOK_SECONDS)
+                for key, _ in ready:
                     process: _Process = key.data
                     answers[process.name] = self._answer(process)
                     selector.unregister(process.connection)
+                if not ready:
+                    _check_alive(waiting)
                 watch.look()
         return [answers[process.name] for process in self._processes]
 
@@ -174,6 +169,53 @@ class Processes:
         raise InstanceError(f"the instance `{process.name}` failed:\n{content}")
 
 
+def _pickled(algorithm: Any) -> bytes:
+    for module in file_modules():
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps(algorithm)
+    except (TypeError, pickle.PicklingError) as error:
+        raise PlanError(
+            f"{type(algorithm).__name__} cannot be sent to other processes: {error}. Leave that "
+            f'out of it, or use launch="threads".'
+        ) from error
+
+
+def _spawn(name: str, arena_fd: int, on: Sequence[str]) -> _Process:
+    mine, theirs = socket.socketpair()
+    with theirs:
+        command = ["-m", "hocket.runtime.worker", str(theirs.fileno()), str(arena_fd), name]
+        popen = subprocess.Popen(
+            [sys.executable, *command],
+            pass_fds=(theirs.fileno(), arena_fd),
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **_environment(on)},
+            start_new_session=True,  # Ctrl-C is not for them
+        )
+    return _Process(name, popen, mine)
+
+
+def _environment(on: Sequence[str]) -> dict[str, str]:
+    """What a process needs to share a machine: no accelerator where it computes on none."""
+    if on and all(device.startswith("cpu:") for device in on):
+        return {"JAX_PLATFORMS": "cpu"}
+    # Several processes share a GPU: each takes memory as it needs it, not most of it at once.
+    return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+def _tell(process: _Process, message: Any) -> None:
+    """Also where it is gone: then its answer is missing, and that says how it ended."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        wire.write(process.connection, message)
+
+
+def _check_alive(processes: list[_Process]) -> None:
+    """A process that is gone closes its connection, unless one that it has forked holds it too."""
+    for process in processes:
+        if process.popen.poll() is not None:
+            raise InstanceError(_epitaph(process))
+
+
 def _epitaph(process: _Process) -> str:
     """How a process ended that said nothing."""
     try:
@@ -185,7 +227,7 @@ def _epitaph(process: _Process) -> str:
     return f"the instance `{process.name}` failed: process {process.popen.pid} {how}.{hint}"
 
 
-def _end(processes: list[_Process]) -> None:
+def _end(processes: list[_Process], arena: Arena) -> None:
     """Let every process end, by force where it does not at once."""
     for process in processes:
         with contextlib.suppress(OSError):
@@ -199,3 +241,4 @@ def _end(processes: list[_Process]) -> None:
             process.popen.kill()
             process.popen.wait()
     processes.clear()
+    arena.close()

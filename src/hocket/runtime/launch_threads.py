@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +24,8 @@ from hocket.runtime.transport_same import SameDevice
 
 LOOK_SECONDS = 0.2
 """How often somebody looks whether the instances go on."""
+GRACE_SECONDS = 1.0
+"""What the others get to come to an end after one has failed; a thread cannot be ended by force."""
 
 
 class Threads:
@@ -47,6 +51,8 @@ class Threads:
             instance.load(leaves)
 
     def held(self) -> list[dict[int, Any]]:
+        if self._failure:
+            raise self._failure
         return [instance.held() for instance in self.instances]
 
     def run(self, count: int) -> list[dict[int, np.ndarray]]:
@@ -89,11 +95,12 @@ class Threads:
         ]
         for thread in threads:
             thread.start()
-        watch = Watch(self.plan, self.statuses)
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(LOOK_SECONDS)
-                watch.look()
+        watch, deadline = Watch(self.plan, self.statuses), math.inf
+        while time.monotonic() < deadline and (alive := [t for t in threads if t.is_alive()]):
+            alive[0].join(LOOK_SECONDS)
+            watch.look()
+            if failures:
+                deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
         if failures:
             instance, error, text = failures[0]
             raise InstanceError(f"the instance `{instance.name}` failed:\n{text}") from error

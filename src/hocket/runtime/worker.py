@@ -1,4 +1,4 @@
-"""One instance as a process of its own: `python -m hocket.runtime.worker SOCKET ARENA`.
+"""One instance as a process of its own: `python -m hocket.runtime.worker SOCKET ARENA NAME`.
 
 It is told what to run, traces that for itself, says which graph it found, and then does as it is
 told, until it is told to end or whoever started it is gone.
@@ -6,6 +6,8 @@ told, until it is told to end or whoever started it is gone.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import pickle
 import queue
@@ -15,7 +17,7 @@ import sys
 import threading
 import traceback
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from hocket.runtime import wire
 
@@ -42,19 +44,24 @@ class Job:
 def main() -> None:
     """Serve one job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    cast(Any, sys.stdout).reconfigure(line_buffering=True)  # it may end at any moment
+    # jax prints the traceback of a callback that fails, before the run tells whose it was.
+    logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
     connection = socket.socket(fileno=int(sys.argv[1]))
-    paths = wire.read(connection)
-    sys.path[:0] = [path for path in paths if path not in sys.path]
+    for fd in map(int, sys.argv[1:3]):
+        os.set_inheritable(fd, False)  # what this process starts has nothing to do with them
     commands: queue.Queue[Any] = queue.Queue()
     threading.Thread(target=_listen, args=(connection, commands), daemon=True).start()
     try:
+        sys.path[:0] = [path for path in commands.get() if path not in sys.path]
         worker = _Worker(commands.get(), int(sys.argv[2]))
         wire.write(connection, ("done", None))
         while True:
             name, *arguments = commands.get()
             wire.write(connection, ("done", getattr(worker, name)(*arguments)))
     except BaseException as error:  # noqa: BLE001 (told to the run, with this instance's name)
-        wire.write(connection, (_outcome(error), traceback.format_exc()))
+        with contextlib.suppress(OSError):
+            wire.write(connection, (_outcome(error), traceback.format_exc()))
         commands.get()  # for as long as the other side is there, or until it says to end
 
 
