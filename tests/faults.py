@@ -1,0 +1,153 @@
+"""Algorithms that go wrong on purpose, and processes as the operating system sees them."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import io_callback
+
+import hocket.core.plan
+from hocket import Place, Plan
+from hocket.core.project import Projection, Send, project
+from tests.toys import Toy
+
+SPLIT = (Place("actor", run=("env", "act")), Place("learner", run=("learn",)))
+
+
+def two(graph: Any, cluster: Any) -> Plan:
+    """A strategy: an actor and a learner, as threads or as processes."""
+    return Plan(graph, SPLIT)
+
+
+_calls = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Faulty(Toy):
+    """Its environment, on the place `actor`, does something in the second iteration."""
+
+    fault: str = "sleep"
+    seconds: float = 300.0
+
+    def noise(self, x: Any, keys: Any) -> Any:
+        noise = Toy.noise(self, x, keys)
+        return io_callback(self.happen, jax.ShapeDtypeStruct(noise.shape, noise.dtype), noise)
+
+    def happen(self, noise: Any) -> Any:
+        if next(_calls) == self.length + 1:
+            match self.fault:
+                case "sleep":
+                    time.sleep(self.seconds)
+                case "exit":
+                    print("the actor leaves")  # noqa: T201
+                    os._exit(3)
+                case "raise":
+                    raise RuntimeError("the environment is on fire")
+        return noise
+
+
+@dataclass(frozen=True)
+class Fickle(Toy):
+    """Another program in another process."""
+
+    home: int = 0
+
+    def noise(self, x: Any, keys: Any) -> Any:
+        noise = Toy.noise(self, x, keys)
+        return noise if os.getpid() == self.home else noise + 1.0
+
+
+class Misprojected(Toy):
+    """Whoever unpickles it forgets a message: the parameters are never sent."""
+
+    def __reduce__(self) -> Any:
+        return _forget, ()
+
+
+def _forget() -> Toy:
+    hocket.core.plan.project = without_parameters
+    return Misprojected()
+
+
+def without_parameters(*arguments: Any) -> Projection:
+    """`project`, and the learner's first message left out."""
+    made = project(*arguments)
+    assert isinstance(made.programs["learner"][0], Send)
+    return replace(made, programs={**made.programs, "learner": made.programs["learner"][1:]})
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """What `condition` finds as soon as it finds anything."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+    return found
+
+
+def workers(parent: int | None = None) -> dict[str, int]:
+    """The worker processes that a process has started, by the names of their instances."""
+    return {
+        words[-1]: pid
+        for pid in children(parent)
+        if "hocket.runtime.worker" in (words := _command(pid))
+    }
+
+
+def children(parent: int | None = None) -> list[int]:
+    """The processes that a process has started, those included that nobody has buried yet."""
+    mine = os.getpid() if parent is None else parent
+    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+    return sorted(pid for pid in pids if (about := _about(pid)) and int(about[1]) == mine)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended; whose child it was may have to bury it yet."""
+    about = _about(pid)
+    return not about or about[0] == "Z"
+
+
+def all_gone(pids: Mapping[str, int]) -> bool:
+    return all(map(is_gone, pids.values()))
+
+
+def cpu_seconds(pid: int) -> float:
+    return int(_about(pid)[11]) / os.sysconf("SC_CLK_TCK")
+
+
+def _about(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; none where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def left_behind() -> set[str]:
+    """What outlives a run that did not clean up: its processes, and memory that it shares."""
+    gc.collect()  # errors hold on to the frames they came through
+    found = {f"process {pid}" for pid in children()}
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(path)
+        except FileNotFoundError:
+            continue
+        if target.startswith("/memfd:hocket"):
+            found.add(f"{path.name}: {target}")
+    names = (path.name for path in Path("/dev/shm").iterdir())
+    return found | {name for name in names if name.startswith(("hocket", "psm_", "sem."))}
