@@ -71,7 +71,11 @@ def test_the_environment_axis_is_shared_out() -> None:
 def test_environments_and_devices_must_fit() -> None:
     with pytest.raises(PlanError, match="9 environments cannot be shared equally by 2 devices"):
         fused(on=("cpu:0", "cpu:1"), num_envs=9)
-    with pytest.raises(PlanError, match="2 replicas cannot be shared equally by 4 devices"):
-        fused(on=("cpu:0", "cpu:1", "cpu:2", "cpu:3"), replicas=2)
+    with pytest.raises(
+        PlanError, match="3 devices cannot be shared equally by 4 replicas of `all`"
+    ):
+        fused(on=("cpu:0", "cpu:1", "cpu:2"), replicas=4)
+    with pytest.raises(PlanError, match=r"3 environments of `all` cannot be .* 2 devices"):
+        fused(on=("cpu:0", "cpu:1", "cpu:2", "cpu:3"), num_envs=6, replicas=2)
     with pytest.raises(ValueError, match=r"unknown device `gpu:7`.*cpu:0"):
         fused(on=("gpu:7",))

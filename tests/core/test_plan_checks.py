@@ -1,0 +1,158 @@
+"""What cannot run is refused when the plan is made, by name and with what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import jax
+import pytest
+
+import hocket
+from hocket import Channel, Place, Plan, PlanError, averaged, make, trace
+from hocket.algorithms import DQN
+from tests.toys import Toy
+
+ACTOR, LEARNER = Place("actor", ("env", "act")), Place("learner", ("learn",))
+ENV, ACT = Place("env", ("env",)), Place("act", ("act",))
+SPLIT, APART = (ACTOR, LEARNER), (ENV, ACT, LEARNER)
+
+
+class Crowd(Toy):
+    """Every environment moves with the mean of all."""
+
+    def noise(self, x: Any, keys: Any) -> Any:
+        return Toy.noise(self, x, keys) + x.mean(0)[None]
+
+
+class AveragedCrowd(Toy):
+    def noise(self, x: Any, keys: Any) -> Any:
+        return Toy.noise(self, x, keys) + averaged(x.mean(0))[None]
+
+
+def cpus(count: int) -> tuple[str, ...]:
+    return tuple(f"cpu:{i}" for i in range(count))
+
+
+def whole(replicas: int, devices: int = 0) -> tuple[Place, ...]:
+    return (Place("all", ("env", "act", "learn"), on=cpus(devices), replicas=replicas),)
+
+
+REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
+    "an unknown launcher": (
+        SPLIT, {"launch": "process"},
+        "unknown launcher `process`. Did you mean `processes`? Known: processes, threads.",
+    ),
+    "lag inside a loop": (
+        APART, {"channels": {"act -> env": Channel(lag=1)}},
+        "the channel `act -> env` cannot be late: output 0 of `act` crosses 3 times an iteration, "
+        "and only what crosses once can be an iteration old. Put both ends of the loop on one "
+        "place, or use lag=0.",
+    ),
+    "negative lag": (
+        SPLIT, {"channels": {"actor -> learner": Channel(lag=-1)}},
+        "the channel `actor -> learner` needs capacity >= 1, lag >= 0 and delay >= 0: "
+        "Channel(capacity=1, lag=-1, delay=0.0).",
+    ),
+    "negative delay": (
+        SPLIT, {"channels": {"actor -> learner": Channel(delay=-0.5)}},
+        "the channel `actor -> learner` needs capacity >= 1, lag >= 0 and delay >= 0: "
+        "Channel(capacity=1, lag=0, delay=-0.5).",
+    ),
+    "a delay where threads average": (
+        whole(2), {"channels": {"all -> all": Channel(delay=0.1)}},
+        "the channel `all -> all` cannot have a delay: as threads the replicas are one program. "
+        'Use launch="processes".',
+    ),
+    "lag where replicas average": (
+        whole(2), {"channels": {"all -> all": Channel(lag=1)}, "launch": "processes"},
+        "the channel `all -> all` is an average over replicas, which wait for each other: it takes "
+        "a delay, and neither lag nor capacity.",
+    ),
+    "devices that do not go round": (
+        whole(2, devices=3), {},
+        "3 devices cannot be shared equally by 2 replicas of `all`: make one number a multiple of "
+        "the other.",
+    ),
+    "environments that do not go round": (
+        (dataclasses.replace(ACTOR, on=cpus(3)), LEARNER), {},
+        "8 environments of `actor` cannot be shared equally by 3 devices: choose a multiple of 3.",
+    ),
+    "several devices for each process that averages": (
+        whole(2, devices=4), {"launch": "processes"},
+        "as processes, the replicas of `all` average from one device each, and here each has 2. "
+        'Use as many devices as replicas, or launch="threads".',
+    ),
+    "no parts": (APART, {"parts": 0}, "parts must be at least 1, found 0."),
+    "parts where no loop crosses": (
+        SPLIT, {"parts": 2},
+        "parts=2 cuts loops that cross places, and none does here. Use parts=1.",
+    ),
+    "parts that do not divide the environments": (
+        APART, {"parts": 3},
+        "8 environments of `env` on 1 devices cannot be cut into 3 equal parts.",
+    ),
+    "parts that do not divide those of a device": (
+        (dataclasses.replace(ENV, on=cpus(2)), ACT, LEARNER), {"parts": 8},
+        "8 environments of `env` on 2 devices cannot be cut into 8 equal parts.",
+    ),
+    "parts of replicas that are one program": (
+        (ENV, Place("rest", ("act", "learn"), replicas=2)), {"parts": 2},
+        "the replicas of `rest` are one program, so its loops cannot run in 2 parts. Use parts=1.",
+    ),
+    "an unknown backend": (
+        (dataclasses.replace(ACTOR, backend="cp"), LEARNER), {},
+        "unknown backend `cp` of the place `actor`. Did you mean `cpp`? Known: cpp, jax, pallas.",
+    ),
+    "a backend that nobody has": (
+        (dataclasses.replace(ACTOR, backend="cpp"), LEARNER), {},
+        "nothing on the place `actor` is implemented in `cpp`: leave out `backend='cpp'`.",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(what: str) -> None:
+    places, options, message = REFUSED[what]
+    with pytest.raises(PlanError, match=f"^{re.escape(message)}$"):
+        Plan(trace(Toy(), 8), places, **options)
+
+
+def test_parts_of_environments_that_look_at_each_other() -> None:
+    graph = trace(Crowd(), 8)
+    assert Plan(graph, APART)
+    with pytest.raises(
+        PlanError,
+        match=r"output 0 of `env`, in a loop that runs in 2 parts.*Crowd\.noise.*mean over",
+    ):
+        Plan(graph, APART, parts=2)
+
+
+@pytest.mark.xfail(reason="a mean of one part passes for the mean of all")
+def test_parts_of_environments_that_average() -> None:
+    """`averaged` is over replicas, and parts are no replicas."""
+    with pytest.raises(PlanError):
+        Plan(trace(AveragedCrowd(), 8), APART, parts=2)
+
+
+def test_a_device_that_is_not_there() -> None:
+    def elsewhere(graph: Any, cluster: Any) -> Plan:
+        return Plan(graph, (dataclasses.replace(ACTOR, on=["tpu:0"]), LEARNER))
+
+    with pytest.raises(PlanError, match=r"^the place `actor`: unknown device `tpu:0`\..*cpu:0"):
+        hocket.plan(Toy(), distribute=elsewhere)
+
+
+def test_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is allocated to find that out."""
+    large = DQN(env=make("CartPole-v1"), capacity=2**29)
+    monkeypatch.setattr("hocket.runtime.hardware._memory_of_host", lambda: 16 * 2**30)
+    before = sum(x.nbytes for x in jax.live_arrays())
+    with pytest.raises(
+        PlanError,
+        match=r"^cpu:0 has 16\.0 GiB of memory, and this plan needs at least \d+\.\d GiB there\. "
+        r"Use fewer environments, a smaller replay, or more devices\.$",
+    ):
+        hocket.plan(large, distribute="anakin:devices=1")
+    assert sum(x.nbytes for x in jax.live_arrays()) < before + 2**20
