@@ -1,0 +1,236 @@
+"""Which strategy is fastest depends: on environments, on the network, on how slow a crossing is.
+
+    python benchmarks/strategies.py --plot docs/pictures/strategies.png | tee strategies.jsonl
+    python benchmarks/strategies.py --sweeps delay --rounds 5
+    python benchmarks/strategies.py --read strategies.jsonl --plot strategies.png   # draw only
+
+PPO on CartPole (64 steps, 2 epochs, 4 minibatches). One quantity is changed at a time, from 256
+environments, two layers of 64 and no delay. Every instance but `anakin`, which is one, is a process
+of its own, so that all that crosses goes through shared memory; the delay is added to every message.
+The strategies take turns. All are synchronous and compute the same numbers, except the one with
+`lag=1`. Prints one JSON line for each point; a ratio above 1 means faster than anakin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import jax
+from split import Meter, quieter_half
+
+from hocket import Channel, make
+from hocket.algorithms import PPO
+from hocket.distribute import resolve
+from hocket.runtime.cache import enable_cache
+from hocket.runtime.executor import Executor, advance
+from hocket.training import make_executor, plan
+
+STRATEGIES = {
+    "anakin": "anakin",
+    "data_parallel": "data_parallel:replicas=2",
+    "actor_learner": "actor_learner:actors=2",
+    "central_inference": "central_inference:envs=2",
+    "actor_learner, lag=1": "actor_learner:actors=1,lag=1",
+}
+LATE = "actor_learner, lag=1"
+SWEEPS: dict[str, list[float]] = {
+    "envs": [16, 64, 256, 1024, 4096],
+    "hidden": [16, 64, 256],
+    "delay": [0.0, 1e-4, 1e-3, 1e-2],
+}
+BASE = {"envs": 256, "hidden": 64, "delay": 0.0}
+LENGTH = 64
+SECONDS = 0.5
+"""About how long one timed run is."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sweeps", nargs="+", choices=SWEEPS, default=list(SWEEPS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--plot", type=Path, help="draw the figure into this file")
+    parser.add_argument("--read", type=Path, help="the lines of a run before, instead of a new one")
+    options = parser.parse_args()
+    if options.read:
+        lines = [json.loads(line) for line in options.read.read_text().splitlines()]
+    else:
+        lines = measure(options.sweeps, options.rounds)
+    if options.plot:
+        draw(lines, options.plot)
+
+
+def measure(sweeps: list[str], rounds: int) -> list[dict[str, Any]]:
+    enable_cache()
+    hardware = f"{os.cpu_count()} x {platform.processor() or platform.machine()}"
+    points = [{**BASE, name: x} for name in sweeps for x in SWEEPS[name]]
+    lines = []
+    for number, point in enumerate(points):
+        if point in points[:number]:
+            continue  # where the sweeps meet
+        for line in compare(point, rounds):
+            line |= {"hardware": hardware, "jax": jax.__version__}
+            print(json.dumps(line), flush=True)
+            lines.append(line)
+    return lines
+
+
+def compare(point: dict[str, Any], rounds: int) -> list[dict[str, Any]]:
+    algorithm = PPO(
+        env=make("CartPole-v1"), num_envs=point["envs"], length=LENGTH, epochs=2, minibatches=4,
+        hidden=(point["hidden"],) * 2,
+    )  # fmt: skip
+    with ExitStack() as stack:
+        runs, counts = {}, {}
+        for name in STRATEGIES:
+            executor = started(algorithm, name, point["delay"])
+            stack.enter_context(closing(executor))
+            runs[name] = executor
+            counts[name] = max(1, round(SECONDS / timed(executor, 1)))
+        found, meter = [], Meter()
+        for _ in range(rounds):
+            meter.cores()
+            each = {name: timed(run, counts[name]) / counts[name] for name, run in runs.items()}
+            found.append((each, meter.cores()[1]))
+    kept = quieter_half(found, lambda told: told[1])
+    title = f"{point['envs']} envs, hidden {point['hidden']}, delay {1e3 * point['delay']:g} ms"
+    lines = []
+    for name in STRATEGIES:
+        seconds = statistics.median(each[name] for each, _ in kept)
+        ratios = [each["anakin"] / each[name] for each, _ in kept]
+        line = {
+            "name": f"ppo cartpole, {title}: {name}",
+            "value": round(point["envs"] * LENGTH / seconds), "unit": "env steps/s",
+            "ratio": round(statistics.median(ratios), 3), "against": "anakin",
+            "spread": [round(min(ratios), 3), round(max(ratios), 3)],
+            "others": round(max(others for _, others in kept), 2), "strategy": name, **point,
+        }  # fmt: skip
+        lines.append({**line, "note": "not the fused program's numbers"} if name == LATE else line)
+    return lines
+
+
+def started(algorithm: Any, name: str, delay: float) -> Executor:
+    where = resolve(STRATEGIES[name]) if name == "anakin" else slowed(STRATEGIES[name], delay)
+    executor = make_executor(plan(algorithm, distribute=where), 1_000)
+    executor.start(jax.random.key(0))
+    advance(executor, 2)
+    return executor
+
+
+def slowed(words: str, delay: float) -> Callable[..., Any]:
+    """That strategy as processes, with a delay on all that crosses."""
+
+    def where(graph: Any, cluster: Any) -> Any:
+        made = dataclasses.replace(resolve(words)(graph, cluster), launch="processes")
+        crossing = [f"{flow.source} -> {flow.target}" for flow in made.flows]
+        crossing += [f"{place} -> {place}" for place in made.averaging]
+        channels = {
+            name: dataclasses.replace(made.channels.get(name, Channel()), delay=delay)
+            for name in crossing
+        }
+        return dataclasses.replace(made, channels=channels)
+
+    return where
+
+
+def timed(executor: Executor, iterations: int) -> float:
+    start = time.perf_counter()
+    advance(executor, iterations)
+    return time.perf_counter() - start
+
+
+# The figure
+
+COLORS = {
+    "anakin": "#1b1b1b",
+    "data_parallel": "#0072b2",
+    "actor_learner": "#d55e00",
+    "central_inference": "#009e73",
+    LATE: "#d55e00",
+}
+AXES = {"envs": "environments", "hidden": "width of the network", "delay": "delay of a crossing"}
+
+
+def draw(lines: list[dict[str, Any]], path: Path) -> None:
+    """A panel for each quantity, a line for each strategy, named where it ends."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+    figure, panels = plt.subplots(1, 3, figsize=(10.5, 3.4), layout="constrained")
+    for panel, sweep in zip(panels, SWEEPS, strict=True):
+        others = {key: value for key, value in BASE.items() if key != sweep}
+        mine = [line for line in lines if all(line[k] == v for k, v in others.items())]
+        ends = {name: draw_line(panel, sweep, mine, name) for name in STRATEGIES}
+        label_ends(panel, ends)
+        name_axes(panel, sweep)
+    panels[0].set_ylabel("environment steps/s")
+    figure.savefig(path, dpi=160)
+
+
+def draw_line(
+    panel: Any, sweep: str, lines: list[dict[str, Any]], name: str
+) -> tuple[float, float]:
+    points = sorted((_shown(sweep, x[sweep]), x["value"]) for x in lines if x["strategy"] == name)
+    xs, ys = zip(*points, strict=True)
+    style = {"linestyle": (0, (4, 2)), "marker": "o"} if name == LATE else {"marker": "o"}
+    panel.plot(xs, ys, color=COLORS[name], linewidth=1.5, markersize=3.5, **style)
+    return xs[-1], ys[-1]
+
+
+def label_ends(panel: Any, ends: dict[str, tuple[float, float]]) -> None:
+    """Names beside the lines' ends, moved apart where they would touch."""
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    low, high = panel.get_ylim()
+    apart = (high / low) ** 0.07
+    order = sorted(ends, key=lambda name: ends[name][1])
+    at: dict[str, float] = {}
+    for before, name in zip([None, *order], order, strict=False):
+        at[name] = max(ends[name][1], at[before] * apart if before else 0.0)
+    for name, y in at.items():
+        panel.annotate(
+            name, (ends[name][0], y), xytext=(6, 0), textcoords="offset points", va="center",
+            color=COLORS[name], fontsize=8,
+        )  # fmt: skip
+    panel.set_ylim(low, max(high, max(at.values()) * apart))
+
+
+def name_axes(panel: Any, sweep: str) -> None:
+    ticks = SWEEPS[sweep]
+    panel.set_xticks([_shown(sweep, x) for x in ticks], [_tick(sweep, x) for x in ticks])
+    panel.minorticks_off()
+    panel.set_xlabel(AXES[sweep])
+    panel.grid(axis="y", color="#dddddd", linewidth=0.6)
+    rest = {
+        "envs": "2 x 64 network, no delay",
+        "hidden": "256 environments, no delay",
+        "delay": "256 environments, 2 x 64 network",
+    }
+    panel.set_title(rest[sweep], fontsize=9, loc="left", color="#555555")
+
+
+def _shown(sweep: str, x: float) -> float:
+    """No delay has no logarithm: it stands a step before the least one."""
+    return x or (SWEEPS[sweep][1] / 10)
+
+
+def _tick(sweep: str, x: float) -> str:
+    if sweep != "delay":
+        return f"{x:,.0f}"
+    return f"{1e3 * x:g} ms" if x else "none"
+
+
+if __name__ == "__main__":
+    main()
