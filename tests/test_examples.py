@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+
+from examples.own_strategy import wide
 from examples.sac import SAC
 
 from hocket import make
-from hocket.testing import check_algorithm
+from hocket.testing import SMALL, check_algorithm, check_strategy
+from tests.front import Hocket
 
 
 def test_sac() -> None:
@@ -16,3 +20,15 @@ def test_sac() -> None:
     assert not [name for name in check.unchanged if name.startswith("learner")]
     assert len(check.differences) == 3
     assert "replay" in check.refused["two replicas of the whole loop"]
+
+
+def test_own_strategy(hocket: Hocket) -> None:
+    """A strategy of one's own, in 15 lines, gives the fused program's numbers."""
+    body = inspect.getsource(inspect.unwrap(wide))
+    assert len(body.splitlines()) <= 15
+    check = check_strategy(wide(actors=2), {"ppo": SMALL["ppo"]()})
+    assert set(check.differences) == {"ppo, threads", "ppo, processes"}
+    assert check.moved["ppo"] > 1e-3
+    file = inspect.getsourcefile(inspect.unwrap(wide))
+    text = hocket.well("plan", "ppo", "--distribute", f"{file}:wide:actors=8,lag=1")
+    assert "actor x8" in text and "1 iteration late" in text

@@ -6,14 +6,16 @@ the fused program with a delay line.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
+import numpy as np
 import pytest
 
 from hocket import Channel, Place, Plan, PlanError, trace
-from hocket.cluster import local_cluster
+from hocket.cluster import Cluster, local_cluster
 from hocket.core.fragment import exact_fragments
 from hocket.core.graph import first_state
 from hocket.distribute import resolve, strategies
@@ -135,3 +137,40 @@ def test_a_late_rollout_is_a_delay_line_too() -> None:
 def test_a_late_strategy_cannot_be_checked() -> None:
     with pytest.raises(ValueError, match=r"`learner -> actor` is 1 iterations late.*lag=0"):
         check_strategy("actor_learner:lag=1", {"ppo": SMALL["ppo"]()})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", ["threads", "processes"])
+def test_wide_networks_in_four_replicas_do_not_hang(launch: str) -> None:
+    """Blocking callbacks of several threads on one CPU device would; small matrices hide it."""
+    ppo = replace(cast(Any, SMALL["ppo"]()), hidden=(512, 512), epochs=1)
+    graph = trace(ppo, 32)
+    plan = resolve("data_parallel:replicas=4")(graph, Cluster(local_cluster().devices[:1]))
+    executor = make_executor(replace(plan, launch=launch), 1000)
+    executor.start(jax.random.key(0))
+    first = executor.state()
+    metrics = advance(executor, 1000)
+    executor.close()
+    assert all(np.isfinite(rows).all() for rows in metrics.values())
+    assert difference(first.learner.params, executor.state().learner.params) > 100 * TOLERANCE
+
+
+@pytest.mark.xdist_group("ppo")
+def test_halves_overlap() -> None:
+    """While one half of the environments steps, the other half's actions are computed."""
+    graph = trace(SMALL["ppo"](), NUM_ENVS)
+    order: dict[int, list[str]] = {}
+    for parts in (1, 2):
+        made = resolve(f"central_inference:envs=1,parts={parts}")(graph, local_cluster())
+        executor = Split(made, record=True)
+        executor.start(jax.random.key(0))
+        advance(executor, 2)
+        timeline = executor.timeline()
+        assert timeline is not None
+        order[parts] = [
+            span.kind
+            for span in timeline.spans
+            if span.instance == "env/0" and span.kind in ("send", "receive")
+        ]
+    assert order[1][:4] == ["send", "receive", "send", "receive"]
+    assert order[2][:4] == ["send", "send", "receive", "send"]

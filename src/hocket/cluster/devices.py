@@ -68,9 +68,15 @@ def share_cores(parts: int) -> None:
 
 
 def find_devices(names: Iterable[str]) -> list[Any]:
-    """The JAX devices of these names; this process's first where none is named."""
+    """The JAX devices of these names; this process's first where none is named.
+
+    Beside an accelerator there is always the CPU: a plan may put small networks there.
+    """
     known = {_name(d): d for d in jax.local_devices()}
     names = list(names) or list(known)[:1]
+    if any(name.startswith("cpu:") and name not in known for name in names):
+        with contextlib.suppress(RuntimeError):  # JAX was told to use nothing but the accelerator
+            known |= {_name(d): d for d in jax.local_devices(backend="cpu")}
     for name in names:
         if name not in known:
             raise ValueError(unknown("device", name, known))

@@ -36,6 +36,7 @@ from hocket.core.algorithm import Algorithm
 from hocket.core.backend import Swappable, swappable_p
 from hocket.core.contract import check_names, check_step, leaf_names
 from hocket.core.fragment import Label, exact_fragments, read_label
+from hocket.core.tuning import PLAIN, Tuning, tuned
 from hocket.errors import ContractError
 
 source_info_util.register_exclusion(fragments.__file__)
@@ -136,9 +137,9 @@ class Graph:
         names = [v.name for v in self.values[: self.num_leaves]]
         return hashlib.sha256("\n".join([text, *names]).encode()).hexdigest()[:16]
 
-    def at(self, num_envs: int) -> Graph:
-        """The same step traced for another number of environments."""
-        return _at(self, num_envs)
+    def at(self, num_envs: int, choice: Tuning = PLAIN) -> Graph:
+        """The same step traced for another number of environments, or for some hardware."""
+        return _at(self, num_envs, choice)
 
     def __str__(self) -> str:
         head = (
@@ -200,11 +201,12 @@ def bytes_text(n: float) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _at(graph: Graph, num_envs: int) -> Graph:
-    if num_envs == graph.num_envs:
+def _at(graph: Graph, num_envs: int, choice: Tuning) -> Graph:
+    if (num_envs, choice) == (graph.num_envs, PLAIN):
         return graph
     try:
-        other = trace(graph.algorithm, num_envs, exact=graph.exact)
+        with tuned(choice):
+            other = trace(graph.algorithm, num_envs, exact=graph.exact)
     except (TypeError, ValueError) as error:
         raise ContractError(
             f"{type(graph.algorithm).__name__} can be traced with {graph.num_envs} environments "

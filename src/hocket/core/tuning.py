@@ -22,8 +22,8 @@ class Tuning:
     """Whether small networks are GPU kernels of their own, see `hocket.ops.dense`."""
 
 
-_PLAIN = Tuning()
-_tuning: ContextVar[Tuning] = ContextVar("tuning", default=_PLAIN)
+PLAIN = Tuning()
+_tuning: ContextVar[Tuning] = ContextVar("tuning", default=PLAIN)
 
 
 def tuning() -> Tuning:

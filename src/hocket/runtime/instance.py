@@ -32,6 +32,7 @@ from hocket.runtime.route import Route
 from hocket.runtime.segment import Segment, arguments
 from hocket.runtime.status import IDLE, RECEIVING, SENDING, WORKING
 from hocket.runtime.timeline import Span
+from hocket.runtime.tune import tuning_for
 
 Pipes = Mapping[tuple[int, int, int], Pipe]  # (transfer, source instance, target instance)
 Values = dict[int, Any]
@@ -208,7 +209,9 @@ class Instance:
         return self._segments[step, parts]
 
     def _graph_of(self, parts: int) -> Graph:
-        return self.plan.graph.at(self.graph.num_envs // parts)
+        """The step as this instance compiles it: for its environments, and for its devices."""
+        choice = tuning_for(self.mesh.devices.ravel().tolist(), exact=self.graph.exact)
+        return self.plan.graph.at(self.graph.num_envs // parts, choice)
 
     def _rows(self, value: int) -> bool:
         """Whether a value is held stacked by replica here: all that is not uniform."""
