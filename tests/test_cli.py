@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -151,7 +152,8 @@ def test_ones_own_algorithm_environment_and_strategy(hocket: Hocket) -> None:
 
 def test_lists(hocket: Hocket) -> None:
     assert "CartPole-v1     observes float32[4], acts one of 2" in hocket.well("envs")
-    assert "options: devices=None" in hocket.well("strategies")
+    listed = hocket.well("strategies")
+    assert "options: devices=None" in listed and "options: actors=2,learners=1,lag=0" in listed
     assert "recurrent-ppo" in hocket.well("algorithms")
     assert hocket.well("--version").startswith("hocket 0.")
 
@@ -160,6 +162,30 @@ def test_plan_starts_nothing(hocket: Hocket) -> None:
     out = hocket.well("plan", "dqn")
     assert "anakin: act, env, " in out and "nothing crosses" in out
     assert not Path("runs").exists()
+
+
+def test_plan_of_several_places(hocket: Hocket) -> None:
+    words = ("--distribute", "actor_learner:actors=4,lag=2", "--launch", "processes")
+    out = hocket.well("plan", "ppo", *words, "--svg", "plan.svg")
+    assert "actor x4: act, env" in out and "launched as processes" in out
+    assert "2 iterations late" in out and "memory of each: state" in out
+    drawn = Path("plan.svg").read_text()
+    assert drawn.startswith("<svg") and "learner" in drawn
+    assert "actor_learner:actors=2,learners=1,lag=0" in hocket("plan", "ppo", "--help").out
+
+
+def test_train_in_processes_with_a_trace(hocket: Hocket) -> None:
+    """The display says how busy each place is, and the trace has every one of them."""
+    words = ("--distribute", "actor_learner:actors=1", "--launch", "processes")
+    out = hocket.well("train", "ppo", *SHORT, *words, "--trace", "trace.json", "--name", "apart")
+    assert re.search(r"actor \d+% busy, learner \d+% busy", out)
+    events = json.loads(Path("trace.json").read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert names == {"actor/0", "learner/0"}
+    assert {"update", "act, env"} <= {event["name"] for event in events}
+    config = json.loads(Path("runs/apart/config.json").read_text())
+    assert config["launch"] == "processes" and "trace" not in config
+    hocket.well("eval", "apart", "--episodes", "2")
 
 
 def test_plot_and_record(hocket: Hocket) -> None:
@@ -196,6 +222,11 @@ MISTAKES = [
     (None, ("train", "ppo", "--distribute", "anakin:devices=9"), "asked for 9 devices; there are"),
     (None, ("train", "ppo", "--distribute", "anakin:device=1"), "Did you mean `devices`?"),
     (None, ("train", "ppo", "--distribute", "math:floor"), "is no strategy"),
+    (None, ("train", "ppo", "--launch", "proceses"), "Did you mean `processes`?"),
+    (None, ("plan", "ppo", "--distribute", "actor_learner:actors=3"), "equally by 3 replicas"),
+    (None, ("plan", "dqn", "--distribute", "data_parallel"), "cannot run as replicas: `replay"),
+    (None, ("plan", "ppo", "--distribute", "actor_learner:backend=fortran"), "unknown backend"),
+    (None, ("plan", "ppo", "--svg", "nowhere/plan.svg"), "No such file or directory"),
     (None, ("train", "ppo", "--lerning-rate", "1"), "--learning-rate"),
     (None, ("train", "ppo", "--learning-rate", "fast"), "--learning-rate"),
     (None, ("train", "ppo", "--seeds", "0"), "seeds must be at least 1"),

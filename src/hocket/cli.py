@@ -33,6 +33,7 @@ With --debug, a mistake shows its traceback.
 
     hocket train ppo                                 learn CartPole
     hocket train dqn --env Catch --seeds 8           eight agents in one program
+    hocket train ppo --distribute actor_learner --launch processes
     hocket train path/to/file.py:SAC --env Pendulum-v1
     hocket eval runs/ppo-CartPole-v1-1
 """

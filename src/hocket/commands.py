@@ -44,7 +44,7 @@ def train(arguments: list[str]) -> None:
     share_cores(seeds_of(rest))  # before an environment is made, which may start JAX
     defaults, settings = defaults_of(word, rest, "train")
     command: Any = parse(
-        "train", word, rest, "Train an agent, and keep the run in a folder.",
+        "train", word, rest, f"Train an agent, and keep the run in a folder.\n\n{_strategies()}",
         algorithm=defaults, settings=settings, again=Again(),
     )  # fmt: skip
     outcome = _watch(command) if not command.again.quiet else _experiment(command, None).train()
@@ -115,7 +115,13 @@ class Where:
 def _what(name: str, arguments: list[str], about: str) -> Any:
     word, rest = split_word(arguments)
     defaults, _ = defaults_of(word, rest, name)
-    return parse(name, word, rest, about, algorithm=defaults, where=Where())
+    return parse(name, word, rest, f"{about}\n\n{_strategies()}", algorithm=defaults, where=Where())
+
+
+def _strategies() -> str:
+    """Every strategy with its options, for a help text."""
+    rows = [f"{name}:{options_text(made)}" for name, made in strategies().items()]
+    return f"--distribute takes, with any of these options, {'; '.join(rows)}."
 
 
 @dataclass(frozen=True)
@@ -252,8 +258,8 @@ def list_strategies(arguments: list[str]) -> None:
     """List the strategies."""
     _only_help("strategies", arguments)
     for name, configure in strategies().items():
-        print(f"{name:<16}{_first_line(configure)}\n{'':<16}options: {options_text(configure)}")
-    print("\nwith options:    --distribute anakin:devices=2")
+        print(f"{name:<20}{_first_line(configure)}\n{'':<20}options: {options_text(configure)}")
+    print("\nwith options:    --distribute actor_learner:actors=4,lag=1 --launch processes")
     print("one of your own: --distribute path/to/file.py:name, decorated with @hocket.strategy")
 
 

@@ -85,8 +85,8 @@ def resolve(distribute: str | Strategy) -> Strategy:
 
 
 def options_text(configure: Callable[..., Strategy]) -> str:
-    """The options of a strategy with their defaults: `devices=None`."""
-    return ", ".join(f"{p.name}={p.default}" for p in _options(inspect.unwrap(configure)))
+    """The options of a strategy with their defaults: `actors=2,lag=0`."""
+    return ",".join(f"{p.name}={p.default}" for p in _options(inspect.unwrap(configure)))
 
 
 def _options(fn: Callable[..., Plan]) -> list[inspect.Parameter]:
