@@ -36,6 +36,8 @@ class Faulty(Toy):
 
     fault: str = "sleep"
     seconds: float = 300.0
+    ballast: bytes = b""
+    """What makes it so large that a worker cannot be told of it before it listens."""
 
     def noise(self, x: Any, keys: Any) -> Any:
         noise = Toy.noise(self, x, keys)
@@ -47,7 +49,12 @@ class Faulty(Toy):
                 case "sleep":
                     time.sleep(self.seconds)
                 case "exit":
-                    print("the actor leaves")  # noqa: T201
+                    # What it has forked, as environments may, goes on to hold its connections.
+                    child = os.fork()
+                    if not child:
+                        time.sleep(self.seconds)
+                        os._exit(0)
+                    print(f"the actor leaves {child} behind, at {time.monotonic()}")  # noqa: T201
                     os._exit(3)
                 case "raise":
                     raise RuntimeError("the environment is on fire")

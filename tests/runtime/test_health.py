@@ -109,7 +109,8 @@ def phases(executor: Split) -> dict[str, Callable[[], Any]]:
     ],
 )
 def test_an_instance_is_killed_while_it(phase: str, victim: str) -> None:
-    plan = hocket.plan(Faulty(), distribute=two, launch="processes")
+    algorithm = Faulty(ballast=bytes(2**20) if phase == "starts" else b"")
+    plan = hocket.plan(algorithm, distribute=two, launch="processes")
     executor = make_executor(plan, 100)
     assert isinstance(executor, Split)
     killer = Killer(victim, phases(executor)[phase])
@@ -121,7 +122,8 @@ def test_an_instance_is_killed_while_it(phase: str, victim: str) -> None:
 def test_an_instance_is_killed_while_its_state_is_fetched() -> None:
     reports = hocket.iterate(Toy(), distribute=two, launch="processes")
     report = next(reports)
-    os.kill(workers()["learner/0"], signal.SIGSTOP)  # so that it cannot answer before
+    for pid in workers().values():  # none can answer before, nor end because it is told to
+        os.kill(pid, signal.SIGSTOP)
     asked = time.monotonic()
     killer = Killer("learner/0", lambda: time.monotonic() > asked + 0.2)
     with pytest.raises(InstanceError) as found:
@@ -133,12 +135,29 @@ def test_an_instance_is_killed_while_its_state_is_fetched() -> None:
             again()
 
 
-def test_an_instance_ends_by_itself(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_replica_is_killed_and_the_other_waits_for_its_mean() -> None:
+    reports = hocket.iterate(Toy(), distribute="data_parallel", launch="processes")
+    report, pids = next(reports), workers()
+    assert sorted(pids) == ["replica/0", "replica/1"] and report.iteration == 1
+    os.kill(pids["replica/1"], signal.SIGKILL)
+    with pytest.raises(InstanceError, match=r"^the instance `replica/1` failed: process .*SIGKILL"):
+        next(reports)
+    assert all_gone(pids)
+
+
+def test_an_instance_ends_by_itself(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    leaving = Faulty(fault="exit", seconds=2 * SOON)
     with pytest.raises(
         InstanceError, match=r"^the instance `actor/0` failed: process \d+ ended with code 3\.$"
     ):
-        hocket.run(Faulty(fault="exit"), iterations=9, distribute=two, launch="processes")
-    assert "the actor leaves" in capfd.readouterr().out  # what it printed is not lost
+        hocket.run(leaving, iterations=9, distribute=two, launch="processes")
+    now, words = time.monotonic(), capfd.readouterr().out.split()
+    assert words[:3] == ["the", "actor", "leaves"]  # what it printed is not lost
+    os.kill(int(words[3]), signal.SIGKILL)
+    assert now - float(words[-1]) < SOON
 
 
 def test_another_program_in_another_process() -> None:
