@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -294,3 +295,23 @@ def test_the_best_is_kept(hocket: Hocket) -> None:
     run = library.load("runs/kept", checkpoint="best")
     assert run.iteration == best["iteration"]
     assert run.evaluate().returns.mean() == pytest.approx(best["eval_return_mean"])
+
+
+@pytest.mark.parametrize("launch", ["threads", "processes"])
+def test_what_is_late_goes_on_exactly(launch: str, tmp_path: Path) -> None:
+    """What is on its way in a late channel is saved with the state."""
+    where: dict[str, Any] = {"distribute": "actor_learner:actors=2,lag=2", "launch": launch}
+    where["runs"] = tmp_path
+    six = replace(PPO_ALGORITHM, env_steps=8 * 16 * 6)
+    library.train(six, name="once", save_every=8 * 16 * 3, **where)
+    shutil.copytree(tmp_path / "once", tmp_path / "twice")
+    shutil.rmtree(tmp_path / "twice/checkpoints/6")  # as if it had been interrupted after three
+    assert library.train(six, name="twice", resume=True, **where).notes == [
+        f"resumed after {8 * 16 * 3:,} steps"
+    ]
+    once, twice = (library.load(tmp_path / name).state for name in ("once", "twice"))
+    assert difference(twice, once) == 0.0
+    shutil.rmtree(tmp_path / "twice/checkpoints/6")
+    where["distribute"] = "actor_learner:actors=2,lag=1"
+    notes = library.train(six, name="twice", resume=True, **where).notes
+    assert "what is late in this plan was not on its way in the other" in notes[-1]

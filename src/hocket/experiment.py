@@ -13,6 +13,7 @@ from hocket.errors import unknown
 from hocket.outcome import Outcome, write_summary
 from hocket.report.records import Records, import_tensorboard, write_json
 from hocket.runtime.checkpoint import Checkpoint, Checkpoints
+from hocket.runtime.host_arrays import from_host, host_spec
 from hocket.runtime.interrupt import Abandoned, Deferred
 from hocket.saved import (
     Evaluator,
@@ -193,11 +194,19 @@ class Experiment:
         checkpoints.set_aside_after(found.iteration)
         self.outcome.notes += [f"{why}: the one before it is used" for why in found.refused]
         self.outcome.notes.append(f"resumed after {self.steps(found.iteration):,} steps")
-        if late := [name for name, channel in self.plan.channels.items() if channel.lag]:
+        if self.late(found) is None and self.executor.late_specs():
             self.outcome.notes.append(
-                f"what was on its way in `{late[0]}` is not kept: it begins anew with the state"
+                "what is late in this plan was not on its way in the other: it begins anew"
             )
         return found
+
+    def late(self, found: Checkpoint) -> dict[str, Any] | None:
+        """What was on its way in late channels, if the run was carried out as it is now."""
+        specs = self.executor.late_specs()
+        saved = {name: (x.shape, x.dtype) for name, x in found.late.items()}
+        if not specs or saved != {name: host_spec(spec) for name, spec in specs.items()}:
+            return None
+        return {name: from_host(found.late[name], spec) for name, spec in specs.items()}
 
     def steps(self, iteration: int) -> int:
         """Environment steps of one agent after so many iterations."""
@@ -234,6 +243,7 @@ class _Keeper:
         reports = carry_out(
             of.executor, of.iterations, first_key(of.settings.seed, of.seeds), profile=True,
             start_from=self.start and self.start.state, start_at=self.saved,
+            late=self.start and of.late(self.start),
             pauses=[p for p in (eval_period, save_period) if p],
         )  # fmt: skip
         try:
@@ -306,7 +316,8 @@ class _Keeper:
             "eval_means": outcome.eval_means,
             "best": self.best,
         }
-        self.checkpoints.save(report.iteration, report.state, score=score, about=about)
+        late = report.executor.late()
+        self.checkpoints.save(report.iteration, report.state, score=score, about=about, late=late)
         self.saved, self.saved_at = report.iteration, time.perf_counter()
         self.spent["save"] += self.saved_at - start
 

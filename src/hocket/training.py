@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -173,13 +173,15 @@ def carry_out(
     key: jax.Array,
     *,
     start_from: Any = None,
+    late: Mapping[str, Any] | None = None,
     start_at: int = 0,
     pauses: Sequence[int] = (),
     profile: bool = False,
 ) -> Iterator[Report]:
     """Run a plan from a key, with a report now and then.
 
-    Or from a state, which was reached after `start_at` of the iterations. There is a report after
+    Or from a state, which was reached after `start_at` of the iterations, with what was `late` on
+    its way then. There is a report after
     every multiple of each number of iterations in `pauses`. With `profile`, one iteration is looked
     into, and reports after it say which part of the time each role took.
     """
@@ -188,7 +190,7 @@ def carry_out(
         if start_from is None:
             executor.start(key)
         else:
-            executor.load(start_from)
+            executor.load(start_from, late)
         yield from _advance(executor, iterations, start_at, pauses, profile)
     finally:
         executor.close()

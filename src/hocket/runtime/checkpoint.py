@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import errno
 import functools
+import json
 import logging
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,10 @@ from hocket.core.graph import bytes_text
 from hocket.runtime.host_arrays import is_key, with_impl
 
 UNFINISHED = ".orbax-checkpoint-tmp"
+
+
+LATE = "late/"
+"""What begins the names of arrays that are not of the state, and were on their way to someone."""
 
 
 class CheckpointError(RuntimeError):
@@ -45,6 +50,8 @@ class Checkpoint:
     state: Any
     about: dict[str, Any]
     """What was saved beside the state."""
+    late: dict[str, Any]
+    """What was on its way in late channels, random keys as the numbers they are."""
     refused: tuple[str, ...] = field(default=())
     """Why later checkpoints were not used, in sentences."""
 
@@ -65,15 +72,25 @@ class Checkpoints:
         return _manager(self.folder, self._keep)  # when it is needed: the import takes a second
 
     def save(
-        self, iteration: int, state: Any, *, score: float, about: dict[str, Any] | None = None
+        self,
+        iteration: int,
+        state: Any,
+        *,
+        score: float,
+        about: dict[str, Any] | None = None,
+        late: Mapping[str, Any] | None = None,
     ) -> None:
-        """Begin to write a checkpoint; waits for the one before it. A nan is the worst score."""
+        """Begin to write a checkpoint; waits for the one before it. A nan is the worst score.
+
+        `late` is what was on its way in late channels, if there are any.
+        """
         import orbax.checkpoint as ocp
 
         self.wait()
         if iteration in self._manager.all_steps():
             return
-        arrays = _together(_arrays(state))
+        more = {LATE + name: x for name, x in _arrays(dict(late or {})).items()}
+        arrays = _together({**_arrays(state), **more})
         self._writing = iteration
         self._guard(lambda: _check_room(self.folder, arrays))
         marks = {name: int(mark) for name, mark in jax.device_get(_fingerprint(arrays)).items()}
@@ -142,25 +159,28 @@ class Checkpoints:
         refused = list(refused)
         for iteration in iterations:
             try:
-                state, about = self._read(iteration, specs)
+                state, late, about = self._read(iteration, specs)
             except CheckpointError as error:
                 refused.append(str(error))
             else:
-                return Checkpoint(iteration, state, about, tuple(refused))
+                return Checkpoint(iteration, state, about, late, tuple(refused))
         why = "; ".join(refused) or "none was written"
         raise CheckpointError(f"no whole checkpoint in {self.folder}: {why}.")
 
-    def _read(self, iteration: int, specs: Any) -> tuple[Any, dict[str, Any]]:
+    def _read(self, iteration: int, specs: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         import orbax.checkpoint as ocp
 
         home = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        wanted = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=home),
-            jax.eval_shape(_arrays, specs),
-        )
         try:
             about = self._items(iteration, about=ocp.args.JsonRestore()).about
-            self._check_fits(iteration, about.pop("shapes"), wanted)
+            shapes = about.pop("shapes")
+            more = {name: _spec(text) for name, text in shapes.items() if name.startswith(LATE)}
+            wanted = {**jax.eval_shape(_arrays, specs), **more}
+            self._check_fits(iteration, shapes, wanted)
+            wanted = {
+                name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=home)
+                for name, x in wanted.items()
+            }
             arrays = self._items(iteration, state=ocp.args.StandardRestore(wanted)).state
         except (Misfit, PermissionError):
             raise
@@ -172,7 +192,8 @@ class Checkpoints:
         for name, mark in about.pop("fingerprint").items():
             if marks[name] != mark:
                 raise CheckpointError(f"checkpoint {iteration} is damaged (`{name}` has changed)")
-        return _state(arrays, specs), about
+        late = {name.removeprefix(LATE): x for name, x in arrays.items() if name.startswith(LATE)}
+        return _state(arrays, specs), late, about
 
     def _items(self, iteration: int, **items: Any) -> Any:
         import orbax.checkpoint as ocp
@@ -259,6 +280,12 @@ def _arrays(state: Any) -> dict[str, Any]:
 
 def _shapes(arrays: dict[str, Any]) -> dict[str, str]:
     return {name: f"{x.dtype}{list(x.shape)}" for name, x in arrays.items()}
+
+
+def _spec(text: str) -> jax.ShapeDtypeStruct:
+    """The inverse of a text of `_shapes`."""
+    dtype, _, shape = text.partition("[")
+    return jax.ShapeDtypeStruct(tuple(json.loads(f"[{shape}")), jnp.dtype(dtype))
 
 
 def _together(arrays: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,8 +40,16 @@ class Executor(Protocol):
         """Make the first state, in one compiled program under every plan; of keys, several."""
         ...
 
-    def load(self, state: Any) -> None:
-        """Go on from this state."""
+    def load(self, state: Any, late: Mapping[str, Any] | None = None) -> None:
+        """Go on from this state, and from what `late` had on its way."""
+        ...
+
+    def late(self) -> dict[str, Any]:
+        """What is on its way in late channels: with the state, all of how a run stands."""
+        ...
+
+    def late_specs(self) -> dict[str, Any]:
+        """The shapes and dtypes of that; nothing where no channel is late."""
         ...
 
     def state(self) -> Any:

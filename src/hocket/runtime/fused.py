@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -97,7 +97,7 @@ class Fused:
         self.timings.profile += time.perf_counter() - start - (self.timings.run - ran)
         return count, metrics, shares
 
-    def load(self, state: Any) -> None:
+    def load(self, state: Any, late: Mapping[str, Any] | None = None) -> None:
         if self._replicas > 1:
             state = stack(self.plan, self.plan.places[0].name, state)
         # A copy: the block donates its state, and the caller may want to keep this one.
@@ -146,6 +146,12 @@ class Fused:
             self._spans.append(Span(who, "compute", name, start, end, 0, self._iteration))
         self._iteration += count
         return count, {name: rows[:count] for name, rows in metrics.items()}
+
+    def late(self) -> dict[str, Any]:
+        return {}
+
+    def late_specs(self) -> dict[str, Any]:
+        return {}
 
     def activity(self) -> list[Activity]:
         return []

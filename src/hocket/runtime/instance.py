@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from hocket.runtime.replicas import (
     replica_mesh,
     split_axis,
 )
-from hocket.runtime.route import Route
+from hocket.runtime.route import Link, Route, late_links, late_names
 from hocket.runtime.segment import Segment, arguments
 from hocket.runtime.status import IDLE, RECEIVING, SENDING, WORKING
 from hocket.runtime.timeline import Span
@@ -66,7 +67,7 @@ class Instance:
         self.iteration = 0
         self.spans: list[Span] | None = None
         self.spans_left_out = 0
-        self._first: dict[tuple[int, int], list[Any]] = {}  # what a late reader begins with
+        self._late: dict[tuple[int, int], deque[list[Any]]] = {}  # by transfer and source
         self._segments: dict[tuple[Compute, int], Segment] = {}
         home, block, leaves = (
             plan.projection.placement.home,
@@ -78,9 +79,15 @@ class Instance:
         self.reports = [v for v in block.outputs[leaves:] if home[v] == place]
         self._order = {p.name: k for k, p in enumerate(plan.places)}
 
-    def load(self, leaves: Mapping[int, Any]) -> None:
-        """Take this instance's part of the state; always a copy, since it will be donated."""
-        self.values, self.iteration, self._first = {}, 0, {}
+    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any]) -> None:
+        """Take this instance's part of the state; always a copy, since it will be donated.
+
+        `late` is what was on its way in late channels, as `late` of all instances had it.
+        """
+        self.values, self.iteration, self._late = {}, 0, {}
+        for link in self._late_links() if late else ():
+            line = deque([late[name] for name in names] for names in late_names(self.plan, link))
+            self._late[link.transfer.id, link.source] = line
         for value, _ in self.holds:
             x, axis = jnp.copy(leaves[value]), self.plan.axes.axis(value)
             replicas = self.spot.replicas
@@ -93,6 +100,16 @@ class Instance:
         """A copy of this instance's part of the state, whose memory is used again."""
         return {v: jnp.copy(self._whole(v, self.values[v])) for v, _ in self.holds}
 
+    def late(self) -> dict[str, Any]:
+        """What is on its way to this instance in late channels, one message for each iteration."""
+        return {
+            name: x
+            for link in self._late_links()
+            if (line := self._late.get((link.transfer.id, link.source)))
+            for names, message in zip(late_names(self.plan, link), line, strict=True)
+            for name, x in zip(names, message, strict=True)
+        }
+
     def run(self, count: int) -> dict[int, np.ndarray]:
         """So many iterations; the metrics that this place makes, `[count, ...]`."""
         start = time.perf_counter_ns()
@@ -100,6 +117,7 @@ class Instance:
         try:
             with self._choices():
                 rows = [self._iterate() for _ in range(count)]
+            self._catch_up()
             return {
                 v: np.stack([np.asarray(row[k]) for row in rows])
                 for k, v in enumerate(self.reports)
@@ -252,10 +270,26 @@ class Instance:
             self._note("send", name, start, nbytes=nbytes)
 
     def _take(self, transfer: Transfer, source: int) -> list[Any]:
-        """The message for this iteration: a late reader begins with the first one."""
+        """The message for this iteration. A late reader has the first one for those to come too."""
         lag, key = self.plan.channel(transfer.source, transfer.target).lag, (transfer.id, source)
-        if 0 < self.iteration <= lag:
-            return self._first[key]
+        if lag and self._late.get(key):
+            return self._late[key].popleft()
+        message = self._await(transfer, source)
+        if lag and key not in self._late:
+            self._late[key] = deque([message] * lag)
+        return message
+
+    def _catch_up(self) -> None:
+        """After a block, what is late is here and not in a pipe: it is part of how a run stands."""
+        for link in self._late_links():
+            line = self._late[link.transfer.id, link.source]
+            while len(line) < self.plan.channel(link.transfer.source, link.transfer.target).lag:
+                line.append(self._await(link.transfer, link.source))
+
+    def _late_links(self) -> list[Link]:
+        return [x for x in late_links(self.plan) if x.end == (self.place, self.index)]
+
+    def _await(self, transfer: Transfer, source: int) -> list[Any]:
         pipe = self.pipes[transfer.id, source, self.index]
         start, waited = time.perf_counter(), pipe.waited[1]
         self._waits(RECEIVING, transfer, source)
@@ -266,8 +300,6 @@ class Instance:
             nbytes = sum(x.size * x.dtype.itemsize for x in message)
             self._note("wait", transfer.source, start, start + (pipe.waited[1] - waited) / 1e9)
             self._note("receive", name, start, nbytes=nbytes)
-        if lag:
-            self._first = {**self._first, key: message} if self.iteration == 0 else {}
         return message
 
     def _receive(self, transfer: Transfer, values: Values) -> None:

@@ -28,6 +28,7 @@ from hocket.runtime.arena import Arena
 from hocket.runtime.health import InstanceError, Watch
 from hocket.runtime.host_arrays import from_host, to_host
 from hocket.runtime.layout import delay_of, layout
+from hocket.runtime.route import late_specs
 from hocket.runtime.shared_pipe import SharedMemory
 from hocket.runtime.status import names, new_statuses
 from hocket.runtime.timeline import Span
@@ -65,7 +66,7 @@ class Processes:
     def is_well(self) -> bool:
         return self._failure is None and bool(self._processes)
 
-    def load(self, leaves: Mapping[int, Any]) -> None:
+    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any]) -> None:
         if not self._processes:
             with self._or_end():
                 self._start()
@@ -73,8 +74,9 @@ class Processes:
             SharedMemory(self._arena, offset, link, delay_of(self.plan, link)).empty()
         home = self.plan.projection.placement.home
         host = {v: to_host(x) for v, x in leaves.items()}
+        on_its_way = {name: to_host(x) for name, x in late.items()}
         wanted = [
-            ("load", {v: x for v, x in host.items() if home[v] == place})
+            ("load", {v: x for v, x in host.items() if home[v] == place}, on_its_way)
             for place, _ in names(self.plan)
         ]
         self._ask_each(wanted)
@@ -85,6 +87,11 @@ class Processes:
             {v: jax.numpy.asarray(from_host(x, values[v])) for v, x in held.items()}
             for held in self._ask("held")
         ]
+
+    def late(self) -> dict[str, Any]:
+        specs = late_specs(self.plan)
+        found = {name: x for late in self._ask("late") for name, x in late.items()}
+        return {name: jax.numpy.asarray(from_host(x, specs[name])) for name, x in found.items()}
 
     def run(self, count: int) -> list[dict[int, np.ndarray]]:
         return self._ask("run", count)

@@ -44,16 +44,19 @@ class Threads:
     def is_well(self) -> bool:
         return self._failure is None and bool(self.pipes)
 
-    def load(self, leaves: Mapping[int, Any]) -> None:
+    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any]) -> None:
         self.pipes.clear()
         self.pipes.update((link.key, self._pipe(link)) for link in links(self.plan))
         for instance in self.instances:
-            instance.load(leaves)
+            instance.load(leaves, late)
 
     def held(self) -> list[dict[int, Any]]:
         if self._failure:
             raise self._failure
         return [instance.held() for instance in self.instances]
+
+    def late(self) -> dict[str, Any]:
+        return {name: x for instance in self.instances for name, x in instance.late().items()}
 
     def run(self, count: int) -> list[dict[int, np.ndarray]]:
         if self._failure:

@@ -59,6 +59,11 @@ class Link:
         return f"{self.transfer.source}/{self.source} -> {self.transfer.target}/{self.target}"
 
     @property
+    def end(self) -> tuple[str, int]:
+        """The place and the instance that receive."""
+        return self.transfer.target, self.target
+
+    @property
     def nbytes(self) -> int:
         return sum(x.size * x.dtype.itemsize for x in self.specs)
 
@@ -73,6 +78,28 @@ def links(plan: Plan) -> Iterator[Link]:
             )
             specs = tuple(_spec(plan, t, route, v) for v in values)
             yield Link(t, a, b, values, specs, (channel.capacity + channel.lag) * plan.cuts(t))
+
+
+def late_links(plan: Plan) -> list[Link]:
+    """The pipes of late channels."""
+    return [x for x in links(plan) if plan.channel(x.transfer.source, x.transfer.target).lag]
+
+
+def late_names(plan: Plan, link: Link) -> list[list[str]]:
+    """Names for what is on its way in a late pipe: of each array of each message, oldest first."""
+    lag = plan.channel(link.transfer.source, link.transfer.target).lag
+    head = "-".join(map(str, link.key))
+    return [[f"{head}-{k}-{j}" for j in range(len(link.specs))] for k in range(lag)]
+
+
+def late_specs(plan: Plan) -> dict[str, jax.ShapeDtypeStruct]:
+    """All that is on its way between two blocks of a plan with late channels."""
+    return {
+        name: spec
+        for link in late_links(plan)
+        for names in late_names(plan, link)
+        for name, spec in zip(names, link.specs, strict=True)
+    }
 
 
 def _spec(plan: Plan, transfer: Transfer, route: Route, value: int) -> jax.ShapeDtypeStruct:

@@ -15,6 +15,7 @@ from hocket.core.plan import Plan
 from hocket.runtime.executor import Timings
 from hocket.runtime.launch_processes import Processes
 from hocket.runtime.launch_threads import Threads
+from hocket.runtime.route import late_specs
 from hocket.runtime.status import activities, names
 from hocket.runtime.timeline import Activity, Span, Timeline
 
@@ -29,10 +30,14 @@ class Crew(Protocol):
         """Whether there is a state, and nothing has failed."""
         ...
 
-    def load(self, leaves: Mapping[int, Any]) -> None: ...
+    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any]) -> None: ...
 
     def held(self) -> Sequence[Mapping[int, Any]]:
         """Each instance's part of the state."""
+        ...
+
+    def late(self) -> dict[str, Any]:
+        """What is on its way in late channels."""
         ...
 
     def run(self, count: int) -> Sequence[Mapping[int, np.ndarray]]:
@@ -63,15 +68,23 @@ class Split:
         self._before = self._now = self.crew.statuses.copy()
         self._closed = False
         self._last_state: Any = None
+        self._last_late: dict[str, Any] = {}
         self._last_timeline: Timeline | None = None
 
     def start(self, key: jax.Array) -> None:
         self.load(first_state(self.plan.graph, key))
 
-    def load(self, state: Any) -> None:
+    def load(self, state: Any, late: Mapping[str, Any] | None = None) -> None:
         begin = time.perf_counter()
-        self.crew.load(dict(zip(self.plan.graph.block.inputs, jax.tree.leaves(state), strict=True)))
+        leaves = dict(zip(self.plan.graph.block.inputs, jax.tree.leaves(state), strict=True))
+        self.crew.load(leaves, late or {})
         self.timings.trace += time.perf_counter() - begin
+
+    def late(self) -> dict[str, Any]:
+        return self._last_late if self._closed else self.crew.late()
+
+    def late_specs(self) -> dict[str, Any]:
+        return late_specs(self.plan)
 
     def state(self) -> Any:
         if self._closed:
@@ -133,7 +146,8 @@ class Split:
     def close(self) -> None:
         """End the instances; the last state can still be asked for."""
         if not self._closed and self.crew.is_well:
-            self._last_state, self._last_timeline = self.state(), self.timeline()
+            self._last_state, self._last_late = self.state(), self.late()
+            self._last_timeline = self.timeline()
         self._closed = True
         self.crew.close()
 

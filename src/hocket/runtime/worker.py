@@ -131,11 +131,21 @@ class _Worker:
         mine = status[names(plan).index((job.place, job.index))]
         self.instance = Instance(plan, job.place, job.index, pipes, mine, average)
 
-    def load(self, leaves: dict[int, Any]) -> None:
+    def load(self, leaves: dict[int, Any], late: dict[str, Any]) -> None:
         from hocket.runtime.host_arrays import from_host
+        from hocket.runtime.route import late_specs
 
-        values = self.instance.plan.graph.values
-        self.instance.load({v: from_host(x, values[v]) for v, x in leaves.items()})
+        plan = self.instance.plan
+        values, specs = plan.graph.values, late_specs(plan)
+        self.instance.load(
+            {v: from_host(x, values[v]) for v, x in leaves.items()},
+            {name: from_host(x, specs[name]) for name, x in late.items()},
+        )
+
+    def late(self) -> dict[str, Any]:
+        from hocket.runtime.host_arrays import to_host
+
+        return {name: to_host(x) for name, x in self.instance.late().items()}
 
     def run(self, count: int) -> Any:
         return self.instance.run(count)
