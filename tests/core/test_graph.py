@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from hocket import trace
@@ -37,6 +38,17 @@ def test_numbers_do_not_depend_on_the_number_of_environments() -> None:
     ]
     assert graph.at(8) is graph
     assert graph.at(2) is other
+
+
+def test_digest_knows_what_was_closed_over() -> None:
+    def made(last: float) -> str:
+        class Closing(Toy):
+            def seen(self, xs: Any) -> Any:
+                return xs * jnp.array([[[1.0, 2.0, 3.0, last]]])
+
+        return trace(Closing(), 8).digest
+
+    assert made(4.0) == made(4.0) != made(5.0)
 
 
 def test_digest() -> None:

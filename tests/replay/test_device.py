@@ -191,6 +191,11 @@ def test_capacity_must_be_a_power_of_two(capacity: int) -> None:
         device.init({"x": jnp.zeros(())}, capacity)
 
 
+def test_capacity_is_counted_in_32_bits() -> None:
+    with pytest.raises(ValueError, match=r"at most 2\*\*29, found 1073741824"):
+        device.init({"x": jnp.zeros(())}, 2**30)
+
+
 def test_more_rows_than_the_capacity_are_refused() -> None:
     with pytest.raises(ValueError, match="cannot insert 9 rows"):
         insert(filled(0), {"x": jnp.zeros(9, jnp.int32)}, jnp.ones(9, bool))

@@ -15,7 +15,7 @@ import pytest
 
 from hocket.runtime.arena import Arena
 from hocket.runtime.channel import Closed
-from hocket.runtime.transport_shm import Ring, Spec
+from hocket.runtime.ring import Ring, Spec
 
 SLOTS = 3
 DTYPES = [np.bool_, np.int8, np.int32, np.uint32, np.float16, np.float32, ml_dtypes.bfloat16]

@@ -135,7 +135,8 @@ class Graph:
         """The same for the same program, in every process."""
         text = re.sub(r"0x[0-9a-f]+", "", str(self.closed.jaxpr))
         names = [v.name for v in self.values[: self.num_leaves]]
-        return hashlib.sha256("\n".join([text, *names]).encode()).hexdigest()[:16]
+        words = [line.encode() for line in (text, *names)]
+        return hashlib.sha256(b"\n".join([*words, *_constants(self.closed)])).hexdigest()[:16]
 
     def at(self, num_envs: int, choice: Tuning = PLAIN) -> Graph:
         """The same step traced for another number of environments, or for some hardware."""
@@ -368,6 +369,16 @@ def _count_calls(jaxpr: Jaxpr, role: str) -> int:
         else:
             total += eqn.params.get("length", 1) * sum(inner)
     return total
+
+
+def _constants(closed: ClosedJaxpr) -> Iterator[bytes]:
+    """The arrays that a program has closed over, which its text does not show."""
+    for x in closed.consts:
+        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        yield np.asarray(jax.random.key_data(x) if is_key else x).tobytes()
+    for param in jax.tree.leaves([eqn.params for eqn in closed.jaxpr.eqns]):
+        if isinstance(param, ClosedJaxpr):
+            yield from _constants(param)
 
 
 def _lines(graph: Graph, block: Block, indent: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hocket.core.axes import Axes, check_kind
+from hocket.core.axes import Axes, check_kind, uses_averaged
 from hocket.core.backend import check_backend
 from hocket.core.fragment import ROLES
 from hocket.core.graph import Loop, swappables
@@ -53,7 +53,9 @@ def _check_names(plan: Plan) -> None:
 def _check_share(plan: Plan, place: Place) -> None:
     """Environments and devices must go round."""
     envs, replicas, devices = plan.graph.num_envs, place.replicas, len(place.on)
-    if replicas < 1 or envs % replicas:
+    if replicas < 1:
+        raise PlanError(f"the place `{place.name}` needs at least 1 replica, found {replicas}.")
+    if envs % replicas:
         raise PlanError(
             f"{envs} environments cannot be shared equally by {replicas} replicas of "
             f"`{place.name}`: choose a multiple of {replicas}."
@@ -186,7 +188,13 @@ def _check_parts_of(plan: Plan, place: Place, loops: list[Loop]) -> None:
             f"{plan.parts} parts. Use parts=1."
         )
     axes, placement = plan.axes_on(place, plan.parts), plan.projection.placement
-    inner = {n.id for loop in loops for n in plan.graph.nodes if n.id in _bodies(loop)}
+    inner = {n for loop in loops for n in _bodies(loop)}
+    for n in plan.graph.nodes:
+        if n.id in inner and placement.node.get(n.id) == place.name and uses_averaged(n):
+            raise PlanError(
+                f"`{n.title}` at {n.where} averages over environments in a loop that crosses "
+                f"places, so that loop cannot run in {plan.parts} parts of them. Use parts=1."
+            )
     kinds = axes.on_place(
         lambda n: (n.id in inner and placement.node.get(n.id) == place.name) or placement.is_free(n)
     )

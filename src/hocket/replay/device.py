@@ -66,6 +66,8 @@ def init(row: Any, capacity: int) -> Replay:
             f"the capacity of a replay must be a power of two, at least 2, found {capacity}. "
             f"Use `capacity={above}`" + (f" or `capacity={above // 2}`." if above > 2 else ".")
         )
+    if capacity > 2**29:
+        raise ValueError(f"a replay counts its rows in 32 bits: at most 2**29, found {capacity}.")
     return Replay(
         rows=jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape), x.dtype), row),
         tree=jnp.zeros(2 * capacity),

@@ -15,7 +15,7 @@ from jax.experimental import io_callback
 
 from hocket.native import library
 from hocket.runtime.arena import Arena
-from hocket.runtime.transport_shm import SPIN_NS
+from hocket.runtime.ring import SPIN_NS
 
 TARGET = "hocket_average"
 

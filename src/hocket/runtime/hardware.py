@@ -23,21 +23,22 @@ def check_hardware(plan: Plan) -> None:
             raise PlanError(f"the place `{place.name}`: {error}") from error
         each = memory[place.name].peak + memory[place.name].messages
         for device in devices:
-            needed[device] += each * plan.instances(place.name) // len(devices)
-    for device, nbytes in needed.items():
-        limit = _memory_of(device)
+            # The CPU devices of a machine, simulated ones too, share its memory.
+            whose = "cpu" if device.platform == "cpu" else device
+            needed[whose] += each * plan.instances(place.name) // len(devices)
+    for whose, nbytes in needed.items():
+        name = "this machine" if whose == "cpu" else f"{whose.platform}:{whose.id}"
+        limit = _memory_of_host() if whose == "cpu" else _memory_of(whose)
         if limit is not None and nbytes > limit:
             raise PlanError(
-                f"{device.platform}:{device.id} has {bytes_text(limit)} of memory, and this plan "
-                f"needs at least {bytes_text(nbytes)} there. Use fewer environments, a smaller "
-                f"replay, or more devices."
+                f"{name} has {bytes_text(limit)} of memory, and this plan needs at least "
+                f"{bytes_text(nbytes)} there. Use fewer environments, a smaller replay, or more "
+                f"devices."
             )
 
 
 def _memory_of(device: Any) -> int | None:
     """What a device has in all, where that can be known."""
-    if device.platform == "cpu":
-        return _memory_of_host()
     return (device.memory_stats() or {}).get("bytes_limit")
 
 

@@ -29,9 +29,9 @@ from hocket.runtime.health import InstanceError, Watch
 from hocket.runtime.host_arrays import from_host, to_host
 from hocket.runtime.layout import delay_of, layout
 from hocket.runtime.route import late_specs
-from hocket.runtime.shared_pipe import SharedMemory
 from hocket.runtime.status import names, new_statuses
 from hocket.runtime.timeline import Span
+from hocket.runtime.transport_shm import SharedMemory
 from hocket.runtime.worker import Job
 
 LOOK_SECONDS = 0.2

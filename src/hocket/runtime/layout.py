@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from hocket.core.plan import Plan
 from hocket.runtime.route import Link, links
-from hocket.runtime.shared_pipe import SharedMemory
 from hocket.runtime.status import names, status_dtype
+from hocket.runtime.transport_shm import SharedMemory
 
 
 @dataclass(frozen=True)

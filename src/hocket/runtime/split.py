@@ -88,6 +88,8 @@ class Split:
 
     def state(self) -> Any:
         if self._closed:
+            if self._last_state is None:
+                raise RuntimeError("the run failed, and its last state is gone with it.")
             return self._last_state
         graph, home = self.plan.graph, self.plan.projection.placement.home
         held, order = self.crew.held(), names(self.plan)
@@ -145,11 +147,13 @@ class Split:
 
     def close(self) -> None:
         """End the instances; the last state can still be asked for."""
-        if not self._closed and self.crew.is_well:
-            self._last_state, self._last_late = self.state(), self.late()
-            self._last_timeline = self.timeline()
-        self._closed = True
-        self.crew.close()
+        try:
+            if not self._closed and self.crew.is_well:
+                self._last_state, self._last_late = self.state(), self.late()
+                self._last_timeline = self.timeline()
+        finally:
+            self._closed = True
+            self.crew.close()
 
     def _join(self, value: int, parts: Sequence[Any], *, stacked: bool = False) -> Any:
         axis = self.plan.axes.axis(value)

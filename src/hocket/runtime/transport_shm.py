@@ -1,142 +1,56 @@
-"""Messages between two processes of one machine, through a ring of slots in shared memory.
-
-Both sides know a message's shapes and dtypes beforehand, so that nothing is pickled: a message is
-copied once, into its slot, and read there.
-"""
+"""Between processes of one machine: through a ring of slots in shared memory."""
 
 from __future__ import annotations
 
-import ctypes
-import math
-import mmap
-import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from ctypes import byref, c_uint64
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from hocket.native import library
-from hocket.runtime.channel import Closed
+from hocket.runtime.arena import Arena
+from hocket.runtime.host_arrays import from_host, host_spec, to_host
+from hocket.runtime.ring import Ring
+from hocket.runtime.route import Link
 
-Spec = tuple[tuple[int, ...], Any]  # shape, dtype
-
-SPIN_NS = 20_000 if (os.cpu_count() or 1) > 1 else 0
-"""For how long a side looks again and again before it sleeps: a message is often that near."""
-
-_SLICE_NS = 200_000_000  # a long wait is cut in parts, between which Python sees signals
-_TIMEOUT, _CLOSED = -1, -2
+_STAMP = ((1,), np.dtype(np.float64))  # when a delayed message may be read
 
 
-class Waited(NamedTuple):
-    """Nanoseconds for which each side has waited for the other."""
+class SharedMemory:
+    """A link of a plan as a ring: copied into a slot by the sender, out of it by the receiver."""
 
-    writer: int
-    reader: int
-
-
-class Ring:
-    """A bounded queue of messages, from one process that sends to one that receives.
-
-    Its memory must be zeros at first, as in a new arena; `initialise` makes them so again.
-
-        specs = [((8, 4), np.float32), ((8,), np.int32)]
-        arena = Arena.create(Ring.nbytes(2, specs))
-        ring = Ring(arena.memory, 0, 2, specs)      # the same in both processes
-        ring.send([observation, action])            # here
-        with ring.lease() as (observation, action): # there: views, good until the block ends
-            ...
-    """
-
-    def __init__(
-        self, memory: mmap.mmap, offset: int, slots: int, specs: Sequence[Spec], spin: int = SPIN_NS
-    ) -> None:
-        if offset % 64:
-            raise ValueError(f"a ring begins at a multiple of 64 bytes, found {offset}.")
-        self._library, self._slots, self._spin = library(), slots, spin
-        self._memory, self._offset = memory, offset
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
-        starts, stride = _layout(specs)
-        first = offset + self._library.hocket_ring_header_bytes()
-        self._views: list[list[np.ndarray]] = [
-            [
-                np.ndarray(shape, dtype, buffer=memory, offset=first + slot * stride + start)
-                for (shape, dtype), start in zip(specs, starts, strict=True)
-            ]
-            for slot in range(slots)
-        ]
+    def __init__(self, arena: Arena, offset: int, link: Link, delay: float = 0.0) -> None:
+        self._ring = Ring(arena.memory, offset, link.slots, self._specs(link, delay))
+        self._like, self._delay = link.specs, delay
 
     @staticmethod
-    def nbytes(slots: int, specs: Sequence[Spec]) -> int:
-        """The memory that a ring takes, a multiple of 64 bytes."""
-        return library().hocket_ring_header_bytes() + slots * _layout(specs)[1]
+    def nbytes(link: Link, delay: float = 0.0) -> int:
+        return Ring.nbytes(link.slots, SharedMemory._specs(link, delay))
 
-    def initialise(self) -> None:
-        """Make the ring empty and open; by whoever made the memory, before anyone uses it."""
-        nbytes = self._library.hocket_ring_header_bytes()
-        self._memory[self._offset : self._offset + nbytes] = bytes(nbytes)
+    @staticmethod
+    def _specs(link: Link, delay: float) -> list[Any]:
+        return [*map(host_spec, link.specs), *([_STAMP] if delay else [])]
 
-    def send(self, arrays: Sequence[np.ndarray], timeout: float | None = None) -> None:
-        """Copy a message into a free slot, waiting for one while the ring is full."""
-        views = self._views[self._wait(self._library.hocket_ring_acquire, timeout)]
-        for view, array in zip(views, arrays, strict=True):
-            if array.shape != view.shape:
-                raise ValueError(f"this ring carries {view.shape}, found {array.shape}.")
-            np.copyto(view, array, casting="no")
-        self._library.hocket_ring_publish(self._address)
+    @property
+    def waited(self) -> tuple[int, int]:
+        return self._ring.waited_ns
 
-    @contextmanager
-    def lease(self, timeout: float | None = None) -> Iterator[list[np.ndarray]]:
-        """The oldest message, waiting until there is one; its slot is used again afterwards."""
-        slot = self._wait(self._library.hocket_ring_lease, timeout)
-        try:
-            yield self._views[slot]
-        finally:
-            self._library.hocket_ring_release(self._address)
+    def send(self, message: list[Any]) -> None:
+        arrays = [to_host(x) for x in message]
+        if self._delay:
+            arrays.append(np.array([time.monotonic() + self._delay]))
+        self._ring.send(arrays)
+
+    def receive(self) -> list[Any]:
+        with self._ring.lease() as views:
+            if self._delay:
+                time.sleep(max(0.0, float(views[-1][0]) - time.monotonic()))
+            # Copied before the slot is used again: JAX would take aligned memory as it is.
+            found = [np.array(view) for view in views[: len(self._like)]]
+        return [from_host(x, like) for x, like in zip(found, self._like, strict=True)]
+
+    def empty(self) -> None:
+        """Without messages again; nobody may be using it."""
+        self._ring.initialise()
 
     def close(self) -> None:
-        """End every wait, now and later, with `Closed`; a third process may do it too."""
-        self._library.hocket_ring_close(self._address)
-
-    @property
-    def messages(self) -> int:
-        """How many messages have been sent."""
-        return self._counts()[0]
-
-    @property
-    def waited_ns(self) -> Waited:
-        return Waited(*self._counts()[1:])
-
-    def _counts(self) -> list[int]:
-        counts = c_uint64(), c_uint64(), c_uint64()
-        self._library.hocket_ring_counts(self._address, *map(byref, counts))
-        return [count.value for count in counts]
-
-    def _wait(self, call: Any, timeout: float | None) -> int:
-        """The slot that `call` waits for."""
-        slot = call(self._address, self._slots, self._spin, 0)
-        if slot == _TIMEOUT:
-            slot = self._sleep(call, math.inf if timeout is None else timeout)
-        if slot == _CLOSED:
-            raise Closed
-        return slot
-
-    def _sleep(self, call: Any, timeout: float) -> int:
-        end = time.monotonic() + timeout
-        while (left := end - time.monotonic()) > 0:
-            slot = call(self._address, self._slots, 0, int(min(1e9 * left, _SLICE_NS)))
-            if slot != _TIMEOUT:
-                return slot
-        raise TimeoutError(f"no answer from the other side of a ring for {timeout:g} seconds")
-
-
-def _layout(specs: Sequence[Spec]) -> tuple[list[int], int]:
-    """Where in a slot each array begins, and the size of a slot."""
-    starts, end = [], 0
-    for shape, dtype in specs:
-        starts.append(end)
-        end += math.prod(shape) * np.dtype(dtype).itemsize
-        end += -end % 64
-    return starts, max(end, 64)
+        self._ring.close()

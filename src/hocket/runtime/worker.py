@@ -100,8 +100,8 @@ class _Worker:
         from hocket.runtime.cache import enable_cache
         from hocket.runtime.instance import Instance
         from hocket.runtime.layout import delay_of, layout
-        from hocket.runtime.shared_pipe import SharedMemory
         from hocket.runtime.status import names, new_statuses
+        from hocket.runtime.transport_shm import SharedMemory
 
         enable_cache()
         graph = trace(pickle.loads(job.algorithm), job.num_envs, exact=job.exact)
