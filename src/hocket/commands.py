@@ -11,7 +11,7 @@ from typing import Any
 import tyro
 
 from hocket.algorithms import ALGORITHMS
-from hocket.cluster import share_cores
+from hocket.cluster import hardware, share_cores
 from hocket.core.plan import Plan
 from hocket.distribute import options_text, strategies
 from hocket.envs import Discrete, Env, make, names
@@ -80,8 +80,9 @@ def _tell(outcome: Outcome) -> None:
 def plan(arguments: list[str]) -> None:
     """Print who would run where and what would cross."""
     command = _what("plan", arguments, "Print who would run where; starts nothing.")
-    made = _planned(command)
+    made, here = _planned(command), hardware()
     print(made)
+    print(f"this machine: {', '.join(here['devices'])}; {here['cores']} cores ({here['processor']})")
     if command.where.svg is not None:
         from hocket.seeing import draw_plan
 
