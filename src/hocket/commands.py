@@ -79,10 +79,11 @@ def _tell(outcome: Outcome) -> None:
 
 def plan(arguments: list[str]) -> None:
     """Print who would run where and what would cross."""
-    command = _what("plan", arguments, "Print who would run where; starts nothing.")
+    command = _what("plan", arguments, "Print who would run where; starts nothing.", Drawn())
     made, here = _planned(command), hardware()
     print(made)
-    print(f"this machine: {', '.join(here['devices'])}; {here['cores']} cores ({here['processor']})")
+    devices = ", ".join(here["devices"])
+    print(f"this machine: {devices}; {here['cores']} cores ({here['processor']})")
     if command.where.svg is not None:
         from hocket.seeing import draw_plan
 
@@ -92,7 +93,7 @@ def plan(arguments: list[str]) -> None:
 
 def graph(arguments: list[str]) -> None:
     """Print the fragments of an algorithm."""
-    command = _what("graph", arguments, "Print the fragments and what flows between them.")
+    command = _what("graph", arguments, "Print the fragments and what flows between them.", Where())
     print(_planned(command).graph)
 
 
@@ -109,14 +110,21 @@ class Where:
     """The strategy: NAME or NAME:option=value,... (`hocket strategies`)."""
     launch: str | None = None
     """How its instances would run: `threads` (the default) or `processes`."""
+
+
+@dataclass(frozen=True)
+class Drawn(Where):
+    """Where it would run, and a picture of it."""
+
     svg: Path | None = None
     """Draw the plan as well, into this file."""
 
 
-def _what(name: str, arguments: list[str], about: str) -> Any:
+def _what(name: str, arguments: list[str], about: str, where: Where) -> Any:
     word, rest = split_word(arguments)
     defaults, _ = defaults_of(word, rest, name)
-    return parse(name, word, rest, f"{about}\n\n{_strategies()}", algorithm=defaults, where=Where())
+    about = f"{about}\n\n{_strategies()}"
+    return parse(name, word, rest, about, algorithm=defaults, where=where)
 
 
 def _strategies() -> str:
