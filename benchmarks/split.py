@@ -366,8 +366,8 @@ def _ends(arena: Any, nbytes: int, *, alone: bool, forth: bool) -> tuple[Any, An
     """What sends and what receives, on this side of two rings."""
     import jax
 
-    from hocket.runtime.shared_pipe import SharedMemory
-    from hocket.runtime.transport_shm import Ring
+    from hocket.runtime.ring import Ring
+    from hocket.runtime.transport_shm import SharedMemory
 
     offsets = (0, _room(nbytes)) if forth else (_room(nbytes), 0)
     if not alone:
@@ -399,7 +399,7 @@ def _link(nbytes: int) -> Any:
 
 
 def _room(nbytes: int) -> int:
-    from hocket.runtime.shared_pipe import SharedMemory
+    from hocket.runtime.transport_shm import SharedMemory
 
     found = SharedMemory.nbytes(_link(nbytes))
     return found + -found % 4096

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import platform
 import statistics
@@ -57,7 +58,7 @@ SECONDS = 0.5
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sweeps", nargs="+", choices=SWEEPS, default=list(SWEEPS))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--plot", type=Path, help="draw the figure into this file")
     parser.add_argument("--read", type=Path, help="the lines of a run before, instead of a new one")
     options = parser.parse_args()
@@ -157,32 +158,40 @@ COLORS = {
     "central_inference": "#009e73",
     LATE: "#d55e00",
 }
+TICKS = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
+APART = 0.13
+"""Decades between two names."""
 AXES = {"envs": "environments", "hidden": "width of the network", "delay": "delay of a crossing"}
 
 
 def draw(lines: list[dict[str, Any]], path: Path) -> None:
-    """A panel for each quantity, a line for each strategy, named where it ends."""
+    """A panel for each quantity, a line for each strategy, named where it ends.
+
+    Ratios, since the points of a line were measured minutes apart, and those above each other not.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    figure, panels = plt.subplots(1, 3, figsize=(10.5, 3.4), layout="constrained")
+    figure, panels = plt.subplots(
+        1, 3, figsize=(10.5, 3.4), sharey=True, layout="constrained"
+    )
     for panel, sweep in zip(panels, SWEEPS, strict=True):
         others = {key: value for key, value in BASE.items() if key != sweep}
         mine = [line for line in lines if all(line[k] == v for k, v in others.items())]
         ends = {name: draw_line(panel, sweep, mine, name) for name in STRATEGIES}
         label_ends(panel, ends)
         name_axes(panel, sweep)
-    panels[0].set_ylabel("environment steps/s")
+    panels[0].set_ylabel("speed, against one program")
     figure.savefig(path, dpi=160)
 
 
 def draw_line(
     panel: Any, sweep: str, lines: list[dict[str, Any]], name: str
 ) -> tuple[float, float]:
-    points = sorted((_shown(sweep, x[sweep]), x["value"]) for x in lines if x["strategy"] == name)
+    points = sorted((_shown(sweep, x[sweep]), x["ratio"]) for x in lines if x["strategy"] == name)
     xs, ys = zip(*points, strict=True)
     style = {"linestyle": (0, (4, 2)), "marker": "o"} if name == LATE else {"marker": "o"}
     panel.plot(xs, ys, color=COLORS[name], linewidth=1.5, markersize=3.5, **style)
@@ -191,23 +200,23 @@ def draw_line(
 
 def label_ends(panel: Any, ends: dict[str, tuple[float, float]]) -> None:
     """Names beside the lines' ends, moved apart where they would touch."""
-    panel.set_xscale("log")
-    panel.set_yscale("log")
-    low, high = panel.get_ylim()
-    apart = (high / low) ** 0.07
     order = sorted(ends, key=lambda name: ends[name][1])
-    at: dict[str, float] = {}
-    for before, name in zip([None, *order], order, strict=False):
-        at[name] = max(ends[name][1], at[before] * apart if before else 0.0)
-    for name, y in at.items():
+    at = [math.log10(ends[name][1]) for name in order]
+    for _ in range(200):
+        for k in range(len(at) - 1):
+            push = max(0.0, APART - (at[k + 1] - at[k])) / 2
+            at[k], at[k + 1] = at[k] - push, at[k + 1] + push
+    for name, y in zip(order, at, strict=True):
         panel.annotate(
-            name, (ends[name][0], y), xytext=(6, 0), textcoords="offset points", va="center",
+            name, (ends[name][0], 10**y), xytext=(7, 0), textcoords="offset points", va="center",
             color=COLORS[name], fontsize=8,
         )  # fmt: skip
-    panel.set_ylim(low, max(high, max(at.values()) * apart))
 
 
 def name_axes(panel: Any, sweep: str) -> None:
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    panel.set_yticks(TICKS, [f"{y:g}" for y in TICKS])
     ticks = SWEEPS[sweep]
     panel.set_xticks([_shown(sweep, x) for x in ticks], [_tick(sweep, x) for x in ticks])
     panel.minorticks_off()
