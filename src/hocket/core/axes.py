@@ -31,6 +31,7 @@ class Axes:
 
     def __init__(self, graph: Graph, other: Graph) -> None:
         self.graph, self.other = graph, other
+        self._axes: dict[int, int | None] = {}
 
     def grown(self, value: int) -> list[int]:
         """The axes of a value that grow with the number of environments."""
@@ -39,6 +40,11 @@ class Axes:
 
     def axis(self, value: int) -> int | None:
         """The environment axis of a value; None where it has none, or not exactly one."""
+        if value not in self._axes:  # asked for with every message
+            self._axes[value] = self._find_axis(value)
+        return self._axes[value]
+
+    def _find_axis(self, value: int) -> int | None:
         sizes = [
             [(i, g.num_envs) for i in self.grown(value) if g.values[value].shape[i] == g.num_envs]
             for g in (self.graph, self.other)
