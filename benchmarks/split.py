@@ -307,11 +307,9 @@ def between_threads(nbytes: int, devices: int) -> Iterator[Ends]:
     from hocket.runtime.transport_same import SameDevice
 
     here, there = jax.devices()[0], jax.devices()[devices - 1]
-    one_way = devices == 1
+    same = devices == 1
     pipes: list[Any] = [
-        SameDevice(2)
-        if one_way
-        else DeviceToDevice(2, [jax.sharding.SingleDeviceSharding(device)])
+        SameDevice(2) if same else DeviceToDevice(2, [jax.sharding.SingleDeviceSharding(device)])
         for device in (there, here)
     ]
 

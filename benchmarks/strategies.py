@@ -6,9 +6,10 @@
 
 PPO on CartPole (64 steps, 2 epochs, 4 minibatches). One quantity is changed at a time, from 256
 environments, two layers of 64 and no delay. Every instance but `anakin`, which is one, is a process
-of its own, so that all that crosses goes through shared memory; the delay is added to every message.
+of its own, so that all that crosses goes through shared memory; the delay is added to each message.
 The strategies take turns. All are synchronous and compute the same numbers, except the one with
-`lag=1`. Prints one JSON line for each point; a ratio above 1 means faster than anakin.
+`lag=1`. Prints one JSON line for each point; a ratio above 1 means faster than anakin. `others` are
+the cores that the rest of the machine used: where they used any, many threads look better.
 """
 
 from __future__ import annotations
@@ -175,9 +176,7 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    figure, panels = plt.subplots(
-        1, 3, figsize=(10.5, 3.4), sharey=True, layout="constrained"
-    )
+    figure, panels = plt.subplots(1, 3, figsize=(10.5, 3.4), sharey=True, layout="constrained")
     for panel, sweep in zip(panels, SWEEPS, strict=True):
         others = {key: value for key, value in BASE.items() if key != sweep}
         mine = [line for line in lines if all(line[k] == v for k, v in others.items())]
