@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import jax
 import pytest
 
+from hocket import Channel, Place, Plan, trace
 from hocket.core.fragment import Label
+from hocket.runtime.executor import advance
+from hocket.runtime.split import Split
 from tests.cases import REPLAY_APART, SPLITS, actors, execute
+from tests.toys import Toy
 
 CASES = {
     **{f"ppo, {name}": ("ppo", places) for name, places in SPLITS.items()},
@@ -28,6 +33,29 @@ def test_programs_and_bytes(case: str) -> None:
     assert counted == {(f.source, f.target): 2 * f.nbytes for f in plan.flows}
     sent = executor.crew.statuses["messages"].sum()
     assert sent == 2 * sum(f.messages for f in plan.flows)
+
+
+def test_averages_between_processes_are_seen() -> None:
+    """Bytes as the plan says, and waiting for the other replicas, in the display and the trace."""
+    name = "replica -> replica"
+    plan = Plan(
+        trace(Toy(), 8), (Place("replica", ("env", "act", "learn"), replicas=2),),
+        {name: Channel(delay=0.01)}, launch="processes",
+    )  # fmt: skip
+    executor = Split(plan, record=True)
+    executor.start(jax.random.key(0))
+    advance(executor, 3)
+    calls, nbytes = plan.averages["replica"]
+    assert executor.crew.statuses["messages"].tolist() == [3 * calls] * 2
+    assert executor.crew.statuses["sent"].tolist() == [3 * nbytes] * 2
+    (activity,) = executor.activity()
+    assert activity.waits["replica"] > 0.0 and activity.bytes_per_second > 0.0
+    timeline = executor.timeline()
+    executor.close()
+    assert timeline is not None
+    waits = [s for s in timeline.spans if s.kind == "wait" and s.name == "replica"]
+    assert {s.instance for s in waits} == {"replica/0", "replica/1"}
+    assert all(s.end - s.start >= 0.01 * calls for s in waits)
 
 
 def test_parameters_cross_once_an_iteration() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ def train(arguments: list[str]) -> None:
     """Train an agent, and keep the run in a folder."""
     word, rest = split_word(arguments)
     share_cores(seeds_of(rest))  # before an environment is made, which may start JAX
+    if "processes" in rest:  # they share an accelerator with this one, which needs little of it
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     defaults, settings = defaults_of(word, rest, "train")
     command: Any = parse(
         "train", word, rest, f"Train an agent, and keep the run in a folder.\n\n{_strategies()}",
@@ -87,6 +90,7 @@ def plan(arguments: list[str]) -> None:
     if command.where.svg is not None:
         from hocket.seeing import draw_plan
 
+        command.where.svg.parent.mkdir(parents=True, exist_ok=True)
         command.where.svg.write_text(draw_plan(made))
         print(f"drawn in {command.where.svg}")
 

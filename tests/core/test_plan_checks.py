@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any
+from typing import Any, cast
 
 import jax
 import pytest
@@ -52,13 +52,17 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     ),
     "negative lag": (
         SPLIT, {"channels": {"actor -> learner": Channel(lag=-1)}},
-        "the channel `actor -> learner` needs capacity >= 1, lag >= 0 and delay >= 0: "
-        "Channel(capacity=1, lag=-1, delay=0.0).",
+        "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a delay "
+        ">= 0: Channel(capacity=1, lag=-1, delay=0.0).",
+    ),
+    "a lag that is not there yet": (
+        SPLIT, {"channels": {"actor -> learner": Channel(lag=cast(Any, "free"))}},
+        "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a delay",
     ),
     "negative delay": (
         SPLIT, {"channels": {"actor -> learner": Channel(delay=-0.5)}},
-        "the channel `actor -> learner` needs capacity >= 1, lag >= 0 and delay >= 0: "
-        "Channel(capacity=1, lag=0, delay=-0.5).",
+        "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a delay "
+        ">= 0: Channel(capacity=1, lag=0, delay=-0.5).",
     ),
     "a delay where threads average": (
         whole(2), {"channels": {"all -> all": Channel(delay=0.1)}},

@@ -91,10 +91,10 @@ def test_the_panel_keeps_to_its_width() -> None:
 
 def test_where_the_time_went() -> None:
     assert time_parts(START) == {"compiling": "0.0 s"}
-    assert time_parts(HALF) == {"compiling": "2.0 s", "running": "50%", "waiting": "50%"}
+    assert time_parts(HALF) == {"compiling": "2.0 s", "running": "50%", "other": "50%"}
     assert time_parts(END) == {
         "compiling": "2.0 s", "environment": "12%", "acting": "12%", "learning": "25%",
-        "saving": "25%", "waiting": "25%",
+        "saving": "25%", "other": "25%",
     }  # fmt: skip
 
 

@@ -239,7 +239,7 @@ def test_slow_is_not_stuck(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> N
     slow = Faulty(seconds=1.0)
     hocket.run(slow, iterations=2, distribute=two, launch=launch, watch=seen.append)
     actor, learner = seen[-1].places
-    assert actor.busy > 0.9 and learner.waits["actor"] > 0.9  # also told when nobody is stuck
+    assert actor.busy > 0.5 and learner.waits["actor"] > 0.5  # of a second: also told when well
 
 
 def test_a_pause_of_whoever_looks_is_not_a_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ from tests.toys import Toy, ToyState
 
 SPLIT = (Place("actor", run=("env", "act")), Place("learner", run=("learn",)))
 APART = (Place("env", run=("env",)), Place("act", run=("act",)), Place("learner", run=("learn",)))
-LOOP = ("env", "act", "learn")
+ACT, LEARN = ("env", "act"), ("learn",)
+LOOP = (*ACT, *LEARN)
 
 
 def run(places: tuple[Place, ...], iterations: int = 3) -> tuple[Any, Any]:
@@ -50,6 +51,27 @@ def test_every_kind_of_place(places: tuple[Place, ...]) -> None:
     assert difference(found, expected) < 1e-5
     for name in rows:
         np.testing.assert_allclose(others[name], rows[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "length", "places"),
+    [
+        (6, 3, (Place("a", ACT, replicas=2), Place("b", LEARN, on=("cpu:0", "cpu:1")))),
+        (8, 3, (Place("a", ACT, replicas=8), Place("b", LEARN, on=("cpu:0", "cpu:1")))),
+        (8, 5, (Place("a", ACT, replicas=4), Place("b", LEARN, ("cpu:0", "cpu:1"), replicas=2))),
+    ],
+)
+def test_parts_smaller_than_what_holds_them(
+    num_envs: int, length: int, places: tuple[Place, ...]
+) -> None:
+    """What several send is put together before the devices share it."""
+    graph = trace(Toy(length=length), num_envs, exact=True)
+    ends = []
+    for executor in (Fused(Plan(graph, (Place("all", run=LOOP),))), Split(Plan(graph, places))):
+        executor.start(jax.random.key(0))
+        advance(executor, 2)
+        ends.append(executor.state())
+    assert difference(ends[1], ends[0]) < 1e-5
 
 
 class Failing(Toy):

@@ -152,21 +152,25 @@ def uses_averaged(node: Node) -> bool:
     return _contains_averaged(node.eqn)
 
 
-def count_averages(node: Node) -> tuple[int, int]:
-    """How often a node averages when it runs once, and how many bytes of each replica."""
-    return _averages(node.eqn)
+def averages(node: Node) -> list[tuple[int, tuple[Any, ...]]]:
+    """Every `averaged` of a node: how often it happens when the node runs once, and its arrays."""
+    return list(_averages(node.eqn, lambda params: params["length"]))
 
 
-def _averages(eqn: JaxprEqn) -> tuple[int, int]:
+def average_sites(node: Node) -> list[tuple[Any, ...]]:
+    """The arrays of every `averaged` in a node's compiled program, where a loop is there once."""
+    found = _averages(node.eqn, lambda params: min(int(params["unroll"]), params["length"]))
+    return [arrays for times, arrays in found for _ in range(times)]
+
+
+def _averages(eqn: JaxprEqn, times: Callable[[Any], int]) -> Iterator[tuple[int, tuple[Any, ...]]]:
     if eqn.primitive.name == "averaged":
-        avals = [v.aval for v in eqn.invars]
-        return 1, sum(math.prod(a.shape) * a.dtype.itemsize for a in avals)  # pyright: ignore
-    inside = [[_averages(inner) for inner in jaxpr.eqns] for jaxpr in jaxprs_in_params(eqn.params)]
-    sums = [(sum(c for c, _ in found), sum(b for _, b in found)) for found in inside]
-    if eqn.primitive.name == "cond":
-        return max(sums, default=(0, 0))
-    times = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
-    return times * sum(c for c, _ in sums), times * sum(b for _, b in sums)
+        avals: list[Any] = [v.aval for v in eqn.invars]
+        yield 1, tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals)
+    many = times(eqn.params) if eqn.primitive.name == "scan" else 1
+    for jaxpr in jaxprs_in_params(eqn.params):
+        for inner in jaxpr.eqns:
+            yield from ((many * n, arrays) for n, arrays in _averages(inner, times))
 
 
 def _made(block: Block) -> Iterator[int]:

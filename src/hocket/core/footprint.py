@@ -79,11 +79,12 @@ def _waiting(plan: Plan, place: str) -> int:
     for t in plan.projection.transfers:
         if t.target != place:
             continue
-        channel = plan.channels.get(f"{t.source} -> {t.target}")
-        room = channel.capacity + channel.lag if channel else 1
+        channel = plan.channel_of(t)
+        room = channel.capacity + channel.lag
         for v in t.values:
-            parts = plan.instances(place) if plan.axes.axis(v) is not None else 1
-            total += room * plan.graph.values[v].nbytes // parts
+            by_env = plan.axes.axis(v) is not None
+            share = plan.instances(place) if by_env else 1
+            total += room * plan.graph.values[v].nbytes // share * (1 if by_env else plan.cuts(t))
     return total
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hocket.core.axes import Axes, count_averages, shrinks_to_one, uses_averaged
+from hocket.core.axes import Axes, average_sites, averages, shrinks_to_one, uses_averaged
 from hocket.core.fragment import Label
 from hocket.core.graph import Block, Graph, Loop, Node
 from hocket.core.kinds import Kind
@@ -100,6 +100,9 @@ class Plan:
         """How values cross from one place to another."""
         return self.channels.get(f"{source} -> {target}", Channel())
 
+    def channel_of(self, transfer: Transfer) -> Channel:
+        return self.channel(transfer.source, transfer.target)
+
     def place(self, name: str) -> Place:
         return next(place for place in self.places if place.name == name)
 
@@ -134,17 +137,22 @@ class Plan:
     @functools.cached_property
     def averages(self) -> dict[str, tuple[int, int]]:
         """For each place that averages: how often in an iteration, and the bytes of a replica."""
-        owner, found = self.projection.placement.node, {}
+        found = {}
         for name in self.averaging:
-            share = self.graph.at(self.graph.num_envs // self.place(name).replicas)
-            mine = [
-                (times * calls, times * nbytes)
-                for node, times in _repeated(share.block)
-                if owner.get(node.id) == name
-                for calls, nbytes in [count_averages(node)]
-            ]
-            found[name] = sum(calls for calls, _ in mine), sum(nbytes for _, nbytes in mine)
+            mine = [(times * n, of) for node, times in self._of(name) for n, of in averages(node)]
+            nbytes = sum(n * x.size * x.dtype.itemsize for n, of in mine for x in of)
+            found[name] = sum(n for n, _ in mine), nbytes
         return found
+
+    def average_sites(self, name: str) -> list[tuple[Any, ...]]:
+        """The arrays of every place in a replica's programs where it averages."""
+        return [arrays for node, _ in self._of(name) for arrays in average_sites(node)]
+
+    def _of(self, name: str) -> list[tuple[Node, int]]:
+        """The nodes of a replica of a place, and how often each runs in an iteration."""
+        share = self.graph.at(self.graph.num_envs // self.place(name).replicas)
+        owner = self.projection.placement.node
+        return [(n, times) for n, times in _repeated(share.block) if owner.get(n.id) == name]
 
     def instances(self, name: str) -> int:
         """How many instances run a place, as seen from outside."""
@@ -196,7 +204,7 @@ class Plan:
 
     @functools.cached_property
     def cut_loops(self) -> frozenset[int]:
-        """The loops that run in `parts`: those where all that crosses is by environment."""
+        """The loops that run in `parts`: those where every message has something by environment."""
         if self.parts == 1:
             return frozenset()
         found: dict[int, bool] = {}

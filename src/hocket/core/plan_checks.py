@@ -86,14 +86,16 @@ def _check_channels(plan: Plan) -> None:
     for name, channel in plan.channels.items():
         if name not in (*crossing, *within):
             raise PlanError(unknown("channel", name, [*crossing, *within]))
-        if channel.capacity < 1 or channel.lag < 0 or channel.delay < 0:
+        whole = all(type(x) is int for x in (channel.capacity, channel.lag))
+        if not whole or channel.capacity < 1 or channel.lag < 0 or channel.delay < 0:
             raise PlanError(
-                f"the channel `{name}` needs capacity >= 1, lag >= 0 and delay >= 0: {channel}."
+                f"the channel `{name}` needs a whole capacity >= 1, a whole lag >= 0 and a delay "
+                f">= 0: {channel}."
             )
         if name in within:
             _check_average_channel(plan, name, channel)
     for t in plan.projection.transfers:
-        if t.loops and plan.channel(t.source, t.target).lag:
+        if t.loops and plan.channel_of(t).lag:
             what = ", ".join(plan.graph.values[v].name for v in t.values[:3])
             raise PlanError(
                 f"the channel `{t.source} -> {t.target}` cannot be late: {what} crosses "

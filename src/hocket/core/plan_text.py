@@ -22,6 +22,8 @@ def plan_text(plan: Plan) -> str:
         lines.append(f"    memory{each}: {memory[place.name]}")
     if plan.launch != "threads":
         lines.append(f"launched as {plan.launch}")
+    if plan.parts > 1:
+        lines.append(f"loops that cross places run in {plan.parts} parts of the environments")
     for flow in plan.flows:
         lines += _flow_lines(plan, flow)
     for name in sorted(plan.averaging):
@@ -48,9 +50,10 @@ def _flow_lines(plan: Plan, flow: Flow) -> Iterator[str]:
     channel = plan.channel(flow.source, flow.target)
     late = f", {channel.lag} iteration{'s' * (channel.lag != 1)} late" if channel.lag else ""
     slow = f", {channel.delay * 1e3:g} ms of delay each" if channel.delay else ""
+    room = f", room for {channel.capacity}" if channel.capacity > 1 else ""
     yield (
         f"{flow.source} -> {flow.target}: {bytes_text(flow.nbytes)} an iteration in "
-        f"{flow.messages} message{'s' * (flow.messages != 1)}{late}{slow}"
+        f"{flow.messages} message{'s' * (flow.messages != 1)}{late}{slow}{room}"
     )
     yield from (f"    {name}" for name in shortened(flow.values))
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from hocket.cluster import Cluster
 from hocket.core.graph import Graph
 from hocket.core.plan import Channel, Place, Plan
-from hocket.distribute.strategy import share_out, strategy
+from hocket.distribute.strategy import apart, share_out, strategy
 
 
 @strategy
@@ -27,11 +27,8 @@ def actor_learner(
 
     With several devices the learner has the last `learners` of them, the actors share the others.
     """
-    apart = len(cluster.devices) > learners
-    acting = share_out(
-        cluster.devices[:-learners] if apart else cluster.devices, actors, graph.num_envs
-    )
-    learning = cluster.devices[-learners:] if apart else cluster.devices
+    others, learning = apart(cluster, learners)
+    acting = share_out(others, actors, graph.num_envs)
     return Plan(
         graph,
         (

@@ -15,24 +15,26 @@ from __future__ import annotations
 from hocket.cluster import Cluster
 from hocket.core.graph import Graph
 from hocket.core.plan import Place, Plan
-from hocket.distribute.strategy import share_out, strategy
+from hocket.distribute.strategy import apart, share_out, strategy
 
 
 @strategy
 def central_inference(
-    graph: Graph, cluster: Cluster, *, envs: int = 2, parts: int = 2, backend: str = "jax"
-) -> Plan:
+    graph: Graph, cluster: Cluster, *, envs: int = 2, learners: int = 1, parts: int = 2,
+    backend: str = "jax",
+) -> Plan:  # fmt: skip
     """Observations up, actions down, each step: `envs` replicas that step, one place for the rest.
 
-    With several devices the last one acts and learns, the environments share the others. `parts`
-    halves the environments so that both sides are busy; 1 does not.
+    With several devices the last `learners` act and learn, the environments share the others. In
+    two `parts` of the environments both sides are busy; in one they take turns.
     """
-    stepping = share_out(cluster.devices[:-1] or cluster.devices, envs, graph.num_envs)
+    others, learning = apart(cluster, learners)
+    stepping = share_out(others, envs, graph.num_envs)
     return Plan(
         graph,
         (
             Place("env", ("env",), on=stepping, replicas=envs, backend=backend),
-            Place("learner", ("act", "learn", "gradient", "replay"), on=cluster.devices[-1:]),
+            Place("learner", ("act", "learn", "gradient", "replay"), on=learning),
         ),
         parts=parts,
     )

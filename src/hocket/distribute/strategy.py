@@ -14,7 +14,7 @@ from hocket.cluster import Cluster, Device
 from hocket.core.describe import find, read_words
 from hocket.core.graph import Graph
 from hocket.core.plan import Plan
-from hocket.errors import check_kind, unknown
+from hocket.errors import PlanError, check_kind, unknown
 
 
 class Strategy(Protocol):
@@ -61,6 +61,14 @@ def share_out(devices: Sequence[Device], replicas: int, num_envs: int) -> Sequen
 
     counts = [n for n in range(1, len(devices) + 1) if replicas > 0 and fits(n)]
     return devices[: max(counts, default=1)]
+
+
+def apart(cluster: Cluster, learners: int) -> tuple[Sequence[Device], Sequence[Device]]:
+    """The devices in two: all but the last `learners`, and those; if there is one, it twice."""
+    devices = cluster.devices
+    if not 1 <= learners <= max(1, len(devices) - 1):
+        raise PlanError(f"{learners} learner devices beside others were asked for of {cluster}.")
+    return (devices[:-learners], devices[-learners:]) if len(devices) > 1 else (devices, devices)
 
 
 def strategies() -> dict[str, Callable[..., Strategy]]:

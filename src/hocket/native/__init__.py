@@ -24,6 +24,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "hocket_average_type_id": (c_void_p, []),
     "hocket_average_type_info": (c_void_p, []),
     "hocket_average_join": (c_int, [c_void_p, c_int64, c_int32, c_int32, c_int64, c_int64]),
+    "hocket_average_counts": (None, [c_int, _Sizes, _Sizes, _Sizes]),
     "hocket_average_take": (c_int64, [c_int, c_int64]),
     "hocket_average_close": (None, [c_void_p]),
     "hocket_average_arrays": (

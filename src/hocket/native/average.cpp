@@ -63,8 +63,14 @@ struct Group {
   int64_t next, end;  // what is left for call sites
 };
 
+// What this process has averaged in a group so far.
+struct Counts {
+  std::atomic<int64_t> calls, nbytes, waited_ns;
+};
+
 constexpr int kMaxGroups = 1024;
 Group groups[kMaxGroups];
+Counts counts[kMaxGroups];
 std::atomic<int> num_groups;
 std::mutex allocating;
 
@@ -123,7 +129,8 @@ void mean(const char* first, int64_t stride, int replicas, T* out, int64_t size)
 class Call {
  public:
   Call(const Group& group, int64_t offset, int64_t tag, std::vector<Leaf> leaves)
-      : group_(group), tag_(tag), leaves_(std::move(leaves)), stride_(data_bytes(leaves_)),
+      : group_(group), counts_(counts[&group - groups]), tag_(tag), leaves_(std::move(leaves)),
+        stride_(data_bytes(leaves_)),
         header_(reinterpret_cast<Header*>(group.base)),
         lines_(reinterpret_cast<Line*>(group.base + offset)), mine_(lines_[group.index]) {}
 
@@ -139,6 +146,8 @@ class Call {
       return "two runs of one program met in one `averaged`: wait for one before the next";
     }
     epoch_ = mine_.epoch.load(std::memory_order_relaxed) + 1;
+    counts_.calls += 1;
+    for (const Leaf& leaf : leaves_) counts_.nbytes += leaf.nbytes();
     if (epoch_ == 1) {
       mine_.nbytes.store(stride_, std::memory_order_relaxed);
       mine_.digest.store(digest_of(tag_, leaves_), std::memory_order_release);
@@ -172,7 +181,7 @@ class Call {
   std::string compare() {
     const auto known = [](const Line& line) { return line.digest.load() != 0; };
     const auto all = [&] { return std::all_of(lines_, lines_ + group_.replicas, known); };
-    header_->arrived.wait([&] { return all() || closed(); }, group_.spin_ns, -1);
+    wait_for([&] { return all() || closed(); });
     if (!all()) return ended();
     for (int r = 0; r < group_.replicas; ++r) {
       if (lines_[r].digest.load() == mine_.digest.load()) continue;
@@ -195,10 +204,20 @@ class Call {
     header_->arrived.signal();
   }
 
+  template <class Ready>
+  void wait_for(const Ready& ready) {
+    const int64_t start = hocket::now_ns();
+    header_->arrived.wait(ready, group_.spin_ns, -1);
+    counts_.waited_ns += hocket::now_ns() - start;
+  }
+
   std::string collect() {
-    header_->arrived.wait([this] { return all_here() || closed(); }, group_.spin_ns, -1);
+    wait_for([this] { return all_here() || closed(); });
     if (!all_here()) return ended();
-    if (group_.delay_ns > 0) pass_time(group_.delay_ns);
+    if (group_.delay_ns > 0) {
+      pass_time(group_.delay_ns);
+      counts_.waited_ns += group_.delay_ns;
+    }
     const char* at = data();
     for (const Leaf& leaf : leaves_) {
       if (leaf.dtype == kF32) {
@@ -227,6 +246,7 @@ class Call {
   static std::string ended() { return "another replica has ended, so there is no mean"; }
 
   const Group& group_;
+  Counts& counts_;
   int64_t tag_;
   std::vector<Leaf> leaves_;
   int64_t stride_;
@@ -374,6 +394,14 @@ int hocket_average_join(void* base, int64_t nbytes, int32_t replicas, int32_t in
   groups[number] = {static_cast<char*>(base), replicas, index, spin_ns, delay_ns,
                     sizeof(Header), nbytes};
   return number;
+}
+
+// How often this process has averaged in a group, how many bytes of its own, and for how long it
+// waited for the others, the artificial delay included.
+void hocket_average_counts(int group, int64_t* calls, int64_t* nbytes, int64_t* waited_ns) {
+  *calls = counts[group].calls;
+  *nbytes = counts[group].nbytes;
+  *waited_ns = counts[group].waited_ns;
 }
 
 int64_t hocket_average_take(int group, int64_t nbytes) { return take(groups[group], nbytes); }

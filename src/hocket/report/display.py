@@ -52,6 +52,7 @@ COLORS = {
     "evaluating": "bright_green",
     "saving": "bright_yellow",
     "waiting": "red",
+    "other": "bright_black",
 }
 """What time goes to, in the order in which it is shown."""
 
@@ -179,7 +180,7 @@ def time_spent(run: Progress) -> dict[str, float]:
     spent["profiling"] = seconds.get("profile", 0.0)
     spent["evaluating"] = seconds.get("evaluate", 0.0)
     spent["saving"] = seconds.get("save", 0.0)
-    spent["waiting"] += seconds.get("other", 0.0)
+    spent["other"] = seconds.get("other", 0.0)
     return spent
 
 

@@ -61,7 +61,9 @@ def _available() -> float:
     group = Path("/sys/fs/cgroup")
     with contextlib.suppress(OSError, ValueError):  # "max", or another layout: no limit
         limit = float((group / "memory.max").read_text())
-        left.append(limit - float((group / "memory.current").read_text()))
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        files = float(stat.get("inactive_file", 0))  # read once, and given up when asked for
+        left.append(limit - float((group / "memory.current").read_text()) + files)
     return min(left)
 
 

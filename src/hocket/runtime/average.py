@@ -71,6 +71,13 @@ class Average:
             means = io_callback(lambda *arrays: self._on_host(offset, tag, arrays), specs, *parts)
         return [_narrowed(mean, x) for mean, x in zip(means, xs, strict=True)]
 
+    def counts(self) -> tuple[int, int, int]:
+        """Calls so far, bytes of this replica, and nanoseconds waited for the others."""
+        found = ctypes.c_int64(), ctypes.c_int64(), ctypes.c_int64()
+        self._library.hocket_average_counts(self._group, *map(ctypes.byref, found))
+        calls, nbytes, waited = (count.value for count in found)
+        return calls, nbytes, waited
+
     def close(self) -> None:
         """End every wait, now and later, in every replica, with an error there."""
         self._library.hocket_average_close(self._address)
@@ -99,11 +106,6 @@ class Average:
         if message.value:
             raise RuntimeError(message.value.decode())
         return outs
-
-
-def close_average(arena: Arena, offset: int) -> None:
-    """End the waits of all replicas, from a process that is none of them."""
-    library().hocket_average_close(arena.address + offset)
 
 
 @cache

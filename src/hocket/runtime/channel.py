@@ -24,9 +24,5 @@ class Pipe(Protocol):
         """Take the oldest message, waiting until there is one."""
         ...
 
-    def close(self) -> None:
-        """Wake whoever waits, with `Closed`."""
-        ...
-
     @property
     def waited(self) -> tuple[int, int]: ...

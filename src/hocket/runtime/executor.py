@@ -19,7 +19,7 @@ class Timings:
 
     trace: float = 0.0
     compile: float = 0.0
-    """With several places, the first iteration of each, in which they compile."""
+    """With several places, starting their instances, and the first iteration, which compiles."""
     run: float = 0.0
     profile: float = 0.0
     """Looking into where the time goes."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +18,8 @@ from hocket.core.backend import backend
 from hocket.core.graph import Graph
 from hocket.core.plan import Plan
 from hocket.core.project import Compute, Instruction, Receive, Repeat, Send, Transfer
-from hocket.runtime.channel import Pipe
+from hocket.runtime.average import Average
+from hocket.runtime.exchange import Exchange, Pipes
 from hocket.runtime.replicas import (
     cut_parts,
     home,
@@ -29,17 +29,12 @@ from hocket.runtime.replicas import (
     replica_mesh,
     split_axis,
 )
-from hocket.runtime.route import Link, Route, late_links, late_names
-from hocket.runtime.segment import Segment, arguments
-from hocket.runtime.status import IDLE, RECEIVING, SENDING, WORKING
-from hocket.runtime.timeline import Span
+from hocket.runtime.route import Route
+from hocket.runtime.segment import Segment, Segments, arguments
+from hocket.runtime.status import IDLE, WORKING
 from hocket.runtime.tune import tuning_for
 
-Pipes = Mapping[tuple[int, int, int], Pipe]  # (transfer, source instance, target instance)
 Values = dict[int, Any]
-
-MAX_SPANS = 500_000
-"""What a timeline keeps of one instance; those after it are counted, not kept."""
 
 
 class Instance:
@@ -52,10 +47,12 @@ class Instance:
         index: int,
         pipes: Pipes,
         status: Any,
-        average: Callable[..., Any] | None = None,
+        average: Average | None = None,
+        segments: Segments | None = None,
     ) -> None:
         self.plan, self.place, self.index = plan, place, index
-        self.pipes, self.status, self._average = pipes, status, average
+        self.exchange = Exchange(plan, place, index, pipes, status)
+        self.status, self._average = status, average
         self.name = f"{place}/{index}"
         self.spot = plan.place(place)
         self.grouped = place in plan.grouped
@@ -63,12 +60,9 @@ class Instance:
         self.code = plan.projection.programs[place]
         names = self.spot.on if self.grouped else self.spot.share(index)
         self.mesh = replica_mesh(find_devices(names), self.spot.replicas if self.grouped else 1)
+        self._where = tuple(d.id for d in self.mesh.devices.flat)
         self.values: Values = {}
-        self.iteration = 0
-        self.spans: list[Span] | None = None
-        self.spans_left_out = 0
-        self._late: dict[tuple[int, int], deque[list[Any]]] = {}  # by transfer and source
-        self._segments: dict[tuple[Compute, int], Segment] = {}
+        self._segments = Segments() if segments is None else segments
         home, block, leaves = (
             plan.projection.placement.home,
             plan.graph.block,
@@ -77,17 +71,14 @@ class Instance:
         pairs = list(zip(block.inputs, block.outputs, strict=False))
         self.holds = [(v, out) for v, out in pairs if home[v] == place]
         self.reports = [v for v in block.outputs[leaves:] if home[v] == place]
-        self._order = {p.name: k for k, p in enumerate(plan.places)}
 
     def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any]) -> None:
         """Take this instance's part of the state; always a copy, since it will be donated.
 
         `late` is what was on its way in late channels, as `late` of all instances had it.
         """
-        self.values, self.iteration, self._late = {}, 0, {}
-        for link in self._late_links() if late else ():
-            line = deque([late[name] for name in names] for names in late_names(self.plan, link))
-            self._late[link.transfer.id, link.source] = line
+        self.values, self.status["iteration"] = {}, 0
+        self.exchange.load(late)
         for value, _ in self.holds:
             x, axis = jnp.copy(leaves[value]), self.plan.axes.axis(value)
             replicas = self.spot.replicas
@@ -100,16 +91,6 @@ class Instance:
         """A copy of this instance's part of the state, whose memory is used again."""
         return {v: jnp.copy(self._whole(v, self.values[v])) for v, _ in self.holds}
 
-    def late(self) -> dict[str, Any]:
-        """What is on its way to this instance in late channels, one message for each iteration."""
-        return {
-            name: x
-            for link in self._late_links()
-            if (line := self._late.get((link.transfer.id, link.source)))
-            for names, message in zip(late_names(self.plan, link), line, strict=True)
-            for name, x in zip(names, message, strict=True)
-        }
-
     def run(self, count: int) -> dict[int, np.ndarray]:
         """So many iterations; the metrics that this place makes, `[count, ...]`."""
         start = time.perf_counter_ns()
@@ -117,7 +98,8 @@ class Instance:
         try:
             with self._choices():
                 rows = [self._iterate() for _ in range(count)]
-            self._catch_up()
+            self.exchange.catch_up()
+            self.exchange.count_averages(self._average, time.perf_counter())
             return {
                 v: np.stack([np.asarray(row[k]) for row in rows])
                 for k, v in enumerate(self.reports)
@@ -131,15 +113,14 @@ class Instance:
         for _ in self._run(self.code, values, 1):
             pass
         self.values = _without_aliases({v: values[out] for v, out in self.holds})
-        self.iteration += 1
-        self.status["iteration"] = self.iteration
+        self.status["iteration"] += 1
         return [self._whole(v, values[v]) for v in self.reports]
 
     def text(self) -> str:
         """The compiled programs of all segments, as XLA prints them."""
         found = []
         with self._choices():
-            for (step, parts), segment in self._segments.items():
+            for (step, parts), segment in self._segments.all():
                 specs = [self._spec(v, parts) for v in arguments(step)]
                 found.append(segment.fn.lower(*specs).compile().as_text())
         return "\n".join(found)
@@ -169,13 +150,14 @@ class Instance:
                         yield from self._repeat(step, values, parts)
 
     def _compute(self, step: Compute, values: Values, parts: int) -> None:
-        segment = self._segment(step, parts)
+        segment = self._segments.get(step, parts, lambda: self._segment(step, parts))
         args = [values[v] for v in arguments(step)]
         start = time.perf_counter()
-        outs = segment.fn(*args)
-        if self.spans is not None:
+        outs = segment(args, self._where)
+        if self.exchange.spans is not None:
             jax.block_until_ready(outs)
-            self._note("compute", segment.name, start)
+            self.exchange.note("compute", segment.name, start)
+            self.exchange.count_averages(self._average, start)
         for v in step.dead:
             del values[v]
         values |= zip(step.outs, outs, strict=True)
@@ -217,14 +199,12 @@ class Instance:
         return values[value][:, t] if self._rows(value) else values[value][t]
 
     def _segment(self, step: Compute, parts: int) -> Segment:
-        if (step, parts) not in self._segments:
-            mapped = None
-            if self.grouped:
-                ins = [self._rows(v) for v in arguments(step)]
-                outs = [self._rows(v) for v in step.outs]
-                mapped = lambda fn: map_program(fn, ins, outs, self.mesh)  # noqa: E731
-            self._segments[step, parts] = Segment(self._graph_of(parts), step, mapped)
-        return self._segments[step, parts]
+        if not self.grouped:
+            return Segment(self._graph_of(parts), step)
+        ins = [self._rows(v) for v in arguments(step)]
+        outs = [self._rows(v) for v in step.outs]
+        graph = self._graph_of(parts)
+        return Segment(graph, step, lambda fn: map_program(fn, ins, outs, self.mesh))
 
     def _graph_of(self, parts: int) -> Graph:
         """The step as this instance compiles it: for its environments, and for its devices."""
@@ -252,102 +232,44 @@ class Instance:
                     )
                 elif route.leads(self.index, target):
                     message.append(x)
-            self._hand_over(transfer, target, message)
-
-    def _hand_over(self, transfer: Transfer, target: int, message: list[Any]) -> None:
-        pipe = self.pipes[transfer.id, self.index, target]
-        start, waited = time.perf_counter(), pipe.waited[0]
-        self._waits(SENDING, transfer, target)
-        pipe.send(message)
-        nbytes = sum(x.size * x.dtype.itemsize for x in message)
-        self.status["sent"] += nbytes
-        self.status["messages"] += 1
-        self.status["crossed"][transfer.id] += nbytes
-        self._moved(transfer.target, pipe.waited[0] - waited)
-        if self.spans is not None:
-            name = f"{self.name} -> {transfer.target}/{target} #{transfer.id}"
-            self._note("wait", transfer.target, start, start + (pipe.waited[0] - waited) / 1e9)
-            self._note("send", name, start, nbytes=nbytes)
-
-    def _take(self, transfer: Transfer, source: int) -> list[Any]:
-        """The message for this iteration. A late reader has the first one for those to come too."""
-        lag, key = self.plan.channel(transfer.source, transfer.target).lag, (transfer.id, source)
-        if lag and self._late.get(key):
-            return self._late[key].popleft()
-        message = self._await(transfer, source)
-        if lag and key not in self._late:
-            self._late[key] = deque([message] * lag)
-        return message
-
-    def _catch_up(self) -> None:
-        """After a block, what is late is here and not in a pipe: it is part of how a run stands."""
-        for link in self._late_links():
-            line = self._late[link.transfer.id, link.source]
-            while len(line) < self.plan.channel(link.transfer.source, link.transfer.target).lag:
-                line.append(self._await(link.transfer, link.source))
-
-    def _late_links(self) -> list[Link]:
-        return [x for x in late_links(self.plan) if x.end == (self.place, self.index)]
-
-    def _await(self, transfer: Transfer, source: int) -> list[Any]:
-        pipe = self.pipes[transfer.id, source, self.index]
-        start, waited = time.perf_counter(), pipe.waited[1]
-        self._waits(RECEIVING, transfer, source)
-        message = pipe.receive()
-        self._moved(transfer.source, pipe.waited[1] - waited)
-        if self.spans is not None:
-            name = f"{transfer.source}/{source} -> {self.name} #{transfer.id}"
-            nbytes = sum(x.size * x.dtype.itemsize for x in message)
-            self._note("wait", transfer.source, start, start + (pipe.waited[1] - waited) / 1e9)
-            self._note("receive", name, start, nbytes=nbytes)
-        return message
+            self.exchange.send(transfer, target, message)
 
     def _receive(self, transfer: Transfer, values: Values) -> None:
         route = Route.of(self.plan, transfer)
         sources = [s for s, t in route.pairs() if t == self.index]
         parts: dict[int, list[Any]] = {v: [] for v in transfer.values}
         for source in sources:
-            message = iter(self._take(transfer, source))
+            message = iter(self.exchange.receive(transfer, source))
             for v in transfer.values:
                 if self.plan.axes.axis(v) is not None or route.leads(source, self.index):
                     parts[v].append(next(message))
         whole = {v: self._joined(v, found) for v, found in parts.items()}
-        away = [v for v, x in whole.items() if not self._is_here(x)]
+        away = [v for v, x in whole.items() if not self._is_here(x, transfer)]
         if away:  # a call takes 100 us even where there is nothing to do
             put = jax.device_put([whole[v] for v in away], [self.home(v) for v in away])
             whole |= zip(away, put, strict=True)
         values |= whole
 
-    def _is_here(self, x: Any) -> bool:
-        """Whether an array is on this instance's only device already."""
-        one = self.mesh.size == 1 and isinstance(x, jax.Array)
-        return one and x.devices() == set(self.mesh.devices.flat)
+    def _is_here(self, x: Any, transfer: Transfer) -> bool:
+        """Whether an array can be used as it is: on this instance's only device, or for one step.
+
+        In a loop it is read about once, and a program that is given the host's memory copies it by
+        itself, sooner than JAX puts it on a device.
+        """
+        if self.mesh.size > 1:
+            return False
+        if isinstance(x, jax.Array):
+            return x.devices() == set(self.mesh.devices.flat)
+        return bool(transfer.loops) and self.mesh.devices.flat[0] == jax.local_devices()[0]
 
     def _joined(self, value: int, found: list[Any]) -> Any:
         """A received value as this place holds it, from the parts that its sources sent."""
         axis, x = self.plan.axes.axis(value), found[0]
         if len(found) > 1 and axis is not None:
-            x = jnp.concatenate([jax.device_put(y, self.home(value)) for y in found], axis)
+            # Put together on one device: a part may be too small to be shared by all.
+            first = self.mesh.devices.flat[0]
+            x = jnp.concatenate([jax.device_put(y, first) for y in found], axis)
         return split_axis(x, axis, self.spot.replicas) if axis is not None and self.grouped else x
-
-    def _waits(self, phase: int, transfer: Transfer, peer: int) -> None:
-        self.status["transfer"], self.status["peer"] = transfer.id, peer
-        self.status["phase"] = phase
-
-    def _moved(self, place: str, nanoseconds: int) -> None:
-        self.status["waited"][self._order[place]] += nanoseconds
-        self.status["moves"] += 1
-        self.status["phase"] = WORKING
-
-    def _note(
-        self, kind: str, name: str, start: float, end: float | None = None, nbytes: int = 0
-    ) -> None:
-        assert self.spans is not None
-        if len(self.spans) >= MAX_SPANS:
-            self.spans_left_out += 1
-            return
-        end = time.perf_counter() if end is None else end
-        self.spans.append(Span(self.name, kind, name, start, end, nbytes, self.iteration))
 
     def _whole(self, value: int, x: Any) -> Any:
         axis = self.plan.axes.axis(value)

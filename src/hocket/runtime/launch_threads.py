@@ -13,19 +13,15 @@ import jax
 import numpy as np
 
 from hocket.core.plan import Plan
-from hocket.runtime.channel import Closed, Pipe
-from hocket.runtime.health import InstanceError, Watch
+from hocket.runtime.channel import Closed
+from hocket.runtime.health import GRACE_SECONDS, LOOK_SECONDS, InstanceError, Watch
 from hocket.runtime.instance import Instance
 from hocket.runtime.route import Link, Route, links
-from hocket.runtime.status import names, new_statuses
+from hocket.runtime.segment import Segments
+from hocket.runtime.status import WORKING, names, new_statuses
 from hocket.runtime.timeline import Span
 from hocket.runtime.transport_device import DeviceToDevice
 from hocket.runtime.transport_same import SameDevice
-
-LOOK_SECONDS = 0.2
-"""How often somebody looks whether the instances go on."""
-GRACE_SECONDS = 1.0
-"""What the others get to come to an end after one has failed; a thread cannot be ended by force."""
 
 
 class Threads:
@@ -33,9 +29,10 @@ class Threads:
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.statuses = plan, new_statuses(plan)
-        self.pipes: dict[tuple[int, int, int], Pipe] = {}
+        self.pipes: dict[tuple[int, int, int], SameDevice] = {}
+        segments = {place.name: Segments() for place in plan.places}
         self.instances = [
-            Instance(plan, place, index, self.pipes, self.statuses[k])
+            Instance(plan, place, index, self.pipes, self.statuses[k], segments=segments[place])
             for k, (place, index) in enumerate(names(plan))
         ]
         self._failure: BaseException | None = None
@@ -56,7 +53,8 @@ class Threads:
         return [instance.held() for instance in self.instances]
 
     def late(self) -> dict[str, Any]:
-        return {name: x for instance in self.instances for name, x in instance.late().items()}
+        late = [instance.exchange.late() for instance in self.instances]
+        return {name: x for mine in late for name, x in mine.items()}
 
     def run(self, count: int) -> list[dict[int, np.ndarray]]:
         if self._failure:
@@ -70,11 +68,12 @@ class Threads:
 
     def record(self) -> None:
         for instance in self.instances:
-            instance.spans = []
+            instance.exchange.spans = []
 
     def spans(self) -> tuple[list[Span], int]:
-        found = [span for instance in self.instances for span in instance.spans or ()]
-        return found, sum(instance.spans_left_out for instance in self.instances)
+        exchanges = [instance.exchange for instance in self.instances]
+        found = [span for exchange in exchanges for span in exchange.spans or ()]
+        return found, sum(exchange.spans_left_out for exchange in exchanges)
 
     def close(self) -> None:
         self._close_pipes()
@@ -92,6 +91,7 @@ class Threads:
                 failures.append((instance, error, traceback.format_exc()))
                 self._close_pipes()
 
+        self.statuses["phase"] = WORKING  # until it has ended, also where it has not begun
         threads = [
             threading.Thread(target=work, args=(i,), name=i.name, daemon=True)
             for i in self.instances
@@ -109,12 +109,9 @@ class Threads:
             raise InstanceError(f"the instance `{instance.name}` failed:\n{text}") from error
         return [rows[instance.name] for instance in self.instances]
 
-    def _pipe(self, link: Link) -> Pipe:
+    def _pipe(self, link: Link) -> SameDevice:
         """The transport for where the two ends are."""
-        t, delay = (
-            link.transfer,
-            self.plan.channel(link.transfer.source, link.transfer.target).delay,
-        )
+        t, delay = link.transfer, self.plan.channel_of(link.transfer).delay
         source, target = (
             next(i for i in self.instances if (i.place, i.index) == end)
             for end in ((t.source, link.source), (t.target, link.target))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hocket.core.plan import Plan
+from hocket.runtime.average import Average
 from hocket.runtime.route import Link, links
 from hocket.runtime.status import names, status_dtype
 from hocket.runtime.transport_shm import SharedMemory
@@ -26,20 +27,15 @@ def layout(plan: Plan) -> Layout:
     pipes = []
     for link in links(plan):
         pipes.append((link, end))
-        end += _rounded(SharedMemory.nbytes(link, delay_of(plan, link)))
+        end += _rounded(SharedMemory.nbytes(link, plan.channel_of(link.transfer).delay))
     averages = {}
     for place in sorted(plan.averaging):
-        calls, nbytes = plan.averages[place]
-        # Each call site has two copies for each replica, and a header. There are no more of them
-        # than calls, and not as many where a loop calls again.
-        size = _rounded(plan.place(place).replicas * (2 * nbytes + 512 * calls + 65_536))
+        # Half as much again: XLA may copy a part of a program, and a site with it.
+        sites = Average.nbytes(plan.average_sites(place), plan.place(place).replicas)
+        size = _rounded(sites + sites // 2)
         averages[place] = end, size
         end += size
     return Layout(0, tuple(pipes), averages, end)
-
-
-def delay_of(plan: Plan, link: Link) -> float:
-    return plan.channel(link.transfer.source, link.transfer.target).delay
 
 
 def _rounded(nbytes: int) -> int:

@@ -71,7 +71,7 @@ class Link:
 def links(plan: Plan) -> Iterator[Link]:
     """Every pipe that the instances of a plan need."""
     for t in plan.projection.transfers:
-        route, channel = Route.of(plan, t), plan.channel(t.source, t.target)
+        route, channel = Route.of(plan, t), plan.channel_of(t)
         for a, b in route.pairs():
             values = tuple(
                 v for v in t.values if plan.axes.axis(v) is not None or route.leads(a, b)
@@ -82,12 +82,12 @@ def links(plan: Plan) -> Iterator[Link]:
 
 def late_links(plan: Plan) -> list[Link]:
     """The pipes of late channels."""
-    return [x for x in links(plan) if plan.channel(x.transfer.source, x.transfer.target).lag]
+    return [link for link in links(plan) if plan.channel_of(link.transfer).lag]
 
 
 def late_names(plan: Plan, link: Link) -> list[list[str]]:
     """Names for what is on its way in a late pipe: of each array of each message, oldest first."""
-    lag = plan.channel(link.transfer.source, link.transfer.target).lag
+    lag = plan.channel_of(link.transfer).lag
     head = "-".join(map(str, link.key))
     return [[f"{head}-{k}-{j}" for j in range(len(link.specs))] for k in range(lag)]
 

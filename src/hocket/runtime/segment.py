@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +14,10 @@ from hocket.core.project import Compute
 
 
 class Segment:
-    """A jitted segment, with the names of its fragments."""
+    """A jitted segment, with the names of its fragments.
+
+    Replicas in one process share it: the first to call it compiles, the others wait for that.
+    """
 
     def __init__(
         self,
@@ -24,6 +28,34 @@ class Segment:
         fn = _build(graph, step)
         self.name = ", ".join(dict.fromkeys(_titles(graph, step))) or "glue"
         self.fn: Any = jax.jit(mapped(fn) if mapped else fn, donate_argnums=range(len(step.donate)))
+        self._compiled: set[tuple[int, ...]] = set()
+        self._compiling = threading.Lock()
+
+    def __call__(self, args: Sequence[Any], devices: tuple[int, ...]) -> Sequence[Any]:
+        if devices in self._compiled:
+            return self.fn(*args)
+        with self._compiling:
+            outs = self.fn(*args)
+            self._compiled.add(devices)
+        return outs
+
+
+class Segments:
+    """The segments of a place, by what they compute and in how many parts."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Compute, int], Segment] = {}
+        self._making = threading.Lock()
+
+    def get(self, step: Compute, parts: int, make: Callable[[], Segment]) -> Segment:
+        if (step, parts) not in self._found:
+            with self._making:
+                if (step, parts) not in self._found:
+                    self._found[step, parts] = make()
+        return self._found[step, parts]
+
+    def all(self) -> list[tuple[tuple[Compute, int], Segment]]:
+        return list(self._found.items())
 
 
 def arguments(step: Compute) -> list[int]:

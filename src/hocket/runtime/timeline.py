@@ -106,7 +106,7 @@ class Timeline:
 
     def __str__(self) -> str:
         if not self.spans:
-            return "nothing was recorded"
+            return "nothing was recorded (the first iteration, which compiles, is left out)"
         busy, waits, sent = self.busy(), self.waits(), self.sent()
         width = max(8, *(len(i) for i in self.instances))
         lines = [f"{'instance':<{width}}   busy   waits   {'sent':>8}   for whom"]

@@ -38,6 +38,7 @@ class SameDevice:
             return message
 
     def close(self) -> None:
+        """Wake whoever waits, with `Closed`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -51,6 +51,3 @@ class SharedMemory:
     def empty(self) -> None:
         """Without messages again; nobody may be using it."""
         self._ring.initialise()
-
-    def close(self) -> None:
-        self._ring.close()

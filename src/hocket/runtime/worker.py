@@ -1,4 +1,4 @@
-"""One instance as a process of its own: `python -m hocket.runtime.worker SOCKET ARENA NAME`.
+"""One instance as a process of its own: `python -m hocket.runtime.worker SOCKET ARENA PARENT NAME`.
 
 It is told what to run, traces that for itself, says which graph it found, and then does as it is
 told, until it is told to end or whoever started it is gone.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pickle
 import queue
 import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from dataclasses import dataclass
 from typing import Any, cast
@@ -36,7 +36,7 @@ class Job:
     exact: bool
     arena_bytes: int
     algorithm: bytes
-    """Pickled."""
+    """Packed."""
     config: dict[str, Any]
     """How JAX is configured in the process that started this one."""
 
@@ -52,6 +52,7 @@ def main() -> None:
         os.set_inheritable(fd, False)  # what this process starts has nothing to do with them
     commands: queue.Queue[Any] = queue.Queue()
     threading.Thread(target=_listen, args=(connection, commands), daemon=True).start()
+    threading.Thread(target=_stay_with, args=(int(sys.argv[3]),), daemon=True).start()
     try:
         sys.path[:0] = [path for path in commands.get() if path not in sys.path]
         worker = _Worker(commands.get(), int(sys.argv[2]))
@@ -59,16 +60,17 @@ def main() -> None:
         while True:
             name, *arguments = commands.get()
             wire.write(connection, ("done", getattr(worker, name)(*arguments)))
-    except BaseException as error:  # noqa: BLE001 (told to the run, with this instance's name)
+    except BaseException:  # noqa: BLE001 (told to the run, with this instance's name)
         with contextlib.suppress(OSError):
-            wire.write(connection, (_outcome(error), traceback.format_exc()))
-        commands.get()  # for as long as the other side is there, or until it says to end
+            wire.write(connection, ("failed", traceback.format_exc()))
+        commands.get()  # for as long as the other side is there
 
 
-def _outcome(error: BaseException) -> str:
-    from hocket.runtime.channel import Closed
-
-    return "closed" if isinstance(error, Closed) else "failed"
+def _stay_with(parent: int) -> None:
+    """End when the parent has: its connection may be held open by something that it forked."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def _listen(connection: socket.socket, commands: queue.Queue[Any]) -> None:
@@ -78,8 +80,6 @@ def _listen(connection: socket.socket, commands: queue.Queue[Any]) -> None:
             message = wire.read(connection)
         except (EOFError, OSError):
             os._exit(1)
-        if message == ("end",):
-            os._exit(0)
         commands.put(message)
 
 
@@ -99,12 +99,13 @@ class _Worker:
         from hocket.runtime.average import Average
         from hocket.runtime.cache import enable_cache
         from hocket.runtime.instance import Instance
-        from hocket.runtime.layout import delay_of, layout
+        from hocket.runtime.layout import layout
+        from hocket.runtime.luggage import unpack
         from hocket.runtime.status import names, new_statuses
         from hocket.runtime.transport_shm import SharedMemory
 
         enable_cache()
-        graph = trace(pickle.loads(job.algorithm), job.num_envs, exact=job.exact)
+        graph = trace(unpack(job.algorithm), job.num_envs, exact=job.exact)
         if graph.digest != job.digest:
             raise PlanError(
                 f"{type(graph.algorithm).__name__} is another graph in this process "
@@ -114,7 +115,7 @@ class _Worker:
         plan = Plan.from_json(job.plan, graph)
         where, arena = layout(plan), Arena.attach(arena_fd, job.arena_bytes)
         pipes = {
-            link.key: SharedMemory(arena, offset, link, delay_of(plan, link))
+            link.key: SharedMemory(arena, offset, link, plan.channel_of(link.transfer).delay)
             for link, offset in where.pipes
             if (job.place, job.index)
             in ((link.transfer.source, link.source), (link.transfer.target, link.target))
@@ -145,7 +146,7 @@ class _Worker:
     def late(self) -> dict[str, Any]:
         from hocket.runtime.host_arrays import to_host
 
-        return {name: to_host(x) for name, x in self.instance.late().items()}
+        return {name: to_host(x) for name, x in self.instance.exchange.late().items()}
 
     def run(self, count: int) -> Any:
         return self.instance.run(count)
@@ -156,10 +157,11 @@ class _Worker:
         return {v: to_host(x) for v, x in self.instance.held().items()}
 
     def record(self) -> None:
-        self.instance.spans = []
+        self.instance.exchange.spans = []
 
     def spans(self) -> Any:
-        return self.instance.spans or [], self.instance.spans_left_out
+        exchange = self.instance.exchange
+        return exchange.spans or [], exchange.spans_left_out
 
 
 if __name__ == "__main__":

@@ -1,0 +1,137 @@
+"""What one instance says to the others: it sends, receives, waits, is late, and keeps account."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from hocket.core.plan import Plan
+from hocket.core.project import Transfer
+from hocket.runtime.average import Average
+from hocket.runtime.channel import Pipe
+from hocket.runtime.route import Link, late_links, late_names
+from hocket.runtime.status import RECEIVING, SENDING, WORKING
+from hocket.runtime.timeline import Span
+
+Pipes = Mapping[tuple[int, int, int], Pipe]  # (transfer, source instance, target instance)
+
+MAX_SPANS = 500_000
+"""What a timeline keeps of one instance; those after it are counted, not kept."""
+
+
+class Exchange:
+    """The pipes of an instance. What goes through them is written into `status` and `spans`."""
+
+    def __init__(self, plan: Plan, place: str, index: int, pipes: Pipes, status: Any) -> None:
+        self.plan, self.place, self.index = plan, place, index
+        self.name = f"{place}/{index}"
+        self.spans: list[Span] | None = None
+        self.spans_left_out = 0
+        self._pipes, self._status = pipes, status
+        self._order = {p.name: k for k, p in enumerate(plan.places)}
+        self._averaged = (0, 0, 0)
+        self._late: dict[tuple[int, int], deque[list[Any]]] = {}  # by transfer and source
+
+    def send(self, transfer: Transfer, target: int, message: list[Any]) -> None:
+        """Hand a message over, waiting while there is no room for it."""
+        pipe = self._pipes[transfer.id, self.index, target]
+        start, before = time.perf_counter(), pipe.waited[0]
+        self._wait(SENDING, transfer, target)
+        pipe.send(message)
+        nbytes, waited = _nbytes(message), pipe.waited[0] - before
+        self._status["sent"] += nbytes
+        self._status["messages"] += 1
+        self._status["crossed"][transfer.id] += nbytes
+        self._moved(transfer.target, waited)
+        if self.spans is not None:
+            name = f"{self.name} -> {transfer.target}/{target} #{transfer.id}"
+            self.note("wait", transfer.target, start, start + waited / 1e9)
+            self.note("send", name, start, nbytes=nbytes)
+
+    def receive(self, transfer: Transfer, source: int) -> list[Any]:
+        """The message for this iteration. A late reader has the first one for those to come too."""
+        lag, key = self.plan.channel_of(transfer).lag, (transfer.id, source)
+        if lag and self._late.get(key):
+            return self._late[key].popleft()
+        message = self._take(transfer, source)
+        if lag and key not in self._late:
+            self._late[key] = deque([message] * lag)
+        return message
+
+    def catch_up(self) -> None:
+        """After a block, what is late is here and not in a pipe: it is part of how a run stands."""
+        for link in self._late_links():
+            line = self._late[link.transfer.id, link.source]
+            while len(line) < self.plan.channel_of(link.transfer).lag:
+                line.append(self._take(link.transfer, link.source))
+
+    def late(self) -> dict[str, Any]:
+        """What is on its way to this instance in late channels, one message for each iteration."""
+        return {
+            name: x
+            for link in self._late_links()
+            if (line := self._late.get((link.transfer.id, link.source)))
+            for names, message in zip(late_names(self.plan, link), line, strict=True)
+            for name, x in zip(names, message, strict=True)
+        }
+
+    def load(self, late: Mapping[str, Any]) -> None:
+        """Begin anew, or with what `late` of all instances had."""
+        self._late = {}
+        for link in self._late_links() if late else ():
+            line = deque([late[name] for name in names] for names in late_names(self.plan, link))
+            self._late[link.transfer.id, link.source] = line
+
+    def count_averages(self, average: Average | None, start: float) -> None:
+        """What this replica has sent and waited for inside its programs since the last look."""
+        if average is None:
+            return
+        before, self._averaged = self._averaged, average.counts()
+        calls, nbytes, waited = (b - a for a, b in zip(before, self._averaged, strict=True))
+        self._status["messages"] += calls
+        self._status["sent"] += nbytes
+        self._status["waited"][self._order[self.place]] += waited
+        if self.spans is not None and calls:
+            self.note("wait", self.place, start, start + waited / 1e9, nbytes)
+
+    def note(
+        self, kind: str, name: str, start: float, end: float | None = None, nbytes: int = 0
+    ) -> None:
+        """Keep a span, to its end or until now."""
+        assert self.spans is not None
+        if len(self.spans) >= MAX_SPANS:
+            self.spans_left_out += 1
+            return
+        end, iteration = time.perf_counter() if end is None else end, int(self._status["iteration"])
+        self.spans.append(Span(self.name, kind, name, start, end, nbytes, iteration))
+
+    def _take(self, transfer: Transfer, source: int) -> list[Any]:
+        pipe = self._pipes[transfer.id, source, self.index]
+        start, before = time.perf_counter(), pipe.waited[1]
+        self._wait(RECEIVING, transfer, source)
+        message = pipe.receive()
+        waited = pipe.waited[1] - before
+        self._moved(transfer.source, waited)
+        if self.spans is not None:
+            name = f"{transfer.source}/{source} -> {self.name} #{transfer.id}"
+            self.note("wait", transfer.source, start, start + waited / 1e9)
+            self.note("receive", name, start, nbytes=_nbytes(message))
+        return message
+
+    def _late_links(self) -> list[Link]:
+        return [link for link in late_links(self.plan) if link.end == (self.place, self.index)]
+
+    def _wait(self, phase: int, transfer: Transfer, peer: int) -> None:
+        self._status["transfer"], self._status["peer"] = transfer.id, peer
+        self._status["phase"] = phase
+
+    def _moved(self, place: str, nanoseconds: int) -> None:
+        self._status["waited"][self._order[place]] += nanoseconds
+        self._status["moves"] += 1
+        self._status["phase"] = WORKING
+
+
+def _nbytes(message: list[Any]) -> int:
+    return sum(x.size * x.dtype.itemsize for x in message)
