@@ -227,7 +227,7 @@ MISTAKES = [
     (None, ("plan", "dqn", "--distribute", "data_parallel"), "cannot run as replicas: `replay"),
     (None, ("plan", "ppo", "--distribute", "actor_learner:backend=fortran"), "unknown backend"),
     (None, ("plan", "ppo", "--distribute", "actor_learner:learners=0"), "0 learner devices"),
-    (None, ("plan", "ppo", "--svg", "/dev/null/plan.svg"), "Not a directory"),
+    (None, ("plan", "ppo", "--svg", "/dev/null/plan.svg"), "File exists: '/dev/null'"),
     (None, ("train", "ppo", "--lerning-rate", "1"), "--learning-rate"),
     (None, ("train", "ppo", "--learning-rate", "fast"), "--learning-rate"),
     (None, ("train", "ppo", "--seeds", "0"), "seeds must be at least 1"),

@@ -13,13 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hocket import Place, Plan, fragment, trace
 from hocket.core.averaged import averaged, averaging
 from hocket.native import library
 from hocket.runtime.arena import Arena
 from hocket.runtime.average import Average
-from hocket.runtime.layout import layout
-from tests.toys import Toy
 
 NBYTES = 1 << 20
 REPLICAS = 2
@@ -152,19 +149,3 @@ def test_too_many_call_sites_are_an_error(platform: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
-
-
-def test_the_memory_of_a_plan_is_for_what_is_summed() -> None:
-    """A narrow float is averaged in a wider one, and every array begins at a line of its own."""
-
-    class Narrow(Toy):
-        @fragment(role="learn")
-        def update(self, w: Any, key: Any, xs: Any) -> Any:
-            loss = self.loss(w, xs)
-            means = averaged([jnp.full(200_000, loss, jnp.bfloat16), jnp.full(3, loss)])
-            return w, key, means[0].astype(jnp.float32).mean()
-
-    places = (Place("all", ("env", "act", "learn"), replicas=2),)
-    plan = Plan(trace(Narrow(), 8), places, launch="processes")
-    _, nbytes = layout(plan).averages["all"]
-    assert nbytes >= 2 * 2 * (4 * 200_000 + 64)

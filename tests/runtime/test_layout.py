@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from hocket import Place, Plan, averaged, fragment, trace
+from hocket.runtime.layout import layout
+from tests.toys import Toy
+
+
+def test_the_memory_of_a_plan_is_for_what_is_summed() -> None:
+    """A narrow float is averaged in a wider one, and every array begins at a line of its own."""
+
+    class Narrow(Toy):
+        @fragment(role="learn")
+        def update(self, w: Any, key: Any, xs: Any) -> Any:
+            loss = self.loss(w, xs)
+            means = averaged([jnp.full(200_000, loss, jnp.bfloat16), jnp.full(3, loss)])
+            return w, key, means[0].astype(jnp.float32).mean()
+
+    places = (Place("all", ("env", "act", "learn"), replicas=2),)
+    plan = Plan(trace(Narrow(), 8), places, launch="processes")
+    _, nbytes = layout(plan).averages["all"]
+    assert nbytes >= 2 * 2 * (4 * 200_000 + 64)
