@@ -313,7 +313,7 @@ def make_executor(
         names = ", ".join(place.name for place in made.places)
         raise PlanError(
             f"{seeds} seeds at once are one program, and this plan runs as {made.launch} of "
-            f'{names}. Use `distribute="anakin"`, or train them one after another.'
+            f'{names}. Use `distribute="anakin"` as threads, or train them one after another.'
         )
     return Split(made, record=record)
 
