@@ -53,6 +53,7 @@ def test_averages_between_processes_are_seen() -> None:
     timeline = executor.timeline()
     executor.close()
     assert timeline is not None
+    assert timeline.sent() == {"replica/0": 2 * nbytes, "replica/1": 2 * nbytes}  # not the first
     waits = [s for s in timeline.spans if s.kind == "wait" and s.name == "replica"]
     assert {s.instance for s in waits} == {"replica/0", "replica/1"}
     assert all(s.end - s.start >= 0.01 * calls for s in waits)

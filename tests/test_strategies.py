@@ -43,8 +43,6 @@ def test_every_strategy_is_tested() -> None:
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
 @pytest.mark.parametrize("name", NAMES)
 def test_same_numbers(name: str, strategy: str, launch: str) -> None:
-    if (name, launch) == ("ppo-continuous", "processes"):
-        pytest.skip("the same fragments as those of ppo")
     given = {name: SMALL[name]()}
     if (name, strategy) in REFUSED:
         with pytest.raises(PlanError, match=r"(?s)none of these.*`replay\."):

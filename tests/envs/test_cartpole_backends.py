@@ -18,14 +18,12 @@ from hocket.core.graph import init_state
 from hocket.envs import CartPole, init_actor, unroll
 from hocket.envs.cartpole import CartPoleState
 from hocket.envs.cartpole_backends import dynamics_as_kernel
-from hocket.native import PATH
 from hocket.testing import difference
 
 CartPole.dynamics.register(
     "interpreted", partial(dynamics_as_kernel, interpret=True), platforms=["cpu"]
 )
-compiled = pytest.mark.skipif(not PATH.is_file(), reason="installed without the compiled part")
-BACKENDS = [pytest.param("cpp", marks=compiled), "interpreted"]
+BACKENDS = ["cpp", "interpreted"]
 
 
 def act(obs: Any, memory: Any, keys: Any) -> tuple[Any, Any, None]:
@@ -78,7 +76,6 @@ def test_any_shape_and_any_angle(name: str) -> None:
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-@compiled
 def test_an_iteration_of_ppo() -> None:
     algorithm = ALGORITHMS["ppo"]()
     state = jax.jit(lambda key: init_state(algorithm, key, 8))(jax.random.key(0))
@@ -100,7 +97,6 @@ def test_the_kernel_can_be_lowered_for_a_gpu_from_here() -> None:
         rollout.lower(lowering_platforms=("cuda",))
 
 
-@compiled
 def test_replicas_on_several_devices() -> None:
     _, fused = execute("ppo", whole(), iterations=1)
     devices = tuple(f"cpu:{i}" for i in range(2))

@@ -43,10 +43,10 @@ def test_text() -> None:
     assert (
         str(TIMELINE)
         == """\
-instance    busy   waits       sent   for whom
-actor/0      25%      0%     4.0 kB   -
-actor/1      38%      0%     4.0 kB   -
-learner/0    58%     33%       0 B    actor 33%
+instance    busy   waits         sent   for whom
+actor/0      25%      0%      3.9 KiB   -
+actor/1      38%      0%      3.9 KiB   -
+learner/0    58%     33%          0 B   actor 33%
 11 spans in 4 s"""
     )
     assert (

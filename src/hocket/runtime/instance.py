@@ -99,6 +99,7 @@ class Instance:
             with self._choices():
                 rows = [self._iterate() for _ in range(count)]
             self.exchange.catch_up()
+            jax.block_until_ready(list(self.values.values()))  # whoever counts, counts all of it
             self.exchange.count_averages(self._average, time.perf_counter())
             return {
                 v: np.stack([np.asarray(row[k]) for row in rows])

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hocket.core.graph import bytes_text
+
 
 class Span(NamedTuple):
     """Something that an instance did from `start` to `end`, in seconds of one clock for all.
@@ -83,8 +85,9 @@ class Timeline:
         return {pair: self._share(spans) for pair, spans in found.items()}
 
     def sent(self) -> dict[str, int]:
-        """The bytes that each instance sent."""
-        return {i: sum(s.nbytes for s in self._of(i) if s.kind == "send") for i in self.instances}
+        """The bytes that each instance sent; what it averaged is told where it waited for that."""
+        kinds = ("send", "wait")
+        return {i: sum(s.nbytes for s in self._of(i) if s.kind in kinds) for i in self.instances}
 
     def save(self, path: str | Path) -> Path:
         """Write it as a trace that https://ui.perfetto.dev and `chrome://tracing` show.
@@ -109,14 +112,14 @@ class Timeline:
             return "nothing was recorded (the first iteration, which compiles, is left out)"
         busy, waits, sent = self.busy(), self.waits(), self.sent()
         width = max(8, *(len(i) for i in self.instances))
-        lines = [f"{'instance':<{width}}   busy   waits   {'sent':>8}   for whom"]
+        lines = [f"{'instance':<{width}}   busy   waits   {'sent':>10}   for whom"]
         for i in self.instances:
             mine = {peer: share for (who, peer), share in waits.items() if who == i}
             order = sorted(mine, key=lambda peer: -mine[peer])
             whom = ", ".join(f"{peer} {mine[peer]:.0%}" for peer in order if mine[peer] >= 0.005)
             lines.append(
-                f"{i:<{width}}   {busy[i]:4.0%}   {sum(mine.values()):5.0%}   {_size(sent[i])}   "
-                f"{whom or '-'}"
+                f"{i:<{width}}   {busy[i]:4.0%}   {sum(mine.values()):5.0%}   "
+                f"{bytes_text(sent[i]):>10}   {whom or '-'}"
             )
         more = f"; {self.left_out:,} more spans had no room" if self.left_out else ""
         return "\n".join([*lines, f"{len(self.spans):,} spans in {self.seconds:.3g} s{more}"])
@@ -195,11 +198,3 @@ class Timeline:
 
 def _place(instance: str) -> str:
     return instance.partition("/")[0]
-
-
-def _size(nbytes: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if nbytes < 1000:
-            return f"{nbytes:5.0f} B " if unit == "B" else f"{nbytes:5.1f} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:5.1f} GB"
