@@ -1,0 +1,111 @@
+"""The contract of environments that run on the host: ordinary code, in Python or in C++."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from hocket.envs.spaces import Space
+
+# Legend: n environments. All arrays are numpy's, with one row for each environment `[n, ...]`.
+
+
+class HostEnvError(RuntimeError):
+    """An environment on the host failed; says which, and what it did."""
+
+
+class HostStep(NamedTuple):
+    """What one step of `n` environments gave. The arrays are new ones: nobody writes to them again.
+
+    Where an episode ended, the next one has begun already: `obs` is its first observation. Never
+    both of `terminated` and `truncated`.
+    """
+
+    obs: Any
+    """What to act on next, a tree as the observation space."""
+    reward: np.ndarray
+    """float32."""
+    terminated: np.ndarray
+    truncated: np.ndarray
+    final_obs: Any
+    """Where the action led: an episode's final observation at its end, else as `obs`."""
+
+
+class LiveEnvs(Protocol):
+    """`n` environments under way. Each step is one `send` and one `recv`."""
+
+    def reset(self, seeds: np.ndarray) -> Any:
+        """Begin an episode in each, from uint32 seeds; the first observations `[n, ...]`.
+
+        The same seeds and actions give the same numbers, in this and in all later episodes.
+        """
+        ...
+
+    def send(self, actions: Any) -> None:
+        """Start a step of all; returns at once where the environments run elsewhere."""
+        ...
+
+    def recv(self) -> HostStep:
+        """What that step gave."""
+        ...
+
+    def snapshot(self) -> list[bytes] | None:
+        """The state of each, with its random numbers and its time limit; None if there is none."""
+        ...
+
+    def restore(self, snapshots: list[bytes]) -> None:
+        """Go on from a snapshot; the next call is `send`."""
+        ...
+
+    def close(self) -> None:
+        """End them, and whatever they run in."""
+        ...
+
+
+@runtime_checkable
+class HostEnv(Protocol):
+    """Environments that run on the host, described: nothing is open before `open`.
+
+    An implementation is a frozen dataclass that hashes and pickles.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name that `make` knows it by, such as `gymnasium:CartPole-v1`."""
+        ...
+
+    @property
+    def observation_space(self) -> Space: ...
+
+    @property
+    def action_space(self) -> Space: ...
+
+    def open(self, num_envs: int) -> LiveEnvs:
+        """Start so many of them."""
+        ...
+
+
+class Stage(Protocol):
+    """One environment that shows itself. It begins no episode by itself."""
+
+    def reset(self, seed: int) -> Any:
+        """Begin an episode; its first observation."""
+        ...
+
+    def step(self, action: Any) -> tuple[Any, float, bool]:
+        """One step: `(obs, reward, done)`."""
+        ...
+
+    def frame(self) -> np.ndarray:
+        """What it looks like now, uint8 `[H, W, 3]`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Filmable(Protocol):
+    """A host environment that can be looked at."""
+
+    def stage(self) -> Stage: ...
