@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -9,6 +10,9 @@ import numpy as np
 from hocket.envs.spaces import Space
 
 # Legend: n environments. All arrays are numpy's, with one row for each environment `[n, ...]`.
+
+
+ALIGNMENT = 64
 
 
 class HostEnvError(RuntimeError):
@@ -109,3 +113,22 @@ class Filmable(Protocol):
     """A host environment that can be looked at."""
 
     def stage(self) -> Stage: ...
+
+
+def new_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array whose values are not set, aligned so that XLA takes it without a copy."""
+    dtype = np.dtype(dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + nbytes].view(dtype).reshape(shape)
+
+
+def merged_final(obs: list[np.ndarray], final: list[np.ndarray], done: np.ndarray) -> list[Any]:
+    """Final observations where an episode ended, and `obs` elsewhere; `obs` itself if none did."""
+    if not done.any():
+        return obs
+    going = ~done
+    for rows, after in zip(final, obs, strict=True):
+        rows[going] = after[going]
+    return final
