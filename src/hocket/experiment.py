@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hocket.core.algorithm import Algorithm
+from hocket.core.host import hosts
 from hocket.errors import unknown
 from hocket.outcome import Outcome, write_summary
 from hocket.report.records import Records, import_tensorboard, write_json
 from hocket.runtime.checkpoint import Checkpoint, Checkpoints
 from hocket.runtime.host_arrays import from_host, host_spec
+from hocket.runtime.hosts import PREFIX as HOST
 from hocket.runtime.interrupt import Abandoned, Deferred
 from hocket.saved import (
     Evaluator,
@@ -194,19 +196,29 @@ class Experiment:
         checkpoints.set_aside_after(found.iteration)
         self.outcome.notes += [f"{why}: the one before it is used" for why in found.refused]
         self.outcome.notes.append(f"resumed after {self.steps(found.iteration):,} steps")
-        if self.late(found) is None and self.executor.late_specs():
+        late, specs = self.late(found), self.executor.late_specs()
+        if not late.keys() >= specs.keys():
             self.outcome.notes.append(
                 "what is late in this plan was not on its way in the other: it begins anew"
             )
+        for host in hosts(self.plan.graph):
+            if late.keys() == specs.keys():
+                self.outcome.notes.append(
+                    f"{host.name} cannot be saved: its episodes ended there, truncated"
+                )
         return found
 
-    def late(self, found: Checkpoint) -> dict[str, Any] | None:
-        """What was on its way in late channels, if the run was carried out as it is now."""
+    def late(self, found: Checkpoint) -> dict[str, Any]:
+        """What was on its way in late channels, if the run was carried out as it is now.
+
+        And what was kept of environments on the host, however it was carried out.
+        """
         specs = self.executor.late_specs()
-        saved = {name: (x.shape, x.dtype) for name, x in found.late.items()}
-        if not specs or saved != {name: host_spec(spec) for name, spec in specs.items()}:
-            return None
-        return {name: from_host(found.late[name], spec) for name, spec in specs.items()}
+        kept = {name: x for name, x in found.late.items() if name.startswith(HOST)}
+        saved = {name: (x.shape, x.dtype) for name, x in found.late.items() if name not in kept}
+        if saved != {name: host_spec(spec) for name, spec in specs.items()}:
+            return kept
+        return {**{name: from_host(found.late[name], spec) for name, spec in specs.items()}, **kept}
 
     def steps(self, iteration: int) -> int:
         """Environment steps of one agent after so many iterations."""

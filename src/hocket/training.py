@@ -15,6 +15,7 @@ from hocket.core.algorithm import Algorithm, Policy
 from hocket.core.contract import check_state
 from hocket.core.fragment import exact_fragments
 from hocket.core.graph import Graph, init_state, trace
+from hocket.core.host import hosts
 from hocket.core.plan import Plan
 from hocket.core.tuning import tuned
 from hocket.distribute import Strategy, resolve
@@ -307,7 +308,9 @@ def make_executor(
     made: Plan, iterations: int, seeds: int | None = None, *, record: bool = False
 ) -> Executor:
     """What carries a plan out, in blocks of at most so many iterations; nothing starts yet."""
-    if len(made.places) == 1 and made.launch == "threads":
+    # One program on several devices cannot call the host from each: it is driven from there.
+    apart = len(made.places[0].on) > 1 and bool(hosts(made.graph))
+    if len(made.places) == 1 and made.launch == "threads" and not apart:
         return Fused(made, min(iterations, 1024), seeds, record=record)
     if seeds is not None:
         names = ", ".join(place.name for place in made.places)

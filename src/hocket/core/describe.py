@@ -113,12 +113,13 @@ def read_words(text: str) -> tuple[str, dict[str, Any]]:
         if not (name and value):
             raise ValueError(f"`{option}` in `{text}` is no option: write `option=value`.")
         try:
-            options[name] = ast.literal_eval(value)
+            options[name] = ast.literal_eval(value.title() if value in _BOOLS else value)
         except (ValueError, SyntaxError):
             options[name] = value
     return ":".join(path), options
 
 
+_BOOLS = ("true", "false")
 _FILE = "hocket_file_"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hocket.core.graph import bytes_text
-from hocket.core.project import Compute, Instruction, Receive, Repeat, Send
+from hocket.core.project import Compute, Host, Instruction, Receive, Repeat, Send
 
 if TYPE_CHECKING:
     from hocket.core.plan import Plan
@@ -48,7 +48,7 @@ def _memory(plan: Plan, place: str) -> Memory:
     state = list(zip(block.inputs, block.outputs, strict=False))
     held = [v for v, _ in state if home[v] == place]
     live = {out for v, out in state if home[v] == place}
-    live |= {v for v in block.outputs[graph.num_leaves :] if home[v] == place}
+    live |= {v for v, at in plan.projection.placement.reports.items() if at == place}
     walk = _Walk(size, dict(_same(code)), frozenset(graph.constants))
     peak, first = walk.code(code, live, set())
     return Memory(
@@ -133,7 +133,7 @@ class _Walk:
 
 def _reads(step: Instruction) -> set[int]:
     match step:
-        case Compute(_, ins):
+        case Compute(_, ins) | Host(_, ins):
             return set(ins)
         case Send(transfer):
             return set(transfer.values)
@@ -145,7 +145,7 @@ def _reads(step: Instruction) -> set[int]:
 
 def _makes(step: Instruction) -> set[int]:
     match step:
-        case Compute(_, _, outs):
+        case Compute(_, _, outs) | Host(_, _, outs):
             return set(outs)
         case Receive(transfer):
             return set(transfer.values)

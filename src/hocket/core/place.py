@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from hocket.core.graph import Block, Graph, Loop, Node
+from hocket.core.host import calls_host
 from hocket.errors import PlanError
 
 
@@ -14,11 +15,17 @@ class Placement:
 
     Fragments go where the plan says. Glue goes whole to one side: neighbouring equations between
     fragments stay together, on the place where the fewest bytes cross. A loop with fragments of one
-    place is a node there; with fragments of several it belongs to none, and its body is placed like
-    the step. Values made from constants alone have no home: every place makes them for itself.
+    place is a node there; with fragments of several, or with a host function, it belongs to none,
+    and its body is placed like the step. Values made from constants alone have no home: every place makes them for itself.
     """
 
-    def __init__(self, graph: Graph, where: Mapping[str, str], places: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        where: Mapping[str, str],
+        places: Mapping[str, int],
+        reporter: str | None = None,
+    ) -> None:
         self.graph = graph
         self.places = places  # name -> replicas
         self.node: dict[int, str] = {}
@@ -30,6 +37,7 @@ class Placement:
             zip(graph.block.inputs, graph.block.outputs, strict=False)
         )  # the value that takes another's place in the next iteration
         self._everywhere = set(graph.constants)
+        self.reports: dict[int, str] = {}  # where each metric is reported
         self._place_fragments(graph.block, where)
         for _ in range(2):  # the second time, glue sees where the glue of other blocks went
             for block in self.open_blocks(graph.block):
@@ -39,9 +47,11 @@ class Placement:
         self.home |= {v: home for v in range(len(graph.values)) if (home := self._home(v))}
         self._stack_where_used()
         # What has no home is reported by a place that holds it whole.
-        reporter = min(places, key=lambda place: places[place])
-        for out in graph.block.outputs[graph.num_leaves :]:
-            self.home.setdefault(out, reporter)
+        whole = min(places, key=lambda place: places[place])
+        metrics = graph.block.outputs[graph.num_leaves :]
+        for out in metrics:
+            self.home.setdefault(out, whole)
+        self.reports = {out: reporter or self.home[out] for out in metrics}
 
     def _stack_where_used(self) -> None:
         """What a loop stacks is stacked where it is needed, if each row is there already."""
@@ -69,7 +79,7 @@ class Placement:
                 yield from self.open_blocks(node.body)
 
     def crosses(self, node: Node) -> bool:
-        """Whether a node has fragments of several places: a loop that belongs to none."""
+        """Whether a node is a loop that belongs to no place: each drives its part of it."""
         return bool(node.labels) and node.id not in self.node
 
     def is_free(self, node: Node) -> bool:
@@ -88,6 +98,9 @@ class Placement:
         for value in block.inputs:
             if value in self.carried:
                 wants[self.home[value]].add(self.carried[value])
+        if block is self.graph.block:
+            for out, place in self.reports.items():
+                wants[place].add(out)
         for row in block.outputs:
             for out in self._stacked.get(row, ()):
                 if out in self.home:
@@ -122,7 +135,8 @@ class Placement:
         for node in block.nodes:
             self._producer |= dict.fromkeys(node.outs, node)
             places = {where[label.name] for label in node.labels}
-            if len(places) == 1:
+            driven = isinstance(node, Loop) and calls_host(node.body)
+            if len(places) == 1 and not driven:
                 self.node[node.id] = places.pop()
             elif places and isinstance(node, Loop):
                 self._open(node)

@@ -18,6 +18,9 @@ from hocket.core.project import Projection, Transfer, project
 from hocket.errors import PlanError
 
 
+FREE = "free"
+
+
 @dataclass(frozen=True)
 class Place:
     """A named part of a plan with its hardware.
@@ -61,9 +64,13 @@ class Channel:
 
     capacity: int = 1
     """How many messages of one transfer may be under way, beside those that are late."""
-    lag: int = 0
+    lag: int | str = 0
     """How many iterations the reader runs ahead, on values that much older: in iteration i it
-    reads what was sent in iteration i - lag, and until there is such a one, what was sent first."""
+    reads what was sent in iteration i - lag, and until there is such a one, what was sent first.
+    `free`: it reads the newest there is, and nobody waits for it."""
+    max_age: int = 0
+    """Of a free channel: no sample that was made with what it carries is learned from more than so
+    many iterations later. Whoever makes samples waits before that."""
     delay: float = 0.0
     """Seconds added to every message: what if the network were so slow?"""
 
@@ -81,7 +88,11 @@ class Flow:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Places and channels for one graph, checked when made: what cannot run is refused by name."""
+    """Places and channels for one graph, checked when made: what cannot run is refused by name.
+
+    With a free channel, an iteration is one of the place that sends through it, on the sample of
+    any one replica of the place that reads: on that replica's share of the environments.
+    """
 
     graph: Graph = field(repr=False)
     places: tuple[Place, ...]
@@ -107,6 +118,28 @@ class Plan:
         return next(place for place in self.places if place.name == name)
 
     @functools.cached_property
+    def free(self) -> tuple[str, str] | None:
+        """Of the free channel: the place that learns, and the one that makes samples for it."""
+        names = [name for name, channel in self.channels.items() if channel.lag == FREE]
+        return (lambda a, _, b: (a, b))(*names[0].partition(" -> ")) if names else None
+
+    @functools.cached_property
+    def shares(self) -> int:
+        """How many iterations it takes to learn from every environment once."""
+        return self.place(self.free[1]).replicas if self.free else 1
+
+    @functools.cached_property
+    def iteration(self) -> Graph:
+        """The step as one iteration takes it."""
+        return self.graph.at(self.graph.num_envs // self.shares)
+
+    @property
+    def window(self) -> int:
+        """Of a free channel: how many samples of one replica may be waiting or under way."""
+        assert self.free
+        return self.channel(*self.free).max_age // self.shares
+
+    @functools.cached_property
     def where(self) -> dict[str, str]:
         """The place of every fragment."""
         return {label.name: self._place_of(label).name for label in self.graph.labels}
@@ -117,7 +150,8 @@ class Plan:
 
     @functools.cached_property
     def projection(self) -> Projection:
-        return project(self.graph, self.where, {p.name: p.replicas for p in self.places})
+        places = {p.name: p.replicas for p in self.places}
+        return project(self.graph, self.where, places, self.free and self.free[0])
 
     @functools.cached_property
     def grouped(self) -> frozenset[str]:

@@ -148,7 +148,7 @@ def _check_replicas(plan: Plan, place: Place) -> None:
     for name, out in zip(
         sorted(plan.graph.metrics), block.outputs[plan.graph.num_leaves :], strict=True
     ):
-        if home[out] == place.name:
+        if plan.projection.placement.reports[out] == place.name:
             check(out, f"the metric `{name}`")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hocket.core.graph import Block, Graph, Loop, Node
+from hocket.core.host import host_call
 from hocket.core.place import Placement
 
 
@@ -45,6 +46,17 @@ class Compute:
 
 
 @dataclass(frozen=True)
+class Host:
+    """A call of a host function, in between the compiled segments."""
+
+    node: int
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+    dead: tuple[int, ...] = ()
+    """Those of `ins` that this place does not need any more."""
+
+
+@dataclass(frozen=True)
 class Send:
     transfer: Transfer
 
@@ -56,7 +68,7 @@ class Receive:
 
 @dataclass(frozen=True)
 class Repeat:
-    """This place's part of a loop that crosses places, driven from the host."""
+    """This place's part of a loop that crosses places or calls the host, driven from there."""
 
     node: int
     length: int
@@ -77,7 +89,7 @@ class Repeat:
         return {last for *_, last in (*self.carry, *self.ys, *self.kept)}
 
 
-Instruction = Compute | Send | Receive | Repeat
+Instruction = Compute | Host | Send | Receive | Repeat
 
 
 @dataclass(frozen=True)
@@ -89,16 +101,25 @@ class Projection:
     transfers: tuple[Transfer, ...]
 
 
-def project(graph: Graph, where: Mapping[str, str], places: Mapping[str, int]) -> Projection:
-    """Project `graph` onto `places` (name to replicas), its fragments placed by `where`."""
-    placement = Placement(graph, where, places)
+def project(
+    graph: Graph,
+    where: Mapping[str, str],
+    places: Mapping[str, int],
+    reporter: str | None = None,
+) -> Projection:
+    """Project `graph` onto `places` (name to replicas), its fragments placed by `where`.
+
+    All metrics go to the place `reporter`, if one is named.
+    """
+    placement = Placement(graph, where, places, reporter)
     emitter = _Emitter(graph, placement)
     homes = {v: {placement.home[v]} for v in graph.block.inputs}
     streams = emitter.block(graph.block, places, homes)
     ends = dict(zip(graph.block.outputs, graph.block.inputs, strict=False))
     programs = {}
     for place, stream in streams.items():
-        mine = {v for v in graph.block.outputs if place == placement.home.get(ends.get(v, v))}
+        mine = {out for out, v in ends.items() if placement.home.get(v) == place}
+        mine |= {out for out, at in placement.reports.items() if at == place}
         held = {v for v in graph.block.inputs if placement.home[v] == place}
         elsewhere = _seen_by_others(stream.code) | set(graph.block.outputs[graph.num_leaves :])
         own = {v for v in held if placement.carried[v] not in elsewhere}
@@ -158,6 +179,9 @@ class _Emitter:
         for value in block.inputs:
             if value in self.placement.carried:
                 self._bring([self.placement.carried[value]], self.placement.home[value])
+        if block is self.graph.block:
+            for out, place in self.placement.reports.items():
+                self._bring([out], place)
         for out in block.outputs:
             if out in self.free:
                 for stream_place in self._streams:
@@ -180,8 +204,13 @@ class _Emitter:
 
     def _make(self, node: Node, place: str) -> None:
         self._bring(node.ins, place)
-        self._streams[place].open.append(node.id)
-        self._streams[place].has |= set(node.outs)
+        stream = self._streams[place]
+        if host_call(node):
+            stream.flush()
+            stream.code.append(Host(node.id, node.ins, node.outs))
+        else:
+            stream.open.append(node.id)
+        stream.has |= set(node.outs)
 
     def _cross(self, source: str, target: str, values: Sequence[int]) -> None:
         times = math.prod(loop.length for loop in self._loops)
@@ -274,6 +303,10 @@ def _with_liveness(
                 live -= set(transfer.values)
             case Repeat():
                 live = (live - step.makes) | step.reads
+            case Host(_, ins, outs):
+                ins = set(ins) - set(graph.constants)
+                step = replace(step, dead=tuple(sorted(ins - live)))
+                live = (live - set(outs)) | ins
             case Compute(nodes):
                 outs = {v for n in nodes for v in graph.nodes[n].outs}
                 ins = {v for n in nodes for v in graph.nodes[n].ins} - outs - set(graph.constants)
@@ -296,6 +329,8 @@ def _seen_by_others(code: Sequence[Instruction]) -> set[int]:
         match step:
             case Send(transfer) | Receive(transfer):
                 seen |= set(transfer.values)
+            case Host(_, ins, _):  # it may hand on what it was given
+                seen |= set(ins)
             case Repeat():
                 seen |= step.reads | step.makes | _seen_by_others(step.code)
     return seen

@@ -349,7 +349,7 @@ _NONLINEAR = """abs acos acosh and asin asinh atan atan2 atanh bitcast_convert_t
     lgamma log log1p logistic lt_to max min mulhi nextafter not or polygamma population_count pow
     random_clone random_fold_in reduce_precision rem round rsqrt shift_left shift_right_arithmetic
     shift_right_logical sign sin sinh sqrt tan tanh xor log2 one_minus_square polynomial
-    swappable"""
+    swappable host"""
 _RANDOM = "random_bits random_split random_wrap random_unwrap"
 
 RULES: dict[str, Rule] = {

@@ -5,7 +5,8 @@
     actor 2: [ env act ] --trajectories-->
         ^------------ parameters, once an iteration ----+
 
-With `lag=1` actors gather the next trajectories while the learner learns from these. Zhu et al.
+With `lag=1` actors gather the next trajectories while the learner learns from these; with
+`lag=free` none waits for another. Zhu et al.
 2023 (MSRL), "single learner coarse": https://www.usenix.org/conference/atc23/presentation/zhu-huanzhou;
 Espeholt et al. 2018 (IMPALA): https://arxiv.org/abs/1802.01561
 """
@@ -14,18 +15,19 @@ from __future__ import annotations
 
 from hocket.cluster import Cluster
 from hocket.core.graph import Graph
-from hocket.core.plan import Channel, Place, Plan
-from hocket.distribute.strategy import apart, share_out, strategy
+from hocket.core.plan import Place, Plan
+from hocket.distribute.strategy import Lag, apart, sample_channels, share_out, strategy
 
 
 @strategy
 def actor_learner(
-    graph: Graph, cluster: Cluster, *, actors: int = 2, learners: int = 1, lag: int = 0,
-    backend: str = "jax",
+    graph: Graph, cluster: Cluster, *, actors: int = 2, learners: int = 1, lag: Lag = 0,
+    max_age: int | None = None, backend: str = "jax",
 ) -> Plan:  # fmt: skip
     """Trajectories up, parameters down: `actors` replicas that step and act, and a learner.
 
     With several devices the learner has the last `learners` of them, the actors share the others.
+    With `lag=free` nobody waits: the learner takes the trajectories of any actor that has some.
     """
     others, learning = apart(cluster, learners)
     acting = share_out(others, actors, graph.num_envs)
@@ -35,8 +37,5 @@ def actor_learner(
             Place("actor", ("env", "act"), on=acting, replicas=actors, backend=backend),
             Place("learner", ("learn", "gradient", "replay"), on=learning),
         ),
-        {
-            "actor -> learner": Channel(capacity=max(1, lag)),
-            "learner -> actor": Channel(lag=lag),
-        },
+        sample_channels("actor", "learner", lag, max_age, actors),
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 from hocket.cluster import Cluster
 from hocket.core.fragment import ROLES
 from hocket.core.graph import Graph
+from hocket.core.host import hosts
 from hocket.core.plan import Place, Plan
 from hocket.distribute.strategy import strategy
 from hocket.errors import PlanError
@@ -20,11 +21,21 @@ from hocket.errors import PlanError
 
 @strategy
 def anakin(
-    graph: Graph, cluster: Cluster, *, devices: int | None = None, backend: str = "jax"
-) -> Plan:
-    """One program on the first `devices` devices, by default on all."""
+    graph: Graph, cluster: Cluster, *, devices: int | None = None, callback: bool = False,
+    backend: str = "jax",
+) -> Plan:  # fmt: skip
+    """One program on the first `devices` devices, by default on all.
+
+    With `callback` it may call environments that run on the host, at each of their steps.
+    """
+    if (found := hosts(graph)) and not callback:
+        raise PlanError(
+            f"{found[0].name} runs on the host, so `anakin` cannot compile it. Use "
+            f'`distribute="sebulba"`, a pure environment (`hocket envs`), or `anakin:callback=true`, '
+            f"whose program stops for it at every step."
+        )
     known = range(1, len(cluster.devices) + 1)
     if devices is not None and devices not in known:
         raise PlanError(f"anakin was asked for {devices} devices; there are {cluster}.")
-    on = cluster.devices[:devices]
+    on = cluster.devices[: 1 if found else devices]
     return Plan(graph, (Place("anakin", run=ROLES, on=on, backend=backend),))

@@ -7,14 +7,18 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import hocket.distribute
 from hocket.cluster import Cluster, Device
 from hocket.core.describe import find, read_words
 from hocket.core.graph import Graph
-from hocket.core.plan import Plan
+from hocket.core.plan import FREE, Channel, Plan
 from hocket.errors import PlanError, check_kind, unknown
+
+
+Lag: TypeAlias = int | str
+"""Of a strategy's option: a number of iterations, or `free`."""
 
 
 class Strategy(Protocol):
@@ -45,6 +49,8 @@ def strategy(fn: Callable[..., Plan]) -> Callable[..., Strategy]:
             if name not in options:
                 raise ValueError(unknown("option", name, options, where))
             default = options[name].default
+            if options[name].annotation == "Lag" and value == FREE:
+                continue
             if default is not None and default is not inspect.Parameter.empty:
                 check_kind(name, value, default, where)
         return functools.partial(fn, **chosen)
@@ -69,6 +75,23 @@ def apart(cluster: Cluster, learners: int) -> tuple[Sequence[Device], Sequence[D
     if not 1 <= learners <= max(1, len(devices) - 1):
         raise PlanError(f"{learners} learner devices beside others were asked for of {cluster}.")
     return (devices[:-learners], devices[-learners:]) if len(devices) > 1 else (devices, devices)
+
+
+def sample_channels(
+    source: str, target: str, lag: Lag, max_age: int | None, replicas: int
+) -> dict[str, Channel]:
+    """Samples from `source` to `target`, and back what the next ones are made with.
+
+    That is `lag` iterations late. Free, it is the newest there is, and samples are learned from at
+    most `max_age` iterations later: by default with room for two of each of the `replicas`.
+    """
+    back = f"{target} -> {source}"
+    if lag == FREE:
+        return {back: Channel(lag=FREE, max_age=2 * replicas if max_age is None else max_age)}
+    if max_age is not None:
+        raise PlanError(f"max_age={max_age} is for free channels, and lag={lag}: use lag={FREE}.")
+    ahead = lag if isinstance(lag, int) else 0  # what is no number is refused by the plan
+    return {f"{source} -> {target}": Channel(capacity=max(1, ahead)), back: Channel(lag=lag)}
 
 
 def strategies() -> dict[str, Callable[..., Strategy]]:

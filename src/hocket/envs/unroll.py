@@ -11,8 +11,10 @@ from jax import Array, lax
 
 from hocket.core.fragment import fragment
 from hocket.core.tuning import tuning
+from hocket.envs import hosted
 from hocket.envs.env import Env, auto_reset
 from hocket.envs.episode import EpisodeStats
+from hocket.envs.host import HostEnv
 
 # Legend: T steps of a rollout, N environments.
 
@@ -67,20 +69,24 @@ class Rollout(NamedTuple):
 Act = Callable[[Any, Any, Array], tuple[Any, Any, Any]]
 
 
-def init_actor(env: Env, key: Array, num_envs: int, memory: Any = None) -> Actor:
+def init_actor(env: Env | HostEnv, key: Array, num_envs: int, memory: Any = None) -> Actor:
     """An actor at the beginning of `num_envs` episodes.
 
     `memory` is the memory of one environment at an episode's beginning: zeros, by contract.
     """
     k_reset, k_envs, k_act = (jax.random.split(k, num_envs) for k in jax.random.split(key, 3))
-    state, obs = jax.vmap(env.reset)(k_reset)
+    if isinstance(env, HostEnv):
+        state = hosted.begin(env, k_reset)
+        obs = state.obs
+    else:
+        state, obs = jax.vmap(env.reset)(k_reset)
     episode, memory = jax.tree.map(
         lambda x: jnp.broadcast_to(x, (num_envs, *jnp.shape(x))), (EpisodeStats.zeros(), memory)
     )
     return Actor(Envs(state, k_envs, episode), obs, memory, k_act)
 
 
-def unroll(env: Env, act: Act, actor: Actor, length: int) -> tuple[Actor, Rollout]:
+def unroll(env: Env | HostEnv, act: Act, actor: Actor, length: int) -> tuple[Actor, Rollout]:
     """Act for `length` steps: `act(obs, memory, keys) -> (action, memory, extras)`, all `[N, ...]`.
 
     Stepping the environments is a fragment of role `env`. Episodes restart by themselves, memory
@@ -89,6 +95,10 @@ def unroll(env: Env, act: Act, actor: Actor, length: int) -> tuple[Actor, Rollou
 
     @fragment(role="env", name="env")
     def step_envs(envs: Envs, action: Any) -> tuple[Envs, Any, Any]:
+        if isinstance(env, HostEnv):  # nothing but this call, so that it needs no program
+            state, episode, step = hosted.step(env, envs.state, envs.episode, action)
+            return Envs(state, envs.key, episode), state.obs, step
+
         def one(state: Any, key: Array, episode: EpisodeStats, action: Any) -> Any:
             key, k_step = jax.random.split(key)
             state, obs, step = auto_reset(env, state, action, k_step)
@@ -117,7 +127,7 @@ def unroll(env: Env, act: Act, actor: Actor, length: int) -> tuple[Actor, Rollou
     return actor, Rollout(*taken, memory=memory, episodes=episodes)
 
 
-def _checked(acted: Any, env: Env) -> tuple[Any, Any, Any]:
+def _checked(acted: Any, env: Env | HostEnv) -> tuple[Any, Any, Any]:
     """What `act` returned, if it is what it should be."""
     if not (isinstance(acted, tuple) and len(acted) == 3):
         raise ValueError(

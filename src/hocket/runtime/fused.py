@@ -18,10 +18,12 @@ from hocket.cluster.devices import find_devices
 from hocket.core.backend import backend
 from hocket.core.fragment import exact_fragments
 from hocket.core.graph import first_state
+from hocket.core.host import calling
 from hocket.core.plan import Plan
 from hocket.core.tuning import tuned
 from hocket.errors import PlanError
 from hocket.runtime.executor import Timings, by_seed
+from hocket.runtime.hosts import Hosts
 from hocket.runtime.profile import profiled
 from hocket.runtime.replicas import home, map_replicas, replica_mesh, stack, unstack
 from hocket.runtime.timeline import Activity, Span, Timeline
@@ -80,6 +82,7 @@ class Fused:
         self._metrics = by_seed(self.graph.metrics, seeds)
         row = sum(math.prod(m.shape) * m.dtype.itemsize for m in jax.tree.leaves(self._metrics))
         self.max_block = max(1, min(max_block, METRIC_BYTES // max(row, 1)))
+        self._hosts = Hosts()
         self._state: Any = None
         self._compiled: Any = None
         self._iteration = 0
@@ -98,6 +101,7 @@ class Fused:
         return count, metrics, shares
 
     def load(self, state: Any, late: Mapping[str, Any] | None = None) -> None:
+        self._hosts.load(late or {})
         if self._replicas > 1:
             state = stack(self.plan, self.plan.places[0].name, state)
         # A copy: the block donates its state, and the caller may want to keep this one.
@@ -124,7 +128,8 @@ class Fused:
         shardings = self._shardings()
         choice = tuning_for(self._devices, exact=self.graph.exact)
         chosen = backend(self.plan.places[0].backend)
-        with exact_fragments(self.graph.exact), tuned(choice), chosen:
+        called = calling(self._hosts)
+        with exact_fragments(self.graph.exact), tuned(choice), chosen, called:
             return jax.jit(
                 block,
                 donate_argnums=0,
@@ -136,8 +141,11 @@ class Fused:
         self.compile()
         count = min(iterations, self.max_block)
         start = time.perf_counter()
-        self._state, metrics = self._compiled(self._state, np.int32(count))
-        metrics = jax.device_get(metrics)  # waits for the block
+        try:
+            self._state, metrics = self._compiled(self._state, np.int32(count))
+            metrics = jax.device_get(metrics)  # waits for the block
+        except jax.errors.JaxRuntimeError as error:
+            raise self._hosts.failure or error from None
         end = time.perf_counter()
         self.timings.run += end - start
         if self._spans is not None:
@@ -148,7 +156,7 @@ class Fused:
         return count, {name: rows[:count] for name, rows in metrics.items()}
 
     def late(self) -> dict[str, Any]:
-        return {}
+        return self._hosts.late()
 
     def late_specs(self) -> dict[str, Any]:
         return {}
@@ -160,7 +168,7 @@ class Fused:
         return None if self._spans is None else Timeline(tuple(self._spans))
 
     def close(self) -> None:
-        pass
+        self._hosts.close()
 
     def _step(self) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
         algorithm = self.graph.algorithm

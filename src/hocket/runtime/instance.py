@@ -16,10 +16,12 @@ from hocket.cluster.devices import find_devices
 from hocket.core.averaged import averaging
 from hocket.core.backend import backend
 from hocket.core.graph import Graph
+from hocket.core.host import host_call
 from hocket.core.plan import Plan
-from hocket.core.project import Compute, Instruction, Receive, Repeat, Send, Transfer
+from hocket.core.project import Compute, Host, Instruction, Receive, Repeat, Send, Transfer
 from hocket.runtime.average import Average
 from hocket.runtime.exchange import Exchange, Pipes
+from hocket.runtime.hosts import Hosts
 from hocket.runtime.replicas import (
     cut_parts,
     home,
@@ -61,16 +63,15 @@ class Instance:
         names = self.spot.on if self.grouped else self.spot.share(index)
         self.mesh = replica_mesh(find_devices(names), self.spot.replicas if self.grouped else 1)
         self._where = tuple(d.id for d in self.mesh.devices.flat)
+        # A program takes the host's memory as it is on the device that jax uses by default.
+        self._is_default = self.mesh.size == 1 and self.mesh.devices.flat[0] == _default_device()
+        self.hosts = Hosts()
         self.values: Values = {}
         self._segments = Segments() if segments is None else segments
-        home, block, leaves = (
-            plan.projection.placement.home,
-            plan.graph.block,
-            plan.graph.num_leaves,
-        )
+        placement, block = plan.projection.placement, plan.graph.block
         pairs = list(zip(block.inputs, block.outputs, strict=False))
-        self.holds = [(v, out) for v, out in pairs if home[v] == place]
-        self.reports = [v for v in block.outputs[leaves:] if home[v] == place]
+        self.holds = [(v, out) for v, out in pairs if placement.home[v] == place]
+        self.reports = [v for v, at in placement.reports.items() if at == place]
 
     def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any]) -> None:
         """Take this instance's part of the state; always a copy, since it will be donated.
@@ -79,6 +80,7 @@ class Instance:
         """
         self.values, self.status["iteration"] = {}, 0
         self.exchange.load(late)
+        self.hosts.load(late)
         for value, _ in self.holds:
             x, axis = jnp.copy(leaves[value]), self.plan.axes.axis(value)
             replicas = self.spot.replicas
@@ -86,6 +88,10 @@ class Instance:
                 parts = split_axis(x, axis, replicas)
                 x = parts if self.grouped else parts[self.index]
             self.values[value] = self._put(value, x)
+
+    def late(self) -> dict[str, Any]:
+        """What is on its way to this instance, and what its host functions keep."""
+        return {**self.exchange.late(), **self.hosts.late()}
 
     def held(self) -> dict[int, Any]:
         """A copy of this instance's part of the state, whose memory is used again."""
@@ -139,6 +145,8 @@ class Instance:
             match step:
                 case Compute():
                     self._compute(step, values, parts)
+                case Host():
+                    yield from self._call_host(step, values)
                 case Send(transfer):
                     self._send(transfer, values)
                 case Receive(transfer):
@@ -152,6 +160,8 @@ class Instance:
 
     def _compute(self, step: Compute, values: Values, parts: int) -> None:
         segment = self._segments.get(step, parts, lambda: self._segment(step, parts))
+        if not self._is_default:
+            self._put_all([v for v in arguments(step) if isinstance(values[v], np.ndarray)], values)
         args = [values[v] for v in arguments(step)]
         start = time.perf_counter()
         outs = segment(args, self._where)
@@ -162,6 +172,28 @@ class Instance:
         for v in step.dead:
             del values[v]
         values |= zip(step.outs, outs, strict=True)
+
+    def _call_host(self, step: Host, values: Values) -> Iterator[None]:
+        call = host_call(self.graph.nodes[step.node])
+        assert call is not None
+        ins = [self._flat(v, values[v]) for v in step.ins]
+        args, live = call.arguments(ins), self.hosts.get(call.of)
+        start = time.perf_counter()
+        live.start(args)
+        yield
+        outs = call.results(ins, live.finish())
+        if self.exchange.spans is not None:
+            self.exchange.note("host", self.graph.nodes[step.node].title, start)
+        for v in step.dead:
+            del values[v]
+        values |= {v: self._unflat(v, x) for v, x in zip(step.outs, outs, strict=True)}
+
+    def _flat(self, value: int, x: Any) -> Any:
+        """A value of all replicas of one program, as a host function takes it: one batch."""
+        return x.reshape(-1, *x.shape[2:]) if self._rows(value) else x
+
+    def _unflat(self, value: int, x: Any) -> Any:
+        return x.reshape(self.spot.replicas, -1, *x.shape[1:]) if self._rows(value) else x
 
     def _repeat_in_parts(self, loop: Repeat, values: Values) -> None:
         """Parts of the environments take turns: one steps while another waits for its actions."""
@@ -205,7 +237,8 @@ class Instance:
         ins = [self._rows(v) for v in arguments(step)]
         outs = [self._rows(v) for v in step.outs]
         graph = self._graph_of(parts)
-        return Segment(graph, step, lambda fn: map_program(fn, ins, outs, self.mesh))
+        replicas = self.spot.replicas
+        return Segment(graph, step, lambda fn: map_program(fn, ins, outs, self.mesh, replicas))
 
     def _graph_of(self, parts: int) -> Graph:
         """The step as this instance compiles it: for its environments, and for its devices."""
@@ -245,10 +278,7 @@ class Instance:
                 if self.plan.axes.axis(v) is not None or route.leads(source, self.index):
                     parts[v].append(next(message))
         whole = {v: self._joined(v, found) for v, found in parts.items()}
-        away = [v for v, x in whole.items() if not self._is_here(x, transfer)]
-        if away:  # a call takes 100 us even where there is nothing to do
-            put = jax.device_put([whole[v] for v in away], [self.home(v) for v in away])
-            whole |= zip(away, put, strict=True)
+        self._put_all([v for v, x in whole.items() if not self._is_here(x, transfer)], whole)
         values |= whole
 
     def _is_here(self, x: Any, transfer: Transfer) -> bool:
@@ -261,7 +291,7 @@ class Instance:
             return False
         if isinstance(x, jax.Array):
             return x.devices() == set(self.mesh.devices.flat)
-        return bool(transfer.loops) and self.mesh.devices.flat[0] == jax.local_devices()[0]
+        return bool(transfer.loops) and self._is_default
 
     def _joined(self, value: int, found: list[Any]) -> Any:
         """A received value as this place holds it, from the parts that its sources sent."""
@@ -278,6 +308,12 @@ class Instance:
 
     def _put(self, value: int, x: Any) -> Any:
         return jax.device_put(x, self.home(value))
+
+    def _put_all(self, chosen: Sequence[int], values: Values) -> None:
+        """Put some of the values on this instance's devices."""
+        if chosen:  # a call takes 100 us even where there is nothing to do
+            put = jax.device_put([values[v] for v in chosen], [self.home(v) for v in chosen])
+            values |= zip(chosen, put, strict=True)
 
     def home(self, value: int) -> NamedSharding:
         """How this instance holds a value on its devices."""
@@ -305,6 +341,15 @@ def _stacked(rows: list[list[Any]], axes: Any) -> list[Any]:
 
 
 def _stack(rows: list[list[Any]], axes: tuple[int, ...]) -> list[Any]:
-    """Each list of rows as one array, all in one program: a call for each takes 3x as long."""
+    """Each list of rows as one array: of the device's in one program, since a call for each takes
+    3x as long, of the host's on the host.
+    """
+    there = [k for k, made in enumerate(rows) if isinstance(made[0], jax.Array)]
     # The axis is told by a shape, which is static where a number would be traced.
-    return _stacked(rows, [np.zeros((1,) * axis) for axis in axes])
+    stacked = _stacked([rows[k] for k in there], [np.zeros((1,) * axes[k]) for k in there])
+    found = dict(zip(there, stacked, strict=True))
+    return [found[k] if k in found else np.stack(rows[k], axes[k]) for k in range(len(rows))]
+
+
+def _default_device() -> Any:
+    return jax.local_devices()[0]

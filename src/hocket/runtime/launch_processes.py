@@ -87,7 +87,9 @@ class Processes:
     def late(self) -> dict[str, Any]:
         specs = late_specs(self.plan)
         found = {name: x for late in self._ask("late") for name, x in late.items()}
-        return {name: jax.numpy.asarray(from_host(x, specs[name])) for name, x in found.items()}
+        return {
+            name: jax.numpy.asarray(from_host(x, specs.get(name, x))) for name, x in found.items()
+        }
 
     def run(self, count: int) -> list[dict[int, np.ndarray]]:
         self.statuses["phase"] = WORKING  # until it has ended, also where it has not begun

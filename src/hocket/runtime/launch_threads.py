@@ -53,7 +53,7 @@ class Threads:
         return [instance.held() for instance in self.instances]
 
     def late(self) -> dict[str, Any]:
-        late = [instance.exchange.late() for instance in self.instances]
+        late = [instance.late() for instance in self.instances]
         return {name: x for mine in late for name, x in mine.items()}
 
     def run(self, count: int) -> list[dict[int, np.ndarray]]:
@@ -77,6 +77,8 @@ class Threads:
 
     def close(self) -> None:
         self._close_pipes()
+        for instance in self.instances:
+            instance.hosts.close()
 
     def _run(self, count: int) -> list[dict[int, np.ndarray]]:
         rows: dict[str, dict[int, np.ndarray]] = {}

@@ -92,14 +92,20 @@ def home(mesh: Mesh, axis: int | None, *, stacked: bool) -> NamedSharding:
 
 
 def map_program(
-    fn: Callable[..., Sequence[Any]], ins: Sequence[bool], outs: Sequence[bool], mesh: Mesh
+    fn: Callable[..., Sequence[Any]],
+    ins: Sequence[bool],
+    outs: Sequence[bool],
+    mesh: Mesh,
+    replicas: int,
 ) -> Callable[..., Sequence[Any]]:
     """Map a program for one replica over the rows of its arguments; False: one for all rows."""
     axes_in = tuple(0 if rows else None for rows in ins)
     axes_out = [0 if rows else None for rows in outs]
+    axis = ReplicaAxis() if mesh.size == 1 else ReplicaAxis("devices")
+    rows = replicas // mesh.size
+    mapped = jax.vmap(fn, axes_in, axes_out, axis_name=axis, axis_size=rows)
     if mesh.size == 1:
-        return jax.vmap(fn, axes_in, axes_out, axis_name=ReplicaAxis())
-    mapped = jax.vmap(fn, axes_in, axes_out, axis_name=ReplicaAxis("devices"))
+        return mapped
     by_row = {True: PartitionSpec("devices"), False: PartitionSpec()}
     return jax.shard_map(
         mapped, mesh=mesh, check_vma=False, axis_names={"devices"},
@@ -119,7 +125,7 @@ def map_replicas(plan: Plan, mesh: Mesh) -> Callable[[Any], tuple[Any, dict[str,
 
     def step(state: Any) -> tuple[Any, dict[str, Any]]:
         outs = [*ins, *(axis is not None for axis in out_axes)]
-        leaves = list(map_program(one, ins, outs, mesh)(*jax.tree.leaves(state)))
+        leaves = list(map_program(one, ins, outs, mesh, plan.places[0].replicas)(*jax.tree.leaves(state)))
         rows = [
             x if axis is None else merge_axis(x, axis)
             for x, axis in zip(leaves[graph.num_leaves :], out_axes, strict=True)

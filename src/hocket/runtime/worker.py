@@ -140,13 +140,13 @@ class _Worker:
         values, specs = plan.graph.values, late_specs(plan)
         self.instance.load(
             {v: from_host(x, values[v]) for v, x in leaves.items()},
-            {name: from_host(x, specs[name]) for name, x in late.items()},
+            {name: from_host(x, specs.get(name, x)) for name, x in late.items()},
         )
 
     def late(self) -> dict[str, Any]:
         from hocket.runtime.host_arrays import to_host
 
-        return {name: to_host(x) for name, x in self.instance.exchange.late().items()}
+        return {name: to_host(x) for name, x in self.instance.late().items()}
 
     def run(self, count: int) -> Any:
         return self.instance.run(count)

@@ -1,0 +1,213 @@
+"""A host function is ordinary Python or native code inside a traced program: environments, say.
+
+What is traced is one equation. A place runs it in between its compiled programs; where one program
+does all, that program calls back to the host.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import source_info_util
+from jax.extend.core import JaxprEqn, Literal, Primitive, jaxprs_in_params
+from jax.interpreters import batching, mlir
+
+from hocket.core.graph import Block, Graph, Loop, Node
+
+Specs: TypeAlias = Sequence[jax.ShapeDtypeStruct]
+
+host_p = Primitive("host")
+host_p.multiple_results = True
+source_info_util.register_exclusion(__file__)
+
+
+class LiveFunction(Protocol):
+    """A host function at work, with whatever it keeps open."""
+
+    def start(self, arrays: Sequence[np.ndarray]) -> None:
+        """Begin a call; it may go on elsewhere."""
+        ...
+
+    def finish(self) -> list[np.ndarray]:
+        """What the call gave: arrays that are nobody else's."""
+        ...
+
+    def snapshot(self) -> dict[str, bytes] | None:
+        """What it keeps, in pieces by a name; None where it cannot tell."""
+        ...
+
+    def restore(self, pieces: Mapping[str, bytes]) -> None:
+        """Go on from those of these pieces that it needs; called before its first call."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class HostFunction(Protocol):
+    """What a program says of a host function: a frozen value with a hash and a short `repr`.
+
+    All its arrays have the environments as their first axis, and it keeps them apart.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether a call depends on those before it. If not, anybody may call it at any time."""
+        ...
+
+    def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
+        """The shapes and dtypes of its results."""
+        ...
+
+    def open(self) -> LiveFunction: ...
+
+
+Caller: TypeAlias = Callable[[HostFunction, Sequence[np.ndarray]], list[np.ndarray]]
+
+_caller = jax.make_user_context(None)  # a part of every key in jax's caches
+
+
+def call_host(of: HostFunction, *arrays: Any) -> list[Any]:
+    """Call a host function from a traced program."""
+    return host_p.bind(*(jnp.asarray(x) for x in arrays), of=of)
+
+
+def calling(caller: Caller) -> AbstractContextManager[None]:
+    """Within, programs are lowered so that their host functions are called by `caller`."""
+    return cast(AbstractContextManager[None], _caller(caller))
+
+
+def call_once(of: HostFunction, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Open a host function for a single call."""
+    if of.keeps_state:
+        raise ValueError(
+            f"{of.name} runs on the host and keeps a state there, which a function that you jit "
+            f"yourself cannot see to: use `hocket.run` or `hocket.iterate`."
+        )
+    live = of.open()
+    try:
+        live.start(arrays)
+        return live.finish()
+    finally:
+        live.close()
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """A fragment that is nothing but a call of a host function, taken apart."""
+
+    of: HostFunction
+    args: tuple[tuple[str, Any], ...]
+    outs: tuple[tuple[str, Any], ...]
+
+    def arguments(self, ins: Sequence[Any]) -> list[np.ndarray]:
+        return [np.asarray(_value(source, ins, ())) for source in self.args]
+
+    def results(self, ins: Sequence[Any], made: Sequence[np.ndarray]) -> list[Any]:
+        return [_value(source, ins, made) for source in self.outs]
+
+
+def host_call(node: Node) -> HostCall | None:
+    """The host function that a node only calls; None where it computes something as well."""
+    return _read_call(node.eqn) if node.labels else None
+
+
+def hosts(graph: Graph) -> list[HostFunction]:
+    """The host functions of a graph that keep a state, each once."""
+    found = (of for node in graph.block.nodes for of in _functions(node.eqn))
+    return list(dict.fromkeys(of for of in found if of.keeps_state))
+
+
+def calls_host(block: Block) -> bool:
+    """Whether some fragment of a block, or of a loop in it, is a call of a host function."""
+    return any(
+        calls_host(node.body) if isinstance(node, Loop) else host_call(node) is not None
+        for node in block.nodes
+    )
+
+
+def _functions(eqn: JaxprEqn) -> Iterator[HostFunction]:
+    if eqn.primitive is host_p:
+        yield eqn.params["of"]
+    for jaxpr in jaxprs_in_params(eqn.params):
+        for inner in jaxpr.eqns:
+            yield from _functions(inner)
+
+
+def _read_call(eqn: JaxprEqn) -> HostCall | None:
+    if eqn.primitive.name != "jit":
+        return None
+    closed, numbers = eqn.params["jaxpr"], itertools.count()
+    inner = closed.jaxpr
+    known: dict[Any, tuple[str, Any]] = {}
+    for outer, var in zip(eqn.invars, inner.invars, strict=True):
+        is_literal = isinstance(outer, Literal)
+        known[var] = ("literal", outer.val) if is_literal else ("in", next(numbers))
+    known |= {v: ("literal", c) for v, c in zip(inner.constvars, closed.consts, strict=True)}
+
+    def sources(variables: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
+        return tuple(("literal", v.val) if isinstance(v, Literal) else known[v] for v in variables)
+
+    found: tuple[HostFunction, tuple[tuple[str, Any], ...]] | None = None
+    for step in inner.eqns:
+        if step.primitive.name == "optimization_barrier":
+            known |= dict(zip(step.outvars, sources(step.invars), strict=True))
+        elif step.primitive is host_p and found is None:
+            found = step.params["of"], sources(step.invars)
+            known |= {v: ("made", k) for k, v in enumerate(step.outvars)}
+        else:
+            return None
+    return found and HostCall(*found, sources(inner.outvars))
+
+
+def _value(source: tuple[str, Any], ins: Sequence[Any], made: Sequence[Any]) -> Any:
+    kind, x = source
+    return x if kind == "literal" else ins[x] if kind == "in" else made[x]
+
+
+def _abstract(*avals: Any, of: HostFunction) -> list[Any]:
+    specs = of.specs(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals))
+    return [avals[0].update(shape=s.shape, dtype=s.dtype, weak_type=False) for s in specs]
+
+
+def _lower(context: Any, *operands: Any, of: HostFunction) -> Any:
+    caller = _caller.value or call_once
+
+    def call(*arrays: Any) -> tuple[np.ndarray, ...]:
+        return tuple(caller(of, [np.asarray(x) for x in arrays]))
+
+    results, _, _ = mlir.emit_python_callback(
+        context, call, None, operands, context.avals_in, context.avals_out,
+        has_side_effect=True, returns_token=False,
+    )  # fmt: skip
+    return results
+
+
+def _batch(arrays: Sequence[Any], dims: Sequence[Any], *, of: HostFunction) -> Any:
+    """More rows: it keeps them apart anyway."""
+    size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
+    stacked = [
+        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+        for x, d in zip(arrays, dims, strict=True)
+    ]
+    outs = host_p.bind(*(x.reshape(-1, *x.shape[2:]) for x in stacked), of=of)
+    return [y.reshape(size, -1, *y.shape[1:]) for y in outs], [0] * len(outs)
+
+
+def _evaluate(*arrays: Any, of: HostFunction) -> list[Any]:
+    return [jnp.asarray(x) for x in call_once(of, [np.asarray(x) for x in arrays])]
+
+
+host_p.def_impl(_evaluate)
+host_p.def_abstract_eval(_abstract)
+mlir.register_lowering(host_p, _lower)
+batching.primitive_batchers[host_p] = _batch

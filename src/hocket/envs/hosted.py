@@ -1,0 +1,234 @@
+"""Host environments inside a traced program: their first observations, and their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from hocket.core.host import LiveFunction, Specs, call_host
+from hocket.envs.env import Step
+from hocket.envs.episode import EpisodeStats
+from hocket.envs.host import HostEnv, HostStep, LiveEnvs
+
+COUNTS = len(EpisodeStats._fields)
+
+
+class HostState(NamedTuple):
+    """What the program knows of environments that it does not hold, `[N, ...]`."""
+
+    seed: Array
+    """With which each began."""
+    steps: Array
+    """How many each has taken."""
+    obs: Any
+    """What each showed last."""
+
+
+def begin(env: HostEnv, keys: Array) -> HostState:
+    """The environments before their first step, each seeded by its key.
+
+    An environment must show the same first observation for the same seed: it is opened here to see
+    it, and again where it will run.
+    """
+    seed = jax.vmap(lambda key: jax.random.bits(key, (), jnp.uint32))(keys)
+    leaves = call_host(_Beginning(env), seed)
+    obs = jax.tree.unflatten(jax.tree.structure(env.observation_space.spec()), leaves)
+    return HostState(seed, jnp.zeros(seed.shape, jnp.int32), obs)
+
+
+def step(
+    env: HostEnv, state: HostState, episode: EpisodeStats, action: Any
+) -> tuple[HostState, EpisodeStats, Step]:
+    """One step of all environments, in a single call of the host."""
+    shape = jax.tree.structure(env.observation_space.spec())
+    given = (state.seed, state.steps, *episode, *jax.tree.leaves((state.obs, action)))
+    made = call_host(_Stepping(env), *given)
+    steps, *counts = made[: 1 + COUNTS]
+    ends, seen = made[1 + COUNTS : 4 + COUNTS], made[4 + COUNTS :]
+    halves = seen[: len(seen) // 2], seen[len(seen) // 2 :]
+    obs, final = (jax.tree.unflatten(shape, half) for half in halves)
+    return HostState(state.seed, steps, obs), EpisodeStats(*counts), Step(final, *ends)
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    env: HostEnv
+    keeps_state = False
+
+    @property
+    def name(self) -> str:
+        return self.env.name
+
+    def __repr__(self) -> str:
+        return f"begin {self.env!r}"
+
+    def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
+        return _observations(self.env, arrays[0].shape[0])
+
+    def open(self) -> LiveFunction:
+        return _Begun(self.env)
+
+
+class _Begun:
+    """Opens environments, looks, and closes them."""
+
+    def __init__(self, env: HostEnv) -> None:
+        self._env = env
+        self._seen: list[np.ndarray] = []
+
+    def start(self, arrays: Sequence[np.ndarray]) -> None:
+        live = self._env.open(len(arrays[0]))
+        try:
+            self._seen = jax.tree.leaves(live.reset(arrays[0]))
+        finally:
+            live.close()
+
+    def finish(self) -> list[np.ndarray]:
+        return self._seen
+
+    def snapshot(self) -> None:
+        return None
+
+    def restore(self, pieces: Mapping[str, bytes]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class _Stepping:
+    env: HostEnv
+    keeps_state = True
+
+    @property
+    def name(self) -> str:
+        return self.env.name
+
+    def __repr__(self) -> str:
+        return f"step {self.env!r}"
+
+    def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
+        num = arrays[0].shape[0]
+        one = [((num,), kind) for kind in (jnp.float32, jnp.bool_, jnp.bool_)]
+        steps, episode = arrays[1], arrays[2 : 2 + COUNTS]
+        observed = _observations(self.env, num)
+        return [steps, *episode, *(jax.ShapeDtypeStruct(*x) for x in one), *observed, *observed]
+
+    def open(self) -> LiveFunction:
+        return _Stepped(self.env)
+
+
+class _Stepped:
+    """The live environments of one instance, in batches as the program steps them.
+
+    A batch is known by its first seed: a program may step several, in turn.
+    """
+
+    def __init__(self, env: HostEnv) -> None:
+        self._env = env
+        self._batches: dict[int, _Batch] = {}
+        self._under_way: list[_Batch] = []
+        self._pieces: Mapping[str, bytes] = {}
+
+    def start(self, arrays: Sequence[np.ndarray]) -> None:
+        first = int(arrays[0][0])
+        if first not in self._batches:
+            self._batches[first] = _Batch(self._env, arrays[0], arrays[1], self._pieces)
+        batch = self._batches[first]
+        batch.start(arrays)
+        self._under_way.append(batch)
+
+    def finish(self) -> list[np.ndarray]:
+        return self._under_way.pop(0).finish()
+
+    def snapshot(self) -> dict[str, bytes] | None:
+        found = [batch.snapshot() for batch in self._batches.values()]
+        whole = [pieces for pieces in found if pieces is not None]
+        return {k: x for pieces in whole for k, x in pieces.items()} if found == whole else None
+
+    def restore(self, pieces: Mapping[str, bytes]) -> None:
+        self._pieces = pieces
+
+    def close(self) -> None:
+        for batch in self._batches.values():
+            batch.live.close()
+        self._batches.clear()
+
+
+class _Batch:
+    """Environments that step together."""
+
+    def __init__(
+        self, env: HostEnv, seed: np.ndarray, steps: np.ndarray, pieces: Mapping[str, bytes]
+    ) -> None:
+        self._env, self._steps = env, steps
+        self._names = [str(x) for x in seed]
+        self._actions = jax.tree.structure(env.action_space.spec())
+        self._given: Sequence[np.ndarray] = ()
+        self._first: Any = None
+        self.live: LiveEnvs = env.open(len(seed))
+        begun = bool(steps.any())
+        # An episode that nobody saved cannot go on: the next one begins, from another seed.
+        first = self.live.reset(seed ^ steps.astype(np.uint32) if begun else seed)
+        if begun and all(name in pieces for name in self._names):
+            self.live.restore([pieces[name] for name in self._names])
+        elif begun:
+            self._first = first
+
+    def start(self, arrays: Sequence[np.ndarray]) -> None:
+        if not np.array_equal(arrays[1], self._steps):
+            raise RuntimeError(
+                f"{self._env.name} has taken other steps than the program that steps it: "
+                f"environments on the host cannot go back, nor serve two runs."
+            )
+        self._given = arrays
+        if self._first is None:
+            leaves = arrays[-self._actions.num_leaves :]
+            self.live.send(jax.tree.unflatten(self._actions, leaves))
+
+    def finish(self) -> list[np.ndarray]:
+        _, steps, *rest = self._given
+        took = self.live.recv() if self._first is None else self._cut_short(rest)
+        self._steps = steps + np.int32(1)
+        episode = _after(EpisodeStats(*rest[:COUNTS]), took)
+        ends = took.reward, took.terminated, took.truncated
+        return [self._steps, *episode, *ends, *jax.tree.leaves((took.obs, took.final_obs))]
+
+    def snapshot(self) -> dict[str, bytes] | None:
+        pieces = self.live.snapshot() if self._first is None else None
+        return None if pieces is None else dict(zip(self._names, pieces, strict=True))
+
+    def _cut_short(self, rest: Sequence[np.ndarray]) -> HostStep:
+        """Instead of a step: the episodes from before a restart end here, truncated."""
+        first, self._first = self._first, None
+        shape = jax.tree.structure(first)
+        last = jax.tree.unflatten(shape, rest[COUNTS : COUNTS + shape.num_leaves])
+        none = np.zeros(len(rest[0]), bool)
+        return HostStep(first, none.astype(np.float32), none, ~none, last)
+
+
+def _observations(env: HostEnv, num: int) -> list[jax.ShapeDtypeStruct]:
+    leaves = jax.tree.leaves(env.observation_space.spec())
+    return [jax.ShapeDtypeStruct((num, *x.shape), x.dtype) for x in leaves]
+
+
+def _after(episode: EpisodeStats, took: HostStep) -> tuple[np.ndarray, ...]:
+    """`EpisodeStats.after` in numpy, for all environments at once."""
+    done = took.terminated | took.truncated
+    ret, length = episode.ret + took.reward, episode.length + np.int32(1)
+    if not done.any():
+        return ret, length, episode.ended_return, episode.ended_length, episode.ended
+    return (
+        np.where(done, np.float32(0), ret),
+        np.where(done, np.int32(0), length),
+        episode.ended_return + np.where(done, ret, np.float32(0)),
+        episode.ended_length + np.where(done, length, np.int32(0)),
+        episode.ended + done.astype(np.int32),
+    )
