@@ -1,0 +1,396 @@
+"""Host environments: PPO under `sebulba` beside that of stable-baselines3 and of sbx.
+
+    python -m venv peers && peers/bin/pip install stable-baselines3 sbx-rl envpool gymnasium
+    python benchmarks/sebulba.py --peers peers/bin/python
+    python benchmarks/sebulba.py --peers peers/bin/python --cases envpool/few --rounds 5
+    python benchmarks/sebulba.py --peers peers/bin/python settings     # with which the peers run
+    python benchmarks/sebulba.py overlap                               # of hocket alone
+
+train: CartPole of EnvPool, and of Gymnasium as ordinary Python environments. All train for as many
+environment steps, with the same number of environments, steps of a rollout, minibatches, epochs,
+networks (two of 2 x 64 tanh) and learning rate, and take turns. Steps/s are those of a whole
+training, stepping and learning; seconds to 475 until the last 100 episodes had that mean return.
+Imports, what is compiled and making the environments are not counted (`peers_ppo.py` says how;
+hocket's first iteration counts as long as the next ones take). A ratio above 1 means that hocket is
+faster than the faster peer of the same round. Of the rounds, the quieter half counts; `others` are
+the cores that the rest of the machine used meanwhile. overlap: from the timeline of a recorded run,
+how much of the time environments step while a device acts or learns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from split import Meter, quieter_half, tell
+
+GOAL = 475.0
+PARTS = ("train", "overlap", "settings")
+INSTALL = "python -m venv peers && peers/bin/pip install stable-baselines3 sbx-rl envpool gymnasium"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    num_envs: int
+    length: int
+    epochs: int
+    minibatches: int
+    steps: int
+    """Environment steps of a training; the learning rate falls from 0.002 to 0 over them."""
+
+    def __str__(self) -> str:
+        batch = self.num_envs * self.length // self.minibatches
+        return f"{self.num_envs} envs, {self.epochs} epochs of batches of {batch}"
+
+
+SIZES = {
+    "many": Sizes(64, 128, epochs=4, minibatches=8, steps=500_000),
+    # The peers' own defaults: 10 epochs, batches of 64.
+    "few": Sizes(8, 128, epochs=10, minibatches=16, steps=100_000),
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Somebody who trains, in a process of its own that waits for its turn."""
+
+    name: str
+    who: str = "hocket"
+    """`hocket`, `sb3` or `sbx`."""
+    env: str = ""
+    """As hocket's `make` has it."""
+    distribute: str = ""
+    launch: str = "threads"
+    threads: int = 1
+    """Of a peer."""
+    vector: str = "dummy"
+    """A peer's way to step Gymnasium's environments."""
+
+
+POOL, PLAIN = "envpool:CartPole-v1", "gymnasium:CartPole-v1"
+HOCKET = {
+    "envpool": (
+        Variant("sebulba, lag=1", env=POOL, distribute="sebulba:threads=2,lag=1"),
+        Variant("sebulba, lag=free", env=POOL, distribute="sebulba:threads=2,lag=free"),
+        Variant("sebulba, one thread, lag=1", env=POOL, distribute="sebulba:threads=1,lag=1"),
+    ),
+    "gymnasium": (
+        Variant("sebulba, lag=1", env=PLAIN, distribute="sebulba:threads=2,lag=1"),
+        Variant(
+            "sebulba, lag=1, environments in processes",
+            env=f"{PLAIN}:vectorize=processes", distribute="sebulba:threads=2,lag=1",
+        ),
+        Variant(
+            "sebulba, lag=free, environments in processes",
+            env=f"{PLAIN}:vectorize=processes", distribute="sebulba:threads=2,lag=free",
+        ),
+    ),
+}  # fmt: skip
+# The fastest of `settings`, everywhere.
+PEERS = (Variant("stable-baselines3", "sb3"), Variant("sbx", "sbx"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=PARTS[:2], help=f"some of {', '.join(PARTS)}")
+    cases = [f"{env}/{sizes}" for env in HOCKET for sizes in SIZES]
+    parser.add_argument("--cases", nargs="+", choices=cases, default=cases)
+    parser.add_argument("--peers", help="the Python that has stable-baselines3 and sbx")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(**json.loads(options.serve))
+        return
+    if set(options.parts) - {"overlap"}:
+        check_peers(options.peers)
+    for part in options.parts:
+        for case in options.cases:
+            {"train": train, "overlap": overlap, "settings": settings}[part](case, options)
+
+
+def check_peers(python: str | None) -> None:
+    imports = "import stable_baselines3, sbx, envpool, gymnasium"
+    found = python and subprocess.run([python, "-c", imports], capture_output=True, check=False)
+    if not found or found.returncode:
+        why = found.stderr.decode().splitlines()[-1] if found else "--peers is missing"
+        sys.exit(f"{why}: the peers are in an environment of their own.\n{INSTALL}")
+
+
+# Who is faster
+
+
+def train(case: str, options: argparse.Namespace) -> None:
+    env, size = case.split("/")
+    sizes, variants = SIZES[size], (*HOCKET[env], *PEERS)
+    rounds = take_turns(variants, env, sizes, options.peers, options.rounds)
+    rates = [{name: x["steps"] / x["seconds"] for name, x in each.items()} for each in rounds]
+    goals = [{name: until(x["curve"], GOAL) for name, x in each.items()} for each in rounds]
+    others = round(max(x["others"] for each in rounds for x in each.values()), 2)
+    peers = [peer.name for peer in PEERS]
+    for v in variants:
+        ratios = [each[v.name] / max(each[p] for p in peers) for each in rates]
+        about = {"distribute": v.distribute, "env": v.env} if v.who == "hocket" else {}
+        tell(
+            f"{env} cartpole, {sizes}: {v.name}",
+            round(statistics.median(each[v.name] for each in rates)), "env steps/s",
+            **compared(ratios), against="the faster peer",
+            values=[round(each[v.name]) for each in rates], others=others, **about,
+        )  # fmt: skip
+    for v in variants:
+        ratios = [min(each[p] for p in peers) / each[v.name] for each in goals]
+        reached = [each[v.name] for each in goals if math.isfinite(each[v.name])]
+        tell(
+            f"{env} cartpole, {sizes}: {v.name}, to a mean return of {GOAL:g}",
+            round(statistics.median(reached), 2) if reached else None, "s",
+            **compared([r for r in ratios if math.isfinite(r)]), against="the faster peer",
+            values=[round(s, 2) for s in reached], reached=f"{len(reached)} of {len(goals)}",
+        )  # fmt: skip
+
+
+def compared(ratios: list[float]) -> dict[str, Any]:
+    if not ratios:
+        return {"ratio": None}
+    spread = [round(min(ratios), 2), round(max(ratios), 2)]
+    return {"ratio": round(statistics.median(ratios), 2), "spread": spread}
+
+
+def until(curve: Sequence[Sequence[float | None]], goal: float) -> float:
+    """The seconds after which a curve of (seconds, steps, mean return) is at its goal."""
+    return next((at or 0.0 for at, _, mean in curve if mean is not None and mean >= goal), math.inf)
+
+
+def settings(case: str, options: argparse.Namespace) -> None:
+    """Every setting of a peer that may be the fastest, a shorter training each."""
+    env, size = case.split("/")
+    vectors = ("dummy", "subproc") if env == "gymnasium" else ("dummy",)
+    for peer in PEERS:
+        for vector in vectors:
+            for threads in (1, 2):
+                name = f"{peer.name}, {threads} threads" + f", {vector}" * (env == "gymnasium")
+                candidate = Variant(name, peer.who, threads=threads, vector=vector)
+                rates = []
+                with served(candidate, env, SIZES[size], options.peers) as ask:
+                    for turn in range(2):
+                        told = ask(seed=turn, seconds=4.0)
+                        rates.append(round(told["steps"] / told["seconds"]))
+                tell(f"{env} cartpole, {SIZES[size]}: {name}", max(rates), "env steps/s")
+
+
+def take_turns(
+    variants: Sequence[Variant], env: str, sizes: Sizes, python: str, rounds: int
+) -> list[dict[str, Any]]:
+    """What each variant tells in each round, all of them training in every round."""
+    found, meter = [], Meter()
+    with ExitStack() as stack:
+        asks = {v.name: stack.enter_context(served(v, env, sizes, python)) for v in variants}
+        for turn in range(rounds):
+            told = {}
+            for name, ask in asks.items():
+                meter.cores()
+                told[name] = ask(seed=turn)
+                told[name]["others"] = meter.cores()[1]
+            found.append(told)
+    return quieter_half(found, lambda told: max(each["others"] for each in told.values()))
+
+
+@contextmanager
+def served(
+    variant: Variant, env: str, sizes: Sizes, python: str | None
+) -> Iterator[Callable[..., Any]]:
+    """`ask(seed=0, ...)` trains once in that variant's process, and gives what it tells."""
+    if variant.who == "hocket":
+        words = json.dumps({"variant": asdict(variant), "sizes": asdict(sizes)})
+        command = [sys.executable, __file__, "--serve", words]
+    else:
+        script = str(Path(__file__).with_name("peers_ppo.py"))
+        command = [str(python), script, variant.who, env, "--serve", "--vector", variant.vector]
+        command += ["--threads", str(variant.threads)]
+        for name, value in asdict(sizes).items():
+            command += [f"--{name.replace('_', '-')}", str(value)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )  # fmt: skip
+
+    def ask(**turn: Any) -> Any:
+        assert process.stdin and process.stdout
+        print(json.dumps(turn), file=process.stdin, flush=True)
+        line = process.stdout.readline()
+        if not line:
+            sys.exit(f"{variant} has ended.")
+        return json.loads(line)
+
+    try:
+        yield ask
+    finally:
+        assert process.stdin
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        process.wait()
+
+
+def serve(variant: dict[str, Any], sizes: dict[str, Any]) -> None:
+    of, size = Variant(**variant), Sizes(**sizes)
+    for line in sys.stdin:
+        told = learn(ppo(of.env, size), of.distribute, of.launch, **json.loads(line))
+        print(json.dumps(told), flush=True)
+
+
+def ppo(env: str, sizes: Sizes) -> Any:
+    from hocket import make
+    from hocket.algorithms import PPO
+
+    return PPO(
+        env=make(env), env_steps=sizes.steps, num_envs=sizes.num_envs, length=sizes.length,
+        epochs=sizes.epochs, minibatches=sizes.minibatches,
+    )  # fmt: skip
+
+
+def learn(
+    algorithm: Any, distribute: str, launch: str = "threads", *, seed: int = 0,
+    seconds: float = math.inf, record: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Train; steps, seconds, the curve, and with `record` what the timeline shows."""
+    import hocket
+
+    rows: list[tuple[float, float]] = []
+    curve: list[tuple[float, int, float | None]] = []
+    report = None
+    for report in hocket.iterate(
+        algorithm, seed=seed, distribute=distribute, launch=launch, record=record
+    ):
+        returns, counts = (
+            report.metrics[name].reshape(len(report.metrics[name]), -1).sum(1)
+            for name in ("episode_return", "episode_count")
+        )
+        rows += zip(returns.tolist(), counts.tolist(), strict=True)
+        if not report.timings.run:
+            continue  # the first iteration, whose time is known with the next ones
+        before, done = curve[-1][0] if curve else 0.0, len(curve)
+        each = (report.timings.run - before) / (report.iteration - done)
+        for i in range(done + 1, report.iteration + 1):
+            steps = report.env_steps // report.iteration * i
+            curve.append((before + each * (i - done), steps, last_hundred(rows[:i])))
+        if report.timings.run >= seconds:
+            break
+    assert report is not None
+    told: dict[str, Any] = {"steps": curve[-1][1], "seconds": curve[-1][0], "curve": curve}
+    if record:
+        told["trace"] = shares(report.executor.timeline().spans)
+    return told
+
+
+def last_hundred(rows: Sequence[tuple[float, float]]) -> float | None:
+    """The mean return of the last 100 episodes, or a few more: of whole iterations."""
+    total, count = 0.0, 0.0
+    for ret, ended in reversed(rows):
+        total, count = total + ret, count + ended
+        if count >= 100:
+            return total / count
+    return None
+
+
+# What runs at the same time
+
+
+def overlap(case: str, options: argparse.Namespace) -> None:
+    env, size = case.split("/")
+    for v in HOCKET[env]:
+        with served(v, env, SIZES[size], None) as ask:
+            ask(seconds=0.5)
+            told = ask(seconds=3.0, record=True)
+        rate = round(told["steps"] / told["seconds"])
+        show_trace(f"{env} cartpole, {SIZES[size]}: {v.name}", told["trace"], recorded_rate=rate)
+
+
+def show_trace(name: str, trace: dict[str, Any], **more: Any) -> None:
+    """The figures of `shares`."""
+    tell(
+        f"{name}: environments step while a device computes",
+        round(trace["both"], 3), "of the time",
+        of_stepping=round(trace["both"] / (trace["host"] or 1.0), 3),
+        of_computing=round(trace["both"] / (trace["device"] or 1.0), 3),
+        places={p: {k: round(x, 3) for k, x in how.items()} for p, how in trace["places"].items()},
+        **more,
+    )  # fmt: skip
+
+
+def shares(spans: Sequence[Any]) -> dict[str, Any]:
+    """How much of the time somebody steps environments, a device computes, and both at once.
+
+    And how the instances of each place spend theirs: `host` is stepping, `compute` acting in an
+    actor and learning in a learner, `wait` waiting for others, and the rest is Python's, and what
+    crosses.
+    """
+    begin, end = min(s.start for s in spans), max(s.end for s in spans)
+    whole = end - begin
+    host = union((s.start, s.end) for s in spans if s.kind == "host")
+    device = union((s.start, s.end) for s in spans if s.kind == "compute")
+    found = {
+        "seconds": whole,
+        "host": length(host) / whole,
+        "device": length(device) / whole,
+        "both": length(common(host, device)) / whole,
+    }
+    by_place: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for s in spans:
+        by_place[s.instance.partition("/")[0]][s.instance].append(s)
+    places = {}
+    for place, instances in by_place.items():
+        of = {
+            kind: statistics.mean(
+                length(union((s.start, s.end) for s in mine if s.kind == kind)) / whole
+                for mine in instances.values()
+            )
+            for kind in ("host", "compute", "wait")
+        }
+        places[place] = {**of, "rest": max(0.0, 1.0 - sum(of.values()))}
+    return {**found, "places": places}
+
+
+Intervals = list[tuple[float, float]]
+
+
+def union(intervals: Iterable[tuple[float, float]]) -> Intervals:
+    """The same time in intervals that do not touch, in their order."""
+    found: Intervals = []
+    for start, end in sorted(intervals):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+def common(ours: Intervals, theirs: Intervals) -> Intervals:
+    """The time that is in both unions."""
+    found, i, j = [], 0, 0
+    while i < len(ours) and j < len(theirs):
+        start, end = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])
+        if start < end:
+            found.append((start, end))
+        if ours[i][1] < theirs[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def length(intervals: Intervals) -> float:
+    return sum(end - start for start, end in intervals)
+
+
+if __name__ == "__main__":
+    main()
