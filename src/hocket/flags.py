@@ -15,7 +15,8 @@ import tyro
 
 from hocket.algorithms import ALGORITHMS
 from hocket.core.describe import build, find, read_words
-from hocket.envs import Env, make, name_of
+from hocket.envs import Env, HostEnv, make, name_of
+from hocket.envs.registry import ADAPTERS
 from hocket.errors import Mistake, unknown
 from hocket.experiment import Settings
 from hocket.nn import Network
@@ -140,14 +141,16 @@ def _told(read: Callable[[str], Any], words: str) -> Any:
         raise Mistake(str(error)) from error
 
 
-def _env(words: str) -> Env:
+def _env(words: str) -> Env | HostEnv:
     name, options = read_words(words)
-    if ":" not in name or name.startswith("gymnax:"):
+    if ":" not in name or name.partition(":")[0] in ADAPTERS:
         return make(name, **options)
     found = find(name)
     env = found(**options) if callable(found) else found
-    if not isinstance(env, Env):
-        raise ValueError(f"`{name}` is no environment: it has no `reset` and `step` (hocket.envs).")
+    if not isinstance(env, (Env, HostEnv)):
+        raise ValueError(
+            f"`{name}` is no environment: it has no `reset` and `step`, nor `open` (hocket.envs)."
+        )
     return env
 
 

@@ -8,6 +8,7 @@ from hocket.envs.drawing import Cells, Circle, Drawable, Line, Picture, Polygon,
 from hocket.envs.env import Env, Step, TimeLimit, auto_reset
 from hocket.envs.episode import EpisodeStats
 from hocket.envs.evaluate import Evaluation, evaluate
+from hocket.envs.host import HostEnv, HostEnvError, HostStep, LiveEnvs
 from hocket.envs.masked import Masked
 from hocket.envs.mountain_car import MountainCar
 from hocket.envs.pendulum import Pendulum
@@ -30,7 +31,11 @@ __all__ = [
     "Env",
     "EpisodeStats",
     "Evaluation",
+    "HostEnv",
+    "HostEnvError",
+    "HostStep",
     "Line",
+    "LiveEnvs",
     "Masked",
     "MountainCar",
     "MultiDiscrete",

@@ -54,7 +54,7 @@ class EnvFault(Exception):
 
 
 class Block(Protocol):
-    """Some environments in one place. `at[0]` says which of them is at work."""
+    """Some environments in one place."""
 
     def reset(self, seeds: Sequence[int], obs: list[np.ndarray]) -> None: ...
 
@@ -67,8 +67,9 @@ class Block(Protocol):
     def close(self) -> None: ...
 
 
-MakeBlock = Callable[[int, np.ndarray], Block]
-"""Makes a block of so many environments; the array is its `at`."""
+MakeBlock = Callable[[int, Any], Block]
+"""Makes a block of so many environments; it says in `at[0]`, a list's or an array's, which of them
+is at work."""
 
 OPEN_SECONDS = 120.0
 """Environments may take this long to be made, if their time limit is not longer still."""
@@ -112,7 +113,7 @@ class PlainBlock:
         actions: Actions,
         check: bool,
         num_envs: int,
-        at: np.ndarray,
+        at: Any,
     ) -> None:
         self._observations, self._actions = observations, actions
         self._check, self._at = check, at
@@ -137,11 +138,12 @@ class PlainBlock:
         rows.truncated[:] = False
         self._elapsed += 1
         last = (self._elapsed >= self._limit).tolist()
+        todo = zip([env.step for env in self._envs], self._actions.rows(actions), strict=True)
         i = 0
         try:
-            for i, action in enumerate(self._actions.rows(actions)):
+            for i, (step, action) in enumerate(todo):
                 at[0] = i
-                obs, reward, terminated, truncated, _ = self._envs[i].step(action)
+                obs, reward, terminated, truncated, _ = step(action)
                 rewards.append(reward)
                 if terminated is False and truncated is False and not last[i]:
                     write(i, obs)

@@ -58,6 +58,19 @@ class Observations:
         """Arrays, one for each leaf, as the observation they make up."""
         return _tree(self.leaves, arrays)
 
+    def batch(self, obs: Any) -> list[np.ndarray]:
+        """Observations that come `[n, ...]`, in new arrays."""
+        found = [np.asarray(_at(obs, leaf.path)) for leaf in self.leaves]
+        arrays = self.empty(len(found[0]))
+        for leaf, given, rows in zip(self.leaves, found, arrays, strict=True):
+            if given.shape == rows.shape:
+                rows[:] = given
+            else:
+                write = _leaf_writer(leaf, rows)
+                for i, one in enumerate(given):
+                    write(i, one)
+        return arrays
+
     def writer(self, arrays: Sequence[np.ndarray]) -> Callable[[int, Any], None]:
         """What writes an environment's observation into row `i` of the arrays."""
         if self._single is not None:
@@ -89,6 +102,10 @@ class Actions:
                     f"{list(array.shape)}."
                 )
         return found
+
+    def tree(self, arrays: Sequence[np.ndarray]) -> Any:
+        """Arrays, one for each leaf, as the actions they make up."""
+        return _tree(self.leaves, arrays)
 
     def rows(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         """An action for each environment; none of them shares memory with the arrays."""

@@ -84,7 +84,7 @@ class Threads:
         try:
             answer = worker.answers.get(timeout=timeout)
         except queue.Empty:
-            number = first + int(worker.at[0])
+            number = first + worker.at[0]
             raise self._job.error(number, f"did not answer within {timeout:g} s.") from None
         if isinstance(answer, EnvFault):
             number = None if answer.number is None else first + answer.number
@@ -110,7 +110,7 @@ class _Worker:
 
     def __init__(self, make_block: MakeBlock, share: slice) -> None:
         self.share = share
-        self.at = np.zeros(1, np.int32)
+        self.at = [0]
         self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         given = (make_block, share.stop - share.start, self.at, self.tasks, self.answers)
@@ -123,7 +123,7 @@ class _Worker:
 def _serve(
     make_block: MakeBlock,
     num_envs: int,
-    at: np.ndarray,
+    at: list[int],
     tasks: queue.SimpleQueue[Task | None],
     answers: queue.SimpleQueue[Any],
 ) -> None:

@@ -28,11 +28,10 @@ class VectorBlock:
         actions: Actions,
         check: bool,
         num_envs: int,
-        at: np.ndarray,
+        at: Any,
     ) -> None:
         self._observations, self._actions, self._check = observations, actions, check
         self._env = make_vector(num_envs)
-        self._num_envs = num_envs
         self._batch = batch_space(self._env.single_action_space, num_envs)
         _ = at  # which of them is at work, nobody knows
 
@@ -88,13 +87,8 @@ class VectorBlock:
 
     def _write(self, obs: Any, arrays: list[np.ndarray]) -> None:
         """A batch of observations into rows."""
-        writer = self._observations.writer(arrays)
-        single = not self._observations.leaves[0].path
-        if single and np.shape(obs) == arrays[0].shape:
-            arrays[0][:] = obs
-        else:
-            for i in range(self._num_envs):
-                writer(i, _row(obs, i))
+        for rows, found in zip(arrays, self._observations.batch(obs), strict=True):
+            rows[:] = found
         for leaf, rows in zip(self._observations.leaves, arrays, strict=True):
             if self._check and leaf.floating and not np.isfinite(rows).all():
                 i = int(np.argmin(np.isfinite(rows.reshape(len(rows), -1)).all(-1)))
@@ -119,7 +113,3 @@ def _begin_cartpoles(env: CartPoleVectorEnv) -> np.ndarray:
     env.steps[done] = 0
     env.prev_done = np.zeros_like(done)
     return env.state.T.astype(np.float32)
-
-
-def _row(obs: Any, i: int) -> Any:
-    return {key: _row(part, i) for key, part in obs.items()} if isinstance(obs, dict) else obs[i]

@@ -132,3 +132,12 @@ def merged_final(obs: list[np.ndarray], final: list[np.ndarray], done: np.ndarra
     for rows, after in zip(final, obs, strict=True):
         rows[going] = after[going]
     return final
+
+
+def channels_last(frames: np.ndarray) -> np.ndarray:
+    """Images `[n, C, H, W]` as `[n, H, W, C]`, in a new array."""
+    n, channels, height, width = frames.shape
+    rows = new_array((n, height, width, channels), frames.dtype)
+    for channel in range(channels):
+        rows[..., channel] = frames[:, channel]
+    return rows

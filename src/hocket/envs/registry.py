@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 from hocket.envs.acrobot import Acrobot
 from hocket.envs.cartpole import CartPole
 from hocket.envs.catch import Catch
-from hocket.envs.env import Env, TimeLimit
+from hocket.envs.env import TimeLimit
+from hocket.envs.host import HostEnv
 from hocket.envs.masked import Masked
 from hocket.envs.mountain_car import MountainCar
 from hocket.envs.pendulum import Pendulum
@@ -27,21 +29,30 @@ _ENVS: dict[str, tuple[Any, int | None]] = {
 }
 
 
-def make(name: str, **options: Any) -> Env:
+# Whose environments a name may be of: the word before its colon, which is an extra as well.
+ADAPTERS = ("envpool", "gymnasium", "gymnax")
+
+
+def make(name: str, **options: Any) -> Any:
     """The environment called `name`, with some of its parameters changed.
 
-    `max_steps` is its time limit (None for none). A name that begins with `gymnax:` is gymnax's,
-    and so are its options; it needs `pip install 'hocket[gymnax]'`.
+    `max_steps` is its time limit (None for none). A name that begins with `gymnax:`, `gymnasium:`
+    or `envpool:` is of that package, and its options are its adapter's; it needs an extra, such as
+    `pip install 'hocket[gymnasium]'`. Environments of the last two are ordinary code, and run on
+    the host (`HostEnv`); all others are pure (`Env`).
 
         make("CartPole-v1", max_steps=200, gravity=1.6)
         make("gymnax:Breakout-MinAtar", max_steps_in_episode=500)
+        make("gymnasium:Ant-v5", vectorize="processes", workers=8)
+        make("gymnasium:ALE/Pong-v5")
+        make("envpool:Pong-v5", num_threads=4)
     """
-    if name.startswith("gymnax:"):
-        from hocket.envs import gymnax
-
-        return gymnax.make(name.removeprefix("gymnax:"), **options)
+    adapter, colon, rest = name.partition(":")
+    if colon and adapter in ADAPTERS:
+        return import_module(f"hocket.envs.{adapter}").make(rest, **options)
     if name not in _ENVS:
-        raise ValueError(unknown("environment", name, [*_ENVS, "gymnax:<name>"]))
+        known = [*_ENVS, *(f"{adapter}:<name>" for adapter in ADAPTERS)]
+        raise ValueError(unknown("environment", name, known))
     env, max_steps = _ENVS[name]
     max_steps = options.pop("max_steps", max_steps)
     known = [field.name for field in fields(env)]
@@ -60,6 +71,8 @@ def name_of(env: Any) -> str:
     for name in _ENVS:
         if make(name) == env:
             return name
+    if isinstance(env, HostEnv):
+        return env.name
     if type(env).__module__ == "hocket.envs.gymnax":
         return f"gymnax:{env.name}"
     if isinstance(env, TimeLimit):
@@ -68,7 +81,7 @@ def name_of(env: Any) -> str:
 
 
 def names() -> list[str]:
-    """Every name that `make` knows here, gymnax's too where it is installed."""
+    """The names of pure environments that `make` knows here, gymnax's where it is installed."""
     if find_spec("gymnax") is None:
         return sorted(_ENVS)
     from hocket.envs import gymnax

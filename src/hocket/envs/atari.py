@@ -1,0 +1,146 @@
+"""Atari games with the usual preprocessing, stepped by ALE's own threads in C++."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hocket.envs.host import HostEnvError, HostStep, LiveEnvs, channels_last, new_array
+from hocket.envs.spaces import Box, Discrete
+from hocket.errors import check_kind, unknown
+
+try:
+    import ale_py
+    import gymnasium as gym
+    from ale_py.vector_env import AtariVectorEnv
+except ImportError as error:
+    raise ImportError(
+        "Atari games need the packages ale-py and gymnasium. Run: pip install 'hocket[atari]'"
+    ) from error
+
+# What ours are called, or what is ours to say.
+_NOT_OPTIONS = {"self", "game", "num_envs", "batch_size", "autoreset_mode", "num_threads"} | {
+    "continuous", "continuous_action_threshold", "grayscale", "thread_affinity_offset",
+}  # fmt: skip
+
+
+def make(name: str, workers: int = 0, **options: Any) -> AtariEnv:
+    """The game called `name`, `ALE/Pong-v5`; see `AtariEnv`."""
+    env = AtariEnv(name, options, workers)
+    _ = env.action_space
+    return env
+
+
+@dataclass(frozen=True)
+class AtariEnv:
+    """An Atari game as DQN saw it: four grey frames of 84 by 84, uint8 `[84, 84, 4]`.
+
+    Each step is four frames of the game, of which the brighter of the last two is seen. An episode
+    begins with up to 30 no-ops and, where the game waits for it, with FIRE; it ends with the game,
+    or after 108,000 frames. Rewards are clipped to -1, 0 and 1, so returns are of clipped rewards
+    too: give `reward_clipping=False` to see the game's own score. No action is repeated by chance
+    (`repeat_action_probability=0.25` is the protocol of Machado et al., 2018), and losing a life
+    ends no episode (`episodic_life=True`). The options are those of `ale_py.AtariVectorEnv`.
+
+    Mnih et al., Human-level control through deep reinforcement learning, 2015.
+    """
+
+    id: str
+    """Gymnasium's name for it."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    workers: int = 0
+    """How many threads; 0 for one for each core or environment, whichever are fewer."""
+
+    def __post_init__(self) -> None:
+        known = inspect.signature(AtariVectorEnv.__init__).parameters
+        defaults = {k: x.default for k, x in known.items() if k not in _NOT_OPTIONS}
+        for option, value in self.options.items():
+            if option not in defaults:
+                raise ValueError(
+                    unknown("option", option, [*defaults, "workers"], where=f"of `{self.name}`")
+                )
+            check_kind(option, value, defaults[option], where=f"of `{self.name}`")
+        check_kind("workers", self.workers, 0, where=f"of `{self.name}`")
+
+    def __hash__(self) -> int:
+        return hash((self.id, *self.options, self.workers))
+
+    @property
+    def name(self) -> str:
+        return f"gymnasium:{self.id}"
+
+    @property
+    def observation_space(self) -> Box:
+        given = {"img_height": 84, "img_width": 84, "stack_num": 4, **self.options}
+        shape = (given["img_height"], given["img_width"], given["stack_num"])
+        return Box(0, 255, shape, "uint8")
+
+    @cached_property
+    def action_space(self) -> Discrete:
+        vector = self._vector(1)
+        try:
+            return Discrete(int(vector.single_action_space.n))
+        finally:
+            vector.close()
+
+    def open(self, num_envs: int) -> LiveEnvs:
+        return _LiveAtari(self.name, self._vector(num_envs))
+
+    def _vector(self, num_envs: int) -> Any:
+        return AtariVectorEnv(
+            _game(self.id),
+            num_envs,
+            num_threads=self.workers,
+            autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
+            **self.options,
+        )
+
+
+class _LiveAtari:
+    """Games under way. ALE offers no snapshot of a vector of them."""
+
+    def __init__(self, name: str, vector: Any) -> None:
+        self._name, self._vector = name, vector
+
+    def reset(self, seeds: np.ndarray) -> np.ndarray:
+        # ALE's seeds are int32, and it takes a negative one for none.
+        return channels_last(self._vector.reset(seed=(seeds & 0x7FFFFFFF).astype(np.int64))[0])
+
+    def send(self, actions: np.ndarray) -> None:
+        self._vector.send(np.array(actions, np.int32))
+
+    def recv(self) -> HostStep:
+        seen, reward, terminated, truncated, info = self._vector.recv()
+        obs = final = channels_last(seen)
+        terminated, truncated = terminated.astype(np.bool_), truncated & ~terminated
+        done = terminated | truncated
+        if done.any():
+            final = new_array(obs.shape, obs.dtype)
+            final[:] = obs
+            final[done] = np.moveaxis(info["final_obs"][done], 1, -1)
+        return HostStep(obs, reward.astype(np.float32), terminated, truncated, final)
+
+    def snapshot(self) -> None:
+        return None
+
+    def restore(self, snapshots: list[bytes]) -> None:
+        raise HostEnvError(f"`{self._name}` cannot be restored: it has no snapshot.")
+
+    def close(self) -> None:
+        self._vector.close()
+
+
+def _game(id: str) -> str:
+    """The name of its ROM."""
+    gym.register_envs(ale_py)
+    known = [name for name in gym.registry if name.startswith("ALE/")]
+    if id not in known:
+        near = difflib.get_close_matches(id, known, n=8, cutoff=0.3)
+        raise ValueError(f"{unknown('Atari game', id, near)} All of them: ale_py.roms.")
+    return gym.registry[id].kwargs["game"]

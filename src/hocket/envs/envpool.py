@@ -1,0 +1,190 @@
+"""Adapter for EnvPool's environments, which run in threads of C++ (`hocket[envpool]`)."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from hocket.envs.host import HostEnvError, HostStep, LiveEnvs, channels_last
+from hocket.envs.spaces import Box, Space
+from hocket.errors import check_kind, unknown
+
+try:
+    import envpool
+except ImportError as error:
+    raise ImportError(
+        "EnvPool's environments need the package envpool. Run: pip install 'hocket[envpool]'"
+    ) from error
+
+from hocket.envs.gymnasium_spaces import Actions, Observations
+
+
+def make(name: str, num_threads: int = 0, **options: Any) -> EnvPoolEnv:
+    """The EnvPool environment called `name`; see `EnvPoolEnv`."""
+    known = envpool.list_all_envs()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=8, cutoff=0.3)
+        raise ValueError(
+            f"{unknown('EnvPool environment', name, near)} All of them: envpool.list_all_envs()."
+        )
+    env = EnvPoolEnv(name, options, num_threads)
+    _ = env.observation_space, env.action_space  # made now, so that mistakes are told now
+    return env
+
+
+@dataclass(frozen=True)
+class EnvPoolEnv:
+    """An EnvPool environment by its name.
+
+    Its options are EnvPool's, which for Atari are those of DQN: four grey frames, four frames a
+    step, up to 30 no-ops; see its documentation for the others. Images are turned to have their
+    channels last. Rewards are the game's own, unless `reward_clip=True`. EnvPool calls an end
+    that coincides with the time limit a truncation.
+    """
+
+    id: str
+    """EnvPool's name for it, `Pong-v5`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """For `envpool.make`."""
+    num_threads: int = 0
+    """0 for one for each core or environment, whichever are fewer."""
+
+    def __post_init__(self) -> None:
+        check_kind("num_threads", self.num_threads, 0, where=f"of `{self.name}`")
+        for option in ("num_envs", "batch_size", "seed", "env_type"):
+            if option in self.options:
+                raise ValueError(f"`{option}` of `{self.name}` is for hocket to say: leave it out.")
+
+    def __hash__(self) -> int:
+        return hash((self.id, *self.options, self.num_threads))
+
+    @property
+    def name(self) -> str:
+        return f"envpool:{self.id}"
+
+    @property
+    def observation_space(self) -> Space:
+        space = _converters(self)[0].space
+        return _turned(space) if _is_image(space) else space
+
+    @property
+    def action_space(self) -> Space:
+        return _converters(self)[1].space
+
+    def open(self, num_envs: int) -> LiveEnvs:
+        return _LivePool(self, num_envs)
+
+    def pool(self, seeds: list[int]) -> Any:
+        """EnvPool's own object, with an environment for each seed."""
+        try:
+            return envpool.make(
+                self.id,
+                env_type="gymnasium",
+                num_envs=len(seeds),
+                num_threads=self.num_threads,
+                seed=seeds,
+                **self.options,
+            )
+        except (TypeError, ValueError, AssertionError) as error:
+            given = ", ".join(f"{k}={v!r}" for k, v in self.options.items()) or "no options"
+            raise ValueError(f"`{self.name}` cannot be made with {given}: {error}") from error
+
+
+@lru_cache(maxsize=64)
+def _converters(env: EnvPoolEnv) -> tuple[Observations, Actions]:
+    pool = env.pool([0])
+    try:
+        with warnings.catch_warnings():
+            # It writes its bounds in float64 and says the dtype is float32, which nobody can help.
+            warnings.filterwarnings("ignore", ".*precision lowered by casting")
+            seen, done = pool.observation_space, pool.action_space
+        return Observations(seen, env.name), Actions(done, env.name)
+    finally:
+        pool.close()
+
+
+class _LivePool:
+    """Environments under way. EnvPool offers no snapshot.
+
+    By itself, it ignores the action after an end and returns the first observation instead. So
+    those that ended are stepped once more within `recv`, with an action that nobody reads.
+    """
+
+    def __init__(self, env: EnvPoolEnv, num_envs: int) -> None:
+        self._env, self._num_envs = env, num_envs
+        self._observations, self._actions = _converters(env)
+        self._turned = _is_image(self._observations.space)
+        self._none = [
+            np.zeros((num_envs, *leaf.shape), leaf.dtype) for leaf in self._actions.leaves
+        ]
+        self._pool: Any = None
+
+    def reset(self, seeds: np.ndarray) -> Any:
+        self.close()
+        # A pool is seeded once, where it is made. Its seeds are int32.
+        self._pool = self._env.pool([int(seed) & 0x7FFFFFFF for seed in seeds])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*precision lowered by casting")
+            return self._tree(self._arrays(self._pool.reset()[0]))
+
+    def send(self, actions: Any) -> None:
+        self._pool.send(self._given(self._actions.arrays(actions)))
+
+    def recv(self) -> HostStep:
+        seen, reward, terminated, truncated, _ = self._pool.recv()
+        obs = final = self._arrays(seen)
+        terminated = terminated.astype(np.bool_)
+        truncated = truncated & ~terminated
+        done = np.flatnonzero(terminated | truncated)
+        if len(done):
+            final = [x.copy() for x in obs]
+            first = self._pool.step(self._given([x[: len(done)] for x in self._none]), done)[0]
+            for rows, new in zip(obs, self._arrays(first), strict=True):
+                rows[done] = new
+        return HostStep(
+            self._tree(obs), reward.astype(np.float32), terminated, truncated, self._tree(final)
+        )
+
+    def snapshot(self) -> None:
+        return None
+
+    def restore(self, snapshots: list[bytes]) -> None:
+        raise HostEnvError(f"`{self._env.name}` cannot be restored: EnvPool has no snapshot.")
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def _given(self, arrays: list[np.ndarray]) -> Any:
+        """Actions of EnvPool's dtypes."""
+        leaves = zip(self._actions.leaves, arrays, strict=True)
+        return self._actions.tree([x.astype(leaf.space.dtype) for leaf, x in leaves])
+
+    def _tree(self, arrays: list[np.ndarray]) -> Any:
+        return self._observations.tree(arrays)
+
+    def _arrays(self, seen: Any) -> list[np.ndarray]:
+        """Observations in new arrays."""
+        if self._turned:
+            return [channels_last(seen)]
+        return self._observations.batch(seen)
+
+
+def _is_image(space: Space) -> bool:
+    """Whether observations are images with their channels first."""
+    if not isinstance(space, Box) or len(space.shape) != 3 or space.dtype != np.uint8:
+        return False
+    return space.shape[0] < min(space.shape[1:])
+
+
+def _turned(space: Any) -> Box:
+    bounds = (np.broadcast_to(x, space.shape) for x in (space.low, space.high))
+    low, high = (np.moveaxis(x, 0, -1) for x in bounds)
+    return Box(low, high, (*space.shape[1:], space.shape[0]), space.dtype)
