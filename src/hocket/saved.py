@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +16,8 @@ from hocket import __version__, algorithms, envs
 from hocket.core.algorithm import Algorithm, Policy
 from hocket.core.describe import build, describe
 from hocket.core.graph import init_state
-from hocket.envs import Env
-from hocket.envs.evaluate import Evaluation, evaluate
+from hocket.envs import Env, HostEnv
+from hocket.envs.evaluate import Evaluation, evaluate, evaluate_on_host
 from hocket.errors import unknown
 from hocket.runtime.checkpoint import Checkpoints
 from hocket.runtime.executor import by_seed
@@ -40,7 +41,7 @@ class Run:
     """Why a later checkpoint was not used."""
 
     @property
-    def env(self) -> Env:
+    def env(self) -> Env | HostEnv:
         return self.algorithm.env
 
     @property
@@ -115,15 +116,28 @@ def agents_of(state: Any, seeds: int | None) -> list[Any]:
 
 
 class Evaluator:
-    """Evaluates the greedy policies of states, in one compiled program."""
+    """Evaluates the greedy policies of states, in one compiled program.
+
+    Where the environment runs on the host, the policy is compiled, and Python is around it.
+    """
 
     def __init__(self, algorithm: Any, episodes: int, seed: int = 0) -> None:
         def play(state: Any, key: jax.Array) -> Evaluation:
             return evaluate(algorithm.env, algorithm.policy(state), key, episodes=episodes)
 
+        @jax.jit
+        def act(state: Any, obs: Any, memory: Any, keys: jax.Array) -> Any:
+            return jax.vmap(algorithm.policy(state).act)(obs, memory, keys)
+
+        def play_on_host(state: Any, key: jax.Array) -> Evaluation:
+            return evaluate_on_host(
+                algorithm.env, partial(act, state), algorithm.policy(state).memory, key,
+                episodes=episodes,
+            )  # fmt: skip
+
         # Not the key that training with this seed begins with: other episodes than those.
         self._key = jax.random.fold_in(jax.random.key(seed), 1)
-        self._play = jax.jit(play)
+        self._play = play_on_host if isinstance(algorithm.env, HostEnv) else jax.jit(play)
 
     def __call__(self, state: Any) -> Evaluation:
         return jax.device_get(self._play(jax.device_put(state, jax.local_devices()[0]), self._key))

@@ -10,6 +10,8 @@ from jax import Array, lax
 
 from hocket.core.algorithm import Policy
 from hocket.envs.env import Env
+from hocket.envs.host import HostEnv
+from hocket.envs.host_play import Act, batched, play
 
 
 class Evaluation(NamedTuple):
@@ -32,14 +34,21 @@ class _Episode(NamedTuple):
 
 
 def evaluate(
-    env: Env, policy: Policy, key: Array, *, episodes: int = 64, max_steps: int = 10_000
+    env: Env | HostEnv, policy: Policy, key: Array, *, episodes: int = 64, max_steps: int = 10_000
 ) -> Evaluation:
     """Play so many episodes side by side, each once, to its end. Pure: jit it.
 
     Every episode counts once, long or short: no average over whatever ended first.
 
         result = jax.jit(lambda state, key: evaluate(env, algorithm.policy(state), key))(state, key)
+
+    Where the environment runs on the host it is an ordinary function, which cannot be jitted;
+    `Evaluator` of `hocket.saved` is either, and compiles once.
     """
+    if isinstance(env, HostEnv):
+        return evaluate_on_host(
+            env, batched(policy), policy.memory, key, episodes=episodes, max_steps=max_steps
+        )
 
     def begin(key: Array) -> _Episode:
         k_reset, key = jax.random.split(key)
@@ -70,3 +79,11 @@ def evaluate(
     begun = jax.vmap(begin)(jax.random.split(key, episodes))
     _, last = lax.while_loop(going, steps, (jnp.int32(0), begun))
     return Evaluation(last.ret, last.length, last.ended)
+
+
+def evaluate_on_host(
+    env: HostEnv, act: Act, memory: Any, key: Array, *, episodes: int, max_steps: int = 10_000
+) -> Evaluation:
+    """`evaluate` for a policy that is compiled already: `act` is `host_play.batched` of it."""
+    counted = play(env, act, memory, key, episodes=episodes, max_steps=max_steps)
+    return Evaluation(*map(jnp.asarray, counted))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,8 +13,10 @@ import numpy as np
 from jax import Array, lax
 
 from hocket.core.algorithm import Policy
-from hocket.envs.drawing import Size, depict, paint
+from hocket.envs.drawing import Cells, Picture, Size, depict, paint
 from hocket.envs.env import Env
+from hocket.envs.host import HostEnv
+from hocket.envs.host_play import watch
 
 
 class Recording(NamedTuple):
@@ -38,7 +40,7 @@ class Moment(NamedTuple):
 
 
 def record(
-    env: Env,
+    env: Env | HostEnv,
     policy: Policy,
     key: Array,
     *,
@@ -51,7 +53,8 @@ def record(
 
     An episode that has not ended by itself is cut after `max_steps`. With `caption`, each frame
     says which step it is and what the return is by then. An environment is drawn by its `draw`,
-    or from its observation if that is a grid. Needs `pip install 'hocket[video]'`.
+    or from its observation if that is a grid; one of Gymnasium shows what it renders. Needs
+    `pip install 'hocket[video]'`.
 
         frames, returns = record(env, algorithm.policy(state), jax.random.key(0))
     """
@@ -60,6 +63,8 @@ def record(
             f"nothing to record: episodes={episodes}, max_steps={max_steps}. Use at least one of "
             "each."
         )
+    if isinstance(env, HostEnv):
+        return _record_on_host(env, policy, key, episodes, max_steps, size, caption)
     _check_drawing(env, key, size)
     play = jax.jit(partial(_play, env, policy, max_steps))
     played = [_until_done(jax.device_get(play(k))) for k in jax.random.split(key, episodes)]
@@ -69,6 +74,26 @@ def record(
     moments = (moment for episode in played for moment in episode)
     for frame, moment, text in zip(frames, moments, captions, strict=False):
         frame[:] = paint(replace(depict(env, moment.state, moment.obs), caption=text), size)
+    return Recording(frames, [float(episode[-1].total) for episode in played])
+
+
+def _record_on_host(
+    env: HostEnv,
+    policy: Policy,
+    key: Array,
+    episodes: int,
+    max_steps: int,
+    size: Size,
+    caption: bool,
+) -> Recording:
+    played = list(watch(env, policy, key, episodes=episodes, max_steps=max_steps))
+    captions = _captions(played) if caption else iter(lambda: "", None)
+    frames = np.empty((sum(map(len, played)), size[1], size[0], 3), np.uint8)
+    moments = (moment for episode in played for moment in episode)
+    for frame, moment, text in zip(frames, moments, captions, strict=False):
+        rows, columns, _ = moment.frame.shape
+        shown = Picture((0, 0, columns, rows), [Cells(moment.frame)], caption=text)
+        frame[:] = paint(shown, size)
     return Recording(frames, [float(episode[-1].total) for episode in played])
 
 
@@ -103,7 +128,7 @@ def _until_done(moments: Moment) -> list[Moment]:
     return [jax.tree.map(lambda x, t=t: x[t], moments) for t in range(count)]
 
 
-def _captions(played: list[list[Moment]]) -> Iterator[str]:
+def _captions(played: Sequence[Sequence[Any]]) -> Iterator[str]:
     for number, episode in enumerate(played, 1):
         which = f"episode {number}   " if len(played) > 1 else ""
         for step, moment in enumerate(episode):
