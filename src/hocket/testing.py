@@ -164,7 +164,7 @@ def check_strategy(
             continue
         if late := [name for name, channel in plan.channels.items() if channel.lag]:
             raise ValueError(
-                f"the channel `{late[0]}` is {plan.channels[late[0]].lag} iterations late, so the "
+                f"the channel `{late[0]}` has lag={plan.channels[late[0]].lag}, so the "
                 f"numbers are not the fused program's: check the strategy with lag=0."
             )
         first, expected = _run(Plan(graph, (Place("all", run=_names(graph)),)), seed, iterations)

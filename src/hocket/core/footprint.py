@@ -61,7 +61,7 @@ def _memory(plan: Plan, place: str) -> Memory:
 def _sizes(plan: Plan, place: str) -> Callable[[int], int]:
     """The bytes of a value as one instance of `place` has it."""
     replicas = plan.place(place).replicas
-    values = plan.graph.at(plan.graph.num_envs // replicas).values
+    values = plan.graph.at(plan.envs_of(place) // replicas).values
     if place not in plan.grouped:
         return lambda v: values[v].nbytes
     kinds = plan.kinds[place]  # replicas that are one program hold whatever differs side by side
@@ -80,7 +80,8 @@ def _waiting(plan: Plan, place: str) -> int:
         if t.target != place:
             continue
         channel = plan.channel_of(t)
-        room = channel.capacity + channel.lag
+        samples = plan.free == (t.target, t.source)
+        room = plan.window if samples else channel.capacity + channel.late
         for v in t.values:
             by_env = plan.axes.axis(v) is not None
             share = plan.instances(place) if by_env else 1

@@ -74,6 +74,11 @@ class Channel:
     delay: float = 0.0
     """Seconds added to every message: what if the network were so slow?"""
 
+    @property
+    def late(self) -> int:
+        """By how many iterations; a free channel is none late, it is none in particular."""
+        return self.lag if isinstance(self.lag, int) else 0
+
 
 @dataclass(frozen=True)
 class Flow:
@@ -121,7 +126,8 @@ class Plan:
     def free(self) -> tuple[str, str] | None:
         """Of the free channel: the place that learns, and the one that makes samples for it."""
         names = [name for name, channel in self.channels.items() if channel.lag == FREE]
-        return (lambda a, _, b: (a, b))(*names[0].partition(" -> ")) if names else None
+        source, _, target = names[0].partition(" -> ") if names else ("", "", "")
+        return (source, target) if names else None
 
     @functools.cached_property
     def shares(self) -> int:
@@ -132,6 +138,11 @@ class Plan:
     def iteration(self) -> Graph:
         """The step as one iteration takes it."""
         return self.graph.at(self.graph.num_envs // self.shares)
+
+    def envs_of(self, name: str) -> int:
+        """The environments that a place, all of its replicas together, has in an iteration."""
+        learns = self.free is not None and name == self.free[0]
+        return (self.iteration if learns else self.graph).num_envs
 
     @property
     def window(self) -> int:
@@ -229,9 +240,13 @@ class Plan:
         )  # fmt: skip
 
     def _pairs(self, source: str, target: str) -> int:
+        if self.free and {source, target} == set(self.free):
+            return 1  # a version, and the sample of one maker
         return max(self.instances(source), self.instances(target))
 
     def _nbytes(self, transfer: Transfer, value: int) -> int:
+        if self.free and {transfer.source, transfer.target} == set(self.free):
+            return self.iteration.values[value].nbytes
         split = self.axes.axis(value) is not None
         times = 1 if split else self.instances(transfer.target) * self.cuts(transfer)
         return self.graph.values[value].nbytes * times

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hocket.core.axes import Axes, check_kind, uses_averaged
 from hocket.core.backend import check_backend
 from hocket.core.fragment import ROLES
+from hocket.core.free_checks import check_free_channel, check_free_plan
 from hocket.core.graph import Loop, swappables
 from hocket.core.kinds import Kind
 from hocket.errors import PlanError, unknown
@@ -22,11 +23,14 @@ def check_plan(plan: Plan) -> None:
     """Refuse a plan that cannot run, or would not give the fused program's numbers."""
     if plan.launch not in LAUNCHERS:
         raise PlanError(unknown("launcher", plan.launch, LAUNCHERS))
+    check_free_channel(plan)
     _check_names(plan)
     for place in plan.places:
         _check_share(plan, place)
         _check_backend(plan, place)
     _check_channels(plan)
+    if plan.free:
+        check_free_plan(plan)
     for place in plan.places:
         if place.replicas > 1:
             _check_replicas(plan, place)
@@ -52,7 +56,7 @@ def _check_names(plan: Plan) -> None:
 
 def _check_share(plan: Plan, place: Place) -> None:
     """Environments and devices must go round."""
-    envs, replicas, devices = plan.graph.num_envs, place.replicas, len(place.on)
+    envs, replicas, devices = plan.envs_of(place.name), place.replicas, len(place.on)
     if replicas < 1:
         raise PlanError(f"the place `{place.name}` needs at least 1 replica, found {replicas}.")
     if envs % replicas:
@@ -86,8 +90,8 @@ def _check_channels(plan: Plan) -> None:
     for name, channel in plan.channels.items():
         if name not in (*crossing, *within):
             raise PlanError(unknown("channel", name, [*crossing, *within]))
-        whole = all(type(x) is int for x in (channel.capacity, channel.lag))
-        if not whole or channel.capacity < 1 or channel.lag < 0 or channel.delay < 0:
+        whole = all(type(x) is int for x in (channel.capacity, channel.late))
+        if not whole or channel.capacity < 1 or channel.late < 0 or channel.delay < 0:
             raise PlanError(
                 f"the channel `{name}` needs a whole capacity >= 1, a whole lag >= 0 and a delay "
                 f">= 0: {channel}."
@@ -95,7 +99,7 @@ def _check_channels(plan: Plan) -> None:
         if name in within:
             _check_average_channel(plan, name, channel)
     for t in plan.projection.transfers:
-        if t.loops and plan.channel_of(t).lag:
+        if t.loops and plan.channel_of(t).late:
             what = ", ".join(plan.graph.values[v].name for v in t.values[:3])
             raise PlanError(
                 f"the channel `{t.source} -> {t.target}` cannot be late: {what} crosses "

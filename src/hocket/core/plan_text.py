@@ -48,7 +48,11 @@ def _place_line(plan: Plan, place: Place) -> str:
 
 def _flow_lines(plan: Plan, flow: Flow) -> Iterator[str]:
     channel = plan.channel(flow.source, flow.target)
-    late = f", {channel.lag} iteration{'s' * (channel.lag != 1)} late" if channel.lag else ""
+    late = f", {channel.lag} iteration{'s' * (channel.late != 1)} late" if channel.late else ""
+    if plan.free == (flow.source, flow.target):
+        late = f", free: the newest, for samples at most {channel.max_age} iterations old"
+    elif plan.free == (flow.target, flow.source) and plan.shares > 1:
+        late = f", from any of {plan.shares}"
     slow = f", {channel.delay * 1e3:g} ms of delay each" if channel.delay else ""
     room = f", room for {channel.capacity}" if channel.capacity > 1 else ""
     yield (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from hocket.core.plan import Plan
 from hocket.core.project import Transfer
@@ -15,8 +15,19 @@ from hocket.runtime.route import Link, late_links, late_names
 from hocket.runtime.status import RECEIVING, SENDING, WORKING
 from hocket.runtime.timeline import Span
 
+class Wait(NamedTuple):
+    """What an instance is about to wait for, and whether it is there; None: a pipe sees to that."""
+
+    ready: Callable[[], bool] | None
+    phase: int
+    transfer: Transfer
+    peer: int
+
+
 Pipes = Mapping[tuple[int, int, int], Pipe]  # (transfer, source instance, target instance)
 
+AGES = -1
+"""Among the metrics of an instance, which go by the numbers of values."""
 MAX_SPANS = 500_000
 """What a timeline keeps of one instance; those after it are counted, not kept."""
 
@@ -29,10 +40,36 @@ class Exchange:
         self.name = f"{place}/{index}"
         self.spans: list[Span] | None = None
         self.spans_left_out = 0
-        self._pipes, self._status = pipes, status
+        self._pipes, self.status = pipes, status
         self._order = {p.name: k for k, p in enumerate(plan.places)}
         self._averaged = (0, 0, 0)
         self._late: dict[tuple[int, int], deque[list[Any]]] = {}  # by transfer and source
+
+    def turn(self) -> Wait | None:
+        """What the next iteration has to wait for."""
+        return None
+
+    def begin(self) -> bool:
+        """Whether there is another iteration: here, always."""
+        return True
+
+    def end(self) -> None:
+        """An iteration has ended."""
+
+    def ages_since(self) -> dict[int, Any]:
+        """The ages of the samples learned from since the last time, as `AGES`; here there are none."""
+        return {}
+
+    def may_receive(self, transfer: Transfer, sources: list[int]) -> Wait | None:
+        """What to wait for before a message is received."""
+        return None
+
+    def sources(self, transfer: Transfer, sources: list[int]) -> list[int]:
+        """From whom to receive, of those who send: here, from each."""
+        return sources
+
+    def wait(self, wait: Wait) -> None:
+        """Until it is so: here every pipe sees to that."""
 
     def send(self, transfer: Transfer, target: int, message: list[Any]) -> None:
         """Hand a message over, waiting while there is no room for it."""
@@ -40,10 +77,8 @@ class Exchange:
         start, before = time.perf_counter(), pipe.waited[0]
         self._wait(SENDING, transfer, target)
         pipe.send(message)
-        nbytes, waited = _nbytes(message), pipe.waited[0] - before
-        self._status["sent"] += nbytes
-        self._status["messages"] += 1
-        self._status["crossed"][transfer.id] += nbytes
+        waited = pipe.waited[0] - before
+        nbytes = self._count(transfer, message)
         self._moved(transfer.target, waited)
         if self.spans is not None:
             name = f"{self.name} -> {transfer.target}/{target} #{transfer.id}"
@@ -52,7 +87,7 @@ class Exchange:
 
     def receive(self, transfer: Transfer, source: int) -> list[Any]:
         """The message for this iteration. A late reader has the first one for those to come too."""
-        lag, key = self.plan.channel_of(transfer).lag, (transfer.id, source)
+        lag, key = self.plan.channel_of(transfer).late, (transfer.id, source)
         if lag and self._late.get(key):
             return self._late[key].popleft()
         message = self._take(transfer, source)
@@ -64,7 +99,7 @@ class Exchange:
         """After a block, what is late is here and not in a pipe: it is part of how a run stands."""
         for link in self._late_links():
             line = self._late[link.transfer.id, link.source]
-            while len(line) < self.plan.channel_of(link.transfer).lag:
+            while len(line) < self.plan.channel_of(link.transfer).late:
                 line.append(self._take(link.transfer, link.source))
 
     def late(self) -> dict[str, Any]:
@@ -90,9 +125,9 @@ class Exchange:
             return
         before, self._averaged = self._averaged, average.counts()
         calls, nbytes, waited = (b - a for a, b in zip(before, self._averaged, strict=True))
-        self._status["messages"] += calls
-        self._status["sent"] += nbytes
-        self._status["waited"][self._order[self.place]] += waited
+        self.status["messages"] += calls
+        self.status["sent"] += nbytes
+        self.status["waited"][self._order[self.place]] += waited
         if self.spans is not None and calls:
             self.note("wait", self.place, start, start + waited / 1e9, nbytes)
 
@@ -104,7 +139,7 @@ class Exchange:
         if len(self.spans) >= MAX_SPANS:
             self.spans_left_out += 1
             return
-        end, iteration = time.perf_counter() if end is None else end, int(self._status["iteration"])
+        end, iteration = time.perf_counter() if end is None else end, int(self.status["iteration"])
         self.spans.append(Span(self.name, kind, name, start, end, nbytes, iteration))
 
     def _take(self, transfer: Transfer, source: int) -> list[Any]:
@@ -123,14 +158,21 @@ class Exchange:
     def _late_links(self) -> list[Link]:
         return [link for link in late_links(self.plan) if link.end == (self.place, self.index)]
 
+    def _count(self, transfer: Transfer, message: list[Any]) -> int:
+        nbytes = _nbytes(message)
+        self.status["sent"] += nbytes
+        self.status["messages"] += 1
+        self.status["crossed"][transfer.id] += nbytes
+        return nbytes
+
     def _wait(self, phase: int, transfer: Transfer, peer: int) -> None:
-        self._status["transfer"], self._status["peer"] = transfer.id, peer
-        self._status["phase"] = phase
+        self.status["transfer"], self.status["peer"] = transfer.id, peer
+        self.status["phase"] = phase
 
     def _moved(self, place: str, nanoseconds: int) -> None:
-        self._status["waited"][self._order[place]] += nanoseconds
-        self._status["moves"] += 1
-        self._status["phase"] = WORKING
+        self.status["waited"][self._order[place]] += nanoseconds
+        self.status["moves"] += 1
+        self.status["phase"] = WORKING
 
 
 def _nbytes(message: list[Any]) -> int:

@@ -14,13 +14,13 @@ from jax.sharding import NamedSharding
 
 from hocket.cluster.devices import find_devices
 from hocket.core.averaged import averaging
-from hocket.core.backend import backend
+from hocket.core.backend import JAX, backend
 from hocket.core.graph import Graph
 from hocket.core.host import host_call
 from hocket.core.plan import Plan
 from hocket.core.project import Compute, Host, Instruction, Receive, Repeat, Send, Transfer
 from hocket.runtime.average import Average
-from hocket.runtime.exchange import Exchange, Pipes
+from hocket.runtime.exchange import Exchange, Wait
 from hocket.runtime.hosts import Hosts
 from hocket.runtime.replicas import (
     cut_parts,
@@ -47,18 +47,16 @@ class Instance:
         plan: Plan,
         place: str,
         index: int,
-        pipes: Pipes,
-        status: Any,
+        exchange: Exchange,
         average: Average | None = None,
         segments: Segments | None = None,
     ) -> None:
         self.plan, self.place, self.index = plan, place, index
-        self.exchange = Exchange(plan, place, index, pipes, status)
-        self.status, self._average = status, average
+        self.exchange, self.status, self._average = exchange, exchange.status, average
         self.name = f"{place}/{index}"
         self.spot = plan.place(place)
         self.grouped = place in plan.grouped
-        self.graph: Graph = plan.graph.at(plan.graph.num_envs // self.spot.replicas)
+        self.graph: Graph = plan.graph.at(plan.envs_of(place) // self.spot.replicas)
         self.code = plan.projection.programs[place]
         names = self.spot.on if self.grouped else self.spot.share(index)
         self.mesh = replica_mesh(find_devices(names), self.spot.replicas if self.grouped else 1)
@@ -97,31 +95,49 @@ class Instance:
         """A copy of this instance's part of the state, whose memory is used again."""
         return {v: jnp.copy(self._whole(v, self.values[v])) for v, _ in self.holds}
 
-    def run(self, count: int) -> dict[int, np.ndarray]:
-        """So many iterations; the metrics that this place makes, `[count, ...]`."""
+    def run(self, count: int | None) -> dict[int, np.ndarray]:
+        """So many iterations, or until there are no more; the metrics that this place makes.
+
+        Those are `[count, ...]`, of iterations by number; of samples, their ages as `AGES`.
+        """
         start = time.perf_counter_ns()
         self.status["phase"] = WORKING
         try:
-            with self._choices():
-                rows = [self._iterate() for _ in range(count)]
-            self.exchange.catch_up()
-            jax.block_until_ready(list(self.values.values()))  # whoever counts, counts all of it
-            self.exchange.count_averages(self._average, time.perf_counter())
-            return {
-                v: np.stack([np.asarray(row[k]) for row in rows])
-                for k, v in enumerate(self.reports)
-            }
+            rows: list[list[Any]] = []
+            for wait in self.steps(count, rows):
+                if wait is not None:
+                    self.exchange.wait(wait)
+            return self.rows(rows)
         finally:
             self.status["phase"] = IDLE
             self.status["working"] += time.perf_counter_ns() - start
 
-    def _iterate(self) -> list[Any]:
-        values = {**self.graph.constants, **self.values}
-        for _ in self._run(self.code, values, 1):
-            pass
-        self.values = _without_aliases({v: values[out] for v, out in self.holds})
-        self.status["iteration"] += 1
-        return [self._whole(v, values[v]) for v in self.reports]
+    def steps(self, count: int | None, rows: list[list[Any]]) -> Iterator[Wait | None]:
+        """Iterations, one step at a time; yields before it may have to wait for others."""
+        done = 0
+        while count is None or done < count:
+            yield self.exchange.turn()
+            if not self.exchange.begin():
+                break
+            values = {**self.graph.constants, **self.values}
+            for wait in self._run(self.code, values, 1):
+                yield wait
+            self.exchange.end()
+            self.values = _without_aliases({v: values[out] for v, out in self.holds})
+            self.status["iteration"] += 1
+            done += 1
+            if self.reports:
+                rows.append([self._whole(v, values[v]) for v in self.reports])
+        self.exchange.catch_up()
+        jax.block_until_ready(list(self.values.values()))  # whoever counts, counts all of it
+        self.exchange.count_averages(self._average, time.perf_counter())
+
+    def rows(self, rows: list[list[Any]]) -> dict[int, np.ndarray]:
+        """The metrics of some iterations, each in one array."""
+        found = {
+            v: np.stack([np.asarray(row[k]) for row in rows]) for k, v in enumerate(self.reports)
+        }
+        return {**found, **self.exchange.ages_since()}
 
     def text(self) -> str:
         """The compiled programs of all segments, as XLA prints them."""
@@ -132,14 +148,20 @@ class Instance:
                 found.append(segment.fn.lower(*specs).compile().as_text())
         return "\n".join(found)
 
-    @contextlib.contextmanager
-    def _choices(self) -> Iterator[None]:
+    def _choices(self) -> contextlib.AbstractContextManager[None]:
         """Within, programs are compiled with this place's backend and its way to average."""
+        usual = self.spot.backend == JAX and self._average is None
+        return contextlib.nullcontext() if usual else self._chosen()
+
+    @contextlib.contextmanager
+    def _chosen(self) -> Iterator[None]:
         average = averaging(self._average) if self._average else contextlib.nullcontext()
         with backend(self.spot.backend), average:
             yield
 
-    def _run(self, code: Sequence[Instruction], values: Values, parts: int) -> Iterator[None]:
+    def _run(
+        self, code: Sequence[Instruction], values: Values, parts: int
+    ) -> Iterator[Wait | None]:
         """Follow a program. Yields before every receive, where another part may take its turn."""
         for step in code:
             match step:
@@ -150,7 +172,7 @@ class Instance:
                 case Send(transfer):
                     self._send(transfer, values)
                 case Receive(transfer):
-                    yield
+                    yield self.exchange.may_receive(transfer, self._sources(transfer))
                     self._receive(transfer, values)
                 case Repeat():
                     if step.node in self.plan.cut_loops and parts == 1:
@@ -164,7 +186,8 @@ class Instance:
             self._put_all([v for v in arguments(step) if isinstance(values[v], np.ndarray)], values)
         args = [values[v] for v in arguments(step)]
         start = time.perf_counter()
-        outs = segment(args, self._where)
+        with self._choices():
+            outs = segment(args, self._where)
         if self.exchange.spans is not None:
             jax.block_until_ready(outs)
             self.exchange.note("compute", segment.name, start)
@@ -173,14 +196,14 @@ class Instance:
             del values[v]
         values |= zip(step.outs, outs, strict=True)
 
-    def _call_host(self, step: Host, values: Values) -> Iterator[None]:
+    def _call_host(self, step: Host, values: Values) -> Iterator[Wait | None]:
         call = host_call(self.graph.nodes[step.node])
         assert call is not None
         ins = [self._flat(v, values[v]) for v in step.ins]
         args, live = call.arguments(ins), self.hosts.get(call.of)
         start = time.perf_counter()
         live.start(args)
-        yield
+        yield None
         outs = call.results(ins, live.finish())
         if self.exchange.spans is not None:
             self.exchange.note("host", self.graph.nodes[step.node].title, start)
@@ -207,7 +230,7 @@ class Instance:
         for v in loop.makes:
             values[v] = join_parts([share[v] for share in shares], axes[v], blocks)
 
-    def _repeat(self, loop: Repeat, values: Values, parts: int) -> Iterator[None]:
+    def _repeat(self, loop: Repeat, values: Values, parts: int) -> Iterator[Wait | None]:
         fixed = {inside: values[outside] for outside, inside in loop.consts}
         carry = {inside: values[first] for first, inside, _, _ in loop.carry}
         rows: list[list[Any]] = [[] for _ in loop.ys]
@@ -270,7 +293,7 @@ class Instance:
 
     def _receive(self, transfer: Transfer, values: Values) -> None:
         route = Route.of(self.plan, transfer)
-        sources = [s for s, t in route.pairs() if t == self.index]
+        sources = self.exchange.sources(transfer, self._sources(transfer))
         parts: dict[int, list[Any]] = {v: [] for v in transfer.values}
         for source in sources:
             message = iter(self.exchange.receive(transfer, source))
@@ -280,6 +303,9 @@ class Instance:
         whole = {v: self._joined(v, found) for v, found in parts.items()}
         self._put_all([v for v, x in whole.items() if not self._is_here(x, transfer)], whole)
         values |= whole
+
+    def _sources(self, transfer: Transfer) -> list[int]:
+        return [s for s, t in Route.of(self.plan, transfer).pairs() if t == self.index]
 
     def _is_here(self, x: Any, transfer: Transfer) -> bool:
         """Whether an array can be used as it is: on this instance's only device, or for one step.

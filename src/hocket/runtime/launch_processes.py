@@ -25,10 +25,10 @@ from hocket.runtime import wire
 from hocket.runtime.arena import Arena
 from hocket.runtime.health import GRACE_SECONDS, LOOK_SECONDS, InstanceError, Watch
 from hocket.runtime.host_arrays import from_host, to_host
-from hocket.runtime.layout import layout
+from hocket.runtime.layout import layout, shared_board, shared_latest
 from hocket.runtime.luggage import pack
 from hocket.runtime.route import late_specs
-from hocket.runtime.status import WORKING, names, new_statuses
+from hocket.runtime.status import WORKING, counting, names, new_statuses
 from hocket.runtime.timeline import Span
 from hocket.runtime.transport_shm import SharedMemory
 from hocket.runtime.worker import Job
@@ -39,6 +39,10 @@ class _Process:
     name: str
     popen: subprocess.Popen[bytes]
     connection: socket.socket
+
+    @property
+    def place(self) -> str:
+        return self.name.rpartition("/")[0]
 
 
 class Processes:
@@ -51,7 +55,10 @@ class Processes:
         self._layout = layout(plan)
         self._arena = Arena.create(self._layout.nbytes)
         self.statuses = new_statuses(plan, self._arena.memory, self._layout.statuses)
+        self.board = shared_board(plan, self._arena.memory, self._layout)
         self._processes: list[_Process] = []
+        self._at_work: set[str] = set()
+        """Those who run, of a free channel, until they are told to stop."""
         self._failure: BaseException | None = None
         # Whatever becomes of this object or of Python, no process and no memory stays behind.
         self._end = weakref.finalize(self, _end, self._processes, self._arena, os.getpid())
@@ -68,6 +75,11 @@ class Processes:
             SharedMemory(
                 self._arena, offset, link, self.plan.channel_of(link.transfer).delay
             ).empty()
+        if self.board:
+            latest = shared_latest(self.plan, self._arena.memory, self._layout)
+            assert latest is not None
+            latest.empty()
+            self.board.clear()
         home = self.plan.projection.placement.home
         host = {v: to_host(x) for v, x in leaves.items()}
         on_its_way = {name: to_host(x) for name, x in late.items()}
@@ -92,8 +104,29 @@ class Processes:
         }
 
     def run(self, count: int) -> list[dict[int, np.ndarray]]:
-        self.statuses["phase"] = WORKING  # until it has ended, also where it has not begun
-        return self._ask("run", count)
+        """So many iterations of those who count them; others of a free channel go on meanwhile."""
+        with self._or_end():
+            if self.board:
+                self.board.set_stop(False)
+            self.statuses["phase"] = WORKING  # until it has ended, also where it has not begun
+            counts = counting(self.plan)
+            done = [p for p in self._processes if p.place in counts]
+            for process in self._processes:
+                if process.place in counts:
+                    _tell(process, ("run", count))
+                elif process.name not in self._at_work:
+                    _tell(process, ("run", None))
+                    self._at_work.add(process.name)
+            rows = self._answers(done)
+        return [rows.get(process.name, {}) for process in self._processes]
+
+    def _pause(self) -> None:
+        """Let everybody come to the end of an iteration."""
+        if self.board and self._at_work:
+            with self._or_end():
+                self.board.set_stop(True)
+                self._answers([p for p in self._processes if p.name in self._at_work])
+                self._at_work.clear()
 
     def record(self) -> None:
         self._ask("record")
@@ -107,6 +140,7 @@ class Processes:
     def close(self) -> None:
         self._failure = self._failure or RuntimeError("this run has ended: make another executor.")
         self.statuses = self.statuses.copy()  # what was there at the end; the memory goes
+        self.board = None
         self._end()
 
     def _start(self) -> None:
@@ -127,16 +161,18 @@ class Processes:
             )  # fmt: skip
             _tell(process, sys.path)
             _tell(process, job)
-        self._answers()
+        self._answers(self._processes)
 
     def _ask(self, *command: Any) -> list[Any]:
         return self._ask_each([command] * len(self._processes))
 
     def _ask_each(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        self._pause()
         with self._or_end():
             for process, command in zip(self._processes, commands, strict=True):
                 _tell(process, command)
-            return self._answers()
+            answers = self._answers(self._processes)
+            return [answers[process.name] for process in self._processes]
 
     @contextlib.contextmanager
     def _or_end(self) -> Iterator[None]:
@@ -150,23 +186,23 @@ class Processes:
             self.close()
             raise
 
-    def _answers(self) -> list[Any]:
-        """An answer of each instance; the first failure ends all of them, and is raised."""
+    def _answers(self, of: Sequence[_Process]) -> dict[str, Any]:
+        """An answer of each of these; the first failure of any ends all, and is raised."""
         answers: dict[str, Any] = {}
         watch = Watch(self.plan, self.statuses)
         with selectors.DefaultSelector() as selector:
             for process in self._processes:
                 selector.register(process.connection, selectors.EVENT_READ, process)
-            while waiting := [p for p in self._processes if p.name not in answers]:
+            while any(process.name not in answers for process in of):
                 ready = selector.select(LOOK_SECONDS)
                 for key, _ in ready:
                     process: _Process = key.data
                     answers[process.name] = self._answer(process)
                     selector.unregister(process.connection)
                 if not ready:
-                    _check_alive(waiting)
+                    _check_alive([p for p in self._processes if p.name not in answers])
                 watch.look()
-        return [answers[process.name] for process in self._processes]
+        return answers
 
     def _answer(self, process: _Process) -> Any:
         try:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from hocket.core.plan import Plan
+from hocket.runtime.board import Board, ThreadEvent
 from hocket.runtime.channel import Closed
+from hocket.runtime.exchange_free import make_exchange
 from hocket.runtime.health import GRACE_SECONDS, LOOK_SECONDS, InstanceError, Watch
 from hocket.runtime.instance import Instance
 from hocket.runtime.route import Link, Route, links
 from hocket.runtime.segment import Segments
-from hocket.runtime.status import WORKING, names, new_statuses
+from hocket.runtime.status import WORKING, counting, names, new_statuses
 from hocket.runtime.timeline import Span
 from hocket.runtime.transport_device import DeviceToDevice
+from hocket.runtime.transport_latest import LatestHere
 from hocket.runtime.transport_same import SameDevice
 
 
@@ -30,11 +34,20 @@ class Threads:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.statuses = plan, new_statuses(plan)
         self.pipes: dict[tuple[int, int, int], SameDevice] = {}
+        self.board = Board(plan, ThreadEvent()) if plan.free else None
         segments = {place.name: Segments() for place in plan.places}
+        latest = LatestHere()
         self.instances = [
-            Instance(plan, place, index, self.pipes, self.statuses[k], segments=segments[place])
+            Instance(
+                plan, place, index,
+                make_exchange(plan, place, index, self.pipes, self.statuses[k], self.board, latest),
+                segments=segments[place],
+            )
             for k, (place, index) in enumerate(names(plan))
-        ]
+        ]  # fmt: skip
+        self._threads: dict[str, threading.Thread] = {}
+        self._rows: dict[str, dict[int, np.ndarray]] = {}
+        self._failures: list[tuple[Instance, BaseException, str]] = []
         self._failure: BaseException | None = None
 
     @property
@@ -42,29 +55,34 @@ class Threads:
         return self._failure is None and bool(self.pipes)
 
     def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any]) -> None:
+        self._pause()
         self.pipes.clear()
         self.pipes.update((link.key, self._pipe(link)) for link in links(self.plan))
         for instance in self.instances:
             instance.load(leaves, late)
 
     def held(self) -> list[dict[int, Any]]:
-        if self._failure:
-            raise self._failure
+        self._pause()
         return [instance.held() for instance in self.instances]
 
     def late(self) -> dict[str, Any]:
+        self._pause()
         late = [instance.late() for instance in self.instances]
         return {name: x for mine in late for name, x in mine.items()}
 
     def run(self, count: int) -> list[dict[int, np.ndarray]]:
-        if self._failure:
-            raise self._failure
-        try:
-            return self._run(count)
-        except BaseException as error:
-            self._failure = error
-            self._close_pipes()
-            raise
+        """So many iterations of those who count them; others of a free channel go on meanwhile."""
+        with self._or_fail():
+            if self.board:
+                self.board.set_stop(False)
+            self.statuses["phase"] = WORKING  # until it has ended, also where it has not begun
+            for instance in self.instances:
+                if instance.name not in self._threads:
+                    counts = instance.place in counting(self.plan)
+                    self._start(instance, count if counts else None)
+            done = [i.name for i in self.instances if i.place in counting(self.plan)]
+            self._wait_for(done)
+        return [self._rows.pop(i.name, {}) for i in self.instances]
 
     def record(self) -> None:
         for instance in self.instances:
@@ -77,39 +95,59 @@ class Threads:
 
     def close(self) -> None:
         self._close_pipes()
+        deadline = time.monotonic() + GRACE_SECONDS
+        for thread in self._threads.values():
+            thread.join(max(0.0, deadline - time.monotonic()))
         for instance in self.instances:
             instance.hosts.close()
 
-    def _run(self, count: int) -> list[dict[int, np.ndarray]]:
-        rows: dict[str, dict[int, np.ndarray]] = {}
-        failures: list[tuple[Instance, BaseException, str]] = []
+    def _pause(self) -> None:
+        """Let everybody come to the end of an iteration."""
+        with self._or_fail():
+            if self.board and self._threads:
+                self.board.set_stop(True)
+                self._wait_for(list(self._threads))
 
-        def work(instance: Instance) -> None:
+    @contextlib.contextmanager
+    def _or_fail(self) -> Iterator[None]:
+        """Within, any failure ends the run; a run that failed stays failed."""
+        if self._failure:
+            raise self._failure
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error
+            self._close_pipes()
+            raise
+
+    def _start(self, instance: Instance, count: int | None) -> None:
+        def work() -> None:
             try:
-                rows[instance.name] = instance.run(count)
+                self._rows[instance.name] = instance.run(count)
             except Closed:
                 pass
-            except BaseException as error:  # noqa: BLE001 (reported below, with the instance's name)
-                failures.append((instance, error, traceback.format_exc()))
+            except BaseException as error:  # noqa: BLE001 (reported with the instance's name)
+                self._failures.append((instance, error, traceback.format_exc()))
                 self._close_pipes()
 
-        self.statuses["phase"] = WORKING  # until it has ended, also where it has not begun
-        threads = [
-            threading.Thread(target=work, args=(i,), name=i.name, daemon=True)
-            for i in self.instances
-        ]
-        for thread in threads:
-            thread.start()
+        thread = threading.Thread(target=work, name=instance.name, daemon=True)
+        self._threads[instance.name] = thread
+        thread.start()
+
+    def _wait_for(self, names: list[str]) -> None:
+        """Until these have come to an end, or one of all has failed."""
+        threads = [self._threads[name] for name in names]
         watch, deadline = Watch(self.plan, self.statuses), math.inf
         while time.monotonic() < deadline and (alive := [t for t in threads if t.is_alive()]):
             alive[0].join(LOOK_SECONDS)
             watch.look()
-            if failures:
+            if self._failures:
                 deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-        if failures:
-            instance, error, text = failures[0]
+        if self._failures:
+            instance, error, text = self._failures[0]
             raise InstanceError(f"the instance `{instance.name}` failed:\n{text}") from error
-        return [rows[instance.name] for instance in self.instances]
+        for name in names:
+            del self._threads[name]
 
     def _pipe(self, link: Link) -> SameDevice:
         """The transport for where the two ends are."""
@@ -121,7 +159,7 @@ class Threads:
         if source.mesh.devices.tolist() == target.mesh.devices.tolist():
             return SameDevice(link.slots, delay)
         route = Route.of(self.plan, t)
-        if target.grouped or route.sources > route.targets:  # it is put together there first
+        if target.grouped or (route.sources > route.targets and not route.any):  # it is put together there first
             first = jax.sharding.SingleDeviceSharding(target.mesh.devices.flat[0])
             return DeviceToDevice(link.slots, [first] * len(link.values), delay)
         return DeviceToDevice(link.slots, [target.home(v) for v in link.values], delay)
@@ -129,3 +167,5 @@ class Threads:
     def _close_pipes(self) -> None:
         for pipe in self.pipes.values():
             pipe.close()
+        if self.board:
+            self.board.close()

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
+
+import numpy as np
 
 from hocket.core.plan import Plan
 from hocket.runtime.average import Average
-from hocket.runtime.route import Link, links
+from hocket.runtime.board import Board, SharedEvent, board_dtype
+from hocket.runtime.route import Link, links, version_specs
 from hocket.runtime.status import names, status_dtype
+from hocket.runtime.transport_latest import LatestShared
 from hocket.runtime.transport_shm import SharedMemory
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Statuses first, then the pipes, then what each averaging place needs."""
+    """Statuses first, then the pipes, what each averaging place needs, and a free channel's."""
 
     statuses: int
     pipes: tuple[tuple[Link, int], ...]
     averages: dict[str, tuple[int, int]]
     """By place: where its averages begin, and their bytes."""
     nbytes: int
+    board: int = 0
+    """Of a free channel: where its board begins, after the event that it signals."""
+    latest: int = 0
 
 
 def layout(plan: Plan) -> Layout:
@@ -35,7 +43,28 @@ def layout(plan: Plan) -> Layout:
         size = _rounded(sites + sites // 2)
         averages[place] = end, size
         end += size
-    return Layout(0, tuple(pipes), averages, end)
+    board = end
+    if plan.free:
+        end += _rounded(SharedEvent.nbytes() + board_dtype(plan).itemsize)
+    latest = end
+    if plan.free:
+        end += _rounded(LatestShared.nbytes(version_specs(plan)))
+    return Layout(0, tuple(pipes), averages, end, board, latest)
+
+
+def shared_board(plan: Plan, memory: mmap.mmap, where: Layout) -> Board | None:
+    """The board of a plan with a free channel, in memory that its processes share."""
+    if not plan.free:
+        return None
+    event = SharedEvent(memory, where.board)
+    start = where.board + SharedEvent.nbytes()
+    numbers = np.ndarray((), board_dtype(plan), buffer=memory, offset=start)
+    return Board(plan, event, numbers)
+
+
+def shared_latest(plan: Plan, memory: mmap.mmap, where: Layout) -> LatestShared | None:
+    """Where its newest version lies."""
+    return LatestShared(memory, where.latest, version_specs(plan)) if plan.free else None
 
 
 def _rounded(nbytes: int) -> int:

@@ -58,7 +58,7 @@ class Ring:
         self._library, self._slots, self._spin = library(), slots, spin
         self._memory, self._offset = memory, offset
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
-        starts, stride = _layout(specs)
+        starts, stride = slot_layout(specs)
         first = offset + self._library.hocket_ring_header_bytes()
         self._views: list[list[np.ndarray]] = [
             [
@@ -71,7 +71,7 @@ class Ring:
     @staticmethod
     def nbytes(slots: int, specs: Sequence[Spec]) -> int:
         """The memory that a ring takes, a multiple of 64 bytes."""
-        return library().hocket_ring_header_bytes() + slots * _layout(specs)[1]
+        return library().hocket_ring_header_bytes() + slots * slot_layout(specs)[1]
 
     def initialise(self) -> None:
         """Make the ring empty and open; by whoever made the memory, before anyone uses it."""
@@ -132,7 +132,7 @@ class Ring:
         raise TimeoutError(f"no answer from the other side of a ring for {timeout:g} seconds")
 
 
-def _layout(specs: Sequence[Spec]) -> tuple[list[int], int]:
+def slot_layout(specs: Sequence[Spec]) -> tuple[list[int], int]:
     """Where in a slot each array begins, and the size of a slot."""
     starts, end = [], 0
     for shape, dtype in specs:

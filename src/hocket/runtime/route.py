@@ -18,10 +18,13 @@ class Route:
 
     sources: int
     targets: int
+    any: bool = False
+    """Whether what one source sends is whole without that of the others."""
 
     @staticmethod
     def of(plan: Plan, transfer: Transfer) -> Route:
-        return Route(plan.instances(transfer.source), plan.instances(transfer.target))
+        sources, targets = plan.instances(transfer.source), plan.instances(transfer.target)
+        return Route(sources, targets, any=is_sample(plan, transfer))
 
     def cuts(self) -> int:
         """Into how many parts a source cuts a per-environment value."""
@@ -33,7 +36,7 @@ class Route:
 
     def leads(self, source: int, target: int) -> bool:
         """Whether this source is the one that sends the target what is uniform."""
-        return source == next(s for s, t in self.pairs() if t == target)
+        return self.any or source == next(s for s, t in self.pairs() if t == target)
 
 
 @dataclass(frozen=True)
@@ -68,26 +71,45 @@ class Link:
         return sum(x.size * x.dtype.itemsize for x in self.specs)
 
 
+def is_sample(plan: Plan, transfer: Transfer) -> bool:
+    """Whether this is what a free channel's reader makes for its writer."""
+    return plan.free == (transfer.target, transfer.source)
+
+
+def versions(plan: Plan) -> list[Transfer]:
+    """What crosses through a free channel, together."""
+    return [t for t in plan.projection.transfers if plan.free == (t.source, t.target)]
+
+
+def version_specs(plan: Plan) -> list[jax.ShapeDtypeStruct]:
+    """The arrays of a version."""
+    values = [plan.graph.values[v] for t in versions(plan) for v in t.values]
+    return [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values]
+
+
 def links(plan: Plan) -> Iterator[Link]:
-    """Every pipe that the instances of a plan need."""
+    """Every pipe that the instances of a plan need; versions go another way."""
     for t in plan.projection.transfers:
+        if t in versions(plan):
+            continue
         route, channel = Route.of(plan, t), plan.channel_of(t)
         for a, b in route.pairs():
             values = tuple(
                 v for v in t.values if plan.axes.axis(v) is not None or route.leads(a, b)
             )
             specs = tuple(_spec(plan, t, route, v) for v in values)
-            yield Link(t, a, b, values, specs, (channel.capacity + channel.lag) * plan.cuts(t))
+            room = plan.window if route.any else channel.capacity + channel.late
+            yield Link(t, a, b, values, specs, room * plan.cuts(t))
 
 
 def late_links(plan: Plan) -> list[Link]:
     """The pipes of late channels."""
-    return [link for link in links(plan) if plan.channel_of(link.transfer).lag]
+    return [link for link in links(plan) if plan.channel_of(link.transfer).late]
 
 
 def late_names(plan: Plan, link: Link) -> list[list[str]]:
     """Names for what is on its way in a late pipe: of each array of each message, oldest first."""
-    lag = plan.channel_of(link.transfer).lag
+    lag = plan.channel_of(link.transfer).late
     head = "-".join(map(str, link.key))
     return [[f"{head}-{k}-{j}" for j in range(len(link.specs))] for k in range(lag)]
 

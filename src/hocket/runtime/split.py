@@ -12,12 +12,17 @@ import numpy as np
 
 from hocket.core.graph import first_state
 from hocket.core.plan import Plan
+from hocket.runtime.exchange import AGES
 from hocket.runtime.executor import Timings
 from hocket.runtime.launch_processes import Processes
 from hocket.runtime.launch_threads import Threads
 from hocket.runtime.route import late_specs
 from hocket.runtime.status import activities, names
 from hocket.runtime.timeline import Activity, Span, Timeline
+
+
+SAMPLE_AGE = "sample_age"
+"""The metric of free channels: by how many iterations what is learned from is behind."""
 
 
 class Crew(Protocol):
@@ -75,6 +80,12 @@ class Split:
     def start(self, key: jax.Array) -> None:
         begin = time.perf_counter()
         state = jax.block_until_ready(first_state(self.plan.graph, key))
+        if self.plan.shares > 1:  # what learns has a share of the environments in an iteration
+            share = jax.tree.leaves(first_state(self.plan.iteration, key))
+            leaves, learner = jax.tree.leaves(state), self.plan.free and self.plan.free[0]
+            home = [self.plan.projection.placement.home[v] for v in self.plan.graph.block.inputs]
+            chosen = [b if h == learner else a for a, b, h in zip(leaves, share, home, strict=True)]
+            state = jax.tree.unflatten(jax.tree.structure(state), chosen)
         self.timings.compile += time.perf_counter() - begin
         self.load(state)
 
@@ -113,7 +124,9 @@ class Split:
             np.asarray(self._join(v, [made[v] for made in rows if v in made], stacked=True))
             for v in self.plan.graph.block.outputs[self.plan.graph.num_leaves :]
         ]
-        return count, jax.tree.unflatten(jax.tree.structure(self.plan.graph.metrics), metrics)
+        found = jax.tree.unflatten(jax.tree.structure(self.plan.graph.metrics), metrics)
+        ages = {SAMPLE_AGE: made[AGES] for made in rows if AGES in made}
+        return count, {**found, **ages}
 
     def _count_time(self, seconds: float, count: int) -> None:
         """The first iteration compiles; what it took besides is what the next ones take."""

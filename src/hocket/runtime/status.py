@@ -22,6 +22,11 @@ def names(plan: Plan) -> list[tuple[str, int]]:
     return [(p.name, i) for p in plan.places for i in range(plan.instances(p.name))]
 
 
+def counting(plan: Plan) -> set[str]:
+    """The places whose iterations are a run's: with a free channel, the one that learns."""
+    return {plan.free[0]} if plan.free else {place.name for place in plan.places}
+
+
 def status_dtype(plan: Plan) -> np.dtype[Any]:
     """The numbers of one instance."""
     return np.dtype([

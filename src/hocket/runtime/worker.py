@@ -98,8 +98,9 @@ class _Worker:
         from hocket.runtime.arena import Arena
         from hocket.runtime.average import Average
         from hocket.runtime.cache import enable_cache
+        from hocket.runtime.exchange_free import make_exchange
         from hocket.runtime.instance import Instance
-        from hocket.runtime.layout import layout
+        from hocket.runtime.layout import layout, shared_board, shared_latest
         from hocket.runtime.luggage import unpack
         from hocket.runtime.status import names, new_statuses
         from hocket.runtime.transport_shm import SharedMemory
@@ -130,7 +131,10 @@ class _Worker:
                 delay=plan.channel(job.place, job.place).delay, platform=platform,
             )  # fmt: skip
         mine = status[names(plan).index((job.place, job.index))]
-        self.instance = Instance(plan, job.place, job.index, pipes, mine, average)
+        board = shared_board(plan, arena.memory, where)
+        latest = shared_latest(plan, arena.memory, where)
+        exchange = make_exchange(plan, job.place, job.index, pipes, mine, board, latest)
+        self.instance = Instance(plan, job.place, job.index, exchange, average)
 
     def load(self, leaves: dict[int, Any], late: dict[str, Any]) -> None:
         from hocket.runtime.host_arrays import from_host
@@ -148,7 +152,7 @@ class _Worker:
 
         return {name: to_host(x) for name, x in self.instance.late().items()}
 
-    def run(self, count: int) -> Any:
+    def run(self, count: int | None) -> Any:
         return self.instance.run(count)
 
     def held(self) -> dict[int, Any]:

@@ -1,0 +1,189 @@
+"""Who is at work on which sample, where a learner and those who make samples do not wait.
+
+Each maker may have `window` samples under way or waiting, and every sample remembers the version of
+what it was made with. The learner takes whichever is ready, oldest version first, but never one
+that would leave another, still being made, too old when its turn comes: then it waits for that one.
+So no sample is learned from more than `max_age` versions after the one it was made with, and none
+is thrown away.
+
+There are at most `window` x makers samples at once, and that is at most `max_age`: hence a new
+sample, with the newest version, always has a turn in time, whatever the others do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+from typing import Any, Protocol
+
+import numpy as np
+
+from hocket.core.plan import Plan
+from hocket.native import library
+
+WAIT_SECONDS = 0.2
+"""After which whoever waits looks again, come what may."""
+
+NONE = -1
+"""The version before the first one."""
+
+
+class Event(Protocol):
+    """Something has changed: whoever waits looks again."""
+
+    def count(self) -> int: ...
+
+    def signal(self) -> None: ...
+
+    def wait(self, count: int) -> None:
+        """Until it was signalled since `count`, or for a short time."""
+        ...
+
+
+class ThreadEvent:
+    """Among the threads of a process."""
+
+    def __init__(self) -> None:
+        self._changed, self._count = threading.Condition(), 0
+
+    def count(self) -> int:
+        return self._count
+
+    def signal(self) -> None:
+        with self._changed:
+            self._count += 1
+            self._changed.notify_all()
+
+    def wait(self, count: int) -> None:
+        with self._changed:
+            if self._count == count:
+                self._changed.wait(WAIT_SECONDS)
+
+
+class SharedEvent:
+    """Among processes, in their shared memory."""
+
+    def __init__(self, memory: mmap.mmap, offset: int) -> None:
+        self._library = library()
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
+
+    @staticmethod
+    def nbytes() -> int:
+        return library().hocket_event_bytes()
+
+    def count(self) -> int:
+        return self._library.hocket_event_count(self._address)
+
+    def signal(self) -> None:
+        self._library.hocket_event_signal(self._address)
+
+    def wait(self, count: int) -> None:
+        self._library.hocket_event_wait(self._address, count, int(1e9 * WAIT_SECONDS))
+
+
+def board_dtype(plan: Plan) -> np.dtype[Any]:
+    """The numbers that all instances of a plan with a free channel share."""
+    makers, window = plan.shares, plan.window
+    return np.dtype([
+        ("stop", "i8"),  # makers begin no further sample
+        ("closed", "i8"),  # the run is over
+        ("version", "i8"),  # the iteration that the learner is in
+        ("begun", "i8", (makers,)),  # samples, by who makes them
+        ("made", "i8", (makers,)),
+        ("taken", "i8", (makers,)),
+        ("stopped", "i8", (makers,)),  # whether it has seen `stop`
+        ("made_with", "i8", (makers, window)),  # the version of each sample that is not taken yet
+    ])  # fmt: skip
+
+
+class Board:
+    """What is written on it is read by all; each number is written by one of them."""
+
+    def __init__(self, plan: Plan, event: Event, numbers: np.ndarray | None = None) -> None:
+        assert plan.free
+        self.window, self.makers = plan.window, plan.shares
+        self.max_age = plan.channel(*plan.free).max_age
+        self.numbers = np.zeros((), board_dtype(plan)) if numbers is None else numbers
+        self.event = event
+        if numbers is None:
+            self.clear()
+
+    def clear(self) -> None:
+        """As before the first sample; nobody may be using it."""
+        self.numbers[...] = np.zeros((), self.numbers.dtype)
+        self.numbers["version"] = NONE
+
+    # What a maker of samples does.
+
+    def may_begin(self, maker: int) -> bool:
+        n = self.numbers
+        room = n["begun"][maker] - n["taken"][maker] < self.window
+        return bool(n["stop"] or (room and n["version"] != NONE))
+
+    def begin(self, maker: int) -> bool:
+        """Announce a sample, before its version is read: it may get newer, never older."""
+        n = self.numbers
+        if n["stop"]:
+            n["stopped"][maker] = 1
+            self.event.signal()
+            return False
+        n["made_with"][maker, n["begun"][maker] % self.window] = n["version"]
+        n["begun"][maker] += 1
+        self.event.signal()
+        return True
+
+    def made_with(self, maker: int, version: int) -> None:
+        n = self.numbers
+        n["made_with"][maker, (n["begun"][maker] - 1) % self.window] = version
+
+    def end(self, maker: int) -> None:
+        self.numbers["made"][maker] += 1
+        self.event.signal()
+
+    # What the learner does.
+
+    def publish(self, version: int) -> None:
+        self.numbers["version"] = version
+        self.event.signal()
+
+    def choice(self) -> int | None:
+        """Whose sample may be learned from now: of those that are ready, the oldest's maker."""
+        n = self.numbers
+        versions = [
+            (int(n["made_with"][maker, k % self.window]), k != n["taken"][maker], maker)
+            for maker in range(self.makers)
+            for k in range(n["taken"][maker], n["begun"][maker])
+        ]
+        ready = [x for x in versions if not x[1] and n["made"][x[2]] > n["taken"][x[2]]]
+        if not ready:
+            return None
+        chosen = min(ready)
+        versions.remove(chosen)
+        return chosen[2] if self._in_time(sorted(v for v, *_ in versions)) else None
+
+    def _in_time(self, versions: list[int]) -> bool:
+        """Whether samples of these versions can be taken one by one, from the next version on."""
+        start = int(self.numbers["version"]) + 1
+        return all(start + k - v <= self.max_age for k, v in enumerate(versions))
+
+    def take(self, maker: int) -> int:
+        """The age of the sample that this maker has ready, which is now learned from."""
+        n = self.numbers
+        age = int(n["version"] - n["made_with"][maker, n["taken"][maker] % self.window])
+        assert age <= self.max_age, f"a sample is {age} iterations old, of {self.max_age} allowed"
+        n["taken"][maker] += 1
+        self.event.signal()
+        return age
+
+    # What those do who start and end it.
+
+    def set_stop(self, stop: bool) -> None:
+        self.numbers["stop"] = int(stop)
+        if not stop:
+            self.numbers["stopped"] = 0
+        self.event.signal()
+
+    def close(self) -> None:
+        self.numbers["closed"] = 1
+        self.event.signal()

@@ -1,0 +1,208 @@
+"""What an instance says to the others where a channel is free: nobody waits for a version."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hocket.core.plan import Plan
+from hocket.core.project import Transfer
+from hocket.runtime.board import Board
+from hocket.runtime.channel import Closed
+from hocket.runtime.exchange import AGES, Exchange, Pipes, Wait
+from hocket.runtime.host_arrays import from_host
+from hocket.runtime.route import links
+from hocket.runtime.status import RECEIVING, SENDING
+from hocket.runtime.transport_latest import Latest
+
+PREFIX = "sample-"
+
+
+class FreeExchange(Exchange):
+    """Of the learner, of a maker of samples, or of an instance that works for such a one."""
+
+    def __init__(
+        self, plan: Plan, place: str, index: int, pipes: Pipes, status: Any, board: Board,
+        latest: Latest,
+    ) -> None:  # fmt: skip
+        super().__init__(plan, place, index, pipes, status)
+        assert plan.free
+        self.board, self._latest = board, latest
+        self._learner, self._maker = plan.free
+        self._samples, self._versions = (
+            [t for t in plan.projection.transfers if (t.source, t.target) == ends]
+            for ends in ((self._maker, self._learner), (self._learner, self._maker))
+        )
+        self._bundle: dict[int, list[Any]] = {}
+        self._chosen: int | None = None
+        self._backlog: list[deque[dict[int, list[Any]]]] = [deque() for _ in range(board.makers)]
+        self.ages: list[int] = []
+        """Of the samples that were learned from."""
+
+    # An iteration.
+
+    def turn(self) -> Wait | None:
+        if self.place == self._learner:
+            return None
+        return Wait(self._may_begin, SENDING, self._samples[0], 0)
+
+    def begin(self) -> bool:
+        """Whether there is another iteration."""
+        self._chosen = None
+        if self.place == self._maker:
+            if not self.board.begin(self.index):
+                return False
+            version, message = self._latest.read()
+            self.board.made_with(self.index, version)
+            self._bundle = _dealt(message, self._versions)
+            return True
+        begun = self.board.numbers["begun"][0]
+        return self.place == self._learner or bool(begun > self.status["iteration"])
+
+    def end(self) -> None:
+        if self.place == self._maker:
+            self.board.end(self.index)
+
+    def ages_since(self) -> dict[int, Any]:
+        ages, self.ages = self.ages, []
+        return {AGES: np.array(ages)} if self.place == self._learner else {}
+
+    def _may_begin(self) -> bool:
+        """A maker may, while there is room for its sample; who works for it, once it has begun."""
+        if self.place == self._maker:
+            return self.board.may_begin(self.index)
+        n = self.board.numbers
+        return bool(n["begun"][0] > self.status["iteration"] or n["stopped"][0])
+
+    # Messages.
+
+    def may_receive(self, transfer: Transfer, sources: list[int]) -> Wait | None:
+        if transfer in self._samples and self._chosen is None:
+            return Wait(self._may_take, RECEIVING, transfer, 0)
+        return None if transfer.id in self._bundle else super().may_receive(transfer, sources)
+
+    def sources(self, transfer: Transfer, sources: list[int]) -> list[int]:
+        """Of a sample, the one maker whose turn it is."""
+        if transfer not in self._samples:
+            return sources
+        if self._chosen is None:
+            self._publish()
+            self._chosen = self.board.choice()
+            assert self._chosen is not None
+            self.ages.append(self.board.take(self._chosen))
+            if self._backlog[self._chosen]:
+                self._bundle = self._backlog[self._chosen].popleft()
+        return [self._chosen]
+
+    def send(self, transfer: Transfer, target: int, message: list[Any]) -> None:
+        if transfer in self._versions:
+            self._bundle[transfer.id] = message
+            self._count(transfer, message)
+        else:
+            super().send(transfer, target, message)
+
+    def receive(self, transfer: Transfer, source: int) -> list[Any]:
+        if transfer.id in self._bundle:
+            return self._bundle.pop(transfer.id)
+        return super().receive(transfer, source)
+
+    def wait(self, wait: Wait) -> None:
+        """Until it is so, or the run ends."""
+        if wait.ready is None:
+            return
+        start = time.perf_counter()
+        self._wait(wait.phase, wait.transfer, wait.peer)
+        while True:
+            count = self.board.event.count()
+            if self.board.numbers["closed"]:
+                raise Closed
+            if wait.ready():
+                break
+            self.board.event.wait(count)
+        other = wait.transfer.source if wait.phase == RECEIVING else wait.transfer.target
+        waited = time.perf_counter() - start
+        self._moved(other, int(1e9 * waited))
+        if self.spans is not None and waited > 1e-5:
+            self.note("wait", other, start)
+
+    def _may_take(self) -> bool:
+        self._publish()
+        return self.board.choice() is not None
+
+    def _publish(self) -> None:
+        """What was sent in this iteration, all at once, as its version."""
+        if self._bundle and self.place == self._learner:
+            version = int(self.status["iteration"])
+            message = [x for t in self._versions for x in self._bundle.get(t.id, ())]
+            self._latest.write(version, message)
+            self._bundle = {}
+            self.board.publish(version)
+
+    # How a run stands.
+
+    def late(self) -> dict[str, Any]:
+        """The samples that nobody has learned from yet. Only while nobody works."""
+        if self.place != self._learner:
+            return {}
+        n, found = self.board.numbers, {}
+        for maker, backlog in enumerate(self._backlog):
+            while len(backlog) < n["made"][maker] - n["taken"][maker]:
+                pipes = {t.id: self._pipes[t.id, maker, 0] for t in self._samples}
+                backlog.append({key: pipe.receive() for key, pipe in pipes.items()})
+            for k, sample in enumerate(backlog):
+                at = (n["taken"][maker] + k) % self.board.window
+                name = f"{PREFIX}{maker}-{k}"
+                next_version = int(self.status["iteration"])
+                found[f"{name}-age"] = np.array(next_version - n["made_with"][maker, at])
+                found |= {
+                    f"{name}-{key}-{j}": x for key, message in sample.items()
+                    for j, x in enumerate(message)
+                }  # fmt: skip
+        return found
+
+    def load(self, late: Mapping[str, Any]) -> None:
+        """Begin anew, with the samples of `late`; the learner writes them on the board."""
+        super().load(late)
+        self._bundle, self._chosen, self.ages = {}, None, []
+        if self.place != self._learner:
+            return
+        n, specs = self.board.numbers, self._specs
+        self.board.clear()
+        for maker, backlog in enumerate(self._backlog):
+            backlog.clear()
+            while f"{(name := f'{PREFIX}{maker}-{len(backlog)}')}-age" in late:
+                n["made_with"][maker, len(backlog)] = -int(late[f"{name}-age"])
+                backlog.append({
+                    key: [from_host(late[f"{name}-{key}-{j}"], x) for j, x in enumerate(arrays)]
+                    for key, arrays in specs.items()
+                })  # fmt: skip
+            n["begun"][maker] = n["made"][maker] = len(backlog)
+
+    @functools.cached_property
+    def _specs(self) -> dict[int, tuple[Any, ...]]:
+        ours = {t.id for t in self._samples}
+        return {link.transfer.id: link.specs for link in links(self.plan) if link.key[0] in ours}
+
+
+def make_exchange(
+    plan: Plan, place: str, index: int, pipes: Pipes, status: Any, board: Board | None,
+    latest: Latest | None,
+) -> Exchange:  # fmt: skip
+    """What an instance of a plan needs, be a channel free or not."""
+    if board is None or latest is None:
+        return Exchange(plan, place, index, pipes, status)
+    return FreeExchange(plan, place, index, pipes, status, board, latest)
+
+
+def _dealt(message: list[Any], transfers: list[Transfer]) -> dict[int, list[Any]]:
+    """A bundle again as the messages that it was made of."""
+    found, start = {}, 0
+    for t in transfers:
+        found[t.id] = message[start : start + len(t.values)]
+        start += len(t.values)
+    return found
