@@ -110,8 +110,9 @@ def _planned(command: Any) -> Plan:
 class Where:
     """Where it would run."""
 
-    distribute: str = "anakin"
-    """The strategy: NAME or NAME:option=value,... (`hocket strategies`)."""
+    distribute: str | None = None
+    """The strategy: NAME or NAME:option=value,... (`hocket strategies`). By default `anakin`, or
+    `sebulba` if the environments run on the host."""
     launch: str | None = None
     """How its instances would run: `threads` (the default) or `processes`."""
 

@@ -49,8 +49,9 @@ class Settings:
     """The same seed gives the same agent."""
     seeds: int = 1
     """How many agents to train in one program, with seeds from `seed` on."""
-    distribute: str = "anakin"
-    """The strategy: where it runs. NAME or NAME:option=value,... (see `hocket strategies`)."""
+    distribute: str | None = None
+    """The strategy: where it runs. NAME or NAME:option=value,... (see `hocket strategies`). By
+    default `anakin`, or `sebulba` if the environments run on the host."""
     launch: str | None = None
     """How the instances of a strategy run: `threads` (the default) or `processes`."""
     name: str | None = None
@@ -72,7 +73,7 @@ class Settings:
         object.__setattr__(self, "runs", Path(self.runs))
         if self.name is not None and self.name in ("", ".", ".."):
             raise ValueError(f"`{self.name}` is no name for a folder.")
-        if not isinstance(self.distribute, str):
+        if not isinstance(self.distribute, str | None):
             raise ValueError(
                 "a run that is kept says in words where it runs, so that its configuration can: "
                 'distribute="name:option=value" or "file.py:name". (`hocket.run` takes any.)'
@@ -135,7 +136,7 @@ class Experiment:
             import_tensorboard()
         # Whatever can be refused is refused here, before anything is written.
         self.plan = plan(algorithm, distribute=settings.distribute, launch=settings.launch)
-        self.iterations = count_iterations(self.plan.graph)
+        self.iterations = count_iterations(self.plan.iteration)
         self.seeds = settings.seeds if settings.seeds > 1 else None
         self.executor = make_executor(
             self.plan, self.iterations, self.seeds, record=trace is not None
@@ -222,11 +223,11 @@ class Experiment:
 
     def steps(self, iteration: int) -> int:
         """Environment steps of one agent after so many iterations."""
-        return iteration * self.plan.graph.env_steps
+        return iteration * self.plan.iteration.env_steps
 
     def period(self, env_steps: int | None) -> int | None:
         """Environment steps as a whole number of iterations."""
-        return env_steps and math.ceil(env_steps / self.plan.graph.env_steps)
+        return env_steps and math.ceil(env_steps / self.plan.iteration.env_steps)
 
 
 class _Keeper:

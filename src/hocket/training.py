@@ -120,19 +120,21 @@ def mean_of_episodes(metrics: dict[str, np.ndarray], name: str) -> float:
 def plan(
     algorithm: Algorithm,
     *,
-    distribute: str | Strategy = "anakin",
+    distribute: str | Strategy | None = None,
     launch: str | None = None,
     num_envs: int | None = None,
     exact: bool = False,
 ) -> Plan:
     """Who would run where, and what would cross: print it. Starts nothing.
 
-    `launch` says how instances run: as `threads`, or as `processes`; by default as the strategy
-    has it, which is threads.
+    By default as `anakin`, or as `sebulba` if the environments run on the host. `launch` says how
+    instances run: as `threads`, or as `processes`; by default as the strategy has it, which is
+    threads.
     """
     count = algorithm.num_envs if num_envs is None else num_envs
     graph = trace(algorithm, count, exact=exact)
-    made = resolve(distribute)(graph, local_cluster())
+    usual = "sebulba" if hosts(graph) else "anakin"
+    made = resolve(distribute or usual)(graph, local_cluster())
     if launch is not None:
         made = replace(made, launch=launch)
     check_hardware(made)
@@ -146,7 +148,7 @@ def iterate(
     seeds: int | None = None,
     num_envs: int | None = None,
     iterations: int | None = None,
-    distribute: str | Strategy = "anakin",
+    distribute: str | Strategy | None = None,
     launch: str | None = None,
     exact: bool = False,
     start_from: Any = None,
@@ -161,7 +163,7 @@ def iterate(
     every segment, message and wait is kept for `report.executor.timeline()`, which takes time.
     """
     made = plan(algorithm, distribute=distribute, launch=launch, num_envs=num_envs, exact=exact)
-    total = count_iterations(made.graph, iterations)
+    total = count_iterations(made.iteration, iterations)
     executor = make_executor(made, total, seeds, record=record)
     if start_from is not None:
         check_state(algorithm, made.graph.num_envs, by_seed(made.graph.state, seeds), start_from)
@@ -212,7 +214,7 @@ def _advance(
             else:
                 count, metrics = executor.run(min(block, limit))
         done += count
-        steps, timings = done * executor.plan.graph.env_steps, replace(executor.timings)
+        steps, timings = done * executor.plan.iteration.env_steps, replace(executor.timings)
         places = tuple(executor.activity())
         yield Report(done, steps, metrics, timings, shares, executor, places)
         if interrupt.seen:
@@ -227,7 +229,7 @@ def run(
     seeds: int | None = None,
     num_envs: int | None = None,
     iterations: int | None = None,
-    distribute: str | Strategy = "anakin",
+    distribute: str | Strategy | None = None,
     launch: str | None = None,
     exact: bool = False,
     start_from: Any = None,

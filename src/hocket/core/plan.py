@@ -199,6 +199,10 @@ class Plan:
         owner = self.projection.placement.node
         return [(n, times) for n, times in _repeated(share.block) if owner.get(n.id) == name]
 
+    def nodes(self) -> list[tuple[Node, int]]:
+        """Every node, and how often it runs in an iteration."""
+        return list(_repeated(self.graph.block))
+
     def instances(self, name: str) -> int:
         """How many instances run a place, as seen from outside."""
         return 1 if name in self.grouped else self.place(name).replicas

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hocket.core.footprint import footprint
 from hocket.core.graph import bytes_text
+from hocket.core.host import host_call
 
 if TYPE_CHECKING:
     from hocket.core.plan import Flow, Place, Plan
@@ -24,6 +25,7 @@ def plan_text(plan: Plan) -> str:
         lines.append(f"launched as {plan.launch}")
     if plan.parts > 1:
         lines.append(f"loops that cross places run in {plan.parts} parts of the environments")
+    lines += _host_lines(plan)
     for flow in plan.flows:
         lines += _flow_lines(plan, flow)
     for name in sorted(plan.averaging):
@@ -44,6 +46,25 @@ def _place_line(plan: Plan, place: Place) -> str:
     backend = f" with {place.backend}" if place.backend != "jax" else ""
     on = f"  on {', '.join(place.on)}" if place.on else ""
     return f"{place.name}{times}{together}: {runs}{backend}{on}"
+
+
+def _host_lines(plan: Plan) -> Iterator[str]:
+    """What runs on the host, how it is called, and what goes there and comes back each time."""
+    fused = len(plan.places) == 1 and plan.launch == "threads" and len(plan.places[0].on) <= 1
+    for node, times in plan.nodes():
+        call = host_call(node)
+        if call is None:
+            continue
+        down, up = (bytes_text(sum(plan.graph.values[v].nbytes for v in vs))
+                    for vs in (node.ins, node.outs))  # fmt: skip
+        how = (
+            "the compiled program stops and calls back" if fused
+            else "called between compiled programs"
+        )  # fmt: skip
+        yield (
+            f"{call.of.name} runs on the host: {times} calls an iteration ({how}), each with "
+            f"{down} there and {up} back"
+        )
 
 
 def _flow_lines(plan: Plan, flow: Flow) -> Iterator[str]:

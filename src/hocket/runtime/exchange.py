@@ -16,12 +16,13 @@ from hocket.runtime.status import RECEIVING, SENDING, WORKING
 from hocket.runtime.timeline import Span
 
 class Wait(NamedTuple):
-    """What an instance is about to wait for, and whether it is there; None: a pipe sees to that."""
+    """What an instance is about to wait for."""
 
     ready: Callable[[], bool] | None
+    """Whether it is there; None where a pipe sees to that."""
     phase: int
     transfer: Transfer
-    peer: int
+    peers: tuple[int, ...]
 
 
 Pipes = Mapping[tuple[int, int, int], Pipe]  # (transfer, source instance, target instance)
@@ -61,8 +62,9 @@ class Exchange:
         return {}
 
     def may_receive(self, transfer: Transfer, sources: list[int]) -> Wait | None:
-        """What to wait for before a message is received."""
-        return None
+        """What to wait for before a message comes; nothing, where one has come early."""
+        late = self._late.get((transfer.id, sources[0]))
+        return None if late else Wait(None, RECEIVING, transfer, tuple(sources))
 
     def sources(self, transfer: Transfer, sources: list[int]) -> list[int]:
         """From whom to receive, of those who send: here, from each."""

@@ -49,7 +49,7 @@ class FreeExchange(Exchange):
     def turn(self) -> Wait | None:
         if self.place == self._learner:
             return None
-        return Wait(self._may_begin, SENDING, self._samples[0], 0)
+        return Wait(self._may_begin, SENDING, self._samples[0], (0,))
 
     def begin(self) -> bool:
         """Whether there is another iteration."""
@@ -83,7 +83,8 @@ class FreeExchange(Exchange):
 
     def may_receive(self, transfer: Transfer, sources: list[int]) -> Wait | None:
         if transfer in self._samples and self._chosen is None:
-            return Wait(self._may_take, RECEIVING, transfer, 0)
+            self._publish()
+            return Wait(self._may_take, RECEIVING, transfer, (0,))
         return None if transfer.id in self._bundle else super().may_receive(transfer, sources)
 
     def sources(self, transfer: Transfer, sources: list[int]) -> list[int]:
@@ -91,7 +92,6 @@ class FreeExchange(Exchange):
         if transfer not in self._samples:
             return sources
         if self._chosen is None:
-            self._publish()
             self._chosen = self.board.choice()
             assert self._chosen is not None
             self.ages.append(self.board.take(self._chosen))
@@ -116,7 +116,7 @@ class FreeExchange(Exchange):
         if wait.ready is None:
             return
         start = time.perf_counter()
-        self._wait(wait.phase, wait.transfer, wait.peer)
+        self._wait(wait.phase, wait.transfer, wait.peers[0])
         while True:
             count = self.board.event.count()
             if self.board.numbers["closed"]:
@@ -131,17 +131,13 @@ class FreeExchange(Exchange):
             self.note("wait", other, start)
 
     def _may_take(self) -> bool:
-        self._publish()
         return self.board.choice() is not None
 
     def _publish(self) -> None:
         """What was sent in this iteration, all at once, as its version."""
-        if self._bundle and self.place == self._learner:
-            version = int(self.status["iteration"])
-            message = [x for t in self._versions for x in self._bundle.get(t.id, ())]
-            self._latest.write(version, message)
-            self._bundle = {}
-            self.board.publish(version)
+        version = int(self.status["iteration"])
+        self._latest.write(version, [x for t in self._versions for x in self._bundle.pop(t.id)])
+        self.board.publish(version)
 
     # How a run stands.
 

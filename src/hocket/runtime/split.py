@@ -65,10 +65,11 @@ class Split:
 
     max_block = 64
 
-    def __init__(self, plan: Plan, *, record: bool = False) -> None:
+    def __init__(self, plan: Plan, *, record: bool = False, crew: Crew | None = None) -> None:
         self.plan = plan
         self.timings = Timings()
-        self.crew: Crew = Processes(plan) if plan.launch == "processes" else Threads(plan)
+        launched = Processes if plan.launch == "processes" else Threads
+        self.crew: Crew = crew or launched(plan)
         self._record = record
         self._before = self._now = self.crew.statuses.copy()
         self._blocks = 0

@@ -24,6 +24,10 @@ class SameDevice:
     def waited(self) -> tuple[int, int]:
         return self._waited[0], self._waited[1]
 
+    @property
+    def has_message(self) -> bool:
+        return self._arrived()
+
     def send(self, message: list[Any]) -> None:
         with self._changed:
             self._wait(0, lambda: len(self._messages) < self._capacity)
