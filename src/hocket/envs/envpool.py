@@ -134,7 +134,7 @@ class _LivePool:
             return self._tree(self._arrays(self._pool.reset()[0]))
 
     def send(self, actions: Any) -> None:
-        self._pool.send(self._given(self._actions.arrays(actions)))
+        self._pool.send(self._actions.batch(self._actions.arrays(actions)))
 
     def recv(self) -> HostStep:
         seen, reward, terminated, truncated, _ = self._pool.recv()
@@ -144,7 +144,8 @@ class _LivePool:
         done = np.flatnonzero(terminated | truncated)
         if len(done):
             final = [x.copy() for x in obs]
-            first = self._pool.step(self._given([x[: len(done)] for x in self._none]), done)[0]
+            nothing = self._actions.batch([x[: len(done)] for x in self._none])
+            first = self._pool.step(nothing, done)[0]
             for rows, new in zip(obs, self._arrays(first), strict=True):
                 rows[done] = new
         return HostStep(
@@ -161,11 +162,6 @@ class _LivePool:
         if self._pool is not None:
             self._pool.close()
             self._pool = None
-
-    def _given(self, arrays: list[np.ndarray]) -> Any:
-        """Actions of EnvPool's dtypes."""
-        leaves = zip(self._actions.leaves, arrays, strict=True)
-        return self._actions.tree([x.astype(leaf.space.dtype) for leaf, x in leaves])
 
     def _tree(self, arrays: list[np.ndarray]) -> Any:
         return self._observations.tree(arrays)

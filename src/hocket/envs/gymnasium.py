@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import lru_cache, partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -98,20 +98,31 @@ class GymnasiumEnv:
 
     @property
     def observation_space(self) -> Space:
-        return _converters(self).observations.space
+        return self._converters.observations.space
 
     @property
     def action_space(self) -> Space:
-        return _converters(self).actions.space
+        return self._converters.actions.space
+
+    @cached_property
+    def _converters(self) -> _Converters:
+        """What its spaces become, of an environment that is made to look at them."""
+        made = _make_env(_spec(self.id), self.id, dict(self.options))
+        try:
+            return _Converters(
+                Observations(made.observation_space, self.name),
+                Actions(made.action_space, self.name),
+            )
+        finally:
+            made.close()
 
     def open(self, num_envs: int) -> LiveEnvs:
-        observations, actions = _converters(self)
+        observations, actions = self._converters
         if self.vectorize == "gymnasium":
             from hocket.envs.gymnasium_vector import VectorBlock
 
-            make_block = partial(
-                VectorBlock, partial(_make_vector, self), observations, actions, self.check
-            )
+            made = partial(_make_vector, _spec(self.id), dict(self.options))
+            make_block = partial(VectorBlock, made, observations, actions, self.check)
         else:
             made = partial(_make_env, _spec(self.id), self.id, dict(self.options))
             make_block = partial(PlainBlock, made, observations, actions, self.check)
@@ -130,24 +141,12 @@ class GymnasiumEnv:
         """One environment that shows itself, by its own `render`."""
         options = {**self.options, "render_mode": "rgb_array"}
         env = _make_env(_spec(self.id), self.id, options)
-        return GymnasiumStage(env, self.name, *_converters(self))
+        return GymnasiumStage(env, self.name, *self._converters)
 
 
 class _Converters(NamedTuple):
     observations: Observations
     actions: Actions
-
-
-@lru_cache(maxsize=64)
-def _converters(env: GymnasiumEnv) -> _Converters:
-    """What its spaces become, of an environment that is made to look at them."""
-    made = _make_env(_spec(env.id), env.id, dict(env.options))
-    try:
-        return _Converters(
-            Observations(made.observation_space, env.name), Actions(made.action_space, env.name)
-        )
-    finally:
-        made.close()
 
 
 def _unpickled(given: dict[str, Any], spec: bytes) -> GymnasiumEnv:
@@ -184,14 +183,13 @@ def _make_env(spec: Any, id: str, options: dict[str, Any]) -> gym.Env[Any, Any]:
         raise ValueError(f"`gymnasium:{id}` cannot be made with {given}: {error}") from error
 
 
-def _make_vector(env: GymnasiumEnv, num_envs: int) -> Any:
+def _make_vector(spec: Any, options: dict[str, Any], num_envs: int) -> Any:
     from hocket.envs.gymnasium_vector import same_step
 
-    spec = _spec(env.id)
     if spec.vector_entry_point is not None:
-        vector = gym.make_vec(spec, num_envs, "vector_entry_point", **env.options)
+        vector = gym.make_vec(spec, num_envs, "vector_entry_point", **options)
         if same_step(vector):
             return vector
         vector.close()
     mode = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
-    return gym.make_vec(spec, num_envs, "sync", vector_kwargs=mode, **env.options)
+    return gym.make_vec(spec, num_envs, "sync", vector_kwargs=mode, **options)

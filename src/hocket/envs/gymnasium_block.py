@@ -202,22 +202,12 @@ class PlainBlock:
             i = next(i for i, reward in enumerate(rewards) if not _is_number(reward))
             text = f"returned the reward {rewards[i]!r}: it must be one number."
             raise EnvFault(i, text) from None
-        if self._check and not np.isfinite(rows).all():
-            i = int(np.argmin(np.isfinite(rows)))
-            raise EnvFault(i, f"returned the reward {rows[i]}. {_UNCHECKED}")
+        if self._check:
+            check_rewards(rows)
 
     def _check_observations(self, arrays: list[np.ndarray], first: int = 0) -> None:
-        if not self._check:
-            return
-        for leaf, rows in zip(self._observations.leaves, arrays, strict=True):
-            if leaf.floating and not np.isfinite(rows).all():
-                finite = np.isfinite(rows.reshape(len(rows), -1)).all(-1)
-                i = int(np.argmin(finite))
-                where = f" at {'/'.join(leaf.path)}" if leaf.path else ""
-                raise EnvFault(
-                    first + i,
-                    f"returned an observation that is not finite{where}: {rows[i]}. {_UNCHECKED}",
-                )
+        if self._check:
+            check_observations(self._observations, arrays, first)
 
     @contextmanager
     def _blamed(self, i: int, did: str) -> Iterator[None]:
@@ -233,6 +223,27 @@ class PlainBlock:
 
 
 _UNCHECKED = "Mend the environment, or let such numbers pass with check=False."
+
+
+def check_rewards(rewards: np.ndarray) -> None:
+    """Refuse rewards that are not finite."""
+    if not np.isfinite(rewards).all():
+        i = int(np.argmin(np.isfinite(rewards)))
+        raise EnvFault(i, f"returned the reward {rewards[i]}. {_UNCHECKED}")
+
+
+def check_observations(
+    observations: Observations, arrays: list[np.ndarray], first: int = 0
+) -> None:
+    """Refuse observations that are not finite; `first` is the number of row 0."""
+    for leaf, rows in zip(observations.leaves, arrays, strict=True):
+        if leaf.floating and not np.isfinite(rows).all():
+            i = int(np.argmin(np.isfinite(rows.reshape(len(rows), -1)).all(-1)))
+            where = f" at {'/'.join(leaf.path)}" if leaf.path else ""
+            raise EnvFault(
+                first + i,
+                f"returned an observation that is not finite{where}: {rows[i]}. {_UNCHECKED}",
+            )
 
 
 def _fault(number: int, did: str) -> EnvFault:

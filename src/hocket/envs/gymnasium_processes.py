@@ -22,6 +22,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from hocket.core.describe import file_modules
 from hocket.envs.gymnasium_block import OPEN_SECONDS, EnvFault, Job, Rows
 from hocket.envs.gymnasium_worker import DONE, STEP, Share, SharedMemory
 from hocket.envs.host import HostEnvError, HostStep
@@ -62,7 +63,7 @@ class Processes:
             self._workers += [self._start(i, share) for i, share in enumerate(shares)]
             for worker in self._workers:
                 self._told(worker)
-            self._answers()
+            self._answers(max(OPEN_SECONDS, job.timeout))
 
     def reset(self, seeds: np.ndarray) -> Any:
         self._seeds = np.array(seeds, np.uint32)
@@ -135,6 +136,8 @@ class Processes:
     def _told(self, worker: _Worker) -> None:
         """Say what it runs."""
         share = Share(self._job.make_block, self._layout, worker.share, worker.index)
+        for module in file_modules():  # no other process can import them by name
+            cloudpickle.register_pickle_by_value(module)
         self._write(worker, pickle.dumps([path for path in sys.path if path]))
         self._write(worker, cloudpickle.dumps(share))
 
@@ -146,11 +149,10 @@ class Processes:
     def _ask(self, worker: _Worker, name: str, argument: Any = None) -> None:
         self._write(worker, pickle.dumps((name, argument)))
 
-    def _answers(self) -> list[Any]:
+    def _answers(self, timeout: float | None = None) -> list[Any]:
         """An answer of each worker to a command that is not a step."""
-        timeout = max(OPEN_SECONDS, self._job.timeout)
         found: dict[int, Any] = {}
-        for worker, reason in self._wait(timeout, found):
+        for worker, reason in self._wait(timeout or self._job.timeout, found):
             raise self._lost(worker, reason)
         return [found[worker.index] for worker in self._workers]
 
@@ -177,7 +179,9 @@ class Processes:
                 if answer != DONE:
                     self._keep(worker, pickle.loads(answer), found)
             if not ready and time.monotonic() >= deadline:
-                lost += [(x, f"did not answer within {timeout:g} s") for x in waiting.values()]
+                for worker in waiting.values():
+                    worker.popen.kill()
+                    lost.append((worker, f"did not answer within {timeout:g} s"))
                 break
         return lost
 
@@ -221,12 +225,12 @@ class Processes:
             raise self._lost(worker, _epitaph(worker)) from None
 
     def _lost(self, worker: _Worker, reason: str) -> HostEnvError:
-        of, at = worker.share, worker.share.start + int(self._at[worker.index])
-        which = (
-            f"environments {of.start} to {of.stop - 1}" if of.stop - of.start > 1 else "environment"
-        )
+        first, last = worker.share.start, worker.share.stop - 1
+        which = f"environment {first}" if first == last else f"environments {first} to {last}"
+        at = first + int(self._at[worker.index])
         return HostEnvError(
-            f"the worker process of {which} of `{self._job.name}` {reason}, in environment {at}."
+            f"the worker process of {which} of `{self._job.name}` {reason}; it was at environment "
+            f"{at}."
         )
 
     @contextlib.contextmanager

@@ -103,16 +103,22 @@ class Actions:
                 )
         return found
 
-    def tree(self, arrays: Sequence[np.ndarray]) -> Any:
-        """Arrays, one for each leaf, as the actions they make up."""
-        return _tree(self.leaves, arrays)
+    def batch(self, arrays: Sequence[np.ndarray]) -> Any:
+        """The actions of all environments `[n, ...]` as Gymnasium has them, in new arrays."""
+        return _tree(self.leaves, self._converted(arrays))
 
     def rows(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         """An action for each environment; none of them shares memory with the arrays."""
-        columns = [_actions(leaf, x) for leaf, x in zip(self.leaves, arrays, strict=True)]
+        columns = [
+            x.tolist() if isinstance(leaf.space, gym.spaces.Discrete) else list(x)
+            for leaf, x in zip(self.leaves, self._converted(arrays), strict=True)
+        ]
         if not self.leaves[0].path:
             return columns[0]
         return [_tree(self.leaves, row) for row in zip(*columns, strict=True)]
+
+    def _converted(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [_actions(leaf, x) for leaf, x in zip(self.leaves, arrays, strict=True)]
 
 
 def _observed(space: Any, name: str) -> Space:
@@ -246,16 +252,14 @@ def _choice(space: Any, choice: Any) -> int:
     return index
 
 
-def _actions(leaf: Leaf, array: np.ndarray) -> list[Any]:
+def _actions(leaf: Leaf, array: np.ndarray) -> np.ndarray:
     space = leaf.space
+    shaped = array.reshape(len(array), *space.shape).astype(space.dtype)
     match space:
-        case gym.spaces.Discrete():
-            return (array + int(space.start) if space.start else array).tolist()
-        case gym.spaces.MultiDiscrete():
-            shaped = array.reshape(len(array), *space.shape)
-            return list((shaped + space.start).astype(space.dtype))
+        case gym.spaces.Discrete() | gym.spaces.MultiDiscrete():
+            return shaped + space.start
         case _:
-            return list(array.reshape(len(array), *space.shape).astype(space.dtype))
+            return shaped
 
 
 def _short(value: Any) -> str:

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 
-from hocket.envs.gymnasium_block import EnvFault, Rows
+from hocket.envs.gymnasium_block import EnvFault, Rows, check_observations, check_rewards
 from hocket.envs.gymnasium_spaces import Actions, Observations
 
 
@@ -32,7 +31,6 @@ class VectorBlock:
     ) -> None:
         self._observations, self._actions, self._check = observations, actions, check
         self._env = make_vector(num_envs)
-        self._batch = batch_space(self._env.single_action_space, num_envs)
         _ = at  # which of them is at work, nobody knows
 
     def reset(self, seeds: Sequence[int], obs: list[np.ndarray]) -> None:
@@ -45,7 +43,7 @@ class VectorBlock:
 
     def step(self, actions: list[np.ndarray], rows: Rows) -> None:
         try:
-            obs, reward, terminated, truncated, info = self._env.step(self._given(actions))
+            obs, reward, terminated, truncated, info = self._env.step(self._actions.batch(actions))
         except Exception as error:
             raise EnvFault(None, f"raised in `step`:\n{traceback.format_exc()}") from error
         rows.reward[:] = reward
@@ -55,9 +53,8 @@ class VectorBlock:
         if done.any():
             obs = self._begin_again(obs, info, done, rows)
         self._write(obs, rows.obs)
-        if self._check and not np.isfinite(rows.reward).all():
-            i = int(np.argmin(np.isfinite(rows.reward)))
-            raise EnvFault(i, f"returned the reward {rows.reward[i]}.")
+        if self._check:
+            check_rewards(rows.reward)
 
     def snapshot(self) -> list[bytes] | None:
         return None  # it is one object, not one for each environment
@@ -67,13 +64,6 @@ class VectorBlock:
 
     def close(self) -> None:
         self._env.close()
-
-    def _given(self, actions: list[np.ndarray]) -> Any:
-        """The actions as its space has them."""
-        if not self._actions.leaves[0].path and isinstance(self._batch.dtype, np.dtype):
-            rows = self._actions.rows(actions)
-            return np.asarray(rows, self._batch.dtype)
-        raise EnvFault(None, 'acts in a Dict space: use vectorize="threads".')
 
     def _begin_again(self, obs: Any, info: dict[str, Any], done: np.ndarray, rows: Rows) -> Any:
         """Keep the final observations; what to act on next."""
@@ -89,10 +79,8 @@ class VectorBlock:
         """A batch of observations into rows."""
         for rows, found in zip(arrays, self._observations.batch(obs), strict=True):
             rows[:] = found
-        for leaf, rows in zip(self._observations.leaves, arrays, strict=True):
-            if self._check and leaf.floating and not np.isfinite(rows).all():
-                i = int(np.argmin(np.isfinite(rows.reshape(len(rows), -1)).all(-1)))
-                raise EnvFault(i, f"returned an observation that is not finite: {rows[i]}.")
+        if self._check:
+            check_observations(self._observations, arrays)
 
 
 def same_step(vector: VectorEnv[Any, Any, Any]) -> bool:

@@ -117,7 +117,7 @@ def _serve(connection: Connection, memory: int) -> None:
                     answer = block.restore(argument)
                 case _:
                     block.close()
-                    return
+                    os._exit(0)  # at once: whoever closes waits for this
             connection.send_bytes(pickle.dumps(answer))
     except EnvFault as fault:
         connection.send_bytes(pickle.dumps(fault))

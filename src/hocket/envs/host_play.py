@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -53,8 +54,7 @@ def play(
     try:
         obs = live.reset(_seeds(k_seed, episodes))
         for t in range(max_steps):
-            keys = jax.random.split(jax.random.fold_in(k_act, t), episodes)
-            action, memory = act(obs, memory, keys)
+            action, memory = act(obs, memory, _keys(k_act, t, episodes))
             live.send(jax.device_get(action))
             step = live.recv()
             obs = step.obs
@@ -87,7 +87,7 @@ def _watched(stage: Stage, act: Act, memory: Any, key: Array, max_steps: int) ->
     obs, total = stage.reset(int(_seeds(k_seed, 1)[0])), 0.0
     yield Moment(stage.frame(), total)
     for t in range(max_steps):
-        action, memory = act(obs, memory, jax.random.fold_in(k_act, t)[None])
+        action, memory = act(obs, memory, _keys(k_act, t, 1))
         obs, reward, done = stage.step(jax.device_get(action))
         total += reward
         yield Moment(stage.frame(), total)
@@ -133,3 +133,8 @@ class _ObservedStage:
 
 def _seeds(key: Array, count: int) -> np.ndarray:
     return np.asarray(jax.random.bits(key, (count,), jnp.uint32))
+
+
+@partial(jax.jit, static_argnums=2)
+def _keys(key: Array, t: int, count: int) -> Array:
+    return jax.random.split(jax.random.fold_in(key, t), count)

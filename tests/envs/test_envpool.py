@@ -1,0 +1,110 @@
+"""EnvPool's environments: no transition that did not happen, and the right final observations."""
+
+import importlib
+import pickle
+import sys
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from hocket.core.describe import build, describe
+from hocket.envs import Box, Discrete, HostEnv, make
+
+SEEDS = np.array([3, 2**32 - 1, 5, 9], np.uint32)
+
+
+def play(env: HostEnv, num_steps: int, seeds: np.ndarray = SEEDS) -> tuple[Any, list[Any], Any]:
+    """The first observations, all steps, and the actions."""
+    live = env.open(len(seeds))
+    first = live.reset(seeds)
+    rng, steps, actions = np.random.default_rng(0), [], []
+    for _ in range(num_steps):
+        actions.append(rng.integers(0, 2, len(seeds), np.int32))
+        live.send(actions[-1])
+        steps.append(live.recv())
+    live.close()
+    return first, steps, actions
+
+
+def test_every_transition_is_one_of_cartpole() -> None:
+    """By Gymnasium's physics, from each observation to the next, across ends."""
+    env = make("envpool:CartPole-v1", max_episode_steps=30)
+    obs, steps, actions = play(env, 300)
+    hand: Any = gym.make("CartPole-v1").unwrapped
+    hand.reset(seed=0)
+    returns, lengths = np.zeros(4), np.zeros(4, int)
+    ends = {"terminated": 0, "truncated": 0}
+    for step, action in zip(steps, actions, strict=True):
+        returns += step.reward
+        lengths += 1
+        for i in range(4):
+            hand.state, hand.steps_beyond_terminated = obs[i].astype(np.float64), None
+            expected, _, terminated, *_ = hand.step(int(action[i]))
+            np.testing.assert_allclose(step.final_obs[i], expected, atol=1e-5)
+            assert step.terminated[i] == terminated
+            assert step.truncated[i] == (lengths[i] == 30 and not terminated)
+            if step.terminated[i] or step.truncated[i]:
+                ends["terminated" if terminated else "truncated"] += 1
+                assert returns[i] == lengths[i]
+                assert abs(step.obs[i]).max() <= 0.05
+                returns[i] = lengths[i] = 0
+            else:
+                np.testing.assert_array_equal(step.obs[i], step.final_obs[i])
+        obs = step.obs
+    assert all(ends.values())
+
+
+def test_seeds_settle_everything_and_results_stay_as_they_were() -> None:
+    env = make("envpool:CartPole-v1")
+    (first, once, _), (again, twice, _) = play(env, 80), play(env, 80)
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal([x.obs for x in once], [x.obs for x in twice])
+    other, _, _ = play(env, 0, SEEDS + 1)
+    assert (other != first).any()
+    assert (first[0] != first[1]).any()
+
+
+def test_atari_has_its_channels_last() -> None:
+    env = make("envpool:Pong-v5", num_threads=1)
+    assert env.observation_space == Box(0, 255, (84, 84, 4), "uint8")
+    assert env.action_space == Discrete(6)
+    first, steps, _ = play(env, 5, SEEDS[:2])
+    assert first.shape == (2, 84, 84, 4) and first.dtype == np.uint8
+    # Each step brings one frame, the last: those before are as they were.
+    for before, after in zip(
+        [first, *(x.obs for x in steps)], [x.obs for x in steps], strict=False
+    ):
+        np.testing.assert_array_equal(after[..., :3], before[..., 1:])
+
+
+def test_choices_are_one_hot_and_continuous_actions_go_through() -> None:
+    first, _, _ = play(make("envpool:FrozenLake-v1"), 3)
+    np.testing.assert_array_equal(first, np.eye(16, dtype=np.float32)[[0, 0, 0, 0]])
+    live = make("envpool:Pendulum-v1").open(2)
+    live.reset(SEEDS[:2])
+    live.send(np.array([[1.0], [-1.0]], np.float32))
+    assert live.recv().reward.dtype == np.float32
+    live.close()
+
+
+def test_names_and_options() -> None:
+    env = make("envpool:CartPole-v1", num_threads=2, max_episode_steps=7)
+    assert env.name == "envpool:CartPole-v1" and isinstance(env, HostEnv)
+    assert env == pickle.loads(pickle.dumps(env)) == build(describe(env))
+    assert hash(env) == hash(build(describe(env)))
+    assert env.open(1).snapshot() is None
+    with pytest.raises(ValueError, match=r"`CartPol-v1`.*mean `CartPole-v1`"):
+        make("envpool:CartPol-v1")
+    with pytest.raises(ValueError, match=r"`envpool:CartPole-v1` cannot be made with nonsense=3"):
+        make("envpool:CartPole-v1", nonsense=3)
+    with pytest.raises(ValueError, match="`seed` of `envpool:CartPole-v1` is for hocket to say"):
+        make("envpool:CartPole-v1", seed=3)
+
+
+def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    monkeypatch.delitem(sys.modules, "hocket.envs.envpool", raising=False)
+    with pytest.raises(ImportError, match=r"pip install 'hocket\[envpool\]'"):
+        importlib.import_module("hocket.envs.envpool")

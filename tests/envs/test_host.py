@@ -1,0 +1,87 @@
+"""Host environments through the front door: names, evaluation, films."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.envs import gymnasium_toys
+from tests.front import Hocket
+
+from hocket.core.algorithm import Policy
+from hocket.envs import Env, HostEnv, evaluate, make, name_of, record
+
+assert gymnasium_toys  # it registers them
+
+KEY = jax.random.key(0)
+COUNTER = "gymnasium:hocket/Counter-v0"
+GAINS = np.array([0.2, 0.5, 3.0, 1.0], np.float32)
+LEAN = Policy(lambda obs, memory, key: ((obs @ GAINS > 0).astype(jnp.int32), memory))
+FIRST = Policy(lambda obs, memory, key: (jnp.int32(0), memory))
+
+
+@pytest.mark.parametrize("name", [COUNTER, "envpool:CartPole-v1", "gymnasium:ALE/Pong-v5"])
+def test_an_environment_is_pure_or_of_the_host(name: str) -> None:
+    env = make(name)
+    assert isinstance(env, HostEnv) and not isinstance(env, Env)
+    assert name_of(env) == env.name == name
+    assert isinstance(make("Catch"), Env) and not isinstance(make("Catch"), HostEnv)
+
+
+@pytest.mark.parametrize(
+    "name", ["gymnasium:CartPole-v1", "envpool:CartPole-v1", "gymnasium:CartPole-v1:vector"]
+)
+def test_evaluation_plays_as_in_a_pure_environment(name: str) -> None:
+    options = {"vectorize": "gymnasium"} if name.endswith("vector") else {}
+    name = name.removesuffix(":vector")
+    good = evaluate(make(name, **options), LEAN, KEY, episodes=8)
+    assert good.returns.tolist() == [500.0] * 8 == good.lengths.tolist()
+    assert good.ended.all()
+    found = evaluate(make(name, **options), FIRST, KEY, episodes=32)
+    pure = evaluate(make("CartPole-v1"), FIRST, KEY, episodes=32)
+    assert [x.dtype for x in found] == [x.dtype for x in pure]
+    np.testing.assert_array_equal(found.returns, found.lengths)
+    assert abs(found.returns.mean() - pure.returns.mean()) < 0.5
+
+
+def test_an_episode_counts_once_and_is_cut_where_it_must_be() -> None:
+    env = make(COUNTER, length=5)
+    found = evaluate(env, FIRST, KEY, episodes=3)
+    assert (found.returns.tolist(), found.lengths.tolist()) == ([25.0] * 3, [5] * 3)
+    found = evaluate(env, FIRST, KEY, episodes=3, max_steps=4)
+    assert (found.returns.tolist(), found.ended.tolist()) == ([20.0] * 3, [False] * 3)
+
+
+def test_a_memory_is_one_for_each_episode() -> None:
+    def act(obs: jax.Array, memory: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return memory % 3, memory + 1
+
+    found = evaluate(make(COUNTER, length=3), Policy(act, jnp.int32(0)), KEY, episodes=2)
+    assert found.returns.tolist() == [18.0, 18.0]
+
+
+def test_a_film_shows_what_the_environment_renders() -> None:
+    env = make(COUNTER, length=3)
+    film = record(env, FIRST, KEY, episodes=2, size=(30, 20), caption=False)
+    assert film.frames.shape == (8, 20, 30, 3)
+    assert film.frames[:, 10, 15, 0].tolist() == [0, 10, 20, 30] * 2
+    assert film.returns == [15.0, 15.0]
+    assert record(env, FIRST, KEY, max_steps=2, size=(30, 20)).frames.shape[0] == 3
+
+
+def test_a_film_of_what_observes_images_shows_those() -> None:
+    env = make("gymnasium:ALE/Pong-v5", noop_max=0)
+    film = record(env, FIRST, KEY, max_steps=3, size=(84, 84), caption=False)
+    assert film.frames.shape == (4, 84, 84, 3)
+    live = env.open(1)
+    image = live.reset(np.zeros(1, np.uint32))[0, ..., -1]
+    live.close()
+    assert abs(film.frames[0, ..., 0].astype(int) - image).mean() < 2.0
+
+
+def test_without_pictures_there_is_no_film() -> None:
+    with pytest.raises(ValueError, match=r"`envpool:CartPole-v1` shows no pictures.*gymnasium:"):
+        record(make("envpool:CartPole-v1"), FIRST, KEY)
+
+
+def test_the_list_of_environments_names_the_packages(hocket: Hocket) -> None:
+    assert "gymnasium:<name>, envpool:<name>" in hocket.well("envs")
