@@ -50,9 +50,9 @@ def test_episodes_end_with_their_last_frame_and_begin_again() -> None:
 
 
 def test_a_lost_life_ends_an_episode_if_it_shall() -> None:
-    _, steps = play(make("gymnasium:ALE/Breakout-v5"), 300)
+    _, steps = play(make("gymnasium:ALE/Breakout-v5"), 100)
     lost = sum(int(step.terminated.sum()) for step in steps)
-    _, steps = play(make("gymnasium:ALE/Breakout-v5", episodic_life=True), 300)
+    _, steps = play(make("gymnasium:ALE/Breakout-v5", episodic_life=True), 100)
     assert sum(int(step.terminated.sum()) for step in steps) > lost
 
 

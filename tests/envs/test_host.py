@@ -9,6 +9,7 @@ from tests.front import Hocket
 
 from hocket.core.algorithm import Policy
 from hocket.envs import Env, HostEnv, evaluate, make, name_of, record
+from hocket.saved import Evaluator
 
 assert gymnasium_toys  # it registers them
 
@@ -81,6 +82,33 @@ def test_a_film_of_what_observes_images_shows_those() -> None:
 def test_without_pictures_there_is_no_film() -> None:
     with pytest.raises(ValueError, match=r"`envpool:CartPole-v1` shows no pictures.*gymnasium:"):
         record(make("envpool:CartPole-v1"), FIRST, KEY)
+
+
+def test_the_evaluator_of_a_run_compiles_the_policy_and_plays_on_the_host() -> None:
+    class Fixed:
+        env = make(COUNTER, length=2)
+
+        def policy(self, state: jax.Array, explore: bool = False) -> Policy:
+            return Policy(lambda obs, memory, key: (state, memory))
+
+    evaluator = Evaluator(Fixed(), episodes=3)
+    for action in (0, 2):
+        found = evaluator(jnp.int32(action))
+        assert found.returns.tolist() == [2.0 * (5 + action)] * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("gymnasium:CartPol-v1", "mean `CartPole-v1`"),
+        ("gymnasium:CartPole-v1:workers=none", "`workers` of `gymnasium:CartPole-v1`"),
+        ("gymnasium:ALE/Pong-v5:noop_max=x", "`noop_max` of `gymnasium:ALE/Pong-v5`"),
+        ("envpool:CartPol-v1", "mean `CartPole-v1`"),
+    ],
+)
+def test_mistakes_on_the_command_line(hocket: Hocket, words: str, said: str) -> None:
+    done = hocket("graph", "ppo", "--env", words)
+    assert done.code != 0 and said in " ".join(done.err.split())
 
 
 def test_the_list_of_environments_names_the_packages(hocket: Hocket) -> None:
