@@ -210,35 +210,42 @@ class GRU(linen.Module):
 class Recurrent:
     """An encoder, a GRU, and heads that read its memory: what policy and value may share.
 
-    The encoder and the heads see any leading axes at once; only the GRU goes step by step.
+    The encoder and the heads see any leading axes at once; only the GRU goes step by step. Without
+    a core nothing is remembered: the heads read the encoder's features.
     """
 
     encoder: Network
-    core: GRU
+    core: GRU | None
     heads: tuple[Network, ...]
 
     def init(self, key: Array, obs: Any) -> Any:
         """Parameters, from one observation."""
         k_encoder, k_core, *k_heads = jax.random.split(key, 2 + len(self.heads))
-        encoder, memory = self.encoder.init(k_encoder, obs), self.initial
-        core = self.core.init(k_core, memory, self.encoder.apply(encoder, obs))
-        heads = [h.init(k, memory) for h, k in zip(self.heads, k_heads, strict=True)]
+        encoder = self.encoder.init(k_encoder, obs)
+        features = self.encoder.apply(encoder, obs)
+        core = self.core and self.core.init(k_core, self.initial, features)
+        seen = features if self.core is None else self.initial
+        heads = [h.init(k, seen) for h, k in zip(self.heads, k_heads, strict=True)]
         return {"encoder": encoder, "core": core, "heads": heads}
 
     @property
-    def initial(self) -> Array:
-        """The memory of one environment at an episode's beginning: zeros."""
-        return self.core.initial(1)[0]
+    def initial(self) -> Any:
+        """The memory of one environment at an episode's beginning: zeros; None without a core."""
+        return None if self.core is None else self.core.initial(1)[0]
 
-    def remember(self, params: Any, memory: Array, obs: Any) -> Array:
-        """The memory after one more observation."""
+    def remember(self, params: Any, memory: Any, obs: Any) -> Array:
+        """The memory after one more observation, for the heads to read."""
         features = self.encoder.apply(params["encoder"], obs)
+        if self.core is None:
+            return features
         step: Any = self.core.apply(params["core"], memory, features)
         return step[0]
 
-    def replay(self, params: Any, memory: Array, obs: Any, first: Array) -> Array:
+    def replay(self, params: Any, memory: Any, obs: Any, first: Array) -> Array:
         """The memory after each step `[T, N, ...]`, from that before them; zero before `first`."""
         features = self.encoder.apply(params["encoder"], obs)
+        if self.core is None:
+            return features
         step: Any = partial(self.core.apply, params["core"])
         return scan_memory(step, memory, features, first)[1]
 

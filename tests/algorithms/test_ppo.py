@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from jax import Array
 
+from hocket.algorithms.actor_critic import State, seen
 from hocket.algorithms.heads import head_for
 from hocket.algorithms.ppo import PPO
-from hocket.algorithms.proximal import Batch, State, ppo_loss
+from hocket.algorithms.proximal import Batch, ppo_loss
 from hocket.envs import Box, DictSpace, Discrete, Env, MultiDiscrete, Pendulum, TimeLimit, make
 from hocket.envs.unroll import Rollout, unroll
 from hocket.ops import Categorical, Moments
@@ -75,7 +76,7 @@ def test_a_truncated_episode_bootstraps_from_its_last_observation() -> None:
     batch, returns = jax.jit(algo._batch)(learner, rollout)
 
     def value(obs: Any) -> np.ndarray:
-        net = algo._value.apply(learner.params.value, learner.moments.normalize(obs))
+        net = algo._value.apply(learner.params.value, seen(learner.moments, obs))
         return np.asarray(-3.0 + 2.0 * net[..., 0])
 
     v, v_next = value(rollout.obs), value(rollout.next_obs)
@@ -116,7 +117,7 @@ def test_the_policy_is_greedy_unless_it_explores() -> None:
         policy = algo.policy(state, explore)
         return jax.vmap(lambda key: policy(obs, policy.memory, key)[0])(keys)
 
-    logits = algo._policy.apply(state.learner.params.policy, state.learner.moments.normalize(obs))
+    logits = algo._policy.apply(state.learner.params.policy, seen(state.learner.moments, obs))
     assert (actions(False) == jnp.argmax(logits)).all()
     assert set(actions(True).tolist()) == {0, 1}
 

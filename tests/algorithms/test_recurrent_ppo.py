@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hocket.algorithms.proximal import State
+from hocket.algorithms.actor_critic import State, seen
 from hocket.algorithms.recurrent_ppo import RecurrentPPO
 from hocket.envs import CartPole, Masked, Pendulum, TimeLimit
 from hocket.envs.unroll import Rollout, unroll
@@ -42,9 +42,9 @@ def test_the_learner_finds_the_probabilities_of_the_actor() -> None:
     (_, learner), rollout = second_rollout(algo)
     assert rollout.terminated.any() and rollout.truncated.any()
     assert jnp.abs(rollout.memory).max() > 0.0
-    obs = learner.moments.normalize(rollout.obs)
-    memory = algo._network.replay(learner.params, rollout.memory, obs, rollout.first)
-    log_prob = algo._read(learner.params, memory)[0].log_prob(rollout.extras["sample"])
+    obs = seen(learner.moments, rollout.obs)
+    memory = algo._agent.network.replay(learner.params, rollout.memory, obs, rollout.first)
+    log_prob = algo._agent.read(learner.params, memory)[0].log_prob(rollout.extras["sample"])
     np.testing.assert_allclose(log_prob, rollout.extras["log_prob"], atol=1e-5)
 
 
@@ -64,7 +64,7 @@ def test_a_truncated_episode_bootstraps_with_its_own_memory() -> None:
     (_, learner), rollout = second_rollout(algo)
     learner = learner._replace(returns=Moments(jnp.array(-3.0), jnp.array(4.0), jnp.ones(())))
     batch, returns = jax.jit(algo._batch)(learner, rollout)
-    network, params = algo._network, learner.params
+    network, params = algo._agent.network, learner.params
     remember = jax.jit(partial(network.remember, params))
 
     def value(memory: Array) -> np.ndarray:
@@ -72,7 +72,7 @@ def test_a_truncated_episode_bootstraps_with_its_own_memory() -> None:
 
     memory, v, v_next = rollout.memory, np.zeros((T, N)), np.zeros((T, N))
     for t in range(T):
-        obs, next_obs = (learner.moments.normalize(x[t]) for x in (rollout.obs, rollout.next_obs))
+        obs, next_obs = (seen(learner.moments, x[t]) for x in (rollout.obs, rollout.next_obs))
         memory = remember(memory, obs)
         v[t], v_next[t] = value(memory), value(remember(memory, next_obs))
         memory = jnp.where(rollout.done[t][:, None], 0.0, memory)
@@ -91,22 +91,23 @@ def test_a_truncated_episode_bootstraps_with_its_own_memory() -> None:
 def test_the_policy_remembers_and_is_greedy_unless_it_explores() -> None:
     algo = small(POLE)
     state, rollout = second_rollout(algo)
-    params, moments = state.learner.params, state.learner.moments
-    policy, seen = algo.policy(state), rollout.obs[:4, 0]
+    params, past = state.learner.params, rollout.obs[:4, 0]
+    policy = algo.policy(state)
     np.testing.assert_array_equal(policy.memory, np.zeros(12))
 
     memory, found = policy.memory, []
-    for obs in seen:
+    for obs in past:
         action, memory = policy(obs, memory, KEY)
         found.append(action)
     start, first = jnp.zeros((1, 12)), jnp.zeros((4, 1), bool)
-    replayed = algo._network.replay(params, start, moments.normalize(seen)[:, None], first)
-    choices, _ = algo._read(params, replayed)
+    obs = seen(state.learner.moments, past)[:, None]
+    replayed = algo._agent.network.replay(params, start, obs, first)
+    choices, _ = algo._agent.read(params, replayed)
     np.testing.assert_array_equal(jnp.stack(found), choices.mode()[:, 0])
 
     explore = algo.policy(state, explore=True)
     keys = jax.random.split(KEY, 64)
-    assert set(jax.vmap(lambda k: explore(seen[0], None, k)[0])(keys).tolist()) == {0, 1}
+    assert set(jax.vmap(lambda k: explore(past[0], None, k)[0])(keys).tolist()) == {0, 1}
 
 
 def test_continuous_actions_stay_in_bounds() -> None:

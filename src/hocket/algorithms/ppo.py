@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 from jax import Array
 
+from hocket.algorithms.actor_critic import Learner, State, after, init_learner, seen
 from hocket.algorithms.heads import Head, head_for
-from hocket.algorithms.proximal import Batch, Learner, State, improve, ppo_loss
+from hocket.algorithms.proximal import Batch, improve, ppo_loss
 from hocket.core.algorithm import Policy
 from hocket.core.fragment import fragment
 from hocket.envs import Env, Rollout, init_actor, unroll
@@ -70,7 +70,7 @@ class PPO:
     max_gradient_norm: float = 0.5
     """Larger gradients are scaled down to this norm."""
     normalize_obs: bool = True
-    """Whether observations are scaled by their running mean and variance."""
+    """Whether observations of floating point are scaled by their running mean and variance."""
     hidden: tuple[int, ...] = (64, 64)
     """Layers of the policy's and the value's network."""
     activation: str = "tanh"
@@ -85,15 +85,10 @@ class PPO:
         actor = init_actor(self.env, k_actor, num_envs)
         obs = jax.tree.map(lambda x: x[0], actor.obs)
         params = Params(self._policy.init(k_policy, obs), self._value.init(k_value, obs))
-        learner = Learner(
-            params=params,
-            optimizer=self._optimizer.init(params),
-            moments=Moments.init(obs.shape),
-            returns=Moments.init(()),
-            progress=jnp.zeros(()),
-            pace=jnp.asarray(num_envs * self.length / self.env_steps, jnp.float32),
-            key=k_learner,
-        )
+        learner = init_learner(
+            params, obs, k_learner, optimizer=self._optimizer, normalize_obs=self.normalize_obs,
+            pace=num_envs * self.length / self.env_steps,
+        )  # fmt: skip
         return State(actor, learner)
 
     def step(self, state: State) -> tuple[State, dict[str, Array]]:
@@ -104,8 +99,8 @@ class PPO:
         return State(actor, learner), {**rollout.episodes, **metrics}
 
     @fragment(role="act")
-    def act(self, params: Any, moments: Moments, obs: Array, memory: None, keys: Array) -> Any:
-        choices = self._head.distribution(self._policy.apply(params, self._seen(moments, obs)))
+    def act(self, params: Any, moments: Any, obs: Array, memory: None, keys: Array) -> Any:
+        choices = self._head.distribution(self._policy.apply(params, seen(moments, obs)))
         sample = choices.sample_each(keys)
         extras = {"sample": sample, "log_prob": choices.log_prob(sample)}
         return self._head.action(sample), memory, extras
@@ -113,7 +108,7 @@ class PPO:
     @fragment(role="learn")
     def update(self, learner: Learner, rollout: Rollout) -> tuple[Learner, dict[str, Array]]:
         batch, returns = self._batch(learner, rollout)
-        moments = learner.moments.update(rollout.obs) if self.normalize_obs else learner.moments
+        moments = after(learner.moments, rollout.obs)
         learner, metrics = improve(
             learner, self._loss, lambda key: (shuffle_time(key, batch, self.minibatches),),
             optimizer=self._optimizer, epochs=self.epochs,
@@ -126,14 +121,14 @@ class PPO:
         params, moments = state.learner.params.policy, state.learner.moments
 
         def act(obs: Array, memory: None, key: Array) -> tuple[Array, None]:
-            choices = self._head.distribution(self._policy.apply(params, self._seen(moments, obs)))
+            choices = self._head.distribution(self._policy.apply(params, seen(moments, obs)))
             return self._head.action(choices.sample(key) if explore else choices.mode()), memory
 
         return Policy(act)
 
     def _batch(self, learner: Learner, rollout: Rollout) -> tuple[Batch, Moments]:
         """Advantages and targets. Values are those of the rollout's own parameters."""
-        obs, next_obs = (self._seen(learner.moments, x) for x in (rollout.obs, rollout.next_obs))
+        obs, next_obs = (seen(learner.moments, x) for x in (rollout.obs, rollout.next_obs))
         value, next_value = (
             learner.returns.denormalize(self._value_of(learner.params, x)) for x in (obs, next_obs)
         )
@@ -151,9 +146,6 @@ class PPO:
             choices, self._value_of(params, batch.obs), batch,
             clip=self.clip, value_weight=self.value_weight, entropy_weight=self.entropy_weight,
         )  # fmt: skip
-
-    def _seen(self, moments: Moments, obs: Array) -> Array:
-        return moments.normalize(obs) if self.normalize_obs else obs
 
     def _value_of(self, params: Params, obs: Array) -> Array:
         return self._value.apply(params.value, obs)[..., 0]

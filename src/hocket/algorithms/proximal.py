@@ -1,4 +1,4 @@
-"""What PPO and its recurrent form share: the learner's state, the batch, the update, the loss."""
+"""What PPO and its recurrent form share: the batch, the update, the loss."""
 
 from __future__ import annotations
 
@@ -10,28 +10,9 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
+from hocket.algorithms.actor_critic import Learner
 from hocket.core.averaged import averaged
-from hocket.envs.unroll import Actor
-from hocket.ops import Distribution, Moments, clipped_surrogate, descend, standardize
-
-
-class Learner(NamedTuple):
-    params: Any
-    optimizer: Any
-    moments: Moments
-    """Of the observations, for normalizing them."""
-    returns: Moments
-    """Of the value targets: the value network predicts them in standard deviations."""
-    progress: Array
-    """How much of the budget is used, 0 to 1: the learning rate falls with it."""
-    pace: Array
-    """How much of the budget an iteration uses."""
-    key: Array
-
-
-class State(NamedTuple):
-    actor: Actor
-    learner: Learner
+from hocket.ops import Distribution, clipped_surrogate, descend, standardize
 
 
 class Batch(NamedTuple):

@@ -11,20 +11,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import optax
-from flax import linen
 from jax import Array
 
-from hocket.algorithms.heads import Head, head_for
-from hocket.algorithms.proximal import Batch, Learner, State, improve, ppo_loss
+from hocket.algorithms.actor_critic import Agent, Learner, State, after, agent_for, seen
+from hocket.algorithms.proximal import Batch, improve, ppo_loss
 from hocket.core.algorithm import Policy
 from hocket.core.fragment import fragment
 from hocket.envs.env import Env
-from hocket.envs.unroll import Rollout, init_actor, unroll
-from hocket.nn import GRU, MLP, Network, Recurrent, encoder
-from hocket.ops import Distribution, Moments, clipped_adam, gae, shuffle_envs
+from hocket.envs.unroll import Rollout, unroll
+from hocket.nn import Network
+from hocket.ops import Moments, clipped_adam, gae, shuffle_envs
 
 # Legend: T steps of a rollout, N environments, M minibatches.
 
@@ -65,7 +62,7 @@ class RecurrentPPO:
     max_gradient_norm: float = 0.5
     """Larger gradients are scaled down to this norm."""
     normalize_obs: bool = True
-    """Whether observations are scaled by their running mean and variance."""
+    """Whether observations of floating point are scaled by their running mean and variance."""
     hidden: tuple[int, ...] = (64,)
     """Layers between the observation and the memory."""
     memory: int = 64
@@ -76,20 +73,10 @@ class RecurrentPPO:
     """Instead of the default one: from observations to the memory's input, `[..., features]`."""
 
     def init(self, key: Array, num_envs: int) -> State:
-        k_params, k_actor, k_learner = jax.random.split(key, 3)
-        actor = init_actor(self.env, k_actor, num_envs, memory=self._network.initial)
-        obs = jax.tree.map(lambda x: x[0], actor.obs)
-        params = self._network.init(k_params, obs)
-        learner = Learner(
-            params=params,
-            optimizer=self._optimizer.init(params),
-            moments=Moments.init(obs.shape),
-            returns=Moments.init(()),
-            progress=jnp.zeros(()),
-            pace=jnp.asarray(num_envs * self.length / self.env_steps, jnp.float32),
-            key=k_learner,
-        )
-        return State(actor, learner)
+        return self._agent.init(
+            key, self.env, num_envs, optimizer=self._optimizer, normalize_obs=self.normalize_obs,
+            pace=num_envs * self.length / self.env_steps,
+        )  # fmt: skip
 
     def step(self, state: State) -> tuple[State, dict[str, Array]]:
         actor, learner = state
@@ -99,17 +86,13 @@ class RecurrentPPO:
         return State(actor, learner), {**rollout.episodes, **metrics}
 
     @fragment(role="act")
-    def act(self, params: Any, moments: Moments, obs: Array, memory: Array, keys: Array) -> Any:
-        memory = self._network.remember(params, memory, self._seen(moments, obs))
-        choices, _ = self._read(params, memory)
-        sample = choices.sample_each(keys)
-        extras = {"sample": sample, "log_prob": choices.log_prob(sample)}
-        return self._head.action(sample), memory, extras
+    def act(self, params: Any, moments: Any, obs: Array, memory: Array, keys: Array) -> Any:
+        return self._agent.act(params, moments, obs, memory, keys)
 
     @fragment(role="learn")
     def update(self, learner: Learner, rollout: Rollout) -> tuple[Learner, dict[str, Array]]:
         batch, returns = self._batch(learner, rollout)
-        moments = learner.moments.update(rollout.obs) if self.normalize_obs else learner.moments
+        moments = after(learner.moments, rollout.obs)
 
         def deal(key: Array) -> tuple[Batch, Array, Array]:
             batches, first = shuffle_envs(key, (batch, rollout.first), self.minibatches)
@@ -122,23 +105,11 @@ class RecurrentPPO:
         return learner._replace(moments=moments, returns=returns), metrics
 
     def policy(self, state: State, explore: bool = False) -> Policy:
-        params, moments = state.learner.params, state.learner.moments
-
-        def act(obs: Array, memory: Array, key: Array) -> tuple[Array, Array]:
-            memory = self._network.remember(params, memory, self._seen(moments, obs))
-            choices, _ = self._read(params, memory)
-            return self._head.action(choices.sample(key) if explore else choices.mode()), memory
-
-        return Policy(act, self._network.initial)
+        return self._agent.policy(state.learner, explore)
 
     def _batch(self, learner: Learner, rollout: Rollout) -> tuple[Batch, Moments]:
         """Advantages and targets. Values are those of the rollout's own parameters."""
-        obs, next_obs = (self._seen(learner.moments, x) for x in (rollout.obs, rollout.next_obs))
-        memory = self._network.replay(learner.params, rollout.memory, obs, rollout.first)
-        # One step on from each memory, also at an episode's end, where the actor forgets: what a
-        # truncated episode would still have been worth depends on its past.
-        next_memory = self._network.remember(learner.params, memory, next_obs)
-        values = (self._read(learner.params, m)[1] for m in (memory, next_memory))
+        _, *values = self._agent.replay(learner.params, learner.moments, rollout)
         value, next_value = (learner.returns.denormalize(v) for v in values)
         advantage, target = gae(
             rollout.reward, value, next_value, rollout.terminated, rollout.truncated,
@@ -146,37 +117,23 @@ class RecurrentPPO:
         )  # fmt: skip
         returns = learner.returns.update(target)
         sample, log_prob = rollout.extras["sample"], rollout.extras["log_prob"]
+        obs = seen(learner.moments, rollout.obs)
         return Batch(obs, sample, log_prob, advantage, returns.normalize(target)), returns
 
     def _loss(self, params: Any, batch: Batch, first: Array, memory: Array) -> Any:
-        memory = self._network.replay(params, memory, batch.obs, first)
+        memory = self._agent.network.replay(params, memory, batch.obs, first)
         return ppo_loss(
-            *self._read(params, memory), batch,
+            *self._agent.read(params, memory), batch,
             clip=self.clip, value_weight=self.value_weight, entropy_weight=self.entropy_weight,
         )  # fmt: skip
-
-    def _read(self, params: Any, memory: Array) -> tuple[Distribution, Array]:
-        """The policy's choices and the value, from a memory."""
-        policy, value = self._network.read(params, memory)
-        return self._head.distribution(policy), value[..., 0]
-
-    def _seen(self, moments: Moments, obs: Array) -> Array:
-        return moments.normalize(obs) if self.normalize_obs else obs
 
     @property
     def _optimizer(self) -> optax.GradientTransformation:
         return clipped_adam(self.max_gradient_norm)
 
     @property
-    def _head(self) -> Head:
-        return head_for(self.env.action_space, who="RecurrentPPO")
-
-    @property
-    def _network(self) -> Recurrent:
-        spec, head = self.env.observation_space.spec(), self._head
-        linear = MLP((head.size,), out_scale=0.01)
-        return Recurrent(
-            encoder=self.encoder_network or encoder(spec, self.hidden, self.activation),
-            core=GRU(self.memory),
-            heads=(linen.Sequential([linear, *head.layers]), MLP((1,), out_scale=1.0)),
-        )
+    def _agent(self) -> Agent:
+        return agent_for(
+            self.env, "RecurrentPPO", self.hidden, self.activation, self.memory,
+            self.encoder_network,
+        )  # fmt: skip

@@ -1,0 +1,129 @@
+"""IMPALA: an actor-critic that corrects for actors whose parameters are older than the learner's.
+
+Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
+Architectures": https://arxiv.org/abs/1802.01561
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from hocket.algorithms.actor_critic import (
+    Agent,
+    Learner,
+    State,
+    agent_for,
+    one_step,
+    policy_gradient_loss,
+)
+from hocket.core.algorithm import Policy
+from hocket.core.fragment import fragment
+from hocket.envs import Env, Rollout, unroll
+from hocket.nn import Network
+from hocket.ops import clipped_adam, vtrace
+
+
+@dataclass(frozen=True)
+class IMPALA:
+    """Importance-weighted actor-learners, with a memory or without.
+
+    hocket.run(IMPALA(env=make("CartPole-v1")), distribute="actor_learner:actors=4,lag=1")
+    """
+
+    env: Env
+    """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
+    env_steps: int = 1_000_000
+    """Environment steps in all; the learning rate falls to zero over them."""
+    num_envs: int = 64
+    """Environments, where the run does not say."""
+    length: int = 16
+    """Steps of each environment in an iteration; a memory learns from no longer a past."""
+    learning_rate: float = 2e-3
+    """Adam's, at the beginning."""
+    anneal: bool = True
+    """Whether the learning rate falls to zero over `env_steps`."""
+    discount: float = 0.99
+    """What a reward counts for when it comes a step later."""
+    decay: float = 0.95
+    """Lambda: how much the steps after the first count in a target; 1 is the paper's."""
+    clip: float = 1.0
+    """Probability ratios of learner to actor count for no more than this."""
+    entropy_weight: float = 0.01
+    """What the policy's entropy counts for in the loss: more keeps it exploring."""
+    value_weight: float = 0.5
+    """What the value's error counts for in the loss."""
+    max_gradient_norm: float = 0.5
+    """Larger gradients are scaled down to this norm."""
+    normalize_obs: bool = True
+    """Whether observations of floating point are scaled by their running mean and variance."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Layers between the observation and the memory, or the policy and the value."""
+    memory: int = 0
+    """Features of the memory; 0 for none."""
+    activation: str = "tanh"
+    """Of those layers."""
+    encoder_network: Network | None = None
+    """Instead of the default one: from observations to `[..., features]`."""
+
+    def init(self, key: Array, num_envs: int) -> State:
+        return self._agent.init(
+            key, self.env, num_envs, optimizer=self._optimizer, normalize_obs=self.normalize_obs,
+            pace=num_envs * self.length / self.env_steps,
+        )  # fmt: skip
+
+    def step(self, state: State) -> tuple[State, dict[str, Array]]:
+        actor, learner = state
+        act = partial(self.act, learner.params, learner.moments)
+        actor, rollout = unroll(self.env, act, actor, self.length)
+        learner, metrics = self.update(learner, rollout)
+        return State(actor, learner), {**rollout.episodes, **metrics}
+
+    @fragment(role="act")
+    def act(self, params: Any, moments: Any, obs: Array, memory: Any, keys: Array) -> Any:
+        return self._agent.act(params, moments, obs, memory, keys)
+
+    @fragment(role="learn")
+    def update(self, learner: Learner, rollout: Rollout) -> tuple[Learner, dict[str, Array]]:
+        return one_step(
+            learner, self._loss, rollout, optimizer=self._optimizer,
+            rate=self.learning_rate * (1.0 - learner.progress * self.anneal).clip(0.0),
+        )  # fmt: skip
+
+    def policy(self, state: State, explore: bool = False) -> Policy:
+        return self._agent.policy(state.learner, explore)
+
+    def _loss(self, params: Any, learner: Learner, rollout: Rollout) -> tuple[Array, Any]:
+        choices, value, next_value = self._agent.replay(params, learner.moments, rollout)
+        log_prob = choices.log_prob(rollout.extras["sample"])
+        log_ratio = log_prob - rollout.extras["log_prob"]
+        value_now, value_then = (learner.returns.denormalize(v) for v in (value, next_value))
+        target, advantage = vtrace(
+            log_ratio, rollout.reward, value_now, value_then,
+            rollout.terminated, rollout.truncated, discount=self.discount, decay=self.decay,
+            clip_rho=self.clip, clip_c=self.clip, clip_pg_rho=self.clip,
+        )  # fmt: skip
+        returns = learner.returns.update(target)
+        loss, metrics = policy_gradient_loss(
+            choices, log_prob, value, advantage, target, returns,
+            value_weight=self.value_weight, entropy_weight=self.entropy_weight,
+        )  # fmt: skip
+        ratio = jnp.exp(log_ratio)
+        metrics["ratio"] = jnp.minimum(ratio, self.clip).mean()
+        metrics["clipped"] = (ratio > self.clip).mean()
+        return loss, (returns, metrics)
+
+    @property
+    def _optimizer(self) -> optax.GradientTransformation:
+        return clipped_adam(self.max_gradient_norm)
+
+    @property
+    def _agent(self) -> Agent:
+        return agent_for(
+            self.env, "IMPALA", self.hidden, self.activation, self.memory, self.encoder_network
+        )
