@@ -1,5 +1,7 @@
 """Host environments through the front door: names, evaluation, films."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,6 +84,12 @@ def test_a_film_of_what_observes_images_shows_those() -> None:
 def test_without_pictures_there_is_no_film() -> None:
     with pytest.raises(ValueError, match=r"`envpool:CartPole-v1` shows no pictures.*gymnasium:"):
         record(make("envpool:CartPole-v1"), FIRST, KEY)
+
+
+def test_what_an_environment_needs_to_draw_itself_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    with pytest.raises(ImportError, match=r"to draw `gymnasium:CartPole-v1`: pygame"):
+        record(make("gymnasium:CartPole-v1"), FIRST, KEY)
 
 
 def test_the_evaluator_of_a_run_compiles_the_policy_and_plays_on_the_host() -> None:

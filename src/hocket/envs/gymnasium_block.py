@@ -133,7 +133,8 @@ class PlainBlock:
         self._check_observations(obs)
 
     def step(self, actions: list[np.ndarray], rows: Rows) -> None:
-        write, at, rewards = self._observations.writer(rows.obs), self._at, []
+        write, write_final = (self._observations.writer(x) for x in (rows.obs, rows.final))
+        at, rewards, ended = self._at, [], []
         rows.terminated[:] = False
         rows.truncated[:] = False
         self._elapsed += 1
@@ -147,16 +148,24 @@ class PlainBlock:
                 rewards.append(reward)
                 if terminated is False and truncated is False and not last[i]:
                     write(i, obs)
+                elif self._has_ended(i, terminated, truncated, last[i], rows):
+                    # Before the reset: an environment may use one array for all observations.
+                    write_final(i, obs)
+                    ended.append(i)
+                    write(i, self._envs[i].reset()[0])
                 else:
-                    self._step_slowly(i, obs, terminated, truncated, last[i], rows, write)
+                    write(i, obs)
         except EnvFault:
             raise
         except Wrong as wrong:
             raise EnvFault(i, f"returned an observation that {wrong}.") from wrong
         except Exception as error:
             raise _fault(i, "raised in `step`") from error
+        self._elapsed[ended] = 0
         self._write_rewards(rewards, rows.reward)
         self._check_observations(rows.obs)
+        if ended:
+            self._check_observations([x[ended] for x in rows.final], ended)
 
     def snapshot(self) -> list[bytes] | None:
         states = [snapshot(env, int(n)) for env, n in zip(self._envs, self._elapsed, strict=True)]
@@ -172,28 +181,11 @@ class PlainBlock:
         for env in self._envs:
             env.close()
 
-    def _step_slowly(
-        self,
-        i: int,
-        obs: Any,
-        terminated: Any,
-        truncated: Any,
-        last: bool,
-        rows: Rows,
-        write: Callable[[int, Any], None],
-    ) -> None:
-        """What a step does where an episode ends, or where a flag is not Python's own."""
-        ended = _flag(i, "terminated", terminated)
-        cut = (_flag(i, "truncated", truncated) or last) and not ended
-        if not (ended or cut):
-            write(i, obs)
-            return
-        rows.terminated[i], rows.truncated[i] = ended, cut
-        # Before the reset: an environment may use one array for all of its observations.
-        self._observations.writer(rows.final)(i, obs)
-        self._check_observations([x[i : i + 1] for x in rows.final], first=i)
-        self._elapsed[i] = 0
-        write(i, self._envs[i].reset()[0])
+    def _has_ended(self, i: int, terminated: Any, truncated: Any, last: bool, rows: Rows) -> bool:
+        over = _flag(i, "terminated", terminated)
+        cut = (_flag(i, "truncated", truncated) or last) and not over
+        rows.terminated[i], rows.truncated[i] = over, cut
+        return over or cut
 
     def _write_rewards(self, rewards: list[Any], rows: np.ndarray) -> None:
         try:
@@ -205,9 +197,11 @@ class PlainBlock:
         if self._check:
             check_rewards(rows)
 
-    def _check_observations(self, arrays: list[np.ndarray], first: int = 0) -> None:
+    def _check_observations(
+        self, arrays: list[np.ndarray], numbers: Sequence[int] | None = None
+    ) -> None:
         if self._check:
-            check_observations(self._observations, arrays, first)
+            check_observations(self._observations, arrays, numbers)
 
     @contextmanager
     def _blamed(self, i: int, did: str) -> Iterator[None]:
@@ -233,15 +227,15 @@ def check_rewards(rewards: np.ndarray) -> None:
 
 
 def check_observations(
-    observations: Observations, arrays: list[np.ndarray], first: int = 0
+    observations: Observations, arrays: list[np.ndarray], numbers: Sequence[int] | None = None
 ) -> None:
-    """Refuse observations that are not finite; `first` is the number of row 0."""
+    """Refuse observations that are not finite; `numbers` says whose rows these are, if not all."""
     for leaf, rows in zip(observations.leaves, arrays, strict=True):
         if leaf.floating and not np.isfinite(rows).all():
             i = int(np.argmin(np.isfinite(rows.reshape(len(rows), -1)).all(-1)))
             where = f" at {'/'.join(leaf.path)}" if leaf.path else ""
             raise EnvFault(
-                first + i,
+                i if numbers is None else numbers[i],
                 f"returned an observation that is not finite{where}: {rows[i]}. {_UNCHECKED}",
             )
 

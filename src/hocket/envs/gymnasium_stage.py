@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.error import DependencyNotInstalled
 
 from hocket.envs.gymnasium_spaces import Actions, Observations
 
@@ -28,7 +29,10 @@ class GymnasiumStage:
         return self._observed(obs), float(reward), bool(terminated or truncated)
 
     def frame(self) -> np.ndarray:
-        frame = np.asarray(self._env.render())
+        try:
+            frame = np.asarray(self._env.render())
+        except DependencyNotInstalled as error:
+            raise ImportError(f"to draw `{self._name}`: {error}") from error
         if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[-1] != 3:
             raise ValueError(
                 f"`{self._name}` draws nothing: its `render` returned {frame.dtype}"

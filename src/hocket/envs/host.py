@@ -13,6 +13,8 @@ from hocket.envs.spaces import Space
 
 
 ALIGNMENT = 64
+SMALL = 4096
+"""Below so many bytes a copy costs less than to look where an array begins."""
 
 
 class HostEnvError(RuntimeError):
@@ -119,6 +121,8 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An array whose values are not set, aligned so that XLA takes it without a copy."""
     dtype = np.dtype(dtype)
     nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes < SMALL:
+        return np.empty(shape, dtype)
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + nbytes].view(dtype).reshape(shape)
