@@ -82,9 +82,10 @@ def _is_mistake(error: Exception) -> bool:
 
 def _is_told(error: Exception) -> bool:
     """Whether it says by itself who failed and where: a traceback from here would hide that."""
+    from hocket.envs import HostEnvError
     from hocket.runtime.health import Deadlock, InstanceError
 
-    return isinstance(error, (InstanceError, Deadlock))
+    return isinstance(error, (InstanceError, Deadlock, HostEnvError))
 
 
 def _sentence(error: Exception) -> str:

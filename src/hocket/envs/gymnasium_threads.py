@@ -89,7 +89,7 @@ class Threads:
         answer = worker.answers.popleft()
         if isinstance(answer, EnvFault):
             number = None if answer.number is None else first + answer.number
-            raise self._job.error(number, answer.text) from answer.__cause__
+            raise self._job.error(number, answer.text) from None  # its traceback is in the text
         if isinstance(answer, BaseException):
             raise answer
         return answer
