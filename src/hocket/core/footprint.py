@@ -80,7 +80,7 @@ def _waiting(plan: Plan, place: str) -> int:
         if t.target != place:
             continue
         channel = plan.channel_of(t)
-        samples = plan.free == (t.target, t.source)
+        samples = plan.free is not None and t.target == plan.free[0]
         room = plan.window if samples else channel.capacity + channel.late
         for v in t.values:
             by_env = plan.axes.axis(v) is not None

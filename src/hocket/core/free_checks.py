@@ -68,12 +68,12 @@ def check_free_plan(plan: Plan) -> None:
 def _check_transfers(plan: Plan, learner: str, maker: str) -> None:
     for t in plan.projection.transfers:
         what, ends = plan.graph.values[t.values[0]].name, {t.source, t.target}
-        if learner in ends and maker not in ends:
+        if t.source == learner and t.target != maker:
             raise PlanError(
-                f"`{learner}` has a free channel to `{maker}`, and waits for {what} between it and "
-                f"`{(ends - {learner}).pop()}`: all that it needs must come from `{maker}`."
+                f"`{learner}` has a free channel to `{maker}`, and sends {what} to `{t.target}`, "
+                f"who would wait for it: let `{maker}` run what needs it."
             )
-        if ends == {learner, maker} and t.loops:
+        if learner in ends and t.loops:
             raise PlanError(
                 f"the channel `{learner} -> {maker}` cannot be free: {what} crosses from "
                 f"`{t.source}` to `{t.target}` {t.times} times an iteration, and each waits for "

@@ -6,7 +6,7 @@
        ^------- actions, every step -------+
 
 Environments are cut in two halves, so that one half steps while the other half's actions are
-computed. Espeholt et al. 2020 (SEED RL): https://arxiv.org/abs/1910.06591; Zhu et al. 2023 (MSRL),
+computed. With `lag=free` the learner is a place of its own, and nobody waits for it. Espeholt et al. 2020 (SEED RL): https://arxiv.org/abs/1910.06591; Zhu et al. 2023 (MSRL),
 "single learner fine".
 """
 
@@ -15,26 +15,29 @@ from __future__ import annotations
 from hocket.cluster import Cluster
 from hocket.core.graph import Graph
 from hocket.core.plan import Place, Plan
-from hocket.distribute.strategy import apart, share_out, strategy
+from hocket.distribute.strategy import Lag, apart, sample_channels, share_out, strategy
 
 
 @strategy
 def central_inference(
     graph: Graph, cluster: Cluster, *, envs: int = 2, learners: int = 1, parts: int = 2,
-    backend: str = "jax",
+    lag: Lag = 0, max_age: int | None = None, backend: str = "jax",
 ) -> Plan:  # fmt: skip
     """Observations up, actions down, each step: `envs` replicas that step, one place for the rest.
 
     With several devices the last `learners` act and learn, the environments share the others. In
-    two `parts` of the environments both sides are busy; in one they take turns.
+    two `parts` of the environments both sides are busy; in one they take turns. With `lag=free` or
+    a number another place acts, with parameters that old, while the learner learns.
     """
     others, learning = apart(cluster, learners)
     stepping = share_out(others, envs, graph.num_envs)
+    env = Place("env", ("env",), on=stepping, replicas=envs, backend=backend)
+    learn = ("learn", "gradient", "replay")
+    if lag == 0:
+        return Plan(graph, (env, Place("learner", ("act", *learn), on=learning)), parts=parts)
     return Plan(
         graph,
-        (
-            Place("env", ("env",), on=stepping, replicas=envs, backend=backend),
-            Place("learner", ("act", "learn", "gradient", "replay"), on=learning),
-        ),
+        (env, Place("actor", ("act",), on=learning[:1]), Place("learner", learn, on=learning)),
+        sample_channels("actor", "learner", lag, max_age, 1),
         parts=parts,
     )

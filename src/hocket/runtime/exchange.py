@@ -77,7 +77,7 @@ class Exchange:
         """Hand a message over, waiting while there is no room for it."""
         pipe = self._pipes[transfer.id, self.index, target]
         start, before = time.perf_counter(), pipe.waited[0]
-        self._wait(SENDING, transfer, target)
+        self.show(Wait(None, SENDING, transfer, (target,)))
         pipe.send(message)
         waited = pipe.waited[0] - before
         nbytes = self._count(transfer, message)
@@ -147,7 +147,7 @@ class Exchange:
     def _take(self, transfer: Transfer, source: int) -> list[Any]:
         pipe = self._pipes[transfer.id, source, self.index]
         start, before = time.perf_counter(), pipe.waited[1]
-        self._wait(RECEIVING, transfer, source)
+        self.show(Wait(None, RECEIVING, transfer, (source,)))
         message = pipe.receive()
         waited = pipe.waited[1] - before
         self._moved(transfer.source, waited)
@@ -167,9 +167,10 @@ class Exchange:
         self.status["crossed"][transfer.id] += nbytes
         return nbytes
 
-    def _wait(self, phase: int, transfer: Transfer, peer: int) -> None:
-        self.status["transfer"], self.status["peer"] = transfer.id, peer
-        self.status["phase"] = phase
+    def show(self, wait: Wait) -> None:
+        """Let others see what this instance waits for."""
+        self.status["transfer"], self.status["peer"] = wait.transfer.id, wait.peers[0]
+        self.status["phase"] = wait.phase
 
     def _moved(self, place: str, nanoseconds: int) -> None:
         self.status["waited"][self._order[place]] += nanoseconds

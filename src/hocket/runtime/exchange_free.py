@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,11 +15,13 @@ from hocket.runtime.board import Board
 from hocket.runtime.channel import Closed
 from hocket.runtime.exchange import AGES, Exchange, Pipes, Wait
 from hocket.runtime.host_arrays import from_host
-from hocket.runtime.route import links
+from hocket.runtime.route import is_sample, links, versions
 from hocket.runtime.status import RECEIVING, SENDING
 from hocket.runtime.transport_latest import Latest
 
 PREFIX = "sample-"
+
+Key: TypeAlias = tuple[int, int]  # (transfer, source instance)
 
 
 class FreeExchange(Exchange):
@@ -34,13 +35,11 @@ class FreeExchange(Exchange):
         assert plan.free
         self.board, self._latest = board, latest
         self._learner, self._maker = plan.free
-        self._samples, self._versions = (
-            [t for t in plan.projection.transfers if (t.source, t.target) == ends]
-            for ends in ((self._maker, self._learner), (self._learner, self._maker))
-        )
-        self._bundle: dict[int, list[Any]] = {}
+        self._versions = versions(plan)
+        self._samples = [t for t in plan.projection.transfers if is_sample(plan, t)]
+        self._bundle: dict[Key, list[Any]] = {}
         self._chosen: int | None = None
-        self._backlog: list[deque[dict[int, list[Any]]]] = [deque() for _ in range(board.makers)]
+        self._backlog: list[deque[dict[Key, list[Any]]]] = [deque() for _ in range(board.makers)]
         self.ages: list[int] = []
         """Of the samples that were learned from."""
 
@@ -85,10 +84,11 @@ class FreeExchange(Exchange):
         if transfer in self._samples and self._chosen is None:
             self._publish()
             return Wait(self._may_take, RECEIVING, transfer, (0,))
-        return None if transfer.id in self._bundle else super().may_receive(transfer, sources)
+        here = (transfer.id, sources[0]) in self._bundle
+        return None if here else super().may_receive(transfer, sources)
 
     def sources(self, transfer: Transfer, sources: list[int]) -> list[int]:
-        """Of a sample, the one maker whose turn it is."""
+        """Of a sample, the one maker whose turn it is, or all who work for the only one."""
         if transfer not in self._samples:
             return sources
         if self._chosen is None:
@@ -97,18 +97,18 @@ class FreeExchange(Exchange):
             self.ages.append(self.board.take(self._chosen))
             if self._backlog[self._chosen]:
                 self._bundle = self._backlog[self._chosen].popleft()
-        return [self._chosen]
+        return [self._chosen] if transfer.source == self._maker else sources
 
     def send(self, transfer: Transfer, target: int, message: list[Any]) -> None:
         if transfer in self._versions:
-            self._bundle[transfer.id] = message
+            self._bundle[transfer.id, 0] = message
             self._count(transfer, message)
         else:
             super().send(transfer, target, message)
 
     def receive(self, transfer: Transfer, source: int) -> list[Any]:
-        if transfer.id in self._bundle:
-            return self._bundle.pop(transfer.id)
+        if (transfer.id, source) in self._bundle:
+            return self._bundle.pop((transfer.id, source))
         return super().receive(transfer, source)
 
     def wait(self, wait: Wait) -> None:
@@ -116,7 +116,7 @@ class FreeExchange(Exchange):
         if wait.ready is None:
             return
         start = time.perf_counter()
-        self._wait(wait.phase, wait.transfer, wait.peers[0])
+        self.show(wait)
         while True:
             count = self.board.event.count()
             if self.board.numbers["closed"]:
@@ -136,7 +136,7 @@ class FreeExchange(Exchange):
     def _publish(self) -> None:
         """What was sent in this iteration, all at once, as its version."""
         version = int(self.status["iteration"])
-        self._latest.write(version, [x for t in self._versions for x in self._bundle.pop(t.id)])
+        self._latest.write(version, [x for t in self._versions for x in self._bundle.pop((t.id, 0))])
         self.board.publish(version)
 
     # How a run stands.
@@ -148,15 +148,15 @@ class FreeExchange(Exchange):
         n, found = self.board.numbers, {}
         for maker, backlog in enumerate(self._backlog):
             while len(backlog) < n["made"][maker] - n["taken"][maker]:
-                pipes = {t.id: self._pipes[t.id, maker, 0] for t in self._samples}
-                backlog.append({key: pipe.receive() for key, pipe in pipes.items()})
+                keys = self._specs(maker)
+                backlog.append({key: self._pipes[*key, 0].receive() for key in keys})
             for k, sample in enumerate(backlog):
                 at = (n["taken"][maker] + k) % self.board.window
                 name = f"{PREFIX}{maker}-{k}"
                 next_version = int(self.status["iteration"])
                 found[f"{name}-age"] = np.array(next_version - n["made_with"][maker, at])
                 found |= {
-                    f"{name}-{key}-{j}": x for key, message in sample.items()
+                    f"{name}-{t}-{source}-{j}": x for (t, source), message in sample.items()
                     for j, x in enumerate(message)
                 }  # fmt: skip
         return found
@@ -167,22 +167,28 @@ class FreeExchange(Exchange):
         self._bundle, self._chosen, self.ages = {}, None, []
         if self.place != self._learner:
             return
-        n, specs = self.board.numbers, self._specs
+        n = self.board.numbers
         self.board.clear()
         for maker, backlog in enumerate(self._backlog):
             backlog.clear()
             while f"{(name := f'{PREFIX}{maker}-{len(backlog)}')}-age" in late:
                 n["made_with"][maker, len(backlog)] = -int(late[f"{name}-age"])
                 backlog.append({
-                    key: [from_host(late[f"{name}-{key}-{j}"], x) for j, x in enumerate(arrays)]
-                    for key, arrays in specs.items()
-                })  # fmt: skip
+                    (t, source): [
+                        from_host(late[f"{name}-{t}-{source}-{j}"], x) for j, x in enumerate(specs)
+                    ]
+                    for (t, source), specs in self._specs(maker).items()
+                })
             n["begun"][maker] = n["made"][maker] = len(backlog)
 
-    @functools.cached_property
-    def _specs(self) -> dict[int, tuple[Any, ...]]:
-        ours = {t.id for t in self._samples}
-        return {link.transfer.id: link.specs for link in links(self.plan) if link.key[0] in ours}
+    def _specs(self, maker: int) -> dict[Key, tuple[Any, ...]]:
+        """The messages that a sample consists of."""
+        return {
+            (link.transfer.id, link.source): link.specs
+            for link in links(self.plan)
+            if link.transfer in self._samples
+            and (link.transfer.source != self._maker or link.source == maker)
+        }
 
 
 def make_exchange(
@@ -195,10 +201,10 @@ def make_exchange(
     return FreeExchange(plan, place, index, pipes, status, board, latest)
 
 
-def _dealt(message: list[Any], transfers: list[Transfer]) -> dict[int, list[Any]]:
+def _dealt(message: list[Any], transfers: list[Transfer]) -> dict[Key, list[Any]]:
     """A bundle again as the messages that it was made of."""
     found, start = {}, 0
     for t in transfers:
-        found[t.id] = message[start : start + len(t.values)]
+        found[t.id, 0] = message[start : start + len(t.values)]
         start += len(t.values)
     return found

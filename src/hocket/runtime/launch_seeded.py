@@ -22,7 +22,7 @@ from hocket.runtime.health import Deadlock, InstanceError
 from hocket.runtime.instance import Instance
 from hocket.runtime.launch_threads import Threads
 from hocket.runtime.route import Link
-from hocket.runtime.status import counting, deadlock
+from hocket.runtime.status import IDLE, WORKING, counting, deadlock
 from hocket.runtime.transport_same import SameDevice
 
 
@@ -73,15 +73,27 @@ class Seeded(Threads):
     def run(self, count: int) -> list[dict[int, np.ndarray]]:
         counts = counting(self.plan)
         with self._or_fail():
-            if self.board:
-                self.board.set_stop(False)
+            self._let_go_on()
             for instance in self.instances:
                 if instance.place in counts:
                     self._add(instance, count)
-                elif instance.name not in self._tasks:
-                    self._add(instance, None)
             self._work_until([i.name for i in self.instances if i.place in counts])
         return [self._rows.pop(i.name, {}) for i in self.instances]
+
+    def starve(self) -> None:
+        """Give the place that learns no turn, until nobody else can go on."""
+        with self._or_fail():
+            self._let_go_on()
+            while able := [task for task in self._tasks.values() if self._is_ready(task)]:
+                self._advance(self._random.choice(able))
+
+    def _let_go_on(self) -> None:
+        """Those of a free channel who go on until they are stopped."""
+        if self.board:
+            self.board.set_stop(False)
+        for instance in self.instances:
+            if instance.place not in counting(self.plan) and instance.name not in self._tasks:
+                self._add(instance, None)
 
     def _pause(self) -> None:
         with self._or_fail():
@@ -103,8 +115,7 @@ class Seeded(Threads):
             self._turn += 1
             able = [task for task in self._tasks.values() if self._is_ready(task)]
             if not able:
-                status = self.statuses
-                raise Deadlock(deadlock(self.plan, status, status) or "nobody can go on")
+                raise Deadlock(deadlock(self.plan, self.statuses, self.statuses))
             awake = [task for task in able if task.stalled_until <= self._turn]
             task = self._random.choice(awake or able)
             if self._random.random() < self._faults.stall:
@@ -117,8 +128,12 @@ class Seeded(Threads):
         try:
             if self._faults.crash == (instance.name, int(instance.status["iteration"])):
                 raise InjectedCrash(f"as asked, in iteration {instance.status['iteration']}")
+            instance.status["phase"] = WORKING
             task.wait = next(task.steps)
+            if task.wait is not None:
+                instance.exchange.show(task.wait)
         except StopIteration:
+            instance.status["phase"] = IDLE
             del self._tasks[instance.name]
             self._rows[instance.name] = instance.rows(task.rows)
         except Exception as error:

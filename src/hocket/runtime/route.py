@@ -24,7 +24,7 @@ class Route:
     @staticmethod
     def of(plan: Plan, transfer: Transfer) -> Route:
         sources, targets = plan.instances(transfer.source), plan.instances(transfer.target)
-        return Route(sources, targets, any=is_sample(plan, transfer))
+        return Route(sources, targets, any=plan.free == (transfer.target, transfer.source))
 
     def cuts(self) -> int:
         """Into how many parts a source cuts a per-environment value."""
@@ -72,8 +72,8 @@ class Link:
 
 
 def is_sample(plan: Plan, transfer: Transfer) -> bool:
-    """Whether this is what a free channel's reader makes for its writer."""
-    return plan.free == (transfer.target, transfer.source)
+    """Whether this is a part of what is made for the place that sends through a free channel."""
+    return plan.free is not None and transfer.target == plan.free[0]
 
 
 def versions(plan: Plan) -> list[Transfer]:
@@ -98,7 +98,7 @@ def links(plan: Plan) -> Iterator[Link]:
                 v for v in t.values if plan.axes.axis(v) is not None or route.leads(a, b)
             )
             specs = tuple(_spec(plan, t, route, v) for v in values)
-            room = plan.window if route.any else channel.capacity + channel.late
+            room = plan.window if is_sample(plan, t) else channel.capacity + channel.late
             yield Link(t, a, b, values, specs, room * plan.cuts(t))
 
 

@@ -1,0 +1,275 @@
+"""Free channels: nobody waits for a version, and no sample is too old, lost or used twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hocket import Channel, Place, Plan, PlanError, Policy, fragment, trace
+from hocket.cluster import local_cluster
+from hocket.distribute import resolve
+from hocket.runtime.executor import advance
+from hocket.runtime.health import InstanceError
+from hocket.runtime.launch_seeded import Faults, Seeded
+from hocket.runtime.split import SAMPLE_AGE, Split
+from hocket.testing import SMALL, difference
+from tests.host_toys import Walk
+from tests.toys import Toy
+
+ACTORS, MAX_AGE = 4, 9
+NUM_ENVS = 2 * ACTORS
+
+
+class LedgerState(NamedTuple):
+    who: Any  # [N]
+    number: Any  # [N]
+    version: Any  # []
+    total: Any  # []
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Every sample says who made it, its number and the version it was made with."""
+
+    env_steps: int = 1000
+    num_envs: int = NUM_ENVS
+
+    def init(self, key: Any, num_envs: int) -> LedgerState:
+        start = jnp.zeros(num_envs, jnp.int32)
+        return LedgerState(jnp.arange(num_envs), start, jnp.int32(0), jnp.float32(0))
+
+    @fragment
+    def env(self, who: Any, number: Any) -> Any:
+        return who + 0, number + 1
+
+    @fragment
+    def act(self, version: Any, total: Any, number: Any) -> Any:
+        return jnp.broadcast_to(version, number.shape), jnp.broadcast_to(total, number.shape)
+
+    @fragment(role="learn")
+    def update(self, version: Any, total: Any, who: Any, number: Any, seen: Any) -> Any:
+        # What depends on the order of the samples, so that another order is another total.
+        return version + 1, 0.9 * total + (who[0] * number[0] + seen[0]).astype(jnp.float32)
+
+    def step(self, state: LedgerState) -> tuple[LedgerState, dict[str, Any]]:
+        who, number = self.env(state.who, state.number)
+        made_with, seen = self.act(state.version, state.total, number)
+        version, total = self.update(state.version, state.total, who, number, seen)
+        row = {"who": who, "number": number, "made_with": made_with, "at": state.version}
+        return LedgerState(who, number, version, total), row
+
+    def policy(self, state: LedgerState, explore: bool = False) -> Policy:
+        return Policy(lambda obs, memory, key: (obs, memory))
+
+
+def plan_of(max_age: int = MAX_AGE, actors: int = ACTORS) -> Plan:
+    strategy = resolve(f"actor_learner:actors={actors},lag=free,max_age={max_age}")
+    return strategy(trace(Ledger(), NUM_ENVS), local_cluster())
+
+
+@pytest.fixture(scope="module")
+def seeded() -> tuple[Split, Seeded, Any]:
+    """An executor whose order of events a test chooses, and its first state."""
+    crew = Seeded(plan_of(), 0, Faults(stall=0.2))
+    executor = Split(crew.plan, crew=crew)
+    executor.start(jax.random.key(0))
+    state = executor.state()
+    advance(executor, 1)  # which compiles: blocks are another size afterwards, and turns others
+    return executor, crew, state
+
+
+def check_ledger(metrics: dict[str, Any], start: int = 0) -> np.ndarray:
+    """The ages of samples, from what they say themselves; each maker's came once, in its order."""
+    ages = metrics["at"] - metrics["made_with"][:, 0]
+    assert (ages <= MAX_AGE).all() and (ages >= 0).all()
+    assert (ages == metrics[SAMPLE_AGE]).all()
+    for maker in np.unique(metrics["who"][:, 0]):
+        numbers = metrics["number"][metrics["who"][:, 0] == maker, 0]
+        assert (np.diff(numbers) == 1).all() and (start or numbers[0] == 1)
+    return ages
+
+
+@pytest.mark.parametrize("first", range(0, 240, 40))
+def test_no_sample_is_too_old_or_lost_or_used_twice(
+    seeded: tuple[Split, Seeded, Any], first: int
+) -> None:
+    """240 interleavings with stalls, counted."""
+    executor, crew, state = seeded
+    assert crew.board is not None
+    orders = set()
+    for seed in range(first, first + 40):
+        crew.reseed(seed)
+        executor.load(state)
+        metrics = advance(executor, 24)
+        ages = check_ledger(metrics)
+        assert ages.max() > 0
+        after = executor.state()  # everybody has come to the end of a sample
+        made = np.asarray(after.number).reshape(ACTORS, -1)[:, 0]
+        board = crew.board.numbers
+        assert (made == board["made"]).all() and (board["begun"] == board["made"]).all()
+        waiting = [name for name in executor.late() if name.endswith("-age")]
+        assert len(waiting) == made.sum() - 24  # made, and not learned from yet
+        orders.add(tuple(metrics["who"][:, 0]))
+    assert len(orders) > 30
+
+
+def test_a_seed_is_an_order(seeded: tuple[Split, Seeded, Any]) -> None:
+    executor, crew, state = seeded
+    found = []
+    for seed in (5, 5, 6):
+        crew.reseed(seed)
+        executor.load(state)
+        found.append((advance(executor, 20), executor.state()))
+    (first, a), (again, b), (other, c) = found
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert difference(a, b) == 0.0 and difference(a, c) > 0.0
+    assert not np.array_equal(first["who"], other["who"])
+
+
+def test_samples_under_way_are_saved(seeded: tuple[Split, Seeded, Any]) -> None:
+    """They are learned from after a restart, at the age they have by then."""
+    executor, crew, state = seeded
+    crew.reseed(7)
+    executor.load(state)
+    advance(executor, 20)
+    middle, late = executor.state(), executor.late()
+    samples = [name for name in late if name.endswith("-age")]
+    assert samples
+    executor.load(middle, late)
+    rows = advance(executor, 20)
+    assert (rows["at"] == 20 + np.arange(20)).all()
+    check_ledger(rows, start=1)
+    assert rows["number"].min() <= np.asarray(middle.number).min()
+
+
+def test_a_stalled_learner_stops_nobody_before_the_age_does() -> None:
+    plan = plan_of(max_age=24)
+    crew = Seeded(plan, 3)
+    executor = Split(plan, crew=crew)
+    executor.start(jax.random.key(0))
+    advance(executor, 5)
+    crew.starve()
+    assert crew.board is not None
+    board = crew.board.numbers
+    assert (board["begun"] - board["taken"] == plan.window).all()
+    assert plan.window == 24 // ACTORS
+
+
+def test_an_injected_crash_has_a_name() -> None:
+    plan = plan_of()
+    executor = Split(plan, crew=Seeded(plan, 1, Faults(crash=("actor/2", 3))))
+    executor.start(jax.random.key(0))
+    with pytest.raises(InstanceError, match=r"`actor/2` failed:(?s:.*)InjectedCrash: as asked"):
+        advance(executor, 100)
+    executor.close()
+
+
+@pytest.mark.parametrize("launch", ["threads", "processes"])
+def test_asynchrony_is_real(launch: str) -> None:
+    executor = Split(replace(plan_of(), launch=launch))
+    executor.start(jax.random.key(0))
+    metrics = advance(executor, 60)
+    state = executor.state()
+    assert check_ledger(metrics).max() > 0
+    assert int(state.version) == 60
+    rows = advance(executor, 60)  # and on, after everybody had stopped
+    executor.close()
+    assert int(executor.state().version) == 120
+    both = {name: np.concatenate([metrics[name], rows[name]]) for name in metrics}
+    check_ledger(both)
+
+
+@pytest.mark.parametrize("launch", ["threads", "processes"])
+def test_central_inference_learns_on_the_side(launch: str) -> None:
+    """The environments and who acts for them wait for each other, and not for the learner."""
+    graph = trace(SMALL["ppo"](), 8)
+    strategy = resolve("central_inference:envs=2,parts=1,lag=free,max_age=3")
+    executor = Split(replace(strategy(graph, local_cluster()), launch=launch))
+    executor.start(jax.random.key(0))
+    first = executor.state()
+    ages = advance(executor, 12)[SAMPLE_AGE]
+    assert 0 < ages.max() <= 3
+    assert difference(first.learner.params, executor.state().learner.params) > 1e-3
+    advance(executor, 3)
+    executor.close()
+
+
+def test_a_failing_maker_ends_the_run_by_name() -> None:
+    ppo = replace(cast(Any, SMALL["ppo"]()), env=Walk(fault_at=9))
+    executor = Split(resolve("sebulba:lag=free")(trace(ppo, 8), local_cluster()))
+    executor.start(jax.random.key(0))
+    with pytest.raises(InstanceError, match=r"`actor/\d` failed:(?s:.*)the walk is on fire"):
+        advance(executor, 20)
+    executor.close()
+
+
+ACTOR, LEARNER = Place("actor", ("env", "act"), replicas=4), Place("learner", ("learn",))
+BACK = "learner -> actor"
+
+REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Channel], str]] = {
+    "an age of nothing": (
+        (ACTOR, LEARNER), {BACK: Channel(lag="free", max_age=0)},
+        r"`learner -> actor` has max_age=0: with 4 of `actor`.*at least 4. That would wait like",
+    ),
+    "an age below the makers": (
+        (ACTOR, LEARNER), {BACK: Channel(lag="free", max_age=3)}, "max_age must be at least 4",
+    ),
+    "a word that is no lag": (
+        (ACTOR, LEARNER), {BACK: Channel(lag="fre", max_age=3)},
+        "has lag='fre': use a whole number, or `free`",
+    ),
+    "an age where nothing is free": (
+        (ACTOR, LEARNER), {BACK: Channel(lag=1, max_age=3)}, "max_age=3, which is for free channels",
+    ),
+    "two free channels": (
+        (ACTOR, LEARNER),
+        {BACK: Channel(lag="free", max_age=4), "actor -> learner": Channel(lag="free", max_age=4)},
+        "one free channel, found `learner -> actor`, `actor -> learner`",
+    ),
+    "a place nobody knows": (
+        (ACTOR, LEARNER), {"learner -> actr": Channel(lag="free", max_age=4)},
+        "unknown place `actr` of the channel .* Did you mean `actor`",
+    ),
+    "replicas that learn": (
+        (replace(ACTOR, replicas=2), replace(LEARNER, replicas=2)),
+        {BACK: Channel(lag="free", max_age=4)}, "`learner` has 2 replicas and a free channel",
+    ),
+    "a delay": (
+        (ACTOR, LEARNER), {BACK: Channel(lag="free", max_age=4, delay=0.1)}, "takes no delay",
+    ),
+    "a late channel beside it": (
+        (ACTOR, LEARNER), {BACK: Channel(lag="free", max_age=4), "actor -> learner": Channel(lag=1)},
+        "`actor -> learner` is 1 iterations late beside a free one",
+    ),
+    "waiting in a loop": (
+        (Place("env", ("env",)), Place("rest", ("act", "learn"))),
+        {"rest -> env": Channel(lag="free", max_age=4)}, r"cannot be free.*3 times an iteration",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(what: str) -> None:
+    places, channels, message = REFUSED[what]
+    with pytest.raises(PlanError, match=message):
+        Plan(trace(Toy(), 8), places, channels)
+
+
+def test_a_learner_with_something_for_each_environment_is_refused() -> None:
+    places = (Place("actor", ("act",), replicas=2), Place("learner", ("env", "learn")))
+    with pytest.raises(PlanError, match="cannot be free|has a part for each environment"):
+        Plan(trace(Toy(), 8), places, {"learner -> actor": Channel(lag="free", max_age=2)})
+
+
+def test_a_learner_takes_a_part_of_the_environments() -> None:
+    graph = trace(SMALL["ppo"](), 8)
+    plan = resolve("actor_learner:actors=4,lag=free")(graph, local_cluster())
+    assert plan.iteration.num_envs == 2 and plan.shares == 4
+    assert plan.iteration.env_steps * 4 == graph.env_steps
+    assert "free: the newest, for samples at most 8 iterations old" in str(plan)
+    assert "from any of 4" in str(plan)
