@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hocket.algorithms import DQN, PPO, RecurrentPPO
+from hocket.algorithms import A2C, DQN, IMPALA, PPO, RecurrentPPO
 from hocket.cluster import local_cluster
 from hocket.core.algorithm import Algorithm, Policy
 from hocket.core.graph import Graph, trace
@@ -31,6 +31,11 @@ SMALL: dict[str, Callable[[], Algorithm]] = {
     "recurrent-ppo": lambda: RecurrentPPO(
         env=make("PositionOnlyCartPole"), length=8, epochs=2, minibatches=2, hidden=(16,),
         memory=8, env_steps=20_000,
+    ),
+    "a2c": lambda: A2C(env=make("CartPole-v1"), length=8, hidden=(16,), env_steps=20_000),
+    "impala": lambda: IMPALA(env=make("CartPole-v1"), length=8, hidden=(16,), env_steps=20_000),
+    "recurrent-impala": lambda: IMPALA(
+        env=make("PositionOnlyCartPole"), length=8, hidden=(16,), memory=8, env_steps=20_000
     ),
     "dqn": lambda: DQN(
         env=make("CartPole-v1"), length=4, capacity=512, min_size=64, batch_size=32, hidden=(16,),

@@ -2,13 +2,21 @@
 
 from typing import Any
 
+from hocket.algorithms.a2c import A2C
 from hocket.algorithms.dqn import DQN
+from hocket.algorithms.impala import IMPALA
 from hocket.algorithms.ppo import PPO
 from hocket.algorithms.recurrent_ppo import RecurrentPPO
 
-__all__ = ["ALGORITHMS", "DQN", "PPO", "RecurrentPPO", "name_of"]
+__all__ = ["A2C", "ALGORITHMS", "DQN", "IMPALA", "PPO", "RecurrentPPO", "name_of"]
 
-ALGORITHMS = {"dqn": DQN, "ppo": PPO, "recurrent-ppo": RecurrentPPO}
+ALGORITHMS = {
+    "a2c": A2C,
+    "dqn": DQN,
+    "impala": IMPALA,
+    "ppo": PPO,
+    "recurrent-ppo": RecurrentPPO,
+}
 """Every algorithm by the name that the command line has for it."""
 
 

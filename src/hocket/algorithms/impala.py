@@ -51,14 +51,14 @@ class IMPALA:
     discount: float = 0.99
     """What a reward counts for when it comes a step later."""
     decay: float = 0.95
-    """Lambda: how much the steps after the first count in a target; 1 is the paper's."""
+    """Lambda: how much the steps after the first count for in a target; in the paper 1."""
     clip: float = 1.0
     """Probability ratios of learner to actor count for no more than this."""
-    entropy_weight: float = 0.01
+    entropy_weight: float = 0.001
     """What the policy's entropy counts for in the loss: more keeps it exploring."""
-    value_weight: float = 0.5
+    value_weight: float = 1.0
     """What the value's error counts for in the loss."""
-    max_gradient_norm: float = 0.5
+    max_gradient_norm: float = 1.0
     """Larger gradients are scaled down to this norm."""
     normalize_obs: bool = True
     """Whether observations of floating point are scaled by their running mean and variance."""
@@ -120,7 +120,9 @@ class IMPALA:
 
     @property
     def _optimizer(self) -> optax.GradientTransformation:
-        return clipped_adam(self.max_gradient_norm)
+        # Tried on CartPole: b2=0.999, with which 1 to 4 of 8 runs lost what they had learned. After
+        # a quiet time Adam thinks gradients small, and takes long steps once they are not.
+        return clipped_adam(self.max_gradient_norm, b2=0.99)
 
     @property
     def _agent(self) -> Agent:
