@@ -23,12 +23,19 @@ RUNS = {
     "ppo-Pendulum-v1": "ppo --env Pendulum-v1",
     "recurrent": "recurrent-ppo --env PositionOnlyCartPole",
     "memoryless": "ppo --env PositionOnlyCartPole --env-steps 1000000",
+    "impala-CartPole-v1": "impala --env CartPole-v1",
+    "impala-Catch": "impala --env Catch",
+    "impala-memory": "impala --env PositionOnlyCartPole --memory 64",
+    "a2c-CartPole-v1": "a2c --env CartPole-v1",
+    "a2c-Catch": "a2c --env Catch",
     "dqn-CartPole-v1": "dqn --env CartPole-v1",
     "dqn-Catch": "dqn --env Catch",
 }
 PICTURES = {
     "ppo.png": ["ppo-CartPole-v1", "ppo-Acrobot-v1", "ppo-Catch", "ppo-Pendulum-v1"],
     "recurrent-ppo.png": ["recurrent", "memoryless"],
+    "impala.png": ["impala-CartPole-v1", "impala-Catch", "impala-memory"],
+    "a2c.png": ["a2c-CartPole-v1", "a2c-Catch"],
     "dqn.png": ["dqn-CartPole-v1", "dqn-Catch"],
 }
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from examples.sac import SAC
 
 import hocket
 from hocket import make
-from hocket.algorithms import DQN, PPO, RecurrentPPO
-from hocket.envs import Masked
+from hocket.algorithms import A2C, DQN, IMPALA, PPO, RecurrentPPO
+from hocket.algorithms.actor_critic import State
+from hocket.envs import Masked, unroll
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 def final_returns(algorithm: Any, seeds: range) -> np.ndarray:
     """For each seed, the mean return of the last 100 episodes of training."""
-    train = jax.jit(jax.vmap(hocket.program(algorithm)))
+    return last_returns(jax.jit(jax.vmap(hocket.program(algorithm))), seeds)
+
+
+def last_returns(train: Any, seeds: range) -> np.ndarray:
     _, metrics = train(jax.vmap(jax.random.key)(np.array(seeds)))
     found = []
     for i in range(len(seeds)):
@@ -37,6 +43,38 @@ def test_ppo_cartpole() -> None:
     assert (returns >= 475).sum() >= 18, returns
 
 
+def late_returns(algorithm: IMPALA, seeds: range, *, num_envs: int, lag: int) -> np.ndarray:
+    """As `final_returns`, of actors whose parameters are `lag` updates older than the learner's."""
+
+    def train(key: Any) -> Any:
+        def step(carry: Any, _: None) -> Any:
+            (actor, learner), line = carry
+            old = jax.tree.map(lambda x: x[0], line)
+            actor, rollout = unroll(
+                algorithm.env, partial(algorithm.act, *old), actor, algorithm.length
+            )
+            learner = algorithm.update(learner, rollout)[0]
+            new = (learner.params, learner.moments)
+            line = jax.tree.map(lambda xs, x: jnp.concatenate([xs[1:], x[None]]), line, new)
+            return (State(actor, learner), line), rollout.episodes
+
+        state = algorithm.init(key, num_envs)
+        first = (state.learner.params, state.learner.moments)
+        line = jax.tree.map(lambda x: jnp.broadcast_to(x, (lag + 1, *x.shape)), first)
+        iterations = algorithm.env_steps // (num_envs * algorithm.length)
+        return jax.lax.scan(step, (state, line), None, iterations)
+
+    return last_returns(jax.jit(jax.vmap(train)), seeds)
+
+
+@pytest.mark.parametrize("lag", [1, 4, 8])
+def test_impala_learns_from_late_actors(lag: int) -> None:
+    """Each update from 16 environments, as if four actors of so many took turns."""
+    algorithm = IMPALA(env=make("CartPole-v1"))
+    returns = late_returns(algorithm, range(100, 108), num_envs=16, lag=lag)
+    assert (returns >= 475).sum() >= 7, returns
+
+
 @pytest.mark.parametrize(
     ("algorithm", "target"),
     [
@@ -48,6 +86,14 @@ def test_ppo_cartpole() -> None:
             450,
             id="recurrent-ppo",
         ),
+        pytest.param(lambda: IMPALA(env=make("CartPole-v1")), 475, id="impala-cartpole"),
+        pytest.param(
+            lambda: IMPALA(env=make("PositionOnlyCartPole"), memory=64),
+            450,
+            id="recurrent-impala",
+        ),
+        pytest.param(lambda: A2C(env=make("CartPole-v1")), 475, id="a2c-cartpole"),
+        pytest.param(lambda: A2C(env=make("Catch")), 0.9, id="a2c-catch"),
         pytest.param(lambda: DQN(env=make("CartPole-v1")), 475, id="dqn-cartpole"),
         pytest.param(lambda: DQN(env=make("Catch")), 0.9, id="dqn-catch"),
         pytest.param(lambda: SAC(env=make("Pendulum-v1")), -200, id="sac-pendulum"),

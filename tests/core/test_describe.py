@@ -10,7 +10,7 @@ import pytest
 from flax import linen
 
 from hocket import make
-from hocket.algorithms import DQN, PPO, RecurrentPPO
+from hocket.algorithms import DQN, IMPALA, PPO, RecurrentPPO
 from hocket.core.describe import build, describe, find, read_words
 from hocket.envs import Masked
 from hocket.nn import MLP
@@ -21,6 +21,7 @@ from hocket.nn import MLP
     [
         PPO(env=make("CartPole-v1", gravity=1.6), hidden=(8, 16)),
         RecurrentPPO(env=Masked(make("CartPole-v1"), keep=(0, 2))),
+        IMPALA(env=make("PositionOnlyCartPole"), memory=8),
         DQN(env=make("gymnax:Breakout-MinAtar", max_steps_in_episode=50)),
         PPO(env=make("Catch"), policy_network=linen.Sequential((MLP((8, 3)), linen.relu))),
     ],

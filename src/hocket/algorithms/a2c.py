@@ -97,9 +97,9 @@ class A2C:
 
     def _loss(self, params: Any, learner: Learner, rollout: Rollout) -> tuple[Array, Any]:
         choices, value, next_value = self._agent.replay(params, learner.moments, rollout)
-        values = (learner.returns.denormalize(v) for v in (value, next_value))
+        value_now, value_then = (learner.returns.denormalize(v) for v in (value, next_value))
         advantage, target = lax.stop_gradient(gae(
-            rollout.reward, *values, rollout.terminated, rollout.truncated,
+            rollout.reward, value_now, value_then, rollout.terminated, rollout.truncated,
             discount=self.discount, decay=self.decay,
         ))  # fmt: skip
         returns = learner.returns.update(target)
