@@ -44,7 +44,7 @@ class IMPALA:
     """Environments, where the run does not say."""
     length: int = 16
     """Steps of each environment in an iteration; a memory learns from no longer a past."""
-    learning_rate: float = 2e-3
+    learning_rate: float = 1.5e-3
     """Adam's, at the beginning."""
     anneal: bool = True
     """Whether the learning rate falls to zero over `env_steps`."""
