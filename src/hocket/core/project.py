@@ -134,11 +134,28 @@ class _Stream:
     code: list[Instruction] = field(default_factory=list)
     open: list[int] = field(default_factory=list)
     has: set[int] = field(default_factory=set)
+    late: set[int] = field(default_factory=set)
+    """What is made since the last call of the host, and by it."""
 
     def flush(self) -> None:
         if self.open:
             self.code.append(Compute(tuple(self.open)))
             self.open = []
+
+    def make(self, node: Node) -> None:
+        """Run a node, before the last call of the host if it can: a program less to start."""
+        match self.code:
+            case [*_, Compute(nodes), Host()] if self.late.isdisjoint(node.ins):
+                self.code[-2] = Compute((*nodes, node.id))
+            case _:
+                self.open.append(node.id)
+                self.late |= set(node.outs)
+
+    def call(self, node: Node) -> None:
+        """Call the host."""
+        self.flush()
+        self.code.append(Host(node.id, node.ins, node.outs))
+        self.late = set(node.outs)
 
 
 class _Emitter:
@@ -205,11 +222,7 @@ class _Emitter:
     def _make(self, node: Node, place: str) -> None:
         self._bring(node.ins, place)
         stream = self._streams[place]
-        if host_call(node):
-            stream.flush()
-            stream.code.append(Host(node.id, node.ins, node.outs))
-        else:
-            stream.open.append(node.id)
+        (stream.call if host_call(node) else stream.make)(node)
         stream.has |= set(node.outs)
 
     def _cross(self, source: str, target: str, values: Sequence[int]) -> None:

@@ -16,7 +16,7 @@ from hocket.cluster.devices import find_devices
 from hocket.core.averaged import averaging
 from hocket.core.backend import JAX, backend
 from hocket.core.graph import Graph
-from hocket.core.host import host_call
+from hocket.core.host import HostCall, host_call
 from hocket.core.plan import Plan
 from hocket.core.project import Compute, Host, Instruction, Receive, Repeat, Send, Transfer
 from hocket.runtime.average import Average
@@ -64,6 +64,7 @@ class Instance:
         # A program takes the host's memory as it is on the device that jax uses by default.
         self._is_default = self.mesh.size == 1 and self.mesh.devices.flat[0] == _default_device()
         self.hosts = Hosts()
+        self._calls: dict[int, HostCall | None] = {}
         self.values: Values = {}
         self._segments = Segments() if segments is None else segments
         placement, block = plan.projection.placement, plan.graph.block
@@ -197,7 +198,9 @@ class Instance:
         values |= zip(step.outs, outs, strict=True)
 
     def _call_host(self, step: Host, values: Values) -> Iterator[Wait | None]:
-        call = host_call(self.graph.nodes[step.node])
+        if step.node not in self._calls:
+            self._calls[step.node] = host_call(self.graph.nodes[step.node])
+        call = self._calls[step.node]
         assert call is not None
         ins = [self._flat(v, values[v]) for v in step.ins]
         args, live = call.arguments(ins), self.hosts.get(call.of)
