@@ -156,7 +156,7 @@ class Fused:
         return count, {name: rows[:count] for name, rows in metrics.items()}
 
     def late(self) -> dict[str, Any]:
-        return self._hosts.late()
+        return {name: jnp.asarray(x) for name, x in self._hosts.late().items()}
 
     def late_specs(self) -> dict[str, Any]:
         return {}

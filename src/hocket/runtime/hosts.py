@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from hocket.core.host import HostFunction, LiveFunction
@@ -15,7 +16,8 @@ PREFIX = "host-"
 class Hosts:
     """Opens each host function when it is first called."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "all") -> None:
+        self._name = PREFIX + name.replace("/", "-")
         self._live: dict[HostFunction, LiveFunction] = {}
         self._pieces: dict[str, bytes] = {}
         self.failure: BaseException | None = None
@@ -41,22 +43,32 @@ class Hosts:
     def load(self, late: Mapping[str, Any]) -> None:
         """Begin anew, or from what `late` had."""
         self.close()
-        self._pieces = {
-            name.removeprefix(PREFIX): np.asarray(x).tobytes()
-            for name, x in late.items()
-            if name.startswith(PREFIX)
-        }
+        blobs = [np.asarray(x) for name, x in late.items() if name.startswith(PREFIX)]
+        self._pieces = {name: piece for blob in blobs for name, piece in _unpack(blob).items()}
 
     def late(self) -> dict[str, np.ndarray]:
-        """What the functions keep, as arrays of bytes; nothing of those that cannot tell."""
-        kept = [live.snapshot() or {} for live in self._live.values()] or [self._pieces]
-        return {
-            PREFIX + name: np.frombuffer(piece, np.uint8)
-            for pieces in kept
-            for name, piece in pieces.items()
-        }
+        """What the functions keep, as bytes; nothing where one cannot tell."""
+        kept = [live.snapshot() for live in self._live.values()] or [self._pieces]
+        if any(not pieces for pieces in kept):
+            return {}
+        return {self._name: _pack({k: x for pieces in kept for k, x in (pieces or {}).items()})}
 
     def close(self) -> None:
         for live in self._live.values():
             live.close()
         self._live.clear()
+
+
+def _pack(pieces: Mapping[str, bytes]) -> np.ndarray:
+    """As one array, of few different sizes: what writes it down is compiled for each."""
+    content = msgspec.msgpack.encode(dict(pieces))
+    room = 1 << max(12, (len(content) + 8).bit_length())
+    packed = np.zeros(room, np.uint8)
+    packed[:8] = np.frombuffer(len(content).to_bytes(8, "little"), np.uint8)
+    packed[8 : 8 + len(content)] = np.frombuffer(content, np.uint8)
+    return packed
+
+
+def _unpack(packed: np.ndarray) -> dict[str, bytes]:
+    size = int.from_bytes(packed[:8].tobytes(), "little")
+    return msgspec.msgpack.decode(packed[8 : 8 + size].tobytes(), type=dict[str, bytes])

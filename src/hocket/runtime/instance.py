@@ -63,7 +63,7 @@ class Instance:
         self._where = tuple(d.id for d in self.mesh.devices.flat)
         # A program takes the host's memory as it is on the device that jax uses by default.
         self._is_default = self.mesh.size == 1 and self.mesh.devices.flat[0] == _default_device()
-        self.hosts = Hosts()
+        self.hosts = Hosts(self.name)
         self._calls: dict[int, HostCall | None] = {}
         self.values: Values = {}
         self._segments = Segments() if segments is None else segments

@@ -97,7 +97,9 @@ class Split:
         self.timings.compile += time.perf_counter() - begin
 
     def late(self) -> dict[str, Any]:
-        return self._last_late if self._closed else self.crew.late()
+        if self._closed:
+            return self._last_late
+        return {name: jnp.asarray(x) for name, x in self.crew.late().items()}
 
     def late_specs(self) -> dict[str, Any]:
         return late_specs(self.plan)
