@@ -27,7 +27,14 @@ from hocket.training import make_executor
 from tests.cases import LEARN, NUM_ENVS, SPLITS
 
 TOLERANCE = 1e-5
-NAMES = [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in SMALL]
+# What crosses is what crosses for `impala` and `recurrent-ppo`: processes have nothing new to carry.
+THREADS_ONLY = {"a2c", "recurrent-impala"}
+CASES = [
+    pytest.param(name, launch, marks=pytest.mark.xdist_group(name))
+    for name in SMALL
+    for launch in ("threads", "processes")
+    if launch == "threads" or name not in THREADS_ONLY
+]
 
 SYNCHRONOUS = ("anakin", "actor_learner", "central_inference", "data_parallel")
 SHARDED = ("actor_learner:learners=2", "central_inference:envs=4,parts=1")
@@ -39,9 +46,8 @@ def test_every_strategy_is_tested() -> None:
     assert ours == set(SYNCHRONOUS)
 
 
-@pytest.mark.parametrize("launch", ["threads", "processes"])
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "launch"), CASES)
 def test_same_numbers(name: str, strategy: str, launch: str) -> None:
     given = {name: SMALL[name]()}
     if (name, strategy) in REFUSED:
