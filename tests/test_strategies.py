@@ -27,7 +27,7 @@ from hocket.training import make_executor
 from tests.cases import LEARN, NUM_ENVS, SPLITS
 
 TOLERANCE = 1e-5
-# What crosses is what crosses for `impala` and `recurrent-ppo`: processes have nothing new to carry.
+# What crosses is as for `impala` and `recurrent-ppo`: processes have nothing new to carry.
 THREADS_ONLY = {"a2c", "recurrent-impala"}
 CASES = [
     pytest.param(name, launch, marks=pytest.mark.xdist_group(name))
