@@ -69,7 +69,7 @@ class LiveWalk:
         truncated = (self.steps >= self.env.max_steps) & ~terminated
         reward = (1.0 + 0.1 * self.at).astype(np.float32)
         for i in np.flatnonzero(terminated | truncated):
-            self._begin(i)
+            self._begin(int(i))
         return HostStep(self._obs(), reward, terminated, truncated, final)
 
     def snapshot(self) -> list[bytes] | None:

@@ -14,9 +14,11 @@ from hocket.errors import unknown
 from hocket.outcome import Outcome, write_summary
 from hocket.report.records import Records, import_tensorboard, write_json
 from hocket.runtime.checkpoint import Checkpoint, Checkpoints
+from hocket.runtime.exchange_free import PREFIX as SAMPLE
 from hocket.runtime.host_arrays import from_host, host_spec
 from hocket.runtime.hosts import PREFIX as HOST
 from hocket.runtime.interrupt import Abandoned, Deferred
+from hocket.runtime.split import SAMPLE_AGE
 from hocket.saved import (
     Evaluator,
     check_unchanged,
@@ -142,6 +144,9 @@ class Experiment:
             self.plan, self.iterations, self.seeds, record=trace is not None
         )
         self.resume = resume
+        self.base = 0, 0
+        """An iteration, and the environment steps after it: of a plan before this one they may
+        have been others."""
         self.evaluator = Evaluator(algorithm, settings.eval_episodes)
         self.folder = old or new_folder(settings.runs, self.config["title"], settings.name)
         self.planned = time.perf_counter() - self.started
@@ -195,6 +200,10 @@ class Experiment:
             return None
         found = checkpoints.latest(state_specs(self.plan.graph.algorithm, self.seeds))
         checkpoints.set_aside_after(found.iteration)
+        self.base = found.iteration, found.about["env_steps"]
+        left = self.plan.graph.algorithm.env_steps - found.about["env_steps"]
+        each = self.plan.iteration.env_steps
+        self.iterations = found.iteration + max(0, math.ceil(left / each))
         self.outcome.notes += [f"{why}: the one before it is used" for why in found.refused]
         self.outcome.notes.append(f"resumed after {self.steps(found.iteration):,} steps")
         late, specs = self.late(found), self.executor.late_specs()
@@ -202,8 +211,13 @@ class Experiment:
             self.outcome.notes.append(
                 "what is late in this plan was not on its way in the other: it begins anew"
             )
+        left = {name.rsplit("-", 3)[0] for name in found.late if name.startswith(SAMPLE)}
+        if left and not self.plan.free:
+            self.outcome.notes.append(
+                f"{len(left)} samples that were on their way were left behind: nothing is free now"
+            )
         for host in hosts(self.plan.graph):
-            if late.keys() == specs.keys():
+            if not any(name.startswith(HOST) for name in late):
                 self.outcome.notes.append(
                     f"{host.name} cannot be saved: its episodes ended there, truncated"
                 )
@@ -215,7 +229,8 @@ class Experiment:
         And what was kept of environments on the host, however it was carried out.
         """
         specs = self.executor.late_specs()
-        kept = {name: x for name, x in found.late.items() if name.startswith(HOST)}
+        free = (SAMPLE,) if self.plan.free else ()
+        kept = {name: x for name, x in found.late.items() if name.startswith((HOST, *free))}
         saved = {name: (x.shape, x.dtype) for name, x in found.late.items() if name not in kept}
         if saved != {name: host_spec(spec) for name, spec in specs.items()}:
             return kept
@@ -223,7 +238,8 @@ class Experiment:
 
     def steps(self, iteration: int) -> int:
         """Environment steps of one agent after so many iterations."""
-        return iteration * self.plan.iteration.env_steps
+        start, steps = self.base
+        return steps + (iteration - start) * self.plan.iteration.env_steps
 
     def period(self, env_steps: int | None) -> int | None:
         """Environment steps as a whole number of iterations."""
@@ -294,17 +310,20 @@ class _Keeper:
 
     def _take(self, report: Report) -> None:
         self.records.add(report.metrics, self.of.steps, self._elapsed())
-        self.outcome.env_steps = report.env_steps
+        self.outcome.env_steps = self.of.steps(report.iteration)
         self.outcome.return_means = self.records.return_means
         self.outcome.shares = report.shares or self.outcome.shares
         self.outcome.places = list(report.places)
+        for age in report.metrics.get(SAMPLE_AGE, ()):
+            self.outcome.ages += [0] * (1 + age - len(self.outcome.ages))
+            self.outcome.ages[age] += 1
 
     def _evaluate(self, report: Report) -> None:
         start = time.perf_counter()
         found = self.of.evaluator.means(report.state, self.of.seeds)
         self.outcome.eval_means, self.evaluated = found, report.iteration
         more = [{"eval_return_mean": mean} for mean in found]
-        self.records.flush(report.env_steps, self._elapsed(), more)
+        self.records.flush(self.of.steps(report.iteration), self._elapsed(), more)
         self.spent["evaluate"] += time.perf_counter() - start
         if self.outcome.eval_mean > self.best:
             self.best = self.outcome.eval_mean
@@ -319,11 +338,12 @@ class _Keeper:
         if self.saved == report.iteration:
             return
         start = time.perf_counter()
-        self.records.flush(report.env_steps, self._elapsed())
+        self.records.flush(self.of.steps(report.iteration), self._elapsed())
         outcome, score = self.outcome, self.outcome.return_mean
         if self.of.settings.eval_every:  # then only an agent that was evaluated can be the best
             score = outcome.eval_mean if self.evaluated == report.iteration else math.nan
         about = {
+            "env_steps": self.of.steps(report.iteration),
             "seconds": self._seconds(report),
             "shares": outcome.shares,
             "eval_means": outcome.eval_means,

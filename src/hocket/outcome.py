@@ -36,6 +36,8 @@ class Outcome:
     """The part of `run` that each role took."""
     places: list[Activity] = field(default_factory=list)
     """How each place spent its time lately; empty where all of the run is one program."""
+    ages: list[int] = field(default_factory=list)
+    """With a free channel, how many samples were how many iterations old when learned from."""
     notes: list[str] = field(default_factory=list)
     """What the user should know."""
     interrupted: bool = False
@@ -74,6 +76,7 @@ def write_summary(outcome: Outcome, seed: int) -> None:
         "run_seconds": round(seconds.get("run", 0.0), 3),
         "wall_seconds": round(sum(seconds.values()), 3),
         "time_in": {role: round(share, 4) for role, share in outcome.shares.items()},
+        **({"sample_ages": outcome.ages} if outcome.ages else {}),
         "versions": versions(),
         "hardware": hardware(),
     }

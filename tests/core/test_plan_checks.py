@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, cast
+from typing import Any
 
 import jax
 import pytest

@@ -8,7 +8,15 @@ from pathlib import Path
 from rich.console import Console
 
 from hocket.outcome import Outcome
-from hocket.report.display import Display, picture, plain_line, sparkline, time_left, time_parts
+from hocket.report.display import (
+    Display,
+    ages_bar,
+    picture,
+    plain_line,
+    sparkline,
+    time_left,
+    time_parts,
+)
 from hocket.runtime.timeline import Activity
 
 START = Outcome(Path("runs/ppo-CartPole-v1-1"), "ppo on CartPole-v1", seeds=1, total_steps=1000)
@@ -114,3 +122,11 @@ def test_sparkline() -> None:
     assert sparkline([]) == sparkline([1.0, 1.0]) == ""
     assert sparkline([math.nan, 0.0, 7.0]) == "▁█"
     assert len(sparkline(list(range(1000)))) <= 24 and sparkline(list(range(1000)))[-1] == "█"
+
+
+def test_the_ages_of_samples() -> None:
+    run = replace(END, places=PLACES, ages=[1, 0, 40, 20])
+    row = panel(run)[-2]
+    assert "ages" in row and "▂ █▅" in row and "0 to 3 iterations, mean 2.3" in row
+    assert plain_line(run).endswith("samples old by 0 to 3 iterations, mean 2.3")
+    assert len(ages_bar([1] * 500)) <= 18

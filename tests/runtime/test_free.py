@@ -224,7 +224,8 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Channel], str]] = {
         "has lag='fre': use a whole number, or `free`",
     ),
     "an age where nothing is free": (
-        (ACTOR, LEARNER), {BACK: Channel(lag=1, max_age=3)}, "max_age=3, which is for free channels",
+        (ACTOR, LEARNER), {BACK: Channel(lag=1, max_age=3)},
+        "max_age=3, which is for free channels",
     ),
     "two free channels": (
         (ACTOR, LEARNER),
@@ -243,7 +244,8 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Channel], str]] = {
         (ACTOR, LEARNER), {BACK: Channel(lag="free", max_age=4, delay=0.1)}, "takes no delay",
     ),
     "a late channel beside it": (
-        (ACTOR, LEARNER), {BACK: Channel(lag="free", max_age=4), "actor -> learner": Channel(lag=1)},
+        (ACTOR, LEARNER),
+        {BACK: Channel(lag="free", max_age=4), "actor -> learner": Channel(lag=1)},
         "`actor -> learner` is 1 iterations late beside a free one",
     ),
     "waiting in a loop": (
@@ -262,7 +264,7 @@ def test_refused(what: str) -> None:
 
 def test_a_learner_with_something_for_each_environment_is_refused() -> None:
     places = (Place("actor", ("act",), replicas=2), Place("learner", ("env", "learn")))
-    with pytest.raises(PlanError, match="cannot be free|has a part for each environment"):
+    with pytest.raises(PlanError, match=r"cannot be free|has a part for each"):
         Plan(trace(Toy(), 8), places, {"learner -> actor": Channel(lag="free", max_age=2)})
 
 

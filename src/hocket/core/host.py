@@ -187,7 +187,7 @@ def _lower(context: Any, *operands: Any, of: HostFunction) -> Any:
 
     results, _, _ = mlir.emit_python_callback(
         context, call, None, operands, context.avals_in, context.avals_out,
-        has_side_effect=True, returns_token=False,
+        has_side_effect=of.keeps_state, returns_token=False,
     )  # fmt: skip
     return results
 

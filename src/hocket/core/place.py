@@ -16,7 +16,8 @@ class Placement:
     Fragments go where the plan says. Glue goes whole to one side: neighbouring equations between
     fragments stay together, on the place where the fewest bytes cross. A loop with fragments of one
     place is a node there; with fragments of several, or with a host function, it belongs to none,
-    and its body is placed like the step. Values made from constants alone have no home: every place makes them for itself.
+    and its body is placed like the step. Values made from constants alone have no home: every place
+    makes them for itself.
     """
 
     def __init__(

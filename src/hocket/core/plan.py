@@ -17,7 +17,6 @@ from hocket.core.plan_text import plan_text
 from hocket.core.project import Projection, Transfer, project
 from hocket.errors import PlanError
 
-
 FREE = "free"
 
 

@@ -31,8 +31,8 @@ def anakin(
     if (found := hosts(graph)) and not callback:
         raise PlanError(
             f"{found[0].name} runs on the host, so `anakin` cannot compile it. Use "
-            f'`distribute="sebulba"`, a pure environment (`hocket envs`), or `anakin:callback=true`, '
-            f"whose program stops for it at every step."
+            f'`distribute="sebulba"`, a pure environment (`hocket envs`), or '
+            f"`anakin:callback=true`, whose program stops for it at every step."
         )
     known = range(1, len(cluster.devices) + 1)
     if devices is not None and devices not in known:

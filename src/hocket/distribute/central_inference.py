@@ -6,8 +6,8 @@
        ^------- actions, every step -------+
 
 Environments are cut in two halves, so that one half steps while the other half's actions are
-computed. With `lag=free` the learner is a place of its own, and nobody waits for it. Espeholt et al. 2020 (SEED RL): https://arxiv.org/abs/1910.06591; Zhu et al. 2023 (MSRL),
-"single learner fine".
+computed. With `lag=free` the learner is a place of its own, and nobody waits for it. Espeholt et
+al. 2020 (SEED RL): https://arxiv.org/abs/1910.06591; Zhu et al. 2023 (MSRL), "single learner fine".
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def sebulba(
     batch: int | None = None, learners: int = 1, lag: Lag = 1, max_age: int | None = None,
     acting: str | None = None, backend: str = "jax",
 ) -> Plan:  # fmt: skip
-    """`threads` for each of `actors` devices, which step and act; the last `learners` devices learn.
+    """`threads` for each of `actors` devices step and act; the last `learners` devices learn.
 
     `batch` says how many environments a thread has, instead of `threads`. `lag=1` is deterministic,
     `lag=free` is not, and needs no two instances to wait for each other. `acting=cpu` computes
@@ -40,7 +40,9 @@ def sebulba(
             f"sebulba was asked for {actors} actor devices, of {len(others)} that do not learn: "
             f"there are {cluster}."
         )
-    fitting = [n for n in range(1, len(others) + 1) if graph.num_envs % (n * (batch or threads)) == 0]
+    fitting = [
+        n for n in range(1, len(others) + 1) if graph.num_envs % (n * (batch or threads)) == 0
+    ]
     count = actors or max(fitting, default=1)
     replicas = graph.num_envs // batch if batch else threads * count
     on = share_out(others[:count], replicas, graph.num_envs)

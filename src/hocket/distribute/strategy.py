@@ -16,7 +16,6 @@ from hocket.core.graph import Graph
 from hocket.core.plan import FREE, Channel, Plan
 from hocket.errors import PlanError, check_kind, unknown
 
-
 Lag: TypeAlias = int | str
 """Of a strategy's option: a number of iterations, or `free`."""
 

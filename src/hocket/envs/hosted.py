@@ -197,7 +197,7 @@ class _Batch:
         _, steps, *rest = self._given
         took = self.live.recv() if self._first is None else self._cut_short(rest)
         self._steps = steps + np.int32(1)
-        episode = _after(EpisodeStats(*rest[:COUNTS]), took)
+        episode = _after(rest[:COUNTS], took)
         ends = took.reward, took.terminated, took.truncated
         return [self._steps, *episode, *ends, *jax.tree.leaves((took.obs, took.final_obs))]
 
@@ -219,16 +219,17 @@ def _observations(env: HostEnv, num: int) -> list[jax.ShapeDtypeStruct]:
     return [jax.ShapeDtypeStruct((num, *x.shape), x.dtype) for x in leaves]
 
 
-def _after(episode: EpisodeStats, took: HostStep) -> tuple[np.ndarray, ...]:
+def _after(episode: Sequence[np.ndarray], took: HostStep) -> tuple[np.ndarray, ...]:
     """`EpisodeStats.after` in numpy, for all environments at once."""
+    ret, length, ended_return, ended_length, ended = episode
     done = took.terminated | took.truncated
-    ret, length = episode.ret + took.reward, episode.length + np.int32(1)
+    ret, length = ret + took.reward, length + np.int32(1)
     if not done.any():
-        return ret, length, episode.ended_return, episode.ended_length, episode.ended
+        return ret, length, ended_return, ended_length, ended
     return (
         np.where(done, np.float32(0), ret),
         np.where(done, np.int32(0), length),
-        episode.ended_return + np.where(done, ret, np.float32(0)),
-        episode.ended_length + np.where(done, length, np.int32(0)),
-        episode.ended + done.astype(np.int32),
+        ended_return + np.where(done, ret, np.float32(0)),
+        ended_length + np.where(done, length, np.int32(0)),
+        ended + done.astype(np.int32),
     )

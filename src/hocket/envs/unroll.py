@@ -99,9 +99,11 @@ def unroll(env: Env | HostEnv, act: Act, actor: Actor, length: int) -> tuple[Act
             state, episode, step = hosted.step(env, envs.state, envs.episode, action)
             return Envs(state, envs.key, episode), state.obs, step
 
+        pure = env
+
         def one(state: Any, key: Array, episode: EpisodeStats, action: Any) -> Any:
             key, k_step = jax.random.split(key)
-            state, obs, step = auto_reset(env, state, action, k_step)
+            state, obs, step = auto_reset(pure, state, action, k_step)
             return Envs(state, key, episode.after(step)), obs, step
 
         return jax.vmap(one)(*envs, action)

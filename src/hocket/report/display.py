@@ -11,6 +11,10 @@ A run of several places has a row for each of them, below:
 
     │ actor x4  busy ██████░░  71%  waits for learner 22%           1.3 MB/s out │
 
+and one that does not wait for its learner the ages of the samples that are learned from:
+
+    │ ages      ▁▃▇█▂▁              0 to 5 iterations, mean 2.6                   │
+
 Where there is no terminal, plain lines.
 """
 
@@ -31,6 +35,7 @@ from rich.text import Text
 
 BUSY = 8
 """Blocks that show how busy a place is."""
+BLOCKS = "▁▂▃▄▅▆▇█"
 LINE_SECONDS = 2.0
 """How often a plain line is printed."""
 ROLES = {
@@ -87,6 +92,8 @@ class Progress(Protocol):
     eval_means: list[float]
     seconds: dict[str, float]
     shares: dict[str, float]
+    ages: list[int]
+    """How many samples were how many iterations old; empty where all wait for each other."""
     notes: list[str]
 
     @property
@@ -166,7 +173,8 @@ def plain_line(run: Progress) -> str:
     found = returns if returns.startswith("no") else f"return {returns}"
     places = ", ".join(f"{place.name} {place.busy:.0%} busy" for place in run.places)
     line = f"{run.env_steps:>11,} steps   {found}   {rate_text(run)}   ({parts})"
-    return f"{line}   {places}" if places else line
+    ages = f", samples old by {ages_text(run.ages)}" if run.ages else ""
+    return f"{line}   {places}{ages}" if places else line
 
 
 def time_spent(run: Progress) -> dict[str, float]:
@@ -231,8 +239,7 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     step = max(1, math.ceil(len(known) / width))
     chosen = known[::-1][::step][::-1]  # the last one is always there
     low, high = min(chosen), max(chosen)
-    blocks = "▁▂▃▄▅▆▇█"
-    return "".join(blocks[int((x - low) / ((high - low) or 1.0) * 7)] for x in chosen)
+    return "".join(BLOCKS[int((x - low) / ((high - low) or 1.0) * 7)] for x in chosen)
 
 
 def waits_text(place: PlaceStatus) -> str:
@@ -288,7 +295,23 @@ def _place_rows(run: Progress) -> Table:
             Text(name), _busy_bar(place), Text(waits_text(place)),
             traffic_text(place.bytes_per_second),
         )  # fmt: skip
+    if run.ages:
+        rows.add_row("ages", ages_bar(run.ages), ages_text(run.ages), "")
     return rows
+
+
+def ages_bar(ages: Sequence[int], width: int = 18) -> str:
+    """How old the samples are, in one line of blocks from the newest on."""
+    step = math.ceil(len(ages) / width)
+    counts = [sum(ages[k : k + step]) for k in range(0, len(ages), step)]
+    return "".join(BLOCKS[math.ceil(7 * n / max(counts))] if n else " " for n in counts)
+
+
+def ages_text(ages: Sequence[int]) -> str:
+    """The same in numbers, of samples that were some iterations old."""
+    found = [age for age, count in enumerate(ages) if count]
+    average = sum(age * count for age, count in enumerate(ages)) / sum(ages)
+    return f"{found[0]} to {found[-1]} iterations, mean {average:.1f}"
 
 
 def _busy_bar(place: PlaceStatus) -> Text:

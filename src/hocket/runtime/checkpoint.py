@@ -93,7 +93,7 @@ class Checkpoints:
         arrays = _together({**_arrays(state), **more})
         self._writing = iteration
         self._guard(lambda: _check_room(self.folder, arrays))
-        marks = {name: int(mark) for name, mark in jax.device_get(_fingerprint(arrays)).items()}
+        marks = {name: int(mark) for name, mark in _marks(arrays).items()}
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(arrays),
             about=ocp.args.JsonSave(
@@ -188,7 +188,7 @@ class Checkpoints:
             raise CheckpointError(
                 f"checkpoint {iteration} is damaged ({_reason(error)[:200]})"
             ) from error
-        marks = jax.device_get(_fingerprint(arrays))
+        marks = _marks(arrays)
         for name, mark in about.pop("fingerprint").items():
             if marks[name] != mark:
                 raise CheckpointError(f"checkpoint {iteration} is damaged (`{name}` has changed)")
@@ -305,6 +305,14 @@ def _state(arrays: dict[str, Any], specs: Any) -> Any:
 
     leaves = map(leaf, leaf_names(specs), jax.tree.leaves(specs))
     return jax.tree.unflatten(jax.tree.structure(specs), leaves)
+
+
+def _marks(arrays: dict[str, Any]) -> dict[str, Any]:
+    """A fingerprint of the state, in one program, and of all else, of which there may be more."""
+    late = {name: x for name, x in arrays.items() if name.startswith(LATE)}
+    state = {name: x for name, x in arrays.items() if name not in late}
+    more = {name: _fingerprint({"": x})[""] for name, x in late.items()}
+    return jax.device_get({**_fingerprint(state), **more})
 
 
 @jax.jit

@@ -15,6 +15,7 @@ from hocket.runtime.route import Link, late_links, late_names
 from hocket.runtime.status import RECEIVING, SENDING, WORKING
 from hocket.runtime.timeline import Span
 
+
 class Wait(NamedTuple):
     """What an instance is about to wait for."""
 
@@ -58,7 +59,7 @@ class Exchange:
         """An iteration has ended."""
 
     def ages_since(self) -> dict[int, Any]:
-        """The ages of the samples learned from since the last time, as `AGES`; here there are none."""
+        """The ages of the samples learned from since the last time, as `AGES`; here none."""
         return {}
 
     def may_receive(self, transfer: Transfer, sources: list[int]) -> Wait | None:

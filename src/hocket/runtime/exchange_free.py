@@ -136,7 +136,9 @@ class FreeExchange(Exchange):
     def _publish(self) -> None:
         """What was sent in this iteration, all at once, as its version."""
         version = int(self.status["iteration"])
-        self._latest.write(version, [x for t in self._versions for x in self._bundle.pop((t.id, 0))])
+        self._latest.write(
+            version, [x for t in self._versions for x in self._bundle.pop((t.id, 0))]
+        )
         self.board.publish(version)
 
     # How a run stands.
@@ -173,12 +175,15 @@ class FreeExchange(Exchange):
             backlog.clear()
             while f"{(name := f'{PREFIX}{maker}-{len(backlog)}')}-age" in late:
                 n["made_with"][maker, len(backlog)] = -int(late[f"{name}-age"])
-                backlog.append({
-                    (t, source): [
-                        from_host(late[f"{name}-{t}-{source}-{j}"], x) for j, x in enumerate(specs)
-                    ]
-                    for (t, source), specs in self._specs(maker).items()
-                })
+                backlog.append(
+                    {
+                        (t, source): [
+                            from_host(late[f"{name}-{t}-{source}-{j}"], x)
+                            for j, x in enumerate(specs)
+                        ]
+                        for (t, source), specs in self._specs(maker).items()
+                    }
+                )
             n["begun"][maker] = n["made"][maker] = len(backlog)
 
     def _specs(self, maker: int) -> dict[Key, tuple[Any, ...]]:

@@ -64,6 +64,7 @@ class Instance:
         # A program takes the host's memory as it is on the device that jax uses by default.
         self._is_default = self.mesh.size == 1 and self.mesh.devices.flat[0] == _default_device()
         self.hosts = Hosts(self.name)
+        self._since = 0
         self._calls: dict[int, HostCall | None] = {}
         self.values: Values = {}
         self._segments = Segments() if segments is None else segments
@@ -101,7 +102,7 @@ class Instance:
 
         Those are `[count, ...]`, of iterations by number; of samples, their ages as `AGES`.
         """
-        start = time.perf_counter_ns()
+        self._since = time.perf_counter_ns()
         self.status["phase"] = WORKING
         try:
             rows: list[list[Any]] = []
@@ -111,7 +112,11 @@ class Instance:
             return self.rows(rows)
         finally:
             self.status["phase"] = IDLE
-            self.status["working"] += time.perf_counter_ns() - start
+            self._count_time()
+
+    def _count_time(self) -> None:
+        since, self._since = self._since, time.perf_counter_ns()
+        self.status["working"] += self._since - since
 
     def steps(self, count: int | None, rows: list[list[Any]]) -> Iterator[Wait | None]:
         """Iterations, one step at a time; yields before it may have to wait for others."""
@@ -121,11 +126,11 @@ class Instance:
             if not self.exchange.begin():
                 break
             values = {**self.graph.constants, **self.values}
-            for wait in self._run(self.code, values, 1):
-                yield wait
+            yield from self._run(self.code, values, 1)
             self.exchange.end()
             self.values = _without_aliases({v: values[out] for v, out in self.holds})
             self.status["iteration"] += 1
+            self._count_time()
             done += 1
             if self.reports:
                 rows.append([self._whole(v, values[v]) for v in self.reports])

@@ -125,7 +125,9 @@ def map_replicas(plan: Plan, mesh: Mesh) -> Callable[[Any], tuple[Any, dict[str,
 
     def step(state: Any) -> tuple[Any, dict[str, Any]]:
         outs = [*ins, *(axis is not None for axis in out_axes)]
-        leaves = list(map_program(one, ins, outs, mesh, plan.places[0].replicas)(*jax.tree.leaves(state)))
+        leaves = list(
+            map_program(one, ins, outs, mesh, plan.places[0].replicas)(*jax.tree.leaves(state))
+        )
         rows = [
             x if axis is None else merge_axis(x, axis)
             for x, axis in zip(leaves[graph.num_leaves :], out_axes, strict=True)

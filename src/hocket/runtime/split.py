@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -10,16 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hocket.core.graph import first_state
+from hocket.core.graph import Graph, first_state, init_state
 from hocket.core.plan import Plan
 from hocket.runtime.exchange import AGES
 from hocket.runtime.executor import Timings
+from hocket.runtime.host_arrays import is_key
 from hocket.runtime.launch_processes import Processes
 from hocket.runtime.launch_threads import Threads
 from hocket.runtime.route import late_specs
 from hocket.runtime.status import activities, names
 from hocket.runtime.timeline import Activity, Span, Timeline
-
 
 SAMPLE_AGE = "sample_age"
 """The metric of free channels: by how many iterations what is learned from is behind."""
@@ -81,19 +82,13 @@ class Split:
     def start(self, key: jax.Array) -> None:
         begin = time.perf_counter()
         state = jax.block_until_ready(first_state(self.plan.graph, key))
-        if self.plan.shares > 1:  # what learns has a share of the environments in an iteration
-            share = jax.tree.leaves(first_state(self.plan.iteration, key))
-            leaves, learner = jax.tree.leaves(state), self.plan.free and self.plan.free[0]
-            home = [self.plan.projection.placement.home[v] for v in self.plan.graph.block.inputs]
-            chosen = [b if h == learner else a for a, b, h in zip(leaves, share, home, strict=True)]
-            state = jax.tree.unflatten(jax.tree.structure(state), chosen)
         self.timings.compile += time.perf_counter() - begin
         self.load(state)
 
     def load(self, state: Any, late: Mapping[str, Any] | None = None) -> None:
         begin = time.perf_counter()
         leaves = dict(zip(self.plan.graph.block.inputs, jax.tree.leaves(state), strict=True))
-        self.crew.load(leaves, late or {})
+        self.crew.load(_resized(leaves, self._sizes, 0), late or {})
         self.timings.compile += time.perf_counter() - begin
 
     def late(self) -> dict[str, Any]:
@@ -111,11 +106,30 @@ class Split:
             return self._last_state
         graph, home = self.plan.graph, self.plan.projection.placement.home
         held, order = self.crew.held(), names(self.plan)
-        leaves = [
-            self._join(v, [h[v] for h, (p, _) in zip(held, order, strict=True) if p == home[v]])
+        leaves = {
+            v: self._join(v, [h[v] for h, (p, _) in zip(held, order, strict=True) if p == home[v]])
             for v in graph.block.inputs
-        ]
-        return jax.tree.unflatten(jax.tree.structure(graph.state), leaves)
+        }
+        whole = _resized(leaves, self._sizes, 1)
+        return jax.tree.unflatten(jax.tree.structure(graph.state), list(whole.values()))
+
+    @functools.cached_property
+    def _sizes(self) -> dict[int, tuple[Any, Any]]:
+        """Numbers of the state that depend on the environments of an iteration, such as a pace.
+
+        As `init` makes them for all environments, and for those of one iteration, where these are
+        fewer: a state is kept as for all, so that any plan can go on from it.
+        """
+        if self.plan.free is None or self.plan.shares == 1:
+            return {}
+        home, inputs = self.plan.projection.placement.home, self.plan.graph.block.inputs
+        ours = [
+            k for k, v in enumerate(inputs)
+            if home[v] == self.plan.free[0] and not self.plan.graph.values[v].shape
+        ]  # fmt: skip
+        whole, share = (_scalars(g, ours) for g in (self.plan.graph, self.plan.iteration))
+        pairs = zip(ours, whole, share, strict=True)
+        return {inputs[k]: (a, b) for k, a, b in pairs if not np.array_equal(a, b)}
 
     def run(self, iterations: int) -> tuple[int, dict[str, Any]]:
         count = min(iterations, self.max_block) if self._blocks else 1
@@ -128,8 +142,10 @@ class Split:
             for v in self.plan.graph.block.outputs[self.plan.graph.num_leaves :]
         ]
         found = jax.tree.unflatten(jax.tree.structure(self.plan.graph.metrics), metrics)
-        ages = {SAMPLE_AGE: made[AGES] for made in rows if AGES in made}
-        return count, {**found, **ages}
+        for made in rows:
+            if AGES in made:
+                found[SAMPLE_AGE] = made[AGES]
+        return count, found
 
     def _count_time(self, seconds: float, count: int) -> None:
         """The first iteration compiles; what it took besides is what the next ones take."""
@@ -190,3 +206,25 @@ class Split:
             return np.concatenate(parts, axis + 1)
         first = next(iter(parts[0].devices()))
         return jnp.concatenate([jax.device_put(x, first) for x in parts], axis)
+
+
+def _scalars(graph: Graph, which: Sequence[int]) -> list[Any]:
+    """Some numbers of a first state; nothing else of it is computed."""
+
+    def chosen(key: jax.Array) -> list[Any]:
+        leaves = jax.tree.leaves(init_state(graph.algorithm, key, graph.num_envs))
+        return [jax.random.key_data(x) if is_key(x) else x for x in (leaves[k] for k in which)]
+
+    return jax.device_get(jax.jit(chosen)(jax.random.key(0)))
+
+
+def _resized(
+    leaves: Mapping[int, Any], sizes: Mapping[int, tuple[Any, Any]], side: int
+) -> dict[int, Any]:
+    """The leaves, with numbers that are as `init` made them for one size as for the other one."""
+    return {
+        v: jnp.asarray(sizes[v][1 - side])
+        if v in sizes and np.array_equal(x, sizes[v][side])
+        else x
+        for v, x in leaves.items()
+    }

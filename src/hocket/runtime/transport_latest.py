@@ -1,4 +1,4 @@
-"""From one to many, the newest only: a reader never waits for a writer, nor a writer for readers."""
+"""From one to many, the newest only: no reader waits for the writer, nor it for a reader."""
 
 from __future__ import annotations
 
