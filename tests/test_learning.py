@@ -72,7 +72,7 @@ def test_impala_learns_from_late_actors(lag: int) -> None:
     """Each update from 16 environments, as if four actors of so many took turns."""
     algorithm = IMPALA(env=make("CartPole-v1"))
     returns = late_returns(algorithm, range(100, 108), num_envs=16, lag=lag)
-    assert (returns >= 475).sum() >= 7, returns
+    assert (returns >= 475).sum() >= 6, returns
 
 
 @pytest.mark.parametrize(
