@@ -191,8 +191,8 @@ def policy_gradient_loss(
     """The loss of an actor-critic, with advantages and targets as constants, and its metrics.
 
     Both are taken in standard deviations of the returns. Tried on CartPole: advantages with the
-    variance 1 in every batch, and most runs lost what they had learned. When all goes well they
-    are noise.
+    variance 1 in every batch, and most runs lost what they had learned. Perhaps since they are
+    mostly noise when all goes well.
     """
     policy = -(log_prob * advantage / jnp.sqrt(returns.var + 1e-8)).mean()
     error = 0.5 * jnp.square(value - returns.normalize(target)).mean()

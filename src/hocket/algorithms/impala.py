@@ -120,8 +120,9 @@ class IMPALA:
 
     @property
     def _optimizer(self) -> optax.GradientTransformation:
-        # Tried on CartPole: b2=0.999, with which 1 to 4 of 8 runs lost what they had learned. After
-        # a quiet time Adam thinks gradients small, and takes long steps once they are not.
+        # Tried on CartPole, 64 environments: b2=0.999 left 1 of 8 runs below 475 at a rate of 2e-3
+        # and 4 of 8 at 1e-3; 0.99 left 0 of 24 and 2 of 8. Perhaps since after a quiet time Adam
+        # still divides by small gradients.
         return clipped_adam(self.max_gradient_norm, b2=0.99)
 
     @property
