@@ -21,6 +21,7 @@ from jax import Array, lax
 
 from hocket.core.tuning import tuning
 from hocket.errors import unknown
+from hocket.ops.convolution import convolve
 from hocket.ops.initializers import orthogonal
 
 Memory = TypeVar("Memory")
@@ -290,8 +291,10 @@ def _reader(obs: Any) -> linen.Module:
 
 
 def _convolution(channels: int, kernel: int, stride: int) -> linen.Conv:
-    weights = orthogonal(math.sqrt(2))
-    return linen.Conv(channels, (kernel, kernel), stride, padding="VALID", kernel_init=weights)
+    return linen.Conv(
+        channels, (kernel, kernel), stride, padding="VALID", kernel_init=orthogonal(math.sqrt(2)),
+        conv_general_dilated=convolve,
+    )  # fmt: skip
 
 
 def _dense(size: int, scale: float = math.sqrt(2)) -> linen.Dense:
