@@ -316,9 +316,10 @@ def make_executor(
         return Fused(made, min(iterations, 1024), seeds, record=record)
     if seeds is not None:
         names = ", ".join(place.name for place in made.places)
+        fused = "anakin:callback=true" if hosts(made.graph) else "anakin"
         raise PlanError(
             f"{seeds} seeds at once are one program, and this plan runs as {made.launch} of "
-            f'{names}. Use `distribute="anakin"` as threads, or train them one after another.'
+            f'{names}. Use `distribute="{fused}"` as threads, or train them one after another.'
         )
     return Split(made, record=record)
 

@@ -88,17 +88,21 @@ def calling(caller: Caller) -> AbstractContextManager[None]:
 
 def call_once(of: HostFunction, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Open a host function for a single call."""
-    if of.keeps_state:
-        raise ValueError(
-            f"{of.name} runs on the host and keeps a state there, which a function that you jit "
-            f"yourself cannot see to: use `hocket.run` or `hocket.iterate`."
-        )
+    _check_stateless(of)
     live = of.open()
     try:
         live.start(arrays)
         return live.finish()
     finally:
         live.close()
+
+
+def _check_stateless(of: HostFunction) -> None:
+    if of.keeps_state:
+        raise ValueError(
+            f"{of.name} runs on the host and keeps a state there, which a function that you jit "
+            f"yourself cannot see to: use `hocket.run` or `hocket.iterate`."
+        )
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,9 @@ def _abstract(*avals: Any, of: HostFunction) -> list[Any]:
 
 
 def _lower(context: Any, *operands: Any, of: HostFunction) -> Any:
-    caller = _caller.value or call_once
+    caller: Caller = _caller.value or call_once
+    if caller is call_once:
+        _check_stateless(of)  # here, since XLA would pass on no more than the text
 
     def call(*arrays: Any) -> tuple[np.ndarray, ...]:
         return tuple(caller(of, [np.asarray(x) for x in arrays]))

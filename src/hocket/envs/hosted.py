@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from jax import Array
 from hocket.core.host import LiveFunction, Specs, call_host
 from hocket.envs.env import Step
 from hocket.envs.episode import EpisodeStats
-from hocket.envs.host import HostEnv, HostStep, LiveEnvs
+from hocket.envs.host import HostEnv, HostEnvError, HostStep, LiveEnvs
 
 COUNTS = len(EpisodeStats._fields)
 
@@ -83,11 +84,13 @@ class _Begun:
         self._seen: list[np.ndarray] = []
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
-        live = self._env.open(len(arrays[0]))
-        try:
-            self._seen = jax.tree.leaves(live.reset(arrays[0]))
-        finally:
-            live.close()
+        with _Blamed(self._env):
+            live = self._env.open(len(arrays[0]))
+            try:
+                self._seen = jax.tree.leaves(live.reset(arrays[0]))
+            finally:
+                live.close()
+        _check(self._env, _kinds(_observations(self._env, len(arrays[0]))), self._seen)
 
     def finish(self) -> list[np.ndarray]:
         return self._seen
@@ -116,10 +119,9 @@ class _Stepping:
 
     def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
         num = arrays[0].shape[0]
-        one = [((num,), kind) for kind in (jnp.float32, jnp.bool_, jnp.bool_)]
         steps, episode = arrays[1], arrays[2 : 2 + COUNTS]
         observed = _observations(self.env, num)
-        return [steps, *episode, *(jax.ShapeDtypeStruct(*x) for x in one), *observed, *observed]
+        return [steps, *episode, *_ends(num), *observed, *observed]
 
     def open(self) -> LiveFunction:
         return _Stepped(self.env)
@@ -173,14 +175,17 @@ class _Batch:
         self._actions = jax.tree.structure(env.action_space.spec())
         self._given: Sequence[np.ndarray] = ()
         self._first: Any = None
-        self.live: LiveEnvs = env.open(len(seed))
-        begun = bool(steps.any())
-        # An episode that nobody saved cannot go on: the next one begins, from another seed.
-        first = self.live.reset(seed ^ steps.astype(np.uint32) if begun else seed)
-        if begun and all(name in pieces for name in self._names):
-            self.live.restore([pieces[name] for name in self._names])
-        elif begun:
-            self._first = first
+        observed = _observations(env, len(seed))
+        self._wanted = _kinds([*observed, *_ends(len(seed)), *observed])
+        with _Blamed(env):
+            self.live: LiveEnvs = env.open(len(seed))
+            begun = bool(steps.any())
+            # An episode that nobody saved cannot go on: the next one begins, from another seed.
+            first = self.live.reset(seed ^ steps.astype(np.uint32) if begun else seed)
+            if begun and all(name in pieces for name in self._names):
+                self.live.restore([pieces[name] for name in self._names])
+            elif begun:
+                self._first = first
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
         if not np.array_equal(arrays[1], self._steps):
@@ -190,12 +195,13 @@ class _Batch:
             )
         self._given = arrays
         if self._first is None:
-            leaves = arrays[-self._actions.num_leaves :]
-            self.live.send(jax.tree.unflatten(self._actions, leaves))
+            actions = jax.tree.unflatten(self._actions, arrays[-self._actions.num_leaves :])
+            with _Blamed(self._env):
+                self.live.send(actions)
 
     def finish(self) -> list[np.ndarray]:
         _, steps, *rest = self._given
-        took = self.live.recv() if self._first is None else self._cut_short(rest)
+        took = self._receive() if self._first is None else self._cut_short(rest)
         self._steps = steps + np.int32(1)
         episode = _after(rest[:COUNTS], took)
         ends = took.reward, took.terminated, took.truncated
@@ -204,6 +210,12 @@ class _Batch:
     def snapshot(self) -> dict[str, bytes] | None:
         pieces = self.live.snapshot() if self._first is None else None
         return None if pieces is None else dict(zip(self._names, pieces, strict=True))
+
+    def _receive(self) -> HostStep:
+        with _Blamed(self._env):
+            took = self.live.recv()
+        _check(self._env, self._wanted, jax.tree.leaves(took))
+        return took
 
     def _cut_short(self, rest: Sequence[np.ndarray]) -> HostStep:
         """Instead of a step: the episodes from before a restart end here, truncated."""
@@ -217,6 +229,46 @@ class _Batch:
 def _observations(env: HostEnv, num: int) -> list[jax.ShapeDtypeStruct]:
     leaves = jax.tree.leaves(env.observation_space.spec())
     return [jax.ShapeDtypeStruct((num, *x.shape), x.dtype) for x in leaves]
+
+
+def _ends(num: int) -> list[jax.ShapeDtypeStruct]:
+    """Of reward, terminated, truncated."""
+    return [jax.ShapeDtypeStruct((num,), kind) for kind in (jnp.float32, jnp.bool_, jnp.bool_)]
+
+
+def _kinds(specs: Specs) -> list[tuple[Any, Any]]:
+    return [(spec.shape, np.dtype(spec.dtype)) for spec in specs]
+
+
+class _Blamed:
+    """Within, whatever is raised names the environment."""
+
+    def __init__(self, env: HostEnv) -> None:
+        self._env = env
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, HostEnvError):
+            raised = "".join(traceback.format_exception(error))
+            raise HostEnvError(f"`{self._env.name}` failed:\n{raised}") from None
+
+
+def _check(env: HostEnv, wanted: list[tuple[Any, Any]], found: list[Any]) -> None:
+    """Refuse arrays that are not what the spaces say, before a program reads them."""
+    if all(type(x) is np.ndarray for x in found) and [(x.shape, x.dtype) for x in found] == wanted:
+        return
+    got = ", ".join(_short(np.shape(x), np.asarray(x).dtype) for x in found)
+    raise HostEnvError(
+        f"`{env.name}` returned {got} where its spaces say "
+        f"{', '.join(_short(*kind) for kind in wanted)}: arrays of numpy, with a row for each "
+        f"environment."
+    )
+
+
+def _short(shape: Any, dtype: Any) -> str:
+    return f"{dtype.name}{list(shape)}"
 
 
 def _after(episode: Sequence[np.ndarray], took: HostStep) -> tuple[np.ndarray, ...]:
