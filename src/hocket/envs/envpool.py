@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import threading
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ except ImportError as error:
     ) from error
 
 from hocket.envs.gymnasium_spaces import Actions, Observations
+
+_FILTERS = threading.Lock()
+"""Filters of warnings are the whole process's."""
 
 
 def make(name: str, num_threads: int = 0, **options: Any) -> EnvPoolEnv:
@@ -100,13 +104,18 @@ class EnvPoolEnv:
 def _converters(env: EnvPoolEnv) -> tuple[Observations, Actions]:
     pool = env.pool([0])
     try:
-        with warnings.catch_warnings():
-            # It writes its bounds in float64 and says the dtype is float32, which nobody can help.
-            warnings.filterwarnings("ignore", ".*precision lowered by casting")
-            seen, done = pool.observation_space, pool.action_space
+        seen, done = _spaces(pool)
         return Observations(seen, env.name), Actions(done, env.name)
     finally:
         pool.close()
+
+
+def _spaces(pool: Any) -> tuple[Any, Any]:
+    """Its spaces, which it makes when it is first asked: several pools may be, each in a thread."""
+    with _FILTERS, warnings.catch_warnings():
+        # It writes its bounds in float64 and says the dtype is float32, which nobody can help.
+        warnings.filterwarnings("ignore", ".*precision lowered by casting")
+        return pool.observation_space, pool.action_space
 
 
 class _LivePool:
@@ -129,9 +138,8 @@ class _LivePool:
         self.close()
         # A pool is seeded once, where it is made. Its seeds are int32.
         self._pool = self._env.pool([int(seed) & 0x7FFFFFFF for seed in seeds])
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*precision lowered by casting")
-            return self._tree(self._arrays(self._pool.reset()[0]))
+        _spaces(self._pool)
+        return self._tree(self._arrays(self._pool.reset()[0]))
 
     def send(self, actions: Any) -> None:
         self._pool.send(self._actions.batch(self._actions.arrays(actions)))
