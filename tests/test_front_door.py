@@ -55,7 +55,9 @@ def shortened(words: list[str]) -> list[str]:
     if "--env-steps" not in words:
         words = [*words, "--env-steps", few["--env-steps"]]
     # One device of the four that tests have: programs of one compile in half the time.
-    return words if "--distribute" in words else [*words, "--distribute", "anakin:devices=1"]
+    is_hosted = any(word.startswith(("gymnasium:", "envpool:")) for word in words)
+    few_devices = "sebulba:actors=1" if is_hosted else "anakin:devices=1"
+    return words if "--distribute" in words else [*words, "--distribute", few_devices]
 
 
 def test_links_and_pictures_are_there() -> None:
