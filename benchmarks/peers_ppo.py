@@ -51,6 +51,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("env", choices=["envpool", "gymnasium"])
     parser.add_argument("--vector", choices=["dummy", "subproc"], default="dummy")
     parser.add_argument("--threads", type=int, default=1, help="of torch, or of XLA")
+    parser.add_argument("--pool-threads", type=int, default=0, help="of EnvPool; 0 for its default")
     parser.add_argument("--num-envs", type=int, default=64)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=4)
@@ -72,7 +73,6 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     learned = networks(model, options.peer)
     model.learn(options.num_envs * options.length)
     set_back(model, options.peer, learned)
-    model.ep_info_buffer = None  # made anew, empty, with `_last_obs`
     curve: list[tuple[float, int, float | None]] = []
     model.learn(options.steps, callback=watch(curve, options), log_interval=10**9)
     env.close()
@@ -105,8 +105,9 @@ def envpool_envs(options: argparse.Namespace) -> Any:
 
         def __init__(self) -> None:
             self.pool = envpool.make_gymnasium(
-                "CartPole-v1", num_envs=options.num_envs, seed=options.seed
-            )
+                "CartPole-v1", num_envs=options.num_envs, seed=options.seed,
+                num_threads=options.pool_threads,
+            )  # fmt: skip
             super().__init__(options.num_envs, self.pool.observation_space, self.pool.action_space)
             self.returns = np.zeros(options.num_envs)
             self.lengths = np.zeros(options.num_envs, int)

@@ -26,6 +26,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -38,6 +39,8 @@ from split import Meter, quieter_half, tell
 GOAL = 475.0
 PARTS = ("train", "overlap", "settings")
 INSTALL = "python -m venv peers && peers/bin/pip install stable-baselines3 sbx-rl envpool gymnasium"
+
+PATIENCE = "seconds to wait, before each turn, for others to use less than a quarter of a core"
 
 
 @dataclass(frozen=True)
@@ -71,33 +74,33 @@ class Variant:
     env: str = ""
     """As hocket's `make` has it."""
     distribute: str = ""
-    launch: str = "threads"
     threads: int = 1
     """Of a peer."""
     vector: str = "dummy"
     """A peer's way to step Gymnasium's environments."""
 
 
-POOL, PLAIN = "envpool:CartPole-v1", "gymnasium:CartPole-v1"
+POOL, PLAIN = "envpool:CartPole-v1:num_threads=1", "gymnasium:CartPole-v1"
+WORKERS = f"{PLAIN}:vectorize=processes"
 HOCKET = {
     "envpool": (
-        Variant("sebulba, lag=1", env=POOL, distribute="sebulba:threads=2,lag=1"),
-        Variant("sebulba, lag=free", env=POOL, distribute="sebulba:threads=2,lag=free"),
-        Variant("sebulba, one thread, lag=1", env=POOL, distribute="sebulba:threads=1,lag=1"),
+        Variant("sebulba, one thread", env=POOL, distribute="sebulba:threads=1,lag=1"),
+        Variant("sebulba, two threads", env=POOL, distribute="sebulba:threads=2,lag=1"),
+        Variant("sebulba, two threads, free", env=POOL, distribute="sebulba:threads=2,lag=free"),
     ),
     "gymnasium": (
-        Variant("sebulba, lag=1", env=PLAIN, distribute="sebulba:threads=2,lag=1"),
+        Variant("sebulba, one thread", env=PLAIN, distribute="sebulba:threads=1,lag=1"),
         Variant(
-            "sebulba, lag=1, environments in processes",
-            env=f"{PLAIN}:vectorize=processes", distribute="sebulba:threads=2,lag=1",
+            "sebulba, two threads, environments in two processes",
+            env=WORKERS, distribute="sebulba:threads=2,lag=1",
         ),
         Variant(
-            "sebulba, lag=free, environments in processes",
-            env=f"{PLAIN}:vectorize=processes", distribute="sebulba:threads=2,lag=free",
+            "sebulba, two threads, free, environments in two processes",
+            env=WORKERS, distribute="sebulba:threads=2,lag=free",
         ),
     ),
 }  # fmt: skip
-# The fastest of `settings`, everywhere.
+# The fastest of `settings`, everywhere: one thread of torch or XLA, and no subprocesses.
 PEERS = (Variant("stable-baselines3", "sb3"), Variant("sbx", "sbx"))
 
 
@@ -108,6 +111,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=cases, default=cases)
     parser.add_argument("--peers", help="the Python that has stable-baselines3 and sbx")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--patience", type=float, default=0.0, help=PATIENCE)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -134,7 +138,7 @@ def check_peers(python: str | None) -> None:
 def train(case: str, options: argparse.Namespace) -> None:
     env, size = case.split("/")
     sizes, variants = SIZES[size], (*HOCKET[env], *PEERS)
-    rounds = take_turns(variants, env, sizes, options.peers, options.rounds)
+    rounds = take_turns(variants, env, sizes, options)
     rates = [{name: x["steps"] / x["seconds"] for name, x in each.items()} for each in rounds]
     goals = [{name: until(x["curve"], GOAL) for name, x in each.items()} for each in rounds]
     others = round(max(x["others"] for each in rounds for x in each.values()), 2)
@@ -189,20 +193,28 @@ def settings(case: str, options: argparse.Namespace) -> None:
 
 
 def take_turns(
-    variants: Sequence[Variant], env: str, sizes: Sizes, python: str, rounds: int
+    variants: Sequence[Variant], env: str, sizes: Sizes, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """What each variant tells in each round, all of them training in every round."""
     found, meter = [], Meter()
     with ExitStack() as stack:
-        asks = {v.name: stack.enter_context(served(v, env, sizes, python)) for v in variants}
-        for turn in range(rounds):
+        asks = {v.name: stack.enter_context(served(v, env, sizes, options.peers)) for v in variants}
+        for turn in range(options.rounds):
             told = {}
             for name, ask in asks.items():
-                meter.cores()
+                wait_for_quiet(meter, options.patience)
                 told[name] = ask(seed=turn)
                 told[name]["others"] = meter.cores()[1]
             found.append(told)
     return quieter_half(found, lambda told: max(each["others"] for each in told.values()))
+
+
+def wait_for_quiet(meter: Meter, patience: float) -> None:
+    until, quiet = time.monotonic() + patience, 0
+    meter.cores()
+    while quiet < 2 and time.monotonic() < until:
+        time.sleep(1.0)
+        quiet = quiet + 1 if meter.cores()[1] < 0.25 else 0
 
 
 @contextmanager
@@ -244,23 +256,28 @@ def served(
 def serve(variant: dict[str, Any], sizes: dict[str, Any]) -> None:
     of, size = Variant(**variant), Sizes(**sizes)
     for line in sys.stdin:
-        told = learn(ppo(of.env, size), of.distribute, of.launch, **json.loads(line))
+        told = learn(ppo(of.env, size, of.distribute), of.distribute, **json.loads(line))
         print(json.dumps(told), flush=True)
 
 
-def ppo(env: str, sizes: Sizes) -> Any:
+def ppo(env: str, sizes: Sizes, distribute: str) -> Any:
     from hocket import make
     from hocket.algorithms import PPO
+    from hocket.core.describe import read_words
 
+    name, options = read_words(env)
+    _, how = read_words(distribute)
+    # A free iteration learns from one thread's environments: fewer batches, of the same size.
+    parts = how["threads"] if how.get("lag") == "free" else 1
     return PPO(
-        env=make(env), env_steps=sizes.steps, num_envs=sizes.num_envs, length=sizes.length,
-        epochs=sizes.epochs, minibatches=sizes.minibatches,
+        env=make(name, **options), env_steps=sizes.steps, num_envs=sizes.num_envs,
+        length=sizes.length, epochs=sizes.epochs, minibatches=sizes.minibatches // parts,
     )  # fmt: skip
 
 
 def learn(
-    algorithm: Any, distribute: str, launch: str = "threads", *, seed: int = 0,
-    seconds: float = math.inf, record: bool = False,
+    algorithm: Any, distribute: str, *, seed: int = 0, seconds: float = math.inf,
+    record: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Train; steps, seconds, the curve, and with `record` what the timeline shows."""
     import hocket
@@ -268,9 +285,7 @@ def learn(
     rows: list[tuple[float, float]] = []
     curve: list[tuple[float, int, float | None]] = []
     report = None
-    for report in hocket.iterate(
-        algorithm, seed=seed, distribute=distribute, launch=launch, record=record
-    ):
+    for report in hocket.iterate(algorithm, seed=seed, distribute=distribute, record=record):
         returns, counts = (
             report.metrics[name].reshape(len(report.metrics[name]), -1).sum(1)
             for name in ("episode_return", "episode_count")
