@@ -122,14 +122,15 @@ def _registry() -> tyro.constructors.ConstructorRegistry:
     ) -> None:
         @registry.primitive_rule
         def _(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
-            if info.type is not kind:
+            if info.type != kind:
                 return None
             return tyro.constructors.PrimitiveConstructorSpec(
                 nargs=1, metavar=metavar, instance_from_str=lambda found: _told(read, found[0]),
                 is_instance=lambda x: x is not None, str_from_instance=lambda x: [text(x)],
             )  # fmt: skip
 
-    words(Env, _env, name_of, "NAME")
+    for env in (Env, HostEnv, Env | HostEnv):
+        words(env, _env, name_of, "NAME")
     words(Network, _network, lambda x: type(x).__name__, "MODULE:NAME")
     return registry
 

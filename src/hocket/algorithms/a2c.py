@@ -23,7 +23,7 @@ from hocket.algorithms.actor_critic import (
 )
 from hocket.core.algorithm import Policy
 from hocket.core.fragment import fragment
-from hocket.envs import Env, Rollout, unroll
+from hocket.envs import Env, HostEnv, Rollout, unroll
 from hocket.nn import Network
 from hocket.ops import clipped_adam, gae
 
@@ -35,7 +35,7 @@ class A2C:
     hocket.run(A2C(env=make("CartPole-v1")))
     """
 
-    env: Env
+    env: Env | HostEnv
     """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
     env_steps: int = 1_000_000
     """Environment steps in all; the learning rate falls to zero over them."""

@@ -16,6 +16,7 @@ from hocket.algorithms.heads import Head, head_for
 from hocket.core.algorithm import Policy
 from hocket.core.averaged import averaged
 from hocket.envs.env import Env
+from hocket.envs.host import HostEnv
 from hocket.envs.unroll import Actor, Rollout, init_actor
 from hocket.nn import GRU, MLP, Network, Recurrent, encoder
 from hocket.ops import Distribution, Moments, descend
@@ -86,7 +87,7 @@ class Agent:
     network: Recurrent
     head: Head
 
-    def init(self, key: Array, env: Env, num_envs: int, **options: Any) -> State:
+    def init(self, key: Array, env: Env | HostEnv, num_envs: int, **options: Any) -> State:
         """The first state; the options are those of `init_learner`."""
         k_params, k_actor, k_learner = jax.random.split(key, 3)
         actor = init_actor(env, k_actor, num_envs, memory=self.network.initial)
@@ -134,7 +135,7 @@ class Agent:
 
 
 def agent_for(
-    env: Env,
+    env: Env | HostEnv,
     who: str,
     hidden: tuple[int, ...],
     activation: str,

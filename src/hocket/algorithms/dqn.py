@@ -18,7 +18,7 @@ from jax import Array, lax
 
 from hocket.core.algorithm import Policy
 from hocket.core.fragment import fragment
-from hocket.envs import Actor, Discrete, Env, Rollout, init_actor, unroll
+from hocket.envs import Actor, Discrete, Env, HostEnv, Rollout, init_actor, unroll
 from hocket.nn import Dueling, Network, encoder
 from hocket.ops import clipped_adam, descend, double_q, huber
 from hocket.replay import device
@@ -49,7 +49,7 @@ class State(NamedTuple):
 class DQN:
     """Deep Q-learning: `hocket.run(DQN(env=make("CartPole-v1")))`."""
 
-    env: Env
+    env: Env | HostEnv
     """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
     env_steps: int = 500_000
     """Environment steps in all; exploration falls over the first of them."""

@@ -19,7 +19,7 @@ from hocket.algorithms.heads import Head, head_for
 from hocket.algorithms.proximal import Batch, improve, ppo_loss
 from hocket.core.algorithm import Policy
 from hocket.core.fragment import fragment
-from hocket.envs import Env, Rollout, init_actor, unroll
+from hocket.envs import Env, HostEnv, Rollout, init_actor, unroll
 from hocket.nn import Network, network
 from hocket.ops import Moments, clipped_adam, gae, shuffle_time
 
@@ -38,7 +38,7 @@ class PPO:
     hocket.run(PPO(env=make("CartPole-v1")))
     """
 
-    env: Env
+    env: Env | HostEnv
     """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
     env_steps: int = 500_000
     """Environment steps in all; the learning rate falls to zero over them."""

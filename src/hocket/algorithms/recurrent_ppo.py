@@ -19,6 +19,7 @@ from hocket.algorithms.proximal import Batch, improve, ppo_loss
 from hocket.core.algorithm import Policy
 from hocket.core.fragment import fragment
 from hocket.envs.env import Env
+from hocket.envs.host import HostEnv
 from hocket.envs.unroll import Rollout, unroll
 from hocket.nn import Network
 from hocket.ops import Moments, clipped_adam, gae, shuffle_envs
@@ -33,7 +34,7 @@ class RecurrentPPO:
     hocket.run(RecurrentPPO(env=Masked(make("CartPole-v1"), keep=(0, 2))))
     """
 
-    env: Env
+    env: Env | HostEnv
     """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
     env_steps: int = 1_000_000
     """Environment steps in all; the learning rate falls to zero over them."""
