@@ -40,6 +40,7 @@ GOAL = 475.0
 PARTS = ("train", "overlap", "settings")
 INSTALL = "python -m venv peers && peers/bin/pip install stable-baselines3 sbx-rl envpool gymnasium"
 
+OVERLAP = "environments step while a device computes"
 PATIENCE = "seconds to wait, before each turn, for others to use less than a quarter of a core"
 
 
@@ -158,7 +159,7 @@ def train(case: str, options: argparse.Namespace) -> None:
         tell(
             f"{env} cartpole, {sizes}: {v.name}, to a mean return of {GOAL:g}",
             round(statistics.median(reached), 2) if reached else None, "s",
-            **compared([r for r in ratios if math.isfinite(r)]), against="the faster peer",
+            **compared([r for r in ratios if 0 < r < math.inf]), against="the faster peer",
             values=[round(s, 2) for s in reached], reached=f"{len(reached)} of {len(goals)}",
         )  # fmt: skip
 
@@ -327,19 +328,20 @@ def overlap(case: str, options: argparse.Namespace) -> None:
             ask(seconds=0.5)
             told = ask(seconds=3.0, record=True)
         rate = round(told["steps"] / told["seconds"])
-        show_trace(f"{env} cartpole, {SIZES[size]}: {v.name}", told["trace"], recorded_rate=rate)
+        name = f"{env} cartpole, {SIZES[size]}: {v.name}: {OVERLAP}"
+        tell(name, **overlap_of(told["trace"]), recorded_rate=rate)
 
 
-def show_trace(name: str, trace: dict[str, Any], **more: Any) -> None:
-    """The figures of `shares`."""
-    tell(
-        f"{name}: environments step while a device computes",
-        round(trace["both"], 3), "of the time",
-        of_stepping=round(trace["both"] / (trace["host"] or 1.0), 3),
-        of_computing=round(trace["both"] / (trace["device"] or 1.0), 3),
-        places={p: {k: round(x, 3) for k, x in how.items()} for p, how in trace["places"].items()},
-        **more,
-    )  # fmt: skip
+def overlap_of(trace: dict[str, Any]) -> dict[str, Any]:
+    """What `shares` found, as a line of figures."""
+    places = trace["places"].items()
+    return {
+        "value": round(trace["both"], 3),
+        "unit": "of the time",
+        "of_stepping": round(trace["both"] / (trace["host"] or 1.0), 3),
+        "of_computing": round(trace["both"] / (trace["device"] or 1.0), 3),
+        "places": {place: {k: round(x, 3) for k, x in how.items()} for place, how in places},
+    }
 
 
 def shares(spans: Sequence[Any]) -> dict[str, Any]:
