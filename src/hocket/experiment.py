@@ -15,6 +15,7 @@ from hocket.outcome import Outcome, write_summary
 from hocket.report.records import Records, import_tensorboard, write_json
 from hocket.runtime.checkpoint import Checkpoint, Checkpoints
 from hocket.runtime.exchange_free import PREFIX as SAMPLE
+from hocket.runtime.exchange_free import fitting_samples
 from hocket.runtime.host_arrays import from_host, host_spec
 from hocket.runtime.hosts import PREFIX as HOST
 from hocket.runtime.interrupt import Abandoned, Deferred
@@ -200,8 +201,9 @@ class Experiment:
             return None
         found = checkpoints.latest(state_specs(self.plan.graph.algorithm, self.seeds))
         checkpoints.set_aside_after(found.iteration)
-        self.base = found.iteration, found.about["env_steps"]
-        left = self.plan.graph.algorithm.env_steps - found.about["env_steps"]
+        steps = found.about.get("env_steps", found.iteration * self.plan.graph.env_steps)
+        self.base = found.iteration, steps
+        left = self.plan.graph.algorithm.env_steps - steps
         each = self.plan.iteration.env_steps
         self.iterations = found.iteration + max(0, math.ceil(left / each))
         self.outcome.notes += [f"{why}: the one before it is used" for why in found.refused]
@@ -211,10 +213,11 @@ class Experiment:
             self.outcome.notes.append(
                 "what is late in this plan was not on its way in the other: it begins anew"
             )
-        left = {name.rsplit("-", 3)[0] for name in found.late if name.startswith(SAMPLE)}
-        if left and not self.plan.free:
+        left = [name for name in found.late if name.startswith(SAMPLE) and name not in late]
+        if left:
+            count = sum(name.endswith("-age") for name in left)
             self.outcome.notes.append(
-                f"{len(left)} samples that were on their way were left behind: nothing is free now"
+                f"{count} samples that were on their way do not fit this plan: they are left behind"
             )
         for host in hosts(self.plan.graph):
             if not any(name.startswith(HOST) for name in late):
@@ -229,9 +232,13 @@ class Experiment:
         And what was kept of environments on the host, however it was carried out.
         """
         specs = self.executor.late_specs()
-        free = (SAMPLE,) if self.plan.free else ()
-        kept = {name: x for name, x in found.late.items() if name.startswith((HOST, *free))}
-        saved = {name: (x.shape, x.dtype) for name, x in found.late.items() if name not in kept}
+        kept = {name: x for name, x in found.late.items() if name.startswith(HOST)}
+        kept |= fitting_samples(self.plan, found.late)
+        saved = {
+            name: (x.shape, x.dtype)
+            for name, x in found.late.items()
+            if not name.startswith((HOST, SAMPLE))
+        }
         if saved != {name: host_spec(spec) for name, spec in specs.items()}:
             return kept
         return {**{name: from_host(found.late[name], spec) for name, spec in specs.items()}, **kept}

@@ -13,6 +13,7 @@ import pytest
 from hocket import Channel, Place, Plan, PlanError, Policy, fragment, trace
 from hocket.cluster import local_cluster
 from hocket.distribute import resolve
+from hocket.runtime.exchange_free import fitting_samples
 from hocket.runtime.executor import advance
 from hocket.runtime.health import InstanceError
 from hocket.runtime.launch_seeded import Faults, Seeded
@@ -199,6 +200,50 @@ def test_central_inference_learns_on_the_side(launch: str) -> None:
     executor.close()
 
 
+def test_central_inference_in_orders_by_seed() -> None:
+    """Also those who work for a maker are given turns by chance; and all go on from a save."""
+    plan = resolve("central_inference:envs=2,parts=1,lag=free,max_age=3")(
+        trace(SMALL["ppo"](), 8), local_cluster()
+    )
+    crew = Seeded(plan, 0, Faults(stall=0.1))
+    executor = Split(plan, crew=crew)
+    executor.start(jax.random.key(0))
+    late: dict[str, Any] = {}
+    for seed in range(6):
+        assert 0 < advance(executor, 8)[SAMPLE_AGE].max() <= 3
+        state, late = executor.state(), executor.late()
+        crew.reseed(seed)
+        executor.load(state, late)
+    assert any(name.endswith("-age") for name in late)
+    advance(executor, 5)
+    executor.close()
+
+
+@pytest.mark.parametrize("launch", ["threads", "processes"])
+def test_loaded_while_others_work(launch: str) -> None:
+    executor = Split(replace(plan_of(), launch=launch))
+    executor.start(jax.random.key(0))
+    first = executor.state()
+    advance(executor, 8)
+    executor.load(first)  # the actors are in the middle of something
+    check_ledger(advance(executor, 12))
+    executor.close()
+
+
+def test_samples_that_do_not_fit_are_left() -> None:
+    executor = Split(plan_of())
+    executor.start(jax.random.key(0))
+    advance(executor, 12)
+    executor.crew.held()
+    late = {name: np.asarray(x) for name, x in executor.late().items()}
+    executor.close()
+    assert late
+    assert fitting_samples(plan_of(), late) == late
+    assert fitting_samples(plan_of(max_age=40), late) == late
+    for other in (plan_of(max_age=4), plan_of(actors=2), plan_of(actors=8)):
+        assert fitting_samples(other, late) == {}
+
+
 def test_a_failing_maker_ends_the_run_by_name() -> None:
     ppo = replace(cast(Any, SMALL["ppo"]()), env=Walk(fault_at=9))
     executor = Split(resolve("sebulba:lag=free")(trace(ppo, 8), local_cluster()))
@@ -222,6 +267,9 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Channel], str]] = {
     "a word that is no lag": (
         (ACTOR, LEARNER), {BACK: Channel(lag="fre", max_age=3)},
         "has lag='fre': use a whole number, or `free`",
+    ),
+    "a number that is no lag": (
+        (ACTOR, LEARNER), {BACK: Channel(lag=cast(Any, 1.5))}, r"has lag=1\.5: use a whole number",
     ),
     "an age where nothing is free": (
         (ACTOR, LEARNER), {BACK: Channel(lag=1, max_age=3)},

@@ -17,7 +17,7 @@ def check_free_channel(plan: Plan) -> None:
     """Refuse a free channel that is none, or whose age cannot be kept; before it is used."""
     free = [name for name, channel in plan.channels.items() if channel.lag == FREE]
     for name, channel in plan.channels.items():
-        if isinstance(channel.lag, str) and channel.lag != FREE:
+        if type(channel.lag) is not int and channel.lag != FREE:
             raise PlanError(
                 f"the channel `{name}` has lag={channel.lag!r}: use a whole number, or `free`."
             )

@@ -10,14 +10,13 @@ from typing import Any
 
 from hocket.core.axes import Axes, average_sites, averages, shrinks_to_one, uses_averaged
 from hocket.core.fragment import Label
+from hocket.core.free_checks import FREE
 from hocket.core.graph import Block, Graph, Loop, Node
 from hocket.core.kinds import Kind
 from hocket.core.plan_checks import check_plan
 from hocket.core.plan_text import plan_text
 from hocket.core.project import Projection, Transfer, project
 from hocket.errors import PlanError
-
-FREE = "free"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 def plan_text(plan: Plan) -> str:
     """The graph, then a line for each place and each channel."""
     lines = [str(plan.graph), ""]
+    if plan.shares > 1:
+        one = plan.iteration
+        lines.insert(
+            1,
+            f"an iteration is of any {one.num_envs} environments, one in {plan.shares}: "
+            f"{one.env_steps:,} environment steps",
+        )
     memory = footprint(plan)
     for place in plan.places:
         lines.append(_place_line(plan, place))

@@ -34,6 +34,11 @@ def anakin(
             f'`distribute="sebulba"`, a pure environment (`hocket envs`), or '
             f"`anakin:callback=true`, whose program stops for it at every step."
         )
+    if found and (devices or 1) > 1:
+        raise PlanError(
+            f"{found[0].name} runs on the host, and a program on {devices} devices cannot call "
+            f"back from each: leave out `devices`, or use `sebulba`."
+        )
     known = range(1, len(cluster.devices) + 1)
     if devices is not None and devices not in known:
         raise PlanError(f"anakin was asked for {devices} devices; there are {cluster}.")

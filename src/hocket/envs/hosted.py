@@ -171,7 +171,7 @@ class _Batch:
         self, env: HostEnv, seed: np.ndarray, steps: np.ndarray, pieces: Mapping[str, bytes]
     ) -> None:
         self._env, self._steps = env, steps
-        self._names = [str(x) for x in seed]
+        self._seed = seed
         self._actions = jax.tree.structure(env.action_space.spec())
         self._given: Sequence[np.ndarray] = ()
         self._first: Any = None
@@ -182,8 +182,8 @@ class _Batch:
             begun = bool(steps.any())
             # An episode that nobody saved cannot go on: the next one begins, from another seed.
             first = self.live.reset(seed ^ steps.astype(np.uint32) if begun else seed)
-            if begun and all(name in pieces for name in self._names):
-                self.live.restore([pieces[name] for name in self._names])
+            if begun and all(name in pieces for name in self._names()):
+                self.live.restore([pieces[name] for name in self._names()])
             elif begun:
                 self._first = first
 
@@ -209,13 +209,17 @@ class _Batch:
 
     def snapshot(self) -> dict[str, bytes] | None:
         pieces = self.live.snapshot() if self._first is None else None
-        return None if pieces is None else dict(zip(self._names, pieces, strict=True))
+        return None if pieces is None else dict(zip(self._names(), pieces, strict=True))
 
     def _receive(self) -> HostStep:
         with _Blamed(self._env):
             took = self.live.recv()
         _check(self._env, self._wanted, jax.tree.leaves(took))
         return took
+
+    def _names(self) -> list[str]:
+        """Of each environment as it is now: what was saved before or after fits no more."""
+        return [f"{a}-{b}" for a, b in zip(self._seed, self._steps, strict=True)]
 
     def _cut_short(self, rest: Sequence[np.ndarray]) -> HostStep:
         """Instead of a step: the episodes from before a restart end here, truncated."""

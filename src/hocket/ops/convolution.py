@@ -16,13 +16,18 @@ from jax import Array, lax
 # Legend: B images of H x W with C channels; a kernel of K x K, stride S = K / Q, O channels out.
 
 NUMBERS = ("NHWC", "HWIO", "NHWC")
+_ASKS = {"lhs_dilation", "rhs_dilation", "feature_group_count", "batch_group_count"} | {
+    "precision",
+    "preferred_element_type",
+}
 
 
 def convolve(x: Array, kernel: Array, strides: Any, padding: Any, **others: Any) -> Array:
     """`lax.conv_general_dilated`, of which `flax.linen.Conv` can be told."""
     side, stride = kernel.shape[0], strides[0]
     square = kernel.shape[1] == side and strides[1] == stride and side % stride == 0
-    usual = others.get("rhs_dilation") in (None, (1, 1)) and others.get("feature_group_count") == 1
+    plain = {"lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "feature_group_count": 1}
+    usual = all(value in (None, plain.get(name)) for name, value in others.items() if name in _ASKS)
     if not (padding == "VALID" and square and usual and x.ndim == 4):
         return lax.conv_general_dilated(x, kernel, strides, padding, **others)
     return _valid(stride, x, kernel)

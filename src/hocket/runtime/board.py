@@ -21,6 +21,7 @@ import numpy as np
 
 from hocket.core.plan import Plan
 from hocket.native import library
+from hocket.runtime.status import names
 
 WAIT_SECONDS = 0.2
 """After which whoever waits looks again, come what may."""
@@ -82,6 +83,12 @@ class SharedEvent:
         self._library.hocket_event_wait(self._address, count, int(1e9 * WAIT_SECONDS))
 
 
+def helpers(plan: Plan) -> list[tuple[str, int]]:
+    """The instances that work for the only maker, by place and number."""
+    free = plan.free or ()
+    return [(place, index) for place, index in names(plan) if place not in free]
+
+
 def board_dtype(plan: Plan) -> np.dtype[Any]:
     """The numbers that all instances of a plan with a free channel share."""
     makers, window = plan.shares, plan.window
@@ -89,9 +96,11 @@ def board_dtype(plan: Plan) -> np.dtype[Any]:
         ("stop", "i8"),  # makers begin no further sample
         ("closed", "i8"),  # the run is over
         ("version", "i8"),  # the iteration that the learner is in
+        ("loaded", "i8", (makers,)),  # samples that were saved, and count as begun and made
         ("begun", "i8", (makers,)),  # samples, by who makes them
         ("made", "i8", (makers,)),
         ("taken", "i8", (makers,)),
+        ("helped", "i8", (max(1, len(helpers(plan))),)),  # iterations of those who work for one
         ("stopped", "i8", (makers,)),  # whether it has seen `stop`
         ("made_with", "i8", (makers, window)),  # the version of each sample that is not taken yet
     ])  # fmt: skip
@@ -102,7 +111,7 @@ class Board:
 
     def __init__(self, plan: Plan, event: Event, numbers: np.ndarray | None = None) -> None:
         assert plan.free
-        self.window, self.makers = plan.window, plan.shares
+        self.window, self.makers, self.helpers = plan.window, plan.shares, helpers(plan)
         self.max_age = plan.channel(*plan.free).max_age
         self.numbers = np.zeros((), board_dtype(plan)) if numbers is None else numbers
         self.event = event
@@ -136,10 +145,20 @@ class Board:
     def made_with(self, maker: int, version: int) -> None:
         n = self.numbers
         n["made_with"][maker, (n["begun"][maker] - 1) % self.window] = version
+        self.event.signal()
 
     def end(self, maker: int) -> None:
         self.numbers["made"][maker] += 1
         self.event.signal()
+
+    def help(self, place: str, index: int) -> None:
+        """One who works for the maker has come to the end of an iteration."""
+        self.numbers["helped"][self.helpers.index((place, index))] += 1
+        self.event.signal()
+
+    def led(self) -> int:
+        """How many samples the only maker has begun since all was loaded."""
+        return int(self.numbers["begun"][0] - self.numbers["loaded"][0])
 
     # What the learner does.
 
@@ -155,7 +174,10 @@ class Board:
             for maker in range(self.makers)
             for k in range(n["taken"][maker], n["begun"][maker])
         ]
-        ready = [x for x in versions if not x[1] and n["made"][x[2]] > n["taken"][x[2]]]
+        made = n["made"]
+        if self.helpers:
+            made = np.minimum(made, n["helped"].min() + n["loaded"])
+        ready = [x for x in versions if not x[1] and made[x[2]] > n["taken"][x[2]]]
         if not ready:
             return None
         chosen = min(ready)

@@ -14,7 +14,7 @@ from hocket.core.project import Transfer
 from hocket.runtime.board import Board
 from hocket.runtime.channel import Closed
 from hocket.runtime.exchange import AGES, Exchange, Pipes, Wait
-from hocket.runtime.host_arrays import from_host
+from hocket.runtime.host_arrays import from_host, host_spec
 from hocket.runtime.route import is_sample, links, versions
 from hocket.runtime.status import RECEIVING, SENDING
 from hocket.runtime.transport_latest import Latest
@@ -60,12 +60,13 @@ class FreeExchange(Exchange):
             self.board.made_with(self.index, version)
             self._bundle = _dealt(message, self._versions)
             return True
-        begun = self.board.numbers["begun"][0]
-        return self.place == self._learner or bool(begun > self.status["iteration"])
+        return self.place == self._learner or bool(self.board.led() > self.status["iteration"])
 
     def end(self) -> None:
         if self.place == self._maker:
             self.board.end(self.index)
+        elif self.place != self._learner:
+            self.board.help(self.place, self.index)
 
     def ages_since(self) -> dict[int, Any]:
         ages, self.ages = self.ages, []
@@ -75,8 +76,8 @@ class FreeExchange(Exchange):
         """A maker may, while there is room for its sample; who works for it, once it has begun."""
         if self.place == self._maker:
             return self.board.may_begin(self.index)
-        n = self.board.numbers
-        return bool(n["begun"][0] > self.status["iteration"] or n["stopped"][0])
+        ahead = self.board.led() > self.status["iteration"]
+        return bool(ahead or self.board.numbers["stopped"][0])
 
     # Messages.
 
@@ -84,6 +85,8 @@ class FreeExchange(Exchange):
         if transfer in self._samples and self._chosen is None:
             self._publish()
             return Wait(self._may_take, RECEIVING, transfer, (0,))
+        if transfer in self._samples:
+            sources = self.sources(transfer, sources)
         here = (transfer.id, sources[0]) in self._bundle
         return None if here else super().may_receive(transfer, sources)
 
@@ -150,7 +153,7 @@ class FreeExchange(Exchange):
         n, found = self.board.numbers, {}
         for maker, backlog in enumerate(self._backlog):
             while len(backlog) < n["made"][maker] - n["taken"][maker]:
-                keys = self._specs(maker)
+                keys = message_specs(self.plan, maker)
                 backlog.append({key: self._pipes[*key, 0].receive() for key in keys})
             for k, sample in enumerate(backlog):
                 at = (n["taken"][maker] + k) % self.board.window
@@ -181,19 +184,42 @@ class FreeExchange(Exchange):
                             from_host(late[f"{name}-{t}-{source}-{j}"], x)
                             for j, x in enumerate(specs)
                         ]
-                        for (t, source), specs in self._specs(maker).items()
+                        for (t, source), specs in message_specs(self.plan, maker).items()
                     }
                 )
-            n["begun"][maker] = n["made"][maker] = len(backlog)
+            for field in ("loaded", "begun", "made"):
+                n[field][maker] = len(backlog)
 
-    def _specs(self, maker: int) -> dict[Key, tuple[Any, ...]]:
-        """The messages that a sample consists of."""
-        return {
-            (link.transfer.id, link.source): link.specs
-            for link in links(self.plan)
-            if link.transfer in self._samples
-            and (link.transfer.source != self._maker or link.source == maker)
-        }
+
+def fitting_samples(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
+    """The saved samples that a plan can go on with: all of them, or none."""
+    found = {name: x for name, x in late.items() if name.startswith(PREFIX)}
+    if not (found and plan.free):
+        return {}
+    samples = [name.removesuffix("-age") for name in found if name.endswith("-age")]
+    ages = sorted((int(found[f"{name}-age"]) for name in samples), reverse=True)
+    in_time = all(k + age <= plan.channel(*plan.free).max_age for k, age in enumerate(ages))
+    wanted = {f"{name}-age": () for name in samples}
+    for name in samples:
+        maker, k = map(int, name.removeprefix(PREFIX).split("-"))
+        if maker >= plan.shares or k >= plan.window:
+            return {}
+        for key, specs in message_specs(plan, maker).items():
+            wanted |= {
+                f"{name}-{key[0]}-{key[1]}-{j}": host_spec(x)[0] for j, x in enumerate(specs)
+            }
+    return found if in_time and {k: np.shape(x) for k, x in found.items()} == wanted else {}
+
+
+def message_specs(plan: Plan, maker: int) -> dict[Key, tuple[Any, ...]]:
+    """The messages that a sample of a maker consists of."""
+    assert plan.free
+    return {
+        (link.transfer.id, link.source): link.specs
+        for link in links(plan)
+        if is_sample(plan, link.transfer)
+        and (link.transfer.source != plan.free[1] or link.source == maker)
+    }
 
 
 def make_exchange(

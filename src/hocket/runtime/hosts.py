@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from hocket.core.host import HostFunction, LiveFunction
+from hocket.runtime.channel import Closed
 
 PREFIX = "host-"
 
@@ -20,10 +21,13 @@ class Hosts:
         self._name = PREFIX + name.replace("/", "-")
         self._live: dict[HostFunction, LiveFunction] = {}
         self._pieces: dict[str, bytes] = {}
+        self._ended = False
         self.failure: BaseException | None = None
         """What a call raised: XLA passes on its text, not the exception."""
 
     def get(self, of: HostFunction) -> LiveFunction:
+        if self._ended:
+            raise Closed
         if of not in self._live:
             self._live[of] = of.open()
             if self._pieces:
@@ -53,10 +57,14 @@ class Hosts:
             return {}
         return {self._name: _pack({k: x for pieces in kept for k, x in (pieces or {}).items()})}
 
+    def end(self) -> None:
+        """Close all for good: whoever is still at work in another thread opens nothing again."""
+        self._ended = True
+        self.close()
+
     def close(self) -> None:
-        for live in self._live.values():
-            live.close()
-        self._live.clear()
+        while self._live:
+            self._live.popitem()[1].close()
 
 
 def _pack(pieces: Mapping[str, bytes]) -> np.ndarray:

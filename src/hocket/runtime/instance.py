@@ -80,7 +80,7 @@ class Instance:
         """
         self.values, self.status["iteration"] = {}, 0
         self.exchange.load(late)
-        self.hosts.load(late)
+        self.hosts.load(late if _calls_host(self.code) else {})
         for value, _ in self.holds:
             x, axis = jnp.copy(leaves[value]), self.plan.axes.axis(value)
             replicas = self.spot.replicas
@@ -383,6 +383,13 @@ def _stack(rows: list[list[Any]], axes: tuple[int, ...]) -> list[Any]:
     stacked = _stacked([rows[k] for k in there], [np.zeros((1,) * axes[k]) for k in there])
     found = dict(zip(there, stacked, strict=True))
     return [found[k] if k in found else np.stack(rows[k], axes[k]) for k in range(len(rows))]
+
+
+def _calls_host(code: Sequence[Instruction]) -> bool:
+    return any(
+        isinstance(step, Host) or (isinstance(step, Repeat) and _calls_host(step.code))
+        for step in code
+    )
 
 
 def _default_device() -> Any:

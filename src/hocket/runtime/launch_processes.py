@@ -71,6 +71,7 @@ class Processes:
         if not self._processes:
             with self._or_end():
                 self._start()
+        self._pause()
         for link, offset in self._layout.pipes:
             SharedMemory(
                 self._arena, offset, link, self.plan.channel_of(link.transfer).delay
@@ -108,13 +109,15 @@ class Processes:
         with self._or_end():
             if self.board:
                 self.board.set_stop(False)
-            self.statuses["phase"] = WORKING  # until it has ended, also where it has not begun
             counts = counting(self.plan)
             done = [p for p in self._processes if p.place in counts]
-            for process in self._processes:
+            for process, status in zip(self._processes, self.statuses, strict=True):
+                if process.name in self._at_work:
+                    continue
+                status["phase"] = WORKING  # until it has ended, also where it has not begun
                 if process.place in counts:
                     _tell(process, ("run", count))
-                elif process.name not in self._at_work:
+                else:
                     _tell(process, ("run", None))
                     self._at_work.add(process.name)
             rows = self._answers(done)

@@ -75,9 +75,9 @@ class Threads:
         with self._or_fail():
             if self.board:
                 self.board.set_stop(False)
-            self.statuses["phase"] = WORKING  # until it has ended, also where it has not begun
             for instance in self.instances:
                 if instance.name not in self._threads:
+                    instance.status["phase"] = WORKING  # until it has ended, also before it begins
                     counts = instance.place in counting(self.plan)
                     self._start(instance, count if counts else None)
             done = [i.name for i in self.instances if i.place in counting(self.plan)]
@@ -99,7 +99,7 @@ class Threads:
         for thread in self._threads.values():
             thread.join(max(0.0, deadline - time.monotonic()))
         for instance in self.instances:
-            instance.hosts.close()
+            instance.hosts.end()
 
     def _pause(self) -> None:
         """Let everybody come to the end of an iteration."""

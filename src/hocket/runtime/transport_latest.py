@@ -78,6 +78,8 @@ class LatestShared:
     def read(self) -> tuple[int, list[Any]]:
         while True:
             number = self._library.hocket_latest_newest(self._address)
+            if not number:  # its version can be seen sooner than itself
+                continue
             found = [np.array(view) for view in self._views[number % SLOTS]]
             if self._library.hocket_latest_is_whole(self._address, number, SLOTS):
                 version, *message = found
