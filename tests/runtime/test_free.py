@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -308,6 +309,28 @@ def test_refused(what: str) -> None:
     places, channels, message = REFUSED[what]
     with pytest.raises(PlanError, match=message):
         Plan(trace(Toy(), 8), places, channels)
+
+
+OPTIONS = {
+    "sebulba:lag=fre": "`lag` of the strategy `sebulba` is a whole number, or `free`: found 'fre'",
+    "sebulba:lag=1,max_age=3": "max_age=3 is for free channels, and lag=1",
+    "sebulba:batch=3": "batches of 3 do not make up 8 environments",
+    "sebulba:actors=9": "asked for 9 actor devices, of 3 that do not learn",
+    "sebulba:acting=gpu": "acting='gpu': actions are computed on actor devices, or on `cpu`",
+    "actor_learner:lag=free,max_age=0": "max_age=0: with 2 of `actor`",
+}
+
+
+@pytest.mark.parametrize("words", OPTIONS)
+def test_options_refused(words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(OPTIONS[words])):
+        resolve(words)(trace(Toy(), 8), local_cluster())
+
+
+def test_options_of_sebulba() -> None:
+    graph = trace(Toy(), 8)
+    plan = resolve("sebulba:batch=2,acting=cpu")(graph, local_cluster())
+    assert plan.place("actor").replicas == 4 and plan.place("actor").on == ("cpu:0",)
 
 
 def test_a_learner_with_something_for_each_environment_is_refused() -> None:

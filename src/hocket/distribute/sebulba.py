@@ -44,6 +44,8 @@ def sebulba(
         n for n in range(1, len(others) + 1) if graph.num_envs % (n * (batch or threads)) == 0
     ]
     count = actors or max(fitting, default=1)
+    if batch is not None and (batch < 1 or graph.num_envs % batch):
+        raise PlanError(f"batches of {batch} do not make up {graph.num_envs} environments.")
     replicas = graph.num_envs // batch if batch else threads * count
     on = share_out(others[:count], replicas, graph.num_envs)
     return Plan(

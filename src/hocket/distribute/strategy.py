@@ -48,7 +48,12 @@ def strategy(fn: Callable[..., Plan]) -> Callable[..., Strategy]:
             if name not in options:
                 raise ValueError(unknown("option", name, options, where))
             default = options[name].default
-            if options[name].annotation == "Lag" and value == FREE:
+            if options[name].annotation == "Lag":
+                if type(value) is not int and value != FREE:
+                    raise ValueError(
+                        f"the option `{name}` {where} is a whole number, or `{FREE}`: found "
+                        f"{value!r}."
+                    )
                 continue
             if default is not None and default is not inspect.Parameter.empty:
                 check_kind(name, value, default, where)
