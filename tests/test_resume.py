@@ -242,7 +242,8 @@ def test_the_loaded_policy_acts_as_the_trained_one(two_checkpoints: Path) -> Non
     trained = library.run(run.algorithm, iterations=40)
     assert difference(run.state, trained.state) == 0.0
     keys = jax.random.split(jax.random.key(1), 32)
-    obs = jax.vmap(lambda key: run.env.reset(key)[1])(keys)
+    env: Any = run.env
+    obs = jax.vmap(lambda key: env.reset(key)[1])(keys)
     loaded = [int(run.policy(o)[0]) for o in obs]
     assert loaded == [int(trained.policy(o)[0]) for o in obs]
     assert len(set(loaded)) == 2  # it does look at what it sees
