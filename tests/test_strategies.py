@@ -143,7 +143,7 @@ def test_a_late_rollout_is_a_delay_line_too() -> None:
 
 @pytest.mark.xdist_group("ppo")
 def test_a_late_strategy_cannot_be_checked() -> None:
-    with pytest.raises(ValueError, match=r"`learner -> actor` is 1 iterations late.*lag=0"):
+    with pytest.raises(ValueError, match=r"`learner -> actor` has lag=1.*lag=0"):
         check_strategy("actor_learner:lag=1", {"ppo": SMALL["ppo"]()})
 
 
