@@ -101,8 +101,8 @@ HOCKET = {
         ),
     ),
 }  # fmt: skip
-# The fastest of `settings`, where all of them were tried (not with 8 environments of Gymnasium): one
-# thread of torch or XLA, and no subprocesses.
+# The fastest of `settings`, where all were tried (not with 8 environments of Gymnasium): one thread
+# of torch or XLA, and no subprocesses.
 PEERS = (Variant("stable-baselines3", "sb3"), Variant("sbx", "sbx"))
 
 
