@@ -13,8 +13,8 @@ import pytest
 from jax import lax
 
 from hocket import Place, Plan, PlanError, trace
-from hocket.core.backend import backend, check_backend, swappable
-from hocket.core.graph import swappables
+from hocket.core.backend import backend, check_backend, swappable, swappable_p
+from hocket.core.graph import named_by
 from tests.toys import Toy
 
 X, V = jnp.arange(6.0).reshape(2, 3), jnp.ones((2, 3))
@@ -138,7 +138,7 @@ def test_replicas_keep_environments_apart_in_it() -> None:
 
 def test_a_plan_can_find_and_check_them() -> None:
     nodes = trace(Springs(), 8).nodes
-    found = set[Any]().union(*map(swappables, nodes))
+    found = {fn for node in nodes for fn in named_by(swappable_p, node.eqn)}
     assert found == {Spring.dynamics}
     assert Spring.dynamics.backends == ("jax", "wrong", "elsewhere")
     check_backend("jax", set(), ["gpu:0", "gpu:1"], "learner")

@@ -33,7 +33,6 @@ from jax.extend.core import (
 
 from hocket.core import fragment as fragments
 from hocket.core.algorithm import Algorithm
-from hocket.core.backend import Swappable, swappable_p
 from hocket.core.contract import check_names, check_step, leaf_names
 from hocket.core.fragment import Label, exact_fragments, read_label
 from hocket.core.tuning import PLAIN, Tuning, tuned
@@ -343,17 +342,13 @@ def _labels(eqn: JaxprEqn) -> Iterator[Label]:
             yield from _labels(inner)
 
 
-def swappables(node: Node) -> set[Swappable]:
-    """The functions in a node that other backends may implement."""
-    return set(_swappables(node.eqn))
-
-
-def _swappables(eqn: JaxprEqn) -> Iterator[Swappable]:
-    if eqn.primitive is swappable_p:
+def named_by(primitive: Any, eqn: JaxprEqn) -> Iterator[Any]:
+    """What the equations of a primitive, in this one at any depth, say they are calls `of`."""
+    if eqn.primitive is primitive:
         yield eqn.params["of"]
     for jaxpr in jaxprs_in_params(eqn.params):
         for inner in jaxpr.eqns:
-            yield from _swappables(inner)
+            yield from named_by(primitive, inner)
 
 
 def _count_calls(jaxpr: Jaxpr, role: str) -> int:

@@ -7,7 +7,7 @@ does all, that program calls back to the host.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import source_info_util
-from jax.extend.core import JaxprEqn, Literal, Primitive, jaxprs_in_params
+from jax.extend.core import JaxprEqn, Literal, Primitive
 from jax.interpreters import batching, mlir
 
-from hocket.core.graph import Block, Graph, Loop, Node
+from hocket.core.graph import Block, Graph, Loop, Node, named_by
 
 Specs: TypeAlias = Sequence[jax.ShapeDtypeStruct]
 
@@ -127,7 +127,7 @@ def host_call(node: Node) -> HostCall | None:
 
 def hosts(graph: Graph) -> list[HostFunction]:
     """The host functions of a graph that keep a state, each once."""
-    found = (of for node in graph.block.nodes for of in _functions(node.eqn))
+    found = (of for node in graph.block.nodes for of in named_by(host_p, node.eqn))
     return list(dict.fromkeys(of for of in found if of.keeps_state))
 
 
@@ -137,14 +137,6 @@ def calls_host(block: Block) -> bool:
         calls_host(node.body) if isinstance(node, Loop) else host_call(node) is not None
         for node in block.nodes
     )
-
-
-def _functions(eqn: JaxprEqn) -> Iterator[HostFunction]:
-    if eqn.primitive is host_p:
-        yield eqn.params["of"]
-    for jaxpr in jaxprs_in_params(eqn.params):
-        for inner in jaxpr.eqns:
-            yield from _functions(inner)
 
 
 def _read_call(eqn: JaxprEqn) -> HostCall | None:

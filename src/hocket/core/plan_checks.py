@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hocket.core.axes import Axes, check_kind, uses_averaged
-from hocket.core.backend import check_backend
+from hocket.core.backend import check_backend, swappable_p
 from hocket.core.fragment import ROLES
 from hocket.core.free_checks import check_free_channel, check_free_plan
-from hocket.core.graph import Loop, swappables
+from hocket.core.graph import Loop, named_by
 from hocket.core.kinds import Kind
 from hocket.errors import PlanError, unknown
 
@@ -80,7 +80,12 @@ def _check_share(plan: Plan, place: Place) -> None:
 
 def _check_backend(plan: Plan, place: Place) -> None:
     owner = plan.projection.placement.node
-    found = {fn for n in plan.graph.nodes if owner.get(n.id) == place.name for fn in swappables(n)}
+    found = {
+        fn
+        for n in plan.graph.nodes
+        if owner.get(n.id) == place.name
+        for fn in named_by(swappable_p, n.eqn)
+    }
     check_backend(place.backend, found, place.share(0), place.name)
 
 
