@@ -100,6 +100,17 @@ def test_same_numbers(name: str, strategy: str, launch: str) -> None:
     assert found <= (TOLERANCE if strategy == "data_parallel" else 0.0)
 
 
+@pytest.mark.xdist_group("hosted ppo")
+@pytest.mark.parametrize("strategy", [CALLBACK, ONE_THREAD, TWO_THREADS])
+def test_same_numbers_where_programs_cannot_call(
+    strategy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without the compiled part: through XLA's callback, and between programs."""
+    expected = reference("ppo")
+    monkeypatch.setattr("hocket.runtime.hosts.PATH", tmp_path / "missing.so")
+    assert difference(after(SMALL["ppo"], strategy), expected) == 0.0
+
+
 def test_late_actors_repeat_bit_for_bit() -> None:
     cartpole = replace(SMALL["ppo"], env=make("gymnasium:CartPole-v1"))
     strategy = "sebulba:lag=1,actors=1,threads=2"
@@ -250,7 +261,7 @@ actor x2: act, env  on cpu:0
     memory of each: state 240 B, at least 1.9 KiB at once, up to 348 B in messages
 learner: update  on cpu:3
     memory: state 1.8 KiB, at least 4.3 KiB at once, up to 2.2 KiB in messages
-host:Walk runs on the host: 8 calls an iteration (called between compiled programs), each with \
+host:Walk runs on the host: 8 calls an iteration (called by the compiled program), each with \
 384 B there and 528 B back
 learner -> actor: 696 B an iteration in 2 messages
     learner.params (4 arrays)

@@ -7,7 +7,7 @@ does all, that program calls back to the host.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
@@ -71,7 +71,19 @@ class HostFunction(Protocol):
     def open(self) -> LiveFunction: ...
 
 
-Caller: TypeAlias = Callable[[HostFunction, Sequence[np.ndarray]], list[np.ndarray]]
+CALL_TARGET = "hocket_host"
+"""The function of `native/host.cpp`, as XLA knows it."""
+
+
+class Caller(Protocol):
+    """Whoever calls the host functions of a compiled program."""
+
+    def __call__(self, of: HostFunction, arrays: Sequence[np.ndarray]) -> list[np.ndarray]: ...
+
+    def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
+        """The number by which a program on the CPU calls a function; None: through Python."""
+        ...
+
 
 _caller = jax.make_user_context(None)  # a part of every key in jax's caches
 
@@ -175,13 +187,22 @@ def _abstract(*avals: Any, of: HostFunction) -> list[Any]:
     return [avals[0].update(shape=s.shape, dtype=s.dtype, weak_type=False) for s in specs]
 
 
+def _lower_on_cpu(context: Any, *operands: Any, of: HostFunction) -> Any:
+    caller: Caller | None = _caller.value
+    slot = caller.slot(of, context.avals_in, context.avals_out) if caller else None
+    if slot is None:
+        return _lower(context, *operands, of=of)
+    lowering = jax.ffi.ffi_lowering(CALL_TARGET, has_side_effect=of.keeps_state)
+    return lowering(context, *operands, slot=np.int64(slot))
+
+
 def _lower(context: Any, *operands: Any, of: HostFunction) -> Any:
-    caller: Caller = _caller.value or call_once
-    if caller is call_once:
+    caller: Caller | None = _caller.value
+    if caller is None:
         _check_stateless(of)  # here, since XLA would pass on no more than the text
 
     def call(*arrays: Any) -> tuple[np.ndarray, ...]:
-        return tuple(caller(of, [np.asarray(x) for x in arrays]))
+        return tuple((caller or call_once)(of, [np.asarray(x) for x in arrays]))
 
     results, _, _ = mlir.emit_python_callback(
         context, call, None, operands, context.avals_in, context.avals_out,
@@ -208,4 +229,5 @@ def _evaluate(*arrays: Any, of: HostFunction) -> list[Any]:
 host_p.def_impl(_evaluate)
 host_p.def_abstract_eval(_abstract)
 mlir.register_lowering(host_p, _lower)
+mlir.register_lowering(host_p, _lower_on_cpu, platform="cpu")
 batching.primitive_batchers[host_p] = _batch

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hocket.core.footprint import footprint
 from hocket.core.graph import bytes_text
 from hocket.core.host import host_call
+from hocket.core.project import Repeat, host_nodes, undriven
 
 if TYPE_CHECKING:
     from hocket.core.plan import Flow, Place, Plan
@@ -58,6 +59,7 @@ def _place_line(plan: Plan, place: Place) -> str:
 def _host_lines(plan: Plan) -> Iterator[str]:
     """What runs on the host, how it is called, and what goes there and comes back each time."""
     fused = len(plan.places) == 1 and plan.launch == "threads" and len(plan.places[0].on) <= 1
+    within = set(_called_within(plan))
     for node, times in plan.nodes():
         call = host_call(node)
         if call is None:
@@ -66,12 +68,26 @@ def _host_lines(plan: Plan) -> Iterator[str]:
                     for vs in (node.ins, node.outs))  # fmt: skip
         how = (
             "the compiled program stops and calls back" if fused
+            else "called by the compiled program" if node.id in within
             else "called between compiled programs"
         )  # fmt: skip
         yield (
             f"{call.of.name} runs on the host: {times} calls an iteration ({how}), each with "
             f"{down} there and {up} back"
         )
+
+
+def _called_within(plan: Plan) -> Iterator[int]:
+    """The nodes of host functions that a loop calls by itself, compiled for a CPU device."""
+    for place in plan.places:
+        on_cpu = all(name.startswith("cpu:") for name in place.on)
+        if place.name in plan.grouped or not on_cpu or not 1 <= len(place.on) <= place.replicas:
+            continue
+        for step in plan.projection.programs[place.name]:
+            if not isinstance(step, Repeat) or step.node in plan.cut_loops:
+                continue
+            if undriven(plan.graph, step):
+                yield from host_nodes(step.code)
 
 
 def _flow_lines(plan: Plan, flow: Flow) -> Iterator[str]:

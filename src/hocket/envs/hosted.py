@@ -188,7 +188,7 @@ class _Batch:
                 self._first = first
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
-        if not np.array_equal(arrays[1], self._steps):
+        if arrays[1][0] != self._steps[0]:  # they all take their steps together
             raise RuntimeError(
                 f"{self._env.name} has taken other steps than the program that steps it: "
                 f"environments on the host cannot go back, nor serve two runs."
@@ -278,10 +278,10 @@ def _short(shape: Any, dtype: Any) -> str:
 def _after(episode: Sequence[np.ndarray], took: HostStep) -> tuple[np.ndarray, ...]:
     """`EpisodeStats.after` in numpy, for all environments at once."""
     ret, length, ended_return, ended_length, ended = episode
-    done = took.terminated | took.truncated
     ret, length = ret + took.reward, length + np.int32(1)
-    if not done.any():
+    if not np.count_nonzero(took.terminated) + np.count_nonzero(took.truncated):
         return ret, length, ended_return, ended_length, ended
+    done = took.terminated | took.truncated
     return (
         np.where(done, np.float32(0), ret),
         np.where(done, np.int32(0), length),

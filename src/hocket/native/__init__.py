@@ -28,6 +28,8 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "hocket_event_count": (c_uint32, [c_void_p]),
     "hocket_event_signal": (None, [c_void_p]),
     "hocket_event_wait": (None, [c_void_p, c_uint32, c_int64]),
+    "hocket_host_open": (c_int, [c_void_p, c_int, _Pointers, _Sizes, c_int, _Pointers, _Sizes]),
+    "hocket_host_close": (c_int, [c_int]),
     "hocket_average_header_bytes": (c_int64, []),
     "hocket_average_line_bytes": (c_int64, []),
     "hocket_average_type_id": (c_void_p, []),

@@ -23,7 +23,7 @@ from hocket.core.plan import Plan
 from hocket.core.tuning import tuned
 from hocket.errors import PlanError
 from hocket.runtime.executor import Timings, by_seed
-from hocket.runtime.hosts import Hosts
+from hocket.runtime.hosts import Hosts, is_one_cpu
 from hocket.runtime.profile import profiled
 from hocket.runtime.replicas import home, map_replicas, replica_mesh, stack, unstack
 from hocket.runtime.timeline import Activity, Span, Timeline
@@ -82,7 +82,7 @@ class Fused:
         self._metrics = by_seed(self.graph.metrics, seeds)
         row = sum(math.prod(m.shape) * m.dtype.itemsize for m in jax.tree.leaves(self._metrics))
         self.max_block = max(1, min(max_block, METRIC_BYTES // max(row, 1)))
-        self._hosts = Hosts()
+        self._hosts = Hosts(inside=is_one_cpu(self._devices))
         self._state: Any = None
         self._compiled: Any = None
         self._iteration = 0
@@ -168,7 +168,7 @@ class Fused:
         return None if self._spans is None else Timeline(tuple(self._spans))
 
     def close(self) -> None:
-        self._hosts.close()
+        self._hosts.end()
 
     def _step(self) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
         algorithm = self.graph.algorithm

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from hocket.core.host import HostFunction, LiveFunction
+from hocket.core.host import HostFunction, LiveFunction, Specs
+from hocket.native import PATH
+from hocket.runtime.call_slot import CallSlot
 from hocket.runtime.channel import Closed
 
 PREFIX = "host-"
 
 
 class Hosts:
-    """Opens each host function when it is first called."""
+    """Opens each host function when it is first called.
 
-    def __init__(self, name: str = "all") -> None:
+    With `inside`, compiled programs call them by themselves: those of one CPU device can.
+    """
+
+    def __init__(self, name: str = "all", *, inside: bool = False) -> None:
         self._name = PREFIX + name.replace("/", "-")
+        self.inside = inside and PATH.is_file()
+        self._slots: dict[Any, CallSlot] = {}
+        self.spans: list[tuple[str, float, float]] | None = None
+        """Who was called from when to when, for whoever looks at it."""
         self._live: dict[HostFunction, LiveFunction] = {}
         self._pieces: dict[str, bytes] = {}
         self._ended = False
@@ -36,6 +46,7 @@ class Hosts:
 
     def __call__(self, of: HostFunction, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """For a compiled program that calls back."""
+        start = time.perf_counter()
         try:
             live = self.get(of)
             live.start(arrays)
@@ -43,6 +54,18 @@ class Hosts:
         except BaseException as error:
             self.failure = self.failure or error
             raise
+        finally:
+            if self.spans is not None:
+                self.spans.append((of.name, start, time.perf_counter()))
+
+    def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
+        """See `Caller`."""
+        if not self.inside:
+            return None
+        key = of, *((x.shape, x.dtype) for x in (*ins, *outs))
+        if key not in self._slots:
+            self._slots[key] = CallSlot(lambda arrays: self(of, arrays), ins, outs)
+        return self._slots[key].number
 
     def load(self, late: Mapping[str, Any]) -> None:
         """Begin anew, or from what `late` had."""
@@ -61,10 +84,17 @@ class Hosts:
         """Close all for good: whoever is still at work in another thread opens nothing again."""
         self._ended = True
         self.close()
+        for slot in self._slots.values():
+            slot.close()
 
     def close(self) -> None:
         while self._live:
             self._live.popitem()[1].close()
+
+
+def is_one_cpu(devices: Sequence[Any]) -> bool:
+    """Whether a program of these devices can call the host by itself, and does it only once."""
+    return len(devices) == 1 and devices[0].platform == "cpu"
 
 
 def _pack(pieces: Mapping[str, bytes]) -> np.ndarray:

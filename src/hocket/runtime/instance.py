@@ -16,12 +16,23 @@ from hocket.cluster.devices import find_devices
 from hocket.core.averaged import averaging
 from hocket.core.backend import JAX, backend
 from hocket.core.graph import Graph
-from hocket.core.host import HostCall, host_call
+from hocket.core.host import HostCall, calling, host_call
 from hocket.core.plan import Plan
-from hocket.core.project import Compute, Host, Instruction, Receive, Repeat, Send, Transfer
+from hocket.core.project import (
+    Compute,
+    Host,
+    Instruction,
+    Receive,
+    Repeat,
+    Send,
+    Transfer,
+    undriven,
+    uses_host,
+)
 from hocket.runtime.average import Average
 from hocket.runtime.exchange import Exchange, Wait
-from hocket.runtime.hosts import Hosts
+from hocket.runtime.hosts import Hosts, is_one_cpu
+from hocket.runtime.inline import run_inline
 from hocket.runtime.replicas import (
     cut_parts,
     home,
@@ -30,6 +41,8 @@ from hocket.runtime.replicas import (
     merge_axis,
     replica_mesh,
     split_axis,
+    stack_rows,
+    without_aliases,
 )
 from hocket.runtime.route import Route
 from hocket.runtime.segment import Segment, Segments, arguments
@@ -62,12 +75,16 @@ class Instance:
         self.mesh = replica_mesh(find_devices(names), self.spot.replicas if self.grouped else 1)
         self._where = tuple(d.id for d in self.mesh.devices.flat)
         # A program takes the host's memory as it is on the device that jax uses by default.
-        self._is_default = self.mesh.size == 1 and self.mesh.devices.flat[0] == _default_device()
-        self.hosts = Hosts(self.name)
+        self._is_default = (
+            self.mesh.size == 1 and self.mesh.devices.flat[0] == jax.local_devices()[0]
+        )
+        inside = is_one_cpu(self.mesh.devices.ravel().tolist()) and not self.grouped
+        self.hosts = Hosts(self.name, inside=inside)
         self._since = 0
         self._calls: dict[int, HostCall | None] = {}
         self.values: Values = {}
         self._segments = Segments() if segments is None else segments
+        self._own = Segments()  # that call this instance's host functions, and no other's
         placement, block = plan.projection.placement, plan.graph.block
         pairs = list(zip(block.inputs, block.outputs, strict=False))
         self.holds = [(v, out) for v, out in pairs if placement.home[v] == place]
@@ -80,7 +97,7 @@ class Instance:
         """
         self.values, self.status["iteration"] = {}, 0
         self.exchange.load(late)
-        self.hosts.load(late if _calls_host(self.code) else {})
+        self.hosts.load(late if uses_host(self.code) else {})
         for value, _ in self.holds:
             x, axis = jnp.copy(leaves[value]), self.plan.axes.axis(value)
             replicas = self.spot.replicas
@@ -128,7 +145,7 @@ class Instance:
             values = {**self.graph.constants, **self.values}
             yield from self._run(self.code, values, 1)
             self.exchange.end()
-            self.values = _without_aliases({v: values[out] for v, out in self.holds})
+            self.values = without_aliases({v: values[out] for v, out in self.holds})
             self.status["iteration"] += 1
             self._count_time()
             done += 1
@@ -183,6 +200,9 @@ class Instance:
                 case Repeat():
                     if step.node in self.plan.cut_loops and parts == 1:
                         self._repeat_in_parts(step, values)
+                    elif self.hosts.inside and (whole := undriven(self.graph, step)):
+                        yield None
+                        self._compute_calling(whole, values, parts)
                     else:
                         yield from self._repeat(step, values, parts)
 
@@ -200,6 +220,29 @@ class Instance:
             self.exchange.count_averages(self._average, start)
         for v in step.dead:
             del values[v]
+        values |= zip(step.outs, outs, strict=True)
+
+    def _compute_calling(self, step: Compute, values: Values, parts: int) -> None:
+        """A segment that calls the host: its time is the host's and its own by turns."""
+        segment = self._own.get(step, parts, lambda: self._segment(step, parts))
+        note, self.hosts.spans = self.exchange.note, None if self.exchange.spans is None else []
+        since = time.perf_counter()
+
+        def work() -> Sequence[Any]:
+            with self._choices(), calling(self.hosts):
+                outs = segment([values[v] for v in arguments(step)], self._where)
+            return jax.block_until_ready(outs)
+
+        try:
+            outs = run_inline(work)
+        except jax.errors.JaxRuntimeError as error:
+            raise self.hosts.failure or error from None
+        if self.hosts.spans is not None:
+            for name, start, end in self.hosts.spans:
+                note("compute", segment.name, since, start)
+                note("host", name, start, end)
+                since = end
+            note("compute", segment.name, since)
         values |= zip(step.outs, outs, strict=True)
 
     def _call_host(self, step: Host, values: Values) -> Iterator[Wait | None]:
@@ -254,7 +297,7 @@ class Instance:
             values[after] = carry[inside]
         ordered = [made[::-1] if loop.reverse else made for made in rows]
         axes = tuple(1 if self._rows(inside) else 0 for inside, _ in loop.ys)
-        stacked = _stack(ordered, axes)
+        stacked = stack_rows(ordered, axes)
         values |= {after: x for (_, after), x in zip(loop.ys, stacked, strict=True)}
         for outside, after in loop.kept:
             values[after] = values[outside]
@@ -357,40 +400,3 @@ class Instance:
         v = self._graph_of(parts).values[value]
         rows = (self.spot.replicas,) if self._rows(value) else ()
         return jax.ShapeDtypeStruct((*rows, *v.shape), v.dtype)
-
-
-def _without_aliases(values: Values) -> Values:
-    """Two leaves of a state may be one array; each gets its own before either is donated."""
-    seen: set[int] = set()
-    for v, x in values.items():
-        if id(x) in seen:
-            values[v] = jnp.copy(x)
-        seen.add(id(x))
-    return values
-
-
-@jax.jit
-def _stacked(rows: list[list[Any]], axes: Any) -> list[Any]:
-    return [jnp.stack(made, axis.ndim) for made, axis in zip(rows, axes, strict=True)]
-
-
-def _stack(rows: list[list[Any]], axes: tuple[int, ...]) -> list[Any]:
-    """Each list of rows as one array: of the device's in one program, since a call for each takes
-    3x as long, of the host's on the host.
-    """
-    there = [k for k, made in enumerate(rows) if isinstance(made[0], jax.Array)]
-    # The axis is told by a shape, which is static where a number would be traced.
-    stacked = _stacked([rows[k] for k in there], [np.zeros((1,) * axes[k]) for k in there])
-    found = dict(zip(there, stacked, strict=True))
-    return [found[k] if k in found else np.stack(rows[k], axes[k]) for k in range(len(rows))]
-
-
-def _calls_host(code: Sequence[Instruction]) -> bool:
-    return any(
-        isinstance(step, Host) or (isinstance(step, Repeat) and _calls_host(step.code))
-        for step in code
-    )
-
-
-def _default_device() -> Any:
-    return jax.local_devices()[0]

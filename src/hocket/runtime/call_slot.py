@@ -1,0 +1,77 @@
+"""How a compiled program on the CPU calls a host function: without XLA's way through Python."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from hocket.core.host import CALL_TARGET, Specs
+from hocket.native import library
+
+_opening = threading.Lock()
+# What programs may call. One that is at work when it is closed stays: it may never come back.
+_OPEN: dict[int, CallSlot] = {}
+
+
+class CallSlot:
+    """A function that programs call by a number, with the arrays that both sides read and write.
+
+    `call` takes such arrays as `ins` says, and gives such as `outs` says. A program that calls it
+    ends with an error if it raises.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]],
+        ins: Specs,
+        outs: Specs,
+    ) -> None:
+        self._ins = [np.zeros(x.shape, x.dtype) for x in ins]
+        self._outs = [np.zeros(x.shape, x.dtype) for x in outs]
+
+        def work() -> int:
+            try:
+                for room, x in zip(self._outs, call(self._ins), strict=True):
+                    room[...] = x
+            except BaseException:  # noqa: BLE001 (there is no Python above; `call` keeps it)
+                return 1
+            return 0
+
+        self._work = _Function(work)
+        with _opening:
+            self.number: int = _registered().hocket_host_open(
+                self._work, len(ins), *_pointers(self._ins), len(outs), *_pointers(self._outs)
+            )
+        if self.number < 0:
+            raise RuntimeError("too many host functions are open in this process: close some runs.")
+        _OPEN[self.number] = self
+
+    def close(self) -> None:
+        """Programs that call it from now on end with an error."""
+        if _OPEN.get(self.number) is self and library().hocket_host_close(self.number):
+            del _OPEN[self.number]
+
+
+_Function = ctypes.CFUNCTYPE(ctypes.c_int)
+
+
+def _pointers(arrays: Sequence[np.ndarray]) -> tuple[Any, Any]:
+    num = len(arrays)
+    return (
+        (ctypes.c_void_p * num)(*(x.ctypes.data for x in arrays)),
+        (ctypes.c_int64 * num)(*(x.nbytes for x in arrays)),
+    )
+
+
+@cache
+def _registered() -> ctypes.CDLL:
+    """The library, with its function made known to XLA."""
+    handler = jax.ffi.pycapsule(library().hocket_host)
+    jax.ffi.register_ffi_target(CALL_TARGET, handler, platform="cpu")
+    return library()

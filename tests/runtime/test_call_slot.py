@@ -1,0 +1,115 @@
+"""Host functions that compiled programs call by themselves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hocket.core.host import CALL_TARGET
+from hocket.runtime.call_slot import CallSlot
+
+PAIR = [
+    jax.ShapeDtypeStruct((3,), np.dtype(np.float32)),
+    jax.ShapeDtypeStruct((2, 2), np.dtype(np.int32)),
+]
+
+
+@contextmanager
+def opened(call: Any) -> Iterator[CallSlot]:
+    slot = CallSlot(call, PAIR, PAIR)
+    try:
+        yield slot
+    finally:
+        slot.close()
+
+
+def program(slot: CallSlot, times: int = 1) -> Any:
+    """Calls the function so many times, each with what the last call gave."""
+    call = jax.ffi.ffi_call(CALL_TARGET, PAIR, has_side_effect=True)
+
+    def body(_: Any, xs: Any) -> Any:
+        return call(*xs, slot=np.int64(slot.number))
+
+    return jax.jit(lambda *xs: jax.lax.fori_loop(0, times, body, list(xs)))
+
+
+ARRAYS = (jnp.arange(3.0), jnp.zeros((2, 2), jnp.int32))
+
+
+def test_a_loop_calls_it_in_turn() -> None:
+    seen: list[float] = []
+
+    def call(xs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        seen.append(float(xs[0][0]))
+        return [xs[0] + 1, xs[1] + 2]
+
+    with opened(call) as slot:
+        a, b = program(slot, times=50)(*ARRAYS)
+    assert seen == list(range(50))
+    np.testing.assert_array_equal(a, np.arange(3.0) + 50)
+    np.testing.assert_array_equal(b, np.full((2, 2), 100))
+
+
+def test_a_program_ends_where_it_raises() -> None:
+    def call(xs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        raise ValueError("no")
+
+    with opened(call) as slot, pytest.raises(jax.errors.JaxRuntimeError, match="function failed"):
+        jax.block_until_ready(program(slot)(*ARRAYS))
+
+
+@pytest.mark.parametrize("given", [[], [np.zeros(4, np.float32), np.zeros((2, 2), np.int32)]])
+def test_what_it_must_give(given: list[np.ndarray]) -> None:
+    with (
+        opened(lambda _: given) as slot,
+        pytest.raises(jax.errors.JaxRuntimeError, match="function failed"),
+    ):
+        jax.block_until_ready(program(slot)(*ARRAYS))
+
+
+def test_a_closed_one_is_not_called() -> None:
+    with opened(lambda xs: xs) as slot:
+        fn = program(slot)
+        jax.block_until_ready(fn(*ARRAYS))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="the host function is closed"):
+        jax.block_until_ready(fn(*ARRAYS))
+
+
+def test_other_arrays_are_refused() -> None:
+    with opened(lambda xs: xs) as slot:
+        call = jax.ffi.ffi_call(CALL_TARGET, PAIR[:1], has_side_effect=True)
+        fn = jax.jit(lambda x: call(x, slot=np.int64(slot.number)))
+        with pytest.raises(jax.errors.JaxRuntimeError, match="with other arrays"):
+            jax.block_until_ready(fn(ARRAYS[0]))
+        both = jax.ffi.ffi_call(CALL_TARGET, PAIR, has_side_effect=True)
+        fn = jax.jit(lambda *xs: both(*xs, slot=np.int64(slot.number)))
+        with pytest.raises(jax.errors.JaxRuntimeError, match="with arrays of other sizes"):
+            jax.block_until_ready(fn(ARRAYS[0][:2], ARRAYS[1]))
+
+
+def test_numbers_are_used_again_but_not_while_a_call_is_under_way() -> None:
+    with opened(lambda xs: xs) as slot:
+        number = slot.number
+    go = threading.Event()
+
+    def call(xs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        go.wait()
+        return xs
+
+    with opened(call) as busy:
+        assert busy.number == number
+        thread = threading.Thread(target=lambda: jax.block_until_ready(program(busy)(*ARRAYS)))
+        thread.start()
+        time.sleep(0.2)  # until it waits in there
+    with opened(lambda xs: xs) as other:
+        assert other.number != number
+    go.set()
+    thread.join()

@@ -1,0 +1,65 @@
+"""Programs in the thread that calls them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hocket.core.host import CALL_TARGET
+from hocket.runtime.call_slot import CallSlot
+from hocket.runtime.inline import run_inline
+
+SQUARE = [jax.ShapeDtypeStruct((64, 64), np.dtype(np.float32))]
+
+
+def program(slot: CallSlot) -> Any:
+    """So much work that XLA would give it to a thread of its own."""
+    call = jax.ffi.ffi_call(CALL_TARGET, SQUARE, has_side_effect=True)
+    return jax.jit(lambda x: call(jnp.tanh(x @ x), slot=np.int64(slot.number))[0])
+
+
+def test_many_programs_wait_at_once() -> None:
+    """More than XLA has threads."""
+    count = jax.local_device_count() + 8
+    together = threading.Barrier(count)
+    where: set[int] = set()
+
+    def call(xs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        where.add(threading.get_ident())
+        together.wait(60)
+        return xs
+
+    slots = [CallSlot(call, SQUARE, SQUARE) for _ in range(count)]
+    found: list[Any] = []
+
+    def work(slot: CallSlot) -> None:
+        fn = program(slot)
+        found.append(run_inline(lambda: jax.block_until_ready(fn(jnp.ones((64, 64))))))
+
+    threads = [threading.Thread(target=work, args=(slot,)) for slot in slots]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for slot in slots:
+        slot.close()
+    assert where == {thread.ident for thread in threads}
+    assert len(found) == count
+    np.testing.assert_allclose(found[0], np.ones((64, 64)))
+
+
+def test_what_is_raised_within_is_raised() -> None:
+    error = ValueError("mine")
+
+    def work() -> None:
+        raise error
+
+    with pytest.raises(ValueError, match="mine") as caught:
+        run_inline(work)
+    assert caught.value is error
