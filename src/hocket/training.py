@@ -31,6 +31,8 @@ from hocket.runtime.tune import tuning_here
 
 BLOCK_SECONDS = 0.25
 """How often a run comes back to report."""
+LATE_BLOCK_SECONDS = 0.5
+"""Where channels are late: they run dry at a block's end, and one place waits for the other."""
 PROFILE_AFTER = 0.5
 """Seconds of running before the time is looked into: by then nothing is special any more."""
 
@@ -219,7 +221,9 @@ def _advance(
         yield Report(done, steps, metrics, timings, shares, executor, places)
         if interrupt.seen:
             raise KeyboardInterrupt
-        block = _next_block(count, executor.timings.run - before)
+        late = any(channel.late for channel in executor.plan.channels.values())
+        wanted = LATE_BLOCK_SECONDS if late else BLOCK_SECONDS
+        block = _next_block(count, executor.timings.run - before, wanted)
 
 
 def run(
@@ -338,7 +342,7 @@ def count_iterations(graph: Graph, iterations: int | None = None) -> int:
     return iterations
 
 
-def _next_block(block: int, seconds: float) -> int:
-    """As many iterations as fit into BLOCK_SECONDS, growing at most fourfold."""
-    fitting = int(block * BLOCK_SECONDS / max(seconds, 1e-6))
+def _next_block(block: int, seconds: float, wanted: float) -> int:
+    """As many iterations as fit into the wanted time, growing at most fourfold."""
+    fitting = int(block * wanted / max(seconds, 1e-6))
     return max(1, min(fitting, 4 * block))

@@ -26,7 +26,7 @@ def program(slot: CallSlot) -> Any:
 
 def test_many_programs_wait_at_once() -> None:
     """More than XLA has threads."""
-    count = jax.local_device_count() + 8
+    count = jax.local_device_count() + 8  # of 16 at most: each is two computations of 32
     together = threading.Barrier(count)
     where: set[int] = set()
 
