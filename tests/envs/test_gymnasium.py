@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +31,10 @@ assert gymnasium_toys  # it registers them
 
 
 @contextlib.contextmanager
-def opened(env: Any, num_envs: int = 3, seeds: np.ndarray = SEEDS) -> Iterator[Any]:
-    live: LiveEnvs = env.open(num_envs)
+def opened(
+    env: Any, num_envs: int = 3, seeds: np.ndarray = SEEDS, *, here: bool = False
+) -> Iterator[Any]:
+    live: LiveEnvs = env.open_here(num_envs) if here else env.open(num_envs)
     try:
         live.reset(seeds[:num_envs])
         yield live
@@ -54,6 +57,7 @@ def actions_of(name: str, num_steps: int) -> np.ndarray:
     ("name", "options"),
     [
         *[("CartPole-v1", options) for options in EACH],
+        ("CartPole-v1", {"here": True}),
         ("CartPole-v1", {"max_episode_steps": 15, "workers": 2}),
         ("MountainCarContinuous-v0", {"vectorize": "gymnasium"}),
         ("Pendulum-v1", {}),
@@ -65,7 +69,8 @@ def test_steps_are_those_of_one_environment_by_hand(name: str, options: dict[str
     hands = [gym.make(name, **theirs) for _ in SEEDS]
     firsts = [hand.reset(seed=int(seed))[0] for hand, seed in zip(hands, SEEDS, strict=True)]
     ends = 0
-    live = make(f"gymnasium:{name}", **options).open(len(SEEDS))
+    env = make(f"gymnasium:{name}", **{k: v for k, v in options.items() if k != "here"})
+    live = env.open_here(len(SEEDS)) if "here" in options else env.open(len(SEEDS))
     np.testing.assert_array_equal(live.reset(SEEDS), np.array(firsts, np.float32))
     for t, actions in enumerate(actions_of(name, 1_000)):
         found = step(live, actions.astype(np.float32 if actions.ndim > 1 else np.int32))
@@ -276,6 +281,35 @@ def test_a_thread_that_hangs() -> None:
     said = rf"environment 0 of `{COUNTER}` did not answer within 0.3 s"
     with opened(env) as live, pytest.raises(HostEnvError, match=said):
         step(live, np.zeros(3, np.int32))
+
+
+def test_in_the_callers_thread_somebody_else_sees_that_one_hangs() -> None:
+    env, none = make(COUNTER, wrong="hangs", at=1, timeout=0.3), np.zeros(3, np.int32)
+    live = env.open_here(3)
+    live.reset(SEEDS)
+    threading.Thread(target=live.send, args=(none,), daemon=True).start()
+    assert live.overdue() is None
+    time.sleep(0.5)
+    said = f"environment 0 of `{COUNTER}` did not answer within 0.3 s."
+    assert str(live.overdue()) == said
+
+
+@pytest.mark.parametrize("options", [{"workers": 2}, {"vectorize": "processes"}])
+def test_what_runs_elsewhere_is_not_opened_here(options: dict[str, Any]) -> None:
+    assert make(COUNTER, **options).open_here(4) is None
+
+
+def test_one_that_failed_in_the_callers_thread_stays_failed() -> None:
+    none = np.zeros(3, np.int32)
+    with opened(make(COUNTER, wrong="raises"), here=True) as live:
+        with pytest.raises(HostEnvError, match=r"environment 0 of(?s:.*)pole is gone"):
+            [step(live, none) for _ in range(3)]
+        with pytest.raises(HostEnvError, match="pole is gone"):
+            live.send(none)
+    with opened(make(COUNTER), here=True) as live:
+        live.close()
+        with pytest.raises(HostEnvError, match="is closed"):
+            live.send(none)
 
 
 def test_a_process_that_hangs_is_killed_and_named() -> None:

@@ -47,6 +47,10 @@ class LiveFunction(Protocol):
         """Go on from those of these pieces that it needs; called before its first call."""
         ...
 
+    def overdue(self) -> Exception | None:
+        """Of one that is watched: what hangs, asked from another thread."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -68,7 +72,9 @@ class HostFunction(Protocol):
         """The shapes and dtypes of its results."""
         ...
 
-    def open(self) -> LiveFunction: ...
+    def open(self, *, watched: bool = False) -> LiveFunction:
+        """At work; `watched` says that somebody asks it whether it is overdue."""
+        ...
 
 
 CALL_TARGET = "hocket_host"

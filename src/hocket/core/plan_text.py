@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from hocket.core.footprint import footprint
 from hocket.core.graph import bytes_text
 from hocket.core.host import host_call
-from hocket.core.project import Repeat, host_nodes, undriven
+from hocket.core.host_loops import host_nodes, undriven
+from hocket.core.project import Repeat
 
 if TYPE_CHECKING:
     from hocket.core.plan import Flow, Place, Plan

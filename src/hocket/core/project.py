@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hocket.core.graph import Block, Graph, Loop, Node
@@ -99,38 +99,6 @@ class Projection:
     placement: Placement
     programs: Mapping[str, tuple[Instruction, ...]]
     transfers: tuple[Transfer, ...]
-
-
-def uses_host(code: Sequence[Instruction]) -> bool:
-    """Whether a program calls host functions."""
-    return next(host_nodes(code), None) is not None
-
-
-def host_nodes(code: Sequence[Instruction]) -> Iterator[int]:
-    """The nodes of a program that call host functions."""
-    for step in code:
-        if isinstance(step, Host):
-            yield step.node
-        elif isinstance(step, Repeat):
-            yield from host_nodes(step.code)
-
-
-def undriven(graph: Graph, loop: Repeat) -> Compute | None:
-    """A driven loop as a segment that calls the host by itself; None if more than that crosses."""
-    node = graph.nodes[loop.node]
-    ins = set(node.ins) - set(graph.constants)
-    if not _stays(loop.code) or not ins <= loop.reads:
-        return None
-    outs = sorted(loop.makes.intersection(node.outs))
-    return Compute((loop.node,), tuple(sorted(ins)), tuple(outs))
-
-
-def _stays(code: Sequence[Instruction]) -> bool:
-    """Whether a program sends and receives nothing."""
-    return all(
-        _stays(step.code) if isinstance(step, Repeat) else not isinstance(step, Send | Receive)
-        for step in code
-    )
 
 
 def project(

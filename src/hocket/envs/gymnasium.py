@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from hocket.envs.host import LiveEnvs, Stage
+from hocket.envs.host import LiveEnvs, Stage, WatchedEnvs
 from hocket.envs.spaces import Space
 from hocket.errors import check_kind, unknown
 
@@ -23,6 +23,7 @@ except ImportError as error:
     ) from error
 
 from hocket.envs.gymnasium_block import Job, PlainBlock
+from hocket.envs.gymnasium_here import Here
 from hocket.envs.gymnasium_spaces import Actions, Observations
 from hocket.envs.gymnasium_stage import GymnasiumStage
 
@@ -117,6 +118,20 @@ class GymnasiumEnv:
             made.close()
 
     def open(self, num_envs: int) -> LiveEnvs:
+        if self.vectorize == "processes":
+            from hocket.envs.gymnasium_processes import Processes
+
+            return Processes(self._job(), num_envs)
+        from hocket.envs.gymnasium_threads import Threads
+
+        return Threads(self._job(), num_envs)
+
+    def open_here(self, num_envs: int) -> WatchedEnvs | None:
+        if self.vectorize == "processes" or self.workers > 1:
+            return None
+        return Here(self._job(), num_envs)
+
+    def _job(self) -> Job:
         observations, actions = self._converters
         if self.vectorize == "gymnasium":
             from hocket.envs.gymnasium_vector import VectorBlock
@@ -126,16 +141,9 @@ class GymnasiumEnv:
         else:
             made = partial(_make_env, _spec(self.id), self.id, dict(self.options))
             make_block = partial(PlainBlock, made, observations, actions, self.check)
-        job = Job(
+        return Job(
             self.name, make_block, observations, actions, self.workers, self.timeout, self.on_death
         )
-        if self.vectorize == "processes":
-            from hocket.envs.gymnasium_processes import Processes
-
-            return Processes(job, num_envs)
-        from hocket.envs.gymnasium_threads import Threads
-
-        return Threads(job, num_envs)
 
     def stage(self) -> Stage:
         """One environment that shows itself, by its own `render`."""

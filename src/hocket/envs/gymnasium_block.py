@@ -71,9 +71,6 @@ MakeBlock = Callable[[int, Any], Block]
 """Makes a block of so many environments; it says in `at[0]`, a list's or an array's, which of them
 is at work."""
 
-OPEN_SECONDS = 120.0
-"""Environments may take this long to be made, if their time limit is not longer still."""
-
 
 class Job(NamedTuple):
     """What workers run, and how it is to be treated."""

@@ -23,9 +23,9 @@ import cloudpickle
 import numpy as np
 
 from hocket.core.describe import file_modules
-from hocket.envs.gymnasium_block import OPEN_SECONDS, EnvFault, Job, Rows
+from hocket.envs.gymnasium_block import EnvFault, Job, Rows
 from hocket.envs.gymnasium_worker import DONE, STEP, Share, SharedMemory
-from hocket.envs.host import HostEnvError, HostStep
+from hocket.envs.host import OPEN_SECONDS, HostEnvError, HostStep
 
 GRACE_SECONDS = 2.0
 

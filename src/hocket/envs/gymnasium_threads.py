@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hocket.envs.gymnasium_block import OPEN_SECONDS, Block, EnvFault, Job, MakeBlock, Rows
-from hocket.envs.host import HostEnvError, HostStep
+from hocket.envs.gymnasium_block import Block, EnvFault, Job, MakeBlock, Rows
+from hocket.envs.host import OPEN_SECONDS, HostEnvError, HostStep
 
 Task = Callable[[Block], Any]
 

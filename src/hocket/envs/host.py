@@ -17,6 +17,10 @@ SMALL = 4096
 """Below so many bytes a copy costs less than to look where an array begins."""
 
 
+OPEN_SECONDS = 120.0
+"""Environments may take this long to be made, if their time limit is not longer still."""
+
+
 class HostEnvError(RuntimeError):
     """An environment on the host failed; says which, and what it did."""
 
@@ -89,6 +93,24 @@ class HostEnv(Protocol):
 
     def open(self, num_envs: int) -> LiveEnvs:
         """Start so many of them."""
+        ...
+
+
+@runtime_checkable
+class WatchedEnvs(LiveEnvs, Protocol):
+    """Environments whose time somebody else watches."""
+
+    def overdue(self) -> HostEnvError | None:
+        """What hangs, asked from another thread; None while nothing does."""
+        ...
+
+
+@runtime_checkable
+class Watchable(Protocol):
+    """A host environment that can step in the thread that calls it: if it hangs, so does that."""
+
+    def open_here(self, num_envs: int) -> WatchedEnvs | None:
+        """Start so many of them in this thread; None where they run elsewhere anyway."""
         ...
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +16,15 @@ from jax import Array
 from hocket.core.host import LiveFunction, Specs, call_host
 from hocket.envs.env import Step
 from hocket.envs.episode import EpisodeStats
-from hocket.envs.host import HostEnv, HostEnvError, HostStep, LiveEnvs
+from hocket.envs.host import (
+    OPEN_SECONDS,
+    HostEnv,
+    HostEnvError,
+    HostStep,
+    LiveEnvs,
+    Watchable,
+    WatchedEnvs,
+)
 
 COUNTS = len(EpisodeStats._fields)
 
@@ -72,12 +81,15 @@ class _Beginning:
     def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
         return _observations(self.env, arrays[0].shape[0])
 
-    def open(self) -> LiveFunction:
+    def open(self, *, watched: bool = False) -> LiveFunction:
         return _Begun(self.env)
 
 
 class _Begun:
     """Opens environments, looks, and closes them."""
+
+    def overdue(self) -> None:
+        return None
 
     def __init__(self, env: HostEnv) -> None:
         self._env = env
@@ -123,8 +135,8 @@ class _Stepping:
         observed = _observations(self.env, num)
         return [steps, *episode, *_ends(num), *observed, *observed]
 
-    def open(self) -> LiveFunction:
-        return _Stepped(self.env)
+    def open(self, *, watched: bool = False) -> LiveFunction:
+        return _Stepped(self.env, watched=watched)
 
 
 class _Stepped:
@@ -133,8 +145,9 @@ class _Stepped:
     A batch is known by its first seed: a program may step several, in turn.
     """
 
-    def __init__(self, env: HostEnv) -> None:
-        self._env = env
+    def __init__(self, env: HostEnv, *, watched: bool) -> None:
+        self._env, self._watched = env, watched
+        self._opening: float | None = None
         self._batches: dict[int, _Batch] = {}
         self._under_way: list[_Batch] = []
         self._pieces: Mapping[str, bytes] = {}
@@ -142,7 +155,10 @@ class _Stepped:
     def start(self, arrays: Sequence[np.ndarray]) -> None:
         first = int(arrays[0][0])
         if first not in self._batches:
-            self._batches[first] = _Batch(self._env, arrays[0], arrays[1], self._pieces)
+            self._opening = time.monotonic()
+            opened = _opened(self._env, watched=self._watched)
+            self._batches[first] = _Batch(self._env, opened, arrays[0], arrays[1], self._pieces)
+            self._opening = None
         batch = self._batches[first]
         batch.start(arrays)
         self._under_way.append(batch)
@@ -158,6 +174,13 @@ class _Stepped:
     def restore(self, pieces: Mapping[str, bytes]) -> None:
         self._pieces = pieces
 
+    def overdue(self) -> HostEnvError | None:
+        begun, limit = self._opening, max(OPEN_SECONDS, getattr(self._env, "timeout", 0.0))
+        if begun is not None and time.monotonic() - begun > limit:
+            return HostEnvError(f"`{self._env.name}` did not open within {limit:g} s.")
+        watched = [b.live for b in list(self._batches.values()) if isinstance(b.live, WatchedEnvs)]
+        return next((error for live in watched if (error := live.overdue())), None)
+
     def close(self) -> None:
         for batch in self._batches.values():
             batch.live.close()
@@ -168,7 +191,12 @@ class _Batch:
     """Environments that step together."""
 
     def __init__(
-        self, env: HostEnv, seed: np.ndarray, steps: np.ndarray, pieces: Mapping[str, bytes]
+        self,
+        env: HostEnv,
+        open_envs: Callable[[int], LiveEnvs],
+        seed: np.ndarray,
+        steps: np.ndarray,
+        pieces: Mapping[str, bytes],
     ) -> None:
         self._env, self._steps = env, steps
         self._seed = seed
@@ -178,7 +206,7 @@ class _Batch:
         observed = _observations(env, len(seed))
         self._wanted = _kinds([*observed, *_ends(len(seed)), *observed])
         with _Blamed(env):
-            self.live: LiveEnvs = env.open(len(seed))
+            self.live = open_envs(len(seed))
             begun = bool(steps.any())
             # An episode that nobody saved cannot go on: the next one begins, from another seed.
             first = self.live.reset(seed ^ steps.astype(np.uint32) if begun else seed)
@@ -228,6 +256,16 @@ class _Batch:
         last = jax.tree.unflatten(shape, rest[COUNTS : COUNTS + shape.num_leaves])
         none = np.zeros(len(rest[0]), bool)
         return HostStep(first, none.astype(np.float32), none, ~none, last)
+
+
+def _opened(env: HostEnv, *, watched: bool) -> Callable[[int], LiveEnvs]:
+    """How environments are opened: in the thread that calls, if somebody watches it."""
+
+    def open_envs(num_envs: int) -> LiveEnvs:
+        here = env.open_here(num_envs) if watched and isinstance(env, Watchable) else None
+        return here or env.open(num_envs)
+
+    return open_envs
 
 
 def _observations(env: HostEnv, num: int) -> list[jax.ShapeDtypeStruct]:

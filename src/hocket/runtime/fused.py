@@ -144,7 +144,7 @@ class Fused:
         try:
             self._state, metrics = self._compiled(self._state, np.int32(count))
             metrics = jax.device_get(metrics)  # waits for the block
-        except jax.errors.JaxRuntimeError as error:
+        except Exception as error:
             raise self._hosts.failure or error from None
         end = time.perf_counter()
         self.timings.run += end - start

@@ -20,12 +20,14 @@ PREFIX = "host-"
 class Hosts:
     """Opens each host function when it is first called.
 
-    With `inside`, compiled programs call them by themselves: those of one CPU device can.
+    With `inside`, compiled programs call them by themselves: those of one CPU device can. With
+    `watched` somebody else asks meanwhile whether one of them is `overdue`.
     """
 
-    def __init__(self, name: str = "all", *, inside: bool = False) -> None:
+    def __init__(self, name: str = "all", *, inside: bool = False, watched: bool = False) -> None:
         self._name = PREFIX + name.replace("/", "-")
         self.inside = inside and PATH.is_file()
+        self._watched = self.inside and watched
         self._slots: dict[Any, CallSlot] = {}
         self.spans: list[tuple[str, float, float]] | None = None
         """Who was called from when to when, for whoever looks at it."""
@@ -39,7 +41,7 @@ class Hosts:
         if self._ended:
             raise Closed
         if of not in self._live:
-            self._live[of] = of.open()
+            self._live[of] = of.open(watched=self._watched)
             if self._pieces:
                 self._live[of].restore(self._pieces)
         return self._live[of]
@@ -66,6 +68,12 @@ class Hosts:
         if key not in self._slots:
             self._slots[key] = CallSlot(lambda arrays: self(of, arrays), ins, outs)
         return self._slots[key].number
+
+    def overdue(self) -> Exception | None:
+        """What hangs, asked from another thread."""
+        return next(
+            (error for live in list(self._live.values()) if (error := live.overdue())), None
+        )
 
     def load(self, late: Mapping[str, Any]) -> None:
         """Begin anew, or from what `late` had."""

@@ -17,18 +17,10 @@ from hocket.core.averaged import averaging
 from hocket.core.backend import JAX, backend
 from hocket.core.graph import Graph
 from hocket.core.host import HostCall, calling, host_call
+from hocket.core.host_loops import calls_inside, undriven, uses_host
 from hocket.core.plan import Plan
-from hocket.core.project import (
-    Compute,
-    Host,
-    Instruction,
-    Receive,
-    Repeat,
-    Send,
-    Transfer,
-    undriven,
-    uses_host,
-)
+from hocket.core.project import Compute, Host, Instruction, Receive, Repeat, Send, Transfer
+from hocket.runtime.aside import Aside
 from hocket.runtime.average import Average
 from hocket.runtime.exchange import Exchange, Wait
 from hocket.runtime.hosts import Hosts, is_one_cpu
@@ -79,7 +71,9 @@ class Instance:
             self.mesh.size == 1 and self.mesh.devices.flat[0] == jax.local_devices()[0]
         )
         inside = is_one_cpu(self.mesh.devices.ravel().tolist()) and not self.grouped
-        self.hosts = Hosts(self.name, inside=inside)
+        inside = inside and calls_inside(self.graph, self.code, plan.cut_loops)
+        self.hosts = Hosts(self.name, inside=inside, watched=True)
+        self._aside: Aside | None = None
         self._since = 0
         self._calls: dict[int, HostCall | None] = {}
         self.values: Values = {}
@@ -234,8 +228,9 @@ class Instance:
             return jax.block_until_ready(outs)
 
         try:
-            outs = run_inline(work)
-        except jax.errors.JaxRuntimeError as error:
+            self._aside = self._aside or Aside(f"{self.name} calls")
+            outs = self._aside.run(lambda: run_inline(work), self.hosts.overdue)
+        except Exception as error:
             raise self.hosts.failure or error from None
         if self.hosts.spans is not None:
             for name, start, end in self.hosts.spans:
