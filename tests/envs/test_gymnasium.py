@@ -292,6 +292,7 @@ def test_in_the_callers_thread_somebody_else_sees_that_one_hangs() -> None:
     time.sleep(0.5)
     said = f"environment 0 of `{COUNTER}` did not answer within 0.3 s."
     assert str(live.overdue()) == said
+    live.close()  # and does not wait for it
 
 
 @pytest.mark.parametrize("options", [{"workers": 2}, {"vectorize": "processes"}])

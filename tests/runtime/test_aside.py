@@ -39,8 +39,10 @@ def test_what_is_overdue_is_raised_while_it_hangs() -> None:
     def overdue() -> Any:
         return TimeoutError("it hangs") if time.monotonic() > late else None
 
+    aside = Aside("mine")
     with pytest.raises(TimeoutError, match="it hangs"):
-        Aside("mine").run(go.wait, overdue)
+        aside.run(go.wait, overdue)
+    assert aside.hangs
     go.set()
 
 

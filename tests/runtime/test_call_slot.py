@@ -23,8 +23,8 @@ PAIR = [
 
 
 @contextmanager
-def opened(call: Any) -> Iterator[CallSlot]:
-    slot = CallSlot(call, PAIR, PAIR)
+def opened(call: Any, failures: list[BaseException] | None = None) -> Iterator[CallSlot]:
+    slot = CallSlot(call, PAIR, PAIR, ([] if failures is None else failures).append)
     try:
         yield slot
     finally:
@@ -62,17 +62,46 @@ def test_a_program_ends_where_it_raises() -> None:
     def call(xs: Sequence[np.ndarray]) -> list[np.ndarray]:
         raise ValueError("no")
 
-    with opened(call) as slot, pytest.raises(jax.errors.JaxRuntimeError, match="function failed"):
-        jax.block_until_ready(program(slot)(*ARRAYS))
-
-
-@pytest.mark.parametrize("given", [[], [np.zeros(4, np.float32), np.zeros((2, 2), np.int32)]])
-def test_what_it_must_give(given: list[np.ndarray]) -> None:
+    failures: list[BaseException] = []
     with (
-        opened(lambda _: given) as slot,
+        opened(call, failures) as slot,
         pytest.raises(jax.errors.JaxRuntimeError, match="function failed"),
     ):
         jax.block_until_ready(program(slot)(*ARRAYS))
+    assert [str(error) for error in failures] == ["no"]
+
+
+ONE, SQUARE = np.zeros(3, np.float32), np.zeros((2, 2), np.int32)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "shorter"),
+        ([np.zeros(4, np.float32), SQUARE], "broadcast"),
+        ([ONE, SQUARE.astype(np.int64)], "Cannot cast"),
+    ],
+)
+def test_what_it_must_give(given: list[np.ndarray], said: str) -> None:
+    failures: list[BaseException] = []
+    with (
+        opened(lambda _: given, failures) as slot,
+        pytest.raises(jax.errors.JaxRuntimeError, match="function failed"),
+    ):
+        jax.block_until_ready(program(slot)(*ARRAYS))
+    assert said in str(failures[0])
+
+
+def test_what_it_was_given_it_may_keep() -> None:
+    kept: list[Sequence[np.ndarray]] = []
+
+    def call(xs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        kept.append(xs)
+        return [xs[0] + 1, xs[1]]
+
+    with opened(call) as slot:
+        jax.block_until_ready(program(slot, times=3)(*ARRAYS))
+    assert [float(xs[0][0]) for xs in kept] == [0.0, 1.0, 2.0]
 
 
 def test_a_closed_one_is_not_called() -> None:

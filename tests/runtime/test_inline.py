@@ -35,7 +35,8 @@ def test_many_programs_wait_at_once() -> None:
         together.wait(60)
         return xs
 
-    slots = [CallSlot(call, SQUARE, SQUARE) for _ in range(count)]
+    failures: list[BaseException] = []
+    slots = [CallSlot(call, SQUARE, SQUARE, failures.append) for _ in range(count)]
     found: list[Any] = []
 
     def work(slot: CallSlot) -> None:
@@ -50,7 +51,7 @@ def test_many_programs_wait_at_once() -> None:
     for slot in slots:
         slot.close()
     assert where == {thread.ident for thread in threads}
-    assert len(found) == count
+    assert len(found) == count and not failures
     np.testing.assert_allclose(found[0], np.ones((64, 64)))
 
 

@@ -1,7 +1,7 @@
 """A host function is ordinary Python or native code inside a traced program: environments, say.
 
-What is traced is one equation. A place runs it in between its compiled programs; where one program
-does all, that program calls back to the host.
+What is traced is one equation. A program compiled for one CPU device calls it by itself; otherwise
+a place runs it in between its programs, and where one program does all, that calls back.
 """
 
 from __future__ import annotations

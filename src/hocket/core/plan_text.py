@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from hocket.core.footprint import footprint
 from hocket.core.graph import bytes_text
 from hocket.core.host import host_call
-from hocket.core.host_loops import host_nodes, undriven
-from hocket.core.project import Repeat
+from hocket.core.host_loops import calls_inside, host_nodes
 
 if TYPE_CHECKING:
     from hocket.core.plan import Flow, Place, Plan
@@ -84,11 +83,9 @@ def _called_within(plan: Plan) -> Iterator[int]:
         on_cpu = all(name.startswith("cpu:") for name in place.on)
         if place.name in plan.grouped or not on_cpu or not 1 <= len(place.on) <= place.replicas:
             continue
-        for step in plan.projection.programs[place.name]:
-            if not isinstance(step, Repeat) or step.node in plan.cut_loops:
-                continue
-            if undriven(plan.graph, step):
-                yield from host_nodes(step.code)
+        code = plan.projection.programs[place.name]
+        if calls_inside(plan.graph, code, plan.cut_loops):
+            yield from host_nodes(code)
 
 
 def _flow_lines(plan: Plan, flow: Flow) -> Iterator[str]:

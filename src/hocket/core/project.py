@@ -68,7 +68,10 @@ class Receive:
 
 @dataclass(frozen=True)
 class Repeat:
-    """This place's part of a loop that crosses places or calls the host, driven from there."""
+    """This place's part of a loop that crosses places or calls the host, driven from there.
+
+    One that only calls the host can be a segment after all: see `host_loops`.
+    """
 
     node: int
     length: int

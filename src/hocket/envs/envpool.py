@@ -146,8 +146,9 @@ class _LivePool:
         self._pool = self._env.pool([int(seed) & 0x7FFFFFFF for seed in seeds])
         _spaces(self._pool)
         first = self._tree(self._arrays(self._pool.reset()[0]))
-        names, given = list(self._pool._state_keys), self._pool._spec._action_keys
-        if "obs" in names and list(given[:-1]) == ["env_id", "players.env_id"]:
+        names, keys = list(self._pool._state_keys), list(self._pool._spec._action_keys)
+        is_array = isinstance(self._actions.batch(self._none), np.ndarray)
+        if is_array and "obs" in names and keys[:-1] == ["env_id", "players.env_id"]:
             self._where = [names.index(name) for name in _STEP]
         return first
 
@@ -190,7 +191,7 @@ class _LivePool:
         nothing = self._actions.batch([x[: len(done)] for x in self._none])
         if not self._where:
             return self._pool.step(nothing, done)[0]
-        self._pool._send([done, done, nothing])
+        self._pool._send([done, done, np.ascontiguousarray(nothing, self._given[-1].dtype)])
         return self._pool._recv()[self._where[0]]
 
     def snapshot(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from hocket.envs.gymnasium_block import EnvFault, Job, Rows
+from hocket.envs.gymnasium_block import Block, EnvFault, Job, Rows
 from hocket.envs.host import OPEN_SECONDS, HostEnvError, HostStep
 
 
@@ -24,10 +26,13 @@ class Here:
         self._failure: HostEnvError | None = None
         self._begun: float | None = None
         self._limit = 0.0
-        with _Call(self, max(OPEN_SECONDS, job.timeout)):
-            self._block = job.make_block(num_envs, self._at)
+        self._working = threading.Lock()
+        self._block: Block | None = None  # made by `reset`, when it can be watched already
 
     def reset(self, seeds: np.ndarray) -> Any:
+        if self._block is None:
+            with _Call(self, max(OPEN_SECONDS, self._job.timeout)):
+                self._block = self._job.make_block(self._num_envs, self._at)
         obs = self._job.observations.empty(self._num_envs)
         with _Call(self):
             self._block.reset(np.asarray(seeds).tolist(), obs)
@@ -37,7 +42,7 @@ class Here:
         arrays = self._job.actions.arrays(actions)
         rows = Rows.new(self._job.observations, self._num_envs)
         with _Call(self):
-            self._block.step(arrays, rows)
+            self._made.step(arrays, rows)
         self._rows = rows
 
     def recv(self) -> HostStep:
@@ -47,16 +52,25 @@ class Here:
 
     def snapshot(self) -> list[bytes] | None:
         with _Call(self):
-            return self._block.snapshot()
+            return self._made.snapshot()
 
     def restore(self, snapshots: list[bytes]) -> None:
         with _Call(self):
-            self._block.restore(snapshots)
+            self._made.restore(snapshots)
 
     def close(self) -> None:
-        if self._failure is None:
-            self._failure = HostEnvError(f"`{self._job.name}` is closed.")
-            self._block.close()
+        """Those that are at work are left behind."""
+        self._failure = self._failure or HostEnvError(f"`{self._job.name}` is closed.")
+        if self._block is not None and self._working.acquire(blocking=False):
+            block, self._block = self._block, None
+            with suppress(Exception):
+                block.close()
+            self._working.release()
+
+    @property
+    def _made(self) -> Block:
+        assert self._block is not None, "`reset` comes first"
+        return self._block
 
     def overdue(self) -> HostEnvError | None:
         """What hangs, asked from another thread."""
@@ -76,11 +90,13 @@ class _Call:
         here = self._here
         if here._failure:
             raise here._failure
+        here._working.acquire()
         here._limit, here._begun = self._limit, time.monotonic()
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         here = self._here
         here._begun = None
+        here._working.release()
         if isinstance(error, EnvFault):
             here._failure = here._job.error(error.number, error.text)
             raise here._failure from None  # its traceback is in the text

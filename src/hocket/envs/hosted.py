@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +16,6 @@ from hocket.core.host import LiveFunction, Specs, call_host
 from hocket.envs.env import Step
 from hocket.envs.episode import EpisodeStats
 from hocket.envs.host import (
-    OPEN_SECONDS,
     HostEnv,
     HostEnvError,
     HostStep,
@@ -88,9 +86,6 @@ class _Beginning:
 class _Begun:
     """Opens environments, looks, and closes them."""
 
-    def overdue(self) -> None:
-        return None
-
     def __init__(self, env: HostEnv) -> None:
         self._env = env
         self._seen: list[np.ndarray] = []
@@ -112,6 +107,9 @@ class _Begun:
 
     def restore(self, pieces: Mapping[str, bytes]) -> None:
         pass
+
+    def overdue(self) -> None:
+        return None
 
     def close(self) -> None:
         pass
@@ -147,7 +145,6 @@ class _Stepped:
 
     def __init__(self, env: HostEnv, *, watched: bool) -> None:
         self._env, self._watched = env, watched
-        self._opening: float | None = None
         self._batches: dict[int, _Batch] = {}
         self._under_way: list[_Batch] = []
         self._pieces: Mapping[str, bytes] = {}
@@ -155,10 +152,8 @@ class _Stepped:
     def start(self, arrays: Sequence[np.ndarray]) -> None:
         first = int(arrays[0][0])
         if first not in self._batches:
-            self._opening = time.monotonic()
-            opened = _opened(self._env, watched=self._watched)
-            self._batches[first] = _Batch(self._env, opened, arrays[0], arrays[1], self._pieces)
-            self._opening = None
+            self._batches[first] = _Batch(self._env, arrays[0], arrays[1], watched=self._watched)
+            self._batches[first].begin(self._pieces)
         batch = self._batches[first]
         batch.start(arrays)
         self._under_way.append(batch)
@@ -175,9 +170,6 @@ class _Stepped:
         self._pieces = pieces
 
     def overdue(self) -> HostEnvError | None:
-        begun, limit = self._opening, max(OPEN_SECONDS, getattr(self._env, "timeout", 0.0))
-        if begun is not None and time.monotonic() - begun > limit:
-            return HostEnvError(f"`{self._env.name}` did not open within {limit:g} s.")
         watched = [b.live for b in list(self._batches.values()) if isinstance(b.live, WatchedEnvs)]
         return next((error for live in watched if (error := live.overdue())), None)
 
@@ -190,14 +182,7 @@ class _Stepped:
 class _Batch:
     """Environments that step together."""
 
-    def __init__(
-        self,
-        env: HostEnv,
-        open_envs: Callable[[int], LiveEnvs],
-        seed: np.ndarray,
-        steps: np.ndarray,
-        pieces: Mapping[str, bytes],
-    ) -> None:
+    def __init__(self, env: HostEnv, seed: np.ndarray, steps: np.ndarray, *, watched: bool) -> None:
         self._env, self._steps = env, steps
         self._seed = seed
         self._actions = jax.tree.structure(env.action_space.spec())
@@ -206,7 +191,13 @@ class _Batch:
         observed = _observations(env, len(seed))
         self._wanted = _kinds([*observed, *_ends(len(seed)), *observed])
         with _Blamed(env):
-            self.live = open_envs(len(seed))
+            here = env.open_here(len(seed)) if watched and isinstance(env, Watchable) else None
+            self.live: LiveEnvs = here if here is not None else env.open(len(seed))
+
+    def begin(self, pieces: Mapping[str, bytes]) -> None:
+        """The first episodes, or those that were saved in pieces."""
+        seed, steps = self._seed, self._steps
+        with _Blamed(self._env):
             begun = bool(steps.any())
             # An episode that nobody saved cannot go on: the next one begins, from another seed.
             first = self.live.reset(seed ^ steps.astype(np.uint32) if begun else seed)
@@ -216,7 +207,7 @@ class _Batch:
                 self._first = first
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
-        if arrays[1][0] != self._steps[0]:  # they all take their steps together
+        if arrays[1].tobytes() != self._steps.tobytes():  # sooner told than with `array_equal`
             raise RuntimeError(
                 f"{self._env.name} has taken other steps than the program that steps it: "
                 f"environments on the host cannot go back, nor serve two runs."
@@ -256,16 +247,6 @@ class _Batch:
         last = jax.tree.unflatten(shape, rest[COUNTS : COUNTS + shape.num_leaves])
         none = np.zeros(len(rest[0]), bool)
         return HostStep(first, none.astype(np.float32), none, ~none, last)
-
-
-def _opened(env: HostEnv, *, watched: bool) -> Callable[[int], LiveEnvs]:
-    """How environments are opened: in the thread that calls, if somebody watches it."""
-
-    def open_envs(num_envs: int) -> LiveEnvs:
-        here = env.open_here(num_envs) if watched and isinstance(env, Watchable) else None
-        return here or env.open(num_envs)
-
-    return open_envs
 
 
 def _observations(env: HostEnv, num: int) -> list[jax.ShapeDtypeStruct]:

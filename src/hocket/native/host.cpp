@@ -31,7 +31,8 @@ struct Slot {
   std::vector<Array> ins, outs;
 };
 
-Slot slots[kSlots];
+// Never destroyed: a program may still call while the process ends.
+Slot* const slots = new Slot[kSlots];
 
 std::vector<Array> arrays(int count, void* const* data, const int64_t* nbytes) {
   std::vector<Array> found;

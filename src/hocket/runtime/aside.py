@@ -15,6 +15,7 @@ class Aside:
     """One thread, which lasts as long as this object; one that hangs is left behind."""
 
     def __init__(self, name: str) -> None:
+        self.hangs = False
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True).start()
         weakref.finalize(self, self._tasks.put, None).atexit = False
@@ -36,6 +37,7 @@ class Aside:
         self._tasks.put(task)
         while not done.wait(LOOK_SECONDS):
             if error := overdue():
+                self.hangs = True
                 raise error
         if failures:
             raise failures[0]

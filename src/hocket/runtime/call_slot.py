@@ -22,8 +22,8 @@ _OPEN: dict[int, CallSlot] = {}
 class CallSlot:
     """A function that programs call by a number, with the arrays that both sides read and write.
 
-    `call` takes such arrays as `ins` says, and gives such as `outs` says. A program that calls it
-    ends with an error if it raises.
+    `call` takes such arrays as `ins` says, and gives such as `outs` says. If it does not, `failed`
+    is told why, and the program that called it ends with an error.
     """
 
     def __init__(
@@ -31,15 +31,18 @@ class CallSlot:
         call: Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]],
         ins: Specs,
         outs: Specs,
+        failed: Callable[[BaseException], None],
     ) -> None:
         self._ins = [np.zeros(x.shape, x.dtype) for x in ins]
         self._outs = [np.zeros(x.shape, x.dtype) for x in outs]
 
         def work() -> int:
             try:
-                for room, x in zip(self._outs, call(self._ins), strict=True):
-                    room[...] = x
-            except BaseException:  # noqa: BLE001 (there is no Python above; `call` keeps it)
+                made = call([x.copy() for x in self._ins])  # which it may keep
+                for room, x in zip(self._outs, made, strict=True):
+                    np.copyto(room, x, casting="no")
+            except BaseException as error:  # noqa: BLE001 (there is no Python above)
+                failed(error)
                 return 1
             return 0
 

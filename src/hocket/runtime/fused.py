@@ -144,7 +144,7 @@ class Fused:
         try:
             self._state, metrics = self._compiled(self._state, np.int32(count))
             metrics = jax.device_get(metrics)  # waits for the block
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (JAX's, of several kinds)
             raise self._hosts.failure or error from None
         end = time.perf_counter()
         self.timings.run += end - start

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,8 +13,10 @@ import numpy as np
 
 from hocket.core.host import HostFunction, LiveFunction, Specs
 from hocket.native import PATH
+from hocket.runtime.aside import Aside
 from hocket.runtime.call_slot import CallSlot
 from hocket.runtime.channel import Closed
+from hocket.runtime.inline import run_inline
 
 PREFIX = "host-"
 
@@ -20,15 +24,16 @@ PREFIX = "host-"
 class Hosts:
     """Opens each host function when it is first called.
 
-    With `inside`, compiled programs call them by themselves: those of one CPU device can. With
-    `watched` somebody else asks meanwhile whether one of them is `overdue`.
+    With `inside`, compiled programs call them by themselves: those of one CPU device can.
     """
 
-    def __init__(self, name: str = "all", *, inside: bool = False, watched: bool = False) -> None:
+    def __init__(self, name: str = "all", *, inside: bool = False) -> None:
         self._name = PREFIX + name.replace("/", "-")
         self.inside = inside and PATH.is_file()
-        self._watched = self.inside and watched
         self._slots: dict[Any, CallSlot] = {}
+        weakref.finalize(self, _close, self._slots).atexit = False
+        self._aside: Aside | None = None
+        self._calling = threading.Lock()
         self.spans: list[tuple[str, float, float]] | None = None
         """Who was called from when to when, for whoever looks at it."""
         self._live: dict[HostFunction, LiveFunction] = {}
@@ -41,7 +46,7 @@ class Hosts:
         if self._ended:
             raise Closed
         if of not in self._live:
-            self._live[of] = of.open(watched=self._watched)
+            self._live[of] = of.open(watched=self._aside is not None)
             if self._pieces:
                 self._live[of].restore(self._pieces)
         return self._live[of]
@@ -50,11 +55,12 @@ class Hosts:
         """For a compiled program that calls back."""
         start = time.perf_counter()
         try:
-            live = self.get(of)
-            live.start(arrays)
-            return live.finish()
+            with self._calling:
+                live = self.get(of)
+                live.start(arrays)
+                return live.finish()
         except BaseException as error:
-            self.failure = self.failure or error
+            self._failed(error)
             raise
         finally:
             if self.spans is not None:
@@ -66,38 +72,72 @@ class Hosts:
             return None
         key = of, *((x.shape, x.dtype) for x in (*ins, *outs))
         if key not in self._slots:
-            self._slots[key] = CallSlot(lambda arrays: self(of, arrays), ins, outs)
+            me = weakref.ref(self)  # a slot that nobody closes keeps nothing open
+
+            def call(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+                hosts = me()
+                if hosts is None:
+                    raise Closed
+                return hosts(of, arrays)
+
+            self._slots[key] = CallSlot(
+                call, ins, outs, lambda e: (hosts := me()) and hosts._failed(e)
+            )
         return self._slots[key].number
 
-    def overdue(self) -> Exception | None:
-        """What hangs, asked from another thread."""
-        return next(
-            (error for live in list(self._live.values()) if (error := live.overdue())), None
-        )
+    def run(self, program: Callable[[], Any]) -> Any:
+        """Run what calls these functions, in a thread of its own; an error if one of them hangs."""
+        self._aside = self._aside or Aside(self._name)
+        try:
+            return self._in_thread(lambda: run_inline(program))
+        except Exception as error:  # noqa: BLE001 (JAX's, of several kinds)
+            raise self.failure or error from None
 
     def load(self, late: Mapping[str, Any]) -> None:
         """Begin anew, or from what `late` had."""
-        self.close()
+        self._in_thread(self._close_all)
+        self.failure = None
         blobs = [np.asarray(x) for name, x in late.items() if name.startswith(PREFIX)]
         self._pieces = {name: piece for blob in blobs for name, piece in _unpack(blob).items()}
 
     def late(self) -> dict[str, np.ndarray]:
         """What the functions keep, as bytes; nothing where one cannot tell."""
-        kept = [live.snapshot() for live in self._live.values()] or [self._pieces]
+        kept = self._in_thread(lambda: [live.snapshot() for live in self._live.values()])
+        kept = kept or [self._pieces]
         if any(not pieces for pieces in kept):
             return {}
         return {self._name: _pack({k: x for pieces in kept for k, x in (pieces or {}).items()})}
 
-    def end(self) -> None:
+    def end(self, *, at_rest: bool = True) -> None:
         """Close all for good: whoever is still at work in another thread opens nothing again."""
         self._ended = True
-        self.close()
-        for slot in self._slots.values():
-            slot.close()
+        if at_rest and not (self._aside and self._aside.hangs):
+            self._in_thread(self._close_all)
+            _close(self._slots)
+        else:
+            self._close_all()  # and the slots stay taken: a program may yet call them
 
-    def close(self) -> None:
+    def _in_thread(self, work: Callable[[], Any]) -> Any:
+        """All that environments do, they do in one thread, if there is one for them."""
+        return self._aside.run(work, self._overdue) if self._aside else work()
+
+    def _overdue(self) -> Exception | None:
+        """What hangs, asked from another thread."""
+        return next(
+            (error for live in list(self._live.values()) if (error := live.overdue())), None
+        )
+
+    def _failed(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+
+    def _close_all(self) -> None:
         while self._live:
             self._live.popitem()[1].close()
+
+
+def _close(slots: dict[Any, CallSlot]) -> None:
+    while slots:
+        slots.popitem()[1].close()
 
 
 def is_one_cpu(devices: Sequence[Any]) -> bool:

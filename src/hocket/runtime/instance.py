@@ -20,11 +20,9 @@ from hocket.core.host import HostCall, calling, host_call
 from hocket.core.host_loops import calls_inside, undriven, uses_host
 from hocket.core.plan import Plan
 from hocket.core.project import Compute, Host, Instruction, Receive, Repeat, Send, Transfer
-from hocket.runtime.aside import Aside
 from hocket.runtime.average import Average
 from hocket.runtime.exchange import Exchange, Wait
 from hocket.runtime.hosts import Hosts, is_one_cpu
-from hocket.runtime.inline import run_inline
 from hocket.runtime.replicas import (
     cut_parts,
     home,
@@ -72,8 +70,7 @@ class Instance:
         )
         inside = is_one_cpu(self.mesh.devices.ravel().tolist()) and not self.grouped
         inside = inside and calls_inside(self.graph, self.code, plan.cut_loops)
-        self.hosts = Hosts(self.name, inside=inside, watched=True)
-        self._aside: Aside | None = None
+        self.hosts = Hosts(self.name, inside=inside)
         self._since = 0
         self._calls: dict[int, HostCall | None] = {}
         self.values: Values = {}
@@ -159,8 +156,8 @@ class Instance:
     def text(self) -> str:
         """The compiled programs of all segments, as XLA prints them."""
         found = []
-        with self._choices():
-            for (step, parts), segment in self._segments.all():
+        with self._choices(), calling(self.hosts):
+            for (step, parts), segment in (*self._segments.all(), *self._own.all()):
                 specs = [self._spec(v, parts) for v in arguments(step)]
                 found.append(segment.fn.lower(*specs).compile().as_text())
         return "\n".join(found)
@@ -222,16 +219,12 @@ class Instance:
         note, self.hosts.spans = self.exchange.note, None if self.exchange.spans is None else []
         since = time.perf_counter()
 
-        def work() -> Sequence[Any]:
+        def program() -> Sequence[Any]:
             with self._choices(), calling(self.hosts):
                 outs = segment([values[v] for v in arguments(step)], self._where)
             return jax.block_until_ready(outs)
 
-        try:
-            self._aside = self._aside or Aside(f"{self.name} calls")
-            outs = self._aside.run(lambda: run_inline(work), self.hosts.overdue)
-        except Exception as error:
-            raise self.hosts.failure or error from None
+        outs = self.hosts.run(program)
         if self.hosts.spans is not None:
             for name, start, end in self.hosts.spans:
                 note("compute", segment.name, since, start)

@@ -99,7 +99,8 @@ class Threads:
         for thread in self._threads.values():
             thread.join(max(0.0, deadline - time.monotonic()))
         for instance in self.instances:
-            instance.hosts.end()
+            thread = self._threads.get(instance.name)
+            instance.hosts.end(at_rest=thread is None or not thread.is_alive())
 
     def _pause(self) -> None:
         """Let everybody come to the end of an iteration."""
