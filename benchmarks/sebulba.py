@@ -4,7 +4,7 @@
     python benchmarks/sebulba.py --peers peers/bin/python
     python benchmarks/sebulba.py --peers peers/bin/python --cases envpool/few --rounds 5
     python benchmarks/sebulba.py --peers peers/bin/python settings     # with which the peers run
-    python benchmarks/sebulba.py overlap                               # of hocket alone
+    python benchmarks/sebulba.py overlap stepping                      # of hocket alone
 
 train: CartPole of EnvPool, and of Gymnasium as ordinary Python environments. All train for as many
 environment steps, with the same number of environments, steps of a rollout, minibatches, epochs,
@@ -14,7 +14,8 @@ Imports, what is compiled and making the environments are not counted (`peers_pp
 hocket's first iteration counts as long as the next ones take). A ratio above 1 means that hocket is
 faster than the faster peer of the same round. Of the rounds, the quieter half counts; `others` are
 the cores that the rest of the machine used meanwhile. overlap: from the timeline of a recorded run,
-how much of the time environments step while a device acts or learns.
+how much of the time environments step while a device acts or learns. stepping: how many steps/s the
+environments make while nobody acts or learns, which no training can exceed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from typing import Any
 from split import Meter, quieter_half, tell
 
 GOAL = 475.0
-PARTS = ("train", "overlap", "settings")
+PARTS = ("train", "overlap", "stepping", "settings")
 INSTALL = "python -m venv peers && peers/bin/pip install stable-baselines3 sbx-rl envpool gymnasium"
 
 OVERLAP = "environments step while a device computes"
@@ -119,11 +120,13 @@ def main() -> None:
     if options.serve:
         serve(**json.loads(options.serve))
         return
-    if set(options.parts) - {"overlap"}:
+    if {"train", "settings"} & set(options.parts):
         check_peers(options.peers)
     for part in options.parts:
         for case in options.cases:
-            {"train": train, "overlap": overlap, "settings": settings}[part](case, options)
+            {"train": train, "overlap": overlap, "stepping": stepping, "settings": settings}[part](
+                case, options
+            )
 
 
 def check_peers(python: str | None) -> None:
@@ -331,6 +334,34 @@ def overlap(case: str, options: argparse.Namespace) -> None:
         rate = round(told["steps"] / told["seconds"])
         name = f"{env} cartpole, {SIZES[size]}: {v.name}: {OVERLAP}"
         tell(name, **overlap_of(told["trace"]), recorded_rate=rate)
+
+
+def stepping(case: str, options: argparse.Namespace) -> None:
+    """The first variant's environments by themselves, with random actions."""
+    import numpy as np
+
+    from hocket import make
+    from hocket.core.describe import read_words
+    from hocket.envs.host import Watchable
+
+    env, size = case.split("/")
+    num_envs = SIZES[size].num_envs
+    name, about = read_words(HOCKET[env][0].env)
+    made = make(name, **about)
+    live = made.open_here(num_envs) if isinstance(made, Watchable) else made.open(num_envs)
+    assert live is not None
+    live.reset(np.arange(num_envs, dtype=np.uint32))
+    actions = np.random.default_rng(0).integers(0, 2, (1000, num_envs), np.int32)
+    best = math.inf
+    for _ in range(5):
+        start = time.perf_counter()
+        for row in actions:
+            live.send(row)
+            live.recv()
+        best = min(best, time.perf_counter() - start)
+    live.close()
+    rate = round(actions.size / best)
+    tell(f"{env} cartpole, {num_envs} envs: stepping alone", rate, "env steps/s", env=name)
 
 
 def overlap_of(trace: dict[str, Any]) -> dict[str, Any]:
