@@ -63,6 +63,7 @@ SIZES = {
     "many": Sizes(64, 128, epochs=4, minibatches=8, steps=500_000),
     # The peers' own defaults: 10 epochs, batches of 64.
     "few": Sizes(8, 128, epochs=10, minibatches=16, steps=200_000),
+    "small": Sizes(8, 128, epochs=10, minibatches=64, steps=100_000),
 }
 
 
