@@ -55,7 +55,7 @@ class A2C:
     """What the policy's entropy counts for in the loss: more keeps it exploring."""
     value_weight: float = 1.0
     """What the value's error counts for in the loss."""
-    max_gradient_norm: float = 1.0
+    max_gradient_norm: float = 0.3
     """Larger gradients are scaled down to this norm."""
     normalize_obs: bool = True
     """Whether observations of floating point are scaled by their running mean and variance."""
@@ -112,8 +112,8 @@ class A2C:
 
     @property
     def _optimizer(self) -> optax.GradientTransformation:
-        # b2: see `IMPALA`.
-        return clipped_adam(self.max_gradient_norm, b2=0.99)
+        # epsilon and b2: see `IMPALA`.
+        return clipped_adam(self.max_gradient_norm, epsilon=1e-3, b2=0.99)
 
     @property
     def _agent(self) -> Agent:

@@ -87,11 +87,11 @@ def sample_channels(
     """Samples from `source` to `target`, and back what the next ones are made with.
 
     That is `lag` iterations late. Free, it is the newest there is, and samples are learned from at
-    most `max_age` iterations later: by default with room for two of each of the `replicas`.
+    most `max_age` iterations later: by default with room for one of each of the `replicas`.
     """
     back = f"{target} -> {source}"
     if lag == FREE:
-        return {back: Channel(lag=FREE, max_age=2 * replicas if max_age is None else max_age)}
+        return {back: Channel(lag=FREE, max_age=replicas if max_age is None else max_age)}
     if max_age is not None:
         raise PlanError(f"max_age={max_age} is for free channels, and lag={lag}: use lag={FREE}.")
     ahead = lag if isinstance(lag, int) else 0  # what is no number is refused by the plan

@@ -6,6 +6,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any
 
 LOOK_SECONDS = 0.1
@@ -22,26 +23,21 @@ class Aside:
 
     def run(self, work: Callable[[], Any], overdue: Callable[[], BaseException | None]) -> Any:
         """What `work` returns or raises; or, as soon as there is such, what `overdue` says."""
-        found: list[Any] = []
-        failures: list[BaseException] = []
-        done = threading.Event()
-
-        def task() -> None:
-            try:
-                found.append(work())
-            except BaseException as error:  # noqa: BLE001 (raised by whoever waits)
-                failures.append(error)
-            finally:
-                done.set()
-
-        self._tasks.put(task)
-        while not done.wait(LOOK_SECONDS):
+        future: Future[Any] = Future()
+        self._tasks.put(lambda: fulfil(future, work))
+        while not wait([future], LOOK_SECONDS).done:
             if error := overdue():
                 self.hangs = True
                 raise error
-        if failures:
-            raise failures[0]
-        return found[0]
+        return future.result()
+
+
+def fulfil(future: Future[Any], work: Callable[[], Any]) -> None:
+    """Do some work, for whoever has this to ask for what it returned or raised."""
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001 (raised where it is asked for)
+        future.set_exception(error)
 
 
 def _work(tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from hocket.core.host import CALL_TARGET, Specs
 from hocket.native import library
 
-_opening = threading.Lock()
+_changing = threading.RLock()  # a collected one may be closed while another is made
 # What programs may call. One that is at work when it is closed stays: it may never come back.
 _OPEN: dict[int, CallSlot] = {}
 
@@ -47,18 +47,21 @@ class CallSlot:
             return 0
 
         self._work = _Function(work)
-        with _opening:
+        with _changing:
             self.number: int = _registered().hocket_host_open(
                 self._work, len(ins), *_pointers(self._ins), len(outs), *_pointers(self._outs)
             )
-        if self.number < 0:
-            raise RuntimeError("too many host functions are open in this process: close some runs.")
-        _OPEN[self.number] = self
+            if self.number < 0:
+                raise RuntimeError(
+                    "too many host functions are open in this process: end some runs."
+                )
+            _OPEN[self.number] = self
 
     def close(self) -> None:
         """Programs that call it from now on end with an error."""
-        if _OPEN.get(self.number) is self and library().hocket_host_close(self.number):
-            del _OPEN[self.number]
+        with _changing:
+            if _OPEN.get(self.number) is self and library().hocket_host_close(self.number):
+                del _OPEN[self.number]
 
 
 _Function = ctypes.CFUNCTYPE(ctypes.c_int)

@@ -10,34 +10,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import cache
+from concurrent.futures import Future
+from functools import cache, partial
 from typing import Any
 
 import jax
 import numpy as np
+
+from hocket.runtime.aside import fulfil
 
 _here = threading.local()
 
 
 def run_inline(work: Callable[[], Any]) -> Any:
     """What `work` returns; all programs of one CPU device that it calls run in this thread."""
-    found: list[Any] = []
-    failures: list[BaseException] = []
-
-    def job() -> None:
-        try:
-            found.append(work())
-        except BaseException as error:  # noqa: BLE001 (XLA would pass on its text alone)
-            failures.append(error)
-
-    _here.job = job
+    future: Future[Any] = Future()  # XLA would pass on no more than the text of an exception
+    _here.job = partial(fulfil, future, work)
     try:
         jax.block_until_ready(_caller()())
     finally:
         _here.job = None
-    if failures:
-        raise failures[0]
-    return found[0] if found else work()  # called back elsewhere: then as it is usual
+    return future.result() if future.done() else work()  # called back elsewhere: as it is usual
 
 
 @cache
