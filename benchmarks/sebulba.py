@@ -52,7 +52,8 @@ class Sizes:
     epochs: int
     minibatches: int
     steps: int
-    """Environment steps of a training; the learning rate falls from 0.002 to 0 over them."""
+    """Environment steps of a training; the learning rate falls to 0 over them."""
+    learning_rate: float = 2e-3
 
     def __str__(self) -> str:
         batch = self.num_envs * self.length // self.minibatches
@@ -63,7 +64,7 @@ SIZES = {
     "many": Sizes(64, 128, epochs=4, minibatches=8, steps=500_000),
     # The peers' own defaults: 10 epochs, batches of 64.
     "few": Sizes(8, 128, epochs=10, minibatches=16, steps=200_000),
-    "small": Sizes(8, 128, epochs=10, minibatches=64, steps=100_000),
+    "small": Sizes(8, 128, epochs=10, minibatches=64, steps=150_000, learning_rate=5e-4),
 }
 
 
@@ -278,6 +279,7 @@ def ppo(env: str, sizes: Sizes, distribute: str) -> Any:
     return PPO(
         env=make(name, **options), env_steps=sizes.steps, num_envs=sizes.num_envs,
         length=sizes.length, epochs=sizes.epochs, minibatches=sizes.minibatches // parts,
+        learning_rate=sizes.learning_rate,
     )  # fmt: skip
 
 

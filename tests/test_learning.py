@@ -71,8 +71,10 @@ def late_returns(algorithm: IMPALA, seeds: range, *, num_envs: int, lag: int) ->
 def test_impala_learns_from_late_actors(lag: int) -> None:
     """Each update from 16 environments, as if four actors of so many took turns."""
     algorithm = IMPALA(env=make("CartPole-v1"))
-    returns = late_returns(algorithm, range(100, 108), num_envs=16, lag=lag)
-    assert (returns >= 475).sum() >= 6, returns
+    returns = late_returns(algorithm, range(100, 132), num_envs=16, lag=lag)
+    reached = (returns >= 475).sum()
+    print(f"| {lag} | {reached} of 32 | {returns.min():.1f} | {np.median(returns):.1f} |")  # noqa: T201
+    assert reached >= 28, returns
 
 
 @pytest.mark.parametrize(

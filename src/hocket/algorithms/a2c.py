@@ -25,7 +25,7 @@ from hocket.core.algorithm import Policy
 from hocket.core.fragment import fragment
 from hocket.envs import Env, HostEnv, Rollout, unroll
 from hocket.nn import Network
-from hocket.ops import clipped_adam, gae
+from hocket.ops import calm_adam, gae
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class A2C:
 
     @property
     def _optimizer(self) -> optax.GradientTransformation:
-        # epsilon and b2: see `IMPALA`.
-        return clipped_adam(self.max_gradient_norm, epsilon=1e-3, b2=0.99)
+        # As in `IMPALA`.
+        return calm_adam(self.max_gradient_norm, calm_norm=0.07)
 
     @property
     def _agent(self) -> Agent:

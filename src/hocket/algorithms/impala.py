@@ -26,7 +26,7 @@ from hocket.core.algorithm import Policy
 from hocket.core.fragment import fragment
 from hocket.envs import Env, HostEnv, Rollout, unroll
 from hocket.nn import Network
-from hocket.ops import clipped_adam, vtrace
+from hocket.ops import calm_adam, vtrace
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,9 @@ class IMPALA:
 
     @property
     def _optimizer(self) -> optax.GradientTransformation:
-        # When all goes well gradients are small and mostly noise. With Adam's usual epsilon and b2
-        # it divides them by their own size, takes steps as large as ever, and runs lose what they
-        # had learned: see "It keeps what it learned" in docs/algorithms/impala.md.
-        return clipped_adam(self.max_gradient_norm, epsilon=1e-3, b2=0.99)
+        # When all goes well gradients are small and mostly noise. With Adam's usual epsilon steps
+        # were as large as ever, and runs lost what they had learned.
+        return calm_adam(self.max_gradient_norm, calm_norm=0.07)
 
     @property
     def _agent(self) -> Agent:

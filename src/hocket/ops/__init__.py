@@ -3,7 +3,7 @@
 from hocket.ops.distributions import Categorical, Distribution, MultiCategorical, Normal, TanhNormal
 from hocket.ops.losses import clipped_surrogate, clipped_value_loss, double_q, huber
 from hocket.ops.moments import Moments, standardize
-from hocket.ops.optimizers import clipped_adam, descend
+from hocket.ops.optimizers import calm_adam, clipped_adam, descend
 from hocket.ops.returns import NStep, gae, lambda_returns, n_step, take_steps, vtrace
 from hocket.ops.shuffles import shuffle_envs, shuffle_time, shuffle_time_each
 
@@ -15,6 +15,7 @@ __all__ = [
     "NStep",
     "Normal",
     "TanhNormal",
+    "calm_adam",
     "clipped_adam",
     "clipped_surrogate",
     "clipped_value_loss",

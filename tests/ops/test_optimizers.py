@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from hocket.ops import calm_adam, clipped_adam
+
+
+def step_size(optimizer: optax.GradientTransformation, size: int, norm: float) -> float:
+    """How far, for each parameter, the second of two equal gradients of that norm leads."""
+    gradient = {"a": jnp.full(size - 1, norm / np.sqrt(size)), "b": jnp.full(1, norm / size**0.5)}
+    state = optimizer.init(gradient)
+    for _ in range(2):
+        step, state = optimizer.update(gradient, state)
+    return float(jnp.concatenate([step["a"], step["b"]]).mean())
+
+
+@pytest.mark.parametrize("size", [4, 4_000, 1_000_000])
+def test_small_gradients_make_small_steps_for_networks_of_any_size(size: int) -> None:
+    optimizer = calm_adam(1.0, calm_norm=0.1)
+    steps = [step_size(optimizer, size, norm) for norm in (0.001, 0.1, 1.0)]
+    np.testing.assert_allclose(steps, [1 / 101, 1 / 2, 10 / 11], rtol=1e-3)
+    assert step_size(clipped_adam(1.0), size=4, norm=0.001) > 0.95  # Adam's usual ones are large
+
+
+def test_gradients_are_clipped_before() -> None:
+    steps = [
+        step_size(make(0.1), 16, norm)
+        for make in (clipped_adam, lambda most: calm_adam(most, calm_norm=0.1))
+        for norm in (0.1, 100.0)
+    ]
+    np.testing.assert_allclose(steps[0::2], steps[1::2], rtol=1e-5)
