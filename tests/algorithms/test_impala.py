@@ -86,7 +86,7 @@ def test_the_loss_is_that_of_the_paper() -> None:
 
 def test_with_the_actor_s_own_parameters_it_is_a2c() -> None:
     impala = small(POLE, learning_rate=1e-3)
-    a2c = A2C(env=POLE, length=T, hidden=(16,), env_steps=4 * N * T, learning_rate=1e-3)
+    a2c = A2C(env=POLE, length=T, hidden=(16,), env_steps=4 * N * T, learning_rate=1e-3, decay=1.0)
     (_, one), _, metrics = played(impala)
     np.testing.assert_allclose(metrics["ratio"], 1.0, atol=1e-5)
     jax.tree.map(

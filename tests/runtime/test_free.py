@@ -344,5 +344,5 @@ def test_a_learner_takes_a_part_of_the_environments() -> None:
     plan = resolve("actor_learner:actors=4,lag=free")(graph, local_cluster())
     assert plan.iteration.num_envs == 2 and plan.shares == 4
     assert plan.iteration.env_steps * 4 == graph.env_steps
-    assert "free: the newest, for samples at most 8 iterations old" in str(plan)
+    assert "free: the newest, for samples at most 4 iterations old" in str(plan)
     assert "from any of 4" in str(plan)
