@@ -1,0 +1,152 @@
+"""The peer's side of `replay.py`, cpprb's PrioritizedReplayBuffer; and how both sides measure.
+
+    python -m venv peers && peers/bin/pip install cpprb==11.0.0 numpy
+    echo '{"case": "cart", "operation": "sample 256"}' | peers/bin/python benchmarks/peers_replay.py
+
+Imports nothing of hocket. Reads a JSON object from each line that it is sent, and answers with a
+line: the microseconds of a call (p50 and p99) and rows a second, or for `memory` the bytes by which
+this process grew for each row. Before every measurement the table is full, with new random
+priorities.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+ALPHA, BETA = 0.6, 0.4
+BLOCK = 256
+"""Rows that tables are filled with at once; and keys whose priorities are updated."""
+BATCHES = 64
+"""Of keys: updates take them in turn, so that they are not always of the same rows."""
+MEMORY_ROWS = 1 << 20
+
+Rows = dict[str, np.ndarray[Any, Any]]
+Call = Callable[[int], object]
+"""What is timed; it is told how often it was called before."""
+
+
+class Case(NamedTuple):
+    capacity: int
+    columns: dict[str, tuple[str, tuple[int, ...]]]
+
+
+REST = {"action": ("int32", ()), "reward": ("float32", ()), "done": ("float32", ())}
+CASES = {
+    "cart": Case(1 << 17, {"obs": ("float32", (4,)), "next_obs": ("float32", (4,)), **REST}),
+    "atari": Case(1 << 13, {"obs": ("uint8", (84, 84, 4)), **REST}),
+}
+
+
+class Replay(NamedTuple):
+    """A table of somebody's, as it is measured."""
+
+    fill: Callable[[Rows, np.ndarray[Any, Any]], object]
+    """Add rows with these priorities."""
+    operations: dict[str, tuple[int, Callable[[], Call]]]
+    """How many rows each is of, and what prepares it once the table is full."""
+
+
+def main() -> None:
+    serve(cpprb)
+
+
+def serve(make: Callable[[Rows, int], Replay]) -> None:
+    held: dict[str, Replay] = {}
+    for line in sys.stdin:
+        print(json.dumps(answer(make, held, **json.loads(line))), flush=True)
+
+
+def answer(
+    make: Callable[[Rows, int], Replay], held: dict[str, Replay], case: str, operation: str,
+    seconds: float = 0.7,
+) -> dict[str, float]:  # fmt: skip
+    rows, capacity = random_rows(case), CASES[case].capacity
+    if operation == "memory":
+        before = resident()
+        replay = make(rows, MEMORY_ROWS)
+        fill(replay, rows, MEMORY_ROWS)
+        return {"bytes": (resident() - before) / MEMORY_ROWS}
+    if case not in held:
+        held[case] = make(rows, capacity)
+    fill(held[case], rows, capacity)
+    num, prepare = held[case].operations[operation]
+    each = np.array(timed(prepare(), seconds))
+    p50, p99 = np.quantile(each, [0.5, 0.99])
+    return {"p50": 1e6 * p50, "p99": 1e6 * p99, "rate": num * len(each) / each.sum()}
+
+
+def timed(call: Call, seconds: float) -> list[float]:
+    for i in range(5):
+        call(i)
+    found: list[float] = []
+    clock = time.perf_counter
+    until = clock() + seconds
+    while (start := clock()) < until:
+        call(len(found))
+        found.append(clock() - start)
+    return found
+
+
+def fill(replay: Replay, rows: Rows, capacity: int) -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(capacity // BLOCK):
+        replay.fill(rows, random_priorities(rng))
+
+
+def random_priorities(rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    return rng.random(BLOCK, np.float32) + np.float32(0.1)
+
+
+def random_rows(case: str) -> Rows:
+    rng = np.random.default_rng(0)
+    columns = CASES[case].columns.items()
+    return {
+        name: rng.integers(0, 256, (BLOCK, *shape)).astype(dtype) for name, (dtype, shape) in columns
+    }
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    with open("/proc/self/statm") as text:
+        return int(text.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def cpprb(rows: Rows, capacity: int) -> Replay:
+    from cpprb import PrioritizedReplayBuffer  # pyright: ignore[reportMissingImports]
+
+    # Numbers are arrays of length 1 there.
+    about = {name: {"shape": x.shape[1:] or 1, "dtype": x.dtype} for name, x in rows.items()}
+    table = PrioritizedReplayBuffer(capacity, about, alpha=ALPHA)
+    one, many = ({name: x[:n] for name, x in rows.items()} for n in (1, 64))
+    rng = np.random.default_rng(2)
+    priority = [random_priorities(rng) for _ in range(BATCHES)]
+
+    def update() -> Call:
+        keys = [table.sample(BLOCK, beta=BETA)["indexes"] for _ in range(BATCHES)]
+        return lambda i: table.update_priorities(keys[i % BATCHES], priority[i % BATCHES])
+
+    def both(i: int) -> None:
+        batch = table.sample(256, beta=BETA)
+        table.update_priorities(batch["indexes"], priority[i % BATCHES])
+
+    return Replay(
+        fill=lambda rows, priority: table.add(**rows, priorities=priority),
+        operations={
+            "add 1": (1, lambda: lambda i: table.add(**one)),
+            "add 64": (64, lambda: lambda i: table.add(**many)),
+            "sample 256": (256, lambda: lambda i: table.sample(256, beta=BETA)),
+            "update 256": (256, update),
+            "sample and update 256": (256, lambda: both),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

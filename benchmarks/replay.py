@@ -1,0 +1,209 @@
+"""Replay in one process: hocket's table beside cpprb's PrioritizedReplayBuffer.
+
+    python -m venv peers && peers/bin/pip install cpprb==11.0.0 numpy
+    python benchmarks/replay.py --peers peers/bin/python
+    python benchmarks/replay.py --rounds 1              # of hocket alone
+
+cart: transitions of 44 bytes, 2**17 of them. atari: of 28,236 bytes, 2**13 of them. The tables are
+full, with random priorities, and rows are drawn by priority. Each party has a process of its own,
+and they take turns. A value is the median microseconds of a call (p50); a ratio above 1 means that
+hocket is faster, in p50. Of the rounds, the quieter half counts; `others` are the cores that the
+rest of the machine used meanwhile.
+
+The parties divide the work differently. cpprb raises priorities to alpha in an update, and makes
+importance weights in a sample. hocket leaves both to the caller: `with alpha` and `with weights`
+are the same work on both sides. cpprb's update leaves a part of its work to the next sample, so
+that `sample and update` says more than either. hocket's keys know rows that were replaced; cpprb's
+indexes do not. `with out` writes over the batch of before; cpprb has no such thing. An insert gives
+rows the highest priority.
+
+memory: what a process grows by as a table of 2**20 rows is made and filled, for each row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from peers_replay import ALPHA, BATCHES, BETA, BLOCK, CASES, Call, Replay, Rows
+from peers_replay import random_priorities, serve  # isort: skip
+from split import Meter, quieter_half, tell
+
+OPERATIONS = {
+    "add 1": ("add 1",),
+    "add 64": ("add 64",),
+    "sample 256": ("sample 256", "sample 256 with out", "sample 256 with out, with weights"),
+    "update 256": ("update 256", "update 256 with alpha"),
+    "sample and update 256": (
+        "sample with out and update 256",
+        "sample with out and update 256, with weights, with alpha",
+    ),
+}
+"""Of the peer; and those of hocket that are compared with it."""
+HOCKET, PEER = "hocket", "cpprb"
+SECONDS = 0.7
+INSTALL = "python -m venv peers && peers/bin/pip install cpprb==11.0.0 numpy"
+
+Ask = Callable[..., dict[str, float]]
+Round = dict[str, dict[str, float]]
+"""What was told, by party and operation."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--peers", help="the Python that has cpprb; without, hocket alone")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(hocket)
+        return
+    peer = f"{PEER} {version(options.peers)}" if options.peers else ""
+    for case in CASES:
+        found = take_turns(case, options.rounds, options.peers)
+        for operation, rounds in found.items():
+            compare(case, operation, rounds, peer)
+    memory(options.peers, peer)
+
+
+def version(python: str) -> str:
+    words = f"import {PEER}, importlib.metadata; print(importlib.metadata.version('{PEER}'))"
+    found = subprocess.run([python, "-c", words], capture_output=True, text=True, check=False)
+    if found.returncode:
+        why = found.stderr.splitlines()[-1]
+        sys.exit(f"{why}: the peer is in an environment of its own.\n{INSTALL}")
+    return found.stdout.strip()
+
+
+def take_turns(case: str, rounds: int, peers: str | None) -> dict[str, list[Round]]:
+    """The rounds of each operation, in all of which every party was measured."""
+    found: dict[str, list[Round]] = {operation: [] for operation in OPERATIONS}
+    meter = Meter()
+    with ExitStack() as stack:
+        ask_hocket = stack.enter_context(served(None))
+        ask_peer = stack.enter_context(served(peers)) if peers else None
+        for _ in range(rounds):
+            for operation, ours in OPERATIONS.items():
+                told: Round = {}
+                turns = [(ask_hocket, HOCKET, name) for name in ours]
+                turns += [(ask_peer, PEER, operation)] * bool(ask_peer)
+                for ask, party, name in turns:
+                    meter.cores()
+                    of = ask(case=case, operation=name, seconds=SECONDS)
+                    told[f"{party}, {name}"] = {**of, "others": meter.cores()[1]}
+                found[operation].append(told)
+    return found
+
+
+def compare(case: str, operation: str, rounds: Sequence[Round], peer: str) -> None:
+    quiet = quieter_half(rounds, lambda told: max(each["others"] for each in told.values()))
+    others = round(max(each["others"] for told in quiet for each in told.values()), 2)
+    for name in quiet[0]:
+        middle = {
+            what: statistics.median(told[name][what] for told in quiet)
+            for what in ("p50", "p99", "rate")
+        }
+        more: dict[str, Any] = {}
+        if peer and name.startswith(HOCKET):
+            ratios = [told[f"{PEER}, {operation}"]["p50"] / told[name]["p50"] for told in quiet]
+            spread = [round(min(ratios), 2), round(max(ratios), 2)]
+            more = {"ratio": round(statistics.median(ratios), 2), "spread": spread, "against": peer}
+        tell(
+            f"{case}: {name}", round(middle["p50"], 2), "us", p99=round(middle["p99"], 2),
+            rows_per_s=round(middle["rate"]), **more, others=others,
+        )  # fmt: skip
+
+
+def memory(peers: str | None, peer: str) -> None:
+    found = {}
+    for party, python in {HOCKET: None, **({PEER: peers} if peers else {})}.items():
+        with served(python) as ask:
+            found[party] = ask(case="cart", operation="memory")["bytes"]
+    for party, size in found.items():
+        more = {"ratio": round(found[PEER] / size, 2), "against": peer} if peer else {}
+        about = more if party == HOCKET else {}
+        tell(f"cart: {party}, memory of a 44-byte transition", round(size, 1), "B", **about)
+
+
+@contextmanager
+def served(peers: str | None) -> Iterator[Ask]:
+    """`ask(case=..., operation=...)` measures in a process of the peer's; or of hocket's."""
+    script = str(Path(__file__).with_name("peers_replay.py"))
+    command = [peers, script] if peers else [sys.executable, __file__, "--serve"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin and process.stdout
+    to, come = process.stdin, process.stdout
+
+    def ask(**request: Any) -> dict[str, float]:
+        print(json.dumps(request), file=to, flush=True)
+        line = come.readline()
+        if not line:
+            sys.exit(f"{command} has ended.")
+        return json.loads(line)
+
+    try:
+        yield ask
+    finally:
+        with suppress(BrokenPipeError):
+            to.close()
+        process.wait()
+
+
+def hocket(rows: Rows, capacity: int) -> Replay:
+    from hocket.replay.schema import Schema
+    from hocket.replay.table import Batch, Table
+
+    table = Table(Schema.of(rows), capacity)
+    one, many = ({name: x[:n] for name, x in rows.items()} for n in (1, 64))
+    rng = np.random.default_rng(2)
+    priority = [random_priorities(rng) for _ in range(BATCHES)]
+    held: list[Batch | None] = [None]
+
+    def sample(_: int) -> Batch:
+        held[0] = batch = table.sample(256, out=held[0])
+        return batch
+
+    def weighted(_: int) -> Batch:
+        batch = sample(0)
+        weight = (capacity * batch.probability) ** -BETA
+        weight /= weight.max()
+        return batch
+
+    def update(raised: bool) -> Call:
+        keys = [table.sample(BLOCK).keys for _ in range(BATCHES)]
+        if raised:
+            return lambda i: table.update(keys[i % BATCHES], priority[i % BATCHES] ** ALPHA)
+        return lambda i: table.update(keys[i % BATCHES], priority[i % BATCHES])
+
+    def both(i: int) -> None:
+        table.update(sample(0).keys, priority[i % BATCHES])
+
+    def all_of_it(i: int) -> None:
+        table.update(weighted(0).keys, priority[i % BATCHES] ** ALPHA)
+
+    return Replay(
+        fill=lambda rows, priority: table.insert(rows, priority**ALPHA),
+        operations={
+            "add 1": (1, lambda: lambda i: table.insert(one)),
+            "add 64": (64, lambda: lambda i: table.insert(many)),
+            "sample 256": (256, lambda: lambda i: table.sample(256)),
+            "sample 256 with out": (256, lambda: sample),
+            "sample 256 with out, with weights": (256, lambda: weighted),
+            "update 256": (256, lambda: update(raised=False)),
+            "update 256 with alpha": (256, lambda: update(raised=True)),
+            "sample with out and update 256": (256, lambda: both),
+            "sample with out and update 256, with weights, with alpha": (256, lambda: all_of_it),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

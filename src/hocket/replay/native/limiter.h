@@ -1,0 +1,107 @@
+// How far inserting and sampling may run apart.
+//
+// A limiter never waits: it says whether a request may go on now, and whoever asked decides.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <limits>
+#include <string>
+
+namespace hocket {
+
+inline std::string text(double number) {
+  char found[32];
+  std::snprintf(found, sizeof(found), "%g", number);
+  return found;
+}
+
+struct Limits {
+  uint64_t min_size = 1;
+  // `inserts * samples_per_insert - samples` stays between the two; 0 for no such limit. Inserts go
+  // past `most` only while there are too few rows to sample from.
+  double samples_per_insert = 0.0;
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+};
+
+class Limiter {
+ public:
+  explicit Limiter(const Limits& limits) : limits_(limits) {}
+
+  // Why nobody could go on for ever with such limits; empty if they may.
+  static std::string problem(const Limits& limits, uint64_t capacity, uint32_t max_times_sampled) {
+    const double ratio = limits.samples_per_insert;
+    if (limits.min_size > capacity) {
+      return "a table of " + std::to_string(capacity) + " rows never holds the " +
+             std::to_string(limits.min_size) + " that it should have before it is sampled from";
+    }
+    if (ratio == 0.0) return "";
+    if (!(ratio > 0.0 && ratio <= std::numeric_limits<double>::max())) {
+      return "samples per insert must be a positive number, found " + text(ratio);
+    }
+    if (!(limits.most - limits.least >= 2.0 * std::max(1.0, ratio))) {
+      return "between " + text(limits.least) + " and " + text(limits.most) +
+             " there is no room for " + text(ratio) +
+             " samples per insert: they must be twice as far apart, and at least 2";
+    }
+    if (static_cast<double>(limits.min_size) * ratio > limits.most) {
+      return "inserts stop before there are the " + std::to_string(limits.min_size) +
+             " rows from which sampling begins: that many times " + text(ratio) +
+             " is more than " + text(limits.most);
+    }
+    if (max_times_sampled && ratio > max_times_sampled) {
+      return "rows are sampled at most " + std::to_string(max_times_sampled) +
+             " times, so there never are " + text(ratio) + " samples per insert";
+    }
+    return "";
+  }
+
+  // Why requests of so many rows could wait for each other for ever; empty if they could not.
+  std::string problem_with(uint64_t rows, bool insert) {
+    const double ratio = limits_.samples_per_insert;
+    if (ratio == 0.0) return "";
+    const uint64_t inserted = insert ? std::max(rows, largest_insert_) : largest_insert_;
+    const uint64_t sampled = insert ? largest_sample_ : std::max(rows, largest_sample_);
+    const double apart = static_cast<double>(inserted) * ratio + static_cast<double>(sampled);
+    if (apart > limits_.most - limits_.least) {
+      return "inserts of " + std::to_string(inserted) + " rows and samples of " +
+             std::to_string(sampled) + " could wait for each other for ever: with " +
+             text(ratio) + " samples per insert the limits must be " +
+             text(apart) + " apart, and are " +
+             text(limits_.most - limits_.least);
+    }
+    largest_insert_ = inserted;
+    largest_sample_ = sampled;
+    return "";
+  }
+
+  bool may_insert(uint64_t rows) const {
+    return limits_.samples_per_insert == 0.0 || distance(rows, 0) <= limits_.most;
+  }
+
+  bool may_sample(uint64_t rows) const {
+    return limits_.samples_per_insert == 0.0 || distance(0, rows) >= limits_.least;
+  }
+
+  void inserted(uint64_t rows) { inserts_ += rows; }
+  void sampled(uint64_t rows) { samples_ += rows; }
+  uint64_t inserts() const { return inserts_; }
+  uint64_t samples() const { return samples_; }
+  uint64_t largest_sample() const { return largest_sample_; }
+  uint64_t min_size() const { return std::max<uint64_t>(limits_.min_size, 1); }
+
+ private:
+  double distance(uint64_t more_inserts, uint64_t more_samples) const {
+    return static_cast<double>(inserts_ + more_inserts) * limits_.samples_per_insert -
+           static_cast<double>(samples_ + more_samples);
+  }
+
+  Limits limits_;
+  uint64_t inserts_ = 0, samples_ = 0;
+  uint64_t largest_insert_ = 0, largest_sample_ = 0;
+};
+
+}  // namespace hocket

@@ -1,0 +1,112 @@
+"""The columns of a replay table: their names, dtypes and shapes.
+
+Schema.parse("obs:float32:4 action:int32 reward:float32")
+Schema.parse("obs:uint8:84x84*4 reward:float32")     # rows refer to 4 frames of 84 x 84 each
+Schema.of({"obs": batch_of_obs, "action": batch_of_actions})
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+_COLUMN = re.compile(
+    r"(?P<name>[^:\s]+):(?P<dtype>\w+)(:(?P<shape>\d+(x\d+)*))?(\*(?P<frames>\d+))?"
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One array of a row; or the frames that a row refers to, each of this shape."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+    frames: int = 0
+    """How many frames; 0 for an array that is stored with the row."""
+
+    @property
+    def bytes(self) -> int:
+        """Of one row, or of one frame."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    @property
+    def given(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """The dtype and shape in an insert: where there are frames, their numbers."""
+        return (np.dtype(np.uint64), (self.frames,)) if self.frames else (self.dtype, self.shape)
+
+    @property
+    def drawn(self) -> tuple[int, ...]:
+        """The shape in a sample."""
+        return (self.frames, *self.shape) if self.frames else self.shape
+
+    def __str__(self) -> str:
+        shape = ":" + "x".join(map(str, self.shape)) if self.shape else ""
+        return f"{self.name}:{self.dtype.name}{shape}" + (f"*{self.frames}" if self.frames else "")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, in their order."""
+
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Schema:
+        """From `name:dtype:shape` for each column; `4x84x84` is a shape, none is a number."""
+        return cls._checked([_parse(word) for word in text.split()], text)
+
+    @classmethod
+    def of(cls, batch: Mapping[str, Any]) -> Schema:
+        """Of batches like this one, whose arrays have a row at each place of their first axis."""
+        columns = []
+        for name, values in batch.items():
+            array = np.asarray(values)
+            if not array.ndim:
+                raise ValueError(f"`{name}` is one number, not a batch of rows: found {array!r}.")
+            columns.append(Column(name, array.dtype, array.shape[1:]))
+        return cls._checked(columns, ", ".join(batch))
+
+    @classmethod
+    def _checked(cls, columns: list[Column], found: str) -> Schema:
+        if not columns:
+            raise ValueError('a schema has at least one column, such as "obs:float32:4".')
+        names = [column.name for column in columns]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"columns have different names, found {sorted(twice)} twice: {found}.")
+        for column in columns:
+            if column.dtype.hasobject or not column.bytes:
+                raise ValueError(
+                    f"column `{column.name}` is {column.dtype} {list(column.shape)}, and rows are "
+                    f"bytes of a fixed size: use numbers, and no axis of length 0."
+                )
+        return cls(tuple(columns))
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.columns))
+
+
+def _parse(word: str) -> Column:
+    found = _COLUMN.fullmatch(word)
+    if not found:
+        raise ValueError(
+            f"`{word}` is no column. Write name:dtype:shape, such as `obs:float32:4`, "
+            f"`image:uint8:84x84x3`, `reward:float32`, or `image:uint8:84x84*4` for four frames."
+        )
+    try:
+        dtype = np.dtype(found["dtype"])
+    except TypeError:
+        if not hasattr(ml_dtypes, found["dtype"]):
+            raise ValueError(
+                f"column `{found['name']}` has the unknown dtype `{found['dtype']}`. Use one of "
+                f"numpy's, such as float32, int32 or uint8, or bfloat16."
+            ) from None
+        dtype = np.dtype(getattr(ml_dtypes, found["dtype"]))
+    shape = tuple(map(int, found["shape"].split("x"))) if found["shape"] else ()
+    return Column(found["name"], dtype, shape, int(found["frames"] or 0))
