@@ -22,9 +22,7 @@ import numpy as np
 
 ALPHA, BETA = 0.6, 0.4
 BLOCK = 256
-"""Rows that tables are filled with at once; and keys whose priorities are updated."""
-BATCHES = 64
-"""Of keys: updates take them in turn, so that they are not always of the same rows."""
+"""Rows that tables are filled with at once, and whose priorities an update changes."""
 MEMORY_ROWS = 1 << 20
 
 Rows = dict[str, np.ndarray[Any, Any]]
@@ -100,15 +98,23 @@ def fill(replay: Replay, rows: Rows, capacity: int) -> None:
         replay.fill(rows, random_priorities(rng))
 
 
+def updates(draw_keys: Callable[[], Any], update: Callable[[Any, Any], object]) -> Call:
+    """Of several batches in turn, whose rows get other priorities each time."""
+    rng = np.random.default_rng(2)
+    keys = [draw_keys() for _ in range(64)]
+    priorities = [random_priorities(rng) for _ in range(63)]
+    return lambda i: update(keys[i % 64], priorities[i % 63])
+
+
 def random_priorities(rng: np.random.Generator) -> np.ndarray[Any, Any]:
     return rng.random(BLOCK, np.float32) + np.float32(0.1)
 
 
 def random_rows(case: str) -> Rows:
     rng = np.random.default_rng(0)
-    columns = CASES[case].columns.items()
     return {
-        name: rng.integers(0, 256, (BLOCK, *shape)).astype(dtype) for name, (dtype, shape) in columns
+        name: rng.integers(0, 256, (BLOCK, *shape)).astype(dtype)
+        for name, (dtype, shape) in CASES[case].columns.items()
     }
 
 
@@ -125,16 +131,9 @@ def cpprb(rows: Rows, capacity: int) -> Replay:
     about = {name: {"shape": x.shape[1:] or 1, "dtype": x.dtype} for name, x in rows.items()}
     table = PrioritizedReplayBuffer(capacity, about, alpha=ALPHA)
     one, many = ({name: x[:n] for name, x in rows.items()} for n in (1, 64))
-    rng = np.random.default_rng(2)
-    priority = [random_priorities(rng) for _ in range(BATCHES)]
 
-    def update() -> Call:
-        keys = [table.sample(BLOCK, beta=BETA)["indexes"] for _ in range(BATCHES)]
-        return lambda i: table.update_priorities(keys[i % BATCHES], priority[i % BATCHES])
-
-    def both(i: int) -> None:
-        batch = table.sample(256, beta=BETA)
-        table.update_priorities(batch["indexes"], priority[i % BATCHES])
+    def draw_keys() -> Any:
+        return table.sample(256, beta=BETA)["indexes"]
 
     return Replay(
         fill=lambda rows, priority: table.add(**rows, priorities=priority),
@@ -142,8 +141,7 @@ def cpprb(rows: Rows, capacity: int) -> Replay:
             "add 1": (1, lambda: lambda i: table.add(**one)),
             "add 64": (64, lambda: lambda i: table.add(**many)),
             "sample 256": (256, lambda: lambda i: table.sample(256, beta=BETA)),
-            "update 256": (256, update),
-            "sample and update 256": (256, lambda: both),
+            "update 256": (256, lambda: updates(draw_keys, table.update_priorities)),
         },
     )
 

@@ -12,10 +12,9 @@ rest of the machine used meanwhile.
 
 The parties divide the work differently. cpprb raises priorities to alpha in an update, and makes
 importance weights in a sample. hocket leaves both to the caller: `with alpha` and `with weights`
-are the same work on both sides. cpprb's update leaves a part of its work to the next sample, so
-that `sample and update` says more than either. hocket's keys know rows that were replaced; cpprb's
-indexes do not. `with out` writes over the batch of before; cpprb has no such thing. An insert gives
-rows the highest priority.
+are the same work on both sides. hocket's keys tell which rows were replaced; cpprb's indexes do
+not. `with out` writes over the batch of before, which cpprb does not offer. Added rows have the
+highest priority. Updates change the priorities: cpprb is faster where they stay as they are.
 
 memory: what a process grows by as a table of 2**20 rows is made and filled, for each row.
 """
@@ -32,9 +31,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from peers_replay import ALPHA, BATCHES, BETA, BLOCK, CASES, Call, Replay, Rows
-from peers_replay import random_priorities, serve  # isort: skip
+from peers_replay import ALPHA, BETA, CASES, Replay, Rows, serve, updates
 from split import Meter, quieter_half, tell
 
 OPERATIONS = {
@@ -42,10 +39,6 @@ OPERATIONS = {
     "add 64": ("add 64",),
     "sample 256": ("sample 256", "sample 256 with out", "sample 256 with out, with weights"),
     "update 256": ("update 256", "update 256 with alpha"),
-    "sample and update 256": (
-        "sample with out and update 256",
-        "sample with out and update 256, with weights, with alpha",
-    ),
 }
 """Of the peer; and those of hocket that are compared with it."""
 HOCKET, PEER = "hocket", "cpprb"
@@ -88,16 +81,16 @@ def take_turns(case: str, rounds: int, peers: str | None) -> dict[str, list[Roun
     found: dict[str, list[Round]] = {operation: [] for operation in OPERATIONS}
     meter = Meter()
     with ExitStack() as stack:
-        ask_hocket = stack.enter_context(served(None))
-        ask_peer = stack.enter_context(served(peers)) if peers else None
+        asks = {HOCKET: stack.enter_context(served(None))}
+        if peers:
+            asks[PEER] = stack.enter_context(served(peers))
         for _ in range(rounds):
             for operation, ours in OPERATIONS.items():
                 told: Round = {}
-                turns = [(ask_hocket, HOCKET, name) for name in ours]
-                turns += [(ask_peer, PEER, operation)] * bool(ask_peer)
-                for ask, party, name in turns:
+                turns = [(HOCKET, name) for name in ours] + [(PEER, operation)] * bool(peers)
+                for party, name in turns:
                     meter.cores()
-                    of = ask(case=case, operation=name, seconds=SECONDS)
+                    of = asks[party](case=case, operation=name, seconds=SECONDS)
                     told[f"{party}, {name}"] = {**of, "others": meter.cores()[1]}
                 found[operation].append(told)
     return found
@@ -163,31 +156,21 @@ def hocket(rows: Rows, capacity: int) -> Replay:
 
     table = Table(Schema.of(rows), capacity)
     one, many = ({name: x[:n] for name, x in rows.items()} for n in (1, 64))
-    rng = np.random.default_rng(2)
-    priority = [random_priorities(rng) for _ in range(BATCHES)]
     held: list[Batch | None] = [None]
 
     def sample(_: int) -> Batch:
         held[0] = batch = table.sample(256, out=held[0])
         return batch
 
-    def weighted(_: int) -> Batch:
-        batch = sample(0)
-        weight = (capacity * batch.probability) ** -BETA
-        weight /= weight.max()
-        return batch
+    def weighted(_: int) -> object:
+        weight = (capacity * sample(0).probability) ** -BETA
+        return weight / weight.max()
 
-    def update(raised: bool) -> Call:
-        keys = [table.sample(BLOCK).keys for _ in range(BATCHES)]
-        if raised:
-            return lambda i: table.update(keys[i % BATCHES], priority[i % BATCHES] ** ALPHA)
-        return lambda i: table.update(keys[i % BATCHES], priority[i % BATCHES])
+    def draw_keys() -> Any:
+        return table.sample(256).keys
 
-    def both(i: int) -> None:
-        table.update(sample(0).keys, priority[i % BATCHES])
-
-    def all_of_it(i: int) -> None:
-        table.update(weighted(0).keys, priority[i % BATCHES] ** ALPHA)
+    def raise_and_update(keys: Any, priority: Any) -> object:
+        return table.update(keys, priority**ALPHA)
 
     return Replay(
         fill=lambda rows, priority: table.insert(rows, priority**ALPHA),
@@ -197,10 +180,8 @@ def hocket(rows: Rows, capacity: int) -> Replay:
             "sample 256": (256, lambda: lambda i: table.sample(256)),
             "sample 256 with out": (256, lambda: sample),
             "sample 256 with out, with weights": (256, lambda: weighted),
-            "update 256": (256, lambda: update(raised=False)),
-            "update 256 with alpha": (256, lambda: update(raised=True)),
-            "sample with out and update 256": (256, lambda: both),
-            "sample with out and update 256, with weights, with alpha": (256, lambda: all_of_it),
+            "update 256": (256, lambda: updates(draw_keys, table.update)),
+            "update 256 with alpha": (256, lambda: updates(draw_keys, raise_and_update)),
         },
     )
 

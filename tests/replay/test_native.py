@@ -47,11 +47,14 @@ def skip_without_sanitizers(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [(), SANITIZERS], ids=["plain", "sanitizers"])
-def test_the_store_passes_its_own_tests(flags: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_store_passes_its_own_tests(
+    flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if flags:
         skip_without_sanitizers(tmp_path)
     program = tmp_path / "test_table"
     built = build(program, *flags)
     assert built.returncode == 0, built.stdout
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     ran = run(str(program))
     assert ran.returncode == 0, ran.stdout

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from hocket.replay import device
 from hocket.replay.schema import Schema
-from hocket.replay.table import Batch, Table
+from hocket.replay.table import Batch, Select, Table
 
 SCHEMA = "obs:float32:4 action:int32"
 
@@ -103,6 +104,7 @@ class Model(RuleBasedStateMachine):
     def clear(self) -> None:
         self.table.clear()
         self.rows = []
+        self.highest = np.float32(1.0)
 
     @invariant()
     def as_many(self) -> None:
@@ -329,6 +331,12 @@ def test_memory_for_each_row() -> None:
     assert table.info()["bytes"] / 1000 < 100
 
 
+def other_batch() -> Batch:
+    table = Table("obs:int32:4 action:int32", 8)
+    table.insert({"obs": np.zeros((1, 4), np.int32), "action": np.zeros(1, np.int32)})
+    return table.sample(1)
+
+
 MISTAKES = {
     "no rows": (lambda t: t.insert(rows()), "there are no rows to insert"),
     "too many rows": (lambda t: t.insert(rows(*range(9))), "9 rows at once .* capacity of 8"),
@@ -355,8 +363,20 @@ MISTAKES = {
     ),
     "no samples": (lambda t: t.sample(0), "from 1 to .* found 0"),
     "a bad uniform": (lambda t: t.sample(1, uniforms=[1.0]), r"in \[0, 1\), found 1 in row 0"),
-    "no keys": (lambda t: t.update([1, 2], [1, 2]), r"keys are an array \[n, 2\] .*found \[2\]"),
+    "no keys": (
+        lambda t: t.update([1, 2], [1, 2]),
+        r"uint32 \[n, 2\] .*found int64 \[2\]",
+    ),
     "frames": (lambda t: t.add_frames(np.zeros(1)), "has no column of frames"),
+    "a huge priority": (lambda t: t.insert(rows(0), [1e30]), "from 0 to 1e.29, found 1e.30 in row"),
+    "fractions as keys": (lambda t: t.update([[0.5, 1.0]], [1]), "found float64"),
+    "keys that are too large": (lambda t: t.update([[2**32, 1]], [1]), "found 1, 4294967296"),
+    "a timeout of nothing": (lambda t: t.sample(1, timeout=math.nan), "in seconds, .*found nan"),
+    "a negative timeout": (lambda t: t.insert(rows(0), timeout=-1), "or None, found -1"),
+    "a batch of another table": (
+        lambda t: t.sample(1, out=other_batch()),
+        "`out` is a batch of another table than one of obs:float32:4 action:int32",
+    ),
 }
 
 
@@ -365,8 +385,10 @@ def test_mistakes_are_refused_and_change_nothing(mistake: str) -> None:
     table = Table(SCHEMA, 8)
     table.insert(rows(5))
     work, words = MISTAKES[mistake]
+    before = table.info()
     with pytest.raises(ValueError, match=words):
         work(table)
+    assert table.info() == before
     assert numbers(table.sample(2)) == [5, 5]
 
 
@@ -375,6 +397,8 @@ def test_mistakes_are_refused_and_change_nothing(mistake: str) -> None:
     [
         ({"capacity": 0}, "from 1 to 2\\*\\*30 rows, found 0"),
         ({"capacity": -1}, "capacity is a count below"),
+        ({"capacity": 1e6}, "capacity is a whole number, found 1000000.0"),
+        ({"schema": "x:uint8:4*0"}, "`x:uint8:4\\*0` is no column"),
         ({"sampler": "best"}, "no sampler `best`: use one of prioritized, uniform"),
         ({"remover": "first"}, "no remover `first`"),
         ({"min_size": 9}, "never holds the 9"),
@@ -391,7 +415,10 @@ def test_mistakes_are_refused_and_change_nothing(mistake: str) -> None:
         ({"schema": ""}, "at least one column"),
         ({"schema": "x:int8 x:int8"}, "different names, found .'x'. twice"),
         ({"schema": "x:int8:0"}, "no axis of length 0"),
-        ({"schema": "x:int8:4*2 y:int8:5*2"}, "frames of a table have one size, found 4 and 5"),
+        (
+            {"schema": "x:int8:4*2 y:int8:5*2"},
+            "have one dtype and shape, found x:int8:4",
+        ),
         ({"schema": "x:int8*2", "remover": "newest"}, "with frames removes the oldest rows"),
         ({"num_frames": 4}, "come together"),
     ],
@@ -399,6 +426,83 @@ def test_mistakes_are_refused_and_change_nothing(mistake: str) -> None:
 def test_tables_that_cannot_be(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Table(**{"schema": SCHEMA, "capacity": 8, **options})
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"x": np.zeros(2, ">f4")},
+        {"x": np.zeros(2, "datetime64[s]")},
+        {"x": np.zeros(2, [("a", "f4")])},
+        {"x": np.zeros(2, "S3")},
+        {"a b": np.zeros(2)},
+        {"a:b": np.zeros(2)},
+        {"": np.zeros(2)},
+    ],
+    ids=str,
+)
+def test_schemas_that_could_not_be_restored(batch: dict[str, np.ndarray]) -> None:
+    with pytest.raises(ValueError, match="in the byte order of this machine, and names without"):
+        Schema.of(batch)
+
+
+def test_what_waited_in_vain_is_forgotten() -> None:
+    table = Table(SCHEMA, 100, samples_per_insert=1.0, tolerance=50.0)
+    table.insert(rows(*range(10)))
+    with pytest.raises(TimeoutError):
+        table.sample(80, timeout=0.0)
+    table.insert(rows(*range(30)))
+
+
+def test_numbers_just_below_one() -> None:
+    table = Table(SCHEMA, 4)
+    table.insert(rows(0, 1, 2, 3))
+    assert numbers(table.sample(1, uniforms=[1 - 2.0**-30])) == [3]
+
+
+def test_whoever_waits_is_woken_by_closing() -> None:
+    table = Table(SCHEMA, 4)
+    words = []
+
+    def wait() -> None:
+        with pytest.raises(ValueError, match="the table was closed") as error:
+            table.sample(1)
+        words.append(str(error.value))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    table.close()
+    thread.join(10.0)
+    assert words
+    with pytest.raises(ValueError, match="the table was closed"):
+        table.insert(rows(0))
+
+
+def test_python_may_end_while_a_thread_waits() -> None:
+    script = """
+import threading, time
+from hocket.replay.table import Table
+table = Table("x:float32", 4)
+for _ in range(3):
+    threading.Thread(target=table.sample, args=(1,), daemon=True).start()
+time.sleep(0.2)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_ctrl_c_ends_waiting() -> None:
+    script = """
+import signal, threading, os
+from hocket.replay.table import Table
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    Table("x:float32", 4).sample(1)
+except KeyboardInterrupt:
+    print("ended")
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert ended.stdout == b"ended\n", ended.stderr
 
 
 def test_requests_that_could_wait_for_ever() -> None:
@@ -414,9 +518,12 @@ def test_requests_that_could_wait_for_ever() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"sampler": "lowest", "remover": "highest"},
-        {"sampler": "uniform", "max_times_sampled": 3},
+        *(
+            {"sampler": sampler, "remover": remover, "max_times_sampled": times}
+            for sampler in get_args(Select)
+            for remover in get_args(Select)
+            for times in (0, 2)
+        ),
         {"samples_per_insert": 1.0, "tolerance": 1000.0},
     ],
     ids=str,
@@ -444,6 +551,41 @@ def test_a_restored_table_goes_on_as_the_one_that_was_saved(
     one, other = (work(t, np.random.default_rng(9)) for t in (table, again))
     for a, b in zip(one, other, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_keys_of_before_are_stale_after_clearing_and_restoring(tmp_path: Path) -> None:
+    table = Table(SCHEMA, 4)
+    old = table.insert(rows(0, 1))
+    table.clear()
+    table.save(tmp_path / "table")
+    again = Table.restore(tmp_path / "table")
+    new = again.insert(rows(2, 3))
+    assert again.update(old, [5.0, 5.0]) == 2
+    assert again.update(new, [5.0, 5.0]) == 0
+
+
+def test_one_snapshot_at_a_time_leaves_nothing_behind(tmp_path: Path) -> None:
+    table = Table("x:uint8:65536", 256)
+    table.insert({"x": np.zeros((256, 65536), np.uint8)})
+    failures: list[str] = []
+
+    def save() -> None:
+        try:
+            table.save(tmp_path / "table")
+        except OSError as error:
+            failures.append(str(error))
+
+    threads = [threading.Thread(target=save) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all("another one of this table is under way" in words for words in failures)
+    assert len(Table.restore(tmp_path / "table")) == 256
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="could not be renamed"):
+        table.save(tmp_path / "folder")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "table"]
 
 
 def test_frames_are_saved(tmp_path: Path) -> None:
@@ -519,7 +661,7 @@ def test_what_is_wrong_with_a_file(tmp_path: Path) -> None:
         restored(data[:8] + b"x" + data[9:])
     with pytest.raises(ValueError, match="bad is none: it does not begin as one"):
         restored(b"something else")
-    with pytest.raises(ValueError, match="nothing could not be opened: No such file"):
+    with pytest.raises(FileNotFoundError):
         Table.restore(tmp_path / "nothing")
     with pytest.raises(OSError, match="could not be opened: No such file"):
         table.save(tmp_path / "no" / "folder")

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 _COLUMN = re.compile(
-    r"(?P<name>[^:\s]+):(?P<dtype>\w+)(:(?P<shape>\d+(x\d+)*))?(\*(?P<frames>\d+))?"
+    r"(?P<name>[^:\s]+):(?P<dtype>\w+)(:(?P<shape>\d+(x\d+)*))?(\*(?P<frames>[1-9]\d*))?"
 )
 
 
@@ -60,7 +60,7 @@ class Schema:
     @classmethod
     def parse(cls, text: str) -> Schema:
         """From `name:dtype:shape` for each column; `4x84x84` is a shape, none is a number."""
-        return cls._checked([_parse(word) for word in text.split()], text)
+        return cls(tuple(_parse(word) for word in text.split()))
 
     @classmethod
     def of(cls, batch: Mapping[str, Any]) -> Schema:
@@ -71,22 +71,28 @@ class Schema:
             if not array.ndim:
                 raise ValueError(f"`{name}` is one number, not a batch of rows: found {array!r}.")
             columns.append(Column(name, array.dtype, array.shape[1:]))
-        return cls._checked(columns, ", ".join(batch))
+        return cls(tuple(columns))
 
-    @classmethod
-    def _checked(cls, columns: list[Column], found: str) -> Schema:
-        if not columns:
+    def __post_init__(self) -> None:
+        if not self.columns:
             raise ValueError('a schema has at least one column, such as "obs:float32:4".')
-        names = [column.name for column in columns]
+        names = [column.name for column in self.columns]
         if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"columns have different names, found {sorted(twice)} twice: {found}.")
-        for column in columns:
+            raise ValueError(f"columns have different names, found {sorted(twice)} twice.")
+        for column in self.columns:
             if column.dtype.hasobject or not column.bytes:
                 raise ValueError(
                     f"column `{column.name}` is {column.dtype} {list(column.shape)}, and rows are "
                     f"bytes of a fixed size: use numbers, and no axis of length 0."
                 )
-        return cls(tuple(columns))
+            if not _is_plain(column):
+                raise ValueError(
+                    f"column `{column.name}` is {column.dtype!r}: use numbers in the byte order of "
+                    f"this machine, and names without spaces and colons."
+                )
+        frames = {(column.dtype, column.shape) for column in self.columns if column.frames}
+        if len(frames) > 1:
+            raise ValueError(f"all frames of a table have one dtype and shape, found {self}.")
 
     def __str__(self) -> str:
         return " ".join(map(str, self.columns))
@@ -110,3 +116,11 @@ def _parse(word: str) -> Column:
         dtype = np.dtype(getattr(ml_dtypes, found["dtype"]))
     shape = tuple(map(int, found["shape"].split("x"))) if found["shape"] else ()
     return Column(found["name"], dtype, shape, int(found["frames"] or 0))
+
+
+def _is_plain(column: Column) -> bool:
+    """Whether it is the same after it was written down and read again."""
+    try:
+        return _parse(str(column)) == column
+    except ValueError:
+        return False

@@ -14,6 +14,8 @@ Schaul et al. 2016, "Prioritized Experience Replay": https://arxiv.org/abs/1511.
 from __future__ import annotations
 
 import math
+import operator
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +57,8 @@ class Table:
 
     Sampling begins with `min_size` rows. With `samples_per_insert`, the rows inserted times that
     minus the rows sampled stay within `tolerance` of where sampling begins: whoever is ahead
-    waits, up to the `timeout` of the request, and then gets a TimeoutError.
+    waits, up to the `timeout` of the request, and then gets a TimeoutError; for ever, if it is
+    None.
     """
 
     def __init__(
@@ -74,39 +77,33 @@ class Table:
     ) -> None:
         self.schema = Schema.parse(schema) if isinstance(schema, str) else schema
         columns = self.schema.columns
-        frames = [column for column in columns if column.frames]
+        capacity = _count("capacity", capacity)
         if num_frames is None:
-            num_frames = 2 * capacity if frames else 0
-        for name, count in {
-            "capacity": capacity,
-            "max_times_sampled": max_times_sampled,
-            "min_size": min_size,
-            "num_frames": num_frames,
-        }.items():
-            if not 0 <= count < 2**32:
-                raise ValueError(f"{name} is a count below 2**32, found {count}.")
+            num_frames = 2 * capacity if any(column.frames for column in columns) else 0
         least, most = _limits(samples_per_insert, tolerance, min_size)
         self._native = _store().Table(
             capacity=capacity,
             columns=[(column.bytes, column.frames) for column in columns],
-            num_frames=num_frames,
+            num_frames=_count("num_frames", num_frames),
             sampler=_select("sampler", sampler),
             remover=_select("remover", remover),
-            max_times_sampled=max_times_sampled,
-            min_size=min_size,
+            max_times_sampled=_count("max_times_sampled", max_times_sampled),
+            min_size=_count("min_size", min_size),
             samples_per_insert=samples_per_insert or 0.0,
             least=least,
             most=most,
-            seed=seed % 2**64,
+            seed=operator.index(seed) % 2**64,
         )
         self._given = [(column.name, *column.given) for column in columns]
 
     @classmethod
     def restore(cls, path: str | Path) -> Table:
         """The table that `save` wrote there: the same rows and keys, and the draws go on."""
+        with open(path, "rb"):  # says what is the matter with the path itself
+            pass
         table = cls.__new__(cls)
         try:
-            table._native, schema = _store().restore(str(path))
+            table._native, schema = _store().restore(os.fsdecode(path))
         except RuntimeError as error:
             raise ValueError(f"{error}.") from None
         table.schema = Schema.parse(schema)
@@ -118,7 +115,7 @@ class Table:
         rows: Mapping[str, Any],
         priority: ArrayLike | None = None,
         *,
-        timeout: float = math.inf,
+        timeout: float | None = None,
     ) -> NDArray[np.uint32]:
         """Add rows, `[n, ...]` of each column, the oldest first; their keys `[n, 2]`.
 
@@ -129,7 +126,8 @@ class Table:
         keys = np.empty((num, 2), np.uint32)
         if priority is not None:
             priority = _floats("priority", priority, num)
-        self._told(self._native.insert(num, arrays, priority, keys, timeout), timeout)
+        seconds = _seconds(timeout)
+        self._told(self._native.insert(num, arrays, priority, keys, seconds), seconds)
         return keys
 
     def sample(
@@ -138,28 +136,35 @@ class Table:
         *,
         uniforms: ArrayLike | None = None,
         out: Batch | None = None,
-        timeout: float = math.inf,
+        timeout: float | None = None,
     ) -> Batch:
         """Draw rows, one from each of `num` equal parts of the total priority.
 
         `uniforms` in [0, 1) say where in its part; without, the table draws them, from its seed. A
-        batch of before in `out` is written over and returned, which saves its memory.
+        batch of before in `out`, of as many rows, is written over: its arrays are returned.
         """
         if uniforms is not None:
-            uniforms = _floats("uniforms", uniforms, num)
+            uniforms = _below_one(_floats("uniforms", uniforms, num), uniforms)
         if out is None or len(out.keys) != num:
             out = self._batch(num)
-        native = self._native.sample(
-            num, uniforms, out.keys, out.probability, _plain(tuple(out.rows.values())), timeout
-        )
-        evenly = self._told(native, timeout)
+        arrays, seconds = self._columns(out), _seconds(timeout)
+        native = self._native.sample(num, uniforms, out.keys, out.probability, arrays, seconds)
+        evenly = self._told(native, seconds)
         return out if evenly == out.evenly else Batch(out.rows, out.keys, out.probability, evenly)
 
     def update(self, keys: ArrayLike, priority: ArrayLike) -> int:
         """Give rows other priorities; how many keys were of rows that are gone, and left out."""
-        keys = np.ascontiguousarray(keys, np.uint32)
-        if keys.ndim != 2 or keys.shape[1] != 2:
-            raise ValueError(f"keys are an array [n, 2] from `sample`, found {list(keys.shape)}.")
+        keys = np.asarray(keys)
+        if keys.ndim != 2 or keys.shape[1] != 2 or keys.dtype.kind not in "iu":
+            raise ValueError(
+                f"keys are an array uint32 [n, 2] from `sample`, found {keys.dtype} "
+                f"{list(keys.shape)}."
+            )
+        if keys.dtype != np.uint32:
+            if keys.size and not (keys.min() >= 0 and keys.max() < 2**32):
+                raise ValueError(f"keys are from 0 to 2**32 - 1, found {keys.min()}, {keys.max()}.")
+            keys = keys.astype(np.uint32)
+        keys = np.ascontiguousarray(keys)
         priority = _floats("priority", priority, len(keys))
         return self._told(self._native.update(len(keys), keys, priority))
 
@@ -184,17 +189,30 @@ class Table:
         are kept for it in memory.
         """
         try:
-            self._native.save(str(path), str(self.schema))
+            self._native.save(os.fsdecode(path), str(self.schema))
         except RuntimeError as error:
             raise OSError(f"{error}.") from None
 
     def clear(self) -> None:
-        """Remove all rows, and begin counting inserts against samples anew."""
+        """Remove all rows; limits and the highest priority are as in the beginning."""
         self._native.clear()
 
+    def close(self) -> None:
+        """Whoever waits gets an error now, and whoever asks for something later."""
+        self._native.close()
+
     def info(self) -> dict[str, Any]:
-        """How many rows there are, came, went and were drawn, and what they take up."""
+        """How many rows there are, came, went and were drawn; `bytes` are those of a full one."""
         return self._native.counts()
+
+    @property
+    def capacity(self) -> int:
+        """How many rows there may be."""
+        return self.info()["capacity"]
+
+    def __repr__(self) -> str:
+        info = self.info()
+        return f"Table({str(self.schema)!r}, {info['size']:,} of {info['capacity']:,} rows)"
 
     def __len__(self) -> int:
         return self.info()["size"]
@@ -209,6 +227,17 @@ class Table:
             probability=np.empty(num, np.float32),
             evenly=False,
         )
+
+    def _columns(self, batch: Batch) -> tuple[Any, ...]:
+        """The arrays of a batch that rows are written to."""
+        arrays = []
+        for column in self.schema.columns:
+            array = batch.rows.get(column.name)
+            shape = (len(batch.keys), *column.drawn)
+            if array is None or array.dtype != column.dtype or array.shape != shape:
+                raise ValueError(f"`out` is a batch of another table than one of {self.schema}.")
+            arrays.append(array)
+        return _plain(tuple(arrays))
 
     def _arrays(self, rows: Mapping[str, Any]) -> tuple[Any, ...]:
         """The columns of a batch, as the native part takes them."""
@@ -250,6 +279,32 @@ def _store() -> Any:
             "python3-dev`), and `pip install` hocket again."
         ) from error
     return store
+
+
+def _count(what: str, number: int) -> int:
+    try:
+        count = operator.index(number)
+    except TypeError:
+        raise ValueError(f"{what} is a whole number, found {number!r}.") from None
+    if not 0 <= count < 2**32:
+        raise ValueError(f"{what} is a count below 2**32, found {count}.")
+    return count
+
+
+def _seconds(timeout: float | None) -> float:
+    if timeout is None:
+        return math.inf
+    if not timeout >= 0:
+        raise ValueError(f"a timeout is in seconds, from 0 on, or None, found {timeout}.")
+    return float(timeout)
+
+
+def _below_one(uniforms: NDArray[np.float32], given: ArrayLike) -> NDArray[np.float32]:
+    """Of those below 1 none is 1 because it was rounded."""
+    if uniforms is given:
+        return uniforms
+    below = np.nextafter(np.float32(1), np.float32(0))
+    return np.where(np.less(given, 1.0), np.minimum(uniforms, below), uniforms)
 
 
 def _select(what: str, name: str) -> int:

@@ -7,14 +7,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <new>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "snapshot.h"
 #include "store.h"
 #include "table.h"
 
@@ -302,22 +305,84 @@ TEST(sum_tree_with_one_leaf_that_is_not_zero_finds_it) {
   }
 }
 
-// Finite priorities may have an infinite sum. Points are then infinite or not a number.
-TEST(sums_that_overflow_still_find_rows_that_are_there) {
-  for (uint32_t times : {0u, 2u}) {
-    Options options = table_of(64, Select::kPrioritized);
-    options.max_times_sampled = times;
-    Numbers numbers(options);
-    std::vector<float> priorities(40, 0.0f);
-    for (size_t i : {3, 8, 21, 22, 39}) priorities[i] = 3e38f;
-    numbers.insert(from(0, 40), priorities);
-    CHECK(std::isinf(numbers.table.counts().total));
-    for (float uniform : {0.0f, 0.3f, 0.999f}) {
-      const Sampled found = numbers.sample(2, {uniform, uniform});
-      CHECK(found.answer.status == Status::kOk);
-      for (uint64_t value : found.values) CHECK(value < 40 && priorities[value] > 0.0f);
-    }
+// Their sum would be infinite, and points of it not a number.
+TEST(priorities_that_are_too_large_are_refused) {
+  Numbers numbers(table_of(4, Select::kPrioritized));
+  numbers.insert({1, 2}, {1.0f, 1e30f});
+  CHECK(numbers.bad("found 1e+30 in row 1") && numbers.table.size() == 0);
+  numbers.insert({1, 2, 3, 4}, {1e29f, 1e29f, 1e29f, 1e29f});
+  CHECK(numbers.ok() && std::isfinite(numbers.table.counts().total));
+}
+
+// ---- Snapshots, of the moment in which they began, whatever is done between their pieces.
+
+std::string snapshot_of(Numbers& numbers, const std::function<void()>& between) {
+  const char* folder = std::getenv("TMPDIR");
+  const std::string path = std::string(folder ? folder : "/tmp") + "/test_table.snapshot";
+  hocket::Snapshot snapshot(numbers.table, path, "about");
+  for (;;) {
+    const hocket::Snapshot::Segment segment = snapshot.next(64);
+    snapshot.write(segment);
+    if (segment.name.empty()) return path;
+    between();
   }
+}
+
+void replace(Numbers& numbers, const std::string& path) {
+  hocket::Restored restored = hocket::restore(path);
+  CHECK(restored.about == "about");
+  numbers.table = std::move(*restored.table);
+  std::remove(path.c_str());
+}
+
+TEST(a_snapshot_is_of_the_moment_in_which_it_began) {
+  for (Select sampler : {Select::kPrioritized, Select::kUniform, Select::kHighest}) {
+    Numbers numbers(table_of(100, sampler)), again(table_of(100, sampler));
+    numbers.insert(from(0, 90));
+    numbers.insert(from(90, 60));
+    const Counts before = numbers.table.counts();
+    uint64_t next = 1000;
+    replace(again, snapshot_of(numbers, [&] { numbers.insert(from(next += 7, 7)); }));
+    CHECK(same(again.table.counts(), before));
+    std::set<uint64_t> values;
+    for (uint64_t value : again.sample(1000).values) values.insert(value);
+    for (uint64_t value : values) CHECK(value >= 50 && value < 150);
+    CHECK(sampler == Select::kHighest || values.size() == 100);
+  }
+}
+
+TEST(a_snapshot_has_the_frames_of_its_rows) {
+  Numbers numbers(with_frames(20, 30, 2)), again(with_frames(20, 30, 2));
+  uint32_t next = 0;
+  const auto play = [&] {
+    const uint64_t first = numbers.add_frames({next, next + 1});
+    numbers.insert({next}, {}, {first, first + 1});
+    next += 2;
+  };
+  for (int i = 0; i < 40; ++i) play();
+  const Counts before = numbers.table.counts();
+  replace(again, snapshot_of(numbers, play));
+  CHECK(same(again.table.counts(), before));
+  const Sampled found = again.sample(200);
+  for (size_t i = 0; i < found.values.size(); ++i) {
+    CHECK(found.values[i] < 80);
+    CHECK(found.frames[2 * i] == found.values[i] && found.frames[2 * i + 1] == found.values[i] + 1);
+  }
+}
+
+TEST(a_second_snapshot_is_refused_while_one_is_under_way) {
+  Numbers numbers(table_of(10));
+  numbers.insert(from(0, 10));
+  bool is_refused = false;
+  const std::string path = snapshot_of(numbers, [&] {
+    try {
+      hocket::Snapshot(numbers.table, "second", "");
+    } catch (const std::runtime_error&) {
+      is_refused = true;
+    }
+  });
+  CHECK(is_refused);
+  std::remove(path.c_str());
 }
 
 // ---- Selectors. The oldest row is 10, the newest 14, the highest 11, the lowest 13.
@@ -1236,6 +1301,7 @@ class Model {
     numbers_.table.clear();
     while (!rows_.empty()) remove(rows_.begin()->first);
     inserts_ = samples_ = largest_sample_ = 0;
+    highest_ = 1.0f;
   }
 
   // Priorities are set to what they are: only the count of updates changes.

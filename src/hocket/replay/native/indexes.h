@@ -65,7 +65,9 @@ class Present {
 // A binary heap of slots: on top the highest priority, or the lowest; of equal ones, any.
 class Heap {
  public:
-  Heap(uint32_t capacity, bool highest) : sign_(highest ? 1.0f : -1.0f), where_(capacity) {}
+  Heap(uint32_t capacity, bool highest) : sign_(highest ? 1.0f : -1.0f), where_(capacity) {
+    heap_.reserve(capacity);
+  }
 
   uint32_t top() const { return heap_[0].second; }
 

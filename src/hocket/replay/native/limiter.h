@@ -27,6 +27,11 @@ struct Limits {
   double most = std::numeric_limits<double>::infinity();
 };
 
+// Rows of the largest requests.
+struct Largest {
+  uint64_t insert = 0, sample = 0;
+};
+
 class Limiter {
  public:
   explicit Limiter(const Limits& limits) : limits_(limits) {}
@@ -45,7 +50,8 @@ class Limiter {
     if (!(limits.most - limits.least >= 2.0 * std::max(1.0, ratio))) {
       return "between " + text(limits.least) + " and " + text(limits.most) +
              " there is no room for " + text(ratio) +
-             " samples per insert: they must be twice as far apart, and at least 2";
+             " samples per insert: they must be at least " + text(2.0 * std::max(1.0, ratio)) +
+             " apart";
     }
     if (static_cast<double>(limits.min_size) * ratio > limits.most) {
       return "inserts stop before there are the " + std::to_string(limits.min_size) +
@@ -63,8 +69,8 @@ class Limiter {
   std::string problem_with(uint64_t rows, bool insert) {
     const double ratio = limits_.samples_per_insert;
     if (ratio == 0.0) return "";
-    const uint64_t inserted = insert ? std::max(rows, largest_insert_) : largest_insert_;
-    const uint64_t sampled = insert ? largest_sample_ : std::max(rows, largest_sample_);
+    const uint64_t inserted = insert ? std::max(rows, largest_.insert) : largest_.insert;
+    const uint64_t sampled = insert ? largest_.sample : std::max(rows, largest_.sample);
     const double apart = static_cast<double>(inserted) * ratio + static_cast<double>(sampled);
     if (apart > limits_.most - limits_.least) {
       return "inserts of " + std::to_string(inserted) + " rows and samples of " +
@@ -73,8 +79,8 @@ class Limiter {
              text(apart) + " apart, and are " +
              text(limits_.most - limits_.least);
     }
-    largest_insert_ = inserted;
-    largest_sample_ = sampled;
+    largest_.insert = inserted;
+    largest_.sample = sampled;
     return "";
   }
 
@@ -86,11 +92,12 @@ class Limiter {
     return limits_.samples_per_insert == 0.0 || distance(0, rows) >= limits_.least;
   }
 
+  Largest largest() const { return largest_; }
+  void set_largest(Largest largest) { largest_ = largest; }
   void inserted(uint64_t rows) { inserts_ += rows; }
   void sampled(uint64_t rows) { samples_ += rows; }
   uint64_t inserts() const { return inserts_; }
   uint64_t samples() const { return samples_; }
-  uint64_t largest_sample() const { return largest_sample_; }
   uint64_t min_size() const { return std::max<uint64_t>(limits_.min_size, 1); }
 
  private:
@@ -101,7 +108,7 @@ class Limiter {
 
   Limits limits_;
   uint64_t inserts_ = 0, samples_ = 0;
-  uint64_t largest_insert_ = 0, largest_sample_ = 0;
+  Largest largest_;
 };
 
 }  // namespace hocket

@@ -8,12 +8,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 #include "snapshot.h"
 #include "table.h"
@@ -30,7 +32,13 @@ using hocket::Status;
 using hocket::Table;
 
 constexpr uint64_t kSegment = uint64_t{1} << 20;
-constexpr auto kLookAtSignals = std::chrono::milliseconds(50);
+constexpr auto kLook = std::chrono::milliseconds(50);  // at signals, and whether Python ends
+
+std::atomic<bool> exiting{false};
+unsigned long main_thread = 0;
+
+// The only one that handles signals.
+bool in_main_thread() { return PyThread_get_thread_ident() == main_thread; }
 
 // The memory of one array, while this lives. None has none.
 class Buffer {
@@ -146,8 +154,20 @@ class SharedTable {
         segment = snapshot->next(kSegment);
       }
       if (segment.name.empty()) break;
+      if (in_main_thread()) {
+        nb::gil_scoped_acquire python;
+        if (PyErr_CheckSignals()) throw nb::python_error();
+      }
     }
     snapshot->write({});
+  }
+
+  // Whoever waits gets an error now, and whoever asks for something later.
+  void close() {
+    nb::gil_scoped_release others;
+    std::lock_guard<std::mutex> alone(mutex_);
+    closed_ = true;
+    changed_.notify_all();
   }
 
   nb::dict counts() {
@@ -186,7 +206,7 @@ class SharedTable {
     made.limits = limits;
     made.seed = seed;
     if (std::string problem = Table::problem(made); !problem.empty()) {
-      throw nb::value_error(problem.c_str());
+      throw nb::value_error((problem + ".").c_str());
     }
     return made;
   }
@@ -216,17 +236,35 @@ class SharedTable {
     using Clock = std::chrono::steady_clock;
     const auto seconds = std::chrono::duration<double>(std::min(timeout, 1e9));
     const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(seconds);
-    for (;;) {
+    const bool is_main = in_main_thread();
+    hocket::Largest before;
+    for (bool is_first = true;; is_first = false) {
       {
         nb::gil_scoped_release others;
         std::unique_lock<std::mutex> alone(mutex_);
-        const Answer answer = work();
-        if (answer.status == Status::kOk) changed_.notify_all();
-        if (answer.status != Status::kWait || Clock::now() >= end) return answer;
-        changed_.wait_until(alone, std::min(end, Clock::now() + kLookAtSignals));
+        if (is_first) before = table_->largest();
+        do {
+          if (closed_) return {Status::kBad, "the table was closed"};
+          const Answer answer = work();
+          if (answer.status == Status::kOk) changed_.notify_all();
+          if (answer.status != Status::kWait) return answer;
+          if (Clock::now() >= end) {
+            table_->set_largest(before);
+            return answer;
+          }
+          changed_.wait_until(alone, std::min(end, Clock::now() + kLook));
+          if (exiting && !is_main) stay(alone);
+        } while (!is_main);
       }
       if (PyErr_CheckSignals()) throw nb::python_error();
     }
+  }
+
+  // When Python ends, a thread that waits here must not ask for its lock again: it would be ended
+  // in the middle of C++, and the process with it.
+  [[noreturn]] static void stay(std::unique_lock<std::mutex>& alone) {
+    alone.unlock();
+    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
   }
 
   static nb::tuple told(const Answer& answer, nb::object found = nb::none()) {
@@ -246,11 +284,16 @@ class SharedTable {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<Table> table_;
+  bool closed_ = false;
 };
 
 }  // namespace
 
 NB_MODULE(_store, module) {
+  nb::set_leak_warnings(false);  // of threads that stay when Python ends
+  main_thread = nb::cast<unsigned long>(
+      nb::module_::import_("threading").attr("main_thread")().attr("ident"));
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { exiting = true; }));
   nb::class_<SharedTable>(module, "Table")
       .def(nb::init<uint64_t, const std::vector<std::pair<uint64_t, uint32_t>>&, uint64_t, int, int,
                     uint32_t, uint64_t, double, double, double, uint64_t>(),
@@ -264,10 +307,14 @@ NB_MODULE(_store, module) {
       .def("update", &SharedTable::update)
       .def("add_frames", &SharedTable::add_frames)
       .def("clear", &SharedTable::clear)
+      .def("close", &SharedTable::close)
       .def("save", &SharedTable::save)
       .def("counts", &SharedTable::counts);
   module.def("restore", [](const std::string& path) {
-    hocket::Restored restored = hocket::restore(path);
+    hocket::Restored restored = [&] {
+      nb::gil_scoped_release others;
+      return hocket::restore(path);
+    }();
     auto table = std::make_unique<SharedTable>(std::move(restored.table));
     return nb::make_tuple(nb::cast(table.release(), nb::rv_policy::take_ownership), restored.about);
   });

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 #include <type_traits>
 
@@ -16,7 +18,7 @@ namespace hocket {
 namespace {
 
 constexpr char kMagic[8] = {'h', 'o', 'c', 'k', 'e', 't', 'R', '1'};
-constexpr uint64_t kMostName = 16;
+constexpr uint64_t kMostName = 16, kChunk = uint64_t{1} << 20;
 
 struct Head {
   char name[kMostName];
@@ -119,34 +121,20 @@ Options unpacked_options(Packed from) {
 
 }  // namespace
 
-// The slots of all rows, the oldest first.
-std::vector<uint64_t> Table::rows_there() const {
-  std::vector<uint64_t> slots;
-  slots.reserve(size_);
-  for (uint32_t slot = order_.oldest(); slot != kNone; slot = order_.after(slot)) {
-    slots.push_back(slot);
-  }
-  return slots;
-}
-
-std::vector<uint64_t> Table::frames_there() const {
-  std::vector<uint64_t> numbers;
-  for (uint64_t i = frames_added_ - std::min(frames_added_, options_.num_frames);
-       i < frames_added_; ++i) {
-    numbers.push_back(i);
-  }
-  return numbers;
-}
-
 // What a table is, but for its rows and frames.
 std::string Table::index() const {
   Packed to;
-  const std::vector<uint64_t> ages = rows_there();
+  std::vector<uint32_t> ages;
   std::vector<float> priorities;
-  for (uint64_t slot : ages) priorities.push_back(tree_.leaf(slot));
+  ages.reserve(size_);
+  priorities.reserve(size_);
+  for (uint32_t slot = order_.oldest(); slot != kNone; slot = order_.after(slot)) {
+    ages.push_back(slot);
+    priorities.push_back(tree_.leaf(slot));
+  }
   to.put_all(ages);
   to.put_all(priorities);
-  to.put_all(std::vector<uint32_t>(generations_.begin(), generations_.begin() + fresh_));
+  to.put_all(generations_);
   to.put_all(times_sampled_);
   to.put_all(free_);
   to.put_all(present_ ? present_->slots() : std::vector<uint32_t>());
@@ -164,15 +152,15 @@ std::string Table::index() const {
 
 void Table::set_index(const std::string& bytes) {
   Packed from(bytes);
-  const auto ages = from.take_all<uint64_t>();
+  const auto ages = from.take_all<uint32_t>();
   const auto priorities = from.take_all<float>();
-  const auto generations = from.take_all<uint32_t>();
+  auto generations = from.take_all<uint32_t>();
   const auto times_sampled = from.take_all<uint32_t>();
   free_ = from.take_all<uint32_t>();
   const auto present = from.take_all<uint32_t>();
   const std::vector<uint32_t> heaps[2] = {from.take_all<uint32_t>(), from.take_all<uint32_t>()};
   fresh_ = from.take<uint32_t>();
-  const bool is_known = generations.size() == fresh_ && fresh_ <= options_.capacity &&
+  const bool is_known = generations.size() == options_.capacity && fresh_ <= options_.capacity &&
                         ages.size() == priorities.size() && ages.size() + free_.size() == fresh_ &&
                         times_sampled.size() == times_sampled_.size() &&
                         present.size() == (present_ ? ages.size() : 0) &&
@@ -187,10 +175,9 @@ void Table::set_index(const std::string& bytes) {
   for (uint32_t slot : free_) see(slot);
   for (size_t i = 0; i < ages.size(); ++i) {
     see(ages[i]);
-    const auto slot = static_cast<uint32_t>(ages[i]);
-    order_.add(slot);
-    tree_.set(slot, priorities[i]);
-    changed_.push_back(slot);
+    order_.add(ages[i]);
+    tree_.set(ages[i], priorities[i]);
+    changed_.push_back(ages[i]);
   }
   size_ = ages.size();
   const auto checked = [&](uint32_t slot) {
@@ -201,9 +188,10 @@ void Table::set_index(const std::string& bytes) {
   for (size_t i = 0; i < 2; ++i) {
     for (uint32_t slot : heaps[i]) heaps_[i]->add(checked(slot), tree_.leaf(slot));
   }
-  std::copy(generations.begin(), generations.end(), generations_.begin());
+  generations_ = std::move(generations);
+  free_.reserve(options_.capacity);
   times_sampled_ = times_sampled;
-  for (uint64_t slot : ages) drawn_ += times_sampled_.empty() ? 0 : times_sampled_[slot];
+  for (uint32_t slot : ages) drawn_ += times_sampled_.empty() ? 0 : times_sampled_[slot];
   settle();
   highest_ = from.take<float>();
   updates_ = from.take<uint64_t>();
@@ -238,77 +226,98 @@ uint64_t Table::set_frames(const std::string& bytes) {
 // Rows of frames that are not there are refused.
 void Table::note_all_oldest_frames() {
   if (!options_.num_frames) return;
-  for (uint64_t slot : rows_there()) {
-    const auto at = static_cast<uint32_t>(slot);
-    if (oldest_frame(at) < frames_added_ - std::min(frames_added_, options_.num_frames)) {
+  for (uint32_t slot = order_.oldest(); slot != kNone; slot = order_.after(slot)) {
+    if (oldest_frame(slot) < frames_added_ - std::min(frames_added_, options_.num_frames)) {
       throw std::out_of_range("a row of a frame that is gone");
     }
-    note_oldest_frame(at);
+    note_oldest_frame(slot);
   }
 }
 
 // Writing
 
-constexpr uint64_t kTaken = UINT64_MAX;
+Pieces::Pieces(
+    uint64_t first, uint64_t count, uint64_t places, const uint8_t* data, uint64_t bytes)
+    : first_(first), places_(places), data_(data), bytes_(bytes), pending_(count, true) {}
 
-Pieces::Pieces(std::vector<uint64_t> numbers, const uint8_t* data, uint64_t bytes, uint64_t places)
-    : numbers_(std::move(numbers)), data_(data), bytes_(bytes), number_at_(places, kTaken) {
-  for (uint64_t number : numbers_) number_at_[number % places] = number;
-}
-
-void Pieces::keep(uint64_t place) {
-  if (number_at_[place] != kTaken) take(place);
-}
-
-void Pieces::take(uint64_t place) {
-  taken_.push_back(number_at_[place]);
-  copies_.append(reinterpret_cast<const char*>(data_) + place * bytes_, bytes_);
-  number_at_[place] = kTaken;
-}
-
-std::string Pieces::next(uint64_t bytes) {
-  for (; next_ < numbers_.size() && copies_.size() < bytes; ++next_) {
-    keep(numbers_[next_] % number_at_.size());
+void Pieces::keep(uint64_t place) noexcept {
+  const uint64_t at = (place + places_ - first_ % places_) % places_;
+  if (at >= pending_.size() || !pending_[at]) return;
+  try {
+    take(first_ + at);
+  } catch (const std::bad_alloc&) {
+    failed_ = true;
   }
-  if (taken_.empty()) return "";
-  Packed to;
-  to.put_all(taken_);
-  std::string segment = to.bytes() + copies_;
-  taken_.clear();
-  copies_.clear();
-  return segment;
 }
+
+void Pieces::take(uint64_t number) {
+  if (chunks_.empty() || chunks_.back().data.size() >= kChunk) chunks_.emplace_back();
+  Chunk& chunk = chunks_.back();
+  chunk.numbers.push_back(number);
+  chunk.data.append(reinterpret_cast<const char*>(data_) + number % places_ * bytes_, bytes_);
+  pending_[number - first_] = false;
+}
+
+Pieces::Chunk Pieces::next(uint64_t bytes) {
+  const auto enough = [&] {
+    return chunks_.size() > 1 || (!chunks_.empty() && chunks_.back().data.size() >= bytes);
+  };
+  for (; next_ < pending_.size() && !enough(); ++next_) {
+    if (pending_[next_]) take(first_ + next_);
+  }
+  if (failed_) throw std::runtime_error("there is no memory for rows that are replaced meanwhile");
+  if (chunks_.empty()) return {};
+  Chunk chunk = std::move(chunks_.front());
+  chunks_.pop_front();
+  return chunk;
+}
+
+namespace {
+
+Table& unclaimed(Table& table, const std::string& path, bool is_claimed) {
+  if (is_claimed) throw problem(path, "must wait: another one of this table is under way");
+  return table;
+}
+
+}  // namespace
 
 Snapshot::Snapshot(Table& table, std::string path, const std::string& about)
-    : table_(table),
+    : table_(unclaimed(table, path, table.snapshot_)),
       path_(std::move(path)),
-      beside_(path_ + ".part"),
-      first_{{"index", table.index()}, {"options", packed_options(table.options())},
-             {"about", about}},
-      rows_(table.rows_there(), table.rows_.data(), table.stride_, table.options().capacity),
-      frames_(table.frames_there(), table.frames_.data(), table.frame_bytes_,
-              table.options().num_frames) {
-  if (table.snapshot_) throw problem(path_, "must wait: another one of this table is under way");
-  file_ = open(beside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file_ < 0) throw failed(beside_, "opened");
+      beside_(path_ + ".XXXXXX"),
+      rows_(0, table.fresh_, table.options().capacity, table.rows_.data(), table.stride_),
+      frames_(table.frames_added_ - std::min(table.frames_added_, table.options().num_frames),
+              std::min(table.frames_added_, table.options().num_frames),
+              std::max<uint64_t>(table.options().num_frames, 1), table.frames_.data(),
+              table.frame_bytes_) {
+  first_.push_back({"index", "", table.index()});
+  first_.push_back({"options", "", packed_options(table.options())});
+  first_.push_back({"about", "", about});
+  file_ = mkostemp(beside_.data(), O_CLOEXEC);
+  if (file_ < 0) throw failed(path_, "opened");
+  fchmod(file_, 0644);
   table.snapshot_ = this;
 }
 
 Snapshot::~Snapshot() {
   table_.snapshot_ = nullptr;
-  if (file_ < 0) return;
-  close(file_);
-  unlink(beside_.c_str());
+  if (file_ >= 0) close(file_);
+  if (!is_complete_) unlink(beside_.c_str());
 }
 
 Snapshot::Segment Snapshot::next(uint64_t bytes) {
   if (!first_.empty()) {
-    Segment segment = first_.back();
+    Segment segment = std::move(first_.back());
     first_.pop_back();
     return segment;
   }
-  if (std::string data = rows_.next(bytes); !data.empty()) return {"rows", data};
-  if (std::string data = frames_.next(bytes); !data.empty()) return {"frames", data};
+  for (Pieces* pieces : {&rows_, &frames_}) {
+    if (Pieces::Chunk chunk = pieces->next(bytes); !chunk.numbers.empty()) {
+      Packed head;
+      head.put_all(chunk.numbers);
+      return {pieces == &rows_ ? "rows" : "frames", head.bytes(), std::move(chunk.data)};
+    }
+  }
   return {};
 }
 
@@ -317,22 +326,18 @@ void Snapshot::write(const Segment& segment) {
   const std::string& name = is_last ? "end" : segment.name;
   Head head{};
   std::copy(name.begin(), name.end(), head.name);
-  head.bytes = segment.data.size();
-  head.data_checksum = checksum(segment.data.data(), segment.data.size());
+  head.bytes = segment.head.size() + segment.data.size();
+  head.data_checksum = checksum(segment.data.data(), segment.data.size(),
+                                checksum(segment.head.data(), segment.head.size()));
   head.head_checksum = checksum_of(head);
-  std::string all = name == "about" ? std::string(kMagic, sizeof(kMagic)) : "";
-  all.append(reinterpret_cast<const char*>(&head), sizeof(head)).append(segment.data);
-  for (size_t done = 0; done < all.size();) {
-    const ssize_t more = ::write(file_, all.data() + done, all.size() - done);
-    if (more < 0 && errno == EINTR) continue;
-    if (more <= 0) throw failed(beside_, "written");
-    done += static_cast<size_t>(more);
-  }
+  if (name == "about") write_all(kMagic, sizeof(kMagic));
+  write_all(&head, sizeof(head));
+  write_all(segment.head.data(), segment.head.size());
+  write_all(segment.data.data(), segment.data.size());
   if (!is_last) return;
   if (fsync(file_)) throw failed(beside_, "written");
-  close(file_);
-  file_ = -1;
   if (rename(beside_.c_str(), path_.c_str())) throw failed(path_, "renamed");
+  is_complete_ = true;
   // The folder too, so that a machine that stops here has one of the two files.
   const size_t slash = path_.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
@@ -342,27 +347,44 @@ void Snapshot::write(const Segment& segment) {
   }
 }
 
+void Snapshot::write_all(const void* data, uint64_t bytes) {
+  for (uint64_t done = 0; done < bytes;) {
+    const ssize_t more = ::write(file_, static_cast<const char*>(data) + done, bytes - done);
+    if (more < 0 && errno == EINTR) continue;
+    if (more <= 0) throw failed(path_, "written");
+    done += static_cast<uint64_t>(more);
+  }
+}
+
 // Reading
 
 namespace {
 
+class File {
+ public:
+  explicit File(const std::string& path) : file_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (file_ < 0) throw failed(path, "opened");
+  }
+  ~File() { close(file_); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int number() const { return file_; }
+
+ private:
+  int file_;
+};
+
 class Reader {
  public:
-  explicit Reader(const std::string& path) : path_(path) {
-    file_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file_ < 0) throw failed(path, "opened");
+  explicit Reader(const std::string& path) : path_(path), file_(path) {
     struct stat about{};
-    fstat(file_, &about);
+    fstat(file_.number(), &about);
     left_ = static_cast<uint64_t>(about.st_size);
     char magic[sizeof(kMagic)];
     if (left_ < sizeof(magic) || (read(magic, sizeof(magic)), std::memcmp(magic, kMagic, 8))) {
-      close(file_);
       throw problem(path_, "is none: it does not begin as one, or was written by another version");
     }
   }
-  ~Reader() { close(file_); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
 
   // The name of the next segment; its data is in `data`.
   std::string next(std::string& data) {
@@ -396,16 +418,17 @@ class Reader {
  private:
   void read(void* data, uint64_t bytes) {
     for (uint64_t done = 0; done < bytes;) {
-      const ssize_t more = ::read(file_, static_cast<char*>(data) + done, bytes - done);
+      const ssize_t more = ::read(file_.number(), static_cast<char*>(data) + done, bytes - done);
       if (more < 0 && errno == EINTR) continue;
-      if (more <= 0) throw failed(path_, "read");
+      if (more < 0) throw failed(path_, "read");
+      if (more == 0) throw problem(path_, "became shorter while it was read");
       done += static_cast<uint64_t>(more);
     }
     left_ -= bytes;
   }
 
   std::string path_;
-  int file_ = -1;
+  File file_;
   uint64_t left_ = 0, segments_ = 0;
 };
 
@@ -435,7 +458,7 @@ Restored restore(const std::string& path) {
         throw std::out_of_range("there is no segment `" + name + "`");
       }
     }
-    if (rows != table.size() || frames != table.counts().frames) {
+    if (rows != table.fresh_ || frames != table.counts().frames) {
       throw std::out_of_range("some of its rows are missing");
     }
     table.note_all_oldest_frames();

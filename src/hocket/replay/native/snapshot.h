@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,27 +17,33 @@
 
 namespace hocket {
 
-// Things with a number and a fixed size, of which some are to be written: rows, or frames.
+// Rows or frames that are to be written: `count` of them from the number `first` on, each at the
+// place of its number modulo `places`.
 class Pieces {
  public:
-  Pieces(std::vector<uint64_t> numbers, const uint8_t* data, uint64_t bytes, uint64_t places);
+  Pieces(uint64_t first, uint64_t count, uint64_t places, const uint8_t* data, uint64_t bytes);
 
-  // This place is about to be written over.
-  void keep(uint64_t place);
+  struct Chunk {
+    std::vector<uint64_t> numbers;
+    std::string data;
+  };
 
-  // Some more as a segment, empty when there are no more.
-  std::string next(uint64_t bytes);
+  // This place is about to be written over. Never throws: without memory the snapshot fails.
+  void keep(uint64_t place) noexcept;
+
+  // Some more, of about `bytes`; nothing when there is no more.
+  Chunk next(uint64_t bytes);
 
  private:
-  void take(uint64_t place);
+  void take(uint64_t number);
 
-  std::vector<uint64_t> numbers_;
+  uint64_t first_, places_;
   const uint8_t* data_;
   uint64_t bytes_;
-  std::vector<uint64_t> number_at_;  // by place; kTaken where there is nothing to write
+  std::vector<bool> pending_;  // by number, from `first_`
   uint64_t next_ = 0;
-  std::vector<uint64_t> taken_;
-  std::string copies_;
+  std::deque<Chunk> chunks_;
+  bool failed_ = false;
 };
 
 class Snapshot {
@@ -48,7 +55,7 @@ class Snapshot {
   Snapshot& operator=(const Snapshot&) = delete;
 
   struct Segment {
-    std::string name, data;
+    std::string name, head, data;
   };
 
   // Some more of the table, which nobody may change meanwhile. No name when that was all.
@@ -59,10 +66,12 @@ class Snapshot {
 
  private:
   friend class Table;
+  void write_all(const void* data, uint64_t bytes);
 
   Table& table_;
   std::string path_, beside_;
   int file_ = -1;
+  bool is_complete_ = false;
   std::vector<Segment> first_;
   Pieces rows_, frames_;
 };

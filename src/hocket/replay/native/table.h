@@ -44,7 +44,7 @@ struct Options {
   uint64_t seed = 0;
 };
 
-// Names a row for as long as it is there: how often its slot had been written, from 1.
+// Names a row for as long as it is there. A generation is never used again in its slot.
 struct Key {
   uint32_t slot;
   uint32_t generation;
@@ -88,6 +88,11 @@ class Table {
 
   void clear();
 
+  // The largest requests so far, which could wait for each other. One that waited in vain is to be
+  // forgotten again.
+  Largest largest() const { return limiter_.largest(); }
+  void set_largest(Largest largest) { limiter_.set_largest(largest); }
+
   Counts counts() const;
   uint64_t size() const { return size_; }
   const Options& options() const { return options_; }
@@ -96,8 +101,6 @@ class Table {
   // In snapshot.cpp.
   friend class Snapshot;
   friend Restored restore(const std::string& path);
-  std::vector<uint64_t> rows_there() const;
-  std::vector<uint64_t> frames_there() const;
   std::string index() const;
   void set_index(const std::string& bytes);
   uint64_t set_rows(const std::string& bytes);
