@@ -686,3 +686,5 @@ def test_an_install_without_the_store_says_what_to_do(monkeypatch: pytest.Monkey
         RuntimeError, match=r"apt-get install g\+\+ python3-dev`\), and `pip install"
     ):
         Table(SCHEMA, 8)
+    with pytest.raises(RuntimeError, match="without its replay store"):
+        Table.restore(__file__)

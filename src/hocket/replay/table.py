@@ -101,9 +101,9 @@ class Table:
         """The table that `save` wrote there: the same rows and keys, and the draws go on."""
         with open(path, "rb"):  # says what is the matter with the path itself
             pass
-        table = cls.__new__(cls)
+        table, store = cls.__new__(cls), _store()
         try:
-            table._native, schema = _store().restore(os.fsdecode(path))
+            table._native, schema = store.restore(os.fsdecode(path))
         except RuntimeError as error:
             raise ValueError(f"{error}.") from None
         table.schema = Schema.parse(schema)
