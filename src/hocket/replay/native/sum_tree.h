@@ -75,7 +75,7 @@ class SumTree {
 
   // The slot at each of `n` points of the total, and its priority. Never a slot of priority zero,
   // however sums round, unless all are. Points are used up. In float32 the rows are those that the
-  // device replay finds; in double small priorities among millions of rows are not rounded away.
+  // device replay finds, and of rows with a share below 2**-24 some never; double finds them all.
   template <typename Point>
   void find(Point* points, uint64_t n, uint32_t* slots, float* priorities) const {
     for (uint64_t i = 0; i < n; ++i) slots[i] = 0;
