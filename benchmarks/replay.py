@@ -22,17 +22,16 @@ memory: what a process grows by as a table of 2**20 rows is made and filled, for
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
 from peers_replay import ALPHA, BETA, CASES, Replay, Rows, serve, updates
-from split import Meter, quieter_half, tell
+from split import Meter, asked, quieter_half, tell
 
 OPERATIONS = {
     "add 1": ("add 1",),
@@ -126,28 +125,10 @@ def memory(peers: str | None, peer: str) -> None:
         tell(f"cart: {party}, memory of a 44-byte transition", round(size, 1), "B", **about)
 
 
-@contextmanager
-def served(peers: str | None) -> Iterator[Ask]:
+def served(peers: str | None) -> AbstractContextManager[Ask]:
     """`ask(case=..., operation=...)` measures in a process of the peer's; or of hocket's."""
     script = str(Path(__file__).with_name("peers_replay.py"))
-    command = [peers, script] if peers else [sys.executable, __file__, "--serve"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin and process.stdout
-    to, come = process.stdin, process.stdout
-
-    def ask(**request: Any) -> dict[str, float]:
-        print(json.dumps(request), file=to, flush=True)
-        line = come.readline()
-        if not line:
-            sys.exit(f"{command} has ended.")
-        return json.loads(line)
-
-    try:
-        yield ask
-    finally:
-        with suppress(BrokenPipeError):
-            to.close()
-        process.wait()
+    return asked([peers, script] if peers else [sys.executable, __file__, "--serve"])
 
 
 def hocket(rows: Rows, capacity: int) -> Replay:

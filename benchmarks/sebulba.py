@@ -23,19 +23,18 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from split import Meter, quieter_half, tell
+from split import Meter, asked, quieter_half, tell
 
 GOAL = 475.0
 PARTS = ("train", "overlap", "stepping", "settings")
@@ -224,10 +223,9 @@ def wait_for_quiet(meter: Meter, patience: float) -> None:
         quiet = quiet + 1 if meter.cores()[1] < 0.25 else 0
 
 
-@contextmanager
 def served(
     variant: Variant, env: str, sizes: Sizes, python: str | None
-) -> Iterator[Callable[..., Any]]:
+) -> AbstractContextManager[Callable[..., Any]]:
     """`ask(seed=0, ...)` trains once in that variant's process, and gives what it tells."""
     if variant.who == "hocket":
         words = json.dumps({"variant": asdict(variant), "sizes": asdict(sizes)})
@@ -238,26 +236,7 @@ def served(
         command += ["--threads", str(variant.threads)]
         for name, value in asdict(sizes).items():
             command += [f"--{name.replace('_', '-')}", str(value)]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-    )  # fmt: skip
-
-    def ask(**turn: Any) -> Any:
-        assert process.stdin and process.stdout
-        print(json.dumps(turn), file=process.stdin, flush=True)
-        line = process.stdout.readline()
-        if not line:
-            sys.exit(f"{variant} has ended.")
-        return json.loads(line)
-
-    try:
-        yield ask
-    finally:
-        assert process.stdin
-        with suppress(BrokenPipeError):
-            process.stdin.close()
-        process.wait()
+    return asked(command, PYTHONWARNINGS="ignore")
 
 
 def serve(variant: dict[str, Any], sizes: dict[str, Any]) -> None:

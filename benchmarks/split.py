@@ -100,6 +100,31 @@ def quieter_half(rounds: Sequence[T], others: Callable[[T], float]) -> list[T]:
 # Acting beside learning
 
 
+@contextmanager
+def asked(command: Sequence[str], **environment: str) -> Iterator[Callable[..., Any]]:
+    """`ask(...)` sends a JSON line to a process that lives meanwhile, and gives what it answers."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert process.stdin and process.stdout
+    to, answers = process.stdin, process.stdout
+
+    def ask(**request: Any) -> Any:
+        print(json.dumps(request), file=to, flush=True)
+        line = answers.readline()
+        if not line:
+            sys.exit(f"{' '.join(command)} has ended.")
+        return json.loads(line)
+
+    try:
+        yield ask
+    finally:
+        with suppress(BrokenPipeError):
+            to.close()
+        process.wait()
+
+
 @dataclass(frozen=True)
 class Variant:
     """One way to run the same training, in a process of its own that waits for its turn."""
