@@ -36,8 +36,7 @@ def connect(address: str, *, table: str | None = None, timeout: float = 10.0) ->
     `table` may be left out where the server has only one; `timeout` is for reaching it.
     """
     native = _connected(address, timeout)
-    hello = _Said(store().Remote(native, 0, "", []))
-    tables = _read_tables(hello("HELLO"))
+    tables = _tables(native)
     if table is None and len(tables) > 1:
         raise ValueError(f"{address} has the tables {', '.join(tables)}: say which, `table=`.")
     name = next(iter(tables)) if table is None else table
@@ -45,6 +44,15 @@ def connect(address: str, *, table: str | None = None, timeout: float = 10.0) ->
         raise ValueError(f"{unknown('table', name, tables)} These are at {address}.")
     number, schema = tables[name]
     return Client(native, address, name, number, schema)
+
+
+def tables_at(address: str, *, timeout: float = 10.0) -> list[str]:
+    """The names of a server's tables."""
+    native = _connected(address, timeout)
+    try:
+        return list(_tables(native))
+    finally:
+        native.close()
 
 
 class Client(Access):
@@ -175,8 +183,9 @@ def _connected(address: str, timeout: float) -> Any:
 _SLOTS = 4
 
 
-def _read_tables(text: str) -> dict[str, tuple[int, str]]:
+def _tables(native: Any) -> dict[str, tuple[int, str]]:
     """By their names: number and schema."""
+    text = _Said(store().Remote(native, 0, "", []))("HELLO")
     lines = (line.split(" ", 2) for line in text.splitlines())
     return {name: (number, schema) for number, (name, _, schema) in zip(itertools.count(), lines)}
 
