@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 import tomllib
@@ -199,7 +200,10 @@ def _until_ended(server: Server, save: Callable[[], None], every: float) -> None
         while not ended.wait(min(1.0, max(0.0, next_save - time.monotonic())) if every else 1.0):
             server.check()
             if every and time.monotonic() >= next_save:
-                save()
+                try:
+                    save()
+                except OSError as error:  # a full disk, say: the last snapshot is still there
+                    print(f"hocket: not saved: {error}", file=sys.stderr, flush=True)
                 next_save = time.monotonic() + every
     finally:
         for number, handler in before.items():
