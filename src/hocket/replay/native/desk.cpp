@@ -41,7 +41,6 @@ Desk::Place::Place(Served served) : Served(std::move(served)), hash(schema_hash(
   const Table& table = *shared->table;
   for (const Column& column : table.options().columns) {
     bytes_in += column.frames ? column.frames * sizeof(uint64_t) : column.bytes;
-    bytes_out += column.bytes * std::max(column.frames, uint32_t{1});
     if (column.frames) frame_bytes = column.bytes;
   }
   if (tally.empty()) return;
@@ -88,21 +87,25 @@ Outcome Desk::answer(const Header& request, const uint8_t* body, Pending& pendin
     return bad("table `" + place.name + "` has the columns " + place.schema +
                ", and the client has others");
   }
+  const bool waited = pending.begun;
   Answer answer;
   try {
     answer = carry_out(request, body, place, pending, out);
   } catch (const std::exception& error) {
     answer = {Status::kBad, error.what()};
   }
+  if (answer.status != Status::kWait) traffic.waiting -= waited;
   if (answer.status == Status::kOk) return Outcome::kReplied;
   if (answer.status == Status::kBad) return bad(answer.why);
   if (!pending.begun) {
     pending.begun = true;
+    ++traffic.waiting;
     pending.deadline = request.timeout_ms == kForever || request.op == Op::kSave
                            ? Clock::time_point::max()
                            : Clock::now() + std::chrono::milliseconds(request.timeout_ms);
   }
   if (Clock::now() < pending.deadline) return Outcome::kWait;
+  --traffic.waiting;
   {
     std::lock_guard<std::mutex> alone(place.shared->mutex);
     place.shared->table->set_largest(pending.before);
@@ -184,8 +187,14 @@ Answer Desk::sample(const Header& request, const uint8_t* body, Place& place, Ou
   const uint64_t rows = request.rows;
   const uint64_t numbers = request.flags & kHasNumbers ? rows * sizeof(float) : 0;
   if (request.length != numbers) return wrong_length(request, numbers);
+  const auto& about = table.options().columns;
   const uint64_t keys = rows * sizeof(Key), chances = rows * sizeof(float);
-  const uint64_t length = keys + chances + rows * place.bytes_out;
+  uint64_t length = aligned(keys) + aligned(chances);
+  std::vector<uint64_t> offsets;
+  for (const Column& column : about) {
+    offsets.push_back(length);
+    length += aligned(rows * column.bytes * std::max(column.frames, uint32_t{1}));
+  }
   if (length > most_bytes_) {
     return {Status::kBad, "a sample of " + std::to_string(rows) + " rows is too large: " +
                               std::to_string(length) + " bytes, and at most " +
@@ -198,18 +207,13 @@ Answer Desk::sample(const Header& request, const uint8_t* body, Place& place, Ou
   if (numbers) std::memcpy(numbers_.data(), body, numbers);
   keys_.resize(rows);
   chances_.resize(rows);
-  const auto& about = table.options().columns;
   std::vector<void*> columns;
-  uint8_t* at = to + keys + chances;
-  for (const Column& column : about) {
-    columns.push_back(at);
-    at += rows * column.bytes * std::max(column.frames, uint32_t{1});
-  }
+  for (const uint64_t offset : offsets) columns.push_back(to + offset);
   Drawn drawn{keys_.data(), chances_.data(), columns.data()};
   Answer answer = table.sample(rows, numbers ? numbers_.data() : nullptr, drawn);
   if (answer.status != Status::kOk) return answer;
   std::memcpy(to, keys_.data(), keys);
-  std::memcpy(to + keys, chances_.data(), chances);
+  std::memcpy(to + aligned(keys), chances_.data(), chances);
   reply(request, length, out, Code::kOk, drawn.evenly ? kEvenly : 0, &table);
   return {};
 }

@@ -73,8 +73,14 @@ class Desk {
   // Answer, unless it has to wait: then there is no reply yet, and it is to be asked again.
   Outcome answer(const Header& request, const uint8_t* body, Pending& pending, Outbox& out);
 
-  // An answer that says what is wrong.
+  // Answer with a text.
+  bool say(const Header& request, const std::string& text, Outbox& out, Code code = Code::kOk);
+
+  // The same, counted: what is wrong.
   void refuse(const Header& request, Code code, const std::string& why, Outbox& out);
+
+  // So many that wait will never be asked again: who asked is gone.
+  void forget(size_t waiting) { traffic.waiting -= waiting; }
 
   // Bytes that a message may have at most.
   uint64_t most_bytes() const { return most_bytes_; }
@@ -87,7 +93,7 @@ class Desk {
  private:
   struct Place : Served {
     explicit Place(Served served);
-    uint64_t hash, bytes_in = 0, bytes_out = 0, frame_bytes = 0;
+    uint64_t hash, bytes_in = 0, frame_bytes = 0;
     uint64_t* count = nullptr;
   };
 
@@ -100,7 +106,6 @@ class Desk {
   Answer save(const Header& request, Place& place, Pending& pending, Outbox& out);
   uint8_t* reply(const Header& request, uint64_t length, Outbox& out, Code code = Code::kOk,
                  uint32_t flags = 0, const Table* table = nullptr);
-  bool say(const Header& request, const std::string& text, Outbox& out, Code code = Code::kOk);
   std::string tables() const;
   std::string info(Place& place) const;
 

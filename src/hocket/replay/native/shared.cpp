@@ -21,6 +21,7 @@ struct Ending {
 
 void Shared::save(const std::string& path, const std::string& about,
                   const std::function<void()>& between) {
+  const std::lock_guard<std::mutex> one_at_a_time(saving);
   std::optional<Snapshot> snapshot;
   {
     std::lock_guard<std::mutex> alone(mutex);

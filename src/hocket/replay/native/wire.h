@@ -6,7 +6,8 @@
 //            request                               reply
 //   hello    nothing                               a line for each table: name, capacity, schema
 //   insert   priorities if given, columns          keys
-//   sample   uniforms if given                     keys, probabilities, columns
+//   sample   uniforms if given                     keys, probabilities, columns: each from a
+//                                                  multiple of 64 bytes on
 //   update   keys, priorities                      how many were stale (uint64)
 //   frames   frames                                the number of the first (uint64)
 //   info     nothing                               a line for each count: name, value
@@ -66,6 +67,9 @@ struct Header {
   uint32_t credit = 0;      // how much more may be sent, where nobody else keeps count of it
 };
 static_assert(sizeof(Header) == 64);
+
+constexpr uint64_t kAligned = 64;
+inline uint64_t aligned(uint64_t bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; }
 
 // FNV-1a.
 inline uint64_t schema_hash(const std::string& text) {
