@@ -88,9 +88,12 @@ void round_trips(const std::string& host, const UdpOptions& options, size_t pack
   sample.flags = kHasNumbers;
   for (int i = 0; i < 20; ++i) {
     const Reply reply = call(channel, sample, middle);
-    const size_t before = rows * (sizeof(Key) + sizeof(float));
-    CHECK(reply.length() == before + body.size());
-    CHECK(!std::memcmp(reply.body() + before, body.data(), body.size()));
+    const size_t numbers = rows * sizeof(uint64_t), fill = rows * kFill;
+    const size_t before = aligned(rows * sizeof(Key)) + aligned(rows * sizeof(float));
+    CHECK(reply.length() == before + aligned(numbers) + aligned(fill));
+    const uint8_t* found = reply.body() + before;
+    CHECK(!std::memcmp(found, body.data(), numbers));
+    CHECK(!std::memcmp(found + aligned(numbers), body.data() + numbers, fill));
   }
   serving.stop();
   CHECK(serving.world.shared->table->counts().inserts == rows);

@@ -116,7 +116,6 @@ DatagramServer::Client* DatagramServer::admit(uint64_t id) {
   }
   auto& made = clients_[id] = std::make_unique<Client>();
   made->id = id;
-  ++desk_.traffic.clients;
   return made.get();
 }
 
@@ -125,12 +124,11 @@ void DatagramServer::forget(Client& client) {
     release(client, slot);
     bytes_ -= slot.request.room() + slot.reply.room();
   }
-  --desk_.traffic.clients;
   clients_.erase(client.id);
 }
 
 void DatagramServer::release(Client& client, Slot& slot) {
-  if (slot.state == State::kWaiting) --desk_.traffic.waiting;
+  if (slot.pending.begun) desk_.forget(1);
   slot.state = State::kFree;
   slot.pending = Pending();
   shrink(client, slot.request);
@@ -236,11 +234,9 @@ bool DatagramServer::answer(Client& client, Slot& slot, const uint8_t* message, 
       slot.request.assign(message, size);
     }
     slot.state = State::kWaiting;
-    ++desk_.traffic.waiting;
     waiting_.emplace_back(client.id, slot.number);
     return true;
   }
-  if (slot.state == State::kWaiting) --desk_.traffic.waiting;
   if (outcome == Outcome::kEnd) client.ended = true;
   if (!slot.reply.size()) desk_.refuse(header, Code::kBad, kNoRoom, room);
   slot.state = State::kAnswered;

@@ -46,6 +46,7 @@ class DatagramServer {
   void tick(Clock::time_point now);
   Clock::time_point due() const;
 
+  // Who has other clients too counts them together: `Traffic::clients` is not touched here.
   size_t clients() const { return clients_.size(); }
   uint64_t bytes() const { return bytes_; }
 
