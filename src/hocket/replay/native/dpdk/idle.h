@@ -1,0 +1,59 @@
+// What a program that polls does while there is nothing to do, and how it learns to stop.
+
+#pragma once
+
+#include <sched.h>
+#include <time.h>
+
+#include <chrono>
+#include <csignal>
+
+#include "../desk.h"
+#include "flags.h"
+
+namespace hocket {
+
+// Polls for so long with nothing to do, then lets others have the core and sleeps now and then:
+// with fewer cores than programs that poll, whoever does not stop keeps the others from answering.
+class Idle {
+ public:
+  void add_to(Flags& flags) {
+    flags.add("poll-us", "microseconds to poll with nothing to do before sleeping (200)", poll_us_);
+    flags.add("sleep-us", "microseconds to sleep at a time then; 0 to poll for ever (50)", sleep_us_);
+  }
+
+  // `busy` if there was something. Whether it is time to sleep.
+  bool after(bool busy, Clock::time_point now) {
+    if (busy) since_ = now;
+    if (!sleep_us_ || busy) return false;
+    const auto idle = now - since_;
+    if (idle > std::chrono::microseconds(kAloneUs)) sched_yield();
+    return idle > std::chrono::microseconds(poll_us_);
+  }
+
+  void sleep() const {
+    const timespec time = {0, static_cast<long>(sleep_us_) * 1000};
+    nanosleep(&time, nullptr);
+  }
+
+  uint64_t sleep_us() const { return sleep_us_; }
+
+ private:
+  static constexpr int kAloneUs = 4;
+
+  uint64_t poll_us_ = 200, sleep_us_ = 50;
+  Clock::time_point since_{};
+};
+
+// Set by SIGINT and SIGTERM, so that ports are closed and XDP programs taken off.
+inline volatile std::sig_atomic_t stopping = 0;
+
+inline void stop_on_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { stopping = 1; };
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+}  // namespace hocket
