@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from tests.replay.test_native import FLAGS, HERE, SANITIZERS, STORE, compiler, run
 
 # What a program with a desk and packets is made of: no server of streams, no Python.

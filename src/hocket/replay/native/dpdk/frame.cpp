@@ -144,12 +144,12 @@ Look look_at(rte_mbuf* frame, const Place& own, const Port& port) {
     return look;
   }
   look.from = {{ip.src_addr, 0}, ether->src_addr, port.number()};
-  if (ip.next_proto_id == IPPROTO_ICMP && ping->icmp.icmp_type == RTE_IP_ICMP_ECHO_REQUEST) {
+  if (ip.next_proto_id == IPPROTO_ICMP) {
+    const uint8_t type = ping->icmp.icmp_type;
+    if (type == RTE_IP_ICMP_ECHO_REPLY) look.seen = Seen::kFound;
+    if (type != RTE_IP_ICMP_ECHO_REQUEST) return look;
     answer_ping(*ping, port);
     look.seen = Seen::kReply;
-  }
-  if (ip.next_proto_id == IPPROTO_ICMP && ping->icmp.icmp_type == RTE_IP_ICMP_ECHO_REPLY) {
-    look.seen = Seen::kFound;
   }
   if (ip.next_proto_id != IPPROTO_UDP) return look;
   const auto* whole = rte_pktmbuf_mtod(frame, const UdpFrame*);

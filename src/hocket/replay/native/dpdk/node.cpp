@@ -47,6 +47,10 @@ class Node final : public PacketSink {
       for (auto& port : ports_) busy |= take(*port, now);
       if (busy && desk_.take_changed()) server_->retry(now);
       if (now >= server_->due()) server_->tick(now);
+      if (!busy && now - connected_ > kReconnectEvery) {
+        connected_ = now;
+        for (auto& port : ports_) port->reconnect();
+      }
       for (auto& port : ports_) port->flush();
       if (idle.after(busy, now)) idle.sleep();
     }
@@ -58,6 +62,8 @@ class Node final : public PacketSink {
   }
 
  private:
+  static constexpr auto kReconnectEvery = std::chrono::milliseconds(500);
+
   bool take(Port& port, Clock::time_point now) {
     rte_mbuf* frames[Port::kBurst];
     const uint16_t found = port.receive(frames);
@@ -101,6 +107,7 @@ class Node final : public PacketSink {
   std::vector<std::unique_ptr<Port>> ports_;
   std::unique_ptr<DatagramServer> server_;
   uint64_t forwarded_ = 0;
+  Clock::time_point connected_ = Clock::now();
 };
 
 void serve(int argc, char** argv) {

@@ -1,11 +1,15 @@
 #include "port.h"
 
+#include <rte_dev.h>
+#include <rte_devargs.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 
@@ -43,6 +47,14 @@ std::string xdp_interface(const std::string& device) {
   return device.substr(at + 6, device.find(',', at) - at - 6);
 }
 
+bool is_memif_client(uint16_t number) {
+  rte_eth_dev_info about{};
+  if (rte_eth_dev_info_get(number, &about) || !about.device) return false;
+  const rte_devargs* given = rte_dev_devargs(about.device);
+  return given && !std::strncmp(given->name, "net_memif", 9) && given->args &&
+         std::strstr(given->args, "role=client");
+}
+
 }  // namespace
 
 Eal::Eal(const std::string& program, const EalOptions& options) {
@@ -63,6 +75,8 @@ Eal::Eal(const std::string& program, const EalOptions& options) {
     if (interface.empty()) continue;
     detach_xdp(interface);
     interfaces_.push_back(interface);
+    // Ours is the only program there; libxdp's dispatcher for several would want a BPF filesystem.
+    setenv("LIBXDP_SKIP_DISPATCHER", "1", 0);
   }
   words.insert(words.end(), options.more.begin(), options.more.end());
   std::vector<char*> arguments;
@@ -100,6 +114,7 @@ Port::Port(uint16_t number) : number_(number) {
   check(rte_eth_dev_start(number), "cannot be started");
   check(rte_eth_macaddr_get(number, &mac_), "has no address");
   rte_eth_promiscuous_enable(number);
+  reconnects_ = is_memif_client(number);
 }
 
 Port::~Port() {
@@ -116,9 +131,11 @@ size_t Port::payload_bytes() const {
   return std::min<size_t>(mtu, fits) - 28;  // of IP and UDP
 }
 
-bool Port::is_up() const {
+void Port::reconnect() {
   rte_eth_link link{};
-  return rte_eth_link_get_nowait(number_, &link) == 0 && link.link_status;
+  if (!reconnects_ || rte_eth_link_get_nowait(number_, &link) || link.link_status) return;
+  rte_eth_dev_stop(number_);
+  rte_eth_dev_start(number_);
 }
 
 rte_mbuf* Port::room() { return rte_pktmbuf_alloc(pool_); }

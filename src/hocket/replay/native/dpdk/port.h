@@ -57,7 +57,8 @@ class Port {
   const rte_ether_addr& mac() const { return mac_; }
   // The longest UDP payload without IP fragments.
   size_t payload_bytes() const;
-  bool is_up() const;
+  // A memif client does not look for its server again by itself. Called now and then, this does.
+  void reconnect();
 
   // Null if there is no memory for one now.
   rte_mbuf* room();
@@ -74,6 +75,7 @@ class Port {
  private:
 
   uint16_t number_, queued_ = 0;
+  bool reconnects_ = false;
   rte_ether_addr mac_{};
   rte_mempool* pool_ = nullptr;
   static constexpr uint16_t kQueued = 64;

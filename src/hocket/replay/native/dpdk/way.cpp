@@ -37,6 +37,10 @@ void Way::look_for_node() {
     return;
   }
   asked_ = now;
+  if (now - connected_ > kSilent) {
+    connected_ = now;
+    port_.reconnect();
+  }
   rte_mbuf* frame = port_.room();
   if (!frame) return;
   write_arp(frame, port_, own_, node_.place);

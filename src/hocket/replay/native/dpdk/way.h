@@ -36,7 +36,7 @@ class Way final : public Link {
   Idle& idle_;
   bool found_ = false, wanted_ = false, echoed_ = false;
   uint16_t pings_ = 0;
-  Clock::time_point heard_{}, asked_{};
+  Clock::time_point heard_{}, asked_{}, connected_ = Clock::now();
 };
 
 }  // namespace hocket

@@ -1,0 +1,140 @@
+"""Replay in the network over veth: actor - node - learner, each in a network namespace.
+
+Skipped where the machine does not allow such namespaces.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from tests.replay.dpdk import Place, address_of, check_rows, node, relay, rows_from
+
+from hocket.replay import connect
+
+pytestmark = pytest.mark.xdist_group("dpdk")  # as test_dpdk.py
+
+
+def missing_for_veth() -> str:
+    if not shutil.which("ip"):
+        return "`ip` is not installed (apt-get install iproute2), which makes network namespaces"
+    name = f"hk-{os.getpid()}-try"
+    commands = (f"netns add {name}", f"-n {name} link add hk-try type veth peer name hk-try2")
+    try:
+        for command in commands:
+            made = ip(command, check=False)
+            if made.returncode:
+                return f"no network namespaces with veth here: {made.stderr.strip()}"
+        return ""
+    finally:
+        ip(f"netns del {name}", check=False)
+
+
+def ip(command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=check)
+
+
+@dataclass
+class Wires:
+    """actor - node - learner, each in a network namespace."""
+
+    name: str
+
+    def inside(self, who: str) -> tuple[str, ...]:
+        return ("ip", "netns", "exec", f"{self.name}-{who}")
+
+    def show(self, who: str, interface: str) -> str:
+        return ip(f"-n {self.name}-{who} link show {interface}").stdout
+
+
+@pytest.fixture
+def wires() -> Iterator[Wires]:
+    if why := missing_for_veth():
+        pytest.skip(why)
+    name = f"hk{os.getpid()}"
+    found = Wires(name)
+    parties = ("actor", "node", "learner")
+    try:
+        for who in parties:
+            ip(f"netns add {name}-{who}")
+        for who, number in (("actor", 1), ("learner", 3)):
+            ip(f"-n {name}-node link add to-{who} type veth peer name wire netns {name}-{who}")
+            ip(f"-n {name}-node link set to-{who} up")
+            ip(f"-n {name}-{who} link set wire up")
+            ip(f"-n {name}-{who} addr add 10.0.0.{number}/24 dev wire")
+        yield found
+    finally:
+        for who in parties:
+            ip(f"netns del {name}-{who}", check=False)
+
+
+def ports(pmd: str) -> tuple[str, ...]:
+    return "--vdev", f"net_{pmd}0,iface=to-actor", "--vdev", f"net_{pmd}1,iface=to-learner"
+
+
+def send_and_receive(inside: tuple[str, ...], to: tuple[str, int], text: bytes) -> bytes:
+    """What answers a UDP packet of the kernel's, within a second; nothing if nobody does."""
+    program = (
+        "import socket, sys\n"
+        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        f"{NO_CHECK}; s.settimeout(1)\n"
+        f"s.sendto({text!r}, {to!r})\n"
+        "try: sys.stdout.buffer.write(s.recv(2000))\n"
+        "except TimeoutError: pass\n"
+    )
+    ran = subprocess.run([*inside, "python3", "-c", program], capture_output=True, check=True)
+    return ran.stdout
+
+
+# Over veth the kernel leaves the checksum to a device, and none of them fills it in: so without.
+NO_CHECK = "s.setsockopt(socket.SOL_SOCKET, 11, 1)"
+ECHO = (
+    "import socket\n"
+    "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+    f"{NO_CHECK}; s.bind(('10.0.0.3', 9999))\n"
+    "print('ready', flush=True)\n"
+    "while True: s.sendto(*s.recvfrom(2000))\n"
+)
+
+
+@pytest.mark.parametrize("pmd", ["af_packet", "af_xdp"])
+def test_a_node_on_wires(place: Place, wires: Wires, pmd: str) -> None:
+    serving = node(place, *ports(pmd), before=wires.inside("node"))
+    relay(place, "--vdev", f"net_{pmd}0,iface=wire", before=wires.inside("learner"))
+    with connect(address_of(place)) as replay:
+        replay.insert(rows_from(0, 300))
+        check_rows(replay.sample(256).rows)
+        # The kernel finds the node too; what it sends is none of ours.
+        assert send_and_receive(wires.inside("actor"), ("10.0.0.2", 7777), b"x" * 64) == b""
+        assert replay.info()["dropped"] == 1
+    assert "dropped 1" in serving.stop()
+    assert "xdp" not in wires.show("node", "to-actor")
+
+
+@pytest.mark.parametrize("pmd", ["af_packet", "af_xdp"])
+def test_a_node_forwards_the_kernels_frames(place: Place, wires: Wires, pmd: str) -> None:
+    node(place, *ports(pmd), before=wires.inside("node"))
+    command = [*wires.inside("learner"), "python3", "-c", ECHO]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as echo:
+        try:
+            assert echo.stdout and echo.stdout.readline() == "ready\n"
+            found = send_and_receive(wires.inside("actor"), ("10.0.0.3", 9999), b"hello")
+        finally:
+            echo.kill()
+    assert found == b"hello"
+
+
+def test_an_xdp_program_that_stayed_is_taken_off(place: Place, wires: Wires) -> None:
+    killed = node(place, *ports("af_xdp"), before=wires.inside("node"))
+    killed.process.kill()
+    killed.process.wait()
+    again = node(place, *ports("af_xdp"), before=wires.inside("node"))
+    assert "xdp" in wires.show("node", "to-actor")
+    again.stop()
+    assert again.process.returncode == 0
+    assert "xdp" not in wires.show("node", "to-actor")
+    assert "xdp" not in wires.show("node", "to-learner")
