@@ -150,6 +150,8 @@ bool Port::put(rte_mbuf* frame) {
     if (queued_ == kQueued) return false;
   }
   queue_[queued_++] = frame;
+  // The first of a long reply are on their way while the next are written.
+  if (queued_ % kEager == 0) flush();
   return true;
 }
 

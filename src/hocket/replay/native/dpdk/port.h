@@ -78,7 +78,7 @@ class Port {
   bool reconnects_ = false;
   rte_ether_addr mac_{};
   rte_mempool* pool_ = nullptr;
-  static constexpr uint16_t kQueued = 64;
+  static constexpr uint16_t kQueued = 64, kEager = 8;
   rte_mbuf* queue_[kQueued];
 };
 

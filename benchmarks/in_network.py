@@ -1,0 +1,349 @@
+"""Replay in the network: the kernel's sockets against DPDK, an end host against the middle.
+
+    cmake -S src/hocket/replay/native/dpdk -B build/dpdk && cmake --build build/dpdk
+    python benchmarks/in_network.py                     # as root: it makes network namespaces
+    python benchmarks/in_network.py --rounds 1 --only gates
+
+Three network namespaces joined by veth, actor - node - learner, and native programs in them: one
+asks for one thing after the other, and a value is the median microseconds of its round trip (p50).
+The three comparisons are those of Furukawa and Matsutani 2021, "Accelerating Distributed Deep
+Reinforcement Learning by In-Network Experience Sampling", on other machines than theirs:
+
+  bypass       the kernel against DPDK, to a plain store next door      (they: 32.7-58.9 % less)
+  middle       DPDK replay at an end host, behind a node that forwards,
+               against replay in that node                              (they: 11.7-28.1 % less)
+  prioritized  the same, drawing by priority                            (they: 21.9-29.1 % less)
+
+`less` is by how many percent the latency is less than that of `against`; below 0 it is more. The
+parties take turns, each with processes of its own, and of the rounds the quieter half counts;
+`others` are the cores that the rest of the machine used meanwhile.
+
+What to make of it. Most of what bypass gains is gained by not sleeping: beside a kernel socket that
+spins it is far less than beside one that blocks, and which of the two one compares with decides the
+percentage. Bypass loses in bulk: a packet at a time, it has nothing to set against the kernel's
+segmentation offload, with which 64 KB cross veth as one (`903 KB`). AF_XDP copies here: veth has
+no other mode. memif is no network: it is bypass without any kernel. All parties share the
+machine's cores, whose number is `cores`. With two, the three parties of an end host behind a node
+do not each have one: polling is bounded (`poll_us`), yields and then sleeps, and what is measured
+there is partly the scheduler. Read `middle` and `prioritized` on more cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from split import Meter, quieter_half, tell
+
+BUILD = Path(__file__).parents[1] / "build" / "dpdk"
+CART, KILO = "obs:uint8:44", "row:uint8:1024"
+OPERATIONS = {
+    # schema, line for the load generator, rows to begin with
+    "insert 1 of 44 B": (CART, "insert 1 3000", 4096),
+    "sample 32 of 44 B": (CART, "sample 32 3000", 4096),
+    "update 32": (CART, "update 32 3000", 4096),
+    "32 KB sample": (KILO, "sample 32 2000", 4096),
+    "903 KB sample": (KILO, "sample 882 150", 4096),
+    "64 B round trip": (KILO, "ping 64 20000", 0),
+}
+PAPER = {"bypass": "32.7-58.9", "middle": "11.7-28.1", "prioritized": "21.9-29.1"}
+GATES = {
+    "64 B round trip": {"memif": 2, "af_xdp": 8},
+    "32 KB sample": {"memif": 30, "af_xdp": 80},
+}
+POLL_US = 2000
+"""How long parties poll, or spin, with nothing to do. A reply is always there sooner."""
+
+Times = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to replay: by tcp, udp or a PMD, to a server there, as the actor sees it."""
+
+    name: str
+    carrier: str
+    spins: bool = True
+    offload: bool = True
+    where: str = "next door"
+    sampler: str = "uniform"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=("gates", *PAPER), help="instead of all")
+    options = parser.parse_args()
+    check_machine()
+    for name in (options.only,) if options.only else ("gates", *PAPER):
+        {"gates": gates, "bypass": bypass, "middle": middle, "prioritized": prioritized}[name](
+            options.rounds
+        )
+
+
+def check_machine() -> None:
+    if not (BUILD / "hocket-replay-load").exists():
+        sys.exit(f"there are no programs in {BUILD}: build them, as `--help` says.")
+    if os.getuid() or not shutil.which("ip"):
+        sys.exit("network namespaces are made by root, with `ip` (apt-get install iproute2).")
+
+
+# The figures
+
+
+def gates(rounds: int) -> None:
+    """What REPLAY's table of figures asks of DPDK alone."""
+    variants = [Variant(pmd, pmd) for pmd in ("memif", "af_xdp", "af_packet")]
+    for operation, limits in GATES.items():
+        found = take_turns(variants, operation, rounds)
+        for name, about in found.items():
+            more = {"gate": limits[name]} if name in limits else {}
+            say(f"{operation}: {name}", about, **more)
+
+
+def bypass(rounds: int) -> None:
+    kernel = [
+        Variant("TCP, blocking", "tcp", spins=False),
+        Variant("TCP, spinning", "tcp"),
+        Variant("TCP, spinning, no offload", "tcp", offload=False),
+        Variant("UDP, blocking", "udp", spins=False),
+        Variant("UDP, spinning", "udp"),
+        Variant("UDP, spinning, no offload", "udp", offload=False),
+    ]
+    dpdk = [Variant(pmd, pmd) for pmd in ("af_packet", "af_xdp", "memif")]
+    against = ("TCP, blocking", "TCP, spinning", "UDP, blocking", "UDP, spinning")
+    for operation in ("insert 1 of 44 B", "sample 32 of 44 B", "32 KB sample", "903 KB sample"):
+        found = take_turns(kernel + dpdk, operation, rounds)
+        for variant in kernel:
+            say(f"bypass, {operation}: {variant.name}", found[variant.name])
+        for variant in dpdk:
+            for other in against:
+                compare("bypass", operation, variant.name, other, found)
+
+
+def middle(rounds: int, comparison: str = "middle", sampler: str = "uniform") -> None:
+    operations = ("insert 1 of 44 B", "sample 32 of 44 B")
+    for operation in (*operations, *(["update 32"] if sampler == "prioritized" else [])):
+        carriers = {"tcp": "TCP, spinning", "af_packet": "", "af_xdp": "", "memif": ""}
+        variants = [
+            Variant(f"{label or carrier} {where}", carrier, where=where, sampler=sampler)
+            for carrier, label in carriers.items()
+            for where in ("at an end host", "in the middle")
+        ]
+        found = take_turns(variants, operation, rounds)
+        for end, mid in zip(variants[::2], variants[1::2], strict=True):
+            say(f"{comparison}, {operation}: {end.name}", found[end.name])
+            compare(comparison, operation, mid.name, end.name, found)
+
+
+def prioritized(rounds: int) -> None:
+    middle(rounds, "prioritized", "prioritized")
+
+
+def take_turns(variants: Sequence[Variant], operation: str, rounds: int) -> dict[str, list[Times]]:
+    """By the name of a variant: what was measured in the quieter rounds."""
+    schema, line, rows = OPERATIONS[operation]
+    found: list[dict[str, Times]] = []
+    meter = Meter()
+    for _ in range(rounds):
+        told = {}
+        for variant in variants:
+            with served(variant, schema) as load:
+                for _ in range(0, rows, 64):
+                    load.ask("insert 64 1")
+                if rows:
+                    load.ask(" ".join([*line.split()[:2], "50"]))  # a pinch to warm up
+                meter.cores()
+                of = load.ask(line)
+                told[variant.name] = {**of, "others": meter.cores()[1]}
+        found.append(told)
+    quiet = quieter_half(found, lambda told: max(each["others"] for each in told.values()))
+    return {variant.name: [told[variant.name] for told in quiet] for variant in variants}
+
+
+def middle_of(about: Sequence[Times], what: str) -> float:
+    return statistics.median(each[what] for each in about)
+
+
+def say(name: str, about: Sequence[Times], **more: object) -> None:
+    tell(
+        name, round(middle_of(about, "p50"), 2), "us", p99=round(middle_of(about, "p99"), 2),
+        **more, cores=os.cpu_count(), poll_us=POLL_US,
+        others=round(max(each["others"] for each in about), 2),
+    )  # fmt: skip
+
+
+def compare(
+    comparison: str, operation: str, name: str, against: str, found: dict[str, list[Times]]
+) -> None:
+    ratios = [b["p50"] / a["p50"] for a, b in zip(found[name], found[against], strict=True)]
+    ratio = statistics.median(ratios)
+    say(
+        f"{comparison}, {operation}: {name}", found[name], ratio=round(ratio, 2), against=against,
+        spread=[round(min(ratios), 2), round(max(ratios), 2)],
+        less=round(100 * (1 - 1 / ratio), 1), paper=PAPER[comparison],
+    )  # fmt: skip
+
+
+# The parties
+
+
+@dataclass
+class Load:
+    process: subprocess.Popen[str]
+
+    def ask(self, line: str) -> Times:
+        assert self.process.stdin and self.process.stdout
+        print(line, file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        if not answer:
+            sys.exit(f"{' '.join(map(str, self.process.args))} has ended.")  # type: ignore[arg-type]
+        return json.loads(answer)
+
+
+@dataclass
+class Wires:
+    """actor - node - learner. With a bridge, the kernel forwards in the node."""
+
+    name: str
+    bridged: bool
+    offload: bool = True
+    made: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> Wires:
+        for who in ("actor", "node", "learner"):
+            ip(f"netns add {self.name}-{who}")
+            self.made.append(f"{self.name}-{who}")
+        if self.bridged:
+            ip(f"-n {self.name}-node link add bridge type bridge")
+            ip(f"-n {self.name}-node addr add 10.0.0.2/24 dev bridge")
+            ip(f"-n {self.name}-node link set bridge up")
+        for who, number in (("actor", 1), ("learner", 3)):
+            pair = f"{who} type veth peer name wire netns {self.name}-{who}"
+            ip(f"-n {self.name}-node link add {pair}")
+            ip(f"-n {self.name}-{who} addr add 10.0.0.{number}/24 dev wire")
+            ip(f"-n {self.name}-{who} link set wire up")
+            ip(f"-n {self.name}-node link set {who} up")
+            if self.bridged:
+                ip(f"-n {self.name}-node link set {who} master bridge")
+            if not self.offload:
+                self.switch_off("node", who)
+                self.switch_off(who, "wire")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self.made:
+            ip(f"netns del {name}")
+
+    def switch_off(self, who: str, interface: str) -> None:
+        command = [*self.inside(who), "ethtool", "-K", interface, "tso", "off", "gso", "off"]
+        subprocess.run([*command, "gro", "off"], check=True, capture_output=True)
+
+    def inside(self, who: str) -> list[str]:
+        return ["ip", "netns", "exec", f"{self.name}-{who}"]
+
+
+def ip(command: str) -> None:
+    subprocess.run(["ip", *command.split()], check=True, capture_output=True)
+
+
+@contextmanager
+def served(variant: Variant, schema: str) -> Iterator[Load]:
+    """A server of that kind, and a load generator that asks it."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hk"))
+        kernel = variant.carrier in ("tcp", "udp")
+        wires = stack.enter_context(Wires(f"hk{os.getpid()}", kernel, variant.offload))
+        start = kernel_parties if kernel else dpdk_parties
+        servers, client = start(variant, schema, wires, folder)
+        for command in servers:
+            process = stack.enter_context(running(command))
+            assert process.stdout
+            if "serving" not in process.stdout.readline():
+                sys.exit(f"{' '.join(command)} did not start.")
+        yield Load(stack.enter_context(running(client)))
+
+
+@contextmanager
+def running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    # libxdp says much that is not the matter; what ends a program it says before that.
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def program(name: str) -> str:
+    return str(BUILD / f"hocket-replay-{name}")
+
+
+def table(variant: Variant, schema: str) -> list[str]:
+    return ["--schema", schema, "--capacity", "8192", "--sampler", variant.sampler]
+
+
+def kernel_parties(
+    variant: Variant, schema: str, wires: Wires, _: str
+) -> tuple[list[list[str]], list[str]]:
+    who, address = "node", "10.0.0.2:7777"
+    if variant.where == "at an end host":
+        who, address = "learner", "10.0.0.3:7777"
+    spin = ["--spin-us", str(POLL_US if variant.spins else 0)]
+    plain = [] if variant.offload or variant.carrier == "tcp" else ["--plain"]
+    udp = ["--udp"] if variant.carrier == "udp" else []
+    server = [program("kernel"), "--address", address, *spin, *udp, *plain]
+    load = [program("load"), "--carrier", variant.carrier, "--server", address, *spin, *plain]
+    return (
+        [[*wires.inside(who), *server, *table(variant, schema)]],
+        [*wires.inside("actor"), *load, "--schema", schema],
+    )
+
+
+def dpdk_parties(
+    variant: Variant, schema: str, wires: Wires, folder: str
+) -> tuple[list[list[str]], list[str]]:
+    def ports(who: str, *names: str) -> list[str]:
+        """Of these interfaces; of memif, of sockets with these names."""
+        found = []
+        for i, name in enumerate(names):
+            about = f"iface={name}"
+            if variant.carrier == "memif":
+                role = "server" if who == "node" else "client"
+                of = {"node": name}.get(who, who)
+                about = f"role={role},socket={folder}/{of},socket-abstract=no"
+            found += ["--vdev", f"net_{variant.carrier}{i},{about}"]
+        return found
+
+    poll = ["--poll-us", str(POLL_US)]
+    address, end = "10.0.0.2:7777", "10.0.0.13:7777"  # the kernel's 10.0.0.3 is there as well
+    at_end = variant.where == "at an end host"
+
+    def node(who: str, address: str, *names: str) -> list[str]:
+        command = [*wires.inside(who), program("node"), "--address", address, *poll]
+        return [*command, *table(variant, schema), *ports(who, *names)]
+
+    # In the middle it has two ports in any case: it would forward, too.
+    one = variant.where == "next door"
+    servers = [node("node", address, "actor", *([] if one else ["learner"]))]
+    if at_end:
+        servers.append(node("learner", end, "wire"))
+    load = [program("load"), "--server", end if at_end else address, "--address", "10.0.0.11"]
+    return servers, [
+        *wires.inside("actor"), *load, "--schema", schema, *poll, *ports("actor", "wire")
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
