@@ -115,6 +115,42 @@ def test_a_node_on_wires(place: Place, wires: Wires, pmd: str) -> None:
     assert "xdp" not in wires.show("node", "to-actor")
 
 
+# Frames of Ethernet, ARP and IP with nonsense in them, of all lengths.
+NOISE = """
+import random, socket
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind(("wire", 0))
+random.seed(1)
+own = bytes([10, 0, 0, 2])
+for i in range(4000):
+    kind = random.choice([b"\\x08\\x00", b"\\x08\\x06", random.randbytes(2)])
+    frame = bytearray(random.randbytes(12) + kind + random.randbytes(random.randrange(0, 200)))
+    if kind == b"\\x08\\x00" and len(frame) > 42:
+        frame[14], frame[20:22], frame[30:34] = 0x45, bytes(2), own
+        frame[23] = random.choice([1, 17, random.randrange(256)])
+        frame[16:18] = random.choice([len(frame) - 14, random.randrange(65536)]).to_bytes(2, "big")
+        frame[34] = random.choice([0, 8, 30])
+        frame[36:38] = (7777).to_bytes(2, "big")
+        frame[38:40] = random.choice([len(frame) - 34, random.randrange(65536)]).to_bytes(2, "big")
+    if kind == b"\\x08\\x06" and len(frame) > 42:
+        frame[20:22], frame[38:42] = random.randrange(4).to_bytes(2, "big"), own
+    s.send(bytes(frame))
+"""
+
+
+@pytest.mark.parametrize("pmd", ["af_packet", "af_xdp"])
+def test_a_node_outlives_any_frame(place: Place, wires: Wires, pmd: str) -> None:
+    serving = node(place, *ports(pmd), before=wires.inside("node"))
+    relay(place, "--vdev", f"net_{pmd}0,iface=wire", before=wires.inside("learner"))
+    subprocess.run([*wires.inside("actor"), "python3", "-c", NOISE], check=True)
+    with connect(address_of(place)) as replay:
+        replay.insert(rows_from(0, 3))
+        info = replay.info()
+    assert info["size"] == 3 and info["dropped"] > 0
+    serving.stop()
+    assert serving.process.returncode == 0
+
+
 @pytest.mark.parametrize("pmd", ["af_packet", "af_xdp"])
 def test_a_node_forwards_the_kernels_frames(place: Place, wires: Wires, pmd: str) -> None:
     node(place, *ports(pmd), before=wires.inside("node"))
