@@ -42,6 +42,10 @@ CASES = {
 }
 
 
+CAPACITY = {"cart": 1 << 15, "atari": 1 << 12}
+"""Of tables at a server: some take long to fill."""
+
+
 class Replay(NamedTuple):
     """A table of somebody's, as it is measured."""
 

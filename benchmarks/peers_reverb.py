@@ -20,9 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import numpy as np
-from peers_replay import ALPHA, CASES, Replay, Rows, serve
-
-CAPACITY = {"cart": 1 << 15, "atari": 1 << 12}
+from peers_replay import ALPHA, CAPACITY, CASES, Replay, Rows, serve
 
 
 def main() -> None:

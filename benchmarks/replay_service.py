@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from peers_replay import (
     ALPHA,
+    CAPACITY,
     CASES,
     Replay,
     Rows,
@@ -27,7 +28,6 @@ from peers_replay import (
     timed,
     updates,
 )
-from peers_reverb import CAPACITY
 from split import Meter, asked, quieter_half, tell
 
 from hocket.replay import Batch, Schema, connect
