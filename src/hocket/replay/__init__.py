@@ -9,5 +9,6 @@ from hocket.replay.client import Client, connect
 from hocket.replay.schema import Column, Schema
 from hocket.replay.server import Server, serve
 from hocket.replay.table import Table
+from hocket.replay.writer import Writer
 
-__all__ = ["Batch", "Client", "Column", "Schema", "Server", "Table", "connect", "serve"]
+__all__ = ["Batch", "Client", "Column", "Schema", "Server", "Table", "Writer", "connect", "serve"]

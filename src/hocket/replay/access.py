@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,11 +74,32 @@ class Access(ABC):
         `uniforms` in [0, 1) say where in its part; without, the table draws them, from its seed. A
         batch of before in `out`, of as many rows, is written over: its arrays are returned.
         """
+        return self.ask(num, uniforms=uniforms, out=out, timeout=timeout)()
+
+    def ask(
+        self,
+        num: int,
+        *,
+        uniforms: ArrayLike | None = None,
+        out: Batch | None = None,
+        timeout: float | None = None,
+    ) -> Callable[[], Batch]:
+        """A sample under way: call what this returns for the batch, once. A server draws now."""
         if uniforms is not None:
             uniforms = _below_one(_floats("uniforms", uniforms, num), uniforms)
         if out is not None and len(out.keys) != num:
             out = None
-        return self._draw(num, uniforms, out, seconds_of(timeout))
+        return self._ask(num, uniforms, out, seconds_of(timeout))
+
+    def batches(self, num: int, *, ahead: int = 2, timeout: float | None = None) -> Iterator[Batch]:
+        """Samples without end; so many are always asked for ahead of the one that is used."""
+        if ahead < 1:
+            raise ValueError(f"ahead={ahead}: at least one batch is asked for.")
+        asked = deque(self.ask(num, timeout=timeout) for _ in range(ahead))
+        while True:
+            batch = asked.popleft()()
+            asked.append(self.ask(num, timeout=timeout))
+            yield batch
 
     def update(self, keys: ArrayLike, priority: ArrayLike) -> int:
         """Give rows other priorities; how many keys were of rows that are gone, and left out."""
@@ -122,9 +144,9 @@ class Access(ABC):
         """How many rows there are, came, went and were drawn; `bytes` are those of a full one."""
 
     @abstractmethod
-    def _draw(
+    def _ask(
         self, num: int, uniforms: NDArray[np.float32] | None, out: Batch | None, seconds: float
-    ) -> Batch: ...
+    ) -> Callable[[], Batch]: ...
 
     @property
     def capacity(self) -> int:

@@ -12,8 +12,8 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,17 +74,6 @@ class Client(Access):
         self.size, self.total = 0, 0.0
         """Of the table, as the last sample found it."""
 
-    def batches(self, num: int, *, ahead: int = 2, timeout: float | None = None) -> Iterator[Batch]:
-        """Samples without end; so many are always asked for ahead of the one that is used."""
-        if ahead < 1:
-            raise ValueError(f"ahead={ahead}: at least one batch is asked for.")
-        seconds = seconds_of(timeout)
-        asked = deque(self._ask(num, None, None, seconds) for _ in range(ahead))
-        while True:
-            batch = self._take(*asked.popleft(), seconds)
-            asked.append(self._ask(num, None, None, seconds))
-            yield batch
-
     def save(self) -> None:
         """Have the server write the table to its folder of snapshots; returns once it is there."""
         self._say("SAVE")
@@ -109,22 +98,19 @@ class Client(Access):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _draw(
-        self, num: int, uniforms: NDArray[np.float32] | None, out: Batch | None, seconds: float
-    ) -> Batch:
-        return self._take(*self._ask(num, uniforms, out, seconds), seconds)
-
     def _ask(
         self, num: int, uniforms: NDArray[np.float32] | None, out: Batch | None, seconds: float
-    ) -> tuple[Any, int, Batch | None]:
-        """A sample under way: itself, how many rows, and the batch that it is written to."""
+    ) -> Callable[[], Batch]:
         if out is None and self._native.may_stay():
             _check_rows(num)
-            return self._native.ask_sample(num, uniforms, None, None, None, seconds), num, None
-        out = self._batch(num) if out is None else out
-        arrays = self._columns(out)
-        asked = self._native.ask_sample(num, uniforms, out.keys, out.probability, arrays, seconds)
-        return asked, num, out
+            asked = self._native.ask_sample(num, uniforms, None, None, None, seconds)
+        else:
+            out = self._batch(num) if out is None else out
+            arrays = self._columns(out)
+            asked = self._native.ask_sample(
+                num, uniforms, out.keys, out.probability, arrays, seconds
+            )
+        return partial(self._take, asked, num, out, seconds)
 
     def _take(self, asked: Any, num: int, out: Batch | None, seconds: float) -> Batch:
         evenly, self.size, self.total = self._told(asked.take(), seconds)

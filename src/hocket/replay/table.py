@@ -16,6 +16,8 @@ from __future__ import annotations
 import math
 import operator
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -115,6 +117,11 @@ class Table(Access):
     def __repr__(self) -> str:
         info = self.info()
         return f"Table({str(self.schema)!r}, {info['size']:,} of {info['capacity']:,} rows)"
+
+    def _ask(
+        self, num: int, uniforms: NDArray[np.float32] | None, out: Batch | None, seconds: float
+    ) -> Callable[[], Batch]:
+        return partial(self._draw, num, uniforms, out, seconds)
 
     def _draw(
         self, num: int, uniforms: NDArray[np.float32] | None, out: Batch | None, seconds: float
