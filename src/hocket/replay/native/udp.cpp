@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <stdexcept>
 
+#include "spin.h"
+
 // Kernels since 4.18 and 5.0; older C libraries do not name them.
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -280,10 +282,10 @@ void UdpListener::tick(Clock::time_point now) {
 
 void UdpLink::receive(Clock::time_point until, const Take& take) {
   const auto each = [&](const Peer&, const uint8_t* data, size_t size) { take(data, size); };
-  const Clock::time_point spin_until = std::min(until, Clock::now() + spin_);
-  do {
-    if (socket_.take(each)) return;
-  } while (Clock::now() < spin_until);
+  const auto look = [&] { return socket_.take(each) > 0; };
+  const auto most_spin = std::min<Clock::duration>(until - Clock::now(), spin_);
+  const int64_t spin_ns = std::chrono::nanoseconds(most_spin).count();
+  if (spin_ns > 0 ? spin(look, spin_ns) : look()) return;
   const auto left = until - Clock::now();
   if (left <= Clock::duration(0)) return;
   const auto most = std::min<Clock::duration>(left, std::chrono::seconds(1));

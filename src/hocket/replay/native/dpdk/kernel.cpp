@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "../server.h"
+#include "../spin.h"
 #include "../udp.h"
 #include "frame.h"
 #include "idle.h"
@@ -16,17 +17,18 @@
 namespace hocket {
 namespace {
 
-void serve_udp(Desk& desk, UdpListener& udp, Clock::duration spin) {
-  Clock::time_point since = Clock::now();
-  while (!stopping) {
+void serve_udp(Desk& desk, UdpListener& udp, int64_t spin_ns) {
+  const auto look = [&] {
     const Clock::time_point now = Clock::now();
-    if (udp.readable(now)) since = now;
+    const bool found = udp.readable(now);
     if (desk.take_changed()) udp.retry(now);
     if (now >= udp.due()) udp.tick(now);
-    if (now - since < spin) continue;
+    return found || stopping;
+  };
+  while (!stopping) {
+    if (spin_ns ? spin(look, spin_ns) : look()) continue;
     pollfd about = {udp.file(), POLLIN, 0};
     ::poll(&about, 1, 10);
-    if (about.revents) since = Clock::now();
   }
 }
 
@@ -59,7 +61,7 @@ void serve(int argc, char** argv) {
     limits.packet_bytes = packet_bytes;
     UdpListener udp(desk, {host, own.port}, options, limits);
     say();
-    serve_udp(desk, udp, std::chrono::microseconds(spin_us));
+    serve_udp(desk, udp, static_cast<int64_t>(spin_us) * 1000);
     return;
   }
   ServerOptions options;

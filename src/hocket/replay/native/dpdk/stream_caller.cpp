@@ -11,6 +11,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "../spin.h"
+
 namespace hocket {
 namespace {
 
@@ -58,12 +60,17 @@ void StreamCaller::call(const Header& header, const uint8_t* body, Reply& reply)
 }
 
 void StreamCaller::read(uint8_t* to, size_t bytes) {
-  const Clock::time_point until = Clock::now() + spin_;
   while (bytes) {
-    const bool spins = spin_.count() && Clock::now() < until;
-    const ssize_t found = recv(file_, to, bytes, spins ? MSG_DONTWAIT : 0);
+    ssize_t found = -1;
+    const auto look = [&] {
+      found = recv(file_, to, bytes, MSG_DONTWAIT);
+      return found >= 0 || errno != EAGAIN;
+    };
+    if (!spin_.count() || !spin(look, std::chrono::nanoseconds(spin_).count())) {
+      found = recv(file_, to, bytes, 0);
+    }
     if (found == 0) throw std::runtime_error("the server ended the connection");
-    if (found < 0 && errno != EAGAIN && errno != EINTR) fail("cannot receive");
+    if (found < 0 && errno != EINTR) fail("cannot receive");
     if (found < 0) continue;
     to += found;
     bytes -= static_cast<size_t>(found);
