@@ -200,6 +200,29 @@ TEST(nobody_sends_more_than_was_granted) {
   CHECK(world.network.delivered - before == kFirstCredit);
 }
 
+TEST(a_small_request_does_not_send_everything_at_once) {
+  World world;
+  DatagramSettings settings;
+  settings.credit = UINT32_MAX;
+  Actor actor(world, 10, settings);
+  Reply reply;
+  actor.insert(1, 1000);
+  CHECK(actor.wait(reply));
+  auto deliver = actor.end.deliver;
+  std::set<uint32_t> fragments;
+  actor.end.deliver = [&](const Peer&, const uint8_t* data, size_t) {
+    PacketHeader header;
+    std::memcpy(&header, data, sizeof(header));
+    CHECK(header.fragments > 2 * kMostCredit);
+    fragments.insert(header.fragment);
+  };
+  actor.sample(1000);
+  CHECK(!world.run([] { return false; }, seconds(2)));
+  CHECK(fragments.size() == kMostCredit);
+  actor.end.deliver = deliver;
+  CHECK(actor.wait(reply) && is_whole(reply));
+}
+
 TEST(requests_wait_for_a_tables_limits) {
   World world(kAll, 5, {}, 1 << 14, {10});
   Actor learner(world, 10), actor(world, 11);

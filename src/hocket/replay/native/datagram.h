@@ -34,6 +34,7 @@ constexpr size_t kPacketBytes = 1458;      // a frame of 1,500 bytes with its Et
 constexpr size_t kMostPacketBytes = 8900;  // in a jumbo frame
 constexpr size_t kLeastStride = 512;       // of what has several fragments
 constexpr uint32_t kFirstCredit = 32;      // fragments of a request before its server granted any
+constexpr uint32_t kMostCredit = 256;      // fragments on their way at once, whatever is granted
 constexpr size_t kMostGaps = 64;           // listed in one packet
 constexpr uint32_t kMostRepeated = 256;    // fragments that one such list is answered with
 

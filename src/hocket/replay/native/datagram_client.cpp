@@ -28,6 +28,7 @@ DatagramClient::DatagramClient(PacketSink& sink, DatagramSettings settings, uint
     : sink_(sink), settings_(std::move(settings)), id_(id), slots_(kMostUnderWay) {
   settings_.packet_bytes = std::clamp(settings_.packet_bytes, sizeof(PacketHeader) + kLeastStride,
                                       kMostPacketBytes);
+  settings_.credit = std::clamp(settings_.credit, uint32_t{1}, kMostCredit);
 }
 
 uint64_t DatagramClient::oldest() const {

@@ -157,7 +157,9 @@ bool DatagramServer::hold(Client& client, Bytes& bytes, uint64_t size) {
 
 void DatagramServer::fragment(Client& client, Slot& slot, const Packet& packet) {
   const PacketHeader& header = packet.header;
-  slot.credit = std::max(slot.state == State::kFree ? 0 : slot.credit, header.credit);
+  // A sender may give somebody else's address: not everything goes there for one small request.
+  slot.credit = std::max(slot.state == State::kFree ? 0 : slot.credit,
+                         std::min(header.credit, kMostCredit));
   if (slot.state == State::kWaiting || slot.state == State::kAnswered) {
     if (header.kind == PacketKind::kProbe) remind(client, slot, header);
     return;
@@ -211,7 +213,7 @@ void DatagramServer::more(Client& client, Slot& slot, const Packet& packet) {
   if (slot.state != State::kAnswered || slot.number != packet.header.request) return;
   slot.leaving.repeat(sink_, client.peer, to_client(client.id, slot.number), slot.reply,
                       read_gaps(packet));
-  slot.leaving.grant(packet.header.credit);
+  slot.leaving.grant(std::min(packet.header.credit, slot.leaving.sent() + kMostCredit));
   send(client, slot);
 }
 
