@@ -10,8 +10,10 @@ import contextlib
 import json
 import re
 import socket
+import struct
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +74,32 @@ def test_errors_come_back(place: Place, pair: tuple[Started, Started]) -> None:
             replay.sample(100_000)
         assert replay.info()["refused"] == 2
         check_rows(replay.sample(2).rows)
+
+
+def test_a_sample_waits_for_rows(place: Place, pair: tuple[Started, Started]) -> None:
+    with connect(address_of(place)) as learner, connect(address_of(place)) as actor:
+        with pytest.raises(TimeoutError, match=r"0\.2 s"):
+            learner.sample(2, timeout=0.2)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(learner.sample, 2)
+            while not actor.info()["waiting"]:
+                pass
+            actor.insert(rows_from(0, 3))
+            check_rows(asked.result(20).rows)
+        assert actor.info()["waiting"] == 0 and actor.info()["timeouts"] == 1
+
+
+def test_more_requests_than_may_be_under_way(place: Place, pair: tuple[Started, Started]) -> None:
+    hello, num = struct.pack("<IHH56x", 0x544B4F48, 1, 1), 50
+    with socket.socket(socket.AF_UNIX) as stream:
+        stream.connect(str(place.folder / "relay"))
+        stream.settimeout(20)
+        stream.sendall(hello * num)
+        said = b""
+        while said.count(" ".join(SCHEMA).encode()) < num:
+            found = stream.recv(10_000)
+            assert found
+            said += found
 
 
 def test_several_clients_share_a_relay(place: Place, pair: tuple[Started, Started]) -> None:
