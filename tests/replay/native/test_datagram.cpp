@@ -223,6 +223,29 @@ TEST(a_small_request_does_not_send_everything_at_once) {
   CHECK(actor.wait(reply) && is_whole(reply));
 }
 
+TEST(a_late_packet_does_not_have_everything_sent_again) {
+  World world;
+  Actor actor(world, 10);
+  Reply reply;
+  actor.insert(1, 1000);
+  CHECK(actor.wait(reply));
+  std::vector<uint8_t> late;
+  auto deliver = std::exchange(world.end.deliver, [&](const Peer&, const uint8_t* data, size_t n) {
+    PacketHeader header;
+    std::memcpy(&header, data, sizeof(header));
+    if (header.kind == PacketKind::kProbe) late.assign(data, data + n);
+  });
+  actor.sample(1000);
+  CHECK(world.run([&] { return !late.empty(); }));
+  world.end.deliver = deliver;
+  CHECK(actor.wait(reply) && is_whole(reply));
+  CHECK(!world.run([] { return false; }, seconds(1)));
+  const uint64_t before = world.network.delivered;
+  deliver(actor.end.own, late.data(), late.size());
+  CHECK(!world.run([] { return false; }, seconds(1)));
+  CHECK(world.network.delivered - before == DatagramSettings().credit);
+}
+
 TEST(requests_wait_for_a_tables_limits) {
   World world(kAll, 5, {}, 1 << 14, {10});
   Actor learner(world, 10), actor(world, 11);
