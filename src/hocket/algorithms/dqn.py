@@ -21,8 +21,8 @@ from hocket.core.fragment import fragment
 from hocket.envs import Actor, Discrete, Env, HostEnv, Rollout, init_actor, unroll
 from hocket.nn import Dueling, Network, encoder
 from hocket.ops import clipped_adam, descend, double_q, huber
-from hocket.replay import device
-from hocket.replay.device import Batch, Replay
+from hocket.replay import memory
+from hocket.replay.device import Batch
 from hocket.replay.transitions import Tail, Transition, example, init_tail, join
 
 
@@ -40,7 +40,7 @@ class Learner(NamedTuple):
 class State(NamedTuple):
     actor: Actor
     tail: Tail
-    replay: Replay
+    replay: Any
     learner: Learner
     key: Array
 
@@ -95,7 +95,7 @@ class DQN:
         pace = jnp.asarray(num_envs * self.length / self.updates / self.env_steps, jnp.float32)
         learner = Learner(params, params, self._optimizer.init(params), jnp.zeros(()), pace)
         tail = init_tail(obs, action, num_envs, steps=self.steps)
-        replay = device.init(example(obs, action), self.capacity)
+        replay = memory.init(example(obs, action), self.capacity)
         return State(actor, tail, replay, learner, k_sample)
 
     def step(self, state: State) -> tuple[State, dict[str, Array]]:
@@ -106,7 +106,7 @@ class DQN:
         tail, transitions, real = self.assemble(tail, rollout)
         replay = self.insert(replay, transitions, real)
 
-        def one_update(carry: tuple[Replay, Learner], uniforms: Array) -> tuple[Any, Any]:
+        def one_update(carry: tuple[Any, Learner], uniforms: Array) -> tuple[Any, Any]:
             replay, learner = carry
             keys, batch = self.sample(replay, uniforms)
             learner, priority, metrics = self.update(learner, batch)
@@ -130,16 +130,16 @@ class DQN:
         return join(tail, rollout, discount=self.discount, steps=self.steps)
 
     @fragment(role="replay")
-    def insert(self, replay: Replay, transitions: Transition, real: Array) -> Replay:
-        return device.insert(replay, transitions, real)
+    def insert(self, replay: Any, transitions: Transition, real: Array) -> Any:
+        return memory.insert(replay, transitions, real)
 
     @fragment(role="replay")
-    def sample(self, replay: Replay, uniforms: Array) -> tuple[Array, Batch]:
-        return device.sample(replay, uniforms, minimum=self.min_size)
+    def sample(self, replay: Any, uniforms: Array) -> tuple[Array, Batch]:
+        return memory.sample(replay, uniforms, minimum=self.min_size)
 
     @fragment(role="replay")
-    def reprioritize(self, replay: Replay, keys: Array, priority: Array) -> tuple[Replay, Any]:
-        return device.reprioritize(replay, keys, priority)
+    def reprioritize(self, replay: Any, keys: Array, priority: Array) -> tuple[Any, Any]:
+        return memory.reprioritize(replay, keys, priority)
 
     @fragment(role="learn")
     def update(self, learner: Learner, batch: Batch) -> tuple[Learner, Array, dict[str, Array]]:

@@ -49,6 +49,16 @@ class Batch:
     """Whether all priorities were zero, so that rows were drawn evenly."""
 
 
+@dataclass(frozen=True)
+class Contents:
+    """All rows of a table, the oldest first."""
+
+    rows: dict[str, NDArray[Any]]
+    keys: NDArray[np.uint32]
+    """`[n, 2]`, as in a batch."""
+    priority: NDArray[np.float32]
+
+
 class Table:
     """A table of at most `capacity` rows.
 
@@ -181,6 +191,15 @@ class Table:
         data = _plain((np.ascontiguousarray(array),))[0]
         first = self._told(self._native.add_frames(len(array), data))
         return np.arange(first, first + len(array), dtype=np.uint64)
+
+    def contents(self) -> Contents:
+        """Every row there is now, the oldest first."""
+        while True:  # others may insert meanwhile
+            num = len(self)
+            rows = {c.name: np.empty((num, *c.drawn), c.dtype) for c in self.schema.columns}
+            keys, priority = np.empty((num, 2), np.uint32), np.empty(num, np.float32)
+            if self._native.look(num, keys, priority, _plain(tuple(rows.values()))):
+                return Contents(rows, keys, priority)
 
     def save(self, path: str | Path) -> None:
         """Write the table of this moment to a file; other threads may go on with it meanwhile.

@@ -132,6 +132,22 @@ class SharedTable {
     return told(answer, nb::int_(first));
   }
 
+  // Whether there were `rows` rows, which were written to the arrays.
+  bool look(uint64_t rows, nb::handle keys, nb::handle priorities, nb::tuple columns) {
+    const auto& about = table_->options().columns;
+    const auto out = buffers(columns, true, [&](size_t c) {
+      return rows * about[c].bytes * (about[c].frames ? about[c].frames : 1);
+    });
+    const Buffer key(keys, rows * sizeof(Key), true);
+    const Buffer priority(priorities, rows * sizeof(float), true);
+    const auto to = pointers<void>(out);
+    nb::gil_scoped_release others;
+    std::lock_guard<std::mutex> alone(mutex_);
+    if (table_->size() != rows) return false;
+    table_->look(key.as<Key>(), priority.as<float>(), to.data());
+    return true;
+  }
+
   void clear() {
     when_allowed(0.0, [&] {
       table_->clear();
@@ -306,6 +322,7 @@ NB_MODULE(_store, module) {
            nb::arg("keys"), nb::arg("probability"), nb::arg("columns"), nb::arg("timeout"))
       .def("update", &SharedTable::update)
       .def("add_frames", &SharedTable::add_frames)
+      .def("look", &SharedTable::look)
       .def("clear", &SharedTable::clear)
       .def("close", &SharedTable::close)
       .def("save", &SharedTable::save)
