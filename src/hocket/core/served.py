@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from hocket.core.graph import Block, Graph, Loop, Node, trace
-from hocket.core.host import functions, host_call
+from hocket.core.host import HostCall, functions, host_call
 from hocket.core.service import CARRIERS, Served, Service, services
 from hocket.errors import ContractError, PlanError, unknown
 
@@ -40,6 +40,12 @@ def served(graph: Graph) -> Graph:
         )
     _check_tickets(made)
     return made
+
+
+def writers(graph: Graph) -> tuple[str, ...]:
+    """The fragments that only give something to a service: replicas may do so, each for itself."""
+    calls = [(node, host_call(node)) for node in graph.nodes]
+    return tuple(node.title for node, call in calls if call and _only_gives(call))
 
 
 def check_services(plan: Plan) -> None:
@@ -80,7 +86,7 @@ def _check_places(plan: Plan, service: Service) -> None:
         many = plan.place(place).replicas > 1
         for node in nodes:
             call = host_call(node)
-            if many and not (plan.free and call and len(call.outs) == 1):
+            if many and not (plan.free and call and _only_gives(call)):
                 chance = "in an order of chance" if not plan.free else "each something else"
                 raise PlanError(
                     f"`{place}` has {plan.place(place).replicas} replicas, which would "
@@ -94,6 +100,10 @@ def _check_places(plan: Plan, service: Service) -> None:
             f"{', '.join(dict.fromkeys(f'`{n.title}`' for ns in found.values() for n in ns))} on "
             f"one place, or use lag=free."
         )
+
+
+def _only_gives(call: HostCall) -> bool:
+    return call.of.service is not None and call.of.changes and len(call.outs) == 1
 
 
 def _check_tickets(graph: Graph) -> None:
