@@ -318,6 +318,11 @@ def make_executor(
     """What carries a plan out, in blocks of at most so many iterations; nothing starts yet."""
     # One program on several devices cannot call the host from each: it is driven from there.
     apart = len(made.places[0].on) > 1 and (made.graph.served or bool(hosts(made.graph)))
+    if seeds is not None and made.graph.served:
+        raise PlanError(
+            f"{seeds} seeds at once are one program, and here a service keeps one replay: train "
+            f'them one after another, or use `distribute="anakin"`.'
+        )
     if len(made.places) == 1 and made.launch == "threads" and not apart:
         return Fused(made, min(iterations, 1024), seeds, record=record)
     if seeds is not None:

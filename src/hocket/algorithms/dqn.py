@@ -77,6 +77,9 @@ class DQN:
     """How much errors count when drawing from the replay; 0 draws uniformly."""
     beta: float = 0.4
     """How much the weights of a batch correct for that; 1 is wholly."""
+    rate_new: bool = False
+    """Whether actors rate new transitions by their errors (Ape-X); else they have the highest
+    priority so far."""
     target_rate: float = 0.005
     """How far the target parameters follow in an update."""
     max_gradient_norm: float = 10.0
@@ -104,7 +107,8 @@ class DQN:
         act = partial(self.act, learner.params, epsilon)
         actor, rollout = unroll(self.env, act, actor, self.length)
         tail, transitions, real = self.assemble(tail, rollout)
-        replay = self.insert(replay, transitions, real)
+        priority = self.rate(learner.params, transitions) if self.rate_new else None
+        replay = self.insert(replay, transitions, real, priority)
 
         def one_update(carry: tuple[Any, Learner], uniforms: Array) -> tuple[Any, Any]:
             replay, learner = carry
@@ -129,9 +133,15 @@ class DQN:
     def assemble(self, tail: Tail, rollout: Rollout) -> tuple[Tail, Transition, Array]:
         return join(tail, rollout, discount=self.discount, steps=self.steps)
 
+    @fragment(role="act")
+    def rate(self, params: Any, transitions: Transition) -> Array:
+        """Priorities of transitions by the parameters they were made with; no target is here."""
+        error, _ = jax.vmap(partial(self._error, params, params))(transitions)
+        return self._priority(error)
+
     @fragment(role="replay")
-    def insert(self, replay: Any, transitions: Transition, real: Array) -> Any:
-        return memory.insert(replay, transitions, real)
+    def insert(self, replay: Any, rows: Transition, real: Array, priority: Array | None) -> Any:
+        return memory.insert(replay, rows, real, priority)
 
     @fragment(role="replay")
     def sample(self, replay: Any, uniforms: Array) -> tuple[Array, Batch]:
@@ -153,7 +163,7 @@ class DQN:
         before = (learner.params, learner.target, learner.optimizer)
         learned = jax.tree.map(partial(jnp.where, batch.ready), (params, target, optimizer), before)
         learner = Learner(*learned, progress=learner.progress + learner.pace, pace=learner.pace)
-        return learner, (jnp.abs(error) + 1e-3) ** self.alpha, metrics
+        return learner, self._priority(error), metrics
 
     def policy(self, state: State, explore: bool = False) -> Policy:
         params, epsilon = state.learner.params, self._epsilon(state.learner)
@@ -165,13 +175,18 @@ class DQN:
         return Policy(act)
 
     def _loss(self, params: Any, target: Any, batch: Batch) -> tuple[Array, Any]:
-        row: Transition = batch.rows
-        q, q_t = (self._network.apply(params, obs) for obs in (row.obs, row.next_obs))
-        q_t_target = self._network.apply(target, row.next_obs)
-        error = double_q(q, row.action, row.reward, row.discount, q_t_target, q_t)
+        error, q = self._error(params, target, batch.rows)
         # Divided by the largest weight, as in the paper; the size of the replay cancels.
         loss = jnp.mean((batch.probability.min() / batch.probability) ** self.beta * huber(error))
         return loss, (error, {"loss": loss, "q": q.mean(), "td_error": jnp.abs(error).mean()})
+
+    def _error(self, params: Any, target: Any, row: Transition) -> tuple[Array, Array]:
+        q, q_t = (self._network.apply(params, obs) for obs in (row.obs, row.next_obs))
+        q_t_target = self._network.apply(target, row.next_obs)
+        return double_q(q, row.action, row.reward, row.discount, q_t_target, q_t), q
+
+    def _priority(self, error: Array) -> Array:
+        return (jnp.abs(error) + 1e-3) ** self.alpha
 
     def _choose(self, q: Array, key: Array, epsilon: Array) -> Array:
         """The best action, or with probability `epsilon` any; of one environment."""

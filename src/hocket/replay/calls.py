@@ -97,10 +97,9 @@ class _Calls:
     def start(self, arrays: Sequence[np.ndarray]) -> None:
         try:
             self._made = self._call(*arrays)
-        except (ConnectionError, EOFError) as error:
-            raise RuntimeError(
-                f"the service that keeps the {self._of.service.name} is gone: {error}"
-            ) from error
+        except Exception as error:
+            kept = self._of.service.name
+            raise RuntimeError(f"the service that keeps the {kept} failed: {error}") from error
 
     def finish(self) -> list[np.ndarray]:
         return self._made
@@ -150,7 +149,7 @@ class _Sampling(_Calls):
         several = len(self._shards) > 1
         self._store = Shards(self._shards, of.service.capacity) if several else self._shards[0]
         self._ready = False
-        self._ahead: Prefetch | None = None
+        self._ahead: dict[int, Prefetch[Batch]] = {}
 
     def _call(self, *arrays: np.ndarray) -> list[np.ndarray]:
         _, uniforms = arrays
@@ -169,13 +168,13 @@ class _Sampling(_Calls):
     def _draw(self, num: int, uniforms: np.ndarray) -> Batch:
         if not (self._ready and self._at.how.prefetch):
             return self._store.sample(num, uniforms=uniforms)
-        if self._ahead is None:
-            self._ahead = Prefetch(lambda: self._store.sample(num), self._at.how.prefetch)
-        return self._ahead.get()
+        if num not in self._ahead:
+            self._ahead[num] = Prefetch(lambda: self._store.sample(num), self._at.how.prefetch)
+        return self._ahead[num].get()
 
     def close(self) -> None:
-        if self._ahead is not None:
-            self._ahead.close()
+        for ahead in self._ahead.values():
+            ahead.close()
         super().close()
 
 

@@ -22,6 +22,7 @@ from hocket.replay import device
 from hocket.replay.calls import Insert, Reprioritize, Sample
 from hocket.replay.device import Batch, Replay
 from hocket.replay.service import ReplayService
+from hocket.replay.table import check_installed
 
 
 def init(row: Any, capacity: int, name: str = "replay") -> Replay | Served:
@@ -29,11 +30,17 @@ def init(row: Any, capacity: int, name: str = "replay") -> Replay | Served:
     if not is_served():
         return device.init(row, capacity)
     device.check_capacity(capacity)
+    check_installed()
     return ticket_for(ReplayService.of(row, capacity, name))
 
 
 def insert(replay: Replay | Served, rows: Any, real: Array, priority: Array | None = None) -> Any:
     """Write the rows where `real` is true, over the oldest ones; see `device.insert`."""
+    if priority is not None and priority.shape != real.shape:
+        raise ValueError(
+            f"a priority is given for each row: `real` is {list(real.shape)}, and `priority` "
+            f"{list(priority.shape)}."
+        )
     if not isinstance(replay, Served):
         return device.insert(replay, rows, real, priority)
     service = _service(replay)

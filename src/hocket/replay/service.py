@@ -122,14 +122,15 @@ class LiveReplay:
         if not self._addresses:
             from hocket.replay import serve  # pyright: ignore
 
-            tables = {f"{self._of.name}-{k}": table for k, table in enumerate(self.tables)}
-            if self._how.carrier == "tcp":
-                server = serve(tables, tcp=("127.0.0.1", 0))
-            else:
-                folder = self._serving.enter_context(tempfile.TemporaryDirectory(prefix="hocket-"))
-                server = serve(tables, unix=str(Path(folder) / "replay"))
-            self._serving.callback(server.close)
-            self._addresses = [f"{server.address}/{name}" for name in tables]
+            folder = self._serving.enter_context(tempfile.TemporaryDirectory(prefix="hocket-"))
+            found = []
+            for k, table in enumerate(self.tables):  # each has an owner of its own
+                where = {"unix": str(Path(folder) / f"shard-{k}")}
+                if self._how.carrier == "tcp":
+                    where = {"tcp": ("127.0.0.1", 0)}
+                server = self._serving.enter_context(serve({self._of.name: table}, **where))
+                found.append(server.address)
+            self._addresses = found
         return self._addresses
 
     def close(self) -> None:

@@ -288,6 +288,11 @@ class Table:
         raise ValueError(f"{why}.")
 
 
+def check_installed() -> None:
+    """Say what to do, if hocket has no native replay store here."""
+    _store()
+
+
 def _store() -> Any:
     try:
         from hocket.replay import _store as store  # pyright: ignore[reportAttributeAccessIssue]
