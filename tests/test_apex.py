@@ -176,6 +176,35 @@ class Told:
             return memory.reprioritize(replay, keys, priority * 2.0)
 
     @dataclass(frozen=True)
+    class Old(DQN):
+        def step(self, state: Any) -> Any:
+            after, metrics = super().step(state)
+            _, batch = self.sample(state.replay, jnp.zeros(4))
+            return after, {**metrics, "old": batch.probability}
+
+    @dataclass(frozen=True)
+    class Again(DQN):
+        def step(self, state: Any) -> Any:
+            after, metrics = super().step(state)
+            return after._replace(replay=state.replay), metrics
+
+    @dataclass(frozen=True)
+    class Fixed(DQN):
+        def step(self, state: Any) -> Any:
+            def change(_: Any, u: Any) -> Any:
+                keys, _ = self.sample(state.replay, u)
+                return None, self.reprioritize(state.replay, keys, u)[1]
+
+            _, counts = jax.lax.scan(change, None, jnp.zeros((3, 4)))
+            return state, counts
+
+    @dataclass(frozen=True)
+    class Other(DQN):
+        def step(self, state: Any) -> Any:
+            state, metrics = super().step(state)
+            return state._replace(replay=jax.tree.map(jnp.zeros_like, state.replay)), metrics
+
+    @dataclass(frozen=True)
     class Two(DQN):
         def init(self, key: Any, num_envs: int) -> Any:
             state = super().init(key, num_envs)
@@ -208,6 +237,22 @@ REFUSED: dict[str, Any] = {
     "more than a call": (
         lambda: hocket.plan(told(Told.More), distribute="apex"),
         r"only fragments that call its functions.*`reprioritize` at .*does more than that",
+    ),
+    "an old one": (
+        lambda: hocket.plan(told(Told.Old), distribute="apex"),
+        "`sample` at .* uses the replay as it was before something was changed",
+    ),
+    "an old one in the state": (
+        lambda: hocket.plan(told(Told.Again), distribute="apex"),
+        "the state that `step` returns uses the replay as it was before",
+    ),
+    "the same in every turn of a loop": (
+        lambda: hocket.plan(told(Told.Fixed), distribute="apex"),
+        "`reprioritize` at .* uses the replay as it was before",
+    ),
+    "another ticket": (
+        lambda: hocket.plan(told(Told.Other), distribute="apex"),
+        "returns something else as `replay.ticket`",
     ),
     "two of a name": (
         lambda: hocket.plan(told(Told.Two), distribute="apex"),

@@ -33,7 +33,8 @@ class Service:
     def call(self, of: Any, *arrays: Any, member: int = 0) -> list[Any]:
         if (of, member) not in self._open:
             self._open[of, member] = of.open(at=At(self.live, self.how, member))
-        self._open[of, member].start([TICKET, *map(np.asarray, arrays)])
+        ticket = np.asarray(self.live.changes, np.uint32)
+        self._open[of, member].start([ticket, *map(np.asarray, arrays)])
         return self._open[of, member].finish()
 
     def close(self) -> None:
@@ -129,6 +130,23 @@ def test_each_actor_fills_its_shard() -> None:
     _, stale, bad = service.call(Reprioritize(SERVICE), keys, np.full(40, 4.0, np.float32))
     assert (stale, bad) == (0, 0)
     assert sum(table.info()["total"] for table in service.live.tables) == 20 * 4.0
+    service.close()
+
+
+def test_calls_out_of_order_are_told() -> None:
+    service = Service()
+    call = Insert(SERVICE, rated=False).open(at=At(service.live, service.how))
+    arrays = [
+        np.ones(2, bool),
+        *map(np.asarray, jax.tree.leaves(new_rows(np.random.default_rng(0), 2))),
+    ]
+    call.start([TICKET, *arrays])
+    assert call.finish()[0] == 1
+    with pytest.raises(RuntimeError, match="after 0 changes, and there were 1: pass on what"):
+        call.start([TICKET, *arrays])
+    free = Insert(SERVICE, rated=False).open(at=At(service.live, service.how, in_order=False))
+    free.start([TICKET, *arrays])
+    assert len(service.live.tables[0]) == 4
     service.close()
 
 

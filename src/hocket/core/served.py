@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import jax
-
-from hocket.core.graph import Block, Graph, Loop, Node, trace
-from hocket.core.host import HostCall, functions, host_call
-from hocket.core.service import CARRIERS, Served, Service, services
+from hocket.core.graph import Graph, Node, trace
+from hocket.core.host import HostCall, host_call
+from hocket.core.service import CARRIERS, Served, Service, parts, services
+from hocket.core.tickets import check_tickets
 from hocket.errors import ContractError, PlanError, unknown
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def served(graph: Graph) -> Graph:
     if graph.served:
         return graph
     made = trace(graph.algorithm, graph.num_envs, exact=graph.exact, served=True)
-    kept = [x.by for x in _parts(made) if isinstance(x, Served)]
+    kept = [x.by for x in parts(made.state) if isinstance(x, Served)]
     name = type(graph.algorithm).__name__
     if not kept:
         raise PlanError(
@@ -38,7 +37,7 @@ def served(graph: Graph) -> Graph:
             f"{name} has two of `{twice[0]}`, and a service keeps each by its name: give one of "
             f"them another `name`."
         )
-    _check_tickets(made)
+    check_tickets(made)
     return made
 
 
@@ -104,51 +103,3 @@ def _check_places(plan: Plan, service: Service) -> None:
 
 def _only_gives(call: HostCall) -> bool:
     return call.of.service is not None and call.of.changes and len(call.outs) == 1
-
-
-def _check_tickets(graph: Graph) -> None:
-    """Refuse a step in which anything but a service's own functions reads what it keeps."""
-    pairs = zip(graph.block.inputs, _parts(graph), strict=True)
-    tickets = {v: x.by for v, x in pairs if isinstance(x, Served)}
-    found = _follow(graph, graph.block, dict(tickets))
-    for v, out in zip(graph.block.inputs, graph.block.outputs, strict=False):
-        if v in tickets and found.get(out) != tickets[v]:
-            raise ContractError(
-                f"`step` returns something else as `{graph.values[v].name}` of the state than what "
-                f"the functions of the {tickets[v].name} gave it."
-            )
-
-
-def _follow(graph: Graph, block: Block, known: dict[int, Service]) -> dict[int, Service]:
-    """All values of a block that are tickets, given those that come in."""
-    for node in block.nodes:
-        read = {known[v] for v in node.ins if v in known}
-        if isinstance(node, Loop):
-            inside = {i: known[o] for o, i in zip(node.ins, node.body.inputs, strict=True)
-                      if o in known}  # fmt: skip
-            inner = _follow(graph, node.body, inside)
-            carried = zip(node.body.outputs, node.outs, strict=True)
-            known |= {o: inner[i] for i, o in list(carried)[: node.num_carry] if i in inner}
-        elif read:
-            known |= _given(node, read, known)
-    return known
-
-
-def _given(node: Node, read: set[Service], known: dict[int, Service]) -> dict[int, Service]:
-    """The tickets that a node gives, which reads some."""
-    call, (service, *_) = host_call(node), read
-    if call is None or {call.of.service} != read:
-        own = any(of.service in read for of in functions(node))
-        why = "does more than that: take the rest out of it" if own else "is none of these"
-        raise ContractError(
-            f"a service keeps the {service.name} under this plan, so only fragments that call its "
-            f"functions, and nothing else, may read it; `{node.title}` at {node.where} {why}."
-        )
-    first = [v for v, source in zip(node.outs, call.outs, strict=True) if source == ("made", 0)]
-    passed = {v: known[node.ins[k]] for v, (kind, k) in zip(node.outs, call.outs, strict=True)
-              if kind == "in" and node.ins[k] in known}  # fmt: skip
-    return {**passed, **(dict.fromkeys(first, service) if call.of.changes else {})}
-
-
-def _parts(graph: Graph) -> list[object]:
-    return jax.tree.leaves(graph.state, is_leaf=lambda x: isinstance(x, Served))

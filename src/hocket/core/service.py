@@ -78,6 +78,8 @@ class At:
     how: Serving
     member: int = 0
     """Which of the instances that use it this one is."""
+    in_order: bool = True
+    """Whether calls are in the order of one program, so that each ticket is a number."""
 
 
 class Kept(PlanError, AttributeError):
@@ -126,7 +128,7 @@ def served_state(served: bool = True) -> Iterator[None]:
 
 def services(state: Any) -> list[Service]:
     """The services of a state, each once."""
-    return list(dict.fromkeys(x.by for x in _parts(state) if isinstance(x, Served)))
+    return list(dict.fromkeys(x.by for x in parts(state) if isinstance(x, Served)))
 
 
 def whole_specs(state: Any) -> Any:
@@ -136,7 +138,8 @@ def whole_specs(state: Any) -> Any:
     )
 
 
-def _parts(state: Any) -> list[Any]:
+def parts(state: Any) -> list[Any]:
+    """The leaves of a state, and what services keep of it each as one."""
     return jax.tree.leaves(state, is_leaf=_is_served)
 
 

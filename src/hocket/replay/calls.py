@@ -15,7 +15,7 @@ import numpy as np
 from hocket.core.host import LiveFunction, Specs
 from hocket.core.service import At
 from hocket.replay.prefetch import Prefetch
-from hocket.replay.service import ReplayService, Store, stores
+from hocket.replay.service import LiveReplay, ReplayService, Store, stores
 from hocket.replay.shards import Shards
 from hocket.replay.table import Batch
 
@@ -27,6 +27,7 @@ HIGHEST = 1e29
 class _Function:
     service: ReplayService
     keeps_state = True
+    changes = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__} {self.service.name} {self.service.schema}"
@@ -59,7 +60,6 @@ class Sample(_Function):
     """`(ticket, uniforms) -> (keys, probability, ready, columns...)`."""
 
     minimum: int
-    changes = False
 
     def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
         (num,) = arrays[1].shape
@@ -95,6 +95,7 @@ class _Calls:
         self._made: list[np.ndarray] = []
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
+        self._check_order(int(arrays[0]))
         try:
             self._made = self._call(*arrays)
         except Exception as error:
@@ -103,6 +104,19 @@ class _Calls:
 
     def finish(self) -> list[np.ndarray]:
         return self._made
+
+    def _check_order(self, ticket: int) -> None:
+        """A compiled program does what nothing depends on in any order: better told than wrong."""
+        service = self._at.service
+        if not (self._at.in_order and isinstance(service, LiveReplay)):
+            return
+        if ticket != service.changes % 2**32:
+            raise RuntimeError(
+                f"{self._of.name} was given the {self._of.service.name} as it was after {ticket} "
+                f"changes, and there were {service.changes}: pass on what `insert` and "
+                f"`reprioritize` return, and let what is inserted depend on what was drawn before."
+            )
+        service.changes += self._of.changes
 
     def snapshot(self) -> None:
         return None  # its service is asked for what it keeps
@@ -130,7 +144,7 @@ class _Inserting(_Calls):
         ticket, real, *rest = arrays
         keep, lead = np.flatnonzero(real), real.ndim
         if not len(keep):
-            return [ticket]
+            return [_next(ticket)]
         flat = [x.reshape(-1, *x.shape[lead:])[keep] for x in rest]
         priority = flat.pop(0) if self._of.rated else None
         names = [c.name for c in self._of.service.schema.columns]
@@ -138,7 +152,7 @@ class _Inserting(_Calls):
         if priority is not None:
             priority = _fit(priority, shard)
         shard.insert(dict(zip(names, flat, strict=True)), priority)
-        return [ticket]
+        return [_next(ticket)]
 
 
 class _Sampling(_Calls):
@@ -198,7 +212,11 @@ class _Reprioritizing(_Calls):
                 priority = np.where(wrong, np.float32(highest), priority)
                 bad = wrong.sum() - self._store.update(keys[wrong], priority[wrong])
             stale = self._store.update(keys, priority)
-        return [ticket, np.array(stale, np.int32), np.array(bad, np.int32)]
+        return [_next(ticket), np.array(stale, np.int32), np.array(bad, np.int32)]
+
+
+def _next(ticket: np.ndarray) -> np.ndarray:
+    return np.asarray(ticket + np.uint32(1))
 
 
 def _wrong(priority: np.ndarray) -> np.ndarray:

@@ -103,13 +103,15 @@ class LiveReplay:
         self._serving = ExitStack()
         self._addresses: Sequence[str] = ()
         self.tables: list[Table] = []
+        self.changes = 0
+        """How often something was changed, since it was loaded."""
 
     def load(self, content: Replay | None) -> None:
         self.close()
         how, schema = self._how, self._of.schema
         each = self._of.capacity // how.shards
         self.tables = [Table(schema, each, seed=shard) for shard in range(how.shards)]
-        self._laps = 0
+        self._laps = self.changes = 0
         if content is not None and how.shards == 1:
             self._fill(jax.device_get(content))
         elif content is not None:

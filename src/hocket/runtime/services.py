@@ -16,6 +16,7 @@ class Services:
 
     def __init__(self, plan: Plan) -> None:
         self._state, self._how = plan.graph.state, plan.serving
+        self._in_order = plan.free is None
         self._live: dict[Service, LiveService] = {}
         self._last: dict[Service, Any] = {}
 
@@ -44,7 +45,7 @@ class Services:
 
     def at(self, member: int) -> Callable[[Service], At]:
         """Where an instance of this process finds a service."""
-        return lambda service: At(self._live[service], self._how, member)
+        return lambda service: At(self._live[service], self._how, member, self._in_order)
 
     def addresses(self) -> dict[str, Sequence[str]]:
         """Where other processes find them, by name."""
