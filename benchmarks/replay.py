@@ -1,22 +1,27 @@
-"""Replay in one process: hocket's table beside cpprb's PrioritizedReplayBuffer.
+"""Replay: hocket's table beside cpprb's, its service beside Reverb's, and many actors.
 
     python -m venv peers && peers/bin/pip install cpprb==11.0.0 numpy
-    python benchmarks/replay.py --peers peers/bin/python
-    python benchmarks/replay.py --rounds 1              # of hocket alone
+    python3.11 -m venv reverb && reverb/bin/pip install 'dm-reverb[tensorflow]==0.14.0' 'numpy<2'
+    python benchmarks/replay.py --peers peers/bin/python --reverb reverb/bin/python
+    python benchmarks/replay.py process --rounds 1       # one part, of hocket alone
+
+process: a table in one process, beside cpprb's PrioritizedReplayBuffer. service: a client in
+another process than the server, over shared memory and over TCP, beside Reverb over gRPC. one_core:
+server and client share one. actors: 4 and 16 processes insert while one samples and updates;
+`slowest` is the slowest actor's share of the mean. memory: what a process grows by for each row.
 
 cart: transitions of 44 bytes, 2**17 of them. atari: of 28,236 bytes, 2**13 of them. The tables are
 full, with random priorities, and rows are drawn by priority. Each party has a process of its own,
 and they take turns. A value is the median microseconds of a call (p50); a ratio above 1 means that
 hocket is faster, in p50. Of the rounds, the quieter half counts; `others` are the cores that the
-rest of the machine used meanwhile.
+rest of the machine used meanwhile. In service, tables have 2**15 and 2**12 rows, since Reverb takes
+long to fill, and ratios are of rows a second to Reverb's best way.
 
-The parties divide the work differently. cpprb raises priorities to alpha in an update, and makes
-importance weights in a sample. hocket leaves both to the caller: `with alpha` and `with weights`
-are the same work on both sides. hocket's keys tell which rows were replaced; cpprb's indexes do
-not. `with out` writes over the batch of before, which cpprb does not offer. Added rows have the
-highest priority. Updates change the priorities: cpprb is faster where they stay as they are.
-
-memory: what a process grows by as a table of 2**20 rows is made and filled, for each row.
+In process, the parties divide the work differently. cpprb raises priorities to alpha in an update,
+and makes importance weights in a sample. hocket leaves both to the caller: `with alpha` and `with
+weights` are the same work on both sides. hocket's keys tell which rows were replaced; cpprb's
+indexes do not. `with out` writes over the batch of before, which cpprb does not offer. Added rows
+have the highest priority. Updates change the priorities: cpprb is faster where they stay the same.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
+import replay_service
 from peers_replay import ALPHA, BETA, CASES, Replay, Rows, serve, updates
 from split import Meter, asked, quieter_half, tell
 
@@ -42,6 +48,7 @@ OPERATIONS = {
 """Of the peer; and those of hocket that are compared with it."""
 HOCKET, PEER = "hocket", "cpprb"
 SECONDS = 0.7
+PARTS = ("process", "service", "one_core", "actors", "memory")
 INSTALL = "python -m venv peers && peers/bin/pip install cpprb==11.0.0 numpy"
 
 Ask = Callable[..., dict[str, float]]
@@ -51,19 +58,38 @@ Round = dict[str, dict[str, float]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=PARTS, help=f"of {', '.join(PARTS)}")
     parser.add_argument("--peers", help="the Python that has cpprb; without, hocket alone")
+    parser.add_argument("--reverb", help="the Python that has Reverb; without, hocket alone")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"unknown parts {sorted(unknown)}: choose from {', '.join(PARTS)}")
     if options.serve:
         serve(hocket)
         return
     peer = f"{PEER} {version(options.peers)}" if options.peers else ""
+    for part in options.parts:
+        if part == "process":
+            process(options, peer)
+        elif part == "service":
+            replay_service.service(options.reverb, options.rounds, options.seconds)
+        elif part == "one_core":
+            replay_service.one_core(options.seconds)
+        elif part == "actors":
+            replay_service.actors((4, 16), 4 * options.seconds)
+        else:
+            memory(options.peers, peer)
+            replay_service.memory()
+
+
+def process(options: argparse.Namespace, peer: str) -> None:
     for case in CASES:
-        found = take_turns(case, options.rounds, options.peers)
+        found = take_turns(case, options.rounds, options.peers, options.seconds)
         for operation, rounds in found.items():
             compare(case, operation, rounds, peer)
-    memory(options.peers, peer)
 
 
 def version(python: str) -> str:
@@ -75,7 +101,7 @@ def version(python: str) -> str:
     return found.stdout.strip()
 
 
-def take_turns(case: str, rounds: int, peers: str | None) -> dict[str, list[Round]]:
+def take_turns(case: str, rounds: int, peers: str | None, seconds: float) -> dict[str, list[Round]]:
     """The rounds of each operation, in all of which every party was measured."""
     found: dict[str, list[Round]] = {operation: [] for operation in OPERATIONS}
     meter = Meter()
@@ -89,7 +115,7 @@ def take_turns(case: str, rounds: int, peers: str | None) -> dict[str, list[Roun
                 turns = [(HOCKET, name) for name in ours] + [(PEER, operation)] * bool(peers)
                 for party, name in turns:
                     meter.cores()
-                    of = asks[party](case=case, operation=name, seconds=SECONDS)
+                    of = asks[party](case=case, operation=name, seconds=seconds)
                     told[f"{party}, {name}"] = {**of, "others": meter.cores()[1]}
                 found[operation].append(told)
     return found

@@ -17,7 +17,17 @@ SRC = ROOT / "src" / "hocket"
 WHAT = {"algorithms", "envs", "replay", "nn", "ops"}
 WHERE = {"distribute", "cluster", "runtime"}
 # Where the two columns meet.
-TOP = {"cli", "commands", "flags", "experiment", "outcome", "saved", "seeing", "training"} | {
+TOP = {
+    "cli",
+    "commands",
+    "flags",
+    "experiment",
+    "outcome",
+    "replaying",
+    "saved",
+    "seeing",
+    "training",
+} | {
     "testing",
     "__init__",
 }

@@ -14,10 +14,10 @@ import numpy as np
 
 from hocket.core.host import LiveFunction, Specs
 from hocket.core.service import At
+from hocket.replay.access import Access, Batch
 from hocket.replay.prefetch import Prefetch
-from hocket.replay.service import LiveReplay, ReplayService, Store, stores
+from hocket.replay.service import LiveReplay, ReplayService, stores
 from hocket.replay.shards import Shards
-from hocket.replay.table import Batch
 
 HIGHEST = 1e29
 """Of a priority: sums of higher ones could be infinite."""
@@ -223,7 +223,7 @@ def _wrong(priority: np.ndarray) -> np.ndarray:
     return ~((priority >= 0.0) & (priority <= HIGHEST))
 
 
-def _fit(priority: np.ndarray, shard: Store) -> np.ndarray:
+def _fit(priority: np.ndarray, shard: Access) -> np.ndarray:
     """Priorities of new rows; what is none is the highest so far."""
     wrong = _wrong(priority)
     if not wrong.any():

@@ -22,7 +22,7 @@ from hocket.replay import device
 from hocket.replay.calls import Insert, Reprioritize, Sample
 from hocket.replay.device import Batch, Replay
 from hocket.replay.service import ReplayService
-from hocket.replay.table import check_installed
+from hocket.replay.table import store
 
 
 def init(row: Any, capacity: int, name: str = "replay") -> Replay | Served:
@@ -30,7 +30,7 @@ def init(row: Any, capacity: int, name: str = "replay") -> Replay | Served:
     if not is_served():
         return device.init(row, capacity)
     device.check_capacity(capacity)
-    check_installed()
+    store()  # or it says what to do, before anything starts
     return ticket_for(ReplayService.of(row, capacity, name))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,34 +22,14 @@ from hocket.core.contract import leaf_names
 from hocket.core.graph import bytes_text
 from hocket.core.service import At, Serving
 from hocket.replay import device
+from hocket.replay.access import Access
+from hocket.replay.client import connect
 from hocket.replay.device import Replay
 from hocket.replay.schema import Column, Schema
-from hocket.replay.table import Batch, Table
+from hocket.replay.server import serve
+from hocket.replay.table import Table
 
 # Legend: C capacity, S shards.
-
-
-class Store(Protocol):
-    """What functions ask of one shard: a table, or somebody who asks one elsewhere."""
-
-    def insert(
-        self, rows: Mapping[str, Any], priority: Any = None, *, timeout: float | None = None
-    ) -> Any: ...
-
-    def sample(
-        self,
-        num: int,
-        *,
-        uniforms: Any = None,
-        out: Batch | None = None,
-        timeout: float | None = None,
-    ) -> Batch: ...
-
-    def update(self, keys: Any, priority: Any) -> int: ...
-
-    def info(self) -> dict[str, Any]: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -122,16 +102,13 @@ class LiveReplay:
 
     def addresses(self) -> Sequence[str]:
         if not self._addresses:
-            from hocket.replay import serve  # pyright: ignore
-
             folder = self._serving.enter_context(tempfile.TemporaryDirectory(prefix="hocket-"))
+            tcp = "127.0.0.1:0" if self._how.carrier == "tcp" else None
             found = []
-            for k, table in enumerate(self.tables):  # each has an owner of its own
-                where = {"unix": str(Path(folder) / f"shard-{k}")}
-                if self._how.carrier == "tcp":
-                    where = {"tcp": ("127.0.0.1", 0)}
-                server = self._serving.enter_context(serve({self._of.name: table}, **where))
-                found.append(server.address)
+            for k, table in enumerate(self.tables):  # each has a thread that answers for it
+                unix = None if tcp else Path(folder) / f"shard-{k}"
+                server = serve({self._of.name: table}, tcp=tcp, unix=unix)
+                found.append(self._serving.enter_context(server).address)
             self._addresses = found
         return self._addresses
 
@@ -223,7 +200,7 @@ class LiveReplay:
         )  # fmt: skip
 
 
-def stores(at: At) -> Sequence[Store]:
+def stores(at: At) -> Sequence[Access]:
     """The shards of a replay, as an instance reaches them."""
     if not isinstance(at.service, LiveReplay):
         assert isinstance(at.service, Sequence)  # it is in another process
@@ -232,8 +209,6 @@ def stores(at: At) -> Sequence[Store]:
         return at.service.tables
     else:
         addresses = at.service.addresses()
-    from hocket.replay import connect  # pyright: ignore
-
     return [connect(address) for address in addresses]
 
 

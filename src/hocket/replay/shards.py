@@ -8,21 +8,11 @@ shard it is in, and `probability` is that share.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from hocket.replay.table import Batch
-
-
-class Shard(Protocol):
-    def sample(self, num: int) -> Batch: ...
-
-    def update(self, keys: Any, priority: Any) -> int: ...
-
-    def info(self) -> dict[str, Any]: ...
-
-    def close(self) -> None: ...
+from hocket.replay.access import Access, Batch
 
 
 class Shards:
@@ -31,7 +21,7 @@ class Shards:
     Keys have the number of the shard in their slot: shard k has the slots from k C / S on.
     """
 
-    def __init__(self, shards: Sequence[Shard], capacity: int, seed: int = 0) -> None:
+    def __init__(self, shards: Sequence[Access], capacity: int, seed: int = 0) -> None:
         self._shards, self._each = shards, capacity // len(shards)
         self._random = np.random.default_rng(seed)
 

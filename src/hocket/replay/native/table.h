@@ -98,6 +98,7 @@ class Table {
 
   Counts counts() const;
   uint64_t size() const { return size_; }
+  float total() const { return tree_.total(); }
   const Options& options() const { return options_; }
 
  private:

@@ -1,0 +1,144 @@
+// Whoever asks a replay server: over a stream of bytes, or in memory shared with it.
+//
+// Threads may share a client, and several requests may be under way: whoever waits reads for all.
+
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "desk.h"
+#include "region.h"
+#include "wire.h"
+
+namespace hocket {
+
+// The server is gone, or cannot be reached.
+struct Gone : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct In {
+  const void* data;
+  uint64_t bytes;
+};
+
+struct Out {
+  void* data;
+  uint64_t bytes;
+};
+
+// A request under way. It stays where it is until it was answered or abandoned.
+struct Call {
+  Header header;             // of the request, and then of the reply
+  std::vector<Out> outs;     // where the parts of a reply go, each from a multiple of 64 bytes on
+  uint64_t reply_bytes = 0;  // that a reply has at most; without `outs` it stays where it is
+  std::string text;          // of a reply that is not ok, or has no parts
+  uint8_t* body = nullptr;   // of a reply that stayed where it is, until `release`
+  bool is_done = false, is_filling = false;
+  void* region = nullptr;    // where it was asked
+  uint32_t slot = 0;
+};
+
+class Client {
+ public:
+  virtual ~Client() = default;
+
+  // These throw Gone. The parts of a request follow each other.
+  virtual void ask(Call& call, const std::vector<In>& parts) = 0;
+  virtual bool wait(Call& call, Clock::time_point until) = 0;  // whether it was answered by then
+  virtual void abandon(Call& call) = 0;                        // nobody waits for it any more
+  virtual void release(Call&) {}                               // of a reply that stayed
+  virtual bool may_stay() { return false; }                    // whether a reply can
+  virtual void close() = 0;  // whoever waits, or asks later, gets an error
+};
+
+class StreamClient final : public Client {
+ public:
+  StreamClient(int file, std::string server);
+  ~StreamClient() override;
+
+  static std::unique_ptr<StreamClient> tcp(const std::string& host, uint16_t port, double seconds);
+  static std::unique_ptr<StreamClient> unix_socket(const std::string& path);
+
+  void ask(Call& call, const std::vector<In>& parts) override;
+  bool wait(Call& call, Clock::time_point until) override;
+  void abandon(Call& call) override;
+  void close() override;
+
+  // With files, over a Unix socket.
+  void ask_with(Call& call, const In& part, const std::vector<int>& files);
+  void check_alive();
+  const std::string& server() const { return server_; }
+
+ private:
+  void send_all(std::vector<In> parts);
+  void read_until(const Call& call, Clock::time_point until);
+  bool read_more(Clock::time_point until);
+  void begin_reply();
+  void end_reply();
+  void fail(const std::string& why);
+
+  int file_;
+  std::string server_;
+  std::mutex sending_, mutex_;
+  std::condition_variable changed_;
+  std::map<uint64_t, Call*> calls_;
+  uint64_t next_request_ = 1;
+  bool is_reading_ = false;
+  std::string broken_;
+
+  // Of whoever reads: the reply that is coming in, and where its next bytes go.
+  Header incoming_;
+  uint64_t got_ = 0;
+  Call* into_ = nullptr;
+  std::vector<Out> rest_;
+  size_t next_ = 0;
+  std::string text_;
+  uint8_t waste_[4096];  // for what nobody reads
+};
+
+class SharedClient final : public Client {
+ public:
+  explicit SharedClient(std::unique_ptr<StreamClient> control, uint32_t slots = 4);
+  ~SharedClient() override;
+
+  void ask(Call& call, const std::vector<In>& parts) override;
+  bool wait(Call& call, Clock::time_point until) override;
+  void abandon(Call& call) override;
+  void release(Call& call) override;
+  bool may_stay() override;
+  void close() override;
+
+ private:
+  struct Mapping {
+    Region region;
+    void* base = nullptr;
+    int bell = -1;
+    uint64_t free = 0;       // slots, a bit each
+    uint64_t abandoned = 0;  // that are free once they are answered
+    ~Mapping();
+    RegionHead* head() const { return static_cast<RegionHead*>(base); }
+  };
+
+  Mapping* free_slot(uint64_t request_bytes, uint64_t reply_bytes, uint32_t& slot);
+  Mapping* map(uint64_t request_bytes, uint64_t reply_bytes);
+  void give_back(Mapping& mapping, uint32_t slot);
+
+  std::unique_ptr<StreamClient> control_;
+  uint32_t slots_;
+  std::mutex mutex_, mapping_;
+  std::condition_variable freed_;
+  std::vector<std::unique_ptr<Mapping>> mappings_;
+  uint32_t stayed_ = 0;  // replies that stay where they are
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace hocket

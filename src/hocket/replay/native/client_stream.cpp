@@ -1,0 +1,352 @@
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "client.h"
+#include "spin.h"
+
+namespace hocket {
+namespace {
+
+constexpr int kPatienceMs = 30000;  // for a server that does not read what it is sent
+constexpr uint64_t kMostText = uint64_t{1} << 20;
+
+int milliseconds(Clock::time_point until) {
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left + 1, 0, 60000));
+}
+
+Gone unreachable(const std::string& server, const std::string& why) {
+  return Gone("no replay server answers at " + server + ": " + why);
+}
+
+void finish_connecting(int file, int result, const std::string& server, double seconds) {
+  if (!result) return;
+  if (errno != EINPROGRESS) throw unreachable(server, std::strerror(errno));
+  pollfd ready{file, POLLOUT, 0};
+  if (poll(&ready, 1, static_cast<int>(seconds * 1e3)) <= 0) {
+    throw unreachable(server, "not within " + text(seconds) + " s");
+  }
+  int error = 0;
+  socklen_t bytes = sizeof(error);
+  getsockopt(file, SOL_SOCKET, SO_ERROR, &error, &bytes);
+  if (error) throw unreachable(server, std::strerror(error));
+}
+
+}  // namespace
+
+StreamClient::StreamClient(int file, std::string server)
+    : file_(file), server_(std::move(server)) {}
+
+StreamClient::~StreamClient() { ::close(file_); }
+
+void StreamClient::close() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  fail("this connection to the replay server at " + server_ + " was closed");
+  shutdown(file_, SHUT_RDWR);
+}
+
+std::unique_ptr<StreamClient> StreamClient::tcp(const std::string& host, uint16_t port,
+                                                double seconds) {
+  const std::string server = "tcp://" + host + ":" + std::to_string(port);
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found)) {
+    throw unreachable(server, gai_strerror(error));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
+  for (const addrinfo* at = found;; at = at->ai_next) {
+    const int file =
+        socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol);
+    if (file < 0) throw unreachable(server, std::strerror(errno));
+    auto client = std::make_unique<StreamClient>(file, server);
+    const int on = 1;
+    setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(file, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    try {
+      finish_connecting(file, connect(file, at->ai_addr, at->ai_addrlen), server, seconds);
+      return client;
+    } catch (const Gone&) {
+      if (!at->ai_next) throw;
+    }
+  }
+}
+
+std::unique_ptr<StreamClient> StreamClient::unix_socket(const std::string& path) {
+  sockaddr_un at{};
+  at.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(at.sun_path)) {
+    throw unreachable(path, "a path of a socket has at most " +
+                                std::to_string(sizeof(at.sun_path) - 1) + " bytes");
+  }
+  std::memcpy(at.sun_path, path.c_str(), path.size());
+  const int file = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (file < 0) throw unreachable(path, std::strerror(errno));
+  auto client = std::make_unique<StreamClient>(file, path);
+  if (connect(file, reinterpret_cast<const sockaddr*>(&at), sizeof(at))) {
+    throw unreachable(path, std::strerror(errno));
+  }
+  return client;
+}
+
+void StreamClient::ask(Call& call, const std::vector<In>& parts) {
+  const std::lock_guard<std::mutex> alone(sending_);
+  call.header.length = 0;
+  for (const In& part : parts) call.header.length += part.bytes;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!broken_.empty()) throw Gone(broken_);
+    call.header.request = next_request_++;
+    calls_[call.header.request] = &call;
+  }
+  std::vector<In> whole{{&call.header, sizeof(Header)}};
+  whole.insert(whole.end(), parts.begin(), parts.end());
+  // The reply may be here before all of it is sent, and the header is then the reply's.
+  const Header header = call.header;
+  whole.front().data = &header;
+  try {
+    send_all(std::move(whole));
+  } catch (const Gone& gone) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    calls_.erase(header.request);
+    fail(gone.what());
+    throw;
+  }
+}
+
+void StreamClient::ask_with(Call& call, const In& part, const std::vector<int>& files) {
+  const std::lock_guard<std::mutex> alone(sending_);
+  call.header.length = part.bytes;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!broken_.empty()) throw Gone(broken_);
+    call.header.request = next_request_++;
+    calls_[call.header.request] = &call;
+  }
+  Header header = call.header;
+  iovec vectors[2] = {{&header, sizeof(header)}, {const_cast<void*>(part.data), part.bytes}};
+  std::vector<char> control(CMSG_SPACE(files.size() * sizeof(int)));
+  msghdr message{};
+  message.msg_iov = vectors;
+  message.msg_iovlen = 2;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* about = CMSG_FIRSTHDR(&message);
+  about->cmsg_level = SOL_SOCKET;
+  about->cmsg_type = SCM_RIGHTS;
+  about->cmsg_len = CMSG_LEN(files.size() * sizeof(int));
+  std::memcpy(CMSG_DATA(about), files.data(), files.size() * sizeof(int));
+  // Nothing else was ever sent here but the first greeting, so there is room for all of it.
+  if (sendmsg(file_, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(header) + part.bytes)) {
+    return;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  calls_.erase(header.request);
+  fail("the replay server at " + server_ + " is gone: " + std::strerror(errno));
+  throw Gone(broken_);
+}
+
+void StreamClient::send_all(std::vector<In> parts) {
+  std::vector<iovec> vectors;
+  for (const In& part : parts) {
+    if (part.bytes) vectors.push_back({const_cast<void*>(part.data), part.bytes});
+  }
+  for (size_t first = 0; first < vectors.size();) {
+    msghdr message{};
+    message.msg_iov = vectors.data() + first;
+    message.msg_iovlen = std::min<size_t>(vectors.size() - first, 64);
+    ssize_t sent = sendmsg(file_, &message, MSG_NOSIGNAL);
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+      throw Gone("the replay server at " + server_ + " is gone: " + std::strerror(errno));
+    }
+    if (sent < 0) {
+      pollfd ready{file_, POLLOUT, 0};
+      if (poll(&ready, 1, kPatienceMs) == 0) {
+        throw Gone("the replay server at " + server_ + " reads nothing of what it is sent");
+      }
+      continue;
+    }
+    for (; first < vectors.size() && static_cast<size_t>(sent) >= vectors[first].iov_len; ++first) {
+      sent -= static_cast<ssize_t>(vectors[first].iov_len);
+    }
+    if (first < vectors.size()) {
+      vectors[first].iov_base = static_cast<uint8_t*>(vectors[first].iov_base) + sent;
+      vectors[first].iov_len -= static_cast<size_t>(sent);
+    }
+  }
+}
+
+bool StreamClient::wait(Call& call, Clock::time_point until) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!call.is_done) {
+    if (!broken_.empty()) {
+      calls_.erase(call.header.request);
+      throw Gone(broken_);
+    }
+    if (is_reading_) {
+      if (changed_.wait_until(lock, until) == std::cv_status::timeout) return call.is_done;
+      continue;
+    }
+    is_reading_ = true;
+    lock.unlock();
+    read_until(call, until);
+    lock.lock();
+    is_reading_ = false;
+    changed_.notify_all();
+    if (!call.is_done && broken_.empty() && Clock::now() >= until) return false;
+  }
+  return true;
+}
+
+void StreamClient::abandon(Call& call) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (call.is_done) return;
+  // Somebody may be writing to its arrays; if that stopped in the middle, nobody else can go on.
+  const auto end = Clock::now() + std::chrono::seconds(5);
+  while (call.is_filling && is_reading_ && !call.is_done) {
+    if (changed_.wait_until(lock, end) == std::cv_status::timeout) break;
+  }
+  calls_.erase(call.header.request);
+  if (call.is_filling && !call.is_done) {
+    into_ = nullptr;
+    fail("a reply of the replay server at " + server_ + " was interrupted: connect again");
+  }
+}
+
+void StreamClient::check_alive() {
+  uint8_t byte;
+  const ssize_t found = recv(file_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (found > 0 || (found < 0 && (errno == EAGAIN || errno == EINTR))) return;
+  throw Gone("the replay server at " + server_ + " is gone");
+}
+
+// Reads until the call is answered, or something went wrong.
+void StreamClient::read_until(const Call& call, Clock::time_point until) {
+  try {
+    while (!call.is_done) {
+      if (!read_more(until)) return;
+    }
+  } catch (const Gone& gone) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    fail(gone.what());
+  }
+}
+
+// Whether there was something before then.
+bool StreamClient::read_more(Clock::time_point until) {
+  iovec vectors[64];
+  int count = 0;
+  if (got_ < sizeof(Header)) {
+    vectors[count++] = {reinterpret_cast<uint8_t*>(&incoming_) + got_, sizeof(Header) - got_};
+  } else {
+    for (size_t k = next_; k < rest_.size() && count < 64; ++k) {
+      vectors[count++] = {rest_[k].data, rest_[k].bytes};
+    }
+  }
+  ssize_t more = -1;
+  const auto there = [&] {
+    more = readv(file_, vectors, count);
+    return more >= 0 || (errno != EAGAIN && errno != EINTR);
+  };
+  while (!spin(there)) {
+    pollfd ready{file_, POLLIN, 0};
+    if (poll(&ready, 1, milliseconds(until)) <= 0) return false;
+  }
+  if (more <= 0) {
+    throw Gone("the replay server at " + server_ + " is gone" +
+               (more < 0 ? std::string(": ") + std::strerror(errno) : ""));
+  }
+  if (got_ < sizeof(Header)) {
+    got_ += static_cast<uint64_t>(more);
+    if (got_ == sizeof(Header)) begin_reply();
+  } else {
+    for (auto left = static_cast<uint64_t>(more); left;) {
+      Out& out = rest_[next_];
+      const uint64_t part = std::min(left, out.bytes);
+      out.data = static_cast<uint8_t*>(out.data) + part;
+      out.bytes -= part;
+      left -= part;
+      if (!out.bytes) ++next_;
+    }
+    if (next_ == rest_.size()) end_reply();
+  }
+  return true;
+}
+
+// The header is here: where does the rest go?
+void StreamClient::begin_reply() {
+  if (incoming_.magic != kWireMagic || incoming_.version != kWireVersion) {
+    throw Gone("what answers at " + server_ + " is no replay server of this version");
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = calls_.find(incoming_.request);
+    into_ = found == calls_.end() ? nullptr : found->second;
+    if (into_) into_->is_filling = true;
+  }
+  rest_.clear();
+  next_ = 0;
+  text_.clear();
+  uint64_t planned = 0;
+  if (into_ && incoming_.code == Code::kOk && !into_->outs.empty()) {
+    for (size_t k = 0; k < into_->outs.size(); ++k) {
+      const Out& out = into_->outs[k];
+      const bool is_last = k + 1 == into_->outs.size();
+      const uint64_t rest = is_last && out.bytes == incoming_.length - planned
+                                ? 0
+                                : aligned(out.bytes) - out.bytes;
+      if (out.bytes) rest_.push_back(out);
+      if (rest) rest_.push_back({waste_, rest});
+      planned += out.bytes + rest;
+    }
+    if (planned != incoming_.length) {
+      throw Gone("a reply of the replay server at " + server_ + " has " +
+                 std::to_string(incoming_.length) + " bytes, not " + std::to_string(planned));
+    }
+  } else if (into_ || incoming_.code == Code::kClosed) {
+    if (incoming_.length > kMostText) throw Gone("a reply at " + server_ + " is too long");
+    text_.resize(incoming_.length);
+    if (incoming_.length) rest_.push_back({text_.data(), incoming_.length});
+  } else {  // nobody waits for it
+    for (uint64_t left = incoming_.length; left;) {
+      const uint64_t part = std::min<uint64_t>(left, sizeof(waste_));
+      rest_.push_back({waste_, part});
+      left -= part;
+    }
+  }
+  if (rest_.empty()) end_reply();
+}
+
+void StreamClient::end_reply() {
+  got_ = 0;
+  if (incoming_.code == Code::kClosed) {
+    throw Gone("the replay server at " + server_ + " ended the connection: " + text_);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!into_) return;
+  into_->header = incoming_;
+  into_->text = std::move(text_);
+  into_->is_filling = false;
+  into_->is_done = true;
+  calls_.erase(incoming_.request);
+  into_ = nullptr;
+  changed_.notify_all();
+}
+
+// With the lock held.
+void StreamClient::fail(const std::string& why) {
+  if (broken_.empty()) broken_ = why;
+  changed_.notify_all();
+}
+
+}  // namespace hocket

@@ -1,0 +1,124 @@
+#include "mapped.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+namespace hocket {
+namespace {
+
+void* map(const Region& region, int memory, uint64_t most_bytes) {
+  const uint64_t most = most_bytes + sizeof(Header);
+  if (!region.slots || region.slots > kMostSlots || region.request_bytes < sizeof(Header) ||
+      region.request_bytes > most || region.reply_bytes < 4096 || region.reply_bytes > most) {
+    throw std::runtime_error(
+        "a region has from 1 to " + std::to_string(kMostSlots) + " slots, and at most " +
+        std::to_string(most) + " bytes for a message, found " + std::to_string(region.slots) +
+        " slots of " + std::to_string(region.request_bytes) + " and " +
+        std::to_string(region.reply_bytes) + " bytes");
+  }
+  struct stat about;
+  if (fstat(memory, &about) || static_cast<uint64_t>(about.st_size) < region_bytes(region)) {
+    throw std::runtime_error("a region of " + std::to_string(region_bytes(region)) +
+                             " bytes is larger than its file");
+  }
+  // If the client could make it shorter, reading here would end the server.
+  const int seals = fcntl(memory, F_GET_SEALS);
+  if (seals < 0 || !(seals & F_SEAL_SHRINK)) {
+    throw std::runtime_error("a region is a memfd with the seal F_SEAL_SHRINK");
+  }
+  void* found =
+      mmap(nullptr, region_bytes(region), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+  if (found == MAP_FAILED) {
+    throw std::runtime_error(std::string("a region cannot be mapped: ") + std::strerror(errno));
+  }
+  return found;
+}
+
+}  // namespace
+
+// In the slot of the request.
+class Mapped::Room final : public Outbox {
+ public:
+  Room(uint8_t* to, uint64_t bytes) : to_(to), bytes_(bytes) {}
+  uint8_t* room(uint64_t bytes) override { return bytes <= bytes_ ? to_ : nullptr; }
+
+ private:
+  uint8_t* to_;
+  uint64_t bytes_;
+};
+
+Mapped::Mapped(Desk& desk, const Region& region, int memory, int bell)
+    : desk_(desk), region_(region), bell_(bell) {
+  try {
+    fcntl(bell, F_SETFL, fcntl(bell, F_GETFL) | O_NONBLOCK);
+    base_ = map(region, memory, desk.most_bytes());
+  } catch (...) {
+    close(memory);
+    close(bell);
+    throw;
+  }
+  close(memory);
+}
+
+Mapped::~Mapped() {
+  desk_.forget(parked_.size());
+  munmap(base_, region_bytes(region_));
+  close(bell_);
+}
+
+bool Mapped::has_request() const { return head()->head.load(std::memory_order_acquire) != tail_; }
+
+bool Mapped::poll() {
+  if (!has_request()) return false;
+  const uint32_t slot = head()->ring[tail_++ % kMostSlots].load(std::memory_order_relaxed);
+  // Whoever writes nonsense here gets no answer, and harms only itself.
+  if (slot >= region_.slots || taken_ >> slot & 1) {
+    ++desk_.traffic.dropped;
+    return true;
+  }
+  Parked parked{slot, {}, {}};
+  std::memcpy(&parked.header, request_at(base_, region_, slot), sizeof(Header));
+  taken_ |= uint64_t{1} << slot;
+  if (!answer(parked)) parked_.push_back(std::move(parked));
+  return true;
+}
+
+void Mapped::retry() {
+  for (auto it = parked_.begin(); it != parked_.end();) it = answer(*it) ? parked_.erase(it) : it + 1;
+}
+
+// False if it has to wait.
+bool Mapped::answer(Parked& parked) {
+  const uint32_t slot = parked.slot;
+  Room room(reply_at(base_, region_, slot), region_.reply_bytes);
+  if (parked.header.magic != kWireMagic) {
+    desk_.refuse(parked.header, Code::kBad, "this is no message of a replay client", room);
+  } else if (parked.header.length > region_.request_bytes - sizeof(Header)) {
+    desk_.refuse(parked.header, Code::kBad,
+                 "a request of " + std::to_string(parked.header.length) +
+                     " bytes is larger than its slot",
+                 room);
+  } else {
+    const uint8_t* body = request_at(base_, region_, slot) + sizeof(Header);
+    if (desk_.answer(parked.header, body, parked.pending, room) == Outcome::kWait) return false;
+  }
+  taken_ &= ~(uint64_t{1} << slot);
+  SlotLine& line = head()->lines[slot];
+  line.state.store(kAnswered, std::memory_order_release);
+  line.answered.signal();
+  return true;
+}
+
+void Mapped::silence() {
+  uint64_t rung;
+  while (read(bell_, &rung, sizeof(rung)) > 0) {
+  }
+}
+
+}  // namespace hocket

@@ -1,0 +1,54 @@
+// A client that asks in memory that it shares with the server.
+
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "desk.h"
+#include "region.h"
+
+namespace hocket {
+
+class Mapped {
+ public:
+  // Takes both files. Throws std::runtime_error that says what is wrong with them.
+  Mapped(Desk& desk, const Region& region, int memory, int bell);
+  ~Mapped();
+  Mapped(const Mapped&) = delete;
+  Mapped& operator=(const Mapped&) = delete;
+
+  int bell() const { return bell_; }
+  size_t waiting() const { return parked_.size(); }
+
+  // Answers what was asked next; false if nothing was.
+  bool poll();
+  bool has_request() const;
+  void retry();  // what had to wait
+
+  // Whether to ring the bell from now on.
+  void sleep(bool asleep) { head()->asleep.store(asleep, std::memory_order_seq_cst); }
+  void silence();  // the bell
+
+ private:
+  struct Parked {
+    uint32_t slot;
+    Header header;
+    Pending pending;
+  };
+  class Room;
+
+  RegionHead* head() const { return static_cast<RegionHead*>(base_); }
+  bool answer(Parked& parked);
+
+  Desk& desk_;
+  Region region_;
+  int bell_;
+  void* base_ = nullptr;
+  uint64_t tail_ = 0;
+  uint64_t taken_ = 0;  // slots with a request that is not answered, a bit each
+  std::deque<Parked> parked_;
+};
+
+}  // namespace hocket

@@ -1,0 +1,75 @@
+// A replay server: one thread that owns its tables and answers whoever is connected.
+//
+// It looks for requests for a while before it sleeps, since waking up takes longer than most of
+// them. What has to wait is asked again whenever a table changed.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "desk.h"
+#include "mapped.h"
+#include "stream.h"
+
+namespace hocket {
+
+struct ServerOptions {
+  uint64_t most_bytes = uint64_t{1} << 30;  // of a message
+  uint64_t most_clients = 1000;
+  double spin_seconds = 50e-6;
+};
+
+class Server {
+ public:
+  explicit Server(std::vector<Served> tables, ServerOptions options = {});
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Before `run`. These throw std::runtime_error. The port, which the system chooses for 0.
+  uint16_t listen_tcp(const std::string& host, uint16_t port);
+  void listen_unix(const std::string& path);
+
+  // Answers, until somebody calls `stop` in whichever thread.
+  void run();
+  void stop();
+
+ private:
+  struct Client {
+    std::unique_ptr<Stream> stream;
+    std::list<std::unique_ptr<Mapped>> regions;
+    uint32_t events = 0;
+    bool gone = false;
+  };
+
+  void watch(int file, uint32_t events);
+  void accept_all(int listener);
+  std::string map(Client& client, const Region& region, int memory, int bell);
+  bool poll_regions();
+  bool poll_files(int timeout_ms);
+  void retry_waiting();
+  void settle(Client& client, bool keep);
+  void end_lingering();
+  void forget_gone();
+  bool sleep();
+
+  Desk desk_;
+  ServerOptions options_;
+  int poll_ = -1, wake_ = -1;
+  std::unordered_map<int, bool> listeners_;  // and whether they are of Unix sockets
+  std::vector<std::string> paths_;
+  std::unordered_map<int, std::unique_ptr<Client>> clients_;
+  std::unordered_map<int, Mapped*> bells_;
+  std::vector<Mapped*> regions_;
+  bool some_gone_ = false;
+  Clock::time_point asked_again_;
+  std::atomic<bool> stopping_{false};
+};
+
+}  // namespace hocket
