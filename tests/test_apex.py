@@ -20,7 +20,7 @@ from hocket.core.graph import Graph
 from hocket.core.served import served
 from hocket.core.service import Serving
 from hocket.distribute import resolve
-from hocket.replay import memory
+from hocket.replay import connect, memory
 from hocket.runtime.executor import advance
 from hocket.runtime.health import InstanceError
 from hocket.runtime.launch_seeded import Faults, Seeded
@@ -139,15 +139,39 @@ def test_actors_rate_what_they_insert() -> None:
     assert float(replay.highest) == pytest.approx(max(1.0, float(expected[:size].max())), rel=1e-4)
 
 
-def test_a_service_that_fails_ends_the_run_by_its_name() -> None:
-    executor = Split(planned("apex:actors=2"))
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("launch", ["threads", "processes"])
+def test_a_service_that_fails_ends_the_run_by_its_name(launch: str, after: int) -> None:
+    executor = Split(replace(planned("apex:actors=2,prefetch=1"), launch=launch))
     executor.start(jax.random.key(0))
-    advance(executor, 2)
+    if after:
+        advance(executor, after)
     (live,) = executor._services._live.values()
-    cast(Any, live).tables[0].close()
-    with pytest.raises(InstanceError, match=r"(?s)the service that keeps the replay failed"):
-        advance(executor, 200)
+    live.close()
+    with pytest.raises(InstanceError, match=r"(?s)the service that keeps the replay failed: "):
+        advance(executor, 500)
     executor.close()
+
+
+@pytest.mark.parametrize("carrier", ["shm", "tcp"])
+def test_processes_reach_it_by_any_carrier(carrier: str) -> None:
+    """Two actors with a shard each, and a learner, in processes; nothing stays behind."""
+    executor = Split(
+        replace(planned(f"apex:actors=2,shards=2,carrier={carrier}"), launch="processes")
+    )
+    executor.start(jax.random.key(0))
+    advance(executor, 60)
+    (live,) = cast(Any, executor._services._live.values())
+    addresses = list(live.addresses())
+    assert [address.partition(":")[0] for address in addresses] == [carrier] * 2
+    assert all(len(table) > 0 for table in live.tables)
+    first = executor.state()
+    advance(executor, 60)
+    executor.close()
+    last = executor.state()
+    assert difference(first.learner.params, last.learner.params) > 1e-3
+    with pytest.raises(ConnectionError):
+        connect(addresses[0], timeout=0.2)
 
 
 # What is refused

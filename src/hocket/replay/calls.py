@@ -6,7 +6,8 @@ They do what those of `device` do, draw for draw.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import jax
@@ -91,19 +92,26 @@ class _Calls:
 
     def __init__(self, of: _Function, at: At) -> None:
         self._of, self._at = of, at
-        self._shards = stores(at)
+        with self._named():
+            self._shards = stores(at)
         self._made: list[np.ndarray] = []
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
         self._check_order(int(arrays[0]))
-        try:
+        with self._named():
             self._made = self._call(*arrays)
-        except Exception as error:
-            kept = self._of.service.name
-            raise RuntimeError(f"the service that keeps the {kept} failed: {error}") from error
 
     def finish(self) -> list[np.ndarray]:
         return self._made
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Within, whatever is raised names the service."""
+        try:
+            yield
+        except Exception as error:
+            kept = self._of.service.name
+            raise RuntimeError(f"the service that keeps the {kept} failed: {error}") from error
 
     def _check_order(self, ticket: int) -> None:
         """A compiled program does what nothing depends on in any order: better told than wrong."""
