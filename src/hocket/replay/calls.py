@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import jax
 import numpy as np
@@ -31,7 +31,8 @@ class _Function:
     changes = False
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__} {self.service.name} {self.service.schema}"
+        own = [f" {x.name}={getattr(self, x.name)}" for x in fields(self) if x.name != "service"]
+        return f"{self.name} of {self.service.capacity} rows {self.service.schema}{''.join(own)}"
 
     @property
     def name(self) -> str:
