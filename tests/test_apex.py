@@ -232,7 +232,8 @@ class Told:
     class Two(DQN):
         def init(self, key: Any, num_envs: int) -> Any:
             state = super().init(key, num_envs)
-            return state._replace(tail=(state.tail, state.replay))
+            other = memory.init(jnp.zeros(3), 16)  # of other rows
+            return state._replace(tail=(state.tail, other))
 
         def step(self, state: Any) -> Any:
             tail, other = state.tail
@@ -316,6 +317,10 @@ REFUSED: dict[str, Any] = {
         "prefetch=1 draws other rows than one program would",
     ),
     "an unknown carrier": (lambda: planned("apex:carrier=udp"), "carrier.*`udp`.*shm"),
+    "shards that do not share equally": (
+        lambda: planned("apex:shards=3"),
+        "512 rows, which 3 shards cannot share equally",
+    ),
     "no shards": (lambda: planned("apex:shards=0"), "at least 1 shard.*shards=0"),
     "several seeds": (
         lambda: hocket.run(small(), distribute="apex", seeds=2, iterations=1),

@@ -26,16 +26,16 @@ def served(graph: Graph) -> Graph:
         return graph
     made = trace(graph.algorithm, graph.num_envs, exact=graph.exact, served=True)
     kept = [x.by for x in parts(made.state) if isinstance(x, Served)]
-    name = type(graph.algorithm).__name__
+    algorithm = type(graph.algorithm).__name__
     if not kept:
         raise PlanError(
-            f"{name} has no replay that a service could keep: there is one where `init` makes it "
-            f"with `hocket.replay.init`. Use another strategy, such as `actor_learner`."
+            f"{algorithm} has no replay that a service could keep: there is one where `init` makes "
+            f"it with `hocket.replay.memory.init`. Use another strategy, such as `actor_learner`."
         )
-    if twice := [service.name for service, n in Counter(kept).items() if n > 1]:
+    if twice := [name for name, n in Counter(service.name for service in kept).items() if n > 1]:
         raise ContractError(
-            f"{name} has two of `{twice[0]}`, and a service keeps each by its name: give one of "
-            f"them another `name`."
+            f"{algorithm} has two of `{twice[0]}`, and a service keeps each by its name: give one "
+            f"of them another `name`."
         )
     check_tickets(made)
     return made
@@ -66,6 +66,7 @@ def check_services(plan: Plan) -> None:
             f"out."
         )
     for service in services(plan.graph.state):
+        service.check(how)
         _check_places(plan, service)
 
 

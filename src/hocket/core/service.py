@@ -44,6 +44,10 @@ class Service(Protocol):
         """The shapes and dtypes of all that it keeps, as a state without it has that."""
         ...
 
+    def check(self, how: Serving) -> None:
+        """Refuse what it cannot do, before anything starts."""
+        ...
+
     def about(self, how: Serving) -> str:
         """What it is, for people."""
         ...

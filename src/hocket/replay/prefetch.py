@@ -30,6 +30,7 @@ class Prefetch(Generic[T]):
         """The next one."""
         found = self._found.get()
         if isinstance(found, BaseException):
+            self._found.put(found)  # for whoever asks again: nothing comes after it
             raise found
         return found
 

@@ -21,6 +21,7 @@ import numpy as np
 from hocket.core.contract import leaf_names
 from hocket.core.graph import bytes_text
 from hocket.core.service import At, Serving
+from hocket.errors import PlanError
 from hocket.replay import device
 from hocket.replay.access import Access
 from hocket.replay.client import connect
@@ -55,6 +56,13 @@ class ReplayService:
         columns = [jax.ShapeDtypeStruct(c.shape, c.dtype) for c in self.schema.columns]
         return jax.tree.unflatten(self.tree, columns)
 
+    def check(self, how: Serving) -> None:
+        if self.capacity % how.shards:
+            raise PlanError(
+                f"the {self.name} has {self.capacity} rows, which {how.shards} shards cannot share "
+                f"equally: use a power of two."
+            )
+
     def about(self, how: Serving) -> str:
         each = sum(column.bytes for column in self.schema.columns)
         shards = f" in {how.shards} shards" if how.shards > 1 else ""
@@ -73,11 +81,6 @@ class LiveReplay:
     """The tables of a replay, in the process of the run."""
 
     def __init__(self, of: ReplayService, how: Serving) -> None:
-        if of.capacity % how.shards:
-            raise ValueError(
-                f"the {of.name} has {of.capacity} rows, which {how.shards} shards cannot share "
-                f"equally: use a power of two."
-            )
         self._of, self._how = of, how
         self._laps = 0
         self._serving = ExitStack()
