@@ -74,8 +74,8 @@ def insert(replay: Replay, rows: Any, real: Array, priority: Array | None = None
     """Write the rows where `real` is true, over the oldest ones.
 
     Rows and `real` may have several leading axes, such as `[T, N]`; the first is the slowest. New
-    rows have the highest priority so far, or those given with them; one that is NaN, infinite or
-    negative counts as the highest.
+    rows have the highest priority so far, or those given with them. One that is NaN, infinite or
+    negative counts as the highest: its row is drawn soon, and `reprioritize` counts what is wrong.
     """
     capacity, num = replay.capacity, real.size
     check_rows(num, capacity)

@@ -99,21 +99,28 @@ class LiveReplay:
             self._fill(jax.device_get(content))
         elif content is not None:
             self._deal(jax.device_get(content))
+        if how.carrier != "near":
+            self.addresses()  # before several threads ask for them
 
     def content(self) -> Replay:
         return self._as_they_lie() if len(self.tables) == 1 else self._by_age()
 
     def addresses(self) -> Sequence[str]:
         if not self._addresses:
-            folder = self._serving.enter_context(tempfile.TemporaryDirectory(prefix="hocket-"))
-            tcp = "127.0.0.1:0" if self._how.carrier == "tcp" else None
-            found = []
-            for k, table in enumerate(self.tables):  # each has a thread that answers for it
-                unix = None if tcp else Path(folder) / f"shard-{k}"
-                server = serve({self._of.name: table}, tcp=tcp, unix=unix)
-                found.append(self._serving.enter_context(server).address)
-            self._addresses = found
+            with_tcp = self._how.carrier == "tcp"
+            self._addresses = self._serve_tcp() if with_tcp else self._serve_near()
         return self._addresses
+
+    def _serve_tcp(self) -> Sequence[str]:
+        servers = [serve(table, tcp="127.0.0.1:0") for table in self.tables]
+        return [self._serving.enter_context(server).address for server in servers]
+
+    def _serve_near(self) -> Sequence[str]:
+        """To processes of this machine, over memory that they share."""
+        folder = Path(self._serving.enter_context(tempfile.TemporaryDirectory(prefix="hocket-")))
+        pairs = enumerate(self.tables)
+        servers = [serve(table, unix=folder / f"shard-{k}") for k, table in pairs]
+        return [self._serving.enter_context(server).address for server in servers]
 
     def close(self) -> None:
         self._serving.close()
