@@ -93,6 +93,7 @@ NB_MODULE(_store, module) {
            nb::arg("keys"), nb::arg("probability"), nb::arg("columns"), nb::arg("timeout"))
       .def("update", &PythonTable::update)
       .def("add_frames", &PythonTable::add_frames)
+      .def("look", &PythonTable::look)
       .def("clear", &PythonTable::clear)
       .def("close", &PythonTable::close)
       .def("save", &PythonTable::save)
