@@ -30,9 +30,10 @@ _ALIGNED = 64
 
 
 def connect(address: str, *, table: str | None = None, timeout: float = 10.0) -> Client:
-    """A table of the server at `shm://PATH`, `tcp://HOST:PORT` or `unix://PATH`.
+    """A table of the server at `shm://PATH`, `unix://PATH`, `tcp://HOST:PORT` or `udp://HOST:PORT`.
 
     Over `shm`, memory is shared with a server on this machine; `unix` copies through its socket.
+    `udp` sends packets, again if they are lost.
     `table` may be left out where the server has only one; `timeout` is for reaching it.
     """
     native = _connected(address, timeout)
@@ -151,10 +152,10 @@ _FLOATS = ("highest", "total", "samples_per_insert", "least", "most")
 
 def _connected(address: str, timeout: float) -> Any:
     carrier, found, where = address.partition("://")
-    if not found or carrier not in ("shm", "unix", "tcp") or not where:
+    if not found or carrier not in ("shm", "unix", "tcp", "udp") or not where:
         raise ValueError(
-            f"`{address}` is no address of a replay server: write shm://PATH, tcp://HOST:PORT or "
-            f"unix://PATH."
+            f"`{address}` is no address of a replay server: write shm://PATH, unix://PATH, "
+            f"tcp://HOST:PORT or udp://HOST:PORT."
         )
     if carrier == "shm":
         return store().connect_shm(where, _SLOTS)
@@ -162,7 +163,9 @@ def _connected(address: str, timeout: float) -> Any:
         return store().connect_unix(where)
     host, _, port = where.rpartition(":")
     if not host or not port.isdigit() or int(port) >= 2**16:
-        raise ValueError(f"`{address}` needs a host and a port: tcp://HOST:PORT.")
+        raise ValueError(f"`{address}` needs a host and a port: {carrier}://HOST:PORT.")
+    if carrier == "udp":
+        return store().connect_udp(host.strip("[]"), int(port))
     return store().connect_tcp(host.strip("[]"), int(port), seconds_of(timeout))
 
 

@@ -60,6 +60,9 @@ class Client {
   virtual void close() = 0;  // whoever waits, or asks later, gets an error
 };
 
+// Over UDP. Throws Gone.
+std::unique_ptr<Client> udp_client(const std::string& host, uint16_t port);
+
 class StreamClient final : public Client {
  public:
   StreamClient(int file, std::string server);

@@ -35,6 +35,7 @@ void bind_service(nb::module_& module) {
            nb::arg("tables"), nb::arg("most_bytes"), nb::arg("most_clients"), nb::arg("spin"))
       .def("listen_tcp", &PythonServer::listen_tcp)
       .def("listen_unix", &PythonServer::listen_unix)
+      .def("listen_udp", &PythonServer::listen_udp)
       .def("start", &PythonServer::start)
       .def("problem", &PythonServer::problem)
       .def("stop", &PythonServer::stop);
@@ -45,6 +46,9 @@ void bind_service(nb::module_& module) {
   });
   module.def("connect_unix", [](const std::string& path) {
     return connected([&] { return StreamClient::unix_socket(path); });
+  });
+  module.def("connect_udp", [](const std::string& host, uint16_t port) {
+    return connected([&] { return udp_client(host, port); });
   });
   module.def("connect_shm", [](const std::string& path, uint32_t slots) {
     return connected([&] {

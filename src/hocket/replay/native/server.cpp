@@ -107,6 +107,12 @@ void Server::listen_unix(const std::string& path) {
   watch(file, EPOLLIN);
 }
 
+uint16_t Server::listen_udp(const std::string& host, uint16_t port) {
+  udp_ = std::make_unique<UdpListener>(desk_, UdpAddress{host, port});
+  watch(udp_->file(), EPOLLIN);
+  return udp_->port();
+}
+
 void Server::stop() {
   stopping_ = true;
   const uint64_t one = 1;
@@ -121,6 +127,7 @@ void Server::run() {
     bool found = poll_regions();
     if (!found || looks % kLooksBetweenFiles == 0) found |= poll_files(0);
     retry_waiting();
+    if (udp_ && Clock::now() >= udp_->due()) udp_->tick(Clock::now());
     if (looks % kLooksBetweenEnds == 0) end_lingering();
     if (some_gone_) forget_gone();
     if (found) {
@@ -143,10 +150,24 @@ bool Server::sleep() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const bool asked = std::any_of(regions_.begin(), regions_.end(),
                                  [](const Mapped* region) { return region->has_request(); });
-  const bool found =
-      asked || poll_files(desk_.traffic.waiting ? static_cast<int>(kAskAgain.count()) : kIdleMs);
+  const bool found = asked || poll_files(idle_ms());
   for (Mapped* region : regions_) region->sleep(false);
   return found;
+}
+
+// How long nothing has to be done, if nobody asks.
+int Server::idle_ms() const {
+  int most = desk_.traffic.waiting ? static_cast<int>(kAskAgain.count()) : kIdleMs;
+  if (udp_) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+        std::min(udp_->due(), Clock::now() + std::chrono::hours(1)) - Clock::now());
+    most = std::clamp(static_cast<int>(left.count()), 0, most);
+  }
+  return most;
+}
+
+void Server::count_clients() {
+  desk_.traffic.clients = clients_.size() + (udp_ ? udp_->server().clients() : 0);
 }
 
 bool Server::poll_regions() {
@@ -161,6 +182,11 @@ bool Server::poll_files(int timeout_ms) {
   for (int i = 0; i < count; ++i) {
     const int file = events[i].data.fd;
     if (file == wake_) continue;  // it says that we stop
+    if (udp_ && file == udp_->file()) {
+      udp_->readable(Clock::now());
+      count_clients();
+      continue;
+    }
     if (const auto listener = listeners_.find(file); listener != listeners_.end()) {
       accept_all(file);
     } else if (const auto bell = bells_.find(file); bell != bells_.end()) {
@@ -205,7 +231,7 @@ void Server::accept_all(int listener) {
     client->events = EPOLLIN;
     watch(file, EPOLLIN);
     clients_[file] = std::move(client);
-    desk_.traffic.clients = clients_.size();
+    count_clients();
   }
 }
 
@@ -234,6 +260,7 @@ void Server::retry_waiting() {
   if (!changed && now - asked_again_ < kAskAgain) return;
   asked_again_ = now;
   for (Mapped* region : regions_) region->retry();
+  if (udp_) udp_->retry(now);
   for (auto& [file, client] : clients_) {
     if (client->stream->waiting() && !client->gone) settle(*client, client->stream->retry());
   }
@@ -276,7 +303,7 @@ void Server::forget_gone() {
     }
     it = clients_.erase(it);
   }
-  desk_.traffic.clients = clients_.size();
+  count_clients();
 }
 
 void Server::watch(int file, uint32_t events) {

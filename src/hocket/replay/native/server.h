@@ -16,6 +16,7 @@
 #include "desk.h"
 #include "mapped.h"
 #include "stream.h"
+#include "udp.h"
 
 namespace hocket {
 
@@ -35,6 +36,7 @@ class Server {
   // Before `run`. These throw std::runtime_error. The port, which the system chooses for 0.
   uint16_t listen_tcp(const std::string& host, uint16_t port);
   void listen_unix(const std::string& path);
+  uint16_t listen_udp(const std::string& host, uint16_t port);
 
   // Answers, until somebody calls `stop` in whichever thread.
   void run();
@@ -58,12 +60,15 @@ class Server {
   void end_lingering();
   void forget_gone();
   bool sleep();
+  int idle_ms() const;
+  void count_clients();
 
   Desk desk_;
   ServerOptions options_;
   int poll_ = -1, wake_ = -1;
   std::unordered_map<int, bool> listeners_;  // and whether they are of Unix sockets
   std::vector<std::string> paths_;
+  std::unique_ptr<UdpListener> udp_;
   std::unordered_map<int, std::unique_ptr<Client>> clients_;
   std::unordered_map<int, Mapped*> bells_;
   std::vector<Mapped*> regions_;
