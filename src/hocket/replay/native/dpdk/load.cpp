@@ -1,8 +1,8 @@
 // hocket-replay-load: asks a replay server one thing after the other, and says how long it takes.
 //
-// It reads lines `OPERATION ROWS COUNT` and answers each with a line of JSON: microseconds of a
-// round trip. Operations: insert, sample, update, info; with DPDK also ping (ROWS is the bytes of
-// the frame) and noise (packets that are none; they are not answered).
+// It reads lines `OPERATION ROWS COUNT`, or `OPERATION ROWS SECONDSs`, and answers each with a line
+// of JSON: microseconds of a round trip. Operations: insert, sample, update, info; with DPDK also
+// ping (ROWS is the bytes of the frame) and noise (packets that are none; they are not answered).
 
 #include <algorithm>
 #include <cstdio>
@@ -27,6 +27,25 @@ namespace {
 
 using Ask = std::function<void(const Header& header, const uint8_t* body, Reply& reply)>;
 
+// So many times, or for so long.
+struct Much {
+  uint64_t count = 1;
+  Clock::time_point end = Clock::time_point::max();
+
+  explicit Much(const std::string& text) {
+    if (text.empty()) return;
+    if (text.back() != 's') {
+      count = parse_number("COUNT", text);
+      return;
+    }
+    const double seconds = parse_real("SECONDS", text.substr(0, text.size() - 1));
+    count = UINT64_MAX;
+    end = Clock::now() +
+          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+  bool has_more(uint64_t done) const { return done < count && Clock::now() < end && !stopping; }
+};
+
 struct LoadFlags {
   std::string carrier = "dpdk", address, server, schema;
   uint64_t spin_us = 0, packet_bytes = kPacketBytes, credit = 64;
@@ -50,7 +69,7 @@ class Load {
   }
 
   // Microseconds of each call.
-  std::vector<double> run(const std::string& operation, uint32_t rows, uint64_t count) {
+  std::vector<double> run(const std::string& operation, uint32_t rows, const Much& much) {
     Header header;
     header.schema = hash_;
     header.rows = rows;
@@ -75,7 +94,7 @@ class Load {
                                   "`: there are insert, sample, update, info, ping and noise");
     }
     std::vector<double> times;
-    for (uint64_t i = 0; i < count && !stopping; ++i) {
+    while (much.has_more(times.size())) {
       const Clock::time_point before = Clock::now();
       call(header, body);
       times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - before).count());
@@ -113,11 +132,11 @@ class Load {
   Reply reply_;
 };
 
-std::vector<double> ping(Way& way, size_t bytes, uint64_t count) {
+std::vector<double> ping(Way& way, size_t bytes, const Much& much) {
   std::vector<double> times;
   if (bytes < 60 || bytes > 1500) throw std::invalid_argument("a ping has from 60 to 1500 bytes");
-  const Clock::time_point end = Clock::now() + std::chrono::seconds(10);
-  while (times.size() < count && Clock::now() < end && !stopping) {
+  const Clock::time_point patience = Clock::now() + std::chrono::seconds(10);
+  while (much.has_more(times.size()) && Clock::now() < patience) {
     const Clock::time_point before = Clock::now();
     if (!way.ping(bytes, before + std::chrono::milliseconds(100))) continue;
     times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - before).count());
@@ -126,11 +145,12 @@ std::vector<double> ping(Way& way, size_t bytes, uint64_t count) {
 }
 
 // Packets to the node that are none, but for the way they look.
-std::vector<double> noise(Way& way, size_t bytes, uint64_t count) {
+std::vector<double> noise(Way& way, size_t bytes, const Much& much) {
   Random random(3);
   while (!way.ping(64, Clock::now() + std::chrono::milliseconds(100)) && !stopping) {
   }
-  for (uint64_t i = 0; i < count; ++i) {
+  uint64_t i = 0;
+  for (; much.has_more(i); ++i) {
     PacketHeader header;
     header.client = random.next();
     header.magic = i % 2 ? kPacketMagic : random.next();
@@ -139,7 +159,7 @@ std::vector<double> noise(Way& way, size_t bytes, uint64_t count) {
     while (!way.send(Peer(), header, payload.data(), payload.size()) && !stopping) way.flush();
     way.flush();
   }
-  return std::vector<double>(count, 0.0);
+  return std::vector<double>(i, 0.0);
 }
 
 void say(std::vector<double> times) {
@@ -156,15 +176,16 @@ void say(std::vector<double> times) {
 void answer_lines(Load& load, Way* way) {
   for (std::string line; !stopping && std::getline(std::cin, line);) {
     std::istringstream words(line);
-    std::string operation;
-    uint64_t rows = 1, count = 1;
-    words >> operation >> rows >> count;
+    std::string operation, how_much;
+    uint64_t rows = 1;
+    words >> operation >> rows >> how_much;
+    const Much much(how_much);
     if (way && operation == "ping") {
-      say(ping(*way, rows, count));
+      say(ping(*way, rows, much));
     } else if (way && operation == "noise") {
-      say(noise(*way, rows, count));
+      say(noise(*way, rows, much));
     } else {
-      say(load.run(operation, static_cast<uint32_t>(rows), count));
+      say(load.run(operation, static_cast<uint32_t>(rows), much));
     }
   }
 }
