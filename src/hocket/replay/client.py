@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ALIGNED = 64
+_MOST_AHEAD = 32
 
 
 def connect(address: str, *, table: str | None = None, timeout: float = 10.0) -> Client:
@@ -35,9 +37,9 @@ def connect(address: str, *, table: str | None = None, timeout: float = 10.0) ->
     Over `shm`, memory is shared with a server on this machine; `unix` copies through its socket.
     `table` may be left out where the server has only one; `timeout` is for reaching it.
     """
-    native = _connected(address, timeout)
-    hello = _Said(store().Remote(native, 0, "", []))
-    tables = _read_tables(hello("HELLO"))
+    seconds = seconds_of(timeout)
+    native = _connected(address, seconds)
+    tables = _read_tables(_said(store().Remote(native, 0, "", []), "HELLO", seconds))
     if table is None and len(tables) > 1:
         raise ValueError(f"{address} has the tables {', '.join(tables)}: say which, `table=`.")
     name = next(iter(tables)) if table is None else table
@@ -62,15 +64,16 @@ class Client(Access):
         columns = [(column.bytes, column.frames) for column in parsed.columns]
         remote = store().Remote(client=native, table=number, schema=schema, columns=columns)
         self._use(remote, parsed)
-        self._say = _Said(remote)
         self.size, self.total = 0, 0.0
         """Of the table, as the last sample found it."""
 
     def batches(self, num: int, *, ahead: int = 2, timeout: float | None = None) -> Iterator[Batch]:
         """Samples without end; so many are always asked for ahead of the one that is used."""
-        if ahead < 1:
-            raise ValueError(f"ahead={ahead}: at least one batch is asked for.")
-        seconds = seconds_of(timeout)
+        if not 1 <= ahead <= _MOST_AHEAD:
+            raise ValueError(f"ahead={ahead}: from 1 to {_MOST_AHEAD} batches are asked for.")
+        return self._batches(num, ahead, seconds_of(timeout))
+
+    def _batches(self, num: int, ahead: int, seconds: float) -> Iterator[Batch]:
         asked = deque(self._ask(num, None, None, seconds) for _ in range(ahead))
         while True:
             batch = self._take(*asked.popleft(), seconds)
@@ -79,17 +82,17 @@ class Client(Access):
 
     def save(self) -> None:
         """Have the server write the table to its folder of snapshots; returns once it is there."""
-        self._say("SAVE")
+        _said(self._native, "SAVE", math.inf)
 
     def clear(self) -> None:
-        self._say("RESET")
+        _said(self._native, "RESET")
 
     def close(self) -> None:
         self._connection.close()
 
     def info(self) -> dict[str, Any]:
         """As a table's, and what the server knows: clients, requests, and its limits."""
-        lines = (line.split() for line in self._say("INFO").splitlines())
+        lines = (line.split() for line in _said(self._native, "INFO").splitlines())
         return {name: float(x) if name in _FLOATS else int(x) for name, x in lines}
 
     def __repr__(self) -> str:
@@ -139,23 +142,18 @@ class Client(Access):
         return Batch(rows, keys, probability, evenly)
 
 
-class _Said:
-    """Requests without arrays, and the text that answers them."""
-
-    def __init__(self, remote: Any) -> None:
-        self._remote = remote
-
-    def __call__(self, op: str) -> str:
-        status, why, text = self._remote.say(getattr(store(), op))
-        if status != 0:
-            raise ValueError(f"{why}.")
-        return text
+def _said(remote: Any, op: str, seconds: float = 30.0) -> str:
+    """The text that answers a request without arrays."""
+    status, why, text = remote.say(getattr(store(), op), seconds)
+    if status != 0:
+        raise ValueError(f"{why}.")
+    return text
 
 
 _FLOATS = ("highest", "total", "samples_per_insert", "least", "most")
 
 
-def _connected(address: str, timeout: float) -> Any:
+def _connected(address: str, seconds: float) -> Any:
     carrier, found, where = address.partition("://")
     if not found or carrier not in ("shm", "unix", "tcp") or not where:
         raise ValueError(
@@ -163,16 +161,17 @@ def _connected(address: str, timeout: float) -> Any:
             f"unix://PATH."
         )
     if carrier == "shm":
-        return store().connect_shm(where, _SLOTS)
+        return store().connect_shm(where, _SLOTS, seconds)
     if carrier == "unix":
         return store().connect_unix(where)
     host, _, port = where.rpartition(":")
     if not host or not port.isdigit() or int(port) >= 2**16:
         raise ValueError(f"`{address}` needs a host and a port: tcp://HOST:PORT.")
-    return store().connect_tcp(host.strip("[]"), int(port), seconds_of(timeout))
+    return store().connect_tcp(host.strip("[]"), int(port), seconds)
 
 
-_SLOTS = 4
+_SLOTS = 64
+"""In one region, since requests are taken up in their order only there. Unused, they cost nothing."""
 
 
 def _read_tables(text: str) -> dict[str, tuple[int, str]]:

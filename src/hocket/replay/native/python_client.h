@@ -18,8 +18,9 @@ namespace hocket {
 // A request under way, with the arrays that its answer is written to.
 class Asked {
  public:
-  Asked(std::shared_ptr<Client> client, double timeout)
-      : client_(std::move(client)), timeout_(timeout) {
+  // For so many seconds the server may have it wait, and for as many more it may be silent.
+  Asked(std::shared_ptr<Client> client, double timeout, double grace = 30.0)
+      : client_(std::move(client)), timeout_(timeout), grace_(grace) {
     call_.header.timeout_ms =
         timeout >= kForever / 1e3 ? kForever : static_cast<uint32_t>(std::ceil(timeout * 1e3));
   }
@@ -40,10 +41,7 @@ class Asked {
   }
 
   Answer take() {
-    const auto end = timeout_ > 1e9
-                         ? Clock::time_point::max()
-                         : Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(
-                                              (timeout_ + kGrace) * 1e3));
+    const auto end = after(timeout_ + grace_);
     const bool is_main = in_main_thread();
     while (is_under_way_) {
       {
@@ -58,7 +56,7 @@ class Asked {
       }
       if (is_under_way_ && is_main && PyErr_CheckSignals()) throw nb::python_error();
       if (is_under_way_ && Clock::now() >= end) {
-        throw Gone("the replay server gave no answer for " + text(timeout_ + kGrace) + " s");
+        throw Gone("the replay server gave no answer for " + text(timeout_ + grace_) + " s");
       }
     }
     switch (call_.header.code) {
@@ -69,10 +67,8 @@ class Asked {
   }
 
  private:
-  static constexpr double kGrace = 30.0;  // after what the server itself was told to wait
-
   std::shared_ptr<Client> client_;
-  double timeout_;
+  double timeout_, grace_;
   Call call_;
   bool is_under_way_ = false;
   std::vector<Buffer> kept_;
@@ -188,9 +184,9 @@ class PythonRemote {
     return told(answer, nb::int_(first));
   }
 
-  // `(status, why, text)` of a request without arrays.
-  nb::tuple say(int op) {
-    Asked asked(client_, op == static_cast<int>(Op::kSave) ? 1e300 : 0.0);
+  // `(status, why, text)` of a request without arrays, for whose answer there are so many seconds.
+  nb::tuple say(int op, double seconds) {
+    Asked asked(client_, 0.0, seconds);
     request(asked, static_cast<Op>(op), 0);
     asked.ask({});
     const Answer answer = asked.take();

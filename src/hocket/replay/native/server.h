@@ -49,8 +49,12 @@ class Server {
   };
 
   void watch(int file, uint32_t events);
-  void accept_all(int listener);
+  void accept_some(int listener);
+  void accept(int file, bool is_unix);
+  void answer(Client& client, uint32_t events);
   std::string map(Client& client, const Region& region, int memory, int bell);
+  void end();
+  void serve();
   bool poll_regions();
   bool poll_files(int timeout_ms);
   void retry_waiting();
@@ -65,10 +69,9 @@ class Server {
   std::unordered_map<int, bool> listeners_;  // and whether they are of Unix sockets
   std::vector<std::string> paths_;
   std::unordered_map<int, std::unique_ptr<Client>> clients_;
-  std::unordered_map<int, Mapped*> bells_;
   std::vector<Mapped*> regions_;
   bool some_gone_ = false;
-  Clock::time_point asked_again_;
+  Clock::time_point asked_again_, looked_for_lingering_;
   std::atomic<bool> stopping_{false};
 };
 

@@ -68,6 +68,8 @@ struct Header {
 };
 static_assert(sizeof(Header) == 64);
 
+constexpr uint64_t kLeastReply = 4096;  // that there always is room for
+
 constexpr uint64_t kAligned = 64;
 inline uint64_t aligned(uint64_t bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; }
 
