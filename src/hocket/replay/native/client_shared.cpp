@@ -122,8 +122,11 @@ bool SharedClient::wait(Call& call, Clock::time_point until) {
 
 void SharedClient::abandon(Call& call) {
   if (call.is_done) return;
+  Mapping& mapping = *static_cast<Mapping*>(call.region);
+  uint32_t state = kAsked;
+  mapping.head()->lines[call.slot].state.compare_exchange_strong(state, kAbandoned);
   const std::lock_guard<std::mutex> alone(mutex_);
-  static_cast<Mapping*>(call.region)->abandoned |= uint64_t{1} << call.slot;
+  mapping.abandoned |= uint64_t{1} << call.slot;
 }
 
 void SharedClient::release(Call& call) {

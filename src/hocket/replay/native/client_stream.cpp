@@ -233,8 +233,22 @@ bool StreamClient::wait(Call& call, Clock::time_point until) {
 }
 
 void StreamClient::abandon(Call& call) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  forget(lock, call);
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const bool has_begun = call.is_filling || call.is_done || !broken_.empty();
+    forget(lock, call);
+    if (has_begun) return;
+  }
+  Header header;
+  header.op = Op::kCancel;
+  header.request = call.header.request;
+  const std::lock_guard<std::mutex> alone(sending_);
+  try {
+    send_all({{&header, sizeof(header)}});
+  } catch (const Gone& gone) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    fail(gone.what());
+  }
 }
 
 // Nobody writes to the call or its arrays after this.

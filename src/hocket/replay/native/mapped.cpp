@@ -105,7 +105,15 @@ bool Mapped::poll() {
 }
 
 void Mapped::retry() {
-  for (auto it = parked_.begin(); it != parked_.end();) it = answer(*it) ? parked_.erase(it) : it + 1;
+  for (auto it = parked_.begin(); it != parked_.end();) {
+    if (head()->lines[it->slot].state.load(std::memory_order_relaxed) == kAbandoned) {
+      desk_.forget(it->header, it->pending);
+      finish(it->slot);
+      it = parked_.erase(it);
+    } else {
+      it = answer(*it) ? parked_.erase(it) : it + 1;
+    }
+  }
 }
 
 // False if it has to wait.
@@ -125,11 +133,16 @@ bool Mapped::answer(Parked& parked) {
     const uint8_t* body = request_at(base_, region_, slot) + sizeof(Header);
     if (desk_.answer(parked.header, body, parked.pending, room) == Outcome::kWait) return false;
   }
+  finish(slot);
+  return true;
+}
+
+// The slot is the client's again.
+void Mapped::finish(uint32_t slot) {
   taken_ &= ~(uint64_t{1} << slot);
   SlotLine& line = head()->lines[slot];
   line.state.store(kAnswered, std::memory_order_release);
   line.answered.signal();
-  return true;
 }
 
 }  // namespace hocket

@@ -41,6 +41,7 @@ class Mapped {
 
   RegionHead* head() const { return static_cast<RegionHead*>(base_); }
   bool answer(Parked& parked);
+  void finish(uint32_t slot);
 
   Desk& desk_;
   Region region_;

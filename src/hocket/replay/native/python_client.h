@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,7 +26,10 @@ class Asked {
         timeout >= kForever / 1e3 ? kForever : static_cast<uint32_t>(std::ceil(timeout * 1e3));
   }
   ~Asked() {
-    if (is_under_way_) client_->abandon(call_);
+    if (is_under_way_) {
+      nb::gil_scoped_release others;
+      client_->abandon(call_);
+    }
     if (call_.body) client_->release(call_);
   }
   Asked(const Asked&) = delete;
@@ -38,6 +42,7 @@ class Asked {
     nb::gil_scoped_release others;
     client_->ask(call_, parts);
     is_under_way_ = true;
+    if (exiting && !in_main_thread()) stay();
   }
 
   Answer take() {
@@ -46,14 +51,12 @@ class Asked {
     while (is_under_way_) {
       {
         nb::gil_scoped_release others;
-        try {
-          if (client_->wait(call_, std::min(end, Clock::now() + kLook))) is_under_way_ = false;
-        } catch (...) {
-          is_under_way_ = false;
-          throw;
-        }
-        if (is_under_way_ && exiting && !is_main) stay();
+        do {
+          wait(std::min(end, Clock::now() + kLook));
+          if (exiting && !is_main) stay();
+        } while (is_under_way_ && !is_main && Clock::now() < end);
       }
+      if (failure_) std::rethrow_exception(failure_);
       if (is_under_way_ && is_main && PyErr_CheckSignals()) throw nb::python_error();
       if (is_under_way_ && Clock::now() >= end) {
         throw Gone("the replay server gave no answer for " + text(timeout_ + grace_) + " s");
@@ -67,8 +70,18 @@ class Asked {
   }
 
  private:
+  void wait(Clock::time_point until) {
+    try {
+      is_under_way_ = !client_->wait(call_, until);
+    } catch (const Gone&) {
+      is_under_way_ = false;
+      failure_ = std::current_exception();
+    }
+  }
+
   std::shared_ptr<Client> client_;
   double timeout_, grace_;
+  std::exception_ptr failure_;
   Call call_;
   bool is_under_way_ = false;
   std::vector<Buffer> kept_;

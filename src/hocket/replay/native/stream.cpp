@@ -180,6 +180,7 @@ void Stream::answer(const Header& header, const uint8_t* body) {
     desk_.say(header, problem, room, problem.empty() ? Code::kOk : Code::kBad);
     return room.send();
   }
+  if (header.op == Op::kCancel) return cancel(header.request);
   Pending pending;
   switch (desk_.answer(header, body, pending, room)) {
     case Outcome::kReplied: return room.send();
@@ -201,6 +202,15 @@ void Stream::park(const Header& header, const uint8_t* body, Pending pending) {
   desk_.refuse(header, Code::kBad,
                std::to_string(parked_.size()) + " requests of this connection wait already", room);
   room.send();
+}
+
+void Stream::cancel(uint64_t request) {
+  const auto found = std::find_if(parked_.begin(), parked_.end(), [&](const Parked& parked) {
+    return parked.header.request == request;
+  });
+  if (found == parked_.end()) return;
+  desk_.forget(found->header, found->pending);
+  parked_.erase(found);
 }
 
 void Stream::turn_away(const std::string& why) {

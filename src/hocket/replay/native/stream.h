@@ -68,6 +68,7 @@ class Stream {
   void answer_all();
   void answer(const Header& header, const uint8_t* body);
   void park(const Header& header, const uint8_t* body, Pending pending);
+  void cancel(uint64_t request);
   bool flush();
   void end();
 
