@@ -10,12 +10,13 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -55,6 +56,20 @@ def eventually(is_so: Callable[[], Any], what: str = "") -> None:
     while not is_so():
         assert time.monotonic() < end, f"it was never so: {what or is_so}"
         time.sleep(0.002)
+
+
+def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except Exception as error:  # noqa: BLE001
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, found
 
 
 # Servers
@@ -119,9 +134,7 @@ class Elsewhere:
 
 
 @contextmanager
-def serving_elsewhere(
-    tables: Mapping[str, dict[str, Any]], **options: Any
-) -> Iterator[Elsewhere]:
+def serving_elsewhere(tables: Mapping[str, dict[str, Any]], **options: Any) -> Iterator[Elsewhere]:
     with tempfile.TemporaryDirectory() as folder:
         options = {"unix": f"{folder}/replay", "tcp": "127.0.0.1:0", **options}
         process = subprocess.Popen(
@@ -215,7 +228,9 @@ class Message:
         magic, version, op, code, table, rows, request, schema, flags, ms, length, *_ = (
             _HEADER.unpack(header)
         )
-        return Message(op, b"", rows, table, code, request, schema, flags, ms, length, magic, version)
+        return Message(
+            op, b"", rows, table, code, request, schema, flags, ms, length, magic, version
+        )
 
     @property
     def text(self) -> str:
@@ -224,7 +239,9 @@ class Message:
 
 def insert_message(*numbers: float, **options: Any) -> Message:
     found = rows(*numbers)
-    return Message(INSERT, found["obs"].tobytes() + found["action"].tobytes(), len(numbers), **options)
+    return Message(
+        INSERT, found["obs"].tobytes() + found["action"].tobytes(), len(numbers), **options
+    )
 
 
 class Raw:
@@ -244,6 +261,10 @@ class Raw:
 
     def send(self, *messages: Message | bytes) -> None:
         self.socket.sendall(b"".join(m if isinstance(m, bytes) else m.pack() for m in messages))
+
+    def send_for_ever(self, data: bytes) -> NoReturn:
+        while True:
+            self.socket.sendall(data)
 
     def read(self, num: int) -> bytes:
         found = b""

@@ -15,25 +15,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from hocket.replay import Table, connect, serve
 from tests.replay.carriers import (
     CARRIERS,
     CLOSED,
     PATIENCE,
     SCHEMA,
     STREAMS,
+    Elsewhere,
     Message,
     address,
     client_elsewhere,
     eventually,
+    in_thread,
     numbers,
     rows,
     serving,
     serving_elsewhere,
     still_serves,
 )
-from tests.replay.test_service import in_thread
+
+from hocket.replay import Table, connect, serve
 
 each_carrier = pytest.mark.parametrize("carrier", CARRIERS)
 TABLES = {"replay": {"schema": SCHEMA, "capacity": 100}}
@@ -376,41 +377,40 @@ def pretending(carrier: str, folder: Path, answer: bytes | None) -> Iterator[str
 @each_carrier
 def test_servers_that_are_none(carrier: str, tmp_path: Path) -> None:
     http = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\nwhat do you mean? " * 3
-    with pretending(carrier, tmp_path, http) as at:
-        with pytest.raises(ConnectionError, match="is no replay server of this version"):
-            connect(at)
-    (tmp_path / "s").unlink(missing_ok=True)
-    with pretending(carrier, tmp_path, None) as at:
-        with pytest.raises(ConnectionError, match=r"gave no answer for 0\.3 s"):
-            connect(at, timeout=0.3)
-    (tmp_path / "s").unlink(missing_ok=True)
-    with pretending(carrier, tmp_path, Message(1, code=CLOSED, body=b"for a reason").pack()) as at:
-        with pytest.raises(ConnectionError, match="ended the connection: for a reason"):
-            connect(at)
-    (tmp_path / "s").unlink(missing_ok=True)
-    with pretending(carrier, tmp_path, Message(1, length=2**62).pack()) as at:
-        with pytest.raises(ConnectionError, match="too long"):
-            connect(at)
+    closed = Message(1, code=CLOSED, body=b"for a reason").pack()
+    for answer, words in [
+        (http, "is no replay server of this version"),
+        (None, r"gave no answer for 0\.5 s"),
+        (closed, "ended the connection: for a reason"),
+        (Message(1, length=2**62).pack(), "too long"),
+    ]:
+        timeout = PATIENCE if answer else 0.5
+        with (
+            pretending(carrier, tmp_path, answer) as at,
+            pytest.raises(ConnectionError, match=words),
+        ):
+            connect(at, timeout=timeout)
+        (tmp_path / "s").unlink(missing_ok=True)
 
 
 def test_many_connections_come_and_go() -> None:
     with serving_elsewhere(TABLES) as server:
-        connect(server.addresses[0]).insert(rows(*range(10)))
-        clients = []
-        for round in range(3):
-            clients = [connect(address(server, CARRIERS[i % 3])) for i in range(60)]
-            for client in clients:
-                assert set(numbers(client.sample(5))) <= set(range(10))
-            for client in clients[::2]:
-                client.close()
-            del clients, client
-            gc.collect()
-            watcher = connect(server.addresses[0])
-            eventually(lambda w=watcher: w.info()["clients"] == 1)
-            if round == 0:
-                before = server.files(), server.regions(), server.resident()
-        assert (server.files(), server.regions()) == before[:2]
-        assert server.resident() < before[2] + 2**23
+        watcher, found = connect(server.addresses[0]), []
+        watcher.insert(rows(*range(10)))
+        for _ in range(3):
+            come_and_go(server)
+            eventually(lambda: watcher.info()["clients"] == 1)
+            found.append((server.files(), server.regions(), server.resident()))
+        assert found[0][:2] == found[-1][:2]
+        assert found[-1][2] < found[0][2] + 2**23
+
+
+def come_and_go(server: Elsewhere) -> None:
+    clients = [connect(address(server, CARRIERS[i % 3])) for i in range(60)]
+    for client in clients:
+        assert set(numbers(client.sample(5))) <= set(range(10))
+    for client in clients[::2]:
+        client.close()
 
 
 def test_files_are_closed() -> None:
@@ -418,11 +418,8 @@ def test_files_are_closed() -> None:
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        with serving(Table(SCHEMA, 5)) as server:
-            for carrier in CARRIERS:
-                client = connect(address(server, carrier))
-                client.insert(rows(1))
-                batch = client.sample(3)
-            del client, batch
+        with serving_elsewhere(TABLES) as server:
+            connect(server.addresses[0]).insert(rows(*range(10)))
+            come_and_go(server)
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before

@@ -171,7 +171,7 @@ def _connected(address: str, seconds: float) -> Any:
 
 
 _SLOTS = 64
-"""In one region, since requests are taken up in their order only there. Unused, they cost nothing."""
+"""In one region: only there requests are taken up in their order. Unused, they cost nothing."""
 
 
 def _read_tables(text: str) -> dict[str, tuple[int, str]]:

@@ -39,6 +39,7 @@ class Server {
   // Answers, until somebody calls `stop` in whichever thread.
   void run();
   void stop();
+  void end();  // all connections; not while it runs
 
  private:
   struct Client {
@@ -53,7 +54,6 @@ class Server {
   void accept(int file, bool is_unix);
   void answer(Client& client, uint32_t events);
   std::string map(Client& client, const Region& region, int memory, int bell);
-  void end();
   void serve();
   bool poll_regions();
   bool poll_files(int timeout_ms);
