@@ -284,6 +284,13 @@ class Raw:
         self.send(message)
         return self.receive()
 
+    def is_answered(self, message: Message) -> bool:
+        """Or closed instead."""
+        try:
+            return self.ask(message).code == OK
+        except (EOFError, ConnectionError):
+            return False
+
     def is_closed(self) -> bool:
         """Whether nothing more comes."""
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -207,6 +208,21 @@ def test_a_client_that_never_reads_holds_up_nobody(server: Server) -> None:
             assert len(watcher.sample(100).keys) == 100
         still_serves(server, watcher)
     eventually(lambda: watcher.info()["clients"] == 1)
+
+
+def test_no_more_files_can_be_opened() -> None:
+    tables = {"replay": {"schema": SCHEMA, "capacity": 100}}
+    with serving_elsewhere(tables) as server:
+        watcher = connect(address(server, "shm"))
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (server.files() + 4,) * 2)
+        raws = [Raw(server, "tcp") for _ in range(20)]
+        assert sum(raw.is_answered(Message(HELLO)) for raw in raws) == 4
+        watcher.insert(rows(1))
+        assert watcher.info()["refused"] >= 16
+        for raw in raws:
+            raw.socket.close()
+        eventually(lambda: watcher.info()["clients"] == 1)
+        connect(address(server, "tcp")).insert(rows(1))
 
 
 def test_too_many_clients() -> None:

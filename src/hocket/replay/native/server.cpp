@@ -1,6 +1,7 @@
 #include "server.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -51,12 +52,14 @@ Server::Server(std::vector<Served> tables, ServerOptions options)
     : desk_(std::move(tables), options.most_bytes), options_(options) {
   poll_ = epoll_create1(EPOLL_CLOEXEC);
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  spare_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (poll_ < 0 || wake_ < 0) throw failed("a server cannot wait for its clients");
   watch(wake_, EPOLLIN);
 }
 
 Server::~Server() {
   end();
+  close(spare_);
   close(wake_);
   close(poll_);
 }
@@ -215,13 +218,25 @@ void Server::answer(Client& client, uint32_t events) {
 void Server::accept_some(int listener) {
   for (int i = 0; i < kAccepts; ++i) {
     const int file = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (file < 0) return;
+    if (file < 0) {
+      if (errno == EMFILE || errno == ENFILE) turn_away_one(listener);
+      return;
+    }
     try {
       accept(file, listeners_[listener]);
     } catch (const std::exception&) {  // closed again: those who are here go on
       ++desk_.traffic.refused;
     }
   }
+}
+
+// No more files can be opened, but for the one that is spared for this: who is not taken would be
+// reported for ever.
+void Server::turn_away_one(int listener) {
+  close(spare_);
+  if (const int file = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC); file >= 0) close(file);
+  spare_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ++desk_.traffic.refused;
 }
 
 void Server::accept(int file, bool is_unix) {

@@ -52,6 +52,7 @@ class Server {
   void watch(int file, uint32_t events);
   void accept_some(int listener);
   void accept(int file, bool is_unix);
+  void turn_away_one(int listener);
   void answer(Client& client, uint32_t events);
   std::string map(Client& client, const Region& region, int memory, int bell);
   void serve();
@@ -65,7 +66,7 @@ class Server {
 
   Desk desk_;
   ServerOptions options_;
-  int poll_ = -1, wake_ = -1;
+  int poll_ = -1, wake_ = -1, spare_ = -1;
   std::unordered_map<int, bool> listeners_;  // and whether they are of Unix sockets
   std::vector<std::string> paths_;
   std::unordered_map<int, std::unique_ptr<Client>> clients_;
