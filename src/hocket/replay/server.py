@@ -88,6 +88,8 @@ def serve(
             raise ValueError(f"`{name}` is no name of a table: use letters, digits, `.`, `-`, `_`.")
     if not 0 < len(named) < 2**16:
         raise ValueError(f"a server has from 1 to 2**16 - 1 tables, found {len(named)}.")
+    if not 2**12 <= max_bytes <= 2**40:
+        raise ValueError(f"max_bytes is from 2**12 to 2**40, found {max_bytes}.")
     folder = None if snapshots is None else Path(snapshots)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

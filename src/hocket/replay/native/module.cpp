@@ -28,6 +28,8 @@ void bind_service(nb::module_& module) {
       std::rethrow_exception(thrown);
     } catch (const Gone& gone) {
       PyErr_SetString(PyExc_ConnectionError, (std::string(gone.what()) + ".").c_str());
+    } catch (const Refused& refused) {
+      PyErr_SetString(PyExc_ValueError, (std::string(refused.what()) + ".").c_str());
     }
   });
   nb::class_<PythonServer>(module, "Server")
@@ -50,9 +52,9 @@ void bind_service(nb::module_& module) {
   module.def("connect_udp", [](const std::string& host, uint16_t port) {
     return connected([&] { return udp_client(host, port); });
   });
-  module.def("connect_shm", [](const std::string& path, uint32_t slots) {
+  module.def("connect_shm", [](const std::string& path, uint32_t slots, double seconds) {
     return connected([&] {
-      return std::make_unique<SharedClient>(StreamClient::unix_socket(path), slots);
+      return std::make_unique<SharedClient>(StreamClient::unix_socket(path), slots, seconds);
     });
   });
 

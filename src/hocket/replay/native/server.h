@@ -41,6 +41,7 @@ class Server {
   // Answers, until somebody calls `stop` in whichever thread.
   void run();
   void stop();
+  void end();  // all connections; not while it runs
 
  private:
   struct Client {
@@ -51,8 +52,12 @@ class Server {
   };
 
   void watch(int file, uint32_t events);
-  void accept_all(int listener);
+  void accept_some(int listener);
+  void accept(int file, bool is_unix);
+  void turn_away_one(int listener);
+  void answer(Client& client, uint32_t events);
   std::string map(Client& client, const Region& region, int memory, int bell);
+  void serve();
   bool poll_regions();
   bool poll_files(int timeout_ms);
   void retry_waiting();
@@ -65,15 +70,14 @@ class Server {
 
   Desk desk_;
   ServerOptions options_;
-  int poll_ = -1, wake_ = -1;
+  int poll_ = -1, wake_ = -1, spare_ = -1;
   std::unordered_map<int, bool> listeners_;  // and whether they are of Unix sockets
   std::vector<std::string> paths_;
   std::unique_ptr<UdpListener> udp_;
   std::unordered_map<int, std::unique_ptr<Client>> clients_;
-  std::unordered_map<int, Mapped*> bells_;
   std::vector<Mapped*> regions_;
   bool some_gone_ = false;
-  Clock::time_point asked_again_;
+  Clock::time_point asked_again_, looked_for_lingering_;
   std::atomic<bool> stopping_{false};
 };
 
