@@ -214,7 +214,8 @@ def test_no_more_files_can_be_opened() -> None:
     tables = {"replay": {"schema": SCHEMA, "capacity": 100}}
     with serving_elsewhere(tables) as server:
         watcher = connect(address(server, "shm"))
-        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (server.files() + 4,) * 2)
+        most = server.files() + 4
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (most, most))
         raws = [Raw(server, "tcp") for _ in range(20)]
         assert sum(raw.is_answered(Message(HELLO)) for raw in raws) == 4
         watcher.insert(rows(1))
