@@ -313,9 +313,10 @@ uint8_t* Desk::reply(const Header& request, uint64_t length, Outbox& out, Code c
 void Desk::say(const Header& request, const std::string& text, Outbox& out, Code code) {
   if (uint8_t* to = reply(request, text.size(), out, code)) {
     std::memcpy(to, text.data(), text.size());
-  } else {
-    say(request, code == Code::kOk ? kNoRoom : text.substr(0, kLeastReply - sizeof(Header)), out,
-        code == Code::kOk ? Code::kBad : code);
+  } else if (code == Code::kOk) {
+    say(request, kNoRoom, out, Code::kBad);
+  } else if (text.size() > kLeastReply - sizeof(Header)) {
+    say(request, text.substr(0, kLeastReply - sizeof(Header)), out, code);
   }
 }
 
