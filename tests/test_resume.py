@@ -37,6 +37,7 @@ CASES = {
     "dqn": ("dqn", "--num-envs", "8", "--length", "16", "--hidden", "8", "--capacity", "4096",
             "--min-size", "256", "--batch-size", "16"),
 }  # fmt: skip
+CASES["dqn with a replay service"] = (*CASES["dqn"], "--distribute", "apex:lag=0,actors=1")
 
 
 def start(*arguments: str, cwd: Path, flags: str = "") -> subprocess.Popen[str]:

@@ -91,6 +91,8 @@ class Serve:
     write: there is no password."""
     port: int = 7777
     """0 for one that is free; -1 for none."""
+    udp_port: int = -1
+    """To listen for packets as well (udp://HOST:PORT): 0 for one that is free; -1 for none."""
     unix: Path | None = None
     """The path of a Unix socket, over which clients on this machine share memory (shm://PATH)."""
     snapshot_dir: Path | None = None
@@ -110,17 +112,16 @@ def _serve(arguments: list[str]) -> None:
         if command.table.schema:
             raise ValueError("--tables says what the tables are: leave --schema out.")
         options = _read(command.tables)
-    if not -1 <= command.port < 2**16:
-        raise ValueError(f"--port is from 0 to 65535, or -1 for none, found {command.port}.")
+    tcp = _where("--port", command.host, command.port)
+    udp = _where("--udp-port", command.host, command.udp_port)
     if not command.snapshot_every >= 0:
         raise ValueError(f"--snapshot-every is in seconds, found {command.snapshot_every}.")
     folder = command.snapshot_dir
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     tables = {name: _open(name, about, folder) for name, about in options.items()}
-    tcp = None if command.port < 0 else f"{command.host}:{command.port}"
     with serve(
-        tables, tcp=tcp, unix=command.unix, snapshots=folder, max_bytes=command.max_bytes,
+        tables, tcp=tcp, udp=udp, unix=command.unix, snapshots=folder, max_bytes=command.max_bytes,
         max_clients=command.max_clients,
     ) as server:  # fmt: skip
         print(f"serving {', '.join(tables)} at {', '.join(server.addresses)}", flush=True)
@@ -128,6 +129,12 @@ def _serve(arguments: list[str]) -> None:
     if folder is not None:
         _save(tables, folder)
         print(f"saved in {folder}")
+
+
+def _where(option: str, host: str, port: int) -> str | None:
+    if not -1 <= port < 2**16:
+        raise ValueError(f"{option} is from 0 to 65535, or -1 for none, found {port}.")
+    return None if port < 0 else f"{host}:{port}"
 
 
 def _read(path: Path) -> dict[str, TableOptions]:
@@ -215,7 +222,7 @@ class Info:
     """Show the tables of a replay server, and how fast they are used."""
 
     address: tyro.conf.Positional[str]
-    """tcp://HOST:PORT, shm://PATH or unix://PATH."""
+    """shm://PATH, unix://PATH, tcp://HOST:PORT or udp://HOST:PORT."""
     seconds: float = 1.0
     """How long to look; 0 shows no rates."""
     format: Literal["table", "json"] = "table"

@@ -17,6 +17,7 @@ from hocket.core.fragment import exact_fragments
 from hocket.core.graph import Graph, init_state, trace
 from hocket.core.host import hosts
 from hocket.core.plan import Plan
+from hocket.core.service import whole_specs
 from hocket.core.tuning import tuned
 from hocket.distribute import Strategy, resolve
 from hocket.errors import PlanError
@@ -168,7 +169,8 @@ def iterate(
     total = count_iterations(made.iteration, iterations)
     executor = make_executor(made, total, seeds, record=record)
     if start_from is not None:
-        check_state(algorithm, made.graph.num_envs, by_seed(made.graph.state, seeds), start_from)
+        expected = by_seed(whole_specs(made.graph.state), seeds)
+        check_state(algorithm, made.graph.num_envs, expected, start_from)
     return carry_out(executor, total, first_key(seed, seeds), start_from=start_from)
 
 
@@ -315,7 +317,12 @@ def make_executor(
 ) -> Executor:
     """What carries a plan out, in blocks of at most so many iterations; nothing starts yet."""
     # One program on several devices cannot call the host from each: it is driven from there.
-    apart = len(made.places[0].on) > 1 and bool(hosts(made.graph))
+    apart = len(made.places[0].on) > 1 and (made.graph.served or bool(hosts(made.graph)))
+    if seeds is not None and made.graph.served:
+        raise PlanError(
+            f"{seeds} seeds at once are one program, and here a service keeps one replay: train "
+            f'them one after another, or use `distribute="anakin"`.'
+        )
     if len(made.places) == 1 and made.launch == "threads" and not apart:
         return Fused(made, min(iterations, 1024), seeds, record=record)
     if seeds is not None:

@@ -276,6 +276,19 @@ def test_frames_are_stored_once() -> None:
     assert table.info()["frames"] == 10
 
 
+def test_all_rows_can_be_looked_at() -> None:
+    table = Table(SCHEMA, 4)
+    assert table.contents().keys.shape == (0, 2)
+    first = table.insert(rows(0, 1, 2), [1.0, 0.0, 3.0])
+    second = table.insert(rows(3, 4), [4.0, 5.0])  # the last one over the first of all
+    table.update(first[2:], [9.0])
+    found = table.contents()
+    assert found.rows["action"].tolist() == [1, 2, 3, 4]  # the oldest first
+    np.testing.assert_array_equal(found.rows["obs"][:, 0], [1, 2, 3, 4])
+    np.testing.assert_array_equal(found.keys, [*first[1:], *second])
+    assert found.priority.tolist() == [0.0, 9.0, 4.0, 5.0]
+
+
 def test_threads_share_a_table() -> None:
     table = Table(SCHEMA, 1 << 12)
     table.insert(rows(0))

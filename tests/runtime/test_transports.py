@@ -16,6 +16,7 @@ from hocket.runtime.arena import Arena
 from hocket.runtime.channel import Closed, Pipe
 from hocket.runtime.launch_threads import Threads
 from hocket.runtime.route import Link, links
+from hocket.runtime.services import Services
 from hocket.runtime.transport_device import DeviceToDevice
 from hocket.runtime.transport_same import SameDevice
 from hocket.runtime.transport_shm import SharedMemory
@@ -120,5 +121,6 @@ def test_closing_wakes_whoever_waits() -> None:
 )
 def test_the_transport_is_chosen_by_where_the_ends_are(learner: Any, kind: type) -> None:
     crew = Threads(planned(learner=learner))
-    crew.load(dict(enumerate(jax.tree.leaves(Toy().init(jax.random.key(0), 8)))), {})
+    first = dict(enumerate(jax.tree.leaves(Toy().init(jax.random.key(0), 8))))
+    crew.load(first, {}, Services(crew.plan))
     assert {type(pipe) for pipe in crew.pipes.values()} == {kind}

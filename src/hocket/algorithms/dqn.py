@@ -21,8 +21,8 @@ from hocket.core.fragment import fragment
 from hocket.envs import Actor, Discrete, Env, HostEnv, Rollout, init_actor, unroll
 from hocket.nn import Dueling, Network, encoder
 from hocket.ops import clipped_adam, descend, double_q, huber
-from hocket.replay import device
-from hocket.replay.device import Batch, Replay
+from hocket.replay import memory
+from hocket.replay.device import Batch
 from hocket.replay.transitions import Tail, Transition, example, init_tail, join
 
 
@@ -40,7 +40,7 @@ class Learner(NamedTuple):
 class State(NamedTuple):
     actor: Actor
     tail: Tail
-    replay: Replay
+    replay: Any
     learner: Learner
     key: Array
 
@@ -77,6 +77,9 @@ class DQN:
     """How much errors count when drawing from the replay; 0 draws uniformly."""
     beta: float = 0.4
     """How much the weights of a batch correct for that; 1 is wholly."""
+    rate_new: bool = False
+    """Whether actors rate new transitions by their errors (Ape-X); else they have the highest
+    priority so far."""
     target_rate: float = 0.005
     """How far the target parameters follow in an update."""
     max_gradient_norm: float = 10.0
@@ -95,7 +98,7 @@ class DQN:
         pace = jnp.asarray(num_envs * self.length / self.updates / self.env_steps, jnp.float32)
         learner = Learner(params, params, self._optimizer.init(params), jnp.zeros(()), pace)
         tail = init_tail(obs, action, num_envs, steps=self.steps)
-        replay = device.init(example(obs, action), self.capacity)
+        replay = memory.init(example(obs, action), self.capacity)
         return State(actor, tail, replay, learner, k_sample)
 
     def step(self, state: State) -> tuple[State, dict[str, Array]]:
@@ -104,9 +107,10 @@ class DQN:
         act = partial(self.act, learner.params, epsilon)
         actor, rollout = unroll(self.env, act, actor, self.length)
         tail, transitions, real = self.assemble(tail, rollout)
-        replay = self.insert(replay, transitions, real)
+        priority = self.rate(learner.params, transitions) if self.rate_new else None
+        replay = self.insert(replay, transitions, real, priority)
 
-        def one_update(carry: tuple[Replay, Learner], uniforms: Array) -> tuple[Any, Any]:
+        def one_update(carry: tuple[Any, Learner], uniforms: Array) -> tuple[Any, Any]:
             replay, learner = carry
             keys, batch = self.sample(replay, uniforms)
             learner, priority, metrics = self.update(learner, batch)
@@ -129,17 +133,23 @@ class DQN:
     def assemble(self, tail: Tail, rollout: Rollout) -> tuple[Tail, Transition, Array]:
         return join(tail, rollout, discount=self.discount, steps=self.steps)
 
-    @fragment(role="replay")
-    def insert(self, replay: Replay, transitions: Transition, real: Array) -> Replay:
-        return device.insert(replay, transitions, real)
+    @fragment(role="act")
+    def rate(self, params: Any, transitions: Transition) -> Array:
+        """Priorities of transitions by the parameters they were made with; no target is here."""
+        error, _ = jax.vmap(partial(self._error, params, params))(transitions)
+        return self._priority(error)
 
     @fragment(role="replay")
-    def sample(self, replay: Replay, uniforms: Array) -> tuple[Array, Batch]:
-        return device.sample(replay, uniforms, minimum=self.min_size)
+    def insert(self, replay: Any, rows: Transition, real: Array, priority: Array | None) -> Any:
+        return memory.insert(replay, rows, real, priority)
 
     @fragment(role="replay")
-    def reprioritize(self, replay: Replay, keys: Array, priority: Array) -> tuple[Replay, Any]:
-        return device.reprioritize(replay, keys, priority)
+    def sample(self, replay: Any, uniforms: Array) -> tuple[Array, Batch]:
+        return memory.sample(replay, uniforms, minimum=self.min_size)
+
+    @fragment(role="replay")
+    def reprioritize(self, replay: Any, keys: Array, priority: Array) -> tuple[Any, Any]:
+        return memory.reprioritize(replay, keys, priority)
 
     @fragment(role="learn")
     def update(self, learner: Learner, batch: Batch) -> tuple[Learner, Array, dict[str, Array]]:
@@ -153,7 +163,7 @@ class DQN:
         before = (learner.params, learner.target, learner.optimizer)
         learned = jax.tree.map(partial(jnp.where, batch.ready), (params, target, optimizer), before)
         learner = Learner(*learned, progress=learner.progress + learner.pace, pace=learner.pace)
-        return learner, (jnp.abs(error) + 1e-3) ** self.alpha, metrics
+        return learner, self._priority(error), metrics
 
     def policy(self, state: State, explore: bool = False) -> Policy:
         params, epsilon = state.learner.params, self._epsilon(state.learner)
@@ -165,13 +175,18 @@ class DQN:
         return Policy(act)
 
     def _loss(self, params: Any, target: Any, batch: Batch) -> tuple[Array, Any]:
-        row: Transition = batch.rows
-        q, q_t = (self._network.apply(params, obs) for obs in (row.obs, row.next_obs))
-        q_t_target = self._network.apply(target, row.next_obs)
-        error = double_q(q, row.action, row.reward, row.discount, q_t_target, q_t)
+        error, q = self._error(params, target, batch.rows)
         # Divided by the largest weight, as in the paper; the size of the replay cancels.
         loss = jnp.mean((batch.probability.min() / batch.probability) ** self.beta * huber(error))
         return loss, (error, {"loss": loss, "q": q.mean(), "td_error": jnp.abs(error).mean()})
+
+    def _error(self, params: Any, target: Any, row: Transition) -> tuple[Array, Array]:
+        q, q_t = (self._network.apply(params, obs) for obs in (row.obs, row.next_obs))
+        q_t_target = self._network.apply(target, row.next_obs)
+        return double_q(q, row.action, row.reward, row.discount, q_t_target, q_t), q
+
+    def _priority(self, error: Array) -> Array:
+        return (jnp.abs(error) + 1e-3) ** self.alpha
 
     def _choose(self, q: Array, key: Array, epsilon: Array) -> Array:
         """The best action, or with probability `epsilon` any; of one environment."""

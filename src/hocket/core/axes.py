@@ -16,7 +16,7 @@ import numpy as np
 from jax import numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxprs_in_params
 
-from hocket.core.graph import Block, Graph, Loop, Node, same_constant, scan_sizes, source_line
+from hocket.core.graph import Block, Graph, Loop, Node, scan_sizes, source_line
 from hocket.core.kinds import UNIFORM, ZERO, Kind, Site, join, local
 from hocket.core.rules import apply_rule
 from hocket.errors import PlanError
@@ -189,12 +189,17 @@ def _constant(a: Any, b: Any, factor: float) -> Kind:
             "it in `init` and keep it in the state"
         )
     scalar = np.ndim(a) == 0 and not jnp.issubdtype(jnp.asarray(a).dtype, jax.dtypes.prng_key)
-    if same_constant(a, b) or (scalar and a != a and b != b):
+    if _same_constant(a, b) or (scalar and a != a and b != b):
         return ZERO if scalar and a == 0 else UNIFORM
     degree = _degree(float(a), float(b), factor) if scalar else None
     if degree is None:
         return local("a constant of the program depends on the number of environments")
     return Kind("uniform", degree=degree)
+
+
+def _same_constant(a: Any, b: Any) -> bool:
+    """Whether two traces closed over the same array."""
+    return a is b or (np.shape(a) == np.shape(b) and np.array_equal(a, b))
 
 
 def _degree(a: float, b: float, factor: float) -> int | None:

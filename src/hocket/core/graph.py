@@ -35,6 +35,7 @@ from hocket.core import fragment as fragments
 from hocket.core.algorithm import Algorithm
 from hocket.core.contract import check_names, check_step, leaf_names
 from hocket.core.fragment import Label, exact_fragments, read_label
+from hocket.core.service import served_state
 from hocket.core.tuning import PLAIN, Tuning, tuned
 from hocket.errors import ContractError
 
@@ -114,6 +115,8 @@ class Graph:
     nodes: tuple[Node, ...]
     constants: dict[int, Any]
     """Values that every place has by itself: literals and what `step` closed over."""
+    served: bool = False
+    """Whether services keep what they can keep of the state."""
 
     @property
     def num_leaves(self) -> int:
@@ -150,12 +153,14 @@ class Graph:
         return "\n".join([head, *_lines(self, self.block, "  ")])
 
 
-def trace(algorithm: Algorithm, num_envs: int, *, exact: bool = False) -> Graph:
+def trace(
+    algorithm: Algorithm, num_envs: int, *, exact: bool = False, served: bool = False
+) -> Graph:
     """Trace `algorithm.step` into a graph, refusing a step that does not keep its contract."""
     if num_envs < 1:
         raise ValueError(f"num_envs must be at least 1, found {num_envs}.")
     key = jax.eval_shape(lambda: jax.random.key(0))
-    state = jax.eval_shape(lambda key: init_state(algorithm, key, num_envs), key)
+    state = jax.eval_shape(lambda key: init_state(algorithm, key, num_envs, served), key)
     with exact_fragments(exact):
         # A new function each time: jax caches traces by function, and knows nothing of `exact`.
         closed, out = jax.make_jaxpr(lambda s: algorithm.step(s), return_shape=True)(state)
@@ -169,14 +174,16 @@ def trace(algorithm: Algorithm, num_envs: int, *, exact: bool = False) -> Graph:
     check_names(algorithm, (label for node in block.nodes for label in node.labels))
     return Graph(
         algorithm, num_envs, exact, closed, state, out[1], block,
-        tuple(reader.values), tuple(reader.nodes), reader.constants,
+        tuple(reader.values), tuple(reader.nodes), reader.constants, served,
     )  # fmt: skip
 
 
-def init_state(algorithm: Algorithm, key: jax.Array, num_envs: int) -> Any:
+def init_state(algorithm: Algorithm, key: jax.Array, num_envs: int, served: bool = False) -> Any:
     """The first state. Always called inside `jit`: eagerly it differs in a last bit."""
+    with served_state(served):
+        state = algorithm.init(key, num_envs)
     # Weak types would make the step's second trace differ from its first.
-    return jax.tree.map(lambda x: jnp.asarray(x, x.dtype), algorithm.init(key, num_envs))
+    return jax.tree.map(lambda x: jnp.asarray(x, x.dtype), state)
 
 
 def first_state(graph: Graph, key: jax.Array) -> Any:
@@ -186,7 +193,7 @@ def first_state(graph: Graph, key: jax.Array) -> Any:
     """
 
     def init(key: jax.Array) -> Any:
-        return init_state(graph.algorithm, key, graph.num_envs)
+        return init_state(graph.algorithm, key, graph.num_envs, graph.served)
 
     return jax.jit(functools.partial(lax.map, init) if key.ndim else init)(key)
 
@@ -206,7 +213,7 @@ def _at(graph: Graph, num_envs: int, choice: Tuning) -> Graph:
         return graph
     try:
         with tuned(choice):
-            other = trace(graph.algorithm, num_envs, exact=graph.exact)
+            other = trace(graph.algorithm, num_envs, exact=graph.exact, served=graph.served)
     except (TypeError, ValueError) as error:
         raise ContractError(
             f"{type(graph.algorithm).__name__} can be traced with {graph.num_envs} environments "
@@ -388,8 +395,3 @@ def _lines(graph: Graph, block: Block, indent: str) -> Iterator[str]:
             yield f"{indent}{under}{names:<{40 - len(indent)}} " + (
                 f"in {bytes_text(sizes[0]):>10}   out {bytes_text(sizes[1]):>10}"
             )
-
-
-def same_constant(a: Any, b: Any) -> bool:
-    """Whether two traces closed over the same array."""
-    return a is b or (np.shape(a) == np.shape(b) and np.array_equal(a, b))

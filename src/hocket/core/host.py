@@ -20,6 +20,8 @@ from jax.extend.core import JaxprEqn, Literal, Primitive
 from jax.interpreters import batching, mlir
 
 from hocket.core.graph import Block, Graph, Loop, Node, named_by
+from hocket.core.service import At, Service
+from hocket.errors import PlanError
 
 Specs: TypeAlias = Sequence[jax.ShapeDtypeStruct]
 
@@ -57,7 +59,8 @@ class LiveFunction(Protocol):
 class HostFunction(Protocol):
     """What a program says of a host function: a frozen value with a hash and a short `repr`.
 
-    All its arrays have the environments as their first axis, and it keeps them apart.
+    All its arrays have the environments as their first axis, and it keeps them apart; unless it is
+    one of a service's.
     """
 
     @property
@@ -68,11 +71,21 @@ class HostFunction(Protocol):
         """Whether a call depends on those before it. If not, anybody may call it at any time."""
         ...
 
+    @property
+    def service(self) -> Service | None:
+        """What it works on, if others do too: the first argument is then the ticket."""
+        ...
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes something there: its first result is then the ticket."""
+        ...
+
     def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
         """The shapes and dtypes of its results."""
         ...
 
-    def open(self, *, watched: bool = False) -> LiveFunction:
+    def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
         """At work; `watched` says that somebody asks it whether it is overdue."""
         ...
 
@@ -144,9 +157,14 @@ def host_call(node: Node) -> HostCall | None:
 
 
 def hosts(graph: Graph) -> list[HostFunction]:
-    """The host functions of a graph that keep a state, each once."""
-    found = (of for node in graph.block.nodes for of in named_by(host_p, node.eqn))
-    return list(dict.fromkeys(of for of in found if of.keeps_state))
+    """The host functions of a graph that keep a state of their own, each once."""
+    found = (of for node in graph.block.nodes for of in functions(node))
+    return list(dict.fromkeys(of for of in found if of.keeps_state and of.service is None))
+
+
+def functions(node: Node) -> list[HostFunction]:
+    """The host functions that a node calls, at any depth."""
+    return list(named_by(host_p, node.eqn))
 
 
 def calls_host(block: Block) -> bool:
@@ -219,6 +237,11 @@ def _lower(context: Any, *operands: Any, of: HostFunction) -> Any:
 
 def _batch(arrays: Sequence[Any], dims: Sequence[Any], *, of: HostFunction) -> Any:
     """More rows: it keeps them apart anyway."""
+    if of.service is not None:
+        raise PlanError(
+            f"the {of.service.name} is kept by a service, and `vmap` would make several of it: "
+            f"train one seed at a time, and call its functions one after another."
+        )
     size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
     stacked = [
         jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)

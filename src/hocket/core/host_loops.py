@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from hocket.core.graph import Graph
+from hocket.core.host import host_call
 from hocket.core.project import Compute, Host, Instruction, Receive, Repeat, Send
 
 
@@ -33,10 +34,13 @@ def undriven(graph: Graph, loop: Repeat) -> Compute | None:
 
 
 def calls_inside(graph: Graph, code: Sequence[Instruction], driven: Collection[int]) -> bool:
-    """Whether loops can make all of a program's calls of the host, and none of them is `driven`."""
+    """Whether loops can make all calls of a program's own functions, and none is `driven`."""
     for step in code:
         if isinstance(step, Host):
-            return False
+            call = host_call(graph.nodes[step.node])
+            if call is None or call.of.service is None:
+                return False
+            continue  # a service may be asked from any thread
         if not isinstance(step, Repeat) or not uses_host(step.code):
             continue
         if step.node in driven or not undriven(graph, step):

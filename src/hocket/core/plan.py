@@ -16,6 +16,7 @@ from hocket.core.kinds import Kind
 from hocket.core.plan_checks import check_plan
 from hocket.core.plan_text import plan_text
 from hocket.core.project import Projection, Transfer, project
+from hocket.core.service import Serving
 from hocket.errors import PlanError
 
 
@@ -105,6 +106,8 @@ class Plan:
     steps while the other half's actions are computed."""
     launch: str = "threads"
     """How instances run: as `threads` of one process, or as `processes`."""
+    serving: Serving = field(default_factory=Serving)
+    """How services are reached, where the graph has some."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", tuple(self.places))
@@ -286,6 +289,7 @@ class Plan:
                 "channels": {name: asdict(channel) for name, channel in self.channels.items()},
                 "parts": self.parts,
                 "launch": self.launch,
+                "serving": asdict(self.serving),
             },
             indent=2,
         )
@@ -302,7 +306,8 @@ class Plan:
             )
         places = [Place(**place) for place in data["places"]]
         channels = {name: Channel(**channel) for name, channel in data["channels"].items()}
-        return Plan(graph, tuple(places), channels, data["parts"], data["launch"])
+        serving = Serving(**data["serving"])
+        return Plan(graph, tuple(places), channels, data["parts"], data["launch"], serving)
 
     def __str__(self) -> str:
         return plan_text(self)

@@ -11,6 +11,7 @@ from hocket.core.fragment import ROLES
 from hocket.core.free_checks import check_free_channel, check_free_plan
 from hocket.core.graph import Loop, named_by
 from hocket.core.kinds import Kind
+from hocket.core.served import check_services
 from hocket.errors import PlanError, unknown
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def check_plan(plan: Plan) -> None:
     _check_channels(plan)
     if plan.free:
         check_free_plan(plan)
+    check_services(plan)
     for place in plan.places:
         if place.replicas > 1:
             _check_replicas(plan, place)

@@ -9,6 +9,8 @@ from hocket.core.footprint import footprint
 from hocket.core.graph import bytes_text
 from hocket.core.host import host_call
 from hocket.core.host_loops import calls_inside, host_nodes
+from hocket.core.served import users
+from hocket.core.service import services
 
 if TYPE_CHECKING:
     from hocket.core.plan import Flow, Place, Plan
@@ -34,6 +36,7 @@ def plan_text(plan: Plan) -> str:
     if plan.parts > 1:
         lines.append(f"loops that cross places run in {plan.parts} parts of the environments")
     lines += _host_lines(plan)
+    lines += _service_lines(plan)
     for flow in plan.flows:
         lines += _flow_lines(plan, flow)
     for name in sorted(plan.averaging):
@@ -62,7 +65,7 @@ def _host_lines(plan: Plan) -> Iterator[str]:
     within = set(_called_within(plan))
     for node, times in plan.nodes():
         call = host_call(node)
-        if call is None:
+        if call is None or call.of.service is not None:
             continue
         down, up = (bytes_text(sum(plan.graph.values[v].nbytes for v in vs))
                     for vs in (node.ins, node.outs))  # fmt: skip
@@ -75,6 +78,24 @@ def _host_lines(plan: Plan) -> Iterator[str]:
             f"{call.of.name} runs on the host: {times} calls an iteration ({how}), each with "
             f"{down} there and {up} back"
         )
+
+
+def _service_lines(plan: Plan) -> Iterator[str]:
+    """What each service keeps, who asks it, and what goes there and comes back in an iteration."""
+    values, often = plan.iteration.values, {node.id: times for node, times in plan.nodes()}
+    for service in services(plan.graph.state):
+        yield service.about(plan.serving)
+        for place, nodes in users(plan, service).items():
+            for node in nodes:
+                times = often[node.id]
+                down, up = (
+                    bytes_text(times * sum(values[v].nbytes for v in vs))
+                    for vs in (node.ins, node.outs)
+                )
+                yield (
+                    f"    {place} calls `{node.title}` {times} time{'s' * (times != 1)} an "
+                    f"iteration: {down} there and {up} back"
+                )
 
 
 def _called_within(plan: Plan) -> Iterator[int]:

@@ -334,6 +334,12 @@ def _averaged(k: Kind, site: Site) -> Kind:
     return replace(k, tag="uniform", degree=0)
 
 
+def _host(kinds: Sequence[Kind], site: Site) -> Kind:
+    k = nonlinear(kinds, site)
+    # What a service answers is the same for all; that it may be asked here is the plan's business.
+    return UNIFORM if site.params["of"].service and k.tag == "per_env" else k
+
+
 def _opaque(kinds: Sequence[Kind], site: Site) -> Kind:
     k = nonlinear(kinds, site)
     if k.tag == "local":
@@ -349,7 +355,7 @@ _NONLINEAR = """abs acos acosh and asin asinh atan atan2 atanh bitcast_convert_t
     lgamma log log1p logistic lt_to max min mulhi nextafter not or polygamma population_count pow
     random_clone random_fold_in reduce_precision rem round rsqrt shift_left shift_right_arithmetic
     shift_right_logical sign sin sinh sqrt tan tanh xor log2 one_minus_square polynomial
-    swappable host"""
+    swappable"""
 _RANDOM = "random_bits random_split random_wrap random_unwrap"
 
 RULES: dict[str, Rule] = {
@@ -374,4 +380,5 @@ RULES: dict[str, Rule] = {
     "dot_general": _dot,
     "conv_general_dilated": _conv,
     "iota": _iota,
+    "host": _host,
 }

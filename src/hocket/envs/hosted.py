@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from hocket.core.host import LiveFunction, Specs, call_host
+from hocket.core.service import At
 from hocket.envs.env import Step
 from hocket.envs.episode import EpisodeStats
 from hocket.envs.host import (
@@ -68,6 +69,8 @@ def step(
 class _Beginning:
     env: HostEnv
     keeps_state = False
+    service = None
+    changes = False
 
     @property
     def name(self) -> str:
@@ -79,7 +82,7 @@ class _Beginning:
     def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
         return _observations(self.env, arrays[0].shape[0])
 
-    def open(self, *, watched: bool = False) -> LiveFunction:
+    def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
         return _Begun(self.env)
 
 
@@ -119,6 +122,8 @@ class _Begun:
 class _Stepping:
     env: HostEnv
     keeps_state = True
+    service = None
+    changes = False
 
     @property
     def name(self) -> str:
@@ -133,7 +138,7 @@ class _Stepping:
         observed = _observations(self.env, num)
         return [steps, *episode, *_ends(num), *observed, *observed]
 
-    def open(self, *, watched: bool = False) -> LiveFunction:
+    def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
         return _Stepped(self.env, watched=watched)
 
 

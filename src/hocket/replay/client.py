@@ -12,7 +12,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,16 +28,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ALIGNED = 64
+_MOST_AHEAD = 32
 
 
 def connect(address: str, *, table: str | None = None, timeout: float = 10.0) -> Client:
-    """A table of the server at `shm://PATH`, `tcp://HOST:PORT` or `unix://PATH`.
+    """A table of the server at `shm://PATH`, `unix://PATH`, `tcp://HOST:PORT` or `udp://HOST:PORT`.
 
     Over `shm`, memory is shared with a server on this machine; `unix` copies through its socket.
+    `udp` sends packets, again if they are lost.
     `table` may be left out where the server has only one; `timeout` is for reaching it.
     """
-    native = _connected(address, timeout)
-    tables = _tables(native)
+    seconds = seconds_of(timeout)
+    native = _connected(address, seconds)
+    tables = _tables(native, seconds)
     if table is None and len(tables) > 1:
         raise ValueError(f"{address} has the tables {', '.join(tables)}: say which, `table=`.")
     name = next(iter(tables)) if table is None else table
@@ -48,9 +52,10 @@ def connect(address: str, *, table: str | None = None, timeout: float = 10.0) ->
 
 def tables_at(address: str, *, timeout: float = 10.0) -> list[str]:
     """The names of a server's tables."""
-    native = _connected(address, timeout)
+    seconds = seconds_of(timeout)
+    native = _connected(address, seconds)
     try:
-        return list(_tables(native))
+        return list(_tables(native, seconds))
     finally:
         native.close()
 
@@ -70,23 +75,27 @@ class Client(Access):
         columns = [(column.bytes, column.frames) for column in parsed.columns]
         remote = store().Remote(client=native, table=number, schema=schema, columns=columns)
         self._use(remote, parsed)
-        self._say = _Said(remote)
         self.size, self.total = 0, 0.0
         """Of the table, as the last sample found it."""
 
+    def batches(self, num: int, *, ahead: int = 2, timeout: float | None = None) -> Iterator[Batch]:
+        if ahead > _MOST_AHEAD:
+            raise ValueError(f"ahead={ahead}: from 1 to {_MOST_AHEAD} batches are asked for.")
+        return super().batches(num, ahead=ahead, timeout=timeout)
+
     def save(self) -> None:
         """Have the server write the table to its folder of snapshots; returns once it is there."""
-        self._say("SAVE")
+        _said(self._native, "SAVE", math.inf)
 
     def clear(self) -> None:
-        self._say("RESET")
+        _said(self._native, "RESET")
 
     def close(self) -> None:
         self._connection.close()
 
     def info(self) -> dict[str, Any]:
         """As a table's, and what the server knows: clients, requests, and its limits."""
-        lines = (line.split() for line in self._say("INFO").splitlines())
+        lines = (line.split() for line in _said(self._native, "INFO").splitlines())
         return {name: float(x) if name in _FLOATS else int(x) for name, x in lines}
 
     def __repr__(self) -> str:
@@ -133,45 +142,43 @@ class Client(Access):
         return Batch(rows, keys, probability, evenly)
 
 
-class _Said:
-    """Requests without arrays, and the text that answers them."""
-
-    def __init__(self, remote: Any) -> None:
-        self._remote = remote
-
-    def __call__(self, op: str) -> str:
-        status, why, text = self._remote.say(getattr(store(), op))
-        if status != 0:
-            raise ValueError(f"{why}.")
-        return text
+def _said(remote: Any, op: str, seconds: float = 30.0) -> str:
+    """The text that answers a request without arrays."""
+    status, why, text = remote.say(getattr(store(), op), seconds)
+    if status != 0:
+        raise ValueError(f"{why}.")
+    return text
 
 
 _FLOATS = ("highest", "total", "samples_per_insert", "least", "most")
 
 
-def _connected(address: str, timeout: float) -> Any:
+def _connected(address: str, seconds: float) -> Any:
     carrier, found, where = address.partition("://")
-    if not found or carrier not in ("shm", "unix", "tcp") or not where:
+    if not found or carrier not in ("shm", "unix", "tcp", "udp") or not where:
         raise ValueError(
-            f"`{address}` is no address of a replay server: write shm://PATH, tcp://HOST:PORT or "
-            f"unix://PATH."
+            f"`{address}` is no address of a replay server: write shm://PATH, unix://PATH, "
+            f"tcp://HOST:PORT or udp://HOST:PORT."
         )
     if carrier == "shm":
-        return store().connect_shm(where, _SLOTS)
+        return store().connect_shm(where, _SLOTS, seconds)
     if carrier == "unix":
         return store().connect_unix(where)
     host, _, port = where.rpartition(":")
     if not host or not port.isdigit() or int(port) >= 2**16:
-        raise ValueError(f"`{address}` needs a host and a port: tcp://HOST:PORT.")
-    return store().connect_tcp(host.strip("[]"), int(port), seconds_of(timeout))
+        raise ValueError(f"`{address}` needs a host and a port: {carrier}://HOST:PORT.")
+    if carrier == "udp":
+        return store().connect_udp(host.strip("[]"), int(port))
+    return store().connect_tcp(host.strip("[]"), int(port), seconds)
 
 
-_SLOTS = 4
+_SLOTS = 64
+"""In one region: only there requests are taken up in their order. Unused, they cost nothing."""
 
 
-def _tables(native: Any) -> dict[str, tuple[int, str]]:
+def _tables(native: Any, seconds: float) -> dict[str, tuple[int, str]]:
     """By their names: number and schema."""
-    text = _Said(store().Remote(native, 0, "", []))("HELLO")
+    text = _said(store().Remote(native, 0, "", []), "HELLO", seconds)
     lines = (line.split(" ", 2) for line in text.splitlines())
     return {name: (number, schema) for number, (name, _, schema) in zip(itertools.count(), lines)}
 

@@ -60,14 +60,7 @@ class Batch(NamedTuple):
 
 def init(row: Any, capacity: int) -> Replay:
     """An empty replay of rows like `row`, a tree of arrays or of their shapes and dtypes."""
-    if capacity < 2 or capacity & (capacity - 1):
-        above = 1 << max(capacity - 1, 1).bit_length()
-        raise ValueError(
-            f"the capacity of a replay must be a power of two, at least 2, found {capacity}. "
-            f"Use `capacity={above}`" + (f" or `capacity={above // 2}`." if above > 2 else ".")
-        )
-    if capacity > 2**29:
-        raise ValueError(f"a replay counts its rows in 32 bits: at most 2**29, found {capacity}.")
+    check_capacity(capacity)
     return Replay(
         rows=jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape), x.dtype), row),
         tree=jnp.zeros(2 * capacity),
@@ -77,18 +70,15 @@ def init(row: Any, capacity: int) -> Replay:
     )
 
 
-def insert(replay: Replay, rows: Any, real: Array) -> Replay:
+def insert(replay: Replay, rows: Any, real: Array, priority: Array | None = None) -> Replay:
     """Write the rows where `real` is true, over the oldest ones.
 
     Rows and `real` may have several leading axes, such as `[T, N]`; the first is the slowest. New
-    rows have the highest priority so far.
+    rows have the highest priority so far, or those given with them. One that is NaN, infinite or
+    negative counts as the highest: its row is drawn soon, and `reprioritize` counts what is wrong.
     """
     capacity, num = replay.capacity, real.size
-    if num > capacity:
-        raise ValueError(
-            f"cannot insert {num} rows at once into a replay with a capacity of {capacity}. "
-            f"Use a larger `capacity`, fewer environments or shorter rollouts."
-        )
+    check_rows(num, capacity)
     real, lead = real.reshape(num), real.ndim
     end = replay.head + jnp.cumsum(real, dtype=jnp.int32)
     slots = (end - real) % capacity
@@ -97,12 +87,18 @@ def insert(replay: Replay, rows: Any, real: Array) -> Replay:
     def write(old: Array, new: Array) -> Array:
         return old.at[at].set(new.reshape(num, *new.shape[lead:]), mode="drop")
 
-    priorities = replay.tree.at[at + capacity].set(replay.highest, mode="drop")
+    new, highest = replay.highest, replay.highest
+    if priority is not None:
+        new, good = priority.reshape(num), _is_good(priority.reshape(num))
+        highest = jnp.maximum(highest, jnp.max(new, where=real & good, initial=0.0))
+        new = jnp.where(good, new, highest)
+    priorities = replay.tree.at[at + capacity].set(new, mode="drop")
     return replay._replace(
         rows=jax.tree.map(write, replay.rows, rows),
         tree=_sum_up(priorities, slots),
         head=end[-1] % capacity,
         lap=replay.lap + (end[-1] // capacity).astype(jnp.uint32),
+        highest=highest,
     )
 
 
@@ -114,11 +110,7 @@ def sample(replay: Replay, uniforms: Array, *, minimum: int = 1) -> tuple[Array,
     a row was overwritten does nothing. `batch.ready` is false while there are fewer than `minimum`
     rows, and all keys are then of the kind that does nothing.
     """
-    if minimum > replay.capacity:
-        raise ValueError(
-            f"a replay of capacity {replay.capacity} never holds the {minimum} rows it should have "
-            f"before it is ready. Choose a smaller minimum or a larger capacity."
-        )
+    check_minimum(minimum, replay.capacity)
     num, size = uniforms.shape[0], replay.size
     at = (jnp.arange(num) + uniforms) / num
     slots, priority, probability = _descend(replay.tree, at)
@@ -140,7 +132,7 @@ def reprioritize(replay: Replay, keys: Array, priority: Array) -> tuple[Replay, 
     slots, generation = (keys % replay.capacity)[:, 0].astype(jnp.int32), keys[:, 1]
     null = generation == 0
     fresh = ~null & (generation == _generation(replay, slots))
-    bad = fresh & ~(jnp.isfinite(priority) & (priority >= 0.0))
+    bad = fresh & ~_is_good(priority)
     priority = jnp.where(bad, replay.highest, priority)
     # Not one `set`: which of two equal slots wins it is not defined, and differs between devices.
     leaves = jnp.where(fresh, slots, replay.capacity) + replay.capacity
@@ -148,6 +140,40 @@ def reprioritize(replay: Replay, keys: Array, priority: Array) -> tuple[Replay, 
     highest = jnp.maximum(replay.highest, jnp.max(priority, where=fresh, initial=0.0))
     counts = {"stale_keys": jnp.sum(~null & ~fresh), "bad_priorities": jnp.sum(bad)}
     return replay._replace(tree=_sum_up(tree, slots), highest=highest), counts
+
+
+def check_capacity(capacity: int) -> None:
+    """Refuse a replay that could not be."""
+    if capacity < 2 or capacity & (capacity - 1):
+        above = 1 << max(capacity - 1, 1).bit_length()
+        raise ValueError(
+            f"the capacity of a replay must be a power of two, at least 2, found {capacity}. "
+            f"Use `capacity={above}`" + (f" or `capacity={above // 2}`." if above > 2 else ".")
+        )
+    if capacity > 2**29:
+        raise ValueError(f"a replay counts its rows in 32 bits: at most 2**29, found {capacity}.")
+
+
+def check_rows(num: int, capacity: int) -> None:
+    """Refuse to insert more rows than there is room for."""
+    if num > capacity:
+        raise ValueError(
+            f"cannot insert {num} rows at once into a replay with a capacity of {capacity}. "
+            f"Use a larger `capacity`, fewer environments or shorter rollouts."
+        )
+
+
+def check_minimum(minimum: int, capacity: int) -> None:
+    """Refuse to wait for more rows than there ever are."""
+    if minimum > capacity:
+        raise ValueError(
+            f"a replay of capacity {capacity} never holds the {minimum} rows it should have "
+            f"before it is ready. Choose a smaller minimum or a larger capacity."
+        )
+
+
+def _is_good(priority: Array) -> Array:
+    return jnp.isfinite(priority) & (priority >= 0.0)
 
 
 def _generation(replay: Replay, slots: Array) -> Array:

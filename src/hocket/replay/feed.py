@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import ctypes
 import math
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -27,6 +25,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from hocket.replay.access import Access, Batch, seconds_of
+from hocket.replay.prefetch import Prefetch
 
 
 def feed(
@@ -55,28 +54,22 @@ class Feed:
         room = _Here if device.platform == "cpu" else _Pinned
         # While one is written, the next is drawn.
         self._rooms: deque[_Room] = deque(room(table, num, device) for _ in range(ahead + 2))
-        self._ready: queue.Queue[Batch | BaseException] = queue.Queue(ahead)
+        self._asked: deque[tuple[_Room, Callable[[], Batch]]] = deque()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="replay feed", daemon=True)
-        self._thread.start()
+        self._batches = Prefetch(self._draw, ahead)
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        while not self._closed.is_set():
-            with suppress(queue.Empty):
-                found = self._ready.get(timeout=_LOOK)
-                if isinstance(found, BaseException):
-                    self.close()
-                    raise found
-                return found
-        raise ValueError("this feed was closed.")
+        if self._closed.is_set():
+            raise ValueError("this feed was closed.")
+        return self._batches.get()
 
     def close(self) -> None:
         """End the thread."""
         self._closed.set()
-        self._thread.join()
+        self._batches.close()
 
     def __enter__(self) -> Feed:
         return self
@@ -84,22 +77,13 @@ class Feed:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self) -> None:
-        found: Batch | BaseException | None = None
-        asked: deque[tuple[_Room, Callable[[], Batch]]] = deque()
-        while not self._closed.is_set() and not isinstance(found, BaseException):
-            try:
-                while len(asked) < 2:
-                    asked.append(self._ask(self._rooms.popleft()))
-                room, drawn = asked.popleft()
-                found = self._sent(room, drawn)
-                self._rooms.append(room)
-            except BaseException as error:  # noqa: BLE001 (raised where batches are taken)
-                found = error
-            while not self._closed.is_set():
-                with suppress(queue.Full):
-                    self._ready.put(found, timeout=_LOOK)
-                    break
+    def _draw(self) -> Batch:
+        while len(self._asked) < 2:
+            self._asked.append(self._ask(self._rooms.popleft()))
+        room, drawn = self._asked.popleft()
+        sent = self._sent(room, drawn)
+        self._rooms.append(room)
+        return sent
 
     def _ask(self, room: _Room) -> tuple[_Room, Callable[[], Batch]]:
         room.wait()
@@ -118,7 +102,7 @@ class Feed:
 
 
 _LOOK = 0.1
-"""Seconds after which a thread that waits looks whether the feed was closed."""
+"""Seconds after which a thread that waits for rows looks whether the feed was closed."""
 
 
 class _Room(Protocol):

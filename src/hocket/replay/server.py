@@ -27,7 +27,7 @@ class Server:
 
     def __init__(
         self, tables: Mapping[str, Table], *, tcp: str | None, unix: str | Path | None,
-        snapshots: Path | None, max_bytes: int, max_clients: int,
+        udp: str | None, snapshots: Path | None, max_bytes: int, max_clients: int,
     ) -> None:  # fmt: skip
         self.tables = dict(tables)
         about = [
@@ -36,7 +36,7 @@ class Server:
         ]
         try:
             native = store().Server(about, max_bytes, max_clients, _SPIN)
-            self.addresses = _listen(native, tcp, unix)
+            self.addresses = _listen(native, tcp, unix, udp)
         except RuntimeError as error:
             raise OSError(f"{error}.") from None
         native.start()
@@ -69,16 +69,18 @@ def serve(
     *,
     tcp: str | None = None,
     unix: str | Path | None = None,
+    udp: str | None = None,
     snapshots: str | Path | None = None,
     max_bytes: int = 2**30,
     max_clients: int = 1000,
 ) -> Server:
-    """Serve tables by their names (one alone is `replay`) at a TCP address, a Unix socket or both.
+    """Serve tables by their names (one alone is `replay`) at one address or several.
 
-    `tcp` is `HOST:PORT`, with port 0 for any that is free. Over a Unix socket clients can share
-    memory with the server (`shm://PATH`). In the folder `snapshots`, clients may have tables saved.
+    `tcp` and `udp` are `HOST:PORT`, with port 0 for any that is free. Over a Unix socket clients
+    can share memory with the server (`shm://PATH`). In the folder `snapshots`, clients may have
+    tables saved.
     """
-    if tcp is None and unix is None:
+    if tcp is None and unix is None and udp is None:
         raise ValueError("where to serve? Say `tcp=`, such as 127.0.0.1:7777, or `unix=`, a path.")
     named = {"replay": tables} if isinstance(tables, Table) else tables
     for name in named:
@@ -86,11 +88,19 @@ def serve(
             raise ValueError(f"`{name}` is no name of a table: use letters, digits, `.`, `-`, `_`.")
     if not 0 < len(named) < 2**16:
         raise ValueError(f"a server has from 1 to 2**16 - 1 tables, found {len(named)}.")
+    if not 2**12 <= max_bytes <= 2**40:
+        raise ValueError(f"max_bytes is from 2**12 to 2**40, found {max_bytes}.")
     folder = None if snapshots is None else Path(snapshots)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     return Server(
-        named, tcp=tcp, unix=unix, snapshots=folder, max_bytes=max_bytes, max_clients=max_clients
+        named,
+        tcp=tcp,
+        unix=unix,
+        udp=udp,
+        snapshots=folder,
+        max_bytes=max_bytes,
+        max_clients=max_clients,
     )
 
 
@@ -114,14 +124,21 @@ def _files(folder: Path | None, name: str) -> tuple[str, str]:
     return os.fspath(snapshot_file(folder, name)), os.fspath(tally_file(folder, name))
 
 
-def _listen(native: Any, tcp: str | None, unix: str | Path | None) -> tuple[str, ...]:
+def _listen(
+    native: Any, tcp: str | None, unix: str | Path | None, udp: str | None
+) -> tuple[str, ...]:
     found = []
     if unix is not None:
         native.listen_unix(os.fsdecode(unix))
         found += [f"shm://{os.fsdecode(unix)}", f"unix://{os.fsdecode(unix)}"]
-    if tcp is not None:
-        host, _, port = tcp.rpartition(":")
+    for carrier, where in (("tcp", tcp), ("udp", udp)):
+        if where is None:
+            continue
+        host, _, port = where.rpartition(":")
         if not host or not port.isdigit() or int(port) >= 2**16:
-            raise ValueError(f"tcp={tcp!r}: write HOST:PORT, such as 127.0.0.1:7777 or 0.0.0.0:0.")
-        found.append(f"tcp://{host}:{native.listen_tcp(host.strip('[]'), int(port))}")
+            raise ValueError(
+                f"{carrier}={where!r}: write HOST:PORT, such as 127.0.0.1:7777 or 0.0.0.0:0."
+            )
+        listen = native.listen_tcp if carrier == "tcp" else native.listen_udp
+        found.append(f"{carrier}://{host}:{listen(host.strip('[]'), int(port))}")
     return tuple(found)

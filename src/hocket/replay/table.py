@@ -17,13 +17,14 @@ import math
 import operator
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from hocket.replay.access import Access, Batch
+from hocket.replay.access import Access, Batch, plain
 from hocket.replay.schema import Schema
 
 if TYPE_CHECKING:
@@ -32,6 +33,16 @@ if TYPE_CHECKING:
 Select = Literal["prioritized", "uniform", "oldest", "newest", "highest", "lowest"]
 """Which row: at random in proportion to its priority, any, or the one with the most extreme age or
 priority. Reverb calls them Prioritized, Uniform, Fifo, Lifo, MaxHeap and MinHeap."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All rows of a table, the oldest first."""
+
+    rows: dict[str, NDArray[Any]]
+    keys: NDArray[np.uint32]
+    """`[n, 2]`, as in a batch."""
+    priority: NDArray[np.float32]
 
 
 class Table(Access):
@@ -93,6 +104,15 @@ class Table(Access):
             raise ValueError(f"{error}.") from None
         table._use(restored, Schema.parse(schema))
         return table
+
+    def contents(self) -> Contents:
+        """Every row there is now, the oldest first."""
+        while True:  # others may insert meanwhile
+            num = len(self)
+            rows = {c.name: np.empty((num, *c.drawn), c.dtype) for c in self.schema.columns}
+            keys, priority = np.empty((num, 2), np.uint32), np.empty(num, np.float32)
+            if self._native.look(num, keys, priority, plain(tuple(rows.values()))):
+                return Contents(rows, keys, priority)
 
     def save(self, path: str | Path) -> None:
         """Write the table of this moment to a file; other threads may go on with it meanwhile.

@@ -26,6 +26,7 @@ from hocket.runtime.executor import Timings, by_seed
 from hocket.runtime.hosts import Hosts, is_one_cpu
 from hocket.runtime.profile import profiled
 from hocket.runtime.replicas import home, map_replicas, replica_mesh, stack, unstack
+from hocket.runtime.services import Services
 from hocket.runtime.timeline import Activity, Span, Timeline
 from hocket.runtime.tune import tuning_for
 
@@ -83,6 +84,8 @@ class Fused:
         row = sum(math.prod(m.shape) * m.dtype.itemsize for m in jax.tree.leaves(self._metrics))
         self.max_block = max(1, min(max_block, METRIC_BYTES // max(row, 1)))
         self._hosts = Hosts(inside=is_one_cpu(self._devices))
+        self._services = Services(plan)
+        self._hosts.find = self._services.at(0)
         self._state: Any = None
         self._compiled: Any = None
         self._iteration = 0
@@ -102,6 +105,7 @@ class Fused:
 
     def load(self, state: Any, late: Mapping[str, Any] | None = None) -> None:
         self._hosts.load(late or {})
+        state = self._services.load(state)
         if self._replicas > 1:
             state = stack(self.plan, self.plan.places[0].name, state)
         # A copy: the block donates its state, and the caller may want to keep this one.
@@ -109,7 +113,8 @@ class Fused:
 
     def state(self) -> Any:
         state = jax.tree.map(jnp.copy, self._state)
-        return unstack(self.plan, state) if self._replicas > 1 else state
+        state = unstack(self.plan, state) if self._replicas > 1 else state
+        return self._services.whole(state)
 
     def compile(self) -> None:
         """Compile the block ahead of time, and note how long that took."""
@@ -169,6 +174,7 @@ class Fused:
 
     def close(self) -> None:
         self._hosts.end()
+        self._services.close(keep=True)
 
     def _step(self) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
         algorithm = self.graph.algorithm

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from hocket.core.host import HostFunction, LiveFunction, Specs
+from hocket.core.service import At, Service
 from hocket.native import PATH
 from hocket.runtime.aside import Aside
 from hocket.runtime.call_slot import CallSlot
@@ -36,6 +37,8 @@ class Hosts:
         self._calling = threading.Lock()
         self.spans: list[tuple[str, float, float]] | None = None
         """Who was called from when to when, for whoever looks at it."""
+        self.find: Callable[[Service], At] | None = None
+        """Where the services are that some of them work on."""
         self._live: dict[HostFunction, LiveFunction] = {}
         self._pieces: dict[str, bytes] = {}
         self._ended = False
@@ -46,7 +49,8 @@ class Hosts:
         if self._ended:
             raise Closed
         if of not in self._live:
-            self._live[of] = of.open(watched=self._aside is not None)
+            at = self.find(of.service) if self.find and of.service else None
+            self._live[of] = of.open(watched=self._aside is not None, at=at)
             if self._pieces:
                 self._live[of].restore(self._pieces)
         return self._live[of]
@@ -102,7 +106,8 @@ class Hosts:
 
     def late(self) -> dict[str, np.ndarray]:
         """What the functions keep, as bytes; nothing where one cannot tell."""
-        kept = self._in_thread(lambda: [live.snapshot() for live in self._live.values()])
+        mine = [live for of, live in self._live.items() if of.service is None]
+        kept = self._in_thread(lambda: [live.snapshot() for live in mine])
         kept = kept or [self._pieces]
         if any(not pieces for pieces in kept):
             return {}

@@ -28,6 +28,7 @@ from hocket.runtime.host_arrays import from_host, to_host
 from hocket.runtime.layout import layout, shared_board, shared_latest
 from hocket.runtime.luggage import pack
 from hocket.runtime.route import late_specs
+from hocket.runtime.services import Services
 from hocket.runtime.status import WORKING, counting, names, new_statuses
 from hocket.runtime.timeline import Span
 from hocket.runtime.transport_shm import SharedMemory
@@ -67,11 +68,11 @@ class Processes:
     def is_well(self) -> bool:
         return self._failure is None and bool(self._processes)
 
-    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any]) -> None:
+    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], services: Services) -> None:
         if not self._processes:
             with self._or_end():
                 self._start()
-        self._pause()
+        self.pause()
         for link, offset in self._layout.pipes:
             SharedMemory(
                 self._arena, offset, link, self.plan.channel_of(link.transfer).delay
@@ -84,8 +85,9 @@ class Processes:
         home = self.plan.projection.placement.home
         host = {v: to_host(x) for v, x in leaves.items()}
         on_its_way = {name: to_host(x) for name, x in late.items()}
+        at = services.addresses()
         wanted = [
-            ("load", {v: x for v, x in host.items() if home[v] == place}, on_its_way)
+            ("load", {v: x for v, x in host.items() if home[v] == place}, on_its_way, at)
             for place, _ in names(self.plan)
         ]
         self._ask_each(wanted)
@@ -123,7 +125,7 @@ class Processes:
             rows = self._answers(done)
         return [rows.get(process.name, {}) for process in self._processes]
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
         """Let everybody come to the end of an iteration."""
         if self.board and self._at_work:
             with self._or_end():
@@ -160,7 +162,8 @@ class Processes:
         for process, (place, index) in zip(self._processes, names(self.plan), strict=True):
             job = Job(
                 place, index, self.plan.to_json(), self.plan.graph.digest, self.plan.graph.num_envs,
-                self.plan.graph.exact, self._arena.nbytes, algorithm, config,
+                self.plan.graph.exact, self.plan.graph.served, self._arena.nbytes, algorithm,
+                config,
             )  # fmt: skip
             _tell(process, sys.path)
             _tell(process, job)
@@ -170,7 +173,7 @@ class Processes:
         return self._ask_each([command] * len(self._processes))
 
     def _ask_each(self, commands: list[tuple[Any, ...]]) -> list[Any]:
-        self._pause()
+        self.pause()
         with self._or_end():
             for process, command in zip(self._processes, commands, strict=True):
                 _tell(process, command)

@@ -22,6 +22,7 @@ from hocket.runtime.health import Deadlock, InstanceError
 from hocket.runtime.instance import Instance
 from hocket.runtime.launch_threads import Threads
 from hocket.runtime.route import Link
+from hocket.runtime.services import Services
 from hocket.runtime.status import IDLE, WORKING, counting, deadlock
 from hocket.runtime.transport_same import SameDevice
 
@@ -62,8 +63,8 @@ class Seeded(Threads):
         self._tasks: dict[str, _Task] = {}
         self._begin_anew()
 
-    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any]) -> None:
-        super().load(leaves, late)
+    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], services: Services) -> None:
+        super().load(leaves, late, services)
         self._begin_anew()
 
     def reseed(self, seed: int) -> None:
@@ -95,7 +96,7 @@ class Seeded(Threads):
             if instance.place not in counting(self.plan) and instance.name not in self._tasks:
                 self._add(instance, None)
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
         with self._or_fail():
             if self.board and self._tasks:
                 self.board.set_stop(True)

@@ -21,6 +21,7 @@ from hocket.runtime.health import GRACE_SECONDS, LOOK_SECONDS, InstanceError, Wa
 from hocket.runtime.instance import Instance
 from hocket.runtime.route import Link, Route, links
 from hocket.runtime.segment import Segments
+from hocket.runtime.services import Services
 from hocket.runtime.status import WORKING, counting, names, new_statuses
 from hocket.runtime.timeline import Span
 from hocket.runtime.transport_device import DeviceToDevice
@@ -54,19 +55,20 @@ class Threads:
     def is_well(self) -> bool:
         return self._failure is None and bool(self.pipes)
 
-    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any]) -> None:
-        self._pause()
+    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], services: Services) -> None:
+        self.pause()
         self.pipes.clear()
         self.pipes.update((link.key, self._pipe(link)) for link in links(self.plan))
         for instance in self.instances:
+            instance.hosts.find = services.at(instance.index)
             instance.load(leaves, late)
 
     def held(self) -> list[dict[int, Any]]:
-        self._pause()
+        self.pause()
         return [instance.held() for instance in self.instances]
 
     def late(self) -> dict[str, Any]:
-        self._pause()
+        self.pause()
         late = [instance.late() for instance in self.instances]
         return {name: x for mine in late for name, x in mine.items()}
 
@@ -102,7 +104,7 @@ class Threads:
             thread = self._threads.get(instance.name)
             instance.hosts.end(at_rest=thread is None or not thread.is_alive())
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
         """Let everybody come to the end of an iteration."""
         with self._or_fail():
             if self.board and self._threads:

@@ -19,6 +19,7 @@ from hocket.runtime.host_arrays import is_key
 from hocket.runtime.launch_processes import Processes
 from hocket.runtime.launch_threads import Threads
 from hocket.runtime.route import late_specs
+from hocket.runtime.services import Services
 from hocket.runtime.status import activities, names
 from hocket.runtime.timeline import Activity, Span, Timeline
 
@@ -36,7 +37,13 @@ class Crew(Protocol):
         """Whether there is a state, and nothing has failed."""
         ...
 
-    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any]) -> None: ...
+    def pause(self) -> None:
+        """Let everybody come to the end of an iteration."""
+        ...
+
+    def load(
+        self, leaves: Mapping[int, Any], late: Mapping[str, Any], services: Services
+    ) -> None: ...
 
     def held(self) -> Sequence[Mapping[int, Any]]:
         """Each instance's part of the state."""
@@ -71,6 +78,7 @@ class Split:
         self.timings = Timings()
         launched = Processes if plan.launch == "processes" else Threads
         self.crew: Crew = crew or launched(plan)
+        self._services = Services(plan)
         self._record = record
         self._before = self._now = self.crew.statuses.copy()
         self._blocks = 0
@@ -87,8 +95,10 @@ class Split:
 
     def load(self, state: Any, late: Mapping[str, Any] | None = None) -> None:
         begin = time.perf_counter()
-        leaves = dict(zip(self.plan.graph.block.inputs, jax.tree.leaves(state), strict=True))
-        self.crew.load(_resized(leaves, self._sizes, 0), late or {})
+        self.crew.pause()
+        inner = self._services.load(state)
+        leaves = dict(zip(self.plan.graph.block.inputs, jax.tree.leaves(inner), strict=True))
+        self.crew.load(_resized(leaves, self._sizes, 0), late or {}, self._services)
         self.timings.compile += time.perf_counter() - begin
 
     def late(self) -> dict[str, Any]:
@@ -111,7 +121,8 @@ class Split:
             for v in graph.block.inputs
         }
         whole = _resized(leaves, self._sizes, 1)
-        return jax.tree.unflatten(jax.tree.structure(graph.state), list(whole.values()))
+        inner = jax.tree.unflatten(jax.tree.structure(graph.state), list(whole.values()))
+        return self._services.whole(inner)
 
     @functools.cached_property
     def _sizes(self) -> dict[int, tuple[Any, Any]]:
@@ -197,6 +208,7 @@ class Split:
         finally:
             self._closed = True
             self.crew.close()
+            self._services.close()
 
     def _join(self, value: int, parts: Sequence[Any], *, stacked: bool = False) -> Any:
         axis = self.plan.axes.axis(value)
@@ -212,7 +224,7 @@ def _scalars(graph: Graph, which: Sequence[int]) -> list[Any]:
     """Some numbers of a first state; nothing else of it is computed."""
 
     def chosen(key: jax.Array) -> list[Any]:
-        leaves = jax.tree.leaves(init_state(graph.algorithm, key, graph.num_envs))
+        leaves = jax.tree.leaves(init_state(graph.algorithm, key, graph.num_envs, graph.served))
         return [jax.random.key_data(x) if is_key(x) else x for x in (leaves[k] for k in which)]
 
     return jax.device_get(jax.jit(chosen)(jax.random.key(0)))

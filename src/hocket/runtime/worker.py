@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -34,6 +35,7 @@ class Job:
     """Of the graph it was made for."""
     num_envs: int
     exact: bool
+    served: bool
     arena_bytes: int
     algorithm: bytes
     """Packed."""
@@ -106,7 +108,7 @@ class _Worker:
         from hocket.runtime.transport_shm import SharedMemory
 
         enable_cache()
-        graph = trace(unpack(job.algorithm), job.num_envs, exact=job.exact)
+        graph = trace(unpack(job.algorithm), job.num_envs, exact=job.exact, served=job.served)
         if graph.digest != job.digest:
             raise PlanError(
                 f"{type(graph.algorithm).__name__} is another graph in this process "
@@ -136,11 +138,15 @@ class _Worker:
         exchange = make_exchange(plan, job.place, job.index, pipes, mine, board, latest)
         self.instance = Instance(plan, job.place, job.index, exchange, average)
 
-    def load(self, leaves: dict[int, Any], late: dict[str, Any]) -> None:
+    def load(
+        self, leaves: dict[int, Any], late: dict[str, Any], at: dict[str, Sequence[str]]
+    ) -> None:
         from hocket.runtime.host_arrays import from_host
         from hocket.runtime.route import late_specs
+        from hocket.runtime.services import elsewhere
 
         plan = self.instance.plan
+        self.instance.hosts.find = elsewhere(at, plan.serving, self.instance.index)
         values, specs = plan.graph.values, late_specs(plan)
         self.instance.load(
             {v: from_host(x, values[v]) for v, x in leaves.items()},

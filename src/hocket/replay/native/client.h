@@ -25,13 +25,25 @@ struct Gone : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// The server does not take such a request.
+struct Refused : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// So many seconds from now.
+inline Clock::time_point after(double seconds) {
+  if (seconds > 1e9) return Clock::time_point::max();
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                            std::chrono::duration<double>(seconds));
+}
+
 struct In {
   const void* data;
   uint64_t bytes;
 };
 
 struct Out {
-  void* data;
+  void* data;  // null for what nobody wants
   uint64_t bytes;
 };
 
@@ -51,7 +63,7 @@ class Client {
  public:
   virtual ~Client() = default;
 
-  // These throw Gone. The parts of a request follow each other.
+  // These throw Gone; asking also Refused. The parts of a request follow each other.
   virtual void ask(Call& call, const std::vector<In>& parts) = 0;
   virtual bool wait(Call& call, Clock::time_point until) = 0;  // whether it was answered by then
   virtual void abandon(Call& call) = 0;                        // nobody waits for it any more
@@ -59,6 +71,9 @@ class Client {
   virtual bool may_stay() { return false; }                    // whether a reply can
   virtual void close() = 0;  // whoever waits, or asks later, gets an error
 };
+
+// Over UDP. Throws Gone.
+std::unique_ptr<Client> udp_client(const std::string& host, uint16_t port);
 
 class StreamClient final : public Client {
  public:
@@ -79,8 +94,11 @@ class StreamClient final : public Client {
   const std::string& server() const { return server_; }
 
  private:
+  void begin(Call& call);
   void send_all(std::vector<In> parts);
+  void wait_to_send();
   void read_until(const Call& call, Clock::time_point until);
+  void forget(std::unique_lock<std::mutex>& lock, Call& call);
   bool read_more(Clock::time_point until);
   void begin_reply();
   void end_reply();
@@ -102,12 +120,13 @@ class StreamClient final : public Client {
   std::vector<Out> rest_;
   size_t next_ = 0;
   std::string text_;
-  uint8_t waste_[4096];  // for what nobody reads
+  uint8_t waste_[1 << 16];  // for what nobody wants
 };
 
 class SharedClient final : public Client {
  public:
-  explicit SharedClient(std::unique_ptr<StreamClient> control, uint32_t slots = 4);
+  // The server has so many seconds to take memory that is to be shared.
+  SharedClient(std::unique_ptr<StreamClient> control, uint32_t slots, double seconds);
   ~SharedClient() override;
 
   void ask(Call& call, const std::vector<In>& parts) override;
@@ -129,11 +148,13 @@ class SharedClient final : public Client {
   };
 
   Mapping* free_slot(uint64_t request_bytes, uint64_t reply_bytes, uint32_t& slot);
-  Mapping* map(uint64_t request_bytes, uint64_t reply_bytes);
+  void map(uint64_t request_bytes, uint64_t reply_bytes);
+  void check_alive();
   void give_back(Mapping& mapping, uint32_t slot);
 
   std::unique_ptr<StreamClient> control_;
   uint32_t slots_;
+  double seconds_;
   std::mutex mutex_, mapping_;
   std::condition_variable freed_;
   std::vector<std::unique_ptr<Mapping>> mappings_;

@@ -14,14 +14,16 @@ namespace hocket {
 namespace {
 
 constexpr int64_t kLookNs = 100000000;
-constexpr uint64_t kLeastBytes = uint64_t{64} << 10;
-constexpr size_t kMostMappings = 16;
+constexpr uint64_t kLeastBytes = uint64_t{1} << 20, kMostBytes = uint64_t{1} << 42;  // of a slot
+constexpr size_t kMostMappings = 32;
 constexpr auto kForASlot = std::chrono::milliseconds(1);
+constexpr auto kPatience = std::chrono::seconds(30);
 
-uint64_t power_of_two(uint64_t bytes) {
-  uint64_t power = kLeastBytes;
-  while (power < bytes) power *= 2;
-  return power;
+// Of slots for so many bytes, where there are smaller ones already. What is not used costs nothing.
+uint64_t grown(uint64_t before, uint64_t bytes) {
+  uint64_t size = std::max(before, kLeastBytes);
+  while (size < bytes) size *= 2;
+  return size;
 }
 
 }  // namespace
@@ -31,8 +33,8 @@ SharedClient::Mapping::~Mapping() {
   if (bell >= 0) ::close(bell);
 }
 
-SharedClient::SharedClient(std::unique_ptr<StreamClient> control, uint32_t slots)
-    : control_(std::move(control)), slots_(slots) {}
+SharedClient::SharedClient(std::unique_ptr<StreamClient> control, uint32_t slots, double seconds)
+    : control_(std::move(control)), slots_(slots), seconds_(seconds) {}
 
 SharedClient::~SharedClient() = default;
 
@@ -41,8 +43,15 @@ void SharedClient::close() {
   control_->close();
 }
 
+void SharedClient::check_alive() {
+  if (closed_) {
+    throw Gone("this connection to the replay server at " + control_->server() + " was closed");
+  }
+  control_->check_alive();
+}
+
 void SharedClient::ask(Call& call, const std::vector<In>& parts) {
-  if (closed_) throw Gone("this connection to " + control_->server() + " was closed");
+  if (closed_) check_alive();
   call.header.length = 0;
   for (const In& part : parts) call.header.length += part.bytes;
   uint64_t reply_bytes = call.reply_bytes;
@@ -81,7 +90,7 @@ bool SharedClient::wait(Call& call, Clock::time_point until) {
   const auto ready = [&] { return line.state.load(std::memory_order_acquire) == kAnswered; };
   while (!spin(ready) && line.answered.wait(ready, 0, kLookNs) == Wait::kTimeout) {
     try {
-      control_->check_alive();
+      check_alive();
     } catch (const Gone&) {
       if (!ready()) throw;
     }
@@ -113,8 +122,11 @@ bool SharedClient::wait(Call& call, Clock::time_point until) {
 
 void SharedClient::abandon(Call& call) {
   if (call.is_done) return;
+  Mapping& mapping = *static_cast<Mapping*>(call.region);
+  uint32_t state = kAsked;
+  mapping.head()->lines[call.slot].state.compare_exchange_strong(state, kAbandoned);
   const std::lock_guard<std::mutex> alone(mutex_);
-  static_cast<Mapping*>(call.region)->abandoned |= uint64_t{1} << call.slot;
+  mapping.abandoned |= uint64_t{1} << call.slot;
 }
 
 void SharedClient::release(Call& call) {
@@ -126,10 +138,10 @@ void SharedClient::release(Call& call) {
   give_back(*static_cast<Mapping*>(call.region), call.slot);
 }
 
-// So that there are always slots left to ask in.
+// Half of the slots are left to ask in.
 bool SharedClient::may_stay() {
   const std::lock_guard<std::mutex> alone(mutex_);
-  return stayed_ + 2 <= slots_;
+  return 2 * stayed_ < slots_;
 }
 
 void SharedClient::give_back(Mapping& mapping, uint32_t slot) {
@@ -159,6 +171,11 @@ SharedClient::Mapping* SharedClient::free_slot(uint64_t request_bytes, uint64_t 
     }
     return nullptr;
   };
+  if (std::max(request_bytes, reply_bytes) > kMostBytes) {
+    throw Refused("a message of " + std::to_string(std::max(request_bytes, reply_bytes)) +
+                  " bytes is too large");
+  }
+  const auto end = Clock::now() + kPatience;
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     if (Mapping* found = find()) return found;
@@ -166,31 +183,36 @@ SharedClient::Mapping* SharedClient::free_slot(uint64_t request_bytes, uint64_t 
       return mapping->region.request_bytes >= request_bytes &&
              mapping->region.reply_bytes >= reply_bytes;
     });
-    if (fits && (mappings_.size() >= kMostMappings ||
-                 freed_.wait_for(lock, kForASlot) == std::cv_status::no_timeout)) {
-      if (mappings_.size() >= kMostMappings) freed_.wait_for(lock, kForASlot);
+    const bool freed = fits && freed_.wait_for(lock, kForASlot) == std::cv_status::no_timeout;
+    if (freed) continue;
+    if (!fits || mappings_.size() < kMostMappings) {
+      lock.unlock();
+      map(request_bytes, reply_bytes);
+      lock.lock();
       continue;
     }
-    lock.unlock();
-    map(request_bytes, reply_bytes);
-    lock.lock();
+    check_alive();
+    if (Clock::now() >= end) {
+      throw Refused(std::to_string(slots_ * kMostMappings) + " requests and batches of this "
+                    "connection are in use already");
+    }
   }
 }
 
 // One more region, with slots of at least these sizes.
-SharedClient::Mapping* SharedClient::map(uint64_t request_bytes, uint64_t reply_bytes) {
+void SharedClient::map(uint64_t request_bytes, uint64_t reply_bytes) {
   const std::lock_guard<std::mutex> one_at_a_time(mapping_);
   auto made = std::make_unique<Mapping>();
   Region& region = made->region;
   {
     const std::lock_guard<std::mutex> alone(mutex_);
     for (const auto& mapping : mappings_) {  // no smaller than those before
-      request_bytes = std::max(request_bytes, mapping->region.request_bytes);
-      reply_bytes = std::max(reply_bytes, mapping->region.reply_bytes);
+      region.request_bytes = std::max(region.request_bytes, mapping->region.request_bytes);
+      region.reply_bytes = std::max(region.reply_bytes, mapping->region.reply_bytes);
     }
   }
-  region.request_bytes = power_of_two(request_bytes);
-  region.reply_bytes = power_of_two(reply_bytes);
+  region.request_bytes = grown(region.request_bytes, request_bytes);
+  region.reply_bytes = grown(region.reply_bytes, reply_bytes);
   region.slots = slots_;
   const int memory = memfd_create("hocket-replay", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (memory < 0 || ftruncate(memory, static_cast<off_t>(region_bytes(region))) ||
@@ -205,20 +227,26 @@ SharedClient::Mapping* SharedClient::map(uint64_t request_bytes, uint64_t reply_
   made->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   Call call;
   call.header.op = Op::kMap;
+  bool answered = false;
   try {
     if (base == MAP_FAILED || made->bell < 0) throw Gone("no memory to share: mmap failed");
     control_->ask_with(call, {&region, sizeof(region)}, {memory, made->bell});
-    control_->wait(call, Clock::time_point::max());
+    answered = control_->wait(call, after(seconds_));
   } catch (...) {
     ::close(memory);
     throw;
   }
   ::close(memory);
-  if (call.header.code != Code::kOk) throw Gone(control_->server() + ": " + call.text);
+  if (!answered) {
+    control_->abandon(call);
+    close();
+    throw Gone("the replay server at " + control_->server() + " gave no answer for " +
+               text(seconds_) + " s");
+  }
+  if (call.header.code != Code::kOk) throw Refused(call.text);
   made->free = region.slots == 64 ? ~uint64_t{0} : (uint64_t{1} << region.slots) - 1;
   const std::lock_guard<std::mutex> alone(mutex_);
   mappings_.push_back(std::move(made));
-  return mappings_.back().get();
 }
 
 }  // namespace hocket

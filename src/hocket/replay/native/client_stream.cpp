@@ -17,7 +17,8 @@
 namespace hocket {
 namespace {
 
-constexpr int kPatienceMs = 30000;  // for a server that does not read what it is sent
+constexpr auto kPatience = std::chrono::seconds(30);  // for a server that reads nothing
+constexpr int kLookMs = 20;  // whether somebody else has stopped reading
 constexpr uint64_t kMostText = uint64_t{1} << 20;
 
 int milliseconds(Clock::time_point until) {
@@ -34,7 +35,7 @@ void finish_connecting(int file, int result, const std::string& server, double s
   if (!result) return;
   if (errno != EINPROGRESS) throw unreachable(server, std::strerror(errno));
   pollfd ready{file, POLLOUT, 0};
-  if (poll(&ready, 1, static_cast<int>(seconds * 1e3)) <= 0) {
+  if (poll(&ready, 1, static_cast<int>(std::min(seconds * 1e3, 2e9))) <= 0) {
     throw unreachable(server, "not within " + text(seconds) + " s");
   }
   int error = 0;
@@ -99,16 +100,18 @@ std::unique_ptr<StreamClient> StreamClient::unix_socket(const std::string& path)
   return client;
 }
 
+void StreamClient::begin(Call& call) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!broken_.empty()) throw Gone(broken_);
+  call.header.request = next_request_++;
+  calls_[call.header.request] = &call;
+}
+
 void StreamClient::ask(Call& call, const std::vector<In>& parts) {
   const std::lock_guard<std::mutex> alone(sending_);
   call.header.length = 0;
   for (const In& part : parts) call.header.length += part.bytes;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!broken_.empty()) throw Gone(broken_);
-    call.header.request = next_request_++;
-    calls_[call.header.request] = &call;
-  }
+  begin(call);
   std::vector<In> whole{{&call.header, sizeof(Header)}};
   whole.insert(whole.end(), parts.begin(), parts.end());
   // The reply may be here before all of it is sent, and the header is then the reply's.
@@ -117,22 +120,17 @@ void StreamClient::ask(Call& call, const std::vector<In>& parts) {
   try {
     send_all(std::move(whole));
   } catch (const Gone& gone) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    calls_.erase(header.request);
+    std::unique_lock<std::mutex> lock(mutex_);
     fail(gone.what());
-    throw;
+    forget(lock, call);
+    throw Gone(broken_);
   }
 }
 
 void StreamClient::ask_with(Call& call, const In& part, const std::vector<int>& files) {
   const std::lock_guard<std::mutex> alone(sending_);
   call.header.length = part.bytes;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!broken_.empty()) throw Gone(broken_);
-    call.header.request = next_request_++;
-    calls_[call.header.request] = &call;
-  }
+  begin(call);
   Header header = call.header;
   iovec vectors[2] = {{&header, sizeof(header)}, {const_cast<void*>(part.data), part.bytes}};
   std::vector<char> control(CMSG_SPACE(files.size() * sizeof(int)));
@@ -150,9 +148,10 @@ void StreamClient::ask_with(Call& call, const In& part, const std::vector<int>& 
   if (sendmsg(file_, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(header) + part.bytes)) {
     return;
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  calls_.erase(header.request);
-  fail("the replay server at " + server_ + " is gone: " + std::strerror(errno));
+  const std::string why = std::strerror(errno);
+  std::unique_lock<std::mutex> lock(mutex_);
+  fail("the replay server at " + server_ + " is gone: " + why);
+  forget(lock, call);
   throw Gone(broken_);
 }
 
@@ -161,6 +160,7 @@ void StreamClient::send_all(std::vector<In> parts) {
   for (const In& part : parts) {
     if (part.bytes) vectors.push_back({const_cast<void*>(part.data), part.bytes});
   }
+  auto end = Clock::now() + kPatience;
   for (size_t first = 0; first < vectors.size();) {
     msghdr message{};
     message.msg_iov = vectors.data() + first;
@@ -170,12 +170,13 @@ void StreamClient::send_all(std::vector<In> parts) {
       throw Gone("the replay server at " + server_ + " is gone: " + std::strerror(errno));
     }
     if (sent < 0) {
-      pollfd ready{file_, POLLOUT, 0};
-      if (poll(&ready, 1, kPatienceMs) == 0) {
+      if (Clock::now() > end) {
         throw Gone("the replay server at " + server_ + " reads nothing of what it is sent");
       }
+      wait_to_send();
       continue;
     }
+    end = Clock::now() + kPatience;
     for (; first < vectors.size() && static_cast<size_t>(sent) >= vectors[first].iov_len; ++first) {
       sent -= static_cast<ssize_t>(vectors[first].iov_len);
     }
@@ -186,11 +187,34 @@ void StreamClient::send_all(std::vector<In> parts) {
   }
 }
 
+// Until there may be room. A server with too many replies to send takes no requests, so we read
+// them meanwhile, unless somebody else does.
+void StreamClient::wait_to_send() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool reads = !is_reading_ && broken_.empty();
+  is_reading_ |= reads;
+  lock.unlock();
+  pollfd ready{file_, static_cast<short>(reads ? POLLIN | POLLOUT : POLLOUT), 0};
+  const bool found = poll(&ready, 1, kLookMs) > 0;
+  std::string problem;
+  try {
+    if (reads && found && ready.revents & POLLIN) read_more(Clock::now());
+  } catch (const Gone& gone) {
+    problem = gone.what();
+  }
+  if (!reads) return;
+  lock.lock();
+  is_reading_ = false;
+  if (!problem.empty()) fail(problem);
+  changed_.notify_all();
+  if (!broken_.empty()) throw Gone(broken_);
+}
+
 bool StreamClient::wait(Call& call, Clock::time_point until) {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!call.is_done) {
     if (!broken_.empty()) {
-      calls_.erase(call.header.request);
+      forget(lock, call);
       throw Gone(broken_);
     }
     if (is_reading_) {
@@ -209,18 +233,37 @@ bool StreamClient::wait(Call& call, Clock::time_point until) {
 }
 
 void StreamClient::abandon(Call& call) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const bool has_begun = call.is_filling || call.is_done || !broken_.empty();
+    forget(lock, call);
+    if (has_begun) return;
+  }
+  Header header;
+  header.op = Op::kCancel;
+  header.request = call.header.request;
+  const std::lock_guard<std::mutex> alone(sending_);
+  try {
+    send_all({{&header, sizeof(header)}});
+  } catch (const Gone& gone) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    fail(gone.what());
+  }
+}
+
+// Nobody writes to the call or its arrays after this.
+void StreamClient::forget(std::unique_lock<std::mutex>& lock, Call& call) {
+  changed_.wait(lock, [&] { return !is_reading_ || !call.is_filling; });
   if (call.is_done) return;
-  // Somebody may be writing to its arrays; if that stopped in the middle, nobody else can go on.
-  const auto end = Clock::now() + std::chrono::seconds(5);
-  while (call.is_filling && is_reading_ && !call.is_done) {
-    if (changed_.wait_until(lock, end) == std::cv_status::timeout) break;
-  }
   calls_.erase(call.header.request);
-  if (call.is_filling && !call.is_done) {
-    into_ = nullptr;
-    fail("a reply of the replay server at " + server_ + " was interrupted: connect again");
-  }
+  if (!call.is_filling) return;
+  // The rest of its reply is still to come.
+  call.is_filling = false;
+  into_ = nullptr;
+  uint64_t left = 0;
+  for (size_t k = next_; k < rest_.size(); ++k) left += rest_[k].bytes;
+  rest_ = {{nullptr, left}};
+  next_ = 0;
 }
 
 void StreamClient::check_alive() {
@@ -250,7 +293,10 @@ bool StreamClient::read_more(Clock::time_point until) {
     vectors[count++] = {reinterpret_cast<uint8_t*>(&incoming_) + got_, sizeof(Header) - got_};
   } else {
     for (size_t k = next_; k < rest_.size() && count < 64; ++k) {
-      vectors[count++] = {rest_[k].data, rest_[k].bytes};
+      const Out& out = rest_[k];
+      vectors[count++] = {out.data ? out.data : waste_,
+                          out.data ? out.bytes : std::min<uint64_t>(out.bytes, sizeof(waste_))};
+      if (vectors[count - 1].iov_len < out.bytes) break;
     }
   }
   ssize_t more = -1;
@@ -273,7 +319,7 @@ bool StreamClient::read_more(Clock::time_point until) {
     for (auto left = static_cast<uint64_t>(more); left;) {
       Out& out = rest_[next_];
       const uint64_t part = std::min(left, out.bytes);
-      out.data = static_cast<uint8_t*>(out.data) + part;
+      if (out.data) out.data = static_cast<uint8_t*>(out.data) + part;
       out.bytes -= part;
       left -= part;
       if (!out.bytes) ++next_;
@@ -306,7 +352,7 @@ void StreamClient::begin_reply() {
                                 ? 0
                                 : aligned(out.bytes) - out.bytes;
       if (out.bytes) rest_.push_back(out);
-      if (rest) rest_.push_back({waste_, rest});
+      if (rest) rest_.push_back({nullptr, rest});
       planned += out.bytes + rest;
     }
     if (planned != incoming_.length) {
@@ -317,12 +363,8 @@ void StreamClient::begin_reply() {
     if (incoming_.length > kMostText) throw Gone("a reply at " + server_ + " is too long");
     text_.resize(incoming_.length);
     if (incoming_.length) rest_.push_back({text_.data(), incoming_.length});
-  } else {  // nobody waits for it
-    for (uint64_t left = incoming_.length; left;) {
-      const uint64_t part = std::min<uint64_t>(left, sizeof(waste_));
-      rest_.push_back({waste_, part});
-      left -= part;
-    }
+  } else if (incoming_.length) {  // nobody waits for it
+    rest_.push_back({nullptr, incoming_.length});
   }
   if (rest_.empty()) end_reply();
 }

@@ -128,7 +128,11 @@ void DatagramServer::forget(Client& client) {
 }
 
 void DatagramServer::release(Client& client, Slot& slot) {
-  if (slot.pending.begun) desk_.forget(1);
+  if (slot.pending.begun) {
+    Header header;
+    std::memcpy(&header, slot.request.data(), sizeof(header));
+    desk_.forget(header, slot.pending);
+  }
   slot.state = State::kFree;
   slot.queued = false;
   slot.pending = Pending();
@@ -232,6 +236,7 @@ bool DatagramServer::answer(Client& client, Slot& slot, const uint8_t* message, 
     if (slot.state == State::kWaiting) return true;
     if (message != slot.request.data()) {
       if (!hold(client, slot.request, size)) {
+        desk_.forget(header, std::exchange(slot.pending, {}));
         release(client, slot);  // the client asks again, when there may be room
         return false;
       }

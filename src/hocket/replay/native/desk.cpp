@@ -33,6 +33,12 @@ Answer wrong_length(const Header& request, uint64_t wanted) {
                             std::to_string(request.length)};
 }
 
+Answer too_large(const Header& request, uint64_t most) {
+  return {Status::kBad, "a request for " + std::to_string(request.rows) +
+                            " rows is too large: a message has at most " + std::to_string(most) +
+                            " bytes"};
+}
+
 constexpr char kNoRoom[] = "the reply is too large for this connection";
 
 }  // namespace
@@ -41,6 +47,7 @@ Desk::Place::Place(Served served) : Served(std::move(served)), hash(schema_hash(
   const Table& table = *shared->table;
   for (const Column& column : table.options().columns) {
     bytes_in += column.frames ? column.frames * sizeof(uint64_t) : column.bytes;
+    bytes_out += static_cast<double>(column.bytes) * std::max(column.frames, uint32_t{1});
     if (column.frames) frame_bytes = column.bytes;
   }
   if (tally.empty()) return;
@@ -99,20 +106,29 @@ Outcome Desk::answer(const Header& request, const uint8_t* body, Pending& pendin
   if (answer.status == Status::kBad) return bad(answer.why);
   if (!pending.begun) {
     pending.begun = true;
+    pending.ticket = next_ticket_++;
     ++traffic.waiting;
     pending.deadline = request.timeout_ms == kForever || request.op == Op::kSave
                            ? Clock::time_point::max()
                            : Clock::now() + std::chrono::milliseconds(request.timeout_ms);
   }
   if (Clock::now() < pending.deadline) return Outcome::kWait;
-  --traffic.waiting;
-  {
-    std::lock_guard<std::mutex> alone(place.shared->mutex);
-    place.shared->table->set_largest(pending.before);
-  }
+  forget(request, pending);
   ++traffic.timeouts;
   say(request, answer.why, out, Code::kTimeout);
   return Outcome::kReplied;
+}
+
+void Desk::forget(const Header& request, const Pending& pending) {
+  --traffic.waiting;
+  if (request.op != Op::kInsert && request.op != Op::kSample) return;
+  Shared& shared = *places_[request.table].shared;
+  std::lock_guard<std::mutex> alone(shared.mutex);
+  Largest largest = shared.table->largest();
+  const bool is_insert = request.op == Op::kInsert;
+  uint64_t& rows = is_insert ? largest.insert : largest.sample;
+  if (rows == request.rows) rows = is_insert ? pending.before.insert : pending.before.sample;
+  shared.table->set_largest(largest);
 }
 
 void Desk::refuse(const Header& request, Code code, const std::string& why, Outbox& out) {
@@ -140,6 +156,7 @@ Answer Desk::carry_out(const Header& request, const uint8_t* body, Place& place,
     case Op::kUpdate: return update(request, body, place, out);
     case Op::kFrames: return changed(frames(request, body, place, out));
     case Op::kReset:
+      place.cleared += table.counts().inserts;
       table.clear();
       say(request, "", out);
       return changed({});
@@ -151,6 +168,7 @@ Answer Desk::insert(const Header& request, const uint8_t* body, Place& place, Ou
   Table& table = *place.shared->table;
   const uint64_t rows = request.rows;
   const uint64_t numbers = request.flags & kHasNumbers ? rows * sizeof(float) : 0;
+  if (is_too_large(rows, static_cast<double>(place.bytes_in))) return too_large(request, most_bytes_);
   const uint64_t wanted = numbers + rows * place.bytes_in;
   if (request.length != wanted) return wrong_length(request, wanted);
   const auto& about = table.options().columns;
@@ -176,7 +194,7 @@ Answer Desk::insert(const Header& request, const uint8_t* body, Place& place, Ou
   Answer answer =
       table.insert(rows, columns.data(), numbers ? numbers_.data() : nullptr, keys_.data());
   if (answer.status != Status::kOk) return answer;
-  if (place.count) *place.count = table.counts().inserts;
+  if (place.count) *place.count = place.cleared + table.counts().inserts;
   uint8_t* to = reply(request, rows * sizeof(Key), out, Code::kOk, 0, &table);
   if (rows) std::memcpy(to, keys_.data(), rows * sizeof(Key));
   return {};
@@ -187,6 +205,7 @@ Answer Desk::sample(const Header& request, const uint8_t* body, Place& place, Ou
   const uint64_t rows = request.rows;
   const uint64_t numbers = request.flags & kHasNumbers ? rows * sizeof(float) : 0;
   if (request.length != numbers) return wrong_length(request, numbers);
+  if (is_too_large(rows, place.bytes_out)) return too_large(request, most_bytes_);
   const auto& about = table.options().columns;
   const uint64_t keys = rows * sizeof(Key), chances = rows * sizeof(float);
   uint64_t length = aligned(keys) + aligned(chances);
@@ -195,11 +214,7 @@ Answer Desk::sample(const Header& request, const uint8_t* body, Place& place, Ou
     offsets.push_back(length);
     length += aligned(rows * column.bytes * std::max(column.frames, uint32_t{1}));
   }
-  if (length > most_bytes_) {
-    return {Status::kBad, "a sample of " + std::to_string(rows) + " rows is too large: " +
-                              std::to_string(length) + " bytes, and at most " +
-                              std::to_string(most_bytes_)};
-  }
+  if (length > most_bytes_) return too_large(request, most_bytes_);
   uint8_t* to = out.room(sizeof(Header) + length);
   if (!to) return {Status::kBad, kNoRoom};
   to += sizeof(Header);
@@ -238,6 +253,9 @@ Answer Desk::update(const Header& request, const uint8_t* body, Place& place, Ou
 }
 
 Answer Desk::frames(const Header& request, const uint8_t* body, Place& place, Outbox& out) {
+  if (is_too_large(request.rows, static_cast<double>(place.frame_bytes))) {
+    return too_large(request, most_bytes_);
+  }
   if (request.length != request.rows * place.frame_bytes) {
     return wrong_length(request, request.rows * place.frame_bytes);
   }
@@ -292,11 +310,23 @@ uint8_t* Desk::reply(const Header& request, uint64_t length, Outbox& out, Code c
   return to + sizeof(header);
 }
 
-bool Desk::say(const Header& request, const std::string& text, Outbox& out, Code code) {
-  uint8_t* to = reply(request, text.size(), out, code);
-  if (!to) return false;
-  std::memcpy(to, text.data(), text.size());
-  return true;
+void Desk::say(const Header& request, const std::string& text, Outbox& out, Code code) {
+  if (uint8_t* to = reply(request, text.size(), out, code)) {
+    std::memcpy(to, text.data(), text.size());
+  } else if (code == Code::kOk) {
+    say(request, kNoRoom, out, Code::kBad);
+  } else if (text.size() > kLeastReply - sizeof(Header)) {
+    say(request, text.substr(0, kLeastReply - sizeof(Header)), out, code);
+  }
+}
+
+std::string Desk::too_long(const Header& request) const {
+  return "a request of " + std::to_string(request.length) + " bytes is too large: at most " +
+         std::to_string(most_bytes_);
+}
+
+bool Desk::is_too_large(uint64_t rows, double bytes) const {
+  return static_cast<double>(rows) * bytes > static_cast<double>(most_bytes_);
 }
 
 std::string Desk::tables() const {
@@ -312,7 +342,7 @@ std::string Desk::info(Place& place) const {
   const Counts c = place.shared->table->counts();
   const Limits& limits = place.shared->table->options().limits;
   std::ostringstream text;
-  text.precision(9);
+  text.precision(17);
   text << "size " << c.size << "\ncapacity " << c.capacity << "\ninserts " << c.inserts
        << "\nsamples " << c.samples << "\nupdates " << c.updates << "\nstale_keys " << c.stale_keys
        << "\nremovals " << c.removals << "\nframes " << c.frames << "\nbytes " << c.bytes

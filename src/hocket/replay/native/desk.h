@@ -53,6 +53,7 @@ struct Saving {
 struct Pending {
   bool begun = false;
   Clock::time_point deadline;
+  uint64_t ticket = 0;  // who waited longer has a lower one
   Largest before;
   std::shared_ptr<Saving> saving;
 };
@@ -73,20 +74,22 @@ class Desk {
   // Answer, unless it has to wait: then there is no reply yet, and it is to be asked again.
   Outcome answer(const Header& request, const uint8_t* body, Pending& pending, Outbox& out);
 
-  // Answer with a text.
-  bool say(const Header& request, const std::string& text, Outbox& out, Code code = Code::kOk);
+  // Answer with a text, which is cut short where there is no room for it.
+  void say(const Header& request, const std::string& text, Outbox& out, Code code = Code::kOk);
 
   // The same, counted: what is wrong.
   void refuse(const Header& request, Code code, const std::string& why, Outbox& out);
 
-  // So many that wait will never be asked again: who asked is gone.
-  void forget(size_t waiting) { traffic.waiting -= waiting; }
+  // What waits will never be asked again: it took too long, or who asked is gone.
+  void forget(const Header& request, const Pending& pending);
 
-  // Bytes that a message may have at most.
+  // Bytes that a message may have at most, and what to say of one that has more.
   uint64_t most_bytes() const { return most_bytes_; }
+  std::string too_long(const Header& request) const;
 
   // Whether something changed since this was asked last, so that who waits should try again.
   bool take_changed() { return std::exchange(changed_, false); }
+  bool has_changed() const { return changed_; }
 
   Traffic traffic;
 
@@ -94,7 +97,9 @@ class Desk {
   struct Place : Served {
     explicit Place(Served served);
     uint64_t hash, bytes_in = 0, frame_bytes = 0;
+    double bytes_out = 0.0;  // of a row in a sample: a count of them could overflow
     uint64_t* count = nullptr;
+    uint64_t cleared = 0;  // inserts that the table itself counts no more
   };
 
   Answer carry_out(const Header& request, const uint8_t* body, Place& place, Pending& pending,
@@ -106,12 +111,14 @@ class Desk {
   Answer save(const Header& request, Place& place, Pending& pending, Outbox& out);
   uint8_t* reply(const Header& request, uint64_t length, Outbox& out, Code code = Code::kOk,
                  uint32_t flags = 0, const Table* table = nullptr);
+  bool is_too_large(uint64_t rows, double bytes) const;
   std::string tables() const;
   std::string info(Place& place) const;
 
   std::vector<Place> places_;
   uint64_t most_bytes_;
   bool changed_ = false;
+  uint64_t next_ticket_ = 0;
   std::vector<std::shared_ptr<Saving>> savings_;  // whoever asked for them may be gone
   std::vector<Key> keys_;
   std::vector<float> numbers_, chances_;

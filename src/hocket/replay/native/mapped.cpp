@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
@@ -12,15 +13,23 @@
 namespace hocket {
 namespace {
 
+constexpr uint64_t kSmall = uint64_t{2} << 20;
+
 void* map(const Region& region, int memory, uint64_t most_bytes) {
-  const uint64_t most = most_bytes + sizeof(Header);
+  const uint64_t most = 2 * most_bytes + kSmall;  // clients round up
+  if (region.request_bytes > most || region.reply_bytes > most) {
+    throw std::runtime_error("a message of " +
+                             std::to_string(std::max(region.request_bytes, region.reply_bytes)) +
+                             " bytes is too large: at most " + std::to_string(most_bytes));
+  }
   if (!region.slots || region.slots > kMostSlots || region.request_bytes < sizeof(Header) ||
-      region.request_bytes > most || region.reply_bytes < 4096 || region.reply_bytes > most) {
-    throw std::runtime_error(
-        "a region has from 1 to " + std::to_string(kMostSlots) + " slots, and at most " +
-        std::to_string(most) + " bytes for a message, found " + std::to_string(region.slots) +
-        " slots of " + std::to_string(region.request_bytes) + " and " +
-        std::to_string(region.reply_bytes) + " bytes");
+      region.reply_bytes < kLeastReply) {
+    throw std::runtime_error("a region has from 1 to " + std::to_string(kMostSlots) +
+                             " slots of at least " + std::to_string(sizeof(Header)) + " and " +
+                             std::to_string(kLeastReply) + " bytes, found " +
+                             std::to_string(region.slots) + " of " +
+                             std::to_string(region.request_bytes) + " and " +
+                             std::to_string(region.reply_bytes));
   }
   struct stat about;
   if (fstat(memory, &about) || static_cast<uint64_t>(about.st_size) < region_bytes(region)) {
@@ -56,7 +65,6 @@ class Mapped::Room final : public Outbox {
 Mapped::Mapped(Desk& desk, const Region& region, int memory, int bell)
     : desk_(desk), region_(region), bell_(bell) {
   try {
-    fcntl(bell, F_SETFL, fcntl(bell, F_GETFL) | O_NONBLOCK);
     base_ = map(region, memory, desk.most_bytes());
   } catch (...) {
     close(memory);
@@ -67,7 +75,7 @@ Mapped::Mapped(Desk& desk, const Region& region, int memory, int bell)
 }
 
 Mapped::~Mapped() {
-  desk_.forget(parked_.size());
+  for (const Parked& parked : parked_) desk_.forget(parked.header, parked.pending);
   munmap(base_, region_bytes(region_));
   close(bell_);
 }
@@ -76,6 +84,13 @@ bool Mapped::has_request() const { return head()->head.load(std::memory_order_ac
 
 bool Mapped::poll() {
   if (!has_request()) return false;
+  // More than there are slots is nonsense, and would keep us busy for long.
+  if (const uint64_t head_now = head()->head.load(std::memory_order_acquire);
+      head_now - tail_ > kMostSlots) {
+    tail_ = head_now;
+    ++desk_.traffic.dropped;
+    return true;
+  }
   const uint32_t slot = head()->ring[tail_++ % kMostSlots].load(std::memory_order_relaxed);
   // Whoever writes nonsense here gets no answer, and harms only itself.
   if (slot >= region_.slots || taken_ >> slot & 1) {
@@ -90,7 +105,15 @@ bool Mapped::poll() {
 }
 
 void Mapped::retry() {
-  for (auto it = parked_.begin(); it != parked_.end();) it = answer(*it) ? parked_.erase(it) : it + 1;
+  for (auto it = parked_.begin(); it != parked_.end();) {
+    if (head()->lines[it->slot].state.load(std::memory_order_relaxed) == kAbandoned) {
+      desk_.forget(it->header, it->pending);
+      finish(it->slot);
+      it = parked_.erase(it);
+    } else {
+      it = answer(*it) ? parked_.erase(it) : it + 1;
+    }
+  }
 }
 
 // False if it has to wait.
@@ -104,21 +127,22 @@ bool Mapped::answer(Parked& parked) {
                  "a request of " + std::to_string(parked.header.length) +
                      " bytes is larger than its slot",
                  room);
+  } else if (parked.header.length > desk_.most_bytes()) {
+    desk_.refuse(parked.header, Code::kBad, desk_.too_long(parked.header), room);
   } else {
     const uint8_t* body = request_at(base_, region_, slot) + sizeof(Header);
     if (desk_.answer(parked.header, body, parked.pending, room) == Outcome::kWait) return false;
   }
+  finish(slot);
+  return true;
+}
+
+// The slot is the client's again.
+void Mapped::finish(uint32_t slot) {
   taken_ &= ~(uint64_t{1} << slot);
   SlotLine& line = head()->lines[slot];
   line.state.store(kAnswered, std::memory_order_release);
   line.answered.signal();
-  return true;
-}
-
-void Mapped::silence() {
-  uint64_t rung;
-  while (read(bell_, &rung, sizeof(rung)) > 0) {
-  }
 }
 
 }  // namespace hocket

@@ -21,6 +21,7 @@ class Mapped {
 
   int bell() const { return bell_; }
   size_t waiting() const { return parked_.size(); }
+  uint64_t oldest() const { return parked_.front().pending.ticket; }  // of those that wait
 
   // Answers what was asked next; false if nothing was.
   bool poll();
@@ -29,7 +30,6 @@ class Mapped {
 
   // Whether to ring the bell from now on.
   void sleep(bool asleep) { head()->asleep.store(asleep, std::memory_order_seq_cst); }
-  void silence();  // the bell
 
  private:
   struct Parked {
@@ -41,6 +41,7 @@ class Mapped {
 
   RegionHead* head() const { return static_cast<RegionHead*>(base_); }
   bool answer(Parked& parked);
+  void finish(uint32_t slot);
 
   Desk& desk_;
   Region region_;

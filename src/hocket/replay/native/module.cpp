@@ -28,6 +28,8 @@ void bind_service(nb::module_& module) {
       std::rethrow_exception(thrown);
     } catch (const Gone& gone) {
       PyErr_SetString(PyExc_ConnectionError, (std::string(gone.what()) + ".").c_str());
+    } catch (const Refused& refused) {
+      PyErr_SetString(PyExc_ValueError, (std::string(refused.what()) + ".").c_str());
     }
   });
   nb::class_<PythonServer>(module, "Server")
@@ -35,6 +37,7 @@ void bind_service(nb::module_& module) {
            nb::arg("tables"), nb::arg("most_bytes"), nb::arg("most_clients"), nb::arg("spin"))
       .def("listen_tcp", &PythonServer::listen_tcp)
       .def("listen_unix", &PythonServer::listen_unix)
+      .def("listen_udp", &PythonServer::listen_udp)
       .def("start", &PythonServer::start)
       .def("problem", &PythonServer::problem)
       .def("stop", &PythonServer::stop);
@@ -46,9 +49,12 @@ void bind_service(nb::module_& module) {
   module.def("connect_unix", [](const std::string& path) {
     return connected([&] { return StreamClient::unix_socket(path); });
   });
-  module.def("connect_shm", [](const std::string& path, uint32_t slots) {
+  module.def("connect_udp", [](const std::string& host, uint16_t port) {
+    return connected([&] { return udp_client(host, port); });
+  });
+  module.def("connect_shm", [](const std::string& path, uint32_t slots, double seconds) {
     return connected([&] {
-      return std::make_unique<SharedClient>(StreamClient::unix_socket(path), slots);
+      return std::make_unique<SharedClient>(StreamClient::unix_socket(path), slots, seconds);
     });
   });
 
@@ -93,6 +99,7 @@ NB_MODULE(_store, module) {
            nb::arg("keys"), nb::arg("probability"), nb::arg("columns"), nb::arg("timeout"))
       .def("update", &PythonTable::update)
       .def("add_frames", &PythonTable::add_frames)
+      .def("look", &PythonTable::look)
       .def("clear", &PythonTable::clear)
       .def("close", &PythonTable::close)
       .def("save", &PythonTable::save)

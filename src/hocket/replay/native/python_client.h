@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,13 +19,17 @@ namespace hocket {
 // A request under way, with the arrays that its answer is written to.
 class Asked {
  public:
-  Asked(std::shared_ptr<Client> client, double timeout)
-      : client_(std::move(client)), timeout_(timeout) {
+  // For so many seconds the server may have it wait, and for as many more it may be silent.
+  Asked(std::shared_ptr<Client> client, double timeout, double grace = 30.0)
+      : client_(std::move(client)), timeout_(timeout), grace_(grace) {
     call_.header.timeout_ms =
         timeout >= kForever / 1e3 ? kForever : static_cast<uint32_t>(std::ceil(timeout * 1e3));
   }
   ~Asked() {
-    if (is_under_way_) client_->abandon(call_);
+    if (is_under_way_) {
+      nb::gil_scoped_release others;
+      client_->abandon(call_);
+    }
     if (call_.body) client_->release(call_);
   }
   Asked(const Asked&) = delete;
@@ -37,28 +42,24 @@ class Asked {
     nb::gil_scoped_release others;
     client_->ask(call_, parts);
     is_under_way_ = true;
+    if (exiting && !in_main_thread()) stay();
   }
 
   Answer take() {
-    const auto end = timeout_ > 1e9
-                         ? Clock::time_point::max()
-                         : Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(
-                                              (timeout_ + kGrace) * 1e3));
+    const auto end = after(timeout_ + grace_);
     const bool is_main = in_main_thread();
     while (is_under_way_) {
       {
         nb::gil_scoped_release others;
-        try {
-          if (client_->wait(call_, std::min(end, Clock::now() + kLook))) is_under_way_ = false;
-        } catch (...) {
-          is_under_way_ = false;
-          throw;
-        }
-        if (is_under_way_ && exiting && !is_main) stay();
+        do {
+          wait(std::min(end, Clock::now() + kLook));
+          if (exiting && !is_main) stay();
+        } while (is_under_way_ && !is_main && Clock::now() < end);
       }
+      if (failure_) std::rethrow_exception(failure_);
       if (is_under_way_ && is_main && PyErr_CheckSignals()) throw nb::python_error();
       if (is_under_way_ && Clock::now() >= end) {
-        throw Gone("the replay server gave no answer for " + text(timeout_ + kGrace) + " s");
+        throw Gone("the replay server gave no answer for " + text(timeout_ + grace_) + " s");
       }
     }
     switch (call_.header.code) {
@@ -69,10 +70,18 @@ class Asked {
   }
 
  private:
-  static constexpr double kGrace = 30.0;  // after what the server itself was told to wait
+  void wait(Clock::time_point until) {
+    try {
+      is_under_way_ = !client_->wait(call_, until);
+    } catch (const Gone&) {
+      is_under_way_ = false;
+      failure_ = std::current_exception();
+    }
+  }
 
   std::shared_ptr<Client> client_;
-  double timeout_;
+  double timeout_, grace_;
+  std::exception_ptr failure_;
   Call call_;
   bool is_under_way_ = false;
   std::vector<Buffer> kept_;
@@ -188,9 +197,9 @@ class PythonRemote {
     return told(answer, nb::int_(first));
   }
 
-  // `(status, why, text)` of a request without arrays.
-  nb::tuple say(int op) {
-    Asked asked(client_, op == static_cast<int>(Op::kSave) ? 1e300 : 0.0);
+  // `(status, why, text)` of a request without arrays, for whose answer there are so many seconds.
+  nb::tuple say(int op, double seconds) {
+    Asked asked(client_, 0.0, seconds);
     request(asked, static_cast<Op>(op), 0);
     asked.ask({});
     const Answer answer = asked.take();

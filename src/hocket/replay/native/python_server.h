@@ -35,6 +35,9 @@ class PythonServer {
     return server_->listen_tcp(host, port);
   }
   void listen_unix(const std::string& path) { server_->listen_unix(path); }
+  uint16_t listen_udp(const std::string& host, uint16_t port) {
+    return server_->listen_udp(host, port);
+  }
 
   void start() {
     thread_ = std::thread([this] {

@@ -69,6 +69,19 @@ class PythonTable {
     return told(answer, nb::int_(first));
   }
 
+  // Whether there were `rows` rows, which were written to the arrays.
+  bool look(uint64_t rows, nb::handle keys, nb::handle priorities, nb::tuple columns) {
+    const auto out = drawn_to(columns, table().options().columns, rows);
+    const Buffer key(keys, rows * sizeof(Key), true);
+    const Buffer priority(priorities, rows * sizeof(float), true);
+    const auto to = pointers<void>(out);
+    nb::gil_scoped_release others;
+    std::lock_guard<std::mutex> alone(shared_->mutex);
+    if (table().size() != rows) return false;
+    table().look(key.as<Key>(), priority.as<float>(), to.data());
+    return true;
+  }
+
   void clear() {
     when_allowed(0.0, [&] {
       table().clear();

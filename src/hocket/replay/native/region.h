@@ -26,7 +26,7 @@ struct Region {
 };
 static_assert(sizeof(Region) == 24);
 
-enum SlotState : uint32_t { kIdle, kAsked, kAnswered };
+enum SlotState : uint32_t { kIdle, kAsked, kAnswered, kAbandoned };
 
 struct alignas(kLine) SlotLine {
   Event answered;

@@ -1,12 +1,14 @@
 #include "server.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -22,20 +24,26 @@ namespace {
 
 constexpr auto kAskAgain = std::chrono::milliseconds(5);  // tables change in other threads too
 constexpr auto kLinger = std::chrono::seconds(1);
-constexpr size_t kMostRegions = 16;
-constexpr int kBacklog = 128, kIdleMs = 1000, kLooksBetweenFiles = 8,
-              kLooksBetweenEnds = 256;
+constexpr size_t kMostRegions = 32;
+constexpr int kBacklog = 128, kIdleMs = 1000, kLooksBetweenFiles = 8, kAccepts = 64;
+constexpr uint64_t kTurnedAway = 64;  // who are told why
 
 std::runtime_error failed(const std::string& what) {
   return std::runtime_error(what + ": " + std::strerror(errno));
 }
 
-// Whether somebody answers at a Unix socket; one that is left over from before is removed.
-bool is_in_use(const sockaddr_un& at) {
-  const int file = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const bool in_use = !connect(file, reinterpret_cast<const sockaddr*>(&at), sizeof(at));
+// What comes of connecting to a Unix socket: EAGAIN from a server that is busy.
+int error_at(const sockaddr_un& at) {
+  const int file = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  const bool failed = connect(file, reinterpret_cast<const sockaddr*>(&at), sizeof(at));
+  const int error = failed ? errno : 0;
   close(file);
-  return in_use;
+  return error;
+}
+
+bool is_socket(const std::string& path) {
+  struct stat about;
+  return !lstat(path.c_str(), &about) && S_ISSOCK(about.st_mode);
 }
 
 }  // namespace
@@ -44,16 +52,26 @@ Server::Server(std::vector<Served> tables, ServerOptions options)
     : desk_(std::move(tables), options.most_bytes), options_(options) {
   poll_ = epoll_create1(EPOLL_CLOEXEC);
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  spare_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (poll_ < 0 || wake_ < 0) throw failed("a server cannot wait for its clients");
   watch(wake_, EPOLLIN);
 }
 
 Server::~Server() {
-  clients_.clear();
-  for (const auto& [file, is_unix] : listeners_) close(file);
-  for (const std::string& path : paths_) unlink(path.c_str());
+  end();
+  close(spare_);
   close(wake_);
   close(poll_);
+}
+
+// So that nobody waits for an answer.
+void Server::end() {
+  regions_.clear();
+  clients_.clear();
+  for (const auto& [file, is_unix] : listeners_) close(file);
+  listeners_.clear();
+  for (const std::string& path : paths_) unlink(path.c_str());
+  paths_.clear();
 }
 
 uint16_t Server::listen_tcp(const std::string& host, uint16_t port) {
@@ -91,20 +109,27 @@ void Server::listen_unix(const std::string& path) {
                              std::to_string(sizeof(at.sun_path) - 1) + " bytes");
   }
   std::memcpy(at.sun_path, path.c_str(), path.size());
-  if (is_in_use(at)) {
+  const int error = error_at(at);
+  if (!error || error == EAGAIN) {
     throw std::runtime_error("cannot listen at " + path + ": another server does already");
   }
-  if (errno == ECONNREFUSED) unlink(path.c_str());  // a socket of one that is gone
+  if (error == ECONNREFUSED && is_socket(path)) unlink(path.c_str());  // of one that is gone
   const int file = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (file < 0 || bind(file, reinterpret_cast<sockaddr*>(&at), sizeof(at)) ||
       listen(file, kBacklog)) {
-    const auto error = failed("cannot listen at " + path);
+    const auto why = failed("cannot listen at " + path);
     if (file >= 0) close(file);
-    throw error;
+    throw why;
   }
   paths_.push_back(path);
   listeners_[file] = true;
   watch(file, EPOLLIN);
+}
+
+uint16_t Server::listen_udp(const std::string& host, uint16_t port) {
+  udp_ = std::make_unique<UdpListener>(desk_, UdpAddress{host, port});
+  watch(udp_->file(), EPOLLIN);
+  return udp_->port();
 }
 
 void Server::stop() {
@@ -114,6 +139,15 @@ void Server::stop() {
 }
 
 void Server::run() {
+  try {
+    serve();
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+void Server::serve() {
   const auto spin = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(options_.spin_seconds));
   auto quiet_since = Clock::now();
@@ -121,7 +155,8 @@ void Server::run() {
     bool found = poll_regions();
     if (!found || looks % kLooksBetweenFiles == 0) found |= poll_files(0);
     retry_waiting();
-    if (looks % kLooksBetweenEnds == 0) end_lingering();
+    if (udp_ && Clock::now() >= udp_->due()) udp_->tick(Clock::now());
+    end_lingering();
     if (some_gone_) forget_gone();
     if (found) {
       quiet_since = Clock::now();
@@ -143,15 +178,32 @@ bool Server::sleep() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const bool asked = std::any_of(regions_.begin(), regions_.end(),
                                  [](const Mapped* region) { return region->has_request(); });
-  const bool found =
-      asked || poll_files(desk_.traffic.waiting ? static_cast<int>(kAskAgain.count()) : kIdleMs);
+  const bool found = asked || poll_files(idle_ms());
   for (Mapped* region : regions_) region->sleep(false);
   return found;
 }
 
+// How long nothing has to be done, if nobody asks.
+int Server::idle_ms() const {
+  int most = desk_.traffic.waiting ? static_cast<int>(kAskAgain.count()) : kIdleMs;
+  if (udp_) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+        std::min(udp_->due(), Clock::now() + std::chrono::hours(1)) - Clock::now());
+    most = std::clamp(static_cast<int>(left.count()), 0, most);
+  }
+  return most;
+}
+
+void Server::count_clients() {
+  desk_.traffic.clients = clients_.size() + (udp_ ? udp_->server().clients() : 0);
+}
+
 bool Server::poll_regions() {
   bool found = false;
-  for (Mapped* region : regions_) found |= region->poll();  // one of each, so that all have a turn
+  for (Mapped* region : regions_) {  // one of each, so that all have a turn
+    found |= region->poll();
+    if (desk_.has_changed()) retry_waiting();  // before others that came later
+  }
   return found;
 }
 
@@ -161,52 +213,81 @@ bool Server::poll_files(int timeout_ms) {
   for (int i = 0; i < count; ++i) {
     const int file = events[i].data.fd;
     if (file == wake_) continue;  // it says that we stop
+    if (udp_ && file == udp_->file()) {
+      udp_->readable(Clock::now());
+      count_clients();
+      continue;
+    }
     if (const auto listener = listeners_.find(file); listener != listeners_.end()) {
-      accept_all(file);
-    } else if (const auto bell = bells_.find(file); bell != bells_.end()) {
-      bell->second->silence();
+      accept_some(file);
     } else if (const auto client = clients_.find(file); client != clients_.end()) {
-      Stream& stream = *client->second->stream;
-      // With nothing left to read, who is gone would be reported for ever.
-      bool keep = !(events[i].events & EPOLLERR) &&
-                  !(events[i].events & EPOLLHUP && client->second->stream->is_full());
-      if (keep && events[i].events & EPOLLOUT) keep = stream.writable();
-      if (keep && events[i].events & (EPOLLIN | EPOLLHUP)) keep = stream.readable();
-      settle(*client->second, keep);
+      answer(*client->second, events[i].events);
+      if (desk_.has_changed()) retry_waiting();
     }
   }
   return count > 0;
 }
 
-void Server::accept_all(int listener) {
-  while (true) {
-    const int file = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (file < 0) return;
-    if (clients_.size() >= options_.most_clients) {
-      ++desk_.traffic.refused;
-      close(file);
-      continue;
-    }
-    const int on = 1;
-    const bool is_unix = listeners_[listener];
-    if (!is_unix) {
-      setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-      setsockopt(file, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    }
-    auto client = std::make_unique<Client>();
-    Client* const at = client.get();
-    Stream::Map map;
-    if (is_unix) {
-      map = [this, at](const Region& region, int memory, int bell) {
-        return this->map(*at, region, memory, bell);
-      };
-    }
-    client->stream = std::make_unique<Stream>(desk_, file, std::move(map));
-    client->events = EPOLLIN;
-    watch(file, EPOLLIN);
-    clients_[file] = std::move(client);
-    desk_.traffic.clients = clients_.size();
+void Server::answer(Client& client, uint32_t events) {
+  Stream& stream = *client.stream;
+  // With nothing left to read, who is gone would be reported for ever.
+  bool keep = !(events & EPOLLERR) && !(events & EPOLLHUP && stream.is_full());
+  try {
+    if (keep && events & EPOLLOUT) keep = stream.writable();
+    if (keep && events & (EPOLLIN | EPOLLHUP)) keep = stream.readable();
+  } catch (const std::bad_alloc&) {  // others may need less
+    keep = false;
   }
+  settle(client, keep);
+}
+
+void Server::accept_some(int listener) {
+  for (int i = 0; i < kAccepts; ++i) {
+    const int file = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (file < 0) {
+      if (errno == EMFILE || errno == ENFILE) turn_away_one(listener);
+      return;
+    }
+    try {
+      accept(file, listeners_[listener]);
+    } catch (const std::exception&) {  // closed again: those who are here go on
+      ++desk_.traffic.refused;
+    }
+  }
+}
+
+// No more files can be opened, but for the one that is spared for this: who is not taken would be
+// reported for ever.
+void Server::turn_away_one(int listener) {
+  close(spare_);
+  if (const int file = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC); file >= 0) close(file);
+  spare_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ++desk_.traffic.refused;
+}
+
+void Server::accept(int file, bool is_unix) {
+  auto client = std::make_unique<Client>();
+  Client* const at = client.get();
+  Stream::Map map;
+  if (is_unix) {
+    map = [this, at](const Region& region, int memory, int bell) {
+      return this->map(*at, region, memory, bell);
+    };
+  } else {
+    const int on = 1;
+    setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(file, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  }
+  at->stream = std::make_unique<Stream>(desk_, file, std::move(map));
+  if (clients_.size() >= options_.most_clients + kTurnedAway) return;
+  at->events = EPOLLIN;
+  watch(file, EPOLLIN);
+  clients_[file] = std::move(client);
+  count_clients();
+  if (clients_.size() <= options_.most_clients) return;
+  at->stream->turn_away("this server has " + std::to_string(options_.most_clients) +
+                        " clients already");
+  settle(*at, at->stream->writable());
 }
 
 std::string Server::map(Client& client, const Region& region, int memory, int bell) {
@@ -221,9 +302,14 @@ std::string Server::map(Client& client, const Region& region, int memory, int be
     return error.what();
   }
   Mapped* const made = client.regions.back().get();
+  try {
+    // Nobody reads it: the client may have it block, so each time that it rings is told once.
+    watch(made->bell(), EPOLLIN | EPOLLET);
+  } catch (const std::exception& error) {
+    client.regions.pop_back();
+    return error.what();
+  }
   regions_.push_back(made);
-  bells_[made->bell()] = made;
-  watch(made->bell(), EPOLLIN);
   return "";
 }
 
@@ -233,15 +319,36 @@ void Server::retry_waiting() {
   const auto now = Clock::now();
   if (!changed && now - asked_again_ < kAskAgain) return;
   asked_again_ = now;
-  for (Mapped* region : regions_) region->retry();
+  if (udp_) udp_->retry(now);
+  struct Waiting {
+    uint64_t since;
+    Mapped* region;
+    Client* client;
+  };
+  std::vector<Waiting> waiting;  // who waited longest first, so that all have their turn
+  for (Mapped* region : regions_) {
+    if (region->waiting()) waiting.push_back({region->oldest(), region, nullptr});
+  }
   for (auto& [file, client] : clients_) {
-    if (client->stream->waiting() && !client->gone) settle(*client, client->stream->retry());
+    if (!client->stream->waiting() || client->gone) continue;
+    waiting.push_back({client->stream->oldest(), nullptr, client.get()});
+  }
+  std::sort(waiting.begin(), waiting.end(),
+            [](const Waiting& a, const Waiting& b) { return a.since < b.since; });
+  for (const Waiting& next : waiting) {
+    if (next.region) {
+      next.region->retry();
+    } else {
+      settle(*next.client, next.client->stream->retry());
+    }
   }
 }
 
 // Who was told why its connection ends, and does not end it.
 void Server::end_lingering() {
   const auto since = Clock::now() - kLinger;
+  if (since < looked_for_lingering_) return;
+  looked_for_lingering_ = since + kLinger;
   for (auto& [file, client] : clients_) {
     if (client->stream->ending_since() < since) settle(*client, false);
   }
@@ -271,12 +378,12 @@ void Server::forget_gone() {
       continue;
     }
     for (const auto& region : it->second->regions) {
-      bells_.erase(region->bell());
       regions_.erase(std::find(regions_.begin(), regions_.end(), region.get()));
+      epoll_ctl(poll_, EPOLL_CTL_DEL, region->bell(), nullptr);  // the client may have it still
     }
     it = clients_.erase(it);
   }
-  desk_.traffic.clients = clients_.size();
+  count_clients();
 }
 
 void Server::watch(int file, uint32_t events) {

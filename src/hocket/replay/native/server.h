@@ -16,6 +16,7 @@
 #include "desk.h"
 #include "mapped.h"
 #include "stream.h"
+#include "udp.h"
 
 namespace hocket {
 
@@ -35,10 +36,12 @@ class Server {
   // Before `run`. These throw std::runtime_error. The port, which the system chooses for 0.
   uint16_t listen_tcp(const std::string& host, uint16_t port);
   void listen_unix(const std::string& path);
+  uint16_t listen_udp(const std::string& host, uint16_t port);
 
   // Answers, until somebody calls `stop` in whichever thread.
   void run();
   void stop();
+  void end();  // all connections; not while it runs
 
  private:
   struct Client {
@@ -49,8 +52,12 @@ class Server {
   };
 
   void watch(int file, uint32_t events);
-  void accept_all(int listener);
+  void accept_some(int listener);
+  void accept(int file, bool is_unix);
+  void turn_away_one(int listener);
+  void answer(Client& client, uint32_t events);
   std::string map(Client& client, const Region& region, int memory, int bell);
+  void serve();
   bool poll_regions();
   bool poll_files(int timeout_ms);
   void retry_waiting();
@@ -58,17 +65,19 @@ class Server {
   void end_lingering();
   void forget_gone();
   bool sleep();
+  int idle_ms() const;
+  void count_clients();
 
   Desk desk_;
   ServerOptions options_;
-  int poll_ = -1, wake_ = -1;
+  int poll_ = -1, wake_ = -1, spare_ = -1;
   std::unordered_map<int, bool> listeners_;  // and whether they are of Unix sockets
   std::vector<std::string> paths_;
+  std::unique_ptr<UdpListener> udp_;
   std::unordered_map<int, std::unique_ptr<Client>> clients_;
-  std::unordered_map<int, Mapped*> bells_;
   std::vector<Mapped*> regions_;
   bool some_gone_ = false;
-  Clock::time_point asked_again_;
+  Clock::time_point asked_again_, looked_for_lingering_;
   std::atomic<bool> stopping_{false};
 };
 

@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint64_t kRead = uint64_t{64} << 10, kBacklog = uint64_t{64} << 20;
 constexpr size_t kMostParked = 64, kMostFiles = 4;
+constexpr int kTurns = 64;  // reads, before others have theirs
 
 }  // namespace
 
@@ -51,16 +52,14 @@ class Stream::Room final : public Outbox {
 Stream::Stream(Desk& desk, int file, Map map) : desk_(desk), file_(file), map_(std::move(map)) {}
 
 Stream::~Stream() {
-  desk_.forget(parked_.size());
+  for (const Parked& parked : parked_) desk_.forget(parked.header, parked.pending);
   close(file_);
 }
 
-bool Stream::is_full() const {
-  return !ending_ && (out_.size() >= kBacklog || parked_.size() >= kMostParked);
-}
+bool Stream::is_full() const { return !ending_ && out_.size() >= kBacklog; }
 
 bool Stream::readable() {
-  while (!is_full()) {
+  for (int turn = 0; turn < kTurns && !is_full(); ++turn) {
     const uint64_t wanted = missing();
     const int64_t more = receive(in_.room(wanted), wanted);
     if (more < 0) return errno == EAGAIN || errno == EINTR;
@@ -68,13 +67,19 @@ bool Stream::readable() {
     if (ending_) continue;  // only so that the other side reads why
     in_.add(static_cast<uint64_t>(more));
     answer_all();
-    if (!writable()) return false;
+    if (!flush()) return false;
     if (static_cast<uint64_t>(more) < wanted) break;
   }
   return true;
 }
 
 bool Stream::writable() {
+  if (!flush()) return false;
+  answer_all();  // what came while there was too much to send
+  return flush();
+}
+
+bool Stream::flush() {
   while (out_.size()) {
     const ssize_t sent = send(file_, out_.front(), out_.size(), MSG_NOSIGNAL);
     if (sent < 0) return errno == EAGAIN || errno == EINTR;
@@ -99,7 +104,6 @@ bool Stream::retry() {
       it = parked_.erase(it);
     }
   }
-  answer_all();
   return writable();
 }
 
@@ -148,18 +152,10 @@ void Stream::answer_all() {
     if (in_.size() < sizeof(Header)) return;
     Header header;
     std::memcpy(&header, in_.front(), sizeof(header));
-    if (header.magic != kWireMagic) {
-      Room room(out_);
-      desk_.refuse({}, Code::kClosed, "these are no messages of a replay client", room);
-      room.send();
-      return end();
-    }
+    if (header.magic != kWireMagic) return turn_away("these are no messages of a replay client");
     if (header.length > desk_.most_bytes()) {
       Room room(out_);
-      desk_.refuse(header, Code::kBad,
-                   "a request of " + std::to_string(header.length) +
-                       " bytes is too large: at most " + std::to_string(desk_.most_bytes()),
-                   room);
+      desk_.refuse(header, Code::kBad, desk_.too_long(header), room);
       room.send();
       in_.drop(sizeof(Header));
       discard_ = header.length;
@@ -184,19 +180,50 @@ void Stream::answer(const Header& header, const uint8_t* body) {
     desk_.say(header, problem, room, problem.empty() ? Code::kOk : Code::kBad);
     return room.send();
   }
+  if (header.op == Op::kCancel) return cancel(header.request);
   Pending pending;
   switch (desk_.answer(header, body, pending, room)) {
     case Outcome::kReplied: return room.send();
     case Outcome::kEnd: room.send(); return end();
-    case Outcome::kWait:
-      parked_.push_back({header, {body, body + header.length}, std::move(pending)});
+    case Outcome::kWait: park(header, body, std::move(pending));
   }
+}
+
+// If it were not even read, what others wait for could not come over the same connection.
+void Stream::park(const Header& header, const uint8_t* body, Pending pending) {
+  uint64_t bytes = header.length;
+  for (const Parked& parked : parked_) bytes += parked.body.size();
+  if (parked_.size() < kMostParked && bytes <= desk_.most_bytes()) {
+    parked_.push_back({header, {body, body + header.length}, std::move(pending)});
+    return;
+  }
+  desk_.forget(header, pending);
+  Room room(out_);
+  desk_.refuse(header, Code::kBad,
+               std::to_string(parked_.size()) + " requests of this connection wait already", room);
+  room.send();
+}
+
+void Stream::cancel(uint64_t request) {
+  const auto found = std::find_if(parked_.begin(), parked_.end(), [&](const Parked& parked) {
+    return parked.header.request == request;
+  });
+  if (found == parked_.end()) return;
+  desk_.forget(found->header, found->pending);
+  parked_.erase(found);
+}
+
+void Stream::turn_away(const std::string& why) {
+  Room room(out_);
+  desk_.refuse({}, Code::kClosed, why, room);
+  room.send();
+  end();
 }
 
 void Stream::end() {
   ending_ = true;
   ending_since_ = Clock::now();
-  desk_.forget(parked_.size());
+  for (const Parked& parked : parked_) desk_.forget(parked.header, parked.pending);
   parked_.clear();
 }
 

@@ -42,14 +42,18 @@ class Stream {
 
   int file() const { return file_; }
   bool has_more_to_send() const { return out_.size() > 0; }
-  bool is_full() const;  // takes no more requests until it could send, or somebody waited enough
+  bool is_full() const;  // takes no more requests until it could send
   size_t waiting() const { return parked_.size(); }
+  uint64_t oldest() const { return parked_.front().pending.ticket; }  // of those that wait
   Clock::time_point ending_since() const { return ending_since_; }
 
   // These return whether the connection is to be kept.
   bool readable();
   bool writable();
   bool retry();  // what had to wait
+
+  // Says why, and ends the connection once that was sent.
+  void turn_away(const std::string& why);
 
  private:
   struct Parked {
@@ -63,6 +67,9 @@ class Stream {
   uint64_t missing();
   void answer_all();
   void answer(const Header& header, const uint8_t* body);
+  void park(const Header& header, const uint8_t* body, Pending pending);
+  void cancel(uint64_t request);
+  bool flush();
   void end();
 
   Desk& desk_;

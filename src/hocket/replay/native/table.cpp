@@ -219,6 +219,17 @@ void Table::read(const std::vector<uint32_t>& slots, void* const* columns) const
   }
 }
 
+void Table::look(Key* keys, float* priorities, void* const* columns) const {
+  std::vector<uint32_t> slots;
+  slots.reserve(size_);
+  for (uint32_t slot = order_.oldest(); slots.size() < size_; slot = order_.after(slot)) {
+    keys[slots.size()] = {slot, generations_[slot]};
+    priorities[slots.size()] = tree_.leaf(slot);
+    slots.push_back(slot);
+  }
+  read(slots, columns);
+}
+
 void Table::add(uint32_t slot, float priority) {
   if (++generations_[slot] == 0) generations_[slot] = 1;
   order_.add(slot);

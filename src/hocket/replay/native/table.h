@@ -86,6 +86,9 @@ class Table {
   // Frames, one after the other; rows refer to them by their number, the first of these plus 0, 1...
   Answer add_frames(uint64_t frames, const void* data, uint64_t& first);
 
+  // Every row, the oldest first: its key, its priority and its columns. There is room for `size()`.
+  void look(Key* keys, float* priorities, void* const* columns) const;
+
   void clear();
 
   // The largest requests so far, which could wait for each other. One that waited in vain is to be

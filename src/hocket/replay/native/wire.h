@@ -15,6 +15,7 @@
 //   save     nothing                               nothing, once it is written
 //   map      a `Region`, with a file descriptor    nothing; over Unix sockets only
 //   bye      nothing                               nothing, and the connection ends
+//   cancel   nothing                               none: nobody waits for that request any more
 //
 // A reply that is not `ok` has a text that says what is the matter.
 
@@ -41,6 +42,7 @@ enum class Op : uint16_t {
   kSave,
   kMap,
   kBye,
+  kCancel,
 };
 
 enum class Code : uint16_t { kOk, kTimeout, kBad, kClosed };
@@ -67,6 +69,8 @@ struct Header {
   uint32_t credit = 0;      // how much more may be sent, where nobody else keeps count of it
 };
 static_assert(sizeof(Header) == 64);
+
+constexpr uint64_t kLeastReply = 4096;  // that there always is room for
 
 constexpr uint64_t kAligned = 64;
 inline uint64_t aligned(uint64_t bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; }

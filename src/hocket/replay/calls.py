@@ -1,0 +1,241 @@
+"""The functions of a replay that a service keeps: what a program says of them, and at work.
+
+They do what those of `device` do, draw for draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+
+import jax
+import numpy as np
+
+from hocket.core.host import LiveFunction, Specs
+from hocket.core.service import At
+from hocket.replay.access import Access, Batch
+from hocket.replay.prefetch import Prefetch
+from hocket.replay.service import LiveReplay, ReplayService, stores
+from hocket.replay.shards import Shards
+
+HIGHEST = 1e29
+"""Of a priority: sums of higher ones could be infinite."""
+
+
+@dataclass(frozen=True)
+class _Function:
+    service: ReplayService
+    keeps_state = True
+    changes = False
+
+    def __repr__(self) -> str:
+        own = [f" {x.name}={getattr(self, x.name)}" for x in fields(self) if x.name != "service"]
+        return f"{self.name} of {self.service.capacity} rows {self.service.schema}{''.join(own)}"
+
+    @property
+    def name(self) -> str:
+        return f"{type(self).__name__.lower()} of the {self.service.name}"
+
+    def _at(self, at: At | None) -> At:
+        assert at is not None  # whoever calls it has begun its service
+        return at
+
+
+@dataclass(frozen=True, repr=False)
+class Insert(_Function):
+    """`(ticket, real, [priority,] columns...) -> (ticket,)`, with leading axes as `real` has."""
+
+    rated: bool
+    changes = True
+
+    def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
+        return arrays[:1]
+
+    def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
+        return _Inserting(self, self._at(at))
+
+
+@dataclass(frozen=True, repr=False)
+class Sample(_Function):
+    """`(ticket, uniforms) -> (keys, probability, ready, columns...)`."""
+
+    minimum: int
+
+    def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
+        (num,) = arrays[1].shape
+        spec = jax.ShapeDtypeStruct
+        columns = [spec((num, *c.shape), c.dtype) for c in self.service.schema.columns]
+        about = spec((num, 2), np.uint32), spec((num,), np.float32), spec((), np.bool_)
+        return [*about, *columns]
+
+    def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
+        return _Sampling(self, self._at(at))
+
+
+@dataclass(frozen=True, repr=False)
+class Reprioritize(_Function):
+    """`(ticket, keys, priority) -> (ticket, stale_keys, bad_priorities)`."""
+
+    changes = True
+
+    def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
+        count = jax.ShapeDtypeStruct((), np.int32)
+        return [arrays[0], count, count]
+
+    def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
+        return _Reprioritizing(self, self._at(at))
+
+
+class _Calls:
+    """A function at work: it does all of a call at once."""
+
+    def __init__(self, of: _Function, at: At) -> None:
+        self._of, self._at = of, at
+        with self._named():
+            self._shards = stores(at)
+        self._made: list[np.ndarray] = []
+
+    def start(self, arrays: Sequence[np.ndarray]) -> None:
+        self._check_order(int(arrays[0]))
+        with self._named():
+            self._made = self._call(*arrays)
+
+    def finish(self) -> list[np.ndarray]:
+        return self._made
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Within, whatever is raised names the service."""
+        try:
+            yield
+        except Exception as error:
+            kept = self._of.service.name
+            raise RuntimeError(f"the service that keeps the {kept} failed: {error}") from error
+
+    def _check_order(self, ticket: int) -> None:
+        """A compiled program does what nothing depends on in any order: better told than wrong."""
+        service = self._at.service
+        if not (self._at.in_order and isinstance(service, LiveReplay)):
+            return
+        if ticket != service.changes % 2**32:
+            raise RuntimeError(
+                f"{self._of.name} was given the {self._of.service.name} as it was after {ticket} "
+                f"changes, and there were {service.changes}: pass on what `insert` and "
+                f"`reprioritize` return, and let what is inserted depend on what was drawn before."
+            )
+        service.changes += self._of.changes
+
+    def snapshot(self) -> None:
+        return None  # its service is asked for what it keeps
+
+    def restore(self, pieces: Mapping[str, bytes]) -> None:
+        pass
+
+    def overdue(self) -> None:
+        return None
+
+    def close(self) -> None:
+        if not isinstance(self._at.service, Sequence) and self._at.how.carrier == "near":
+            return  # the tables are the service's own
+        for shard in self._shards:
+            shard.close()
+
+    def _call(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        raise NotImplementedError
+
+
+class _Inserting(_Calls):
+    _of: Insert
+
+    def _call(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        ticket, real, *rest = arrays
+        keep, lead = np.flatnonzero(real), real.ndim
+        if not len(keep):
+            return [_next(ticket)]
+        flat = [x.reshape(-1, *x.shape[lead:])[keep] for x in rest]
+        priority = flat.pop(0) if self._of.rated else None
+        names = [c.name for c in self._of.service.schema.columns]
+        shard = self._shards[self._at.member % len(self._shards)]
+        if priority is not None:
+            priority = _fit(priority, shard)
+        shard.insert(dict(zip(names, flat, strict=True)), priority)
+        return [_next(ticket)]
+
+
+class _Sampling(_Calls):
+    _of: Sample
+
+    def __init__(self, of: Sample, at: At) -> None:
+        super().__init__(of, at)
+        several = len(self._shards) > 1
+        self._store = Shards(self._shards, of.service.capacity) if several else self._shards[0]
+        self._ready = False
+        self._ahead: dict[int, Prefetch[Batch]] = {}
+
+    def _call(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        _, uniforms = arrays
+        num, columns = len(uniforms), self._of.service.schema.columns
+        size = 1 if self._ready else self._store.info()["size"]
+        self._ready = self._ready or size >= max(self._of.minimum, 1)
+        if not size:  # what the device replay gives then
+            rows = {c.name: np.zeros((num, *c.shape), c.dtype) for c in columns}
+            batch = Batch(rows, np.zeros((num, 2), np.uint32), np.ones(num, np.float32), True)
+        else:
+            batch = self._draw(num, uniforms)
+        keys = batch.keys if self._ready else batch.keys * np.array([1, 0], np.uint32)
+        rows = [batch.rows[c.name] for c in columns]
+        return [keys, batch.probability, np.array(self._ready), *rows]
+
+    def _draw(self, num: int, uniforms: np.ndarray) -> Batch:
+        if not (self._ready and self._at.how.prefetch):
+            return self._store.sample(num, uniforms=uniforms)
+        if num not in self._ahead:
+            self._ahead[num] = Prefetch(lambda: self._store.sample(num), self._at.how.prefetch)
+        return self._ahead[num].get()
+
+    def close(self) -> None:
+        for ahead in self._ahead.values():
+            ahead.close()
+        super().close()
+
+
+class _Reprioritizing(_Calls):
+    _of: Reprioritize
+
+    def __init__(self, of: Reprioritize, at: At) -> None:
+        super().__init__(of, at)
+        several = len(self._shards) > 1
+        self._store = Shards(self._shards, of.service.capacity) if several else self._shards[0]
+
+    def _call(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        ticket, keys, priority = arrays
+        real = keys[:, 1] != 0
+        stale = bad = 0
+        if real.any():
+            keys, priority = keys[real], priority[real]
+            wrong = _wrong(priority)
+            if wrong.any():  # as if they had been the highest so far
+                highest = self._store.info()["highest"]
+                priority = np.where(wrong, np.float32(highest), priority)
+                bad = wrong.sum() - self._store.update(keys[wrong], priority[wrong])
+            stale = self._store.update(keys, priority)
+        return [_next(ticket), np.array(stale, np.int32), np.array(bad, np.int32)]
+
+
+def _next(ticket: np.ndarray) -> np.ndarray:
+    return np.asarray(ticket + np.uint32(1))
+
+
+def _wrong(priority: np.ndarray) -> np.ndarray:
+    return ~((priority >= 0.0) & (priority <= HIGHEST))
+
+
+def _fit(priority: np.ndarray, shard: Access) -> np.ndarray:
+    """Priorities of new rows; what is none is the highest so far."""
+    wrong = _wrong(priority)
+    if not wrong.any():
+        return priority
+    highest = max(shard.info()["highest"], priority[~wrong].max(initial=-math.inf))
+    return np.where(wrong, np.float32(highest), priority)

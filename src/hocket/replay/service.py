@@ -1,0 +1,243 @@
+"""The replay as a service: native tables instead of arrays of the program.
+
+What it keeps can be had as the arrays that the device replay would have, and be made from them: so
+a checkpoint does not tell which of the two wrote it.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hocket.core.contract import leaf_names
+from hocket.core.graph import bytes_text
+from hocket.core.service import At, Serving
+from hocket.errors import PlanError
+from hocket.replay import device
+from hocket.replay.access import Access
+from hocket.replay.client import connect
+from hocket.replay.device import Replay
+from hocket.replay.schema import Column, Schema
+from hocket.replay.server import serve
+from hocket.replay.table import Table
+
+# Legend: C capacity, S shards.
+
+
+@dataclass(frozen=True)
+class ReplayService:
+    """A replay of rows of a schema, as a program knows it."""
+
+    name: str
+    schema: Schema
+    capacity: int
+    tree: Any = field(repr=False)
+    """How the columns make up a row."""
+
+    @classmethod
+    def of(cls, row: Any, capacity: int, name: str) -> ReplayService:
+        """For rows like `row`, a tree of arrays or of their shapes and dtypes."""
+        return cls(name, _schema(row), capacity, jax.tree.structure(row))
+
+    def specs(self) -> Replay:
+        return jax.eval_shape(lambda: device.init(self.row(), self.capacity))
+
+    def row(self) -> Any:
+        """The shapes and dtypes of one row."""
+        columns = [jax.ShapeDtypeStruct(c.shape, c.dtype) for c in self.schema.columns]
+        return jax.tree.unflatten(self.tree, columns)
+
+    def check(self, how: Serving) -> None:
+        if self.capacity % how.shards:
+            raise PlanError(
+                f"the {self.name} has {self.capacity} rows, which {how.shards} shards cannot share "
+                f"equally: use a power of two."
+            )
+
+    def about(self, how: Serving) -> str:
+        each = sum(column.bytes for column in self.schema.columns)
+        shards = f" in {how.shards} shards" if how.shards > 1 else ""
+        ahead = f", {how.prefetch} batches drawn ahead" if how.prefetch else ""
+        way = "" if how.carrier == "near" else f" over {how.carrier}"
+        return (
+            f"{self.name} is kept by a service{way}: {self.capacity:,} rows of {bytes_text(each)}"
+            f"{shards}, {bytes_text(self.capacity * each)}{ahead}"
+        )
+
+    def start(self, how: Serving) -> LiveReplay:
+        return LiveReplay(self, how)
+
+
+class LiveReplay:
+    """The tables of a replay, in the process of the run."""
+
+    def __init__(self, of: ReplayService, how: Serving) -> None:
+        self._of, self._how = of, how
+        self._laps = 0
+        self._serving = ExitStack()
+        self._addresses: Sequence[str] = ()
+        self.tables: list[Table] = []
+        self.changes = 0
+        """How often something was changed, since it was loaded."""
+
+    def load(self, content: Replay | None) -> None:
+        self.close()
+        how, schema = self._how, self._of.schema
+        each = self._of.capacity // how.shards
+        self.tables = [Table(schema, each, seed=shard) for shard in range(how.shards)]
+        self._laps = self.changes = 0
+        if content is not None and how.shards == 1:
+            self._fill(jax.device_get(content))
+        elif content is not None:
+            self._deal(jax.device_get(content))
+        if how.carrier != "near":
+            self.addresses()  # before several threads ask for them
+
+    def content(self) -> Replay:
+        return self._as_they_lie() if len(self.tables) == 1 else self._by_age()
+
+    def addresses(self) -> Sequence[str]:
+        if not self._addresses:
+            with_tcp = self._how.carrier == "tcp"
+            self._addresses = self._serve_tcp() if with_tcp else self._serve_near()
+        return self._addresses
+
+    def _serve_tcp(self) -> Sequence[str]:
+        servers = [serve(table, tcp="127.0.0.1:0") for table in self.tables]
+        return [self._serving.enter_context(server).address for server in servers]
+
+    def _serve_near(self) -> Sequence[str]:
+        """To processes of this machine, over memory that they share."""
+        folder = Path(self._serving.enter_context(tempfile.TemporaryDirectory(prefix="hocket-")))
+        pairs = enumerate(self.tables)
+        servers = [serve(table, unix=folder / f"shard-{k}") for k, table in pairs]
+        return [self._serving.enter_context(server).address for server in servers]
+
+    def close(self) -> None:
+        self._serving.close()
+        self._addresses = ()
+        for table in self.tables:
+            table.close()
+
+    def _as_they_lie(self) -> Replay:
+        """As the device replay would have it, slot by slot."""
+        (table,) = self.tables
+        found, capacity = table.contents(), self._of.capacity
+        slots = found.keys[:, 0]
+        inserts = table.info()["inserts"]
+        return self._replay(
+            found.rows, found.priority, slots,
+            head=inserts % capacity, lap=self._laps + 1 + inserts // capacity,
+            highest=table.info()["highest"],
+        )  # fmt: skip
+
+    def _by_age(self) -> Replay:
+        """The rows of all shards in one ring, the oldest first: of each shard one after another."""
+        found = [table.contents() for table in self.tables]
+        # By how many rows of its shard came later: shards are filled at about one pace.
+        ages = np.concatenate([np.arange(len(x.keys))[::-1] for x in found])
+        order = np.argsort(-ages, kind="stable")
+        rows = {
+            c.name: np.concatenate([x.rows[c.name] for x in found])[order]
+            for c in self._of.schema.columns
+        }
+        priority = np.concatenate([x.priority for x in found])[order]
+        full, num = divmod(len(order), self._of.capacity)
+        highest = max(table.info()["highest"] for table in self.tables)
+        return self._replay(
+            rows, priority, np.arange(len(order)), head=num, lap=1 + full, highest=highest
+        )
+
+    def _replay(
+        self, rows: Mapping[str, np.ndarray], priority: np.ndarray, slots: np.ndarray, *,
+        head: int, lap: int, highest: float,
+    ) -> Replay:  # fmt: skip
+        def placed(x: np.ndarray) -> np.ndarray:
+            whole = np.zeros((self._of.capacity, *x.shape[1:]), x.dtype)
+            whole[slots] = x
+            return whole
+
+        columns = [jnp.asarray(placed(rows[c.name])) for c in self._of.schema.columns]
+        return Replay(
+            rows=jax.tree.unflatten(self._of.tree, columns),
+            tree=jnp.asarray(_sums(placed(priority))),
+            head=jnp.asarray(head, jnp.int32),
+            lap=jnp.asarray(lap, jnp.uint32),
+            highest=jnp.asarray(highest, jnp.float32),
+        )
+
+    def _fill(self, content: Replay) -> None:
+        """Insert the rows so that each has its slot again, and the next one too."""
+        (table,), head = self.tables, int(content.head)
+        columns, capacity = self._columns(content), self._of.capacity
+        priority = content.tree[capacity:]
+        rounds = [slice(0, capacity), slice(0, head)] if content.lap > 1 else [slice(0, head)]
+        for part in rounds:
+            if part.stop:
+                keys = table.insert({k: x[part] for k, x in columns.items()}, priority[part])
+                if table.info()["highest"] < content.highest:  # of a row that had it once
+                    table.update(keys[:1], [content.highest])
+                    table.update(keys[:1], priority[part][:1])
+        self._laps = max(0, int(content.lap) - 2)
+
+    def _deal(self, content: Replay) -> None:
+        """The rows to all shards in turns, the oldest first."""
+        capacity, head = self._of.capacity, int(content.head)
+        columns, priority = self._columns(content), content.tree[capacity:]
+        slots = np.arange(head)
+        if content.lap > 1:
+            slots = np.concatenate([np.arange(head, capacity), slots])
+        for k, table in enumerate(self.tables):
+            mine = slots[k :: len(self.tables)]
+            if len(mine):
+                keys = table.insert({n: x[mine] for n, x in columns.items()}, priority[mine])
+                table.update(keys[:1], [max(content.highest, priority[mine[0]])])
+                table.update(keys[:1], priority[mine[:1]])
+
+    def _columns(self, content: Replay) -> dict[str, np.ndarray]:
+        return dict(
+            zip([c.name for c in self._of.schema.columns], jax.tree.leaves(content.rows),
+                strict=True)
+        )  # fmt: skip
+
+
+def stores(at: At) -> Sequence[Access]:
+    """The shards of a replay, as an instance reaches them."""
+    if not isinstance(at.service, LiveReplay):
+        assert isinstance(at.service, Sequence)  # it is in another process
+        addresses = at.service
+    elif at.how.carrier == "near":
+        return at.service.tables
+    else:
+        addresses = at.service.addresses()
+    return [connect(address) for address in addresses]
+
+
+def _schema(row: Any) -> Schema:
+    names = [re.sub(r"[\s:]", "_", name) or "row" for name in leaf_names(row)]
+    columns = []
+    for name, x in zip(names, jax.tree.leaves(row), strict=True):
+        if jnp.issubdtype(x.dtype, jax.dtypes.extended):
+            raise ValueError(
+                f"`{name}` of a row is {x.dtype}, and a service keeps numbers: store "
+                f"`jax.random.key_data` of it."
+            )
+        columns.append(Column(name, np.dtype(x.dtype), tuple(x.shape)))
+    return Schema(tuple(columns))
+
+
+def _sums(leaves: np.ndarray) -> np.ndarray:
+    """The sum tree above these priorities, each node the sum of its two."""
+    levels = [leaves]
+    while len(levels[-1]) > 1:
+        levels.append(levels[-1][0::2] + levels[-1][1::2])
+    return np.concatenate([np.zeros(1, np.float32), *levels[::-1]])

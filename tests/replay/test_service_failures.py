@@ -1,0 +1,425 @@
+"""Servers that die, close, or are none: whoever waits is told, soon."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.replay.carriers import (
+    CARRIERS,
+    CLOSED,
+    PATIENCE,
+    SCHEMA,
+    STREAMS,
+    Elsewhere,
+    Message,
+    address,
+    client_elsewhere,
+    eventually,
+    in_thread,
+    numbers,
+    rows,
+    serving,
+    serving_elsewhere,
+    still_serves,
+)
+
+from hocket.replay import Table, connect, serve
+
+each_carrier = pytest.mark.parametrize("carrier", CARRIERS)
+TABLES = {"replay": {"schema": SCHEMA, "capacity": 100}}
+LIMITED = {
+    "replay": {"schema": SCHEMA, "capacity": 100, "samples_per_insert": 1.0, "tolerance": 10.0}
+}
+
+
+# Servers that end
+
+
+@each_carrier
+def test_a_server_is_killed_while_clients_wait(carrier: str) -> None:
+    with serving_elsewhere(LIMITED) as server:
+        at = address(server, carrier)
+        clients = [connect(at) for _ in range(3)]
+        clients[0].insert(rows(*range(10)))
+        waiting = [
+            in_thread(lambda: clients[0].insert(rows(*range(5)))),
+            in_thread(lambda: clients[0].insert(rows(*range(5)))),
+            in_thread(lambda: clients[1].insert(rows(*range(6)))),
+        ]
+        eventually(lambda: clients[2].info()["waiting"] == 3)
+        server.kill()
+        for thread, found in waiting:
+            thread.join(PATIENCE)
+            assert isinstance(found[0], ConnectionError), found
+            assert f"the replay server at {_name(at)} is gone" in str(found[0])
+        for client in clients:
+            for _ in range(2):
+                with pytest.raises(ConnectionError, match="is gone"):
+                    client.sample(1)
+        with pytest.raises(ConnectionError, match=f"no replay server answers at {_name(at)}: "):
+            connect(at)
+
+
+@each_carrier
+def test_a_server_is_killed_in_the_middle_of_large_replies(carrier: str) -> None:
+    tables = {"replay": {"schema": "x:uint8:65536", "capacity": 10}}
+    with serving_elsewhere(tables) as server:
+        client = connect(address(server, carrier))
+        client.insert({"x": np.zeros((10, 65536), np.uint8)})
+        begun = threading.Event()
+
+        def sample() -> None:
+            while True:
+                client.sample(200)
+                begun.set()
+
+        threads = [in_thread(sample) for _ in range(3)]
+        assert begun.wait(PATIENCE)
+        server.kill()
+        for thread, found in threads:
+            thread.join(PATIENCE)
+            assert isinstance(found[0], ConnectionError), found
+
+
+@each_carrier
+def test_a_server_is_closed_while_clients_wait(carrier: str) -> None:
+    with serving(Table(SCHEMA, 10)) as server:
+        client, watcher = (connect(address(server, carrier)) for _ in range(2))
+        threads = [in_thread(lambda: client.sample(1)) for _ in range(3)]
+        eventually(lambda: watcher.info()["waiting"] == 3)
+        server.close()
+        for thread, found in threads:
+            thread.join(PATIENCE)
+            assert isinstance(found[0], ConnectionError) and "is gone" in str(found[0])
+        server.close()
+        with pytest.raises(ConnectionError):
+            connect(address(server, carrier))
+
+
+@each_carrier
+def test_a_client_is_closed_while_its_threads_wait(carrier: str) -> None:
+    with serving(Table(SCHEMA, 10)) as server:
+        client, watcher = (connect(address(server, carrier)) for _ in range(2))
+        threads = [in_thread(lambda: client.sample(1)) for _ in range(3)]
+        eventually(lambda: watcher.info()["waiting"] == 3)
+        client.close()
+        for thread, found in threads:
+            thread.join(PATIENCE)
+            assert isinstance(found[0], ConnectionError) and "was closed" in str(found[0]), found
+        eventually(lambda: watcher.info()["waiting"] == 0)
+        with pytest.raises(ConnectionError, match="was closed"):
+            client.info()
+        still_serves(server, watcher)
+
+
+@each_carrier
+def test_a_client_is_closed_while_large_replies_come(carrier: str) -> None:
+    """Nobody writes to arrays that are gone."""
+    with serving(Table("x:uint8:65536", 10)) as server:
+        connect(server.address).insert({"x": np.ones((10, 65536), np.uint8)})
+        for _ in range(10):
+            client, begun = connect(address(server, carrier)), threading.Barrier(4)
+
+            def sample(client: Any = client, begun: Any = begun) -> None:
+                begun.wait(PATIENCE)
+                while True:
+                    assert client.sample(100).rows["x"].all()
+
+            threads = [in_thread(sample) for _ in range(3)]
+            begun.wait(PATIENCE)
+            client.close()
+            for thread, found in threads:
+                thread.join(PATIENCE)
+                assert isinstance(found[0], ConnectionError), found
+        assert connect(server.address).sample(50).rows["x"].all()
+
+
+def test_a_table_is_closed_while_clients_wait() -> None:
+    table = Table(SCHEMA, 10)
+    with serving(table) as server:
+        clients = [connect(address(server, carrier)) for carrier in CARRIERS]
+        threads = [in_thread(lambda c=c: c.sample(1)) for c in clients]
+        eventually(lambda: clients[0].info()["waiting"] == 3)
+        table.close()
+        for thread, found in threads:
+            thread.join(PATIENCE)
+            assert isinstance(found[0], ValueError) and "`replay` was closed" in str(found[0])
+
+
+def _name(at: str) -> str:
+    """As messages have it."""
+    return at if at.startswith("tcp") else at.partition("://")[2]
+
+
+# Interrupts
+
+
+@each_carrier
+@pytest.mark.parametrize("what", ["sample", "insert"])
+def test_ctrl_c_ends_waiting(carrier: str, what: str) -> None:
+    waits = {
+        "sample": "replay.sample(1)",
+        "insert": "[replay.insert({'obs': obs, 'action': action}) for _ in range(3)]",
+    }
+    script = f"""
+obs, action = np.zeros((8, 4), np.float32), np.zeros(8, np.int32)
+for _ in range(2):
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        {waits[what]}
+    except KeyboardInterrupt:
+        print("ended", flush=True)
+while replay.info()["waiting"]: pass  # those that were interrupted are forgotten
+replay.clear()
+replay.insert({{'obs': obs, 'action': action + 3}})
+print(replay.sample(2).rows["action"].tolist(), flush=True)
+"""
+    options = LIMITED["replay"] if what == "insert" else TABLES["replay"]
+    with (
+        serving(Table(**options)) as server,
+        client_elsewhere(address(server, carrier), script) as process,
+    ):
+        found, problems = process.communicate(timeout=PATIENCE)
+        assert found == "ended\nended\n[3, 3]\n", problems
+
+
+@pytest.mark.parametrize("carrier", STREAMS)
+def test_a_reply_that_nobody_wants_is_read_to_its_end(carrier: str) -> None:
+    """Whoever asked is gone while its rows come in: those of the next are right."""
+    with serving(Table("x:uint8:65536", 10)) as server, connect(address(server, carrier)) as client:
+        client.insert({"x": np.arange(10, dtype=np.uint8)[:, None].repeat(65536, 1)})
+        for num in (1, 50, 400):
+            for _ in range(5):
+                asked = client._ask(num, None, None, 1.0)
+                client.info()  # behind it, so that some of it was read
+                del asked
+                asked = client._ask(num, None, None, 1.0)
+                del asked
+                gc.collect(0)
+                batch = client.sample(20)
+                np.testing.assert_array_equal(batch.rows["x"][:, 0], batch.keys[:, 0])
+                np.testing.assert_array_equal(batch.rows["x"][:, -1], batch.keys[:, 0])
+
+
+def test_python_may_end_while_threads_wait() -> None:
+    script = """
+for _ in range(3):
+    threading.Thread(target=replay.sample, args=(1,), daemon=True).start()
+while replay.info()["waiting"] < 3: pass
+"""
+    for carrier in CARRIERS:
+        with (
+            serving(Table(SCHEMA, 5)) as server,
+            client_elsewhere(address(server, carrier), script) as process,
+        ):
+            found = process.communicate(timeout=PATIENCE)
+            assert (process.returncode, *found) == (0, "", "")
+
+
+def test_python_may_end_while_it_serves(tmp_path: Path) -> None:
+    script = f"""
+from hocket.replay import Table, serve, connect
+server = serve(Table("x:int8", 4), unix={str(tmp_path / "s")!r}, tcp="127.0.0.1:0")
+replay = connect(server.address)
+print(replay.info()["clients"])
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"1\n", b"")
+    assert not (tmp_path / "s").exists()
+
+
+# Where to serve
+
+
+def test_where_nobody_can_serve(tmp_path: Path) -> None:
+    table = Table(SCHEMA, 5)
+    long = "x" * 120
+    with serving(table) as server:
+        port = address(server, "tcp").rpartition(":")[2]
+        path = address(server, "unix").partition("://")[2]
+        for options, kind, words in [
+            ({}, ValueError, "where to serve"),
+            ({"tcp": "localhost"}, ValueError, "write HOST:PORT"),
+            ({"tcp": "localhost:99999"}, ValueError, "write HOST:PORT"),
+            ({"tcp": f"127.0.0.1:{port}"}, OSError, f"127.0.0.1:{port}: Address already in use"),
+            ({"tcp": "no.such.host.invalid:0"}, OSError, "cannot listen at no.such.host.invalid:0"),
+            ({"unix": path}, OSError, "another server does already"),
+            ({"unix": f"/tmp/{long}"}, OSError, "has at most 107 bytes"),
+            ({"unix": tmp_path / "no" / "folder"}, OSError, "folder: No such file or directory"),
+            ({"unix": tmp_path, "max_bytes": 1}, ValueError, "max_bytes is from"),
+        ]:
+            with pytest.raises(kind, match=words):
+                serve(table, **options)
+        still_serves(server)
+    for tables, words in [
+        ({}, "from 1 to 2"),
+        ({"a b": table}, "`a b` is no name of a table"),
+        ({"": table}, "is no name of a table"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            serve(tables, unix=tmp_path / "s")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_socket_that_is_left_over_is_replaced_and_other_files_are_not(tmp_path: Path) -> None:
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(tmp_path / "left"))
+    left.close()
+    with serve(Table(SCHEMA, 5), unix=tmp_path / "left") as server:
+        connect(server.address).insert(rows(1))
+    (tmp_path / "mine").write_text("of value")
+    with pytest.raises(OSError, match="mine: Address already in use"):
+        serve(Table(SCHEMA, 5), unix=tmp_path / "mine")
+    assert (tmp_path / "mine").read_text() == "of value"
+
+
+def test_a_server_restarts_where_it_was(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"unix": tmp_path / "s"}
+    for _ in range(3):
+        with serve(Table(SCHEMA, 5), tcp="127.0.0.1:0", **options) as server:
+            tcp = address(server, "tcp").partition("://")[2]
+            client = connect(f"tcp://{tcp}")
+            client.insert(rows(1))
+        with serve(Table(SCHEMA, 5), tcp=tcp, **options) as server:
+            assert len(connect(f"tcp://{tcp}")) == 0
+            with pytest.raises(ConnectionError):
+                client.info()
+
+
+def test_addresses_of_version_six() -> None:
+    if not socket.has_ipv6 or not _has_loopback_six():
+        pytest.skip("there is no IPv6 here")
+    with serve(Table(SCHEMA, 5), tcp="[::1]:0") as server:
+        assert server.address.startswith("tcp://[::1]:")
+        connect(server.address).insert(rows(1))
+
+
+def _has_loopback_six() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as test:
+        test.bind(("::1", 0))
+        return True
+    return False
+
+
+# What to connect to
+
+
+@pytest.mark.parametrize(
+    "at",
+    ["", "tcp", "tcp://", "http://localhost:80", "localhost:80", "shm:/run/x", "udp://a:1"],
+)
+def test_addresses_that_are_none(at: str) -> None:
+    with pytest.raises(ValueError, match="is no address of a replay server: write shm://PATH"):
+        connect(at)
+
+
+@pytest.mark.parametrize("at", ["tcp://localhost", "tcp://:80", "tcp://h:x", "tcp://h:65536"])
+def test_addresses_without_a_port(at: str) -> None:
+    with pytest.raises(ValueError, match="needs a host and a port"):
+        connect(at)
+
+
+def test_servers_that_are_not_there(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        with pytest.raises(ConnectionError, match=f"at tcp://127.0.0.1:{port}: Connection refused"):
+            connect(f"tcp://127.0.0.1:{port}")
+    with pytest.raises(ConnectionError, match=r"no replay server answers at tcp://no\.such"):
+        connect("tcp://no.such.host.invalid:1")
+    (tmp_path / "file").touch()
+    for carrier in ("shm", "unix"):
+        with pytest.raises(ConnectionError, match=r"none: No such file or directory\."):
+            connect(f"{carrier}://{tmp_path}/none")
+        with pytest.raises(ConnectionError, match="file: Connection refused"):
+            connect(f"{carrier}://{tmp_path}/file")
+        with pytest.raises(ConnectionError, match="a path of a socket has at most 107 bytes"):
+            connect(f"{carrier}:///{'x' * 200}")
+
+
+@contextlib.contextmanager
+def pretending(carrier: str, folder: Path, answer: bytes | None) -> Iterator[str]:
+    """Something else, that gives every client this answer, or none."""
+    family = socket.AF_INET if carrier == "tcp" else socket.AF_UNIX
+    with socket.socket(family) as listener:
+        listener.bind(("127.0.0.1", 0) if carrier == "tcp" else str(folder / "s"))
+        listener.listen()
+        accepted = []
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    accepted.append(listener.accept()[0])
+                    accepted[-1].recv(1)
+                    if answer is not None:
+                        accepted[-1].sendall(answer)
+
+        thread, _ = in_thread(serve)
+        port = listener.getsockname()[1] if carrier == "tcp" else 0
+        yield f"tcp://127.0.0.1:{port}" if carrier == "tcp" else f"{carrier}://{folder}/s"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(PATIENCE)
+        for found in accepted:
+            found.close()
+
+
+@each_carrier
+def test_servers_that_are_none(carrier: str, tmp_path: Path) -> None:
+    http = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\nwhat do you mean? " * 3
+    closed = Message(1, code=CLOSED, body=b"for a reason").pack()
+    for answer, words in [
+        (http, "is no replay server of this version"),
+        (None, r"gave no answer for 0\.5 s"),
+        (closed, "ended the connection: for a reason"),
+        (Message(1, length=2**62).pack(), "too long"),
+    ]:
+        timeout = PATIENCE if answer else 0.5
+        with (
+            pretending(carrier, tmp_path, answer) as at,
+            pytest.raises(ConnectionError, match=words),
+        ):
+            connect(at, timeout=timeout)
+        (tmp_path / "s").unlink(missing_ok=True)
+
+
+def test_many_connections_come_and_go() -> None:
+    with serving_elsewhere(TABLES) as server:
+        watcher, found = connect(server.addresses[0]), []
+        watcher.insert(rows(*range(10)))
+        for _ in range(3):
+            come_and_go(server)
+            eventually(lambda: watcher.info()["clients"] == 1)
+            found.append((server.files(), server.regions(), server.resident()))
+        assert found[0][:2] == found[-1][:2]
+        assert found[-1][2] < found[0][2] + 2**23
+
+
+def come_and_go(server: Elsewhere) -> None:
+    clients = [connect(address(server, CARRIERS[i % 3])) for i in range(60)]
+    for client in clients:
+        assert set(numbers(client.sample(5))) <= set(range(10))
+    for client in clients[::2]:
+        client.close()
+
+
+def test_files_are_closed() -> None:
+    """In this process, with all that tests opened."""
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with serving_elsewhere(TABLES) as server:
+            connect(server.addresses[0]).insert(rows(*range(10)))
+            come_and_go(server)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before

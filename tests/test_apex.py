@@ -1,0 +1,369 @@
+"""Ape-X: actors that fill a replay service, and a learner that draws from it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hocket
+from hocket import Channel, ContractError, Place, Plan, PlanError, fragment, trace
+from hocket.algorithms import DQN
+from hocket.cluster import local_cluster
+from hocket.core.graph import Graph
+from hocket.core.served import served
+from hocket.core.service import Serving
+from hocket.distribute import resolve
+from hocket.replay import connect, memory
+from hocket.runtime.executor import advance
+from hocket.runtime.health import InstanceError
+from hocket.runtime.launch_seeded import Faults, Seeded
+from hocket.runtime.split import SAMPLE_AGE, Split
+from hocket.testing import SMALL, difference
+from tests.cases import LEARN, NUM_ENVS, REPLAY_APART, whole
+
+pytestmark = pytest.mark.xdist_group("dqn")
+
+
+def small(**changes: Any) -> DQN:
+    return replace(cast(DQN, SMALL["dqn"]()), **changes)
+
+
+@functools.cache
+def graph() -> Graph:
+    return trace(small(rate_new=True), NUM_ENVS)
+
+
+def planned(words: str) -> Plan:
+    return resolve(words)(graph(), local_cluster())
+
+
+def inserted(state: Any) -> int:
+    """How many rows ever came into a replay."""
+    return int((state.replay.lap - 1) * state.replay.capacity + state.replay.head)
+
+
+TEXT = """\
+an iteration is of any 4 environments, one in 2: 16 environment steps
+
+actor x2: act, env, assemble, rate, insert  on cpu:0
+    memory of each: state 632 B, at least 1.9 KiB at once, up to 532 B in messages
+learner: sample, update, reprioritize  on cpu:0
+    memory: state 2.1 KiB, at least 7.2 KiB at once, up to 100 B in messages
+replay is kept by a service over tcp: 512 rows of 44 B in 2 shards, 22.0 KiB, 2 batches drawn ahead
+    actor calls `insert` 1 time an iteration: 788 B there and 4 B back
+    learner calls `sample` 8 times an iteration: 1.0 KiB there and 14.0 KiB back
+    learner calls `reprioritize` 8 times an iteration: 3.0 KiB there and 96 B back
+learner -> actor: 532 B an iteration in 2 messages, free: the newest, for samples at most 2 \
+iterations old
+"""
+
+
+def test_a_plan_says_who_asks_the_service_for_what() -> None:
+    cluster = local_cluster()
+    one = replace(cluster, devices=cluster.devices[:1])
+    plan = resolve("apex:actors=2,shards=2,carrier=tcp")(graph(), one)
+    assert TEXT in str(plan)
+    again = Plan.from_json(plan.to_json(), plan.graph)
+    assert str(again) == str(plan) and again.serving == Serving("tcp", 2, 2)
+
+
+# What it does
+
+
+@pytest.mark.parametrize("options", ["prefetch=0", "shards=2,prefetch=2"])
+def test_everything_that_actors_make_is_inserted_once(options: str) -> None:
+    """In whichever order things happen; with a seed, they happen in that order again."""
+    plan = planned(f"apex:actors=4,max_age=8,{options}")
+    crew = Seeded(plan, 0, Faults(stall=0.2))
+    executor = Split(plan, crew=crew)
+    found = []
+    for seed in (0, 1, 2, 1):  # the first begins with a block of one iteration
+        crew.reseed(seed)
+        executor.start(jax.random.key(0))
+        metrics = advance(executor, 60)
+        state, late = executor.state(), executor.late()
+        waiting = sum(name.endswith("-age") for name in late)
+        each = NUM_ENVS // 4 * small().length
+        unreal = NUM_ENVS * (small().steps - 1)  # windows that began before the first step
+        if "shards" not in options:  # which do not number their rows
+            assert inserted(state) == (60 + waiting) * each - unreal
+        assert metrics[SAMPLE_AGE].max() <= 8
+        found.append(state)
+    executor.close()
+    _, one, other, again = found
+    assert difference(one.learner, other.learner) > 0.0
+    if "prefetch=0" in options:
+        assert difference(one, again) == 0.0
+
+
+def test_it_learns_from_what_it_draws() -> None:
+    result = hocket.run(small(rate_new=True), distribute="apex:shards=2", iterations=120)
+    first = hocket.run(small(rate_new=True), distribute="apex:shards=2", iterations=1)
+    assert difference(result.state.learner.params, first.state.learner.params) > 1e-3
+    assert np.isfinite(result.metrics["loss"]).all() and result.metrics["loss"][-1] > 0.0
+    assert result.metrics["bad_priorities"].sum() == 0
+    priorities = result.state.replay.tree[result.state.replay.capacity :]
+    assert len(np.unique(priorities)) > 20  # of its own for about each row
+
+
+@pytest.mark.parametrize(
+    "ways", [("apex:shards=2", "anakin"), ("anakin", "apex"), ("apex", "apex")]
+)
+def test_any_plan_goes_on_from_its_state(ways: tuple[str, str]) -> None:
+    before, after = ({"distribute": way, "iterations": 30, "num_envs": NUM_ENVS} for way in ways)
+    first = hocket.run(small(), **before)
+    last = hocket.run(small(), start_from=first.state, **after)
+    assert inserted(last.state) > inserted(first.state) > 0
+    assert difference(first.state.learner.params, last.state.learner.params) > 0.0
+
+
+def test_actors_rate_what_they_insert() -> None:
+    """Each by its own error with the parameters it was made with, and not by the highest."""
+    dqn = small(rate_new=True, min_size=512)  # nothing is learned
+    state = hocket.run(dqn, iterations=8, num_envs=NUM_ENVS).state
+    replay, params = state.replay, state.learner.params
+    size, rows = int(replay.size), replay.rows
+    q = dqn._network.apply(params, rows.obs)[jnp.arange(len(rows.action)), rows.action]
+    best = dqn._network.apply(params, rows.next_obs).max(-1)
+    error = rows.reward + rows.discount * best - q
+    expected = (np.abs(error) + 1e-3) ** dqn.alpha
+    found = replay.tree[replay.capacity :]
+    np.testing.assert_allclose(found[:size], expected[:size], rtol=1e-4)
+    assert float(replay.highest) == pytest.approx(max(1.0, float(expected[:size].max())), rel=1e-4)
+
+
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("launch", ["threads", "processes"])
+def test_a_service_that_fails_ends_the_run_by_its_name(launch: str, after: int) -> None:
+    executor = Split(replace(planned("apex:actors=2,prefetch=1"), launch=launch))
+    executor.start(jax.random.key(0))
+    if after:
+        advance(executor, after)
+    (live,) = executor._services._live.values()
+    live.close()
+    with pytest.raises(InstanceError, match=r"(?s)the service that keeps the replay failed: "):
+        advance(executor, 500)
+    executor.close()
+
+
+@pytest.mark.parametrize("carrier", ["shm", "tcp"])
+def test_processes_reach_it_by_any_carrier(carrier: str) -> None:
+    """Two actors with a shard each, and a learner, in processes; nothing stays behind."""
+    executor = Split(
+        replace(planned(f"apex:actors=2,shards=2,carrier={carrier}"), launch="processes")
+    )
+    executor.start(jax.random.key(0))
+    advance(executor, 60)
+    (live,) = cast(Any, executor._services._live.values())
+    addresses = list(live.addresses())
+    assert [address.partition(":")[0] for address in addresses] == [carrier] * 2
+    assert all(len(table) > 0 for table in live.tables)
+    first = executor.state()
+    advance(executor, 60)
+    executor.close()
+    last = executor.state()
+    assert difference(first.learner.params, last.learner.params) > 1e-3
+    with pytest.raises(ConnectionError):
+        connect(addresses[0], timeout=0.2)
+
+
+# What is refused
+
+
+class Told:
+    """DQN with something that a service cannot keep."""
+
+    @dataclass(frozen=True)
+    class Size(DQN):
+        def step(self, state: Any) -> Any:
+            state, metrics = super().step(state)
+            return state, {**metrics, "rows": state.replay.size}
+
+    @dataclass(frozen=True)
+    class Masked(DQN):
+        def step(self, state: Any) -> Any:
+            after, metrics = super().step(state)
+            keep = metrics["epsilon"] > 0.0
+            return jax.tree.map(lambda a, b: jnp.where(keep, a, b), after, state), metrics
+
+    @dataclass(frozen=True)
+    class More(DQN):
+        @fragment(role="replay")
+        def reprioritize(self, replay: Any, keys: Any, priority: Any) -> Any:
+            return memory.reprioritize(replay, keys, priority * 2.0)
+
+    @dataclass(frozen=True)
+    class Old(DQN):
+        def step(self, state: Any) -> Any:
+            after, metrics = super().step(state)
+            _, batch = self.sample(state.replay, jnp.zeros(4))
+            return after, {**metrics, "old": batch.probability}
+
+    @dataclass(frozen=True)
+    class Again(DQN):
+        def step(self, state: Any) -> Any:
+            after, metrics = super().step(state)
+            return after._replace(replay=state.replay), metrics
+
+    @dataclass(frozen=True)
+    class Fixed(DQN):
+        def step(self, state: Any) -> Any:
+            def change(_: Any, u: Any) -> Any:
+                keys, _ = self.sample(state.replay, u)
+                return None, self.reprioritize(state.replay, keys, u)[1]
+
+            _, counts = jax.lax.scan(change, None, jnp.zeros((3, 4)))
+            return state, counts
+
+    @dataclass(frozen=True)
+    class Other(DQN):
+        def step(self, state: Any) -> Any:
+            state, metrics = super().step(state)
+            return state._replace(replay=jax.tree.map(jnp.zeros_like, state.replay)), metrics
+
+    @dataclass(frozen=True)
+    class Two(DQN):
+        def init(self, key: Any, num_envs: int) -> Any:
+            state = super().init(key, num_envs)
+            other = memory.init(jnp.zeros(3), 16)  # of other rows
+            return state._replace(tail=(state.tail, other))
+
+        def step(self, state: Any) -> Any:
+            tail, other = state.tail
+            state, metrics = super().step(state._replace(tail=tail))
+            return state._replace(tail=(state.tail, other)), metrics
+
+
+def told(cls: type[DQN]) -> DQN:
+    return cls(**{name: getattr(small(), name) for name in DQN.__dataclass_fields__})
+
+
+LEARNER = Place("learner", LEARN)
+REFUSED: dict[str, Any] = {
+    "no replay": (
+        lambda: hocket.plan(SMALL["ppo"](), distribute="apex"),
+        "PPO has no replay that a service could keep.*actor_learner",
+    ),
+    "a look at the rows": (
+        lambda: hocket.plan(told(Told.Size), distribute="apex"),
+        "a service keeps the replay, so that `size` of it is not known",
+    ),
+    "another function": (
+        lambda: hocket.plan(told(Told.Masked), distribute="apex"),
+        r"only fragments that call its functions.*`jit` at .*is none of these",
+    ),
+    "more than a call": (
+        lambda: hocket.plan(told(Told.More), distribute="apex"),
+        r"only fragments that call its functions.*`reprioritize` at .*does more than that",
+    ),
+    "an old one": (
+        lambda: hocket.plan(told(Told.Old), distribute="apex"),
+        "`sample` at .* uses the replay as it was before something was changed",
+    ),
+    "an old one in the state": (
+        lambda: hocket.plan(told(Told.Again), distribute="apex"),
+        "the state that `step` returns uses the replay as it was before",
+    ),
+    "the same in every turn of a loop": (
+        lambda: hocket.plan(told(Told.Fixed), distribute="apex"),
+        "`reprioritize` at .* uses the replay as it was before",
+    ),
+    "another ticket": (
+        lambda: hocket.plan(told(Told.Other), distribute="apex"),
+        "returns something else as `replay.ticket`",
+    ),
+    "two of a name": (
+        lambda: hocket.plan(told(Told.Two), distribute="apex"),
+        "has two of `replay`.*another `name`",
+    ),
+    "replicas of the whole loop": (
+        lambda: Plan(served(graph()), whole(2)),
+        r"`all` has 2 replicas, which would `insert` in an order of chance.*lag=free",
+    ),
+    "actors that insert, and wait": (
+        lambda: Plan(
+            served(graph()),
+            (Place("actor", ("env", "act", "insert"), replicas=2), LEARNER),
+        ),
+        r"`actor` has 2 replicas, which would `insert` in an order of chance",
+    ),
+    "two places that use it": (
+        lambda: Plan(served(graph()), (Place("actor", ("env", "act", "insert")), LEARNER)),
+        "`actor` and `learner` use the service.*`insert`, `sample`, `reprioritize` on one place",
+    ),
+    "replicas that sample": (
+        lambda: Plan(
+            served(graph()),
+            (
+                Place("actor", ("env", "act", "replay", "update"), replicas=2),
+                Place("learner", ("rate",)),
+            ),
+        ),
+        "`actor` has 2 replicas, which would",
+    ),
+    "shards that wait": (
+        lambda: planned("apex:lag=0,shards=2"),
+        "shards=2 draws other rows than one program would.*lag=free",
+    ),
+    "batches ahead that wait": (
+        lambda: planned("apex:lag=0,prefetch=1"),
+        "prefetch=1 draws other rows than one program would",
+    ),
+    "an unknown carrier": (lambda: planned("apex:carrier=udp"), "carrier.*`udp`.*shm"),
+    "shards that do not share equally": (
+        lambda: planned("apex:shards=3"),
+        "512 rows, which 3 shards cannot share equally",
+    ),
+    "no shards": (lambda: planned("apex:shards=0"), "at least 1 shard.*shards=0"),
+    "several seeds": (
+        lambda: hocket.run(small(), distribute="apex", seeds=2, iterations=1),
+        "2 seeds at once.*a service keeps one replay",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    wrong, words = REFUSED[name]
+    with pytest.raises((PlanError, ContractError), match=f"(?s){words}"):
+        wrong()
+
+
+def test_a_replay_on_a_place_of_its_own_may_be_served() -> None:
+    Plan(served(graph()), REPLAY_APART, {"actor -> replay": Channel(capacity=2)})
+
+
+@pytest.fixture
+def no_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hocket.replay._store", None)
+    monkeypatch.delattr("hocket.replay._store", raising=False)
+
+
+@pytest.mark.usefixtures("no_store")
+def test_an_install_without_the_store_is_told_before_anything_starts() -> None:
+    with pytest.raises(RuntimeError, match="installed without its replay store"):
+        hocket.plan(small(), distribute="apex")
+
+
+# Do they learn?
+
+CARRIERS = ["near", "shm", "tcp"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize(("env", "wanted"), [("CartPole-v1", 475), ("Catch", 0.9)])
+def test_four_actors(env: str, wanted: float, carrier: str) -> None:
+    dqn = DQN(env=hocket.make(env), num_envs=64, rate_new=True)
+    launch = "threads" if carrier == "near" else "processes"
+    result = hocket.run(dqn, distribute=f"apex:actors=4,carrier={carrier}", launch=launch)
+    assert result.return_mean >= wanted, result.return_mean
+    assert result.metrics[SAMPLE_AGE].max() <= 4

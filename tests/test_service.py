@@ -1,0 +1,87 @@
+"""DQN through the replay service: the same numbers as with the device replay, draw for draw."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import pytest
+
+from hocket import Place, Plan, trace
+from hocket.core.graph import Graph
+from hocket.core.served import served
+from hocket.runtime.executor import advance
+from hocket.testing import SMALL, difference
+from hocket.training import make_executor
+from tests.cases import NUM_ENVS, REPLAY_APART, SPLITS, actors, whole
+
+pytestmark = pytest.mark.xdist_group("dqn")
+
+ITERATIONS = 20  # the replay is filled more than once
+PLANS: dict[str, tuple[Place, ...]] = {
+    "one program": whole(), "a replay apart": REPLAY_APART, **SPLITS,
+}  # fmt: skip
+
+
+@functools.cache
+def graph(*, service: bool, exact: bool = True) -> Graph:
+    plain = trace(SMALL["dqn"](), NUM_ENVS, exact=exact)
+    return served(plain) if service else plain
+
+
+def run(plan: Plan, iterations: int, start_from: Any = None) -> tuple[Any, dict[str, Any]]:
+    """The state and the metrics after some iterations."""
+    executor = make_executor(plan, iterations)
+    try:
+        if start_from is None:
+            executor.start(jax.random.key(7))
+        else:
+            executor.load(start_from)
+        metrics = advance(executor, iterations)
+        return executor.state(), metrics
+    finally:
+        executor.close()
+
+
+@functools.cache
+def on_device(iterations: int = ITERATIONS, exact: bool = True) -> tuple[Any, Any]:
+    return run(Plan(graph(service=False, exact=exact), whole()), iterations)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_equal_bit_for_bit(name: str) -> None:
+    """State and metrics, also of the iterations before there are enough rows."""
+    state, metrics = run(Plan(graph(service=True), PLANS[name]), ITERATIONS)
+    expected, expected_metrics = on_device()
+    assert difference(state, expected) == 0.0
+    assert difference(metrics, expected_metrics) == 0.0
+    assert int(expected.replay.lap) > 1  # rows were written over
+    assert expected_metrics["td_error"][-1] > 0
+
+
+def test_several_actors() -> None:
+    """Their rows are put together before one place inserts them, in the order of one program."""
+    state, _ = run(Plan(graph(service=True, exact=False), actors(4)), 3)
+    assert difference(state, on_device(3, False)[0]) <= 1e-5
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["from the device", "from the service"])
+@pytest.mark.parametrize("after", [False, True], ids=["to the device", "to the service"])
+@pytest.mark.parametrize("cut", [3, 13])  # before the ring is full, and after
+def test_a_run_goes_on_with_either(before: bool, after: bool, cut: int) -> None:
+    first, _ = run(Plan(graph(service=before), whole()), cut)
+    last, _ = run(Plan(graph(service=after), whole()), ITERATIONS - cut, first)
+    assert difference(last, on_device()[0]) == 0.0
+
+
+def test_a_state_can_be_loaded_while_it_runs() -> None:
+    executor = make_executor(Plan(graph(service=True), SPLITS["env+act | learn"]), ITERATIONS)
+    executor.start(jax.random.key(7))
+    advance(executor, 5)
+    after_five = executor.state()
+    advance(executor, 4)
+    executor.load(after_five)
+    advance(executor, ITERATIONS - 5)
+    executor.close()
+    assert difference(executor.state(), on_device()[0]) == 0.0
