@@ -81,9 +81,12 @@ class Place:
 
     def end(self) -> None:
         for one in self.started:
-            if one.process.poll() is None:
+            one.process.terminate()
+        for one in self.started:
+            try:
+                one.process.wait(10)
+            finally:
                 one.process.kill()
-            one.process.wait()
 
 
 def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> None:

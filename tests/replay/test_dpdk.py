@@ -31,6 +31,7 @@ from tests.replay.dpdk import (
     relay,
     rows_from,
     unprivileged,
+    wait_until,
 )  # fmt: skip
 
 from hocket.replay import connect
@@ -87,6 +88,28 @@ def test_a_sample_waits_for_rows(place: Place, pair: tuple[Started, Started]) ->
             actor.insert(rows_from(0, 3))
             check_rows(asked.result(20).rows)
         assert actor.info()["waiting"] == 0 and actor.info()["timeouts"] == 1
+
+
+def test_a_request_that_nobody_waits_for_is_forgotten(
+    place: Place, pair: tuple[Started, Started]
+) -> None:
+    def header(op: int, rows: int = 0, schema: int = 0, timeout: int = 0) -> bytes:
+        first = struct.pack("<IHHHHIQQ", 0x544B4F48, 1, op, 0, 0, rows, 7, schema)
+        return first + struct.pack("<II24x", 0, timeout)
+
+    schema = 14695981039346656037
+    for letter in " ".join(SCHEMA).encode():
+        schema = (schema ^ letter) * 1099511628211 % 2**64
+    with socket.socket(socket.AF_UNIX) as stream, connect(address_of(place)) as replay:
+        stream.connect(str(place.folder / "relay"))
+        stream.sendall(header(3, rows=2, schema=schema, timeout=2**32 - 1))  # a sample
+        wait_until(lambda: replay.info()["waiting"] == 1)
+        assert replay.info()["waiting"] == 1
+        stream.sendall(header(11))
+        wait_until(lambda: replay.info()["waiting"] == 0)
+        assert replay.info()["waiting"] == 0
+        replay.insert(rows_from(0, 3))
+        assert replay.info()["samples"] == 0
 
 
 def test_more_requests_than_may_be_under_way(place: Place, pair: tuple[Started, Started]) -> None:

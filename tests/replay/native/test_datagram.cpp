@@ -262,6 +262,23 @@ TEST(requests_wait_for_a_tables_limits) {
   CHECK(world.desk->traffic.waiting == 0);
 }
 
+TEST(what_nobody_waits_for_is_forgotten) {
+  World world({}, 5, {}, 1 << 14, {10});
+  Actor learner(world, 10), actor(world, 11);
+  Reply reply;
+  learner.sample(2);
+  CHECK(!world.run([&] { return learner.client.take(reply); }, seconds(1)));
+  CHECK(world.desk->traffic.waiting == 1);
+  learner.client.abandon(1);
+  CHECK(learner.client.under_way() == 0);
+  CHECK(!world.run([&] { return learner.client.take(reply); }, seconds(1)));
+  CHECK(world.desk->traffic.waiting == 0);
+  actor.insert(1, 10);
+  CHECK(actor.wait(reply) && world.shared->table->counts().samples == 0);
+  learner.sample(3);
+  CHECK(learner.wait(reply) && is_whole(reply) && reply.header.request == 2);
+}
+
 TEST(requests_wait_no_longer_than_they_say) {
   World world({}, 5, {}, 1 << 14, {10});
   Actor learner(world, 10);

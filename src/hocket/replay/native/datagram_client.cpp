@@ -75,6 +75,20 @@ void DatagramClient::send(Slot& slot, Clock::time_point now) {
   if (!slot.leaving.send(sink_, Peer(), like(slot), slot.request)) slot.due = now + kSendAgain;
 }
 
+void DatagramClient::abandon(uint64_t request) {
+  for (Slot& slot : slots_) {
+    if (!slot.number || slot.header.request != request) continue;
+    slot.number = 0;
+    --under_way_;
+    // Of a request that was not made yet: it says which ones are waited for. If it is lost, the
+    // next request does.
+    Slot next;
+    next.number = next_;
+    send_state(sink_, Peer(), like(next), PacketKind::kMore, 0, {});
+    return;
+  }
+}
+
 void DatagramClient::progress(Slot& slot, Clock::time_point now) {
   slot.timeout = settings_.first_timeout;
   slot.due = now + slot.timeout;

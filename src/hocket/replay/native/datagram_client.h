@@ -60,6 +60,10 @@ class DatagramClient {
   // Not when it is full. The body is copied.
   void ask(const Header& header, const uint8_t* body, Clock::time_point now);
 
+  // Nobody waits for the reply to that `Header::request` any more: there will be none, and the
+  // server need not keep it.
+  void abandon(uint64_t request);
+
   void packet(const uint8_t* data, size_t size, Clock::time_point now);
   void tick(Clock::time_point now);
   // `max` if nothing is under way.
@@ -124,6 +128,10 @@ class DatagramChannel {
 
   bool is_full() const { return client_.is_full(); }
   void ask(const Header& header, const uint8_t* body);
+  void abandon(uint64_t request) {
+    client_.abandon(request);
+    link_.flush();
+  }
   // False if there is none by then.
   bool receive(Reply& reply, Clock::time_point until);
   const DatagramClient& client() const { return client_; }

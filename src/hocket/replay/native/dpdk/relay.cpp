@@ -109,7 +109,11 @@ class Relay {
     const uint8_t* body = nullptr;
     while (client.stream->has_room() && !client.client.is_full() &&
            client.stream->next(header, body)) {
-      client.client.ask(header, body, Clock::now());
+      if (header.op == Op::kCancel) {
+        client.client.abandon(header.request);
+      } else {
+        client.client.ask(header, body, Clock::now());
+      }
     }
     settle(client);
   }
