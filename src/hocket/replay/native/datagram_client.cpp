@@ -12,6 +12,7 @@ namespace {
 
 constexpr auto kSendAgain = std::chrono::microseconds(100);  // when the sink had no room
 constexpr size_t kSpare = 4;
+constexpr size_t kKeep = 1024 * 1024;  // room that a slot keeps for its next request
 
 // Whether it does no harm to carry it out a second time.
 bool is_repeatable(Op op) { return op != Op::kInsert && op != Op::kFrames && op != Op::kReset; }
@@ -63,6 +64,24 @@ void DatagramClient::ask(const Header& header, const uint8_t* body, Clock::time_
   slot.number = next_++;
   ++under_way_;
   send(slot, now);
+}
+
+void DatagramClient::abandon(uint64_t request) {
+  for (Slot& slot : slots_) {
+    if (!slot.number || slot.header.request != request) continue;
+    release(slot);
+    PacketHeader header = like(slot);  // of none that there is: it says what is waited for
+    header.request = next_;
+    header.behind = static_cast<uint16_t>(next_ - oldest());
+    send_state(sink_, Peer(), header, PacketKind::kMore, 0, {});
+    return;
+  }
+}
+
+void DatagramClient::release(Slot& slot) {
+  slot.number = 0;
+  if (slot.request.room() > kKeep) slot.request.free();
+  --under_way_;
 }
 
 void DatagramClient::send(Slot& slot, Clock::time_point now) {
@@ -134,8 +153,7 @@ void DatagramClient::finish(Slot& slot) {
   Reply& reply = done_.emplace_back();
   reply.message = std::move(slot.reply);
   std::memcpy(&reply.header, reply.message.data(), sizeof(Header));
-  slot.number = 0;
-  --under_way_;
+  release(slot);
 }
 
 void DatagramClient::fail(Slot& slot, const std::string& why) {
@@ -149,6 +167,9 @@ void DatagramClient::fail(Slot& slot, const std::string& why) {
 }
 
 void DatagramClient::tick(Clock::time_point now) {
+  // While nobody looked, nothing could be heard.
+  if (now - looked_ > 4 * settings_.longest_timeout) heard_ = now;
+  looked_ = now;
   for (Slot& slot : slots_) {
     if (!slot.number || now < slot.due) continue;
     if (now - std::max(heard_, slot.since) > settings_.patience) {

@@ -60,6 +60,10 @@ class DatagramClient {
   // Not when it is full. The body is copied.
   void ask(const Header& header, const uint8_t* body, Clock::time_point now);
 
+  // Nobody waits for the reply to the request of this header's number any more; the server
+  // forgets it once nothing that was asked before it is under way.
+  void abandon(uint64_t request);
+
   void packet(const uint8_t* data, size_t size, Clock::time_point now);
   void tick(Clock::time_point now);
   // `max` if nothing is under way.
@@ -91,6 +95,7 @@ class DatagramClient {
   void progress(Slot& slot, Clock::time_point now);
   void reply(Slot& slot, const Packet& packet, Clock::time_point now);
   void finish(Slot& slot);
+  void release(Slot& slot);
   void fail(Slot& slot, const std::string& why);
   void ask_again(Slot& slot, Clock::time_point now);
   void start_afresh(Clock::time_point now);
@@ -99,7 +104,7 @@ class DatagramClient {
   DatagramSettings settings_;
   uint64_t id_, next_ = 1, sent_again_ = 0;
   size_t under_way_ = 0;
-  Clock::time_point heard_{};
+  Clock::time_point heard_{}, looked_{};
   std::vector<Slot> slots_;
   std::deque<Reply> done_;
   std::vector<Bytes> spare_;

@@ -88,7 +88,7 @@ class UdpListener : PacketSink {
   void retry(Clock::time_point now);
   void tick(Clock::time_point now);
   Clock::time_point due() const;
-  const DatagramServer& server() const { return server_; }
+  DatagramServer& server() { return server_; }
 
  private:
   bool send(const Peer& to, const PacketHeader& header, const uint8_t* payload,
