@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -369,6 +370,16 @@ class RawPackets:
         assert header[2] == REPLY and header[4:6] == (self.client, self.asked)
         size = _HEADER.size
         return replace(Message.unpack(payload[:size]), body=payload[size:])
+
+    def goodbye(self, number: int) -> None:
+        """Until it is answered: who is silent is kept for a minute."""
+        bye = packet(Message(BYE).pack(), client=self.client, number=number)
+        for _ in range(100):
+            self.socket.send(bye)
+            with contextlib.suppress(TimeoutError):
+                while _PACKET.unpack(self.socket.recv(2**16)[: _PACKET.size])[5] != number:
+                    pass
+                return
 
     def hears_nothing(self, seconds: float = 0.05) -> bool:
         self.socket.settimeout(seconds)

@@ -11,6 +11,7 @@ using std::chrono::milliseconds;
 // Tables also change without this server's desk, by those who use them in its process.
 constexpr auto kRetryEvery = milliseconds(10);
 constexpr auto kSendEvery = microseconds(100);
+constexpr auto kEnded = std::chrono::seconds(5);  // in which who said goodbye may say it again
 constexpr size_t kSmall = 1024;      // there always is room for an error
 constexpr size_t kKeep = 64 * 1024;  // room that a slot keeps for its next request
 constexpr char kNoRoom[] =
@@ -328,7 +329,9 @@ void DatagramServer::tick(Clock::time_point now) {
   swept_ = now;
   std::vector<Client*> silent;
   for (const auto& each : clients_) {
-    if (now - each.second->heard > limits_.idle) silent.push_back(each.second.get());
+    Client& client = *each.second;
+    const auto most = client.ended ? std::min<Clock::duration>(limits_.idle, kEnded) : limits_.idle;
+    if (now - client.heard > most) silent.push_back(&client);
   }
   for (Client* client : silent) forget(*client);
 }

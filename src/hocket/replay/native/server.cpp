@@ -224,9 +224,10 @@ bool Server::poll_files(int timeout_ms) {
     const int file = events[i].data.fd;
     if (file == wake_) continue;  // it says that we stop
     if (udp_ && file == udp_->file()) {
-      udp_->readable(Clock::now());
+      udp_->readable(Clock::now(), [this] {
+        if (desk_.has_changed()) retry_waiting();
+      });
       count_clients();
-      if (desk_.has_changed()) retry_waiting();
       continue;
     }
     if (const auto listener = listeners_.find(file); listener != listeners_.end()) {
