@@ -320,6 +320,29 @@ def test_many_threads_wait_on_one_client(carrier: str) -> None:
             assert isinstance(error, ValueError) and "64 requests" in str(error)
 
 
+def test_a_request_that_waits_holds_up_no_others() -> None:
+    """Over UDP, where what is under way is numbered: many and large ones come behind it."""
+    large, empty = Table("x:uint8:65536", 10), Table("x:uint8:65536", 10)
+    ones = {"x": np.ones((1, 65536), np.uint8)}
+    large.insert(ones)
+    with serving({"large": large, "empty": empty}) as server:
+        at = address(server, "udp")
+        client = connect(at, table="large")
+        waits = Client(client._connection, at, "empty", 1, str(empty.schema))
+        threads = []
+        for num in range(1, 21):
+            threads.append(in_thread(lambda: waits.sample(1, timeout=PATIENCE)))
+            eventually(lambda num=num: client.info()["waiting"] == num)
+            for _ in range(20):
+                client.info()
+        for _ in range(5):  # of 26 MB each, and a server keeps at most 64 MB for a client
+            assert client.sample(400).rows["x"].all()
+        waits.insert(ones)
+        for thread, found in threads:
+            thread.join(PATIENCE)
+            assert found[0].rows["x"].all()
+
+
 # Leases
 
 
