@@ -20,9 +20,9 @@ parties take turns, each with processes of its own, and of the rounds the quiete
 
 What to make of it. Most of what bypass gains is gained by not sleeping: beside a kernel socket that
 spins it is far less than beside one that blocks, and which of the two one compares with decides the
-percentage. Bypass loses in bulk: a packet at a time, it has nothing to set against the kernel's
-segmentation offload, with which 64 KB cross veth as one (`903 KB`). AF_XDP copies here: veth has
-no other mode. memif is no network: it is bypass without any kernel. All parties share the
+percentage. Bypass loses in bulk, over veth from 32 KB on: a packet at a time, it has nothing to set
+against the kernel's segmentation offload, with which 64 KB cross veth as one. AF_XDP copies here:
+veth has no other mode. memif is no network: it is bypass without any kernel. All parties share the
 machine's cores, whose number is `cores`. With two, the three parties of an end host behind a node
 do not each have one: polling is bounded (`poll_us`), yields and then sleeps, and what is measured
 there is partly the scheduler. Read `middle` and `prioritized` on more cores.

@@ -38,7 +38,7 @@ def test_the_service_passes_its_own_tests(
         pytest.skip(f"{compiler()} has no thread sanitizer here")
     built = build(tmp_path, *flags)
     assert built.returncode == 0, built.stdout
-    seconds = float(os.environ.get("HOCKET_FUZZ_SECONDS", "10"))
+    seconds = float(os.environ.get("HOCKET_FUZZ_SECONDS", "30"))
     monkeypatch.setenv("HOCKET_FUZZ_SECONDS", str(seconds / 10))
     ran = run(str(tmp_path / "test_service"), "threads" if flags == THREADS else "")
     assert ran.returncode == 0, ran.stdout

@@ -182,7 +182,6 @@ class Leaving {
   bool repeat(PacketSink& sink, const Peer& to, const PacketHeader& like, const Bytes& message,
               const std::vector<Gap>& gaps);
   void grant(uint32_t credit) { credit_ = credit > credit_ ? credit : credit_; }
-  void rewind() { next_ = 0; }
   uint32_t fragments() const { return fragments_; }
   uint32_t sent() const { return next_; }
 

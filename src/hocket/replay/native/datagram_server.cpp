@@ -141,6 +141,7 @@ void DatagramServer::release(Client& client, Slot& slot) {
     desk_.forget(header, slot.pending);
   }
   slot.state = State::kFree;
+  slot.queued = false;
   slot.pending = Pending();
   shrink(client, slot.request);
   shrink(client, slot.reply);
@@ -209,8 +210,9 @@ void DatagramServer::fragment(Client& client, Slot& slot, const Packet& packet) 
 // The client does not know how far its request got.
 void DatagramServer::remind(Client& client, Slot& slot, const PacketHeader& header) {
   if (slot.state == State::kAnswered) {
-    slot.leaving.rewind();
-    send(client, slot);
+    // As much as at first: if it came this far, it asks for more by itself.
+    slot.leaving.repeat(sink_, client.peer, to_client(client.id, slot.number), slot.reply,
+                        {{0, slot.credit}});
     return;
   }
   const bool arriving = slot.state == State::kArriving;
