@@ -66,24 +66,6 @@ void DatagramClient::ask(const Header& header, const uint8_t* body, Clock::time_
   send(slot, now);
 }
 
-void DatagramClient::abandon(uint64_t request) {
-  for (Slot& slot : slots_) {
-    if (!slot.number || slot.header.request != request) continue;
-    release(slot);
-    PacketHeader header = like(slot);  // of none that there is: it says what is waited for
-    header.request = next_;
-    header.behind = static_cast<uint16_t>(next_ - oldest());
-    send_state(sink_, Peer(), header, PacketKind::kMore, 0, {});
-    return;
-  }
-}
-
-void DatagramClient::release(Slot& slot) {
-  slot.number = 0;
-  if (slot.request.room() > kKeep) slot.request.free();
-  --under_way_;
-}
-
 void DatagramClient::send(Slot& slot, Clock::time_point now) {
   slot.arrives = false;
   slot.times = 1;
@@ -92,6 +74,20 @@ void DatagramClient::send(Slot& slot, Clock::time_point now) {
                      kFirstCredit);
   progress(slot, now);
   if (!slot.leaving.send(sink_, Peer(), like(slot), slot.request)) slot.due = now + kSendAgain;
+}
+
+void DatagramClient::abandon(uint64_t request) {
+  for (Slot& slot : slots_) {
+    if (!slot.number || slot.header.request != request) continue;
+    slot.number = 0;
+    --under_way_;
+    // Of a request that was not made yet: it says which ones are waited for. If it is lost, the
+    // next request does.
+    Slot next;
+    next.number = next_;
+    send_state(sink_, Peer(), like(next), PacketKind::kMore, 0, {});
+    return;
+  }
 }
 
 void DatagramClient::progress(Slot& slot, Clock::time_point now) {
@@ -153,7 +149,9 @@ void DatagramClient::finish(Slot& slot) {
   Reply& reply = done_.emplace_back();
   reply.message = std::move(slot.reply);
   std::memcpy(&reply.header, reply.message.data(), sizeof(Header));
-  release(slot);
+  slot.number = 0;
+  if (slot.request.room() > kKeep) slot.request.free();
+  --under_way_;
 }
 
 void DatagramClient::fail(Slot& slot, const std::string& why) {

@@ -60,8 +60,8 @@ class DatagramClient {
   // Not when it is full. The body is copied.
   void ask(const Header& header, const uint8_t* body, Clock::time_point now);
 
-  // Nobody waits for the reply to the request of this header's number any more; the server
-  // forgets it once nothing that was asked before it is under way.
+  // Nobody waits for the reply to that `Header::request` any more: there will be none, and the
+  // server need not keep it.
   void abandon(uint64_t request);
 
   void packet(const uint8_t* data, size_t size, Clock::time_point now);
@@ -95,7 +95,6 @@ class DatagramClient {
   void progress(Slot& slot, Clock::time_point now);
   void reply(Slot& slot, const Packet& packet, Clock::time_point now);
   void finish(Slot& slot);
-  void release(Slot& slot);
   void fail(Slot& slot, const std::string& why);
   void ask_again(Slot& slot, Clock::time_point now);
   void start_afresh(Clock::time_point now);
@@ -129,6 +128,10 @@ class DatagramChannel {
 
   bool is_full() const { return client_.is_full(); }
   void ask(const Header& header, const uint8_t* body);
+  void abandon(uint64_t request) {
+    client_.abandon(request);
+    link_.flush();
+  }
   // False if there is none by then.
   bool receive(Reply& reply, Clock::time_point until);
   const DatagramClient& client() const { return client_; }
