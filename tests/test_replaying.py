@@ -75,6 +75,20 @@ def test_a_server_is_started_and_ended(start: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
+def test_a_server_for_packets(start: Any, hocket: Hocket) -> None:
+    server = start(*SCHEMA, "--port", "-1", "--udp-port", "0", "--capacity", "100")
+    (address,) = server.addresses
+    assert re.fullmatch(r"udp://127\.0\.0\.1:[1-9]\d*", address)
+    with connect(address) as client:
+        client.insert(rows(5))
+        assert client.sample(300).rows["x"].shape == (300, 2)
+    assert "5 of 100" in hocket.well("replay", "info", address, "--seconds", "0")
+    port = address.rpartition(":")[2]
+    done = hocket("replay", "serve", *SCHEMA, "--port", "-1", "--udp-port", port)
+    assert done.code == 2 and f"cannot listen at {address}: Address already in use" in done.err
+    assert server.end(signal.SIGINT) == (0, "")
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_what_was_saved_comes_back_and_what_is_missing_is_told(
     start: Any, tmp_path: Path, how: signal.Signals
@@ -174,6 +188,7 @@ def test_info(hocket: Hocket) -> None:
         (["serve", "--schema", "x:flat32"], "unknown dtype `flat32`"),
         (["serve", *SCHEMA, "--port", "70000"], "from 0 to 65535"),
         (["serve", *SCHEMA, "--port", "-1"], "where to serve?"),
+        (["serve", *SCHEMA, "--udp-port", "65536"], "--udp-port is from 0 to 65535, or -1"),
         (["serve", *SCHEMA, "--host", "nowhere.invalid"], "cannot listen at nowhere.invalid:7777"),
         (["serve", *SCHEMA, "--snapshot-every", "-1"], "in seconds, found -1"),
         (["serve", *SCHEMA, "--name", "a b"], "`a b` is no name of a table"),
@@ -183,6 +198,8 @@ def test_info(hocket: Hocket) -> None:
         (["serve", "--tables", "none.toml"], "No such file"),
         (["info", "http://here"], "`http://here` is no address of a replay server"),
         (["info", "tcp://127.0.0.1"], "needs a host and a port"),
+        (["info", "udp://here:x"], "needs a host and a port: udp://HOST:PORT"),
+        (["info", "udp://nowhere.invalid:1"], "answers at udp://nowhere.invalid:1: "),
         (["info", "shm:///nowhere/s"], "no replay server answers at /nowhere/s"),
         (["info", "tcp://127.0.0.1:1"], "no replay server answers at tcp://127.0.0.1:1"),
     ],

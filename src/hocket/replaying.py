@@ -102,7 +102,7 @@ class Serve:
     max_bytes: int = 2**30
     """Of one request or reply."""
     max_clients: int = 1000
-    """Connections at a time."""
+    """Connections at a time, and as many over UDP."""
 
 
 def _serve(arguments: list[str]) -> None:

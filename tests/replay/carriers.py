@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -22,8 +23,12 @@ import numpy as np
 
 from hocket.replay import Batch, Client, Server, Table, connect, serve
 
-CARRIERS = ("shm", "unix", "tcp")
+CARRIERS = ("shm", "unix", "tcp", "udp")
 STREAMS = ("unix", "tcp")
+CONNECTED = ("shm", "unix", "tcp")
+"""Whose ends are told of each other's end, at once."""
+SILENCE = "did not answer for 5 s: see that it runs, and that packets reach it"
+"""What a client over UDP says of a server that is gone, which nobody tells it."""
 SCHEMA = "obs:float32:4 action:int32"
 PATIENCE = 60.0
 """Seconds after which a test says that something hangs."""
@@ -74,13 +79,15 @@ def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
 
 # Servers
 
+PORTS = {"tcp": "127.0.0.1:0", "udp": "127.0.0.1:0"}
+
 
 @contextmanager
 def serving(tables: Table | Mapping[str, Table], **options: Any) -> Iterator[Server]:
-    """At a Unix socket with a short path, and at a port."""
+    """At a Unix socket with a short path, and at two ports."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        serve(tables, unix=f"{folder}/replay", tcp="127.0.0.1:0", **options) as server,
+        serve(tables, unix=f"{folder}/replay", **PORTS, **options) as server,
     ):
         yield server
 
@@ -92,7 +99,7 @@ def address(server: Server | Elsewhere, carrier: str) -> str:
 def where(server: Server | Elsewhere, carrier: str) -> str | tuple[str, int]:
     """For a plain socket."""
     found = address(server, "unix" if carrier == "shm" else carrier).partition("://")[2]
-    if carrier != "tcp":
+    if carrier not in ("tcp", "udp"):
         return found
     host, _, port = found.rpartition(":")
     return host, int(port)
@@ -136,7 +143,7 @@ class Elsewhere:
 @contextmanager
 def serving_elsewhere(tables: Mapping[str, dict[str, Any]], **options: Any) -> Iterator[Elsewhere]:
     with tempfile.TemporaryDirectory() as folder:
-        options = {"unix": f"{folder}/replay", "tcp": "127.0.0.1:0", **options}
+        options = {"unix": f"{folder}/replay", **PORTS, **options}
         process = subprocess.Popen(
             [sys.executable, "-c", _SCRIPT % (dict(tables), options)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -297,6 +304,91 @@ class Raw:
             return not self.socket.recv(1)
         except ConnectionResetError:
             return True
+
+
+REQUEST, PROBE, MORE, REPLY = range(1, 5)
+_PACKET = struct.Struct("<IBBHQQIIIIIHH")
+_PACKET_MAGIC, _ODD, _MASK = 0x47444B48, 0x9E3779B97F4A7C15, 2**64 - 1
+
+
+def _mixed(x: int) -> int:
+    for _ in range(2):
+        x = (x ^ x >> 32) * 0xD6E8FEB86659FD93 & _MASK
+    return x ^ x >> 32
+
+
+def _digest(data: bytes, seed: int) -> int:
+    lanes = [seed ^ len(data), seed + _ODD & _MASK, seed ^ _MASK, seed ^ _ODD]
+    words = [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]
+    fours, whole = len(data) // 32 * 4, len(data) // 8
+    for at in range(fours):
+        lane = (lanes[at % 4] ^ words[at]) * _ODD & _MASK
+        lanes[at % 4] = lane ^ lane >> 29
+    for word in words[fours:whole]:
+        lanes[0] = _mixed(lanes[0] ^ word)
+    found = lanes[0] ^ (words[whole] if whole < len(words) else 0)
+    for lane in lanes[1:]:
+        found = _mixed(found) ^ lane
+    return _mixed(found)
+
+
+def packet(
+    payload: bytes, *, client: int = 1, number: int = 1, behind: int = 0, kind: int = REQUEST,
+    fragment: int = 0, fragments: int = 1, stride: int = 8192, length: int | None = None,
+    check: int | None = None,
+) -> bytes:  # fmt: skip
+    """As in datagram.h, with a right check unless another is given."""
+    length = len(payload) if length is None else length
+    head = (_PACKET_MAGIC, 1, kind, stride, client, number, fragment, fragments, length, 64)
+    if check is None:
+        bare = _PACKET.pack(*head, 0, behind, 0)
+        found = _digest(payload, _digest(bare, _ODD))
+        check = found >> 32 ^ found & 2**32 - 1
+    return _PACKET.pack(*head, check, behind, 0) + payload
+
+
+class RawPackets:
+    """A client over UDP that sends whatever it is told to, one request after the other."""
+
+    def __init__(self, server: Server | Elsewhere) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.settimeout(PATIENCE)
+        self.socket.connect(where(server, "udp"))
+        self.client, self.asked = int.from_bytes(os.urandom(8), "little"), 0
+
+    def __enter__(self) -> RawPackets:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def ask(self, message: Message) -> Message:
+        self.asked += 1
+        self.socket.send(packet(message.pack(), client=self.client, number=self.asked))
+        found = self.socket.recv(2**16)
+        header, payload = _PACKET.unpack(found[: _PACKET.size]), found[_PACKET.size :]
+        assert header[2] == REPLY and header[4:6] == (self.client, self.asked)
+        size = _HEADER.size
+        return replace(Message.unpack(payload[:size]), body=payload[size:])
+
+    def goodbye(self, number: int) -> None:
+        """Until it is answered: who is silent is kept for a minute."""
+        bye = packet(Message(BYE).pack(), client=self.client, number=number)
+        for _ in range(100):
+            self.socket.send(bye)
+            with contextlib.suppress(TimeoutError):
+                while _PACKET.unpack(self.socket.recv(2**16)[: _PACKET.size])[5] != number:
+                    pass
+                return
+
+    def hears_nothing(self, seconds: float = 0.05) -> bool:
+        self.socket.settimeout(seconds)
+        try:
+            return not self.socket.recv(2**16)
+        except TimeoutError:
+            return True
+        finally:
+            self.socket.settimeout(PATIENCE)
 
 
 _HEAD, _RING, _LINES, _SLOTS_AT = 64, 128, 384, 8576

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ import pytest
 from tests.replay.carriers import (
     CARRIERS,
     CLOSED,
+    CONNECTED,
     PATIENCE,
     SCHEMA,
+    SILENCE,
     STREAMS,
     Elsewhere,
     Message,
@@ -62,13 +65,14 @@ def test_a_server_is_killed_while_clients_wait(carrier: str) -> None:
         for thread, found in waiting:
             thread.join(PATIENCE)
             assert isinstance(found[0], ConnectionError), found
-            assert f"the replay server at {_name(at)} is gone" in str(found[0])
-        for client in clients:
+            assert f"the replay server at {_name(at)} {_gone(carrier)}" in str(found[0])
+        for client in clients[: 3 if carrier in CONNECTED else 2]:
             for _ in range(2):
-                with pytest.raises(ConnectionError, match="is gone"):
+                with pytest.raises(ConnectionError, match=_gone(carrier)):
                     client.sample(1)
-        with pytest.raises(ConnectionError, match=f"no replay server answers at {_name(at)}: "):
-            connect(at)
+        if carrier in CONNECTED:
+            with pytest.raises(ConnectionError, match=f"no replay server answers at {_name(at)}: "):
+                connect(at)
 
 
 @each_carrier
@@ -101,10 +105,10 @@ def test_a_server_is_closed_while_clients_wait(carrier: str) -> None:
         server.close()
         for thread, found in threads:
             thread.join(PATIENCE)
-            assert isinstance(found[0], ConnectionError) and "is gone" in str(found[0])
+            assert isinstance(found[0], ConnectionError) and _gone(carrier) in str(found[0])
         server.close()
         with pytest.raises(ConnectionError):
-            connect(address(server, carrier))
+            connect(address(server, carrier), timeout=0.2)
 
 
 @each_carrier
@@ -150,7 +154,7 @@ def test_a_table_is_closed_while_clients_wait() -> None:
     with serving(table) as server:
         clients = [connect(address(server, carrier)) for carrier in CARRIERS]
         threads = [in_thread(lambda c=c: c.sample(1)) for c in clients]
-        eventually(lambda: clients[0].info()["waiting"] == 3)
+        eventually(lambda: clients[0].info()["waiting"] == len(CARRIERS))
         table.close()
         for thread, found in threads:
             thread.join(PATIENCE)
@@ -159,7 +163,11 @@ def test_a_table_is_closed_while_clients_wait() -> None:
 
 def _name(at: str) -> str:
     """As messages have it."""
-    return at if at.startswith("tcp") else at.partition("://")[2]
+    return at if at.startswith(("tcp", "udp")) else at.partition("://")[2]
+
+
+def _gone(carrier: str) -> str:
+    return "is gone" if carrier in CONNECTED else SILENCE
 
 
 # Interrupts
@@ -247,6 +255,7 @@ def test_where_nobody_can_serve(tmp_path: Path) -> None:
     long = "x" * 120
     with serving(table) as server:
         port = address(server, "tcp").rpartition(":")[2]
+        packets = address(server, "udp").rpartition(":")[2]
         path = address(server, "unix").partition("://")[2]
         for options, kind, words in [
             ({}, ValueError, "where to serve"),
@@ -254,6 +263,9 @@ def test_where_nobody_can_serve(tmp_path: Path) -> None:
             ({"tcp": "localhost:99999"}, ValueError, "write HOST:PORT"),
             ({"tcp": f"127.0.0.1:{port}"}, OSError, f"127.0.0.1:{port}: Address already in use"),
             ({"tcp": "no.such.host.invalid:0"}, OSError, "cannot listen at no.such.host.invalid:0"),
+            ({"udp": "localhost:x"}, ValueError, "udp='localhost:x': write HOST:PORT"),
+            ({"udp": f"127.0.0.1:{packets}"}, OSError, f":{packets}: Address already in use"),
+            ({"udp": "no.such.host.invalid:0"}, OSError, "cannot listen at udp://no.such.host"),
             ({"unix": path}, OSError, "another server does already"),
             ({"unix": f"/tmp/{long}"}, OSError, "has at most 107 bytes"),
             ({"unix": tmp_path / "no" / "folder"}, OSError, "folder: No such file or directory"),
@@ -297,11 +309,40 @@ def test_a_server_restarts_where_it_was(tmp_path: Path) -> None:
                 client.info()
 
 
-def test_addresses_of_version_six() -> None:
+def test_a_server_restarts_and_clients_over_udp_go_on() -> None:
+    """Nothing was under way: they need not know. What was may have been done, and they are told."""
+    with serve(Table(SCHEMA, 5), udp="127.0.0.1:0") as server:
+        at = server.address
+        client = connect(at)
+        client.insert(rows(1, 2))
+    with serve(Table(SCHEMA, 5), udp=at.partition("://")[2]):
+        assert len(client) == 0
+        client.insert(rows(3))
+        assert numbers(client.sample(2)) == [3, 3]
+    with serve(Table("x:int8", 5), udp=at.partition("://")[2]):
+        with pytest.raises(ValueError, match="has the columns x:int8, and the client has others"):
+            client.sample(1)
+    limited = LIMITED["replay"]
+    with serve(Table(**limited), udp=at.partition("://")[2]) as server:
+        client.insert(rows(*range(10)))
+        thread, found = in_thread(lambda: client.insert(rows(*range(5))))
+        watcher = connect(at)
+        eventually(lambda: watcher.info()["waiting"] == 1)
+        eventually(lambda: watcher.info()["requests"] > 200)  # until it was asked again
+    with serve(Table(**limited), udp=at.partition("://")[2]):
+        thread.join(PATIENCE)
+        assert isinstance(found[0], ConnectionError), found
+        assert "whether this request was carried out before is not known" in str(found[0])
+        assert len(connect(at)) == 0
+
+
+@pytest.mark.parametrize("carrier", ["tcp", "udp"])
+def test_addresses_of_version_six(carrier: str) -> None:
     if not socket.has_ipv6 or not _has_loopback_six():
         pytest.skip("there is no IPv6 here")
-    with serve(Table(SCHEMA, 5), tcp="[::1]:0") as server:
-        assert server.address.startswith("tcp://[::1]:")
+    where: dict[str, Any] = {carrier: "[::1]:0"}
+    with serve(Table(SCHEMA, 5), **where) as server:
+        assert server.address.startswith(f"{carrier}://[::1]:")
         connect(server.address).insert(rows(1))
 
 
@@ -317,14 +358,14 @@ def _has_loopback_six() -> bool:
 
 @pytest.mark.parametrize(
     "at",
-    ["", "tcp", "tcp://", "http://localhost:80", "localhost:80", "shm:/run/x", "udp://a:1"],
+    ["", "tcp", "tcp://", "http://localhost:80", "localhost:80", "shm:/run/x", "udp:/a:1"],
 )
 def test_addresses_that_are_none(at: str) -> None:
     with pytest.raises(ValueError, match="is no address of a replay server: write shm://PATH"):
         connect(at)
 
 
-@pytest.mark.parametrize("at", ["tcp://localhost", "tcp://:80", "tcp://h:x", "tcp://h:65536"])
+@pytest.mark.parametrize("at", ["tcp://localhost", "tcp://:80", "udp://h:x", "udp://h:65536"])
 def test_addresses_without_a_port(at: str) -> None:
     with pytest.raises(ValueError, match="needs a host and a port"):
         connect(at)
@@ -346,6 +387,39 @@ def test_servers_that_are_not_there(tmp_path: Path) -> None:
             connect(f"{carrier}://{tmp_path}/file")
         with pytest.raises(ConnectionError, match="a path of a socket has at most 107 bytes"):
             connect(f"{carrier}:///{'x' * 200}")
+
+
+def test_ports_at_which_nobody_answers() -> None:
+    """Whether there is nobody, or somebody who says nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        at = f"udp://127.0.0.1:{silent.getsockname()[1]}"
+        for _ in range(2):
+            begun = time.monotonic()
+            with pytest.raises(ConnectionError, match=f"at {at} gave no answer for 0.3 s"):
+                connect(at, timeout=0.3)
+            assert 0.3 <= time.monotonic() - begun < 3.0
+            silent.close()
+        with pytest.raises(ConnectionError, match=f"at {at} {SILENCE}"):
+            connect(at)
+    with pytest.raises(ConnectionError, match=r"no replay server answers at udp://no\.such"):
+        connect("udp://no.such.host.invalid:1")
+
+
+def test_nobody_looks_for_longer_than_a_server_may_be_silent() -> None:
+    """Over UDP: a learner that compiles for a while asked ahead, and is answered afterwards."""
+    table = Table(SCHEMA, 10)
+    with serving(table) as server, connect(address(server, "udp")) as client:
+        early = client._ask(2, None, None, PATIENCE)
+        eventually(lambda: table.insert(rows(1), timeout=0.0) is not None)
+        time.sleep(5.2)
+        late = client._ask(2, None, None, PATIENCE)
+        assert numbers(early()) == numbers(late()) == [1, 1]
+        client.clear()
+        waits = client._ask(3, None, None, PATIENCE)
+        time.sleep(5.2)
+        table.insert(rows(2))
+        assert numbers(waits()) == [2, 2, 2]
 
 
 @contextlib.contextmanager
@@ -374,7 +448,7 @@ def pretending(carrier: str, folder: Path, answer: bytes | None) -> Iterator[str
             found.close()
 
 
-@each_carrier
+@pytest.mark.parametrize("carrier", CONNECTED)
 def test_servers_that_are_none(carrier: str, tmp_path: Path) -> None:
     http = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\nwhat do you mean? " * 3
     closed = Message(1, code=CLOSED, body=b"for a reason").pack()
@@ -406,7 +480,7 @@ def test_many_connections_come_and_go() -> None:
 
 
 def come_and_go(server: Elsewhere) -> None:
-    clients = [connect(address(server, CARRIERS[i % 3])) for i in range(60)]
+    clients = [connect(address(server, CARRIERS[i % len(CARRIERS)])) for i in range(60)]
     for client in clients:
         assert set(numbers(client.sample(5))) <= set(range(10))
     for client in clients[::2]:

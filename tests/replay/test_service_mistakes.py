@@ -21,6 +21,7 @@ from tests.replay.carriers import (
     INFO,
     INSERT,
     OK,
+    REPLY,
     SAMPLE,
     SAVE,
     SCHEMA,
@@ -29,11 +30,13 @@ from tests.replay.carriers import (
     UPDATE,
     Message,
     Raw,
+    RawPackets,
     RawRegion,
     address,
     eventually,
     insert_message,
     numbers,
+    packet,
     rows,
     schema_hash,
     serving,
@@ -241,6 +244,13 @@ def test_messages_that_are_refused(
     server: Server, carrier: str, message: Message, code: int, words: str
 ) -> None:
     """The connection is kept, and its other requests are answered."""
+    if carrier == "udp":
+        with RawPackets(server) as packets:
+            reply = packets.ask(message)
+            after = packets.ask(insert_message(1.0, request=2))
+        assert (reply.code, reply.request, after.code, after.request) == (code, 1, OK, 2)
+        assert words in reply.text
+        return still_serves(server)
     with Raw(server, carrier) as raw:
         if carrier == "shm":
             with RawRegion(raw) as region:
@@ -304,6 +314,60 @@ def test_what_is_no_message(server: Server, carrier: str, data: bytes) -> None:
         still_serves(server)
 
 
+HELLO_BYTES = Message(HELLO).pack()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"x",
+        bytes(48),
+        b"\xff" * 9000,
+        HELLO_BYTES,
+        packet(HELLO_BYTES, check=0),
+        packet(HELLO_BYTES)[:-1],
+        packet(HELLO_BYTES) + b"x",
+        packet(HELLO_BYTES, kind=REPLY),
+        packet(HELLO_BYTES, number=0),
+        packet(HELLO_BYTES, number=1, behind=1),
+        packet(HELLO_BYTES, fragment=1),
+        packet(HELLO_BYTES, fragments=0),
+        packet(HELLO_BYTES, length=2**31),
+        packet(b"", length=0),
+        packet(bytes(64)),
+        packet(HELLO_BYTES[:30]),
+        packet(Message(HELLO, length=7).pack()),
+    ],
+)
+def test_what_is_no_packet(server: Server, data: bytes) -> None:
+    """It is dropped and counted; nobody is answered who may not have sent it."""
+    watcher = connect(server.address)
+    with RawPackets(server) as raw:
+        raw.socket.send(data)
+        eventually(lambda: watcher.info()["dropped"] == 1)
+        assert raw.hears_nothing()
+    still_serves(server)
+    with RawPackets(server) as raw:  # or the packets above would say nothing
+        assert raw.ask(Message(HELLO)).text == f"replay 100 {SCHEMA}\n"
+
+
+def test_packets_of_a_message_that_is_too_large() -> None:
+    """Refused at the first of them, which takes no memory."""
+    tables = {"replay": {"schema": SCHEMA, "capacity": 10}}
+    with serving_elsewhere(tables, max_bytes=LIMIT) as server, RawPackets(server) as raw:
+        raw.ask(Message(HELLO))
+        before = server.resident()
+        for number in range(100):
+            head = Message(INSERT, rows=2**20, length=2**31).pack()
+            payload = head + bytes(1024 - len(head))
+            many: dict[str, Any] = {"fragments": 2**21, "stride": 1024, "length": 2**31}
+            raw.socket.send(packet(payload, client=number + 1, **many))
+            assert b"a message of 2147483648 bytes is too large" in raw.socket.recv(2**16)
+        assert server.resident() < before + 2**22
+        still_serves(server)
+
+
 @each_stream
 def test_whoever_goes_on_sending_nonsense_is_dropped(server: Server, carrier: str) -> None:
     with Raw(server, carrier) as raw:
@@ -323,7 +387,7 @@ def test_messages_that_end_in_the_middle(server: Server, carrier: str) -> None:
             assert raw.is_closed()
     still_serves(server)
     watcher = connect(server.address)
-    assert watcher.info()["inserts"] == 3 * 3
+    assert watcher.info()["inserts"] == 3 * len(CARRIERS)
     eventually(lambda: watcher.info()["clients"] == 1)
 
 

@@ -70,6 +70,7 @@ class Client {
   virtual void release(Call&) {}                               // of a reply that stayed
   virtual bool may_stay() { return false; }                    // whether a reply can
   virtual void close() = 0;  // whoever waits, or asks later, gets an error
+  virtual const std::string& server() const = 0;  // where it is, for people
 };
 
 // Over UDP. Throws Gone.
@@ -91,7 +92,7 @@ class StreamClient final : public Client {
   // With files, over a Unix socket.
   void ask_with(Call& call, const In& part, const std::vector<int>& files);
   void check_alive();
-  const std::string& server() const { return server_; }
+  const std::string& server() const override { return server_; }
 
  private:
   void begin(Call& call);
@@ -135,6 +136,7 @@ class SharedClient final : public Client {
   void release(Call& call) override;
   bool may_stay() override;
   void close() override;
+  const std::string& server() const override { return control_->server(); }
 
  private:
   struct Mapping {

@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <cstring>
-#include <thread>
+#include <list>
 
 #include "client.h"
 #include "udp.h"
@@ -8,12 +8,26 @@
 namespace hocket {
 namespace {
 
-constexpr auto kSlice = std::chrono::milliseconds(2);  // after which others may ask
+using std::chrono::milliseconds;
 
+constexpr auto kLook = milliseconds(20);  // what others asked meanwhile is due no sooner
+constexpr auto kLong = milliseconds(50);  // for a request: it probably waits
+constexpr size_t kMostWays = 64;
+
+std::string name_of(const UdpAddress& address) {
+  return "udp://" + address.host + ":" + std::to_string(address.port);
+}
+
+// Threads may ask while one of them reads: only then the socket's packets are looked at, and all
+// else is done with the lock held.
 class UdpClient final : public Client {
  public:
-  explicit UdpClient(const UdpAddress& address)
-      : link_(address), channel_(link_, settings(address, link_)) {}
+  explicit UdpClient(const UdpAddress& address) : link_(address), server_(name_of(address)) {
+    settings_.name = "the replay server at " + server_;
+    settings_.credit = link_.credit(settings_.packet_bytes);
+  }
+
+  ~UdpClient() override { close(); }
 
   void ask(Call& call, const std::vector<In>& parts) override {
     call.header.length = 0;
@@ -24,97 +38,164 @@ class UdpClient final : public Client {
       if (part.bytes) std::memcpy(to, part.data, part.bytes);
       to += part.bytes;
     }
-    ++asking_;
-    std::unique_lock<std::mutex> alone(mutex_);
-    --asking_;
-    while (broken_.empty() && channel_.is_full()) receive(Clock::now() + kSlice);
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (!broken_.empty()) throw Gone(broken_);
+    const Clock::time_point now = Clock::now();
+    Way& way = free_way(now);
     call.header.request = next_request_++;
-    calls_[call.header.request] = &call;
-    channel_.ask(call.header, body.data());
+    try {
+      way.client.ask(call.header, body.data(), now);
+    } catch (const std::invalid_argument& error) {
+      throw Refused(error.what());
+    }
+    way.calls[call.header.request] = {&call, now};
+    link_.flush();
   }
 
   bool wait(Call& call, Clock::time_point until) override {
-    while (true) {
-      while (asking_) std::this_thread::yield();
-      std::unique_lock<std::mutex> alone(mutex_);
-      if (call.is_done) return true;
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!call.is_done) {
       if (!broken_.empty()) throw Gone(broken_);
-      receive(std::min(until, Clock::now() + kSlice));
-      if (call.is_done) return true;
       if (Clock::now() >= until) return false;
+      if (is_reading_) {
+        changed_.wait_until(lock, until);
+      } else {
+        read(lock, until);
+      }
     }
+    return true;
   }
 
   void abandon(Call& call) override {
-    const std::lock_guard<std::mutex> alone(mutex_);
-    if (!call.is_done) calls_.erase(call.header.request);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (Way& way : ways_) {
+      if (way.calls.erase(call.header.request)) way.client.abandon(call.header.request);
+    }
+    link_.flush();
   }
 
   void close() override {
-    const std::lock_guard<std::mutex> alone(mutex_);
-    if (broken_.empty()) broken_ = "this connection to the replay server was closed";
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (broken_.empty()) say_goodbye();
+    fail("this connection to the replay server at " + server_ + " was closed");
   }
+
+  const std::string& server() const override { return server_; }
 
  private:
-  static DatagramSettings settings(const UdpAddress& address, const UdpLink& link) {
-    DatagramSettings found;
-    found.name = "the replay server at udp://" + address.host + ":" + std::to_string(address.port);
-    found.credit = link.credit(found.packet_bytes);
-    return found;
+  struct Asked {
+    Call* call;
+    Clock::time_point since;
+  };
+
+  // To the server, each is a client. A request that waits there holds up those that are asked 16
+  // requests later, and has replies kept that were answered meanwhile: others go another way.
+  struct Way {
+    Way(PacketSink& sink, const DatagramSettings& settings) : client(sink, settings) {}
+    bool is_slow(Clock::time_point now) const {
+      return !calls.empty() && now - calls.begin()->second.since > kLong;
+    }
+    DatagramClient client;
+    std::map<uint64_t, Asked> calls;
+  };
+
+  Way& free_way(Clock::time_point now) {
+    for (Way& way : ways_) {
+      if (!way.client.is_full() && !way.is_slow(now)) return way;
+    }
+    if (ways_.size() < kMostWays) return ways_.emplace_back(link_, settings_);
+    for (Way& way : ways_) {
+      if (!way.client.is_full()) return way;
+    }
+    throw Refused("too many requests of this client wait already");
   }
 
-  void receive(Clock::time_point until) {
-    Reply reply;
-    if (!channel_.receive(reply, until)) return;
-    const auto found = calls_.find(reply.header.request);
-    if (found == calls_.end()) return;  // nobody waits for it any more
-    Call& call = *found->second;
-    calls_.erase(found);
-    if (reply.header.code == Code::kClosed) {
-      broken_ = reply.text();
-      return;
+  // What came, or comes in a while, and what is due then.
+  void read(std::unique_lock<std::mutex>& lock, Clock::time_point until) {
+    until = std::min(until, Clock::now() + kLook);
+    for (const Way& way : ways_) until = std::min(until, way.client.due());
+    is_reading_ = true;
+    lock.unlock();
+    link_.receive(until, [&](const uint8_t* data, size_t size) {
+      if (!lock.owns_lock()) lock.lock();
+      for (Way& way : ways_) way.client.packet(data, size, Clock::now());
+    });
+    if (!lock.owns_lock()) lock.lock();
+    is_reading_ = false;
+    const Clock::time_point now = Clock::now();
+    for (Way& way : ways_) {
+      if (now >= way.client.due()) way.client.tick(now);
+      while (way.client.take(reply_)) settle(way);
     }
-    call.header = reply.header;
-    if (reply.header.code == Code::kOk && !call.outs.empty()) {
-      fill(call, reply);
-    } else {
-      call.text = reply.text();
+    link_.flush();
+    changed_.notify_all();
+  }
+
+  void settle(Way& way) {
+    const auto found = way.calls.find(reply_.header.request);
+    if (found == way.calls.end()) return;  // nobody waits for it any more
+    Call& call = *found->second.call;
+    way.calls.erase(found);
+    if (reply_.header.version != kWireVersion) {
+      return fail("what answers at " + server_ + " is no replay server of this version");
     }
+    if (reply_.header.code == Code::kClosed) return fail(reply_.text());
+    if (reply_.header.code != Code::kOk || call.outs.empty()) {
+      call.text = reply_.text();
+    } else if (!fill(call)) {
+      return fail("a reply of the replay server at " + server_ + " has " +
+                  std::to_string(reply_.length()) + " bytes, and more were expected");
+    }
+    call.header = reply_.header;
     call.is_done = true;
   }
 
-  void fill(Call& call, const Reply& reply) {
+  bool fill(const Call& call) {
     uint64_t at = 0;
     for (const Out& out : call.outs) {
-      if (at + out.bytes > reply.length()) {
-        broken_ = "a reply of the replay server has " + std::to_string(reply.length()) +
-                  " bytes, and more were expected";
-        return;
-      }
-      if (out.bytes) std::memcpy(out.data, reply.body() + at, out.bytes);
+      if (at + out.bytes > reply_.length()) return false;
+      if (out.bytes) std::memcpy(out.data, reply_.body() + at, out.bytes);
       at += aligned(out.bytes);
     }
+    return true;
+  }
+
+  // So that what waits there is forgotten soon. Nobody sees to it that this arrives.
+  void say_goodbye() {
+    Header bye;
+    bye.op = Op::kBye;
+    for (Way& way : ways_) {
+      for (const auto& [request, asked] : way.calls) way.client.abandon(request);
+      way.client.ask(bye, nullptr, Clock::now());
+    }
+    link_.flush();
+  }
+
+  void fail(const std::string& why) {
+    if (broken_.empty()) broken_ = why;
+    changed_.notify_all();
   }
 
   UdpLink link_;
-  DatagramChannel channel_;
+  std::string server_;
+  DatagramSettings settings_;
   std::mutex mutex_;
-  std::atomic<int> asking_{0};
-  std::map<uint64_t, Call*> calls_;
+  std::condition_variable changed_;
+  std::list<Way> ways_;
   uint64_t next_request_ = 1;
+  bool is_reading_ = false;
   std::string broken_;
+  Reply reply_;
 };
 
 }  // namespace
 
 std::unique_ptr<Client> udp_client(const std::string& host, uint16_t port) {
+  const UdpAddress address{host, port};
   try {
-    return std::make_unique<UdpClient>(UdpAddress{host, port});
-  } catch (const Gone&) {
-    throw;
+    return std::make_unique<UdpClient>(address);
   } catch (const std::runtime_error& error) {
-    throw Gone(error.what());
+    throw Gone("no replay server answers at " + std::string(error.what()));
   }
 }
 

@@ -12,6 +12,7 @@ namespace {
 
 constexpr auto kSendAgain = std::chrono::microseconds(100);  // when the sink had no room
 constexpr size_t kSpare = 4;
+constexpr size_t kKeep = 1024 * 1024;  // room that a slot keeps for its next request
 
 // Whether it does no harm to carry it out a second time.
 bool is_repeatable(Op op) { return op != Op::kInsert && op != Op::kFrames && op != Op::kReset; }
@@ -149,6 +150,7 @@ void DatagramClient::finish(Slot& slot) {
   reply.message = std::move(slot.reply);
   std::memcpy(&reply.header, reply.message.data(), sizeof(Header));
   slot.number = 0;
+  if (slot.request.room() > kKeep) slot.request.free();
   --under_way_;
 }
 
@@ -163,6 +165,9 @@ void DatagramClient::fail(Slot& slot, const std::string& why) {
 }
 
 void DatagramClient::tick(Clock::time_point now) {
+  // While nobody looked, nothing could be heard.
+  if (now - looked_ > 4 * settings_.longest_timeout) heard_ = now;
+  looked_ = now;
   for (Slot& slot : slots_) {
     if (!slot.number || now < slot.due) continue;
     if (now - std::max(heard_, slot.since) > settings_.patience) {

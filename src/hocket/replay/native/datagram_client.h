@@ -103,7 +103,7 @@ class DatagramClient {
   DatagramSettings settings_;
   uint64_t id_, next_ = 1, sent_again_ = 0;
   size_t under_way_ = 0;
-  Clock::time_point heard_{};
+  Clock::time_point heard_{}, looked_{};
   std::vector<Slot> slots_;
   std::deque<Reply> done_;
   std::vector<Bytes> spare_;

@@ -11,6 +11,7 @@ using std::chrono::milliseconds;
 // Tables also change without this server's desk, by those who use them in its process.
 constexpr auto kRetryEvery = milliseconds(10);
 constexpr auto kSendEvery = microseconds(100);
+constexpr auto kEnded = std::chrono::seconds(5);  // in which who said goodbye may say it again
 constexpr size_t kSmall = 1024;      // there always is room for an error
 constexpr size_t kKeep = 64 * 1024;  // room that a slot keeps for its next request
 constexpr char kNoRoom[] =
@@ -59,7 +60,9 @@ void DatagramServer::packet(const Peer& from, const uint8_t* data, size_t size,
   }
   const PacketHeader& header = packet.header;
   if (header.kind != PacketKind::kMore && header.length > most_message()) {
-    refuse(from, packet, most_message());
+    refuse(from, packet, Code::kBad,
+           "a message of " + std::to_string(header.length) + " bytes is too large: at most " +
+               std::to_string(most_message()));
     return;
   }
   Client* client = known(from, packet, now);
@@ -96,9 +99,12 @@ DatagramServer::Client* DatagramServer::known(const Peer& from, const Packet& pa
       send_packet(sink_, from, reply, nullptr, 0);
       return nullptr;
     }
-    if (header.kind != PacketKind::kMore) client = admit(header.client);
+    if (header.kind == PacketKind::kMore) return nullptr;
+    client = admit(header.client);
     if (!client) {
       ++desk_.traffic.dropped;
+      refuse(from, packet, Code::kClosed,
+             "this server has " + std::to_string(limits_.clients) + " clients already");
       return nullptr;
     }
   }
@@ -124,6 +130,7 @@ void DatagramServer::forget(Client& client) {
     release(client, slot);
     bytes_ -= slot.request.room() + slot.reply.room();
   }
+  ended_ -= client.ended;
   clients_.erase(client.id);
 }
 
@@ -246,7 +253,7 @@ bool DatagramServer::answer(Client& client, Slot& slot, const uint8_t* message, 
     waiting_.emplace_back(client.id, slot.number);
     return true;
   }
-  if (outcome == Outcome::kEnd) client.ended = true;
+  if (outcome == Outcome::kEnd && !std::exchange(client.ended, true)) ++ended_;
   if (!slot.reply.size()) desk_.refuse(header, Code::kBad, kNoRoom, room);
   slot.state = State::kAnswered;
   slot.pending = Pending();
@@ -262,7 +269,8 @@ void DatagramServer::send(Client& client, Slot& slot) {
 }
 
 // Without a thing kept of who asked.
-void DatagramServer::refuse(const Peer& to, const Packet& packet, uint64_t most) {
+void DatagramServer::refuse(const Peer& to, const Packet& packet, Code code,
+                            const std::string& why) {
   Header header;
   if (packet.header.fragment || packet.bytes < sizeof(header)) return;
   std::memcpy(&header, packet.payload, sizeof(header));
@@ -270,10 +278,7 @@ void DatagramServer::refuse(const Peer& to, const Packet& packet, uint64_t most)
     uint8_t* room(uint64_t size) override { return bytes.resize(size); }
     Bytes bytes;
   } small;
-  desk_.refuse(header, Code::kBad,
-               "a message of " + std::to_string(packet.header.length) +
-                   " bytes is too large: at most " + std::to_string(most),
-               small);
+  desk_.refuse(header, code, why, small);
   Leaving leaving;
   leaving.begin(static_cast<uint32_t>(small.bytes.size()), limits_.packet_bytes, 1);
   leaving.send(sink_, to, to_client(packet.header.client, packet.header.request), small.bytes);
@@ -289,6 +294,15 @@ DatagramServer::Slot* DatagramServer::find(const Place& place) {
   if (client == clients_.end()) return nullptr;
   Slot& slot = client->second->slots[place.second % kMostUnderWay];
   return slot.number == place.second ? &slot : nullptr;
+}
+
+uint64_t DatagramServer::oldest() {
+  uint64_t found = UINT64_MAX;
+  for (const Place& place : waiting_) {
+    const Slot* slot = find(place);
+    if (slot && slot->state == State::kWaiting) found = std::min(found, slot->pending.ticket);
+  }
+  return found;
 }
 
 void DatagramServer::retry(Clock::time_point now) {
@@ -317,7 +331,9 @@ void DatagramServer::tick(Clock::time_point now) {
   swept_ = now;
   std::vector<Client*> silent;
   for (const auto& each : clients_) {
-    if (now - each.second->heard > limits_.idle) silent.push_back(each.second.get());
+    Client& client = *each.second;
+    const auto most = client.ended ? std::min<Clock::duration>(limits_.idle, kEnded) : limits_.idle;
+    if (now - client.heard > most) silent.push_back(&client);
   }
   for (Client* client : silent) forget(*client);
 }

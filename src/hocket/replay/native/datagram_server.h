@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -47,8 +48,10 @@ class DatagramServer {
   Clock::time_point due() const;
 
   // Who has other clients too counts them together: `Traffic::clients` is not touched here.
-  size_t clients() const { return clients_.size(); }
+  size_t clients() const { return clients_.size() - ended_; }
   uint64_t bytes() const { return bytes_; }
+  // The ticket of who waits longest; the highest if nobody does.
+  uint64_t oldest();
 
  private:
   enum class State { kFree, kArriving, kWaiting, kAnswered };
@@ -86,7 +89,7 @@ class DatagramServer {
   void remind(Client& client, Slot& slot, const PacketHeader& header);
   bool answer(Client& client, Slot& slot, const uint8_t* message, size_t size);
   void send(Client& client, Slot& slot);
-  void refuse(const Peer& to, const Packet& packet, uint64_t most);
+  void refuse(const Peer& to, const Packet& packet, Code code, const std::string& why);
   uint64_t most_message() const;
   Slot* find(const Place& place);
 
@@ -94,6 +97,7 @@ class DatagramServer {
   PacketSink& sink_;
   DatagramLimits limits_;
   uint64_t bytes_ = 0;
+  size_t ended_ = 0;  // of the clients
   std::unordered_map<uint64_t, std::unique_ptr<Client>> clients_;
   std::vector<Place> waiting_, sending_;
   Clock::time_point now_, retried_, swept_;

@@ -59,7 +59,8 @@ class Asked {
       if (failure_) std::rethrow_exception(failure_);
       if (is_under_way_ && is_main && PyErr_CheckSignals()) throw nb::python_error();
       if (is_under_way_ && Clock::now() >= end) {
-        throw Gone("the replay server gave no answer for " + text(timeout_ + grace_) + " s");
+        throw Gone("the replay server at " + client_->server() + " gave no answer for " +
+                   text(timeout_ + grace_) + " s");
       }
     }
     switch (call_.header.code) {

@@ -68,6 +68,7 @@ Server::~Server() {
 void Server::end() {
   regions_.clear();
   clients_.clear();
+  udp_.reset();
   for (const auto& [file, is_unix] : listeners_) close(file);
   listeners_.clear();
   for (const std::string& path : paths_) unlink(path.c_str());
@@ -127,7 +128,13 @@ void Server::listen_unix(const std::string& path) {
 }
 
 uint16_t Server::listen_udp(const std::string& host, uint16_t port) {
-  udp_ = std::make_unique<UdpListener>(desk_, UdpAddress{host, port});
+  DatagramLimits limits;
+  limits.clients = options_.most_clients;
+  try {
+    udp_ = std::make_unique<UdpListener>(desk_, UdpAddress{host, port}, UdpOptions{}, limits);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error("cannot listen at " + std::string(error.what()));
+  }
   watch(udp_->file(), EPOLLIN);
   return udp_->port();
 }
@@ -155,7 +162,10 @@ void Server::serve() {
     bool found = poll_regions();
     if (!found || looks % kLooksBetweenFiles == 0) found |= poll_files(0);
     retry_waiting();
-    if (udp_ && Clock::now() >= udp_->due()) udp_->tick(Clock::now());
+    if (udp_ && Clock::now() >= udp_->due()) {
+      udp_->tick(Clock::now());
+      count_clients();
+    }
     end_lingering();
     if (some_gone_) forget_gone();
     if (found) {
@@ -214,7 +224,9 @@ bool Server::poll_files(int timeout_ms) {
     const int file = events[i].data.fd;
     if (file == wake_) continue;  // it says that we stop
     if (udp_ && file == udp_->file()) {
-      udp_->readable(Clock::now());
+      udp_->readable(Clock::now(), [this] {
+        if (desk_.has_changed()) retry_waiting();
+      });
       count_clients();
       continue;
     }
@@ -319,11 +331,10 @@ void Server::retry_waiting() {
   const auto now = Clock::now();
   if (!changed && now - asked_again_ < kAskAgain) return;
   asked_again_ = now;
-  if (udp_) udp_->retry(now);
   struct Waiting {
     uint64_t since;
     Mapped* region;
-    Client* client;
+    Client* client;  // neither: those over UDP
   };
   std::vector<Waiting> waiting;  // who waited longest first, so that all have their turn
   for (Mapped* region : regions_) {
@@ -333,11 +344,16 @@ void Server::retry_waiting() {
     if (!client->stream->waiting() || client->gone) continue;
     waiting.push_back({client->stream->oldest(), nullptr, client.get()});
   }
+  if (udp_ && udp_->server().oldest() < UINT64_MAX) {
+    waiting.push_back({udp_->server().oldest(), nullptr, nullptr});
+  }
   std::sort(waiting.begin(), waiting.end(),
             [](const Waiting& a, const Waiting& b) { return a.since < b.since; });
   for (const Waiting& next : waiting) {
     if (next.region) {
       next.region->retry();
+    } else if (!next.client) {
+      udp_->retry(now);
     } else {
       settle(*next.client, next.client->stream->retry());
     }

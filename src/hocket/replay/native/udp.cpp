@@ -261,9 +261,10 @@ Clock::time_point UdpListener::due() const {
   return socket_.has_all_sent() ? server_.due() : std::min(soon, server_.due());
 }
 
-size_t UdpListener::readable(Clock::time_point now) {
+size_t UdpListener::readable(Clock::time_point now, const std::function<void()>& after) {
   const size_t packets = socket_.take([&](const Peer& from, const uint8_t* data, size_t size) {
     server_.packet(from, data, size, now);
+    after();
   });
   socket_.flush();
   return packets;

@@ -84,11 +84,12 @@ class UdpListener : PacketSink {
 
   int file() const { return socket_.file(); }
   uint16_t port() const { return socket_.port(); }
-  size_t readable(Clock::time_point now);
+  // `after` each packet, so that who waits comes before those who came later.
+  size_t readable(Clock::time_point now, const std::function<void()>& after = [] {});
   void retry(Clock::time_point now);
   void tick(Clock::time_point now);
   Clock::time_point due() const;
-  const DatagramServer& server() const { return server_; }
+  DatagramServer& server() { return server_; }
 
  private:
   bool send(const Peer& to, const PacketHeader& header, const uint8_t* payload,
