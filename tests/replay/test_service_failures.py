@@ -75,7 +75,11 @@ def test_a_server_is_killed_while_clients_wait(carrier: str) -> None:
                 connect(at)
 
 
-@each_carrier
+# Each of these would take 5 s over UDP: one such server is above, others are in test_service.cpp.
+each_connected = pytest.mark.parametrize("carrier", CONNECTED)
+
+
+@each_connected
 def test_a_server_is_killed_in_the_middle_of_large_replies(carrier: str) -> None:
     tables = {"replay": {"schema": "x:uint8:65536", "capacity": 10}}
     with serving_elsewhere(tables) as server:
@@ -96,7 +100,7 @@ def test_a_server_is_killed_in_the_middle_of_large_replies(carrier: str) -> None
             assert isinstance(found[0], ConnectionError), found
 
 
-@each_carrier
+@each_connected
 def test_a_server_is_closed_while_clients_wait(carrier: str) -> None:
     with serving(Table(SCHEMA, 10)) as server:
         client, watcher = (connect(address(server, carrier)) for _ in range(2))
@@ -105,10 +109,10 @@ def test_a_server_is_closed_while_clients_wait(carrier: str) -> None:
         server.close()
         for thread, found in threads:
             thread.join(PATIENCE)
-            assert isinstance(found[0], ConnectionError) and _gone(carrier) in str(found[0])
+            assert isinstance(found[0], ConnectionError) and "is gone" in str(found[0])
         server.close()
         with pytest.raises(ConnectionError):
-            connect(address(server, carrier), timeout=0.2)
+            connect(address(server, carrier))
 
 
 @each_carrier
@@ -319,9 +323,11 @@ def test_a_server_restarts_and_clients_over_udp_go_on() -> None:
         assert len(client) == 0
         client.insert(rows(3))
         assert numbers(client.sample(2)) == [3, 3]
-    with serve(Table("x:int8", 5), udp=at.partition("://")[2]):
-        with pytest.raises(ValueError, match="has the columns x:int8, and the client has others"):
-            client.sample(1)
+    with (
+        serve(Table("x:int8", 5), udp=at.partition("://")[2]),
+        pytest.raises(ValueError, match="has the columns x:int8, and the client has others"),
+    ):
+        client.sample(1)
     limited = LIMITED["replay"]
     with serve(Table(**limited), udp=at.partition("://")[2]) as server:
         client.insert(rows(*range(10)))
@@ -400,26 +406,25 @@ def test_ports_at_which_nobody_answers() -> None:
                 connect(at, timeout=0.3)
             assert 0.3 <= time.monotonic() - begun < 3.0
             silent.close()
-        with pytest.raises(ConnectionError, match=f"at {at} {SILENCE}"):
-            connect(at)
     with pytest.raises(ConnectionError, match=r"no replay server answers at udp://no\.such"):
         connect("udp://no.such.host.invalid:1")
 
 
 def test_nobody_looks_for_longer_than_a_server_may_be_silent() -> None:
     """Over UDP: a learner that compiles for a while asked ahead, and is answered afterwards."""
-    table = Table(SCHEMA, 10)
-    with serving(table) as server, connect(address(server, "udp")) as client:
-        early = client._ask(2, None, None, PATIENCE)
-        eventually(lambda: table.insert(rows(1), timeout=0.0) is not None)
+    table, empty = Table(SCHEMA, 10), Table(SCHEMA, 10)
+    table.insert(rows(1))
+    with serving({"replay": table, "empty": empty}) as server:
+        clients = [connect(address(server, "udp"), table=name) for name in ("replay", "empty")]
+        early, waits = (client._ask(2, None, None, PATIENCE) for client in clients)
         time.sleep(5.2)
-        late = client._ask(2, None, None, PATIENCE)
-        assert numbers(early()) == numbers(late()) == [1, 1]
-        client.clear()
-        waits = client._ask(3, None, None, PATIENCE)
-        time.sleep(5.2)
-        table.insert(rows(2))
-        assert numbers(waits()) == [2, 2, 2]
+        assert numbers(early()) == [1, 1]
+        thread, found = in_thread(lambda: numbers(waits()))
+        clients[0].info()
+        assert not found
+        empty.insert(rows(2))
+        thread.join(PATIENCE)
+        assert found == [[2, 2]]
 
 
 @contextlib.contextmanager
@@ -448,7 +453,7 @@ def pretending(carrier: str, folder: Path, answer: bytes | None) -> Iterator[str
             found.close()
 
 
-@pytest.mark.parametrize("carrier", CONNECTED)
+@each_connected
 def test_servers_that_are_none(carrier: str, tmp_path: Path) -> None:
     http = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\nwhat do you mean? " * 3
     closed = Message(1, code=CLOSED, body=b"for a reason").pack()

@@ -35,7 +35,7 @@ def connect(address: str, *, table: str | None = None, timeout: float = 10.0) ->
     """A table of the server at `shm://PATH`, `unix://PATH`, `tcp://HOST:PORT` or `udp://HOST:PORT`.
 
     Over `shm`, memory is shared with a server on this machine; `unix` copies through its socket.
-    `udp` sends packets, again if they are lost; a server that is gone is known by its silence of 5 s.
+    `udp` sends packets, again if they are lost; a server that is silent for 5 s is gone.
     `table` may be left out where the server has only one; `timeout` is for reaching it.
     """
     seconds = seconds_of(timeout)

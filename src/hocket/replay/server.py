@@ -81,7 +81,9 @@ def serve(
     tables saved.
     """
     if tcp is None and unix is None and udp is None:
-        raise ValueError("where to serve? Say `tcp=` or `udp=`, such as 127.0.0.1:7777, or `unix=`, a path.")
+        raise ValueError(
+            "where to serve? Say `tcp=` or `udp=`, such as 127.0.0.1:7777, or `unix=`, a path."
+        )
     named = {"replay": tables} if isinstance(tables, Table) else tables
     for name in named:
         if not _NAME.fullmatch(name):

@@ -86,7 +86,12 @@ NB_MODULE(_store, module) {
   nb::set_leak_warnings(false);  // of threads that stay when Python ends
   main_thread = nb::cast<unsigned long>(
       nb::module_::import_("threading").attr("main_thread")().attr("ident"));
-  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { exiting = true; }));
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
+    exiting = true;
+    // Who looked just before, and now waits for Python's lock, has it once more: see `stay`.
+    nb::gil_scoped_release others;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }));
   nb::class_<PythonTable>(module, "Table")
       .def(nb::init<uint64_t, const std::vector<std::pair<uint64_t, uint32_t>>&, uint64_t, int, int,
                     uint32_t, uint64_t, double, double, double, uint64_t>(),
