@@ -131,4 +131,4 @@ def check_rows(rows: dict[str, Any]) -> None:
 
 
 def address_of(place: Place) -> str:
-    return f"unix://{place.folder / 'relay'}"
+    return f"dpdk://{place.folder / 'relay'}"

@@ -155,14 +155,14 @@ _FLOATS = ("highest", "total", "samples_per_insert", "least", "most")
 
 def _connected(address: str, seconds: float) -> Any:
     carrier, found, where = address.partition("://")
-    if not found or carrier not in ("shm", "unix", "tcp", "udp") or not where:
+    if not found or carrier not in _CARRIERS or not where:
         raise ValueError(
             f"`{address}` is no address of a replay server: write shm://PATH, unix://PATH, "
-            f"tcp://HOST:PORT or udp://HOST:PORT."
+            f"tcp://HOST:PORT, udp://HOST:PORT, or dpdk://PATH of a relay's socket."
         )
     if carrier == "shm":
         return store().connect_shm(where, _SLOTS, seconds)
-    if carrier == "unix":
+    if carrier in ("unix", "dpdk"):
         return store().connect_unix(where)
     host, _, port = where.rpartition(":")
     if not host or not port.isdigit() or int(port) >= 2**16:
@@ -172,6 +172,7 @@ def _connected(address: str, seconds: float) -> Any:
     return store().connect_tcp(host.strip("[]"), int(port), seconds)
 
 
+_CARRIERS = ("shm", "unix", "tcp", "udp", "dpdk")
 _SLOTS = 64
 """In one region: only there requests are taken up in their order. Unused, they cost nothing."""
 
