@@ -118,7 +118,13 @@ class UdpClient final : public Client {
     lock.unlock();
     link_.receive(until, [&](const uint8_t* data, size_t size) {
       if (!lock.owns_lock()) lock.lock();
-      for (Way& way : ways_) way.client.packet(data, size, Clock::now());
+      PacketHeader header;
+      if (size < sizeof(header)) return;
+      std::memcpy(&header, data, sizeof(header));
+      for (Way& way : ways_) {
+        if (way.client.id() != header.client) continue;
+        return way.client.packet(data, size, Clock::now());
+      }
     });
     if (!lock.owns_lock()) lock.lock();
     is_reading_ = false;
