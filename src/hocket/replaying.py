@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import struct
 import sys
 import threading
 import time
@@ -125,9 +126,11 @@ def _serve(arguments: list[str]) -> None:
         max_clients=command.max_clients,
     ) as server:  # fmt: skip
         print(f"serving {', '.join(tables)} at {', '.join(server.addresses)}", flush=True)
-        _until_ended(server, lambda: _save(tables, folder), command.snapshot_every)
+        try:
+            _until_ended(server, lambda: _save(tables, folder), command.snapshot_every)
+        finally:  # also if the server failed: the rows are still here
+            _save(tables, folder)
     if folder is not None:
-        _save(tables, folder)
         print(f"saved in {folder}")
 
 
@@ -151,8 +154,22 @@ def _read(path: Path) -> dict[str, TableOptions]:
                 raise ValueError(f"{path}, [{name}]: {unknown('option', option, known)}")
     if not found:
         raise ValueError(f"{path} has no table: write [replay], and its options below.")
-    split = {n: o | {"schema": tuple(str(o.get("schema", "")).split())} for n, o in found.items()}
-    return {name: TableOptions(**options) for name, options in split.items()}
+    return {name: _options(path, name, options) for name, options in found.items()}
+
+
+def _options(path: Path, name: str, options: dict[str, Any]) -> TableOptions:
+    columns = options.get("schema", "")
+    columns = columns.split() if isinstance(columns, str) else columns
+    numbers = {"capacity", "max_times_sampled", "min_size", "num_frames", "seed"}
+    for option, value in options.items():
+        kinds = int if option in numbers else (int, float) if option in _REALS else (str, list)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise ValueError(f"{path}, [{name}]: `{option}` cannot be {value!r}.")
+    given: dict[str, Any] = {**options, "schema": tuple(map(str, columns))}
+    return TableOptions(**given)
+
+
+_REALS = ("samples_per_insert", "tolerance")
 
 
 def _open(name: str, about: TableOptions, folder: Path | None) -> Table:
@@ -163,31 +180,40 @@ def _open(name: str, about: TableOptions, folder: Path | None) -> Table:
         )
     options = {f.name: getattr(about, f.name) for f in fields(about)}
     table = Table(" ".join(options.pop("schema")), options.pop("capacity"), **options)
-    saved = None if folder is None else snapshot_file(folder, name)
-    if saved is None or not saved.exists():
+    if folder is None:
+        return table
+    saved = snapshot_file(folder, name)
+    if not saved.exists():
+        if missing := _missing(folder, name):
+            print(f"{name}: {missing:,} inserted rows are missing: there is no snapshot of them")
         return table
     restored = Table.restore(saved)
-    if (restored.schema, restored.capacity) != (table.schema, table.capacity):
-        raise ValueError(
-            f"{saved} holds a table of {restored.capacity} rows of {restored.schema}, and "
-            f"{table.capacity} rows of {table.schema} were asked for: ask for the same, or move "
-            f"the file away."
-        )
-    print(
-        f"{name}: {len(restored):,} rows restored from {saved}; {_missing(restored, name, saved)}"
-    )
+    _check_same(restored, table, saved)
+    missing = _missing(folder, name)
+    rest = f"{missing:,} rows that were inserted after it are missing" if missing else ""
+    print(f"{name}: {len(restored):,} rows restored from {saved}; {rest or 'nothing is missing'}")
     return restored
 
 
-def _missing(restored: Table, name: str, saved: Path) -> str:
-    """What was inserted after the snapshot was made."""
-    tally, inserts = tally_file(saved.parent, name), restored.info()["inserts"]
-    if not tally.exists() or tally.stat().st_size != 8:
-        return "what was inserted after it is missing"
-    later = int.from_bytes(tally.read_bytes(), "little") - inserts
-    if later <= 0:
-        return "nothing is missing"
-    return f"the last {later:,} of {inserts + later:,} inserted rows came after it and are missing"
+def _check_same(restored: Table, table: Table, saved: Path) -> None:
+    """Refuse a snapshot of another table than the one that was asked for."""
+    found = {"schema": str(restored.schema)} | restored.options()
+    asked = {"schema": str(table.schema)} | table.options()
+    for name, value in found.items():
+        if value != asked[name]:
+            raise ValueError(
+                f"{saved} holds a table with {name} {value}, and {asked[name]} was asked for: ask "
+                f"for the same, or move the file away."
+            )
+
+
+def _missing(folder: Path, name: str) -> int:
+    """Rows that were inserted after the last snapshot began."""
+    tally = tally_file(folder, name)
+    if not tally.exists() or tally.stat().st_size != 16:
+        return 0
+    inserted, saved = struct.unpack("<2Q", tally.read_bytes())
+    return inserted - saved
 
 
 def _save(tables: Mapping[str, Table], folder: Path | None) -> None:
@@ -222,7 +248,7 @@ class Info:
     """Show the tables of a replay server, and how fast they are used."""
 
     address: tyro.conf.Positional[str]
-    """shm://PATH, unix://PATH, tcp://HOST:PORT or udp://HOST:PORT."""
+    """shm://PATH, unix://PATH, tcp://HOST:PORT, udp://HOST:PORT or dpdk://PATH."""
     seconds: float = 1.0
     """How long to look; 0 shows no rates."""
     format: Literal["table", "json"] = "table"

@@ -91,3 +91,20 @@ def test_columns_packed_together_are_the_same_on_the_device() -> None:
     for name, x in drawn.items():
         assert found[name].dtype == x.dtype
         np.testing.assert_array_equal(found[name], x)
+
+
+def test_a_feed_that_is_closed_wakes_whoever_waits() -> None:
+    batches = feed(Table("x:int32", 10, min_size=5), 4)
+    found: list[BaseException] = []
+
+    def take() -> None:
+        try:
+            next(batches)
+        except (ValueError, TimeoutError) as error:
+            found.append(error)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    batches.close()
+    thread.join(60)
+    assert len(found) == 1

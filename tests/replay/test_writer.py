@@ -96,7 +96,9 @@ def test_rows_that_do_not_fit() -> None:
     writer = Writer(table, 4)
     with pytest.raises(ValueError, match="a row has the columns x, y, found x"):
         writer.append({"x": [1, 2]})
-    with pytest.raises(ValueError, match=r"`x` of a row is int32 \[2\], found int64 \[3\]"):
+    with pytest.raises(
+        ValueError, match=r"`x` of a row is int32 \[2\], found int64 \[3\]: \[1 2 3\]"
+    ):
         writer.append({"x": [1, 2, 3], "y": 1.0})
     with pytest.raises(ValueError, match=r"`x` of a row is int32 \[2\], found float64 \[2\]"):
         writer.append({"x": [1.5, 2.0], "y": 1.0})
@@ -105,3 +107,47 @@ def test_rows_that_do_not_fit() -> None:
         writer.append({"x": [1, 2], "y": 1.0}, priority=1.0)
     writer.close()
     assert len(table) == 1
+
+
+def test_whole_numbers_that_fit() -> None:
+    table = Table("a:uint8 b:int8:2 c:float32 d:bool", 10)
+    writer = Writer(table, 1)
+    writer.append({"a": 255, "b": [-128, 127], "c": 3, "d": True})
+    row = table.sample(1).rows
+    assert (row["a"], row["b"].tolist(), row["c"], row["d"]) == (255, [[-128, 127]], 3.0, True)
+    for wrong in ({"a": 256}, {"a": -1}, {"b": [0, 128]}, {"a": 1.0}, {"d": 2}):
+        with pytest.raises(ValueError, match="of a row is"):
+            writer.append({"a": 0, "b": [0, 0], "c": 0.5, "d": False, **wrong})
+    assert len(table) == 1
+
+
+def test_a_batch_that_is_refused_does_not_stop_those_after_it() -> None:
+    table = Table("x:int32", 10)
+    with Writer(table, 2) as writer:
+        writer.append({"x": 0}, priority=1.0)
+        with pytest.raises(ValueError, match="found nan"):
+            writer.append({"x": 1}, priority=float("nan"))
+        writer.append({"x": 2}, priority=1.0)
+    assert (writer.inserted, writer.dropped, len(table)) == (1, 2, 1)
+
+
+def test_whoever_fails_does_not_wait() -> None:
+    writer = Writer(limited(), 5)
+
+    def fail() -> None:
+        with writer:
+            for k in range(12):
+                writer.append({"x": k})
+            raise KeyError
+
+    pytest.raises(KeyError, fail)
+    assert (writer.inserted, writer.dropped) == (10, 2)
+
+
+def test_what_could_not_be_inserted_in_time_is_counted() -> None:
+    writer = Writer(limited(), 5, timeout=0.01)
+    for k in range(12):
+        writer.append({"x": k})
+    with pytest.raises(TimeoutError):
+        writer.close()
+    assert (writer.inserted, writer.dropped) == (10, 2)

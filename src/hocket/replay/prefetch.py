@@ -28,7 +28,12 @@ class Prefetch(Generic[T]):
 
     def get(self) -> T:
         """The next one."""
-        found = self._found.get()
+        found = None
+        while found is None:
+            if self._ended.is_set():
+                raise ValueError("nothing is drawn ahead any more: this was closed.")
+            with contextlib.suppress(queue.Empty):
+                found = self._found.get(timeout=_LOOK_SECONDS)
         if isinstance(found, BaseException):
             self._found.put(found)  # for whoever asks again: nothing comes after it
             raise found

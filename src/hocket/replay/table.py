@@ -125,6 +125,12 @@ class Table(Access):
         except RuntimeError as error:
             raise OSError(f"{error}.") from None
 
+    def options(self) -> dict[str, Any]:
+        """How it was made; `least` and `most` are what `tolerance` allows."""
+        found = self._native.made()
+        names = get_args(Select)
+        return found | {name: names[found[name]] for name in ("sampler", "remover")}
+
     def clear(self) -> None:
         self._native.clear()
 

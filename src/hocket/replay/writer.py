@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -68,19 +69,29 @@ class Writer:
         while self._batches and self._insert(self._batches[0]):
             self._batches.popleft()
         while len(self._batches) > (0 if self._when_ahead == "drop_new" else self._most):
-            self.dropped += self._batches.popleft().count
+            self._drop()
 
     def close(self) -> None:
-        """Insert what is left; what the table does not take now is dropped, and counted."""
-        self.flush()
-        self.dropped += sum(rows.count for rows in self._batches)
-        self._batches.clear()
+        """Insert what is left; what the table does not take is dropped, and counted."""
+        try:
+            self.flush()
+        finally:
+            while self._batches:
+                self._drop()
 
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._when_ahead == "wait":
+            self._timeout = 0.0  # whoever fails does not wait for others
+            with suppress(TimeoutError):
+                self.close()
+        else:
+            self.close()
+
+    def _drop(self) -> None:
+        self.dropped += self._batches.popleft().count
 
     def _new(self) -> _Rows:
         return _Rows(self._table, self._num)
@@ -93,6 +104,9 @@ class Writer:
             if self._when_ahead == "wait":
                 raise
             return False
+        except ValueError:  # wrong now and for ever: those that follow are not to blame
+            self._drop()
+            raise
         self.inserted += rows.count
         return True
 
@@ -119,10 +133,10 @@ class _Rows:
         found = {name: np.asarray(row[name]) for name in self._arrays}
         for name, array in self._arrays.items():
             x = found[name]
-            if x.shape != array.shape[1:] or not np.can_cast(x.dtype, array.dtype, "same_kind"):
+            if x.shape != array.shape[1:] or not _fits(x, array.dtype):
                 raise ValueError(
                     f"`{name}` of a row is {array.dtype} {list(array.shape[1:])}, found {x.dtype} "
-                    f"{list(x.shape)}."
+                    f"{list(x.shape)}: {x}."
                 )
         for name, array in self._arrays.items():
             array[self.count] = found[name]
@@ -133,3 +147,13 @@ class _Rows:
     def batch(self) -> tuple[dict[str, Any], list[float] | None]:
         rows = {name: x[: self.count] for name, x in self._arrays.items()}
         return rows, self._priorities or None
+
+
+def _fits(x: np.ndarray, dtype: np.dtype[Any]) -> bool:
+    """Whether numbers are the same in that dtype, but for the precision of floating point."""
+    if x.dtype == dtype:
+        return True
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return x.dtype.kind in "iu" and bool(np.all((x >= limits.min) & (x <= limits.max)))
+    return x.dtype.kind in "biuf" and dtype.kind != "b"

@@ -1,9 +1,5 @@
 #include "desk.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -12,20 +8,6 @@
 
 namespace hocket {
 namespace {
-
-// A number in a file, which outlives the process however that ends.
-uint64_t* map_tally(const std::string& path) {
-  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (file < 0) throw std::runtime_error(path + ": " + std::strerror(errno));
-  void* found = MAP_FAILED;
-  if (!ftruncate(file, sizeof(uint64_t))) {
-    found = mmap(nullptr, sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  }
-  const int error = errno;
-  close(file);
-  if (found == MAP_FAILED) throw std::runtime_error(path + ": " + std::strerror(error));
-  return static_cast<uint64_t*>(found);
-}
 
 Answer wrong_length(const Header& request, uint64_t wanted) {
   return {Status::kBad, "a request for " + std::to_string(request.rows) + " rows has " +
@@ -51,18 +33,14 @@ Desk::Place::Place(Served served) : Served(std::move(served)), hash(schema_hash(
     if (column.frames) frame_bytes = column.bytes;
   }
   if (tally.empty()) return;
-  count = map_tally(tally);
-  *count = table.counts().inserts;
+  const std::lock_guard<std::mutex> alone(shared->mutex);
+  shared->tally = std::make_shared<Tally>(tally, snapshot);
+  shared->tally->saved(shared->inserts());  // all that is here was restored, or is new
+  shared->count();
 }
 
 Desk::Desk(std::vector<Served> tables, uint64_t most_bytes) : most_bytes_(most_bytes) {
   for (Served& served : tables) places_.emplace_back(std::move(served));
-}
-
-Desk::~Desk() {
-  for (const Place& place : places_) {
-    if (place.count) munmap(place.count, sizeof(uint64_t));
-  }
 }
 
 Outcome Desk::answer(const Header& request, const uint8_t* body, Pending& pending, Outbox& out) {
@@ -156,8 +134,7 @@ Answer Desk::carry_out(const Header& request, const uint8_t* body, Place& place,
     case Op::kUpdate: return update(request, body, place, out);
     case Op::kFrames: return changed(frames(request, body, place, out));
     case Op::kReset:
-      place.cleared += table.counts().inserts;
-      table.clear();
+      place.shared->clear();
       say(request, "", out);
       return changed({});
     default: say(request, info(place), out); return {};
@@ -194,7 +171,7 @@ Answer Desk::insert(const Header& request, const uint8_t* body, Place& place, Ou
   Answer answer =
       table.insert(rows, columns.data(), numbers ? numbers_.data() : nullptr, keys_.data());
   if (answer.status != Status::kOk) return answer;
-  if (place.count) *place.count = place.cleared + table.counts().inserts;
+  place.shared->count();
   uint8_t* to = reply(request, rows * sizeof(Key), out, Code::kOk, 0, &table);
   if (rows) std::memcpy(to, keys_.data(), rows * sizeof(Key));
   return {};
@@ -305,7 +282,6 @@ uint8_t* Desk::reply(const Header& request, uint64_t length, Outbox& out, Code c
   header.length = length;
   header.size = table ? table->size() : 0;
   header.total = table ? table->total() : 0.0f;
-  header.credit = 0;
   std::memcpy(to, &header, sizeof(header));
   return to + sizeof(header);
 }

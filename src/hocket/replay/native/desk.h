@@ -32,7 +32,7 @@ struct Served {
 // Where a reply is written, header and all.
 class Outbox {
  public:
-  // Room for this one reply, null if it is too large here. Asked again, it is for another instead.
+  // Room for the reply, null if it is too large here. A second call replaces the first.
   virtual uint8_t* room(uint64_t bytes) = 0;
 
  protected:
@@ -54,7 +54,7 @@ struct Pending {
   bool begun = false;
   Clock::time_point deadline;
   uint64_t ticket = 0;  // who waited longer has a lower one
-  Largest before;
+  Largest before;       // requests, which count again if this one is given up
   std::shared_ptr<Saving> saving;
 };
 
@@ -67,7 +67,6 @@ struct Traffic {
 class Desk {
  public:
   Desk(std::vector<Served> tables, uint64_t most_bytes);
-  ~Desk();
   Desk(const Desk&) = delete;
   Desk& operator=(const Desk&) = delete;
 
@@ -98,8 +97,6 @@ class Desk {
     explicit Place(Served served);
     uint64_t hash, bytes_in = 0, frame_bytes = 0;
     double bytes_out = 0.0;  // of a row in a sample: a count of them could overflow
-    uint64_t* count = nullptr;
-    uint64_t cleared = 0;  // inserts that the table itself counts no more
   };
 
   Answer carry_out(const Header& request, const uint8_t* body, Place& place, Pending& pending,

@@ -108,6 +108,7 @@ NB_MODULE(_store, module) {
       .def("clear", &PythonTable::clear)
       .def("close", &PythonTable::close)
       .def("save", &PythonTable::save)
+      .def("made", &PythonTable::made)
       .def("counts", &PythonTable::counts);
   module.def("restore", [](const std::string& path) {
     Restored restored = [&] {

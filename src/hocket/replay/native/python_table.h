@@ -33,8 +33,10 @@ class PythonTable {
     const Buffer priority(priorities, rows * sizeof(float), false);
     const Buffer key(keys, rows * sizeof(Key), true);
     return told(when_allowed(timeout, [&] {
-      return table().insert(rows, pointers<const void>(in).data(), priority.as<const float>(),
-                            key.as<Key>());
+      const Answer answer = table().insert(rows, pointers<const void>(in).data(),
+                                           priority.as<const float>(), key.as<Key>());
+      if (answer.status == Status::kOk) shared_->count();
+      return answer;
     }));
   }
 
@@ -84,7 +86,7 @@ class PythonTable {
 
   void clear() {
     when_allowed(0.0, [&] {
-      table().clear();
+      shared_->clear();
       return Answer{};
     });
   }
@@ -105,6 +107,22 @@ class PythonTable {
     std::lock_guard<std::mutex> alone(shared_->mutex);
     shared_->closed = true;
     shared_->changed.notify_all();
+  }
+
+  // As it was made, or as it was when it was saved.
+  nb::dict made() {
+    const Options& found = table().options();
+    nb::dict told;
+    told["capacity"] = found.capacity;
+    told["num_frames"] = found.num_frames;
+    told["sampler"] = static_cast<int>(found.sampler);
+    told["remover"] = static_cast<int>(found.remover);
+    told["max_times_sampled"] = found.max_times_sampled;
+    told["min_size"] = found.limits.min_size;
+    told["samples_per_insert"] = found.limits.samples_per_insert;
+    told["least"] = found.limits.least;
+    told["most"] = found.limits.most;
+    return told;
   }
 
   nb::dict counts() {

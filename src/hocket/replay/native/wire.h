@@ -66,7 +66,7 @@ struct Header {
   uint64_t length = 0;      // of the body
   uint64_t size = 0;        // of a reply: rows in the table
   float total = 0.0f;       // of a reply: the sum of their priorities
-  uint32_t credit = 0;      // how much more may be sent, where nobody else keeps count of it
+  uint32_t reserved = 0;
 };
 static_assert(sizeof(Header) == 64);
 
