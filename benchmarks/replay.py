@@ -37,6 +37,7 @@ from typing import Any
 
 import replay_service
 from peers_replay import ALPHA, BETA, CASES, Replay, Rows, serve, updates
+from replay_service import gate
 from split import Meter, asked, quieter_half, tell
 
 OPERATIONS = {
@@ -136,7 +137,7 @@ def compare(case: str, operation: str, rounds: Sequence[Round], peer: str) -> No
             more = {"ratio": round(statistics.median(ratios), 2), "spread": spread, "against": peer}
         tell(
             f"{case}: {name}", round(middle["p50"], 2), "us", p99=round(middle["p99"], 2),
-            rows_per_s=round(middle["rate"]), **more, others=others,
+            rows_per_s=round(middle["rate"]), **more, **gate(f"{case}: {name}"), others=others,
         )  # fmt: skip
 
 

@@ -43,7 +43,28 @@ OPERATIONS = {
 """Of both; and the ways that Reverb offers for it."""
 OURS = {"sample 256": ("sample 256", "sample 256 with out", "sample 256, two ahead")}
 
+GATES = {
+    "cart: hocket, sample 256": "<= 70 us",
+    "cart: hocket, add 64": ">= 10 M rows/s",
+    "cart: shm, sample 256": "<= 80 us, >= 3 M rows/s, >= 50 x",
+    "cart: shm, update 256": "<= 15 us",
+    "cart: tcp, sample 256": "<= 150 us, >= 20 x",
+    "cart: tcp, insert 1": "<= 90 us",
+    "cart: tcp, insert 64": ">= 0.6 M rows/s",
+    "cart: tcp, update 256": "<= 100 us",
+    "atari: shm, sample 256": "<= 1,000 us, >= 2 x",
+    "atari: tcp, sample 256": "<= 4,000 us, >= 2 x",
+    "on one core": "<= 300 us",
+    "actors, inserted": "slowest >= 0.5",
+    "memory of a 44-byte transition": "<= 100 B",
+}
+"""What was set out to be reached, by the end of a figure's name."""
+
 Round = dict[str, dict[str, float]]
+
+
+def gate(name: str) -> dict[str, str]:
+    return {"gate": found for of, found in GATES.items() if name.endswith(of)}
 
 
 def service(peers: str | None, rounds: int, seconds: float) -> None:
@@ -90,7 +111,8 @@ def compare(case: str, rounds: Sequence[Round], peers: Sequence[str]) -> None:
             }
         tell(
             f"{case}: {name}", round(middle["p50"], 1), "us", p99=round(middle["p99"], 1),
-            rows_per_s=round(middle["rate"]), **more, others=round(middle["others"], 2),
+            rows_per_s=round(middle["rate"]), **more, **gate(f"{case}: {name}"),
+            others=round(middle["others"], 2),
         )  # fmt: skip
 
 
@@ -159,7 +181,8 @@ def one_core(seconds: float) -> None:
                     of = measured(prepare(), num, seconds)
                     tell(
                         f"cart: {carrier}, {operation}, both on one core", round(of["p50"], 1),
-                        "us", p99=round(of["p99"], 1), others=round(meter.cores()[1], 2),
+                        "us", p99=round(of["p99"], 1), **gate("on one core"),
+                        others=round(meter.cores()[1], 2),
                     )  # fmt: skip
     finally:
         os.sched_setaffinity(0, before)
@@ -174,7 +197,8 @@ def memory() -> None:
             fill(hocket(rows, addresses["tcp"]), rows, num)
             sizes.append(resident(addresses["pid"]))
     grown = (sizes[1] - sizes[0]) / capacity
-    tell("cart: server, memory of a 44-byte transition", round(grown, 1), "B")
+    name = "cart: server, memory of a 44-byte transition"
+    tell(name, round(grown, 1), "B", **gate(name))
 
 
 def measured(call: Callable[[int], object], num: int, seconds: float) -> dict[str, float]:
@@ -217,7 +241,7 @@ def crowd(case: str, carrier: str, address: str, count: int, seconds: float) -> 
         f"{name}, inserted", round(sum(rates)), "rows/s",
         slowest=round(min(rates) / statistics.mean(rates), 2),
         p50=round(statistics.median(of["p50"] for of in told.values()), 1), p99=p99,
-        others=round(others, 2),
+        **gate("actors, inserted"), others=round(others, 2),
     )  # fmt: skip
     tell(
         f"{name}, sampled and updated", round(learner["rate"]), "rows/s",

@@ -140,7 +140,8 @@ def test_whoever_fails_does_not_wait() -> None:
                 writer.append({"x": k})
             raise KeyError
 
-    pytest.raises(KeyError, fail)
+    with pytest.raises(KeyError):
+        fail()
     assert (writer.inserted, writer.dropped) == (10, 2)
 
 
