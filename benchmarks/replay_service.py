@@ -64,7 +64,8 @@ Round = dict[str, dict[str, float]]
 
 
 def gate(name: str) -> dict[str, str]:
-    return {"gate": found for of, found in GATES.items() if name.endswith(of)}
+    found = next((found for of, found in GATES.items() if name.endswith(of)), None)
+    return {"gate": found} if found else {}
 
 
 def service(peers: str | None, rounds: int, seconds: float) -> None:
