@@ -6,8 +6,8 @@
 
 Three network namespaces joined by veth, actor - node - learner, and native programs in them: one
 asks for one thing after the other, and a value is the median microseconds of its round trip (p50).
-The three comparisons are those of Furukawa and Matsutani 2021, "Accelerating Distributed Deep
-Reinforcement Learning by In-Network Experience Sampling", on other machines than theirs:
+The three comparisons are those of Furukawa and Matsutani, "Accelerating Distributed Deep
+Reinforcement Learning by In-Network Experience Sampling" (PDP 2022), on other machines than theirs:
 
   bypass       the kernel against DPDK, to a plain store next door      (they: 32.7-58.9 % less)
   middle       DPDK replay at an end host, behind a node that forwards,
@@ -20,12 +20,17 @@ parties take turns, each with processes of its own, and of the rounds the quiete
 
 What to make of it. Most of what bypass gains is gained by not sleeping: beside a kernel socket that
 spins it is far less than beside one that blocks, and which of the two one compares with decides the
-percentage. Bypass loses in bulk, over veth from 32 KB on: a packet at a time, it has nothing to set
-against the kernel's segmentation offload, with which 64 KB cross veth as one. AF_XDP copies here:
-veth has no other mode. memif is no network: it is bypass without any kernel. All parties share the
-machine's cores, whose number is `cores`. With two, the three parties of an end host behind a node
-do not each have one: polling is bounded (`poll_us`), yields and then sleeps, and what is measured
-there is partly the scheduler. Read `middle` and `prioritized` on more cores.
+percentage. In bulk bypass, a packet at a time, has nothing to set against the kernel's segmentation
+offload, with which 64 KB cross veth as one. So over veth a sample of 32 KB takes AF_XDP less time
+than TCP that blocks, but more than TCP that spins; one of 903 KB takes it, and memif too, more than
+TCP with offload, whichever way that waits. AF_XDP copies here: veth has no other mode. memif is no
+network: it is bypass without any kernel.
+
+All parties share the machine's cores: `cores` is how many this process may use, and `parties` how
+many programs there are on them (`against_parties`: for what it is compared with). That is two,
+or three where a node of ours forwards to an end host; the kernel forwards without a program. With
+fewer cores than parties, polling, which is bounded (`poll_us`), yields and then sleeps, and what is
+measured is partly the scheduler. Read `middle` and `prioritized` where there is a core for each.
 """
 
 from __future__ import annotations
@@ -81,6 +86,12 @@ class Variant:
     offload: bool = True
     where: str = "next door"
     sampler: str = "uniform"
+
+    @property
+    def parties(self) -> int:
+        """Programs at work: who asks, who answers, and a node between them if it is one of ours."""
+        forwards = self.where == "at an end host" and self.carrier not in ("tcp", "udp")
+        return 3 if forwards else 2
 
 
 def main() -> None:
@@ -173,7 +184,8 @@ def take_turns(
                 for _ in range(0, rows, 64):
                     load.ask("insert 64 1")
                 load.ask(f"{line} 50")
-                told[variant.name] = in_quiet(load, f"{line} {SECONDS}s", patience)
+                times = in_quiet(load, f"{line} {SECONDS}s", patience)
+                told[variant.name] = {**times, "parties": variant.parties}
         found.append(told)
     quiet = quieter_half(found, lambda told: max(each["others"] for each in told.values()))
     return {variant.name: [told[variant.name] for told in quiet] for variant in variants}
@@ -199,7 +211,8 @@ def middle_of(about: Sequence[Times], what: str) -> float:
 def say(name: str, about: Sequence[Times], **more: object) -> None:
     tell(
         name, round(middle_of(about, "p50"), 2), "us", p99=round(middle_of(about, "p99"), 2),
-        **more, cores=os.cpu_count(), poll_us=POLL_US,
+        **more, cores=len(os.sched_getaffinity(0)), parties=int(about[0]["parties"]),
+        poll_us=POLL_US,
         others=round(max(each["others"] for each in about), 2),
     )  # fmt: skip
 
@@ -213,6 +226,7 @@ def compare(
         f"{comparison}, {operation}: {name}", found[name], ratio=round(ratio, 2), against=against,
         spread=[round(min(ratios), 2), round(max(ratios), 2)],
         less=round(100 * (1 - 1 / ratio), 1), paper=PAPER[comparison],
+        against_parties=int(found[against][0]["parties"]),
     )  # fmt: skip
 
 

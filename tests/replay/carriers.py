@@ -181,13 +181,17 @@ def still_serves(server: Server | Elsewhere, *clients: Client) -> None:
     """These clients, and a new one on each carrier, get right answers."""
     new = [connect(address(server, carrier)) for carrier in CARRIERS]
     for client in (*clients, *new):
-        keys = client.insert(rows(7.0, 8.0, 9.0))
-        batch = client.sample(8)
-        np.testing.assert_array_equal(batch.rows["obs"][:, 0], batch.rows["action"])
-        assert client.update(keys, [1.0, 1.0, 1.0]) == 0
-        assert client.info()["size"] >= 1
+        is_served(client)
     for client in new:
         client.close()
+
+
+def is_served(client: Client) -> None:
+    keys = client.insert(rows(7.0, 8.0, 9.0))
+    batch = client.sample(8)
+    np.testing.assert_array_equal(batch.rows["obs"][:, 0], batch.rows["action"])
+    assert client.update(keys, [1.0, 1.0, 1.0]) == 0
+    assert client.info()["size"] >= 1
 
 
 # Raw messages: as in wire.h
@@ -254,11 +258,12 @@ def insert_message(*numbers: float, **options: Any) -> Message:
 class Raw:
     """A connection that sends whatever it is told to."""
 
-    def __init__(self, server: Server | Elsewhere, carrier: str) -> None:
+    def __init__(self, server: Server | Elsewhere | Path, carrier: str = "unix") -> None:
         family = socket.AF_INET if carrier == "tcp" else socket.AF_UNIX
         self.socket = socket.socket(family)
         self.socket.settimeout(PATIENCE)
-        self.socket.connect(where(server, carrier))
+        at = str(server) if isinstance(server, Path) else where(server, carrier)
+        self.socket.connect(at)
 
     def __enter__(self) -> Raw:
         return self

@@ -99,10 +99,14 @@ def unprivileged() -> int | None:
     return NOBODY if os.getuid() == 0 else None
 
 
-def node(place: Place, *devices: str, address: str = "10.0.0.2:7777", **more: Any) -> Started:
+def node(
+    place: Place, *options: str, address: str = "10.0.0.2:7777", schema: tuple[str, ...] = SCHEMA,
+    capacity: int = 1000, **more: Any,
+) -> Started:  # fmt: skip
+    """Its devices, and whatever else it is told."""
     return place.start(
-        NODE, "--address", address, "--schema", *SCHEMA, "--capacity", "1000", *POLITE, *devices,
-        says="serving replay", **more,
+        NODE, "--address", address, "--schema", *schema, "--capacity", str(capacity), *POLITE,
+        *options, says="serving replay", **more,
     )  # fmt: skip
 
 

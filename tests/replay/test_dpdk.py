@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.replay.carriers import client_elsewhere, eventually
 from tests.replay.dpdk import (
     LOAD,
     NODE,
@@ -135,6 +136,20 @@ def test_several_clients_share_a_relay(place: Place, pair: tuple[Started, Starte
                 check_rows(batch.rows)
         info = clients[0].info()
     assert info["size"] == 30 and info["clients"] == 3
+
+
+def test_a_client_that_is_killed_draws_nothing(place: Place, pair: tuple[Started, Started]) -> None:
+    at = address_of(place)
+    script = "for _ in range(3): threading.Thread(target=replay.sample, args=(1,)).start()"
+    with connect(at) as watcher:
+        with client_elsewhere(at, script) as process:
+            eventually(lambda: watcher.info()["waiting"] == 3)
+            process.kill()
+            eventually(lambda: watcher.info()["waiting"] == 0)
+            eventually(lambda: watcher.info()["clients"] == 1)
+        watcher.insert(rows_from(0, 3))
+        assert watcher.info()["samples"] == 0
+        check_rows(watcher.sample(2).rows)
 
 
 def test_foreign_frames_are_forwarded(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from tests.replay.test_native import FLAGS, HERE, SANITIZERS, STORE, compiler, r
 PARTS = ("table", "frames", "snapshot", "shared", "desk", "datagram", "datagram_server")
 SOURCES = tuple(STORE / f"{part}.cpp" for part in (*PARTS, "datagram_client", "udp"))
 PROGRAMS = ("test_datagram", "fuzz_datagram", "test_udp")
+FUZZ_SECONDS = float(os.environ.get("HOCKET_FUZZ_SECONDS", "2"))
 
 
+@pytest.mark.timeout(FUZZ_SECONDS + 300)
 @pytest.mark.parametrize("flags", [(), SANITIZERS], ids=["plain", "sanitizers"])
 def test_packets_pass_their_own_tests(flags: tuple[str, ...], tmp_path: Path) -> None:
     # The sources are compiled once for all programs: they take longest.

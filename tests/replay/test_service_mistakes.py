@@ -35,6 +35,7 @@ from tests.replay.carriers import (
     address,
     eventually,
     insert_message,
+    is_served,
     numbers,
     packet,
     rows,
@@ -43,10 +44,14 @@ from tests.replay.carriers import (
     serving_elsewhere,
     still_serves,
 )
+from tests.replay.dpdk import Place, address_of, node, relay, unprivileged
 
 from hocket.replay import Client, Server, Table, connect
 
 each_carrier = pytest.mark.parametrize("carrier", CARRIERS)
+each_client = pytest.mark.parametrize(
+    "carrier", [*CARRIERS, pytest.param("dpdk", marks=pytest.mark.xdist_group("dpdk"))]
+)
 each_stream = pytest.mark.parametrize("carrier", STREAMS)
 LIMIT = 2**20
 
@@ -59,16 +64,35 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def client(server: Server, carrier: str) -> Iterator[Client]:
+def client(carrier: str, request: pytest.FixtureRequest) -> Iterator[Client]:
+    if carrier == "dpdk":
+        place = request.getfixturevalue("place")
+        at = start_node(place)
+        with connect(at) as client:
+            yield client
+            is_served(client)
+        with connect(at) as client:
+            is_served(client)
+        return
+    server = request.getfixturevalue("server")
     with connect(address(server, carrier)) as client:
         yield client
         still_serves(server, client)
 
 
+def start_node(place: Place) -> str:
+    """With a table like the server's, and a relay; that one's address."""
+    user = unprivileged()
+    options: dict[str, Any] = {"schema": tuple(SCHEMA.split()), "capacity": 100, "user": user}
+    node(place, "--max-bytes", str(LIMIT), *place.memif(0, "a", "server"), **options)
+    relay(place, *place.memif(0, "a", "client"), user=user)
+    return address_of(place)
+
+
 # As a client that does what it should
 
 
-@each_carrier
+@each_client
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1e-6, 1e30], ids=str)
 def test_priorities_that_are_none(client: Client, bad: float) -> None:
     keys = client.insert(rows(0, 1, 2), [1.0, 2.0, 3.0])
@@ -86,7 +110,7 @@ def test_priorities_that_are_none(client: Client, bad: float) -> None:
     assert chance == pytest.approx({0: 1 / 6, 1: 2 / 6, 2: 3 / 6})
 
 
-@each_carrier
+@each_client
 def test_priorities_that_are_all_zero(client: Client) -> None:
     client.insert(rows(*range(10)), np.zeros(10))
     batch = client.sample(100)
@@ -97,7 +121,7 @@ def test_priorities_that_are_all_zero(client: Client) -> None:
     assert not batch.evenly and numbers(batch) == [10] * 5
 
 
-@each_carrier
+@each_client
 def test_arrays_that_do_not_fit(client: Client) -> None:
     good = rows(1, 2)
     for new, words in [
@@ -114,21 +138,18 @@ def test_arrays_that_do_not_fit(client: Client) -> None:
     assert client.info()["inserts"] == 0
 
 
-@each_carrier
-def test_a_client_of_another_schema(carrier: str) -> None:
+@each_client
+def test_a_client_of_another_schema(client: Client) -> None:
     """The server has other tables than when the client asked; or it is another server."""
-    with serving(Table(SCHEMA, 10)) as server, connect(address(server, carrier)) as client:
-        about = ("x:int8", "replay", 0)
-        wrong = Client(client._connection, client.address, about[1], about[2], about[0])
-        with pytest.raises(ValueError, match=f"`replay` has the columns {SCHEMA}, and the client"):
-            wrong.insert({"x": np.zeros(1, np.int8)})
-        wrong = Client(client._connection, client.address, "none", 5, SCHEMA)
-        with pytest.raises(ValueError, match="there is no table 5"):
-            wrong.sample(1)
-        still_serves(server, client)
+    wrong = Client(client._connection, client.address, "replay", 0, "x:int8")
+    with pytest.raises(ValueError, match=f"`replay` has the columns {SCHEMA}, and the client"):
+        wrong.insert({"x": np.zeros(1, np.int8)})
+    wrong = Client(client._connection, client.address, "none", 5, SCHEMA)
+    with pytest.raises(ValueError, match="there is no table 5"):
+        wrong.sample(1)
 
 
-@each_carrier
+@each_client
 def test_empty_requests(client: Client) -> None:
     with pytest.raises(ValueError, match="there are no rows to insert"):
         client.insert(rows())
@@ -140,7 +161,7 @@ def test_empty_requests(client: Client) -> None:
         client.add_frames(np.zeros((1, 4), np.float32))
 
 
-@each_carrier
+@each_client
 def test_requests_that_are_too_large(client: Client) -> None:
     with pytest.raises(ValueError, match="at once into a table with a capacity of 100"):
         client.insert(rows(*range(101)))
@@ -156,7 +177,7 @@ def test_requests_that_are_too_large(client: Client) -> None:
     assert len(client.sample(30_000).keys) == 30_000
 
 
-@each_carrier
+@each_client
 def test_too_few_rows(client: Client) -> None:
     with pytest.raises(TimeoutError, match=r"not within 0.05 s: there are 0 rows, and sampling"):
         client.sample(1, timeout=0.05)
@@ -166,7 +187,7 @@ def test_too_few_rows(client: Client) -> None:
     assert (info["timeouts"], info["waiting"]) == (1, 0)
 
 
-@each_carrier
+@each_client
 def test_keys_of_rows_that_are_gone(client: Client) -> None:
     keys = client.insert(rows(*range(100)))
     client.insert(rows(*range(30)))
@@ -178,7 +199,7 @@ def test_keys_of_rows_that_are_gone(client: Client) -> None:
         client.update(np.zeros(4), [1.0])
 
 
-@each_carrier
+@each_client
 @pytest.mark.parametrize("bad", [1.0, -0.1, np.nan])
 def test_uniforms_that_are_none(client: Client, bad: float) -> None:
     client.insert(rows(1))
@@ -265,6 +286,35 @@ def test_messages_that_are_refused(
         assert reply.code == code and words in reply.text
         assert reply.request == 1
         still_serves(server)
+
+
+@pytest.mark.xdist_group("dpdk")
+def test_messages_that_a_node_refuses(place: Place) -> None:
+    """All of them through one relay."""
+    with connect(start_node(place)) as client, Raw(place.folder / "relay") as raw:
+        for message, code, words in MESSAGES:
+            client.clear()
+            reply = raw.ask(message)
+            assert (reply.code, reply.request) == (code, 1) and words in reply.text
+            after = raw.ask(insert_message(1.0, request=2))
+            assert (after.code, after.request) == (OK, 2), message
+        is_served(client)
+
+
+@pytest.mark.xdist_group("dpdk")
+@pytest.mark.parametrize("num", [1, 15, 20], ids=lambda num: f"{num} wait")
+def test_a_client_of_a_node_that_is_gone_draws_nothing(place: Place, num: int) -> None:
+    """At most 16 are under way, and its goodbye would be one of them."""
+    with connect(start_node(place)) as watcher:
+        with Raw(place.folder / "relay") as raw:
+            waits: dict[str, Any] = {"rows": 1, "timeout_ms": FOREVER}
+            raw.send(*(Message(SAMPLE, request=i, **waits) for i in range(num)))
+            eventually(lambda: watcher.info()["waiting"] == min(num, 16))
+        eventually(lambda: watcher.info()["waiting"] == 0)
+        eventually(lambda: watcher.info()["clients"] == 1)
+        watcher.insert(rows(1))
+        assert watcher.info()["samples"] == 0
+        is_served(watcher)
 
 
 @each_stream

@@ -90,6 +90,11 @@ void DatagramClient::abandon(uint64_t request) {
   }
 }
 
+void DatagramClient::abandon_all() {
+  for (Slot& slot : slots_) slot.number = 0;
+  under_way_ = 0;
+}
+
 void DatagramClient::progress(Slot& slot, Clock::time_point now) {
   slot.timeout = settings_.first_timeout;
   slot.due = now + slot.timeout;

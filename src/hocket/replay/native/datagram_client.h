@@ -63,6 +63,8 @@ class DatagramClient {
   // Nobody waits for the reply to that `Header::request` any more: there will be none, and the
   // server need not keep it.
   void abandon(uint64_t request);
+  // Of all that are under way. The server hears of it with the next request.
+  void abandon_all();
 
   void packet(const uint8_t* data, size_t size, Clock::time_point now);
   void tick(Clock::time_point now);

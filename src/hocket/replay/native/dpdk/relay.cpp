@@ -131,9 +131,11 @@ class Relay {
     if (client.stream->is_over()) {
       files_.erase(client.stream->file());
       client.stream.reset();
+      // Or a sample that waits would draw rows for nobody, and be asked for until then.
+      client.client.abandon_all();
       Header bye;
       bye.op = Op::kBye;
-      if (!client.client.is_full()) client.client.ask(bye, nullptr, Clock::now());
+      client.client.ask(bye, nullptr, Clock::now());
       return;
     }
     const bool has_room = client.stream->has_room();
