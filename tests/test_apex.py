@@ -321,6 +321,21 @@ REFUSED: dict[str, Any] = {
         lambda: planned("apex:shards=3"),
         "512 rows, which 3 shards cannot share equally",
     ),
+    "more shards than actors": (
+        lambda: planned("apex:actors=1,shards=4"),
+        "`actor` has 1 replica that `insert` into 4 shards of the replay, of which some would "
+        "stay empty: use 4 or a multiple of 4 of `actor`, or shards=1",
+    ),
+    "shards that are not filled equally": (
+        lambda: resolve("apex:actors=6,shards=4")(trace(small(), 12), local_cluster()),
+        "`actor` has 6 replicas that `insert` into 4 shards.*not equally.*or shards=2",
+    ),
+    "shards that hold less than a rollout": (
+        lambda: hocket.plan(
+            small(capacity=64, length=16), num_envs=2, distribute="apex:actors=2,shards=8"
+        ),
+        "the replay has 64 rows, 8 in each of 8 shards, and 16 are inserted at once: use fewer",
+    ),
     "no shards": (lambda: planned("apex:shards=0"), "at least 1 shard.*shards=0"),
     "several seeds": (
         lambda: hocket.run(small(), distribute="apex", seeds=2, iterations=1),

@@ -15,6 +15,7 @@ from hocket.algorithms.dqn import DQN, State
 from hocket.core.graph import trace
 from hocket.envs.registry import make
 from hocket.envs.unroll import Rollout
+from hocket.replay.device import Batch
 from hocket.replay.transitions import Transition, init_tail
 
 T, N, DISCOUNT = 5, 3, 0.9
@@ -84,6 +85,27 @@ def test_every_n_step_transition_is_made_once_across_rollouts(steps: int) -> Non
     assert made.keys() == want.keys()
     for obs, values in want.items():
         np.testing.assert_allclose(made[obs], values, rtol=1e-5, atol=1e-6)
+
+
+def test_the_loss_is_weighted_by_importance() -> None:
+    """As in Schaul et al. 2016: (N p)^-beta, divided by the largest of the batch."""
+    algo, rng, num, size = small(beta=0.7), np.random.default_rng(0), 8, 1_000
+    params = algo.init(jax.random.key(0), 2).learner.params
+    shape = jax.tree.leaves(algo.env.observation_space.spec())[0].shape
+    obs = rng.normal(size=(2, num, *shape))
+    rows = Transition(
+        obs=jnp.asarray(obs[0], jnp.float32), action=jnp.asarray(rng.integers(3, size=num)),
+        reward=jnp.asarray(rng.normal(size=num) * 2, jnp.float32), discount=jnp.full(num, 0.9),
+        next_obs=jnp.asarray(obs[1], jnp.float32),
+    )  # fmt: skip
+    p = rng.exponential(size=num) / size
+    batch = Batch(rows, jnp.asarray(p, jnp.float32), jnp.asarray(True))
+    found, (error, _) = algo._loss(params, params, batch)
+    weight, error = (size * p) ** -0.7, np.abs(np.asarray(error, np.float64))
+    losses = np.where(error < 1.0, error**2 / 2, error - 0.5)
+    assert error.max() > 1.0 > error.min()
+    np.testing.assert_allclose(found, (weight / weight.max() * losses).mean(), rtol=1e-5)
+    assert abs(losses.mean() - found) > 0.01 * losses.mean()  # weights that matter
 
 
 def leaves_differ(a: Any, b: Any) -> bool:

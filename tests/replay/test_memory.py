@@ -60,7 +60,7 @@ def test_all_that_the_device_replay_does(seed: int, rated: bool) -> None:
     old_keys, counted, readies = None, np.zeros(2, int), []
     for turn in range(40):
         real, rows = rng.random((2, 4)) < (0.0 if turn == 3 else 0.7), new_rows(rng, 2, 4)
-        priority = rng.choice([0.0, 0.5, 3.0, np.nan, -1.0, np.inf], (2, 4)).astype(np.float32)
+        priority = rng.choice([0.0, 0.5, 3.0, np.nan, -1.0, 1e30], (2, 4)).astype(np.float32)
         given = (priority,) if rated else ()
         replay = insert(replay, rows, jnp.asarray(real), *map(jnp.asarray, given))
         service.call(Insert(SERVICE, rated), real, *given, *jax.tree.leaves(rows))
@@ -70,7 +70,7 @@ def test_all_that_the_device_replay_does(seed: int, rated: bool) -> None:
         expected = (keys, batch.probability, batch.ready, *jax.tree.leaves(batch.rows))
         assert difference([ours, probability, ready, *columns], list(expected)) == 0.0
         readies.append(bool(ready))
-        errors = rng.choice([0.0, 0.3, 2.0, np.nan, -2.0, np.inf], BATCH).astype(np.float32)
+        errors = rng.choice([0.0, 0.3, 2.0, np.nan, -2.0, 1e30, np.inf], BATCH).astype(np.float32)
         chosen = ours if old_keys is None or turn % 3 else old_keys
         replay, counts = change(replay, jnp.asarray(chosen), jnp.asarray(errors))
         _, *found = service.call(Reprioritize(SERVICE), chosen, errors)
@@ -80,6 +80,24 @@ def test_all_that_the_device_replay_does(seed: int, rated: bool) -> None:
         old_keys = ours if turn % 9 == 0 else old_keys
     assert counted.min() > 0 and set(readies) == {False, True}
     assert int(replay.lap) > 2
+    service.close()
+
+
+def test_both_have_the_same_highest_priority() -> None:
+    service, rows = Service(), new_rows(np.random.default_rng(0), 4)
+    replay = device.insert(device.init(ROW, CAPACITY), rows, jnp.ones(4, bool))
+    service.call(Insert(SERVICE, rated=False), np.ones(4, bool), *jax.tree.leaves(rows))
+    keys = np.array([[0, 1], [1, 1], [2, 1], [3, 1]], np.uint32)
+    limit = np.float32(device.HIGHEST)
+    priority = np.array([2.0, np.nextafter(limit, np.float32(np.inf)), 3e38, limit], np.float32)
+    for chosen in (slice(0, 3), slice(0, 4)):
+        replay, counts = device.reprioritize(
+            replay, *map(jnp.asarray, (keys[chosen], priority[chosen]))
+        )
+        _, _, bad = service.call(Reprioritize(SERVICE), keys[chosen], priority[chosen])
+        assert bad == counts["bad_priorities"] == 2
+        assert difference(service.live.content(), replay) == 0.0
+    assert replay.highest == limit and np.isfinite(replay.tree).all()
     service.close()
 
 
@@ -208,6 +226,10 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "shards": (
         lambda: SERVICE.check(Serving(shards=3)),
         "64 rows, which 3 shards cannot share equally",
+    ),
+    "more rows than a shard has": (
+        lambda: SERVICE.check(Serving(shards=8), [[(), (3, 3), (3, 3, 3)]]),
+        "64 rows, 8 in each of 8 shards, and 9 are inserted at once: use fewer shards",
     ),
 }
 

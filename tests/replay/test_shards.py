@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
+from hocket.replay import Client, connect
+from hocket.replay.server import serve
 from hocket.replay.shards import Shards
 from hocket.replay.table import Table
 
@@ -91,3 +98,73 @@ def test_without_any_priority_rows_are_drawn_evenly() -> None:
     assert np.bincount(batch.keys[:, 0] // 256).tolist() == [256] * 4
     np.testing.assert_allclose(batch.probability, 1 / CAPACITY)
     assert shards.info()["size"] == sum(len(table) for table in tables) == CAPACITY
+
+
+# At servers
+
+
+@pytest.fixture
+def clients(tmp_path: Path) -> Iterator[list[Client]]:
+    tables, _ = filled(priorities(), 4)
+    with ExitStack() as stack:
+        servers = [serve(x, unix=tmp_path / f"shard-{k}") for k, x in enumerate(tables)]
+        found = [connect(stack.enter_context(server).address) for server in servers]
+        yield [stack.enter_context(client) for client in found]
+
+
+def test_all_servers_are_asked_at_once(
+    clients: list[Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And never for what they have told: a batch takes one time there and back."""
+    said: list[str] = []
+
+    def listened(client: Client) -> None:
+        ask, info = client.ask, client.info
+
+        def asked(num: int, **options: Any) -> Any:
+            said.append("ask")
+            take = ask(num, **options)
+            return lambda: (said.append("take"), take())[1]
+
+        monkeypatch.setattr(client, "ask", asked)
+        monkeypatch.setattr(client, "info", lambda: (said.append("info"), info())[1])
+
+    for client in clients:
+        listened(client)
+    shards = Shards(clients, CAPACITY)
+    shards.sample(4_096)
+    assert said == ["info"] * 4 + ["ask"] * 4 + ["take"] * 4
+    said.clear()
+    shards.sample(4_096)
+    assert said == ["ask"] * 4 + ["take"] * 4
+    shards.sample(1, uniforms=[0.9])  # of the last one
+    said.clear()
+    shards.sample(4_096)
+    assert said == ["info"] * 3 + ["ask"] * 4 + ["take"] * 4
+
+
+def test_a_server_that_was_empty_is_drawn_from(clients: list[Client]) -> None:
+    clients[3].clear()
+    shards = Shards(clients, CAPACITY)
+    assert 3 not in shards.sample(512).keys[:, 0] // 256
+    clients[3].insert({"x": np.arange(4, dtype=np.int32)}, np.full(4, 100.0))
+    assert 3 in shards.sample(512).keys[:, 0] // 256
+
+
+def test_rows_are_drawn_as_often_as_their_probability_says(clients: list[Client]) -> None:
+    """While priorities change between batches, so that what servers told is never so any more."""
+    shards, rng = Shards(clients, CAPACITY, seed=9), np.random.default_rng(1)
+    keys = np.stack([np.arange(CAPACITY), np.ones(CAPACITY)], 1).astype(np.uint32)
+    batches, num = 2_000, 512
+    estimate, variance = np.zeros(CAPACITY), np.zeros(CAPACITY)
+    for _ in range(batches):
+        scale = np.repeat(rng.choice([0.3, 1.0, 4.0], 4), CAPACITY // 4)
+        assert shards.update(keys, scale * rng.uniform(0.5, 2.0, CAPACITY)) == 0
+        batch = shards.sample(num)
+        weight = 1.0 / (num * batch.probability.astype(np.float64))
+        np.add.at(estimate, batch.keys[:, 0], weight)  # each row counts 1, whatever it is drawn
+        np.add.at(variance, batch.keys[:, 0], weight**2)
+    off = (estimate - batches) / np.sqrt(variance)
+    assert np.abs(off).max() < 5.0 and np.abs(off.mean()) < 0.1
+    by_shard = estimate.reshape(4, -1).mean(1) / batches
+    np.testing.assert_allclose(by_shard, 1.0, atol=5e-3)

@@ -153,6 +153,22 @@ def test_every_kind_of_flow(algorithm: Toy, places: tuple[Place, ...]) -> None:
     assert difference(ends[1], ends[0]) == 0.0
 
 
+def test_services_are_closed_whatever_the_instances_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor, closed = Split(Plan(trace(Toy(), 8), SPLIT)), []
+    executor.start(jax.random.key(0))
+    end = executor.crew.close
+
+    def fail() -> None:
+        end()
+        raise OSError("it would not end")
+
+    monkeypatch.setattr(executor.crew, "close", fail)
+    monkeypatch.setattr(executor._services, "close", lambda: closed.append(True))
+    with pytest.raises(OSError, match="it would not end"):
+        executor.close()
+    assert closed == [True]
+
+
 def test_a_run_that_failed_stays_failed() -> None:
     executor = Split(Plan(trace(Failing(), 8), SPLIT))
     executor.start(jax.random.key(0))

@@ -147,6 +147,10 @@ class HostCall:
     def arguments(self, ins: Sequence[Any]) -> list[np.ndarray]:
         return [np.asarray(_value(source, ins, ())) for source in self.args]
 
+    def shapes(self, ins: Sequence[Any]) -> list[tuple[int, ...]]:
+        """Of the arguments, where `ins` may be anything that has a shape."""
+        return [np.shape(_value(source, ins, ())) for source in self.args]
+
     def results(self, ins: Sequence[Any], made: Sequence[np.ndarray]) -> list[Any]:
         return [_value(source, ins, made) for source in self.outs]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hocket.core.graph import Graph, Node, trace
 from hocket.core.host import HostCall, host_call
-from hocket.core.service import CARRIERS, Served, Service, parts, services
+from hocket.core.service import CARRIERS, Served, Service, Shapes, parts, services
 from hocket.core.tickets import check_tickets
 from hocket.errors import ContractError, PlanError, unknown
 
@@ -66,8 +68,9 @@ def check_services(plan: Plan) -> None:
             f"out."
         )
     for service in services(plan.graph.state):
-        service.check(how)
+        service.check(how, _given(plan, service) if how.shards > 1 else ())
         _check_places(plan, service)
+        _check_shards(plan, service)
 
 
 def users(plan: Plan, service: Service) -> dict[str, list[Node]]:
@@ -100,6 +103,37 @@ def _check_places(plan: Plan, service: Service) -> None:
             f"{', '.join(dict.fromkeys(f'`{n.title}`' for ns in found.values() for n in ns))} on "
             f"one place, or use lag=free."
         )
+
+
+def _check_shards(plan: Plan, service: Service) -> None:
+    """Instance k fills shard k modulo their number: each shard must have as many instances."""
+    shards = plan.serving.shards
+    for place, node, _ in _gives(plan, service):
+        replicas = plan.place(place).replicas
+        if replicas % shards:
+            empty = "of which some would stay empty" if replicas < shards else "not equally"
+            raise PlanError(
+                f"`{place}` has {replicas} replica{'s' * (replicas != 1)} that `{node.title}` into "
+                f"{shards} shards of the {service.name}, {empty}: use {shards} or a multiple of "
+                f"{shards} of `{place}`, or shards={math.gcd(replicas, shards)}."
+            )
+
+
+def _given(plan: Plan, service: Service) -> list[Shapes]:
+    """The arguments of the calls that only give something, as one replica makes them."""
+    found = []
+    for place, node, call in _gives(plan, service):
+        each = plan.graph.at(plan.envs_of(place) // plan.place(place).replicas)
+        found.append(call.shapes([each.values[v] for v in node.ins]))
+    return found
+
+
+def _gives(plan: Plan, service: Service) -> Iterator[tuple[str, Node, HostCall]]:
+    for place, nodes in users(plan, service).items():
+        for node in nodes:
+            call = host_call(node)
+            if call and _only_gives(call):
+                yield place, node, call
 
 
 def _only_gives(call: HostCall) -> bool:

@@ -21,6 +21,8 @@ from hocket.errors import PlanError
 
 CARRIERS = ("near", "shm", "tcp")
 
+Shapes = Sequence[tuple[int, ...]]
+
 
 @dataclass(frozen=True)
 class Serving:
@@ -44,8 +46,12 @@ class Service(Protocol):
         """The shapes and dtypes of all that it keeps, as a state without it has that."""
         ...
 
-    def check(self, how: Serving) -> None:
-        """Refuse what it cannot do, before anything starts."""
+    def check(self, how: Serving, given: Sequence[Shapes] = ()) -> None:
+        """Refuse what it cannot do, before anything starts.
+
+        `given` are the arguments of the functions that only give it something, each as one
+        instance calls it.
+        """
         ...
 
     def about(self, how: Serving) -> str:

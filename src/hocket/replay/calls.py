@@ -16,12 +16,10 @@ import numpy as np
 from hocket.core.host import LiveFunction, Specs
 from hocket.core.service import At
 from hocket.replay.access import Access, Batch
+from hocket.replay.device import HIGHEST
 from hocket.replay.prefetch import Prefetch
 from hocket.replay.service import LiveReplay, ReplayService, stores
 from hocket.replay.shards import Shards
-
-HIGHEST = 1e29
-"""Of a priority: sums of higher ones could be infinite."""
 
 
 @dataclass(frozen=True)

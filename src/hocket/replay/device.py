@@ -22,6 +22,9 @@ from jax import Array, lax
 
 # Legend: C capacity, B rows of a batch.
 
+HIGHEST = 1e29
+"""Of a priority, as a service has it too: sums of higher ones could be infinite."""
+
 
 class Replay(NamedTuple):
     """The rows and their priorities. Only the functions of this file read or change it."""
@@ -74,8 +77,9 @@ def insert(replay: Replay, rows: Any, real: Array, priority: Array | None = None
     """Write the rows where `real` is true, over the oldest ones.
 
     Rows and `real` may have several leading axes, such as `[T, N]`; the first is the slowest. New
-    rows have the highest priority so far, or those given with them. One that is NaN, infinite or
-    negative counts as the highest: its row is drawn soon, and `reprioritize` counts what is wrong.
+    rows have the highest priority so far, or those given with them. One that is NaN, negative or
+    above `HIGHEST` counts as the highest so far: its row is drawn soon, and `reprioritize` counts
+    what is wrong.
     """
     capacity, num = replay.capacity, real.size
     check_rows(num, capacity)
@@ -126,8 +130,8 @@ def reprioritize(replay: Replay, keys: Array, priority: Array) -> tuple[Replay, 
     """Give the rows of `keys` new priorities; of a row that is there twice, the higher counts.
 
     A compiled program cannot refuse, so it counts: `stale_keys`, whose row was overwritten since
-    and which do nothing, and `bad_priorities`, NaN, infinite or negative, for which the row gets
-    the highest priority so far.
+    and which do nothing, and `bad_priorities`, NaN, negative or above `HIGHEST`, for which the row
+    gets the highest priority so far.
     """
     slots, generation = (keys % replay.capacity)[:, 0].astype(jnp.int32), keys[:, 1]
     null = generation == 0
@@ -173,7 +177,7 @@ def check_minimum(minimum: int, capacity: int) -> None:
 
 
 def _is_good(priority: Array) -> Array:
-    return jnp.isfinite(priority) & (priority >= 0.0)
+    return (priority >= 0.0) & (priority <= HIGHEST)
 
 
 def _generation(replay: Replay, slots: Array) -> Array:

@@ -6,6 +6,7 @@ a checkpoint does not tell which of the two wrote it.
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ import numpy as np
 
 from hocket.core.contract import leaf_names
 from hocket.core.graph import bytes_text
-from hocket.core.service import At, Serving
+from hocket.core.service import At, Serving, Shapes
 from hocket.errors import PlanError
 from hocket.replay import device
 from hocket.replay.access import Access
@@ -56,12 +57,20 @@ class ReplayService:
         columns = [jax.ShapeDtypeStruct(c.shape, c.dtype) for c in self.schema.columns]
         return jax.tree.unflatten(self.tree, columns)
 
-    def check(self, how: Serving) -> None:
+    def check(self, how: Serving, given: Sequence[Shapes] = ()) -> None:
         if self.capacity % how.shards:
             raise PlanError(
                 f"the {self.name} has {self.capacity} rows, which {how.shards} shards cannot share "
                 f"equally: use a power of two."
             )
+        each = self.capacity // how.shards
+        for _, real, *_ in given:
+            if math.prod(real) > each:
+                raise PlanError(
+                    f"the {self.name} has {self.capacity} rows, {each} in each of {how.shards} "
+                    f"shards, and {math.prod(real)} are inserted at once: use fewer shards, a "
+                    f"larger `capacity`, fewer environments or shorter rollouts."
+                )
 
     def about(self, how: Serving) -> str:
         each = sum(column.bytes for column in self.schema.columns)

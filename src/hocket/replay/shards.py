@@ -2,7 +2,9 @@
 
 A batch is shared out among the shards in proportion to the totals of their priorities, and each
 draws its part by priority. So every row is drawn as often as its share of the whole says, whichever
-shard it is in, and `probability` is that share.
+shard it is in, and `probability` is that share. Servers tell their totals with each answer, and the
+next batch is shared out by these: where priorities changed since, `probability` is still the one
+that rows were drawn with.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hocket.replay.access import Access, Batch
+from hocket.replay.client import Client
 
 
 class Shards:
@@ -24,31 +27,27 @@ class Shards:
     def __init__(self, shards: Sequence[Access], capacity: int, seed: int = 0) -> None:
         self._shards, self._each = shards, capacity // len(shards)
         self._random = np.random.default_rng(seed)
+        self._told: dict[int, tuple[int, float]] = {}
 
-    def sample(
-        self, num: int, *, uniforms: Any = None, out: Batch | None = None,
-        timeout: float | None = None,
-    ) -> Batch:  # fmt: skip
+    def sample(self, num: int, *, uniforms: Any = None) -> Batch:
         """Draw rows; with `uniforms`, how many of each shard is decided by these."""
         uniforms = self._random.random(num) if uniforms is None else uniforms
-        infos = [shard.info() for shard in self._shards]
-        totals = np.array([info["total"] for info in infos], np.float64)
-        evenly = not totals.any()
-        weights = np.array([info["size"] for info in infos], np.float64) if evenly else totals
+        sizes, totals = np.array(self._sizes_and_totals(), np.float64).T
+        weights = totals if totals.any() else sizes
         shares = weights / weights.sum()
         points = (np.arange(num) + np.asarray(uniforms, np.float64)) / num
         counts = np.bincount(_at(points, shares), minlength=len(shares))
-        parts = [
-            self._part(k, shard.sample(int(n)), shares[k])
-            for k, (shard, n) in enumerate(zip(self._shards, counts, strict=True))
-            if n
-        ]
+        # All are asked before one is waited for: a batch takes as long as the slowest of them.
+        asked = {k: self._shards[k].ask(n) for k, n in enumerate(counts.tolist()) if n}
+        parts = [self._part(k, take(), shares[k]) for k, take in asked.items()]
+        found = {k: self._shards[k] for k in asked}
+        self._told = {k: (x.size, x.total) for k, x in found.items() if isinstance(x, Client)}
         names = parts[0].rows
         return Batch(
             rows={name: np.concatenate([part.rows[name] for part in parts]) for name in names},
             keys=np.concatenate([part.keys for part in parts]),
             probability=np.concatenate([part.probability for part in parts]),
-            evenly=evenly,
+            evenly=all(part.evenly for part in parts),
         )
 
     def update(self, keys: Any, priority: Any) -> int:
@@ -70,6 +69,13 @@ class Shards:
     def close(self) -> None:
         for shard in self._shards:
             shard.close()
+
+    def _sizes_and_totals(self) -> list[tuple[int, float]]:
+        """As a server told them with its part of the last batch; one that had none is asked."""
+        asked = [k for k in range(len(self._shards)) if k not in self._told]
+        infos = {k: self._shards[k].info() for k in asked}
+        told = self._told | {k: (info["size"], info["total"]) for k, info in infos.items()}
+        return [told[k] for k in range(len(self._shards))]
 
     def _part(self, k: int, batch: Batch, share: float) -> Batch:
         keys = batch.keys + np.array([k * self._each, 0], np.uint32)

@@ -207,8 +207,10 @@ class Split:
                 self._last_state, self._last_late = self.state(), self.late()
         finally:
             self._closed = True
-            self.crew.close()
-            self._services.close()
+            try:
+                self.crew.close()
+            finally:
+                self._services.close()
 
     def _join(self, value: int, parts: Sequence[Any], *, stacked: bool = False) -> Any:
         axis = self.plan.axes.axis(value)
