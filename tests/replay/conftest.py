@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import tempfile
@@ -15,12 +16,15 @@ def programs() -> Path:
     """The folder of the programs, compiled when their sources changed."""
     if why := missing_for_build():
         pytest.skip(why)
-    for command in (
-        ["cmake", "-S", str(SOURCE), "-B", str(BUILD), "-DCMAKE_BUILD_TYPE=Release"],
-        ["cmake", "--build", str(BUILD), "-j", "2"],
-    ):
-        built = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert built.returncode == 0, built.stdout[-4000:] + built.stderr[-4000:]
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / "lock").open("w") as lock:  # several workers have one folder
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for command in (
+            ["cmake", "-S", str(SOURCE), "-B", str(BUILD), "-DCMAKE_BUILD_TYPE=Release"],
+            ["cmake", "--build", str(BUILD), "-j", "2"],
+        ):
+            built = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert built.returncode == 0, built.stdout[-4000:] + built.stderr[-4000:]
     return BUILD
 
 
