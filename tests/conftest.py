@@ -1,6 +1,7 @@
 """Settles how jax runs in the tests, and in what they start, before jax is imported."""
 
 import os
+import signal
 from pathlib import Path
 
 # No FMA: a fused multiply-add rounds once where two programs round twice, and the law of same
@@ -18,6 +19,9 @@ os.environ.update(
     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
     JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
 )
+
+# A job in the background ignores Ctrl-C, and so does what it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest  # noqa: E402
 

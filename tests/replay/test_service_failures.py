@@ -185,7 +185,6 @@ def test_ctrl_c_ends_waiting(carrier: str, what: str) -> None:
         "insert": "[replay.insert({'obs': obs, 'action': action}) for _ in range(3)]",
     }
     script = f"""
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which background jobs do not have
 obs, action = np.zeros((8, 4), np.float32), np.zeros(8, np.int32)
 for _ in range(2):
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
