@@ -53,7 +53,7 @@ def test_nobody_starves(carrier: str) -> None:
             with contextlib.suppress(TimeoutError):
                 client.sample(1, timeout=0.01)
         assert [found for _, found in threads] == [[None]] * 4
-        assert min(found) >= 50, found
+        assert min(found) >= 8, found  # where the same one is always first, others have 1
 
 
 @each_carrier
