@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -245,6 +246,10 @@ def told(cls: type[DQN]) -> DQN:
     return cls(**{name: getattr(small(), name) for name in DQN.__dataclass_fields__})
 
 
+def misused(cls: type[DQN]) -> Callable[[], Plan]:
+    return lambda: hocket.plan(told(cls), distribute="apex")
+
+
 LEARNER = Place("learner", LEARN)
 REFUSED: dict[str, Any] = {
     "no replay": (
@@ -252,35 +257,35 @@ REFUSED: dict[str, Any] = {
         "PPO has no replay that a service could keep.*actor_learner",
     ),
     "a look at the rows": (
-        lambda: hocket.plan(told(Told.Size), distribute="apex"),
+        misused(Told.Size),
         "a service keeps the replay, so that `size` of it is not known",
     ),
     "another function": (
-        lambda: hocket.plan(told(Told.Masked), distribute="apex"),
+        misused(Told.Masked),
         r"only fragments that call its functions.*`jit` at .*is none of these",
     ),
     "more than a call": (
-        lambda: hocket.plan(told(Told.More), distribute="apex"),
+        misused(Told.More),
         r"only fragments that call its functions.*`reprioritize` at .*does more than that",
     ),
     "an old one": (
-        lambda: hocket.plan(told(Told.Old), distribute="apex"),
+        misused(Told.Old),
         "`sample` at .* uses the replay as it was before something was changed",
     ),
     "an old one in the state": (
-        lambda: hocket.plan(told(Told.Again), distribute="apex"),
+        misused(Told.Again),
         "the state that `step` returns uses the replay as it was before",
     ),
     "the same in every turn of a loop": (
-        lambda: hocket.plan(told(Told.Fixed), distribute="apex"),
+        misused(Told.Fixed),
         "`reprioritize` at .* uses the replay as it was before",
     ),
     "another ticket": (
-        lambda: hocket.plan(told(Told.Other), distribute="apex"),
+        misused(Told.Other),
         "returns something else as `replay.ticket`",
     ),
     "two of a name": (
-        lambda: hocket.plan(told(Told.Two), distribute="apex"),
+        misused(Told.Two),
         "has two of `replay`.*another `name`",
     ),
     "replicas of the whole loop": (

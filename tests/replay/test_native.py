@@ -11,8 +11,8 @@ import pytest
 
 HERE = Path(__file__).parent / "native"
 STORE = Path(__file__).parents[2] / "src" / "hocket" / "replay" / "native"
-# module.cpp needs the headers of Python.
-SOURCES = (HERE / "test_table.cpp", *(x for x in STORE.glob("*.cpp") if x.name != "module.cpp"))
+PARTS = ("table", "frames", "snapshot", "store")
+SOURCES = (HERE / "test_table.cpp", *(STORE / f"{part}.cpp" for part in PARTS))
 FLAGS = ("-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
 # Inlined checks are most of what there is to compile.
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-inline")

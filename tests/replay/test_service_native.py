@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.replay.test_native import FLAGS, HERE, SANITIZERS, STORE, compiler, run
 
+# module.cpp needs the headers of Python.
 SOURCES = (HERE / "test_service.cpp", *(x for x in STORE.glob("*.cpp") if x.name != "module.cpp"))
 # It knows nothing of fences, which only decide who is woken.
 THREADS = ("-fsanitize=thread", "-Wno-tsan")

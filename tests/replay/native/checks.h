@@ -3,13 +3,14 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <vector>
 
 namespace checks {
 
-inline int failures = 0;
+inline std::atomic<int> failures{0};  // threads may fail
 
 inline void check(bool holds, const char* file, int line, const char* expression) {
   // The first few say enough.
@@ -34,8 +35,9 @@ inline int run(int argc, char** argv) {
     test.run();
     ++ran;
     if (failures > before) std::printf("%s FAILED\n", test.name);
+    std::fflush(stdout);
   }
-  std::printf("%d tests, %d failures\n", ran, failures);
+  std::printf("%d tests, %d failures\n", ran, failures.load());
   return failures || !ran;
 }
 

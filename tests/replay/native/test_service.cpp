@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "checks.h"
 #include "client.h"
 #include "mapped.h"
 #include "server.h"
@@ -28,29 +29,6 @@
 using namespace hocket;
 
 namespace {
-
-std::atomic<int> failures{0};
-
-void check(bool holds, const char* file, int line, const char* expression) {
-  if (!holds && ++failures <= 20) std::printf("%s:%d: %s\n", file, line, expression);
-}
-
-struct Test {
-  const char* name;
-  void (*run)();
-};
-
-std::vector<Test>& tests() {
-  static std::vector<Test> all;
-  return all;
-}
-
-#define CHECK(...) check((__VA_ARGS__), __FILE__, __LINE__, #__VA_ARGS__)
-
-#define TEST(name)                                                                        \
-  void name();                                                                            \
-  [[maybe_unused]] const bool name##_is_listed = (tests().push_back({#name, &name}), true); \
-  void name()
 
 double fuzz_seconds() {
   const char* found = std::getenv("HOCKET_FUZZ_SECONDS");
@@ -530,18 +508,4 @@ TEST(saving_in_threads) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  int run = 0;
-  for (const Test& test : tests()) {
-    if (argc > 1 && !std::strstr(test.name, argv[1])) continue;
-    const int before = failures;
-    const auto start = Clock::now();
-    test.run();
-    ++run;
-    const std::chrono::duration<double> spent = Clock::now() - start;
-    std::printf("%s: %s, %.1f s\n", test.name, failures > before ? "failed" : "ok", spent.count());
-    std::fflush(stdout);
-  }
-  std::printf("%d tests, %d failed checks\n", run, failures.load());
-  return failures || !run ? 1 : 0;
-}
+int main(int argc, char** argv) { return checks::run(argc, argv); }

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "checks.h"
 #include "snapshot.h"
 #include "store.h"
 #include "table.h"
@@ -33,30 +34,6 @@ using hocket::SumTree;
 using hocket::Table;
 
 namespace {
-
-int failures = 0;
-
-void check(bool holds, const char* file, int line, const char* expression) {
-  // The first few say enough: a broken store fails in every step of the long tests.
-  if (!holds && ++failures <= 20) std::printf("%s:%d: %s\n", file, line, expression);
-}
-
-struct Test {
-  const char* name;
-  void (*run)();
-};
-
-std::vector<Test>& tests() {
-  static std::vector<Test> all;
-  return all;
-}
-
-#define CHECK(...) check((__VA_ARGS__), __FILE__, __LINE__, #__VA_ARGS__)
-
-#define TEST(name)                                                                        \
-  void name();                                                                            \
-  [[maybe_unused]] const bool name##_is_listed = (tests().push_back({#name, &name}), true); \
-  void name()
 
 // The largest piece of memory that was asked for, to see that nothing grows for ever.
 size_t largest_allocation = 0;
@@ -1358,7 +1335,7 @@ class Model {
 
 void run_model(const Options& options, uint64_t seed, int steps) {
   Model model(options, seed);
-  for (int i = 0; i < steps && failures <= 20; ++i) model.step();
+  for (int i = 0; i < steps && checks::failures <= 20; ++i) model.step();
   CHECK(model.drawn() > static_cast<uint64_t>(steps) / 4);
 }
 
@@ -1502,15 +1479,4 @@ TEST(c_functions_have_frames) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  int run = 0;
-  for (const Test& test : tests()) {
-    if (argc > 1 && !has(test.name, argv[1])) continue;
-    const int before = failures;
-    test.run();
-    ++run;
-    if (failures > before) std::printf("failed: %s (%d)\n", test.name, failures - before);
-  }
-  std::printf("%d tests, %d failed checks\n", run, failures);
-  return failures || !run ? 1 : 0;
-}
+int main(int argc, char** argv) { return checks::run(argc, argv); }

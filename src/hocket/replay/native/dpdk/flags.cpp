@@ -113,4 +113,14 @@ double parse_real(const std::string& name, const std::string& text) {
   return value;
 }
 
+int run_program(const char* name, void (*work)(int argc, char** argv), int argc, char** argv) {
+  try {
+    work(argc, argv);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s.\n", name, error.what());
+    return 1;
+  }
+}
+
 }  // namespace hocket

@@ -46,6 +46,9 @@ class Flags {
   std::vector<std::string>* rest_ = nullptr;
 };
 
+// What `main` returns: what goes wrong in `work` is told after the program's name.
+int run_program(const char* name, void (*work)(int argc, char** argv), int argc, char** argv);
+
 uint64_t parse_number(const std::string& name, const std::string& text);
 double parse_real(const std::string& name, const std::string& text);
 

@@ -4,12 +4,12 @@
 #include <poll.h>
 
 #include <cstdio>
-#include <exception>
 #include <thread>
 
 #include "../server.h"
 #include "../spin.h"
 #include "../udp.h"
+#include "flags.h"
 #include "frame.h"
 #include "idle.h"
 #include "tables.h"
@@ -80,10 +80,5 @@ void serve(int argc, char** argv) {
 }  // namespace hocket
 
 int main(int argc, char** argv) {
-  try {
-    hocket::serve(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "hocket-replay-kernel: %s.\n", error.what());
-    return 1;
-  }
+  return hocket::run_program("hocket-replay-kernel", hocket::serve, argc, argv);
 }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "../datagram_client.h"
 #include "../random.h"
 #include "../udp.h"
+#include "flags.h"
 #include "frame.h"
 #include "idle.h"
 #include "stream_caller.h"
@@ -248,10 +248,5 @@ void measure(int argc, char** argv) {
 }  // namespace hocket
 
 int main(int argc, char** argv) {
-  try {
-    hocket::measure(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "hocket-replay-load: %s.\n", error.what());
-    return 1;
-  }
+  return hocket::run_program("hocket-replay-load", hocket::measure, argc, argv);
 }

@@ -2,12 +2,12 @@
 // were a piece of wire, and answers those that are for it.
 
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <vector>
 
 #include "../datagram_server.h"
 #include "../desk.h"
+#include "flags.h"
 #include "frame.h"
 #include "idle.h"
 #include "port.h"
@@ -144,10 +144,5 @@ void serve(int argc, char** argv) {
 }  // namespace hocket
 
 int main(int argc, char** argv) {
-  try {
-    hocket::serve(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "hocket-replay-node: %s.\n", error.what());
-    return 1;
-  }
+  return hocket::run_program("hocket-replay-node", hocket::serve, argc, argv);
 }

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <unordered_map>
 #include <vector>
 
 #include "../datagram_client.h"
+#include "flags.h"
 #include "frame.h"
 #include "idle.h"
 #include "local.h"
@@ -231,10 +231,5 @@ void serve(int argc, char** argv) {
 }  // namespace hocket
 
 int main(int argc, char** argv) {
-  try {
-    hocket::serve(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "hocket-replay-relay: %s.\n", error.what());
-    return 1;
-  }
+  return hocket::run_program("hocket-replay-relay", hocket::serve, argc, argv);
 }
