@@ -20,7 +20,7 @@ import numpy as np
 
 from hocket import trace
 from hocket.algorithms import IMPALA
-from hocket.cluster import local_cluster
+from hocket.cluster import Cluster
 from hocket.distribute import resolve
 from hocket.envs import Box, Discrete, HostStep, Space
 from hocket.runtime.executor import advance
@@ -76,7 +76,7 @@ class LiveSlow:
 def measure(launch: str, max_age: int) -> None:
     impala = IMPALA(env=Slow(), num_envs=2 * ACTORS, length=LENGTH)
     strategy = resolve(f"actor_learner:actors={ACTORS},lag=free,max_age={max_age}")
-    plan = replace(strategy(trace(impala, 2 * ACTORS), local_cluster()), launch=launch)
+    plan = replace(strategy(trace(impala, 2 * ACTORS), Cluster.local()), launch=launch)
     executor: Any = Split(plan)
     executor.start(jax.random.key(0))
     advance(executor, 60)  # until all have compiled

@@ -16,7 +16,7 @@ import pytest
 import hocket
 from hocket import Channel, ContractError, Place, Plan, PlanError, fragment, trace
 from hocket.algorithms import DQN
-from hocket.cluster import local_cluster
+from hocket.cluster import Cluster
 from hocket.core.graph import Graph
 from hocket.core.served import served
 from hocket.core.service import Serving
@@ -42,7 +42,7 @@ def graph() -> Graph:
 
 
 def planned(words: str) -> Plan:
-    return resolve(words)(graph(), local_cluster())
+    return resolve(words)(graph(), Cluster.local())
 
 
 def inserted(state: Any) -> int:
@@ -67,7 +67,7 @@ iterations old
 
 
 def test_a_plan_says_who_asks_the_service_for_what() -> None:
-    cluster = local_cluster()
+    cluster = Cluster.local()
     one = replace(cluster, devices=cluster.devices[:1])
     plan = resolve("apex:actors=2,shards=2,carrier=tcp")(graph(), one)
     assert TEXT in str(plan)
@@ -332,7 +332,7 @@ REFUSED: dict[str, Any] = {
         "stay empty: use 4 or a multiple of 4 of `actor`, or shards=1",
     ),
     "shards that are not filled equally": (
-        lambda: resolve("apex:actors=6,shards=4")(trace(small(), 12), local_cluster()),
+        lambda: resolve("apex:actors=6,shards=4")(trace(small(), 12), Cluster.local()),
         "`actor` has 6 replicas that `insert` into 4 shards.*not equally.*or shards=2",
     ),
     "shards that hold less than a rollout": (

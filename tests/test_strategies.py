@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hocket import Channel, Place, Plan, PlanError, trace
-from hocket.cluster import Cluster, local_cluster
+from hocket.cluster import Cluster
 from hocket.core.fragment import exact_fragments
 from hocket.core.graph import first_state
 from hocket.distribute import resolve, strategies
@@ -86,7 +86,7 @@ def test_late_channels_are_a_delay_line(lag: int, launch: str) -> None:
     ppo: Any = SMALL["ppo"]()
     graph = trace(ppo, NUM_ENVS, exact=True)
     strategy = resolve(f"actor_learner:actors=1,lag={lag}")
-    made = strategy(graph, local_cluster())
+    made = strategy(graph, Cluster.local())
     executor = make_executor(Plan(graph, made.places, made.channels, launch=launch), 8)
     executor.start(jax.random.key(3))
     advance(executor, 8)
@@ -108,7 +108,7 @@ def test_late_channels_are_a_delay_line(lag: int, launch: str) -> None:
         line = [*line[1:], state.learner]
     assert difference(late, state) == 0.0
     assert difference(start, state) > 100 * TOLERANCE
-    fused = make_executor(resolve("anakin:devices=1")(graph, local_cluster()), 8)
+    fused = make_executor(resolve("anakin:devices=1")(graph, Cluster.local()), 8)
     fused.start(jax.random.key(3))
     advance(fused, 8)
     assert difference(late, fused.state()) > 100 * TOLERANCE  # or the delay would not be there
@@ -155,7 +155,7 @@ def test_wide_networks_in_four_replicas_do_not_hang(launch: str) -> None:
     """Blocking callbacks of several threads on one CPU device would; small matrices hide it."""
     ppo = replace(cast(Any, SMALL["ppo"]()), hidden=(512, 512), epochs=1)
     graph = trace(ppo, 32)
-    plan = resolve("data_parallel:replicas=4")(graph, Cluster(local_cluster().devices[:1]))
+    plan = resolve("data_parallel:replicas=4")(graph, Cluster(Cluster.local().devices[:1]))
     executor = make_executor(replace(plan, launch=launch), 1000)
     executor.start(jax.random.key(0))
     first = executor.state()
@@ -171,7 +171,7 @@ def test_halves_overlap() -> None:
     graph = trace(SMALL["ppo"](), NUM_ENVS)
     order: dict[int, list[str]] = {}
     for parts in (1, 2):
-        made = resolve(f"central_inference:envs=1,parts={parts}")(graph, local_cluster())
+        made = resolve(f"central_inference:envs=1,parts={parts}")(graph, Cluster.local())
         executor = Split(made, record=True)
         executor.start(jax.random.key(0))
         advance(executor, 2)

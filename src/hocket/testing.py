@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hocket.algorithms import A2C, DQN, IMPALA, PPO, RecurrentPPO
-from hocket.cluster import local_cluster
+from hocket.cluster import Cluster
 from hocket.core.algorithm import Algorithm, Policy
 from hocket.core.graph import Graph, trace
 from hocket.core.plan import Place, Plan
@@ -163,7 +163,7 @@ def check_strategy(
     for name, algorithm in (algorithms or {k: small() for k, small in SMALL.items()}).items():
         graph = trace(algorithm, num_envs, exact=exact)
         try:
-            plan = resolve(strategy)(graph, local_cluster())
+            plan = resolve(strategy)(graph, Cluster.local())
         except PlanError as error:
             check.refused[name] = str(error)
             continue

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hocket.cluster import local_cluster
+from hocket.cluster import Cluster
 from hocket.core.algorithm import Algorithm, Policy
 from hocket.core.contract import check_state
 from hocket.core.fragment import exact_fragments
@@ -137,7 +137,7 @@ def plan(
     count = algorithm.num_envs if num_envs is None else num_envs
     graph = trace(algorithm, count, exact=exact)
     usual = "sebulba" if hosts(graph) else "anakin"
-    made = resolve(distribute or usual)(graph, local_cluster())
+    made = resolve(distribute or usual)(graph, Cluster.local())
     if launch is not None:
         made = replace(made, launch=launch)
     check_hardware(made)

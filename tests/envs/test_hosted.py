@@ -20,7 +20,7 @@ from tests.host_toys import LiveWalk, Walk
 import hocket as library
 from hocket import PlanError, Policy, fragment, make, trace
 from hocket.algorithms import DQN, PPO
-from hocket.cluster import local_cluster
+from hocket.cluster import Cluster
 from hocket.core.host import hosts
 from hocket.distribute import resolve
 from hocket.envs import HostEnvError, HostStep, init_actor, unroll
@@ -60,7 +60,7 @@ CASES = [
 def executor_of(algorithm: Any, strategy: str, launch: str = "threads") -> Executor:
     """With `exact`, so that numbers are equal bit for bit where no batch size changes."""
     graph = trace(algorithm, NUM_ENVS, exact=True)
-    made = resolve(strategy)(graph, local_cluster())
+    made = resolve(strategy)(graph, Cluster.local())
     return make_executor(replace(made, launch=launch), ITERATIONS)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hocket import Channel, Place, Plan, PlanError, Policy, fragment, trace
-from hocket.cluster import local_cluster
+from hocket.cluster import Cluster
 from hocket.distribute import resolve
 from hocket.runtime.exchange_free import fitting_samples
 from hocket.runtime.executor import advance
@@ -71,7 +71,7 @@ class Ledger:
 
 def plan_of(max_age: int = MAX_AGE, actors: int = ACTORS) -> Plan:
     strategy = resolve(f"actor_learner:actors={actors},lag=free,max_age={max_age}")
-    return strategy(trace(Ledger(), NUM_ENVS), local_cluster())
+    return strategy(trace(Ledger(), NUM_ENVS), Cluster.local())
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_central_inference_learns_on_the_side(launch: str) -> None:
     """The environments and who acts for them wait for each other, and not for the learner."""
     graph = trace(SMALL["ppo"](), 8)
     strategy = resolve("central_inference:envs=2,parts=1,lag=free,max_age=3")
-    executor = Split(replace(strategy(graph, local_cluster()), launch=launch))
+    executor = Split(replace(strategy(graph, Cluster.local()), launch=launch))
     executor.start(jax.random.key(0))
     first = executor.state()
     ages = advance(executor, 12)[SAMPLE_AGE]
@@ -204,7 +204,7 @@ def test_central_inference_learns_on_the_side(launch: str) -> None:
 def test_central_inference_in_orders_by_seed() -> None:
     """Also those who work for a maker are given turns by chance; and all go on from a save."""
     plan = resolve("central_inference:envs=2,parts=1,lag=free,max_age=3")(
-        trace(SMALL["ppo"](), 8), local_cluster()
+        trace(SMALL["ppo"](), 8), Cluster.local()
     )
     crew = Seeded(plan, 0, Faults(stall=0.1))
     executor = Split(plan, crew=crew)
@@ -249,7 +249,7 @@ def test_samples_that_do_not_fit_are_left() -> None:
 
 def test_a_failing_maker_ends_the_run_by_name() -> None:
     ppo = replace(cast(Any, SMALL["ppo"]()), env=Walk(fault_at=9))
-    executor = Split(resolve("sebulba:lag=free")(trace(ppo, 8), local_cluster()))
+    executor = Split(resolve("sebulba:lag=free")(trace(ppo, 8), Cluster.local()))
     executor.start(jax.random.key(0))
     with pytest.raises(InstanceError, match=r"`actor/\d` failed:(?s:.*)the walk is on fire"):
         advance(executor, 20)
@@ -326,12 +326,12 @@ OPTIONS = {
 @pytest.mark.parametrize("words", OPTIONS)
 def test_options_refused(words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(OPTIONS[words])):
-        resolve(words)(trace(Toy(), 8), local_cluster())
+        resolve(words)(trace(Toy(), 8), Cluster.local())
 
 
 def test_options_of_sebulba() -> None:
     graph = trace(Toy(), 8)
-    plan = resolve("sebulba:batch=2,acting=cpu")(graph, local_cluster())
+    plan = resolve("sebulba:batch=2,acting=cpu")(graph, Cluster.local())
     assert plan.place("actor").replicas == 4 and plan.place("actor").on == ("cpu:0",)
 
 
@@ -343,7 +343,7 @@ def test_a_learner_with_something_for_each_environment_is_refused() -> None:
 
 def test_a_learner_takes_a_part_of_the_environments() -> None:
     graph = trace(SMALL["ppo"](), 8)
-    plan = resolve("actor_learner:actors=4,lag=free")(graph, local_cluster())
+    plan = resolve("actor_learner:actors=4,lag=free")(graph, Cluster.local())
     assert plan.iteration.num_envs == 2 and plan.shares == 4
     assert plan.iteration.env_steps * 4 == graph.env_steps
     assert "free: the newest, for samples at most 4 iterations old" in str(plan)

@@ -1,5 +1,5 @@
-"""What hardware there is."""
+"""What hardware there is, and how it is cut."""
 
-from hocket.cluster.devices import Cluster, Device, hardware, local_cluster, share_cores
+from hocket.cluster.devices import Cluster, Device, hardware, share_cores
 
-__all__ = ["Cluster", "Device", "hardware", "local_cluster", "share_cores"]
+__all__ = ["Cluster", "Device", "hardware", "share_cores"]

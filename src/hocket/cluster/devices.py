@@ -10,11 +10,14 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from hocket.errors import unknown
+
+if TYPE_CHECKING:
+    from hocket.cluster.slices import Slice
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,14 @@ class Device:
     def __str__(self) -> str:
         return self.name
 
+    def split(
+        self, count: int, share: int | None = None, backend: str = "auto"
+    ) -> tuple[Slice, ...]:
+        """`count` parts of it, each with at most `share` percent: `cluster.slices.split`."""
+        from hocket.cluster import slices
+
+        return slices.split(self, count, share, backend)
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -34,18 +45,18 @@ class Cluster:
 
     devices: tuple[Device, ...]
 
+    @staticmethod
+    def local() -> Cluster:
+        """The devices that JAX sees in this process."""
+        return Cluster(tuple(Device(_name(d), d.device_kind) for d in jax.local_devices()))
+
     def __str__(self) -> str:
         return ", ".join(f"{device.name} ({device.kind})" for device in self.devices)
 
 
-def local_cluster() -> Cluster:
-    """The devices that JAX sees in this process."""
-    return Cluster(tuple(Device(_name(d), d.device_kind) for d in jax.local_devices()))
-
-
 def hardware() -> dict[str, Any]:
     """What this process computes on, for a record of a run."""
-    devices = [f"{device.name} ({device.kind})" for device in local_cluster().devices]
+    devices = [f"{device.name} ({device.kind})" for device in Cluster.local().devices]
     return {"devices": devices, "cores": usable_cores(), "processor": _processor()}
 
 
@@ -70,10 +81,12 @@ def share_cores(parts: int) -> None:
 def find_devices(names: Iterable[str]) -> list[Any]:
     """The JAX devices of these names; this process's first where none is named.
 
-    Beside an accelerator there is always the CPU: a plan may put small networks there.
+    Beside an accelerator there is always the CPU: a plan may put small networks there. A slice is
+    the first device of the process that was started on it.
     """
     known = {_name(d): d for d in jax.local_devices()}
-    names = list(names) or list(known)[:1]
+    first = list(known)[:1]
+    names = [first[0] if "/" in name else name for name in names] or first
     if any(name.startswith("cpu:") and name not in known for name in names):
         with contextlib.suppress(RuntimeError):  # JAX was told to use nothing but the accelerator
             known |= {_name(d): d for d in jax.local_devices(backend="cpu")}

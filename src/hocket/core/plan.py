@@ -72,6 +72,9 @@ class Channel:
     many iterations later. Whoever makes samples waits before that."""
     delay: float = 0.0
     """Seconds added to every message: what if the network were so slow?"""
+    reduce: str = "auto"
+    """Of replicas in processes, from their place to itself: how `averaged` goes between them. By
+    default in the way that was measured to be fastest."""
 
     @property
     def late(self) -> int:
@@ -108,6 +111,10 @@ class Plan:
     """How instances run: as `threads` of one process, or as `processes`."""
     serving: Serving = field(default_factory=Serving)
     """How services are reached, where the graph has some."""
+    xla_flags: str = ""
+    """Flags of XLA for the processes of a plan."""
+    notes: tuple[str, ...] = ()
+    """What a strategy has to say about what it chose."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", tuple(self.places))
@@ -290,6 +297,8 @@ class Plan:
                 "parts": self.parts,
                 "launch": self.launch,
                 "serving": asdict(self.serving),
+                "xla_flags": self.xla_flags,
+                "notes": list(self.notes),
             },
             indent=2,
         )
@@ -306,8 +315,10 @@ class Plan:
             )
         places = [Place(**place) for place in data["places"]]
         channels = {name: Channel(**channel) for name, channel in data["channels"].items()}
-        serving = Serving(**data["serving"])
-        return Plan(graph, tuple(places), channels, data["parts"], data["launch"], serving)
+        return Plan(
+            graph, tuple(places), channels, data["parts"], data["launch"],
+            Serving(**data["serving"]), data["xla_flags"], tuple(data["notes"]),
+        )  # fmt: skip
 
     def __str__(self) -> str:
         return plan_text(self)

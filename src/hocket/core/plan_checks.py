@@ -18,12 +18,20 @@ if TYPE_CHECKING:
     from hocket.core.plan import Channel, Place, Plan
 
 LAUNCHERS = ("threads", "processes")
+REDUCTIONS = ("auto", "shm", "ipc", "nccl", "hier")
+"""How `averaged` may go between replicas in processes."""
 
 
 def check_plan(plan: Plan) -> None:
     """Refuse a plan that cannot run, or would not give the fused program's numbers."""
     if plan.launch not in LAUNCHERS:
         raise PlanError(unknown("launcher", plan.launch, LAUNCHERS))
+    if plan.xla_flags and plan.launch == "threads":
+        raise PlanError(
+            f"flags of XLA ({plan.xla_flags}) are for processes that have not started yet, and "
+            f'this plan runs as threads: use launch="processes", or set XLA_FLAGS yourself.'
+        )
+    _check_slices(plan)
     check_free_channel(plan)
     _check_names(plan)
     for place in plan.places:
@@ -80,6 +88,23 @@ def _check_share(plan: Plan, place: Place) -> None:
         )
 
 
+def _check_slices(plan: Plan) -> None:
+    """A slice is a process's device."""
+    parts = [name for place in plan.places for name in place.on if "/" in name]
+    if parts and plan.launch == "threads":
+        raise PlanError(
+            f"{parts[0]} is a slice, which is a process's device, and this plan runs as threads: "
+            f'use launch="processes".'
+        )
+    for place in plan.places:
+        if any("/" in name for name in place.on) and len(place.on) > place.replicas:
+            raise PlanError(
+                f"an instance of `{place.name}` would have {len(place.on) // place.replicas} "
+                f"slices, and it is one process: make it {len(place.on)} replicas, or give each "
+                f"one slice."
+            )
+
+
 def _check_backend(plan: Plan, place: Place) -> None:
     owner = plan.projection.placement.node
     found = {
@@ -103,8 +128,15 @@ def _check_channels(plan: Plan) -> None:
                 f"the channel `{name}` needs a whole capacity >= 1, a whole lag >= 0 and a delay "
                 f">= 0: {channel}."
             )
+        if channel.reduce not in REDUCTIONS:
+            raise PlanError(unknown("reduction", channel.reduce, REDUCTIONS, f"of `{name}`"))
         if name in within:
             _check_average_channel(plan, name, channel)
+        elif channel.reduce != "auto":
+            raise PlanError(
+                f"the channel `{name}` carries values, and takes no reduction: that is for the "
+                f"replicas of one place ({', '.join(within) or 'none here averages'})."
+            )
     for t in plan.projection.transfers:
         if t.loops and plan.channel_of(t).late:
             what = ", ".join(plan.graph.values[v].name for v in t.values[:3])
@@ -123,15 +155,16 @@ def _check_channels(plan: Plan) -> None:
 
 
 def _check_average_channel(plan: Plan, name: str, channel: Channel) -> None:
-    """Between the replicas of one place only a delay can be chosen."""
+    """Between the replicas of one place only a delay and a way can be chosen."""
     if channel.lag or channel.capacity > 1:
         raise PlanError(
             f"the channel `{name}` is an average over replicas, which wait for each other: it "
-            f"takes a delay, and neither lag nor capacity."
+            f"takes a delay and a reduction, and neither lag nor capacity."
         )
     if plan.launch == "threads":
+        what = "a delay" if channel.delay else "a reduction"
         raise PlanError(
-            f"the channel `{name}` cannot have a delay: as threads the replicas are one program. "
+            f"the channel `{name}` cannot have {what}: as threads the replicas are one program. "
             f'Use launch="processes".'
         )
 

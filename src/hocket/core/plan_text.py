@@ -32,7 +32,8 @@ def plan_text(plan: Plan) -> str:
         each = " of each" if plan.instances(place.name) > 1 else ""
         lines.append(f"    memory{each}: {memory[place.name]}")
     if plan.launch != "threads":
-        lines.append(f"launched as {plan.launch}")
+        flags = f" with {plan.xla_flags}" if plan.xla_flags else ""
+        lines.append(f"launched as {plan.launch}{flags}")
     if plan.parts > 1:
         lines.append(f"loops that cross places run in {plan.parts} parts of the environments")
     lines += _host_lines(plan)
@@ -47,6 +48,7 @@ def plan_text(plan: Plan) -> str:
         )
     if not plan.flows and not plan.averaging:
         lines.append("nothing crosses")
+    lines += plan.notes
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from hocket.cluster.devices import find_devices
+from hocket.cluster.slices import device_of
 from hocket.core.footprint import footprint
 from hocket.core.graph import bytes_text
 from hocket.core.plan import Plan
@@ -18,7 +19,7 @@ def check_hardware(plan: Plan) -> None:
     needed: dict[Any, int] = defaultdict(int)
     for place in plan.places:
         try:
-            devices = find_devices(place.on)
+            devices = find_devices(map(device_of, place.on))
         except ValueError as error:
             raise PlanError(f"the place `{place.name}`: {error}") from error
         each = memory[place.name].peak + memory[place.name].messages

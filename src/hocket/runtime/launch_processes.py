@@ -19,7 +19,8 @@ import jax
 import numpy as np
 
 from hocket.cluster.devices import usable_cores
-from hocket.core.plan import Plan
+from hocket.cluster.slices import Slices
+from hocket.core.plan import Place, Plan
 from hocket.errors import PlanError
 from hocket.runtime import wire
 from hocket.runtime.arena import Arena
@@ -58,11 +59,14 @@ class Processes:
         self.statuses = new_statuses(plan, self._arena.memory, self._layout.statuses)
         self.board = shared_board(plan, self._arena.memory, self._layout)
         self._processes: list[_Process] = []
+        self.slices = Slices(device for place in plan.places for device in place.on)
         self._at_work: set[str] = set()
         """Those who run, of a free channel, until they are told to stop."""
         self._failure: BaseException | None = None
         # Whatever becomes of this object or of Python, no process and no memory stays behind.
-        self._end = weakref.finalize(self, _end, self._processes, self._arena, os.getpid())
+        self._end = weakref.finalize(
+            self, _end, self._processes, self._arena, self.slices, os.getpid()
+        )
 
     @property
     def is_well(self) -> bool:
@@ -157,7 +161,7 @@ class Processes:
         }
         for place, index in names(self.plan):
             spot = self.plan.place(place)
-            environment = _environment(spot.share(index), spot.replicas)
+            environment = self._environment(spot, index)
             self._processes.append(_spawn(f"{place}/{index}", self._arena.fd, environment))
         for process, (place, index) in zip(self._processes, names(self.plan), strict=True):
             job = Job(
@@ -167,7 +171,21 @@ class Processes:
             )  # fmt: skip
             _tell(process, sys.path)
             _tell(process, job)
-        self._answers(self._processes)
+        seen = self._answers(self._processes)
+        for place, index in names(self.plan):
+            for device in self.plan.place(place).share(index):
+                self.slices.verify(device, seen[f"{place}/{index}"])
+
+    def _environment(self, place: Place, index: int) -> dict[str, str]:
+        """How a process shares the machine."""
+        on = place.share(index)
+        environment = _environment(on, place.replicas)
+        for device in on:
+            environment |= self.slices.env(device)
+        if self.plan.xla_flags:
+            flags = environment.get("XLA_FLAGS", "")
+            environment["XLA_FLAGS"] = f"{flags} {self.plan.xla_flags}".strip()
+        return environment
 
     def _ask(self, *command: Any) -> list[Any]:
         return self._ask_each([command] * len(self._processes))
@@ -271,7 +289,7 @@ def _epitaph(process: _Process) -> str:
     return f"the instance `{process.name}` failed: process {process.popen.pid} {how}.{hint}"
 
 
-def _end(processes: list[_Process], arena: Arena, owner: int) -> None:
+def _end(processes: list[_Process], arena: Arena, slices: Slices, owner: int) -> None:
     """Let every process end, by force where it does not at once."""
     if os.getpid() != owner:  # a fork of the process that they belong to
         return
@@ -285,4 +303,5 @@ def _end(processes: list[_Process], arena: Arena, owner: int) -> None:
             process.popen.kill()
             process.popen.wait()
     processes.clear()
+    slices.close()
     arena.close()

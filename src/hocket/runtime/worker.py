@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from hocket.cluster.slice_cpu import keep_to_cores
+from hocket.cluster.slices import seen_here
 from hocket.runtime import wire
 
 
@@ -46,6 +48,7 @@ class Job:
 def main() -> None:
     """Serve one job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    keep_to_cores()
     cast(Any, sys.stdout).reconfigure(line_buffering=True)  # it may end at any moment
     # jax prints the traceback of a callback that fails, before the run tells whose it was.
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
@@ -58,7 +61,7 @@ def main() -> None:
     try:
         sys.path[:0] = [path for path in commands.get() if path not in sys.path]
         worker = _Worker(commands.get(), int(sys.argv[2]))
-        wire.write(connection, ("done", None))
+        wire.write(connection, ("done", seen_here()))
         while True:
             name, *arguments = commands.get()
             wire.write(connection, ("done", getattr(worker, name)(*arguments)))

@@ -1,0 +1,68 @@
+"""Slices of a CPU: processes on some of the cores each. For tests, laptops and small machines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hocket.cluster.devices import Device
+from hocket.cluster.slices import Slice, named
+
+CORES = "HOCKET_CORES"
+"""The cores of a process, `0,1`: it keeps to them before JAX starts."""
+
+
+class Cpu:
+    """As many processes as slices, each on its share of the cores."""
+
+    name = "cpu"
+
+    def probe(self, device: Device) -> str:
+        if not device.name.startswith("cpu:"):
+            return f"it cuts CPUs, and this is a {device.kind}."
+        return "" if sys.platform == "linux" else "processes are kept on cores on Linux only."
+
+    def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
+        even = max(1, 100 // count)
+        return tuple(named(device, self.name, i, count, share or even) for i in range(count))
+
+    def open(self, slices: Sequence[Slice]) -> CpuSlices:
+        return CpuSlices(slices)
+
+
+class CpuSlices:
+    """The cores of this process, dealt out to slices; with more slices than cores, they share."""
+
+    def __init__(self, slices: Sequence[Slice]) -> None:
+        mine = sorted(os.sched_getaffinity(0))
+        self._cores: dict[str, list[int]] = {}
+        for i, part in enumerate(slices):
+            first, last = (len(mine) * k // len(slices) for k in (i, i + 1))
+            self._cores[part.name] = mine[first : max(last, first + 1)]
+
+    def env(self, part: Slice) -> Mapping[str, str]:
+        cores = self._cores[part.name]
+        # XLA makes a thread for each of the machine's cores, wherever it may run.
+        return {
+            CORES: ",".join(map(str, cores)),
+            "PJRT_NPROC": str(len(cores)),
+            "JAX_PLATFORMS": "cpu",
+        }
+
+    def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
+        expected = self._cores[part.name]
+        return "" if seen["cores"] == expected else f"cores {seen['cores']}, not {expected}."
+
+    def close(self) -> None:
+        pass
+
+
+BACKEND = Cpu()
+
+
+def keep_to_cores() -> None:
+    """Keep this process on the cores that it was given: before JAX starts its threads."""
+    if found := os.environ.get(CORES):
+        os.sched_setaffinity(0, {int(core) for core in found.split(",")})

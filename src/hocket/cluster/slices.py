@@ -1,0 +1,192 @@
+"""Slices: parts of one device, each a process's device, and a device to everyone else.
+
+A *backend* says how a device is cut: `cpu`, `whole`, `shared`, `mps`, `mig`, a file each. A slice
+is known by its name, which says all of it: `gpu:0/mps:1of4@50%` is the second of four parts of
+`gpu:0`, and may use at most half of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import hocket.cluster
+from hocket.cluster.devices import Device
+from hocket.errors import PlanError, unknown
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Slice(Device):
+    """Part `index` of `count` of the device `of`, which may use `share` percent of it."""
+
+    of: str
+    backend: str
+    index: int
+    count: int
+    share: int
+    note: str = ""
+    """Why it is not what was asked for."""
+
+
+class Opened(Protocol):
+    """Slices of one backend in use by processes: what they need was started."""
+
+    def env(self, part: Slice) -> Mapping[str, str]:
+        """What to set for the process of a slice, before it imports jax."""
+        ...
+
+    def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
+        """What is wrong with a slice, given what its process sees (`seen`); "" if nothing is."""
+        ...
+
+    def close(self) -> None:
+        """End what was started. Once more does nothing."""
+        ...
+
+
+class Backend(Protocol):
+    """One way to cut a device."""
+
+    name: str
+
+    def probe(self, device: Device) -> str:
+        """Why it cannot cut this device here; "" if it can."""
+        ...
+
+    def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
+        """So many parts of a device, each with at most `share` percent of it."""
+        ...
+
+    def open(self, slices: Sequence[Slice]) -> Opened:
+        """Start what these slices need."""
+        ...
+
+
+@cache
+def slice_backends() -> dict[str, Backend]:
+    """Every backend by its name: the files `slice_NAME.py` of this folder."""
+    names = [m.name for m in pkgutil.iter_modules(hocket.cluster.__path__)]
+    found = [n.removeprefix("slice_") for n in names if n.startswith("slice_")]
+    return {n: importlib.import_module(f"hocket.cluster.slice_{n}").BACKEND for n in found}
+
+
+def split(
+    device: Device, count: int, share: int | None = None, backend: str = AUTO
+) -> tuple[Slice, ...]:
+    """`count` parts of a device, each with at most `share` percent of it.
+
+    By default a CPU is cut into processes on some of its cores, and a GPU by MPS. Where that cannot
+    be had, it is the whole device in one part, whose `note` says why.
+    """
+    backends = slice_backends()
+    if count < 1 or (share is not None and not 1 <= share <= 100):
+        raise PlanError(
+            f"{device} cannot be cut into {count} slices of {share or 100} %: at least 1 slice, of "
+            f"1 to 100 %."
+        )
+    if backend not in (AUTO, *backends):
+        raise PlanError(unknown("slice backend", backend, (AUTO, *backends)))
+    chosen = backend if backend != AUTO else "cpu" if device.name.startswith("cpu:") else "mps"
+    if count == 1 and backend == AUTO and share in (None, 100):
+        chosen = "whole"
+    if not (why := backends[chosen].probe(device)):
+        return backends[chosen].layout(device, count, share)
+    if backend != AUTO:
+        raise PlanError(f"{device} cannot be cut by `{backend}`: {why}")
+    note = f"{device} is used whole, not as {count} slices: {why}"
+    return (named(device, "whole", 0, 1, 100, note),)
+
+
+def named(
+    device: Device, backend: str, index: int, count: int, share: int, note: str = ""
+) -> Slice:
+    """A slice with the name that says what it is."""
+    name = f"{device.name}/{backend}:{index}of{count}@{share}%"
+    return Slice(name, device.kind, device.name, backend, index, count, share, note)
+
+
+def read_slice(name: str) -> Slice | None:
+    """The slice of such a name; None for the name of a whole device."""
+    found = re.fullmatch(r"(\w+:\d+)/(\w+):(\d+)of(\d+)@(\d+)%", name)
+    if found is None:
+        return None
+    of, backend, *numbers = found.groups()
+    return named(Device(of, ""), backend, *map(int, numbers))
+
+
+def device_of(name: str) -> str:
+    """The device that a name means, or that it is a slice of."""
+    part = read_slice(name)
+    return part.of if part else name
+
+
+class Slices:
+    """The slices that the processes of a plan use, given the names of their devices.
+
+        with Slices(names) as slices:
+            Popen(..., env={**os.environ, **slices.env(name)})
+
+    Names of whole devices are left alone.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        found = [part for name in dict.fromkeys(names) if (part := read_slice(name))]
+        self.seen: dict[str, dict[str, Any]] = {}
+        """By slice: what its process saw of it, and whether that is right."""
+        self._opened: dict[str, Opened] = {}
+        self._parts = {part.name: part for part in found}
+        try:
+            for backend in dict.fromkeys(part.backend for part in found):
+                mine = [part for part in found if part.backend == backend]
+                self._opened[backend] = slice_backends()[backend].open(mine)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Slices:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def env(self, name: str) -> dict[str, str]:
+        """What to set for a process on this device, before it imports jax."""
+        part = self._parts.get(name)
+        return dict(self._opened[part.backend].env(part)) if part else {}
+
+    def verify(self, name: str, seen: Mapping[str, Any]) -> None:
+        """Refuse a slice whose process sees something else than it should."""
+        part = self._parts.get(name)
+        if part is None:
+            return
+        wrong = self._opened[part.backend].verify(part, seen)
+        self.seen[name] = {**seen, "verified": not wrong}
+        if wrong:
+            raise PlanError(f"the slice {name} is not what it should be: {wrong}")
+
+    def close(self) -> None:
+        """End what was started for them."""
+        for opened in self._opened.values():
+            opened.close()
+
+
+def seen_here() -> dict[str, Any]:
+    """What this process sees of its slice, for `Slices.verify`: after jax has started."""
+    import jax
+
+    device = jax.local_devices()[0]
+    return {
+        "pid": os.getpid(),
+        "device": f"{device.platform}:{device.id}",
+        "kind": device.device_kind,
+        "cores": sorted(os.sched_getaffinity(0)),
+        "multiprocessors": getattr(device, "core_count", None),
+    }
