@@ -118,8 +118,9 @@ def read_slice(name: str) -> Slice | None:
     found = re.fullmatch(r"(\w+:\d+)/(\w+):(\d+)of(\d+)@(\d+)%", name)
     if found is None:
         return None
-    of, backend, *numbers = found.groups()
-    return named(Device(of, ""), backend, *map(int, numbers))
+    of, backend = found[1], found[2]
+    index, count, share = (int(found[k]) for k in (3, 4, 5))
+    return named(Device(of, ""), backend, index, count, share)
 
 
 def device_of(name: str) -> str:
