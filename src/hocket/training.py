@@ -21,6 +21,7 @@ from hocket.core.service import whole_specs
 from hocket.core.tuning import tuned
 from hocket.distribute import Strategy, resolve
 from hocket.errors import PlanError
+from hocket.runtime.agents import Agents
 from hocket.runtime.cache import enable_cache
 from hocket.runtime.executor import Executor, Timings, by_seed
 from hocket.runtime.fused import Fused
@@ -325,6 +326,8 @@ def make_executor(
         )
     if len(made.places) == 1 and made.launch == "threads" and not apart:
         return Fused(made, min(iterations, 1024), seeds, record=record)
+    if seeds is not None and len(made.places) == 1 and made.launch == "processes":
+        return Agents(made, seeds, record=record)
     if seeds is not None:
         names = ", ".join(place.name for place in made.places)
         fused = "anakin:callback=true" if hosts(made.graph) else "anakin"

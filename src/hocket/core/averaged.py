@@ -21,7 +21,9 @@ averaged_p.multiple_results = True
 Average = Callable[..., Sequence[Any]]
 """Makes means over replicas elsewhere from arrays here, in as many results."""
 
-_how = jax.make_user_context(None)  # part of the key of every cache of jax
+# Part of the key of every cache of jax.
+_how = jax.make_user_context(None)
+_alone = jax.make_user_context(False)
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ def averaged(x: T) -> T:
     """
     leaves, tree = jax.tree.flatten(x)
     leaves = [_checked(leaf) for leaf in leaves]
+    if _alone.value:
+        return x
     return jax.tree.unflatten(tree, averaged_p.bind(*leaves) if leaves else [])
 
 
@@ -57,6 +61,11 @@ def averaging(how: Average) -> AbstractContextManager[Any]:
     another `how`, is not used inside.
     """
     return _how(how)
+
+
+def undivided() -> AbstractContextManager[Any]:
+    """Within this context the environments are never shared out, so `averaged` is nothing."""
+    return _alone(True)
 
 
 def _checked(leaf: Any) -> Any:
