@@ -25,6 +25,7 @@ TOP = {
     "outcome",
     "replaying",
     "saved",
+    "searching",
     "seeing",
     "training",
 } | {

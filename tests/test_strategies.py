@@ -29,7 +29,10 @@ from tests.cases import LEARN, NUM_ENVS, SPLITS
 TOLERANCE = 1e-5
 SEBULBA = "sebulba:lag=0"
 APEX = "apex:lag=0"
-SYNCHRONOUS = ("anakin", "actor_learner", "central_inference", "data_parallel", SEBULBA, APEX)
+SLICED = "sliced:devices=1"
+SYNCHRONOUS = (
+    "anakin", "actor_learner", "central_inference", "data_parallel", SEBULBA, APEX, SLICED,
+)  # fmt: skip
 # What crosses is as for `impala` and `recurrent-ppo`: processes have nothing new to carry. Nor do
 # they under `sebulba`, where it is what crosses between more actors.
 THREADS_ONLY = {"a2c", "recurrent-impala"}
@@ -40,9 +43,10 @@ CASES = [
     for launch in ("threads", "processes")
     if launch == "threads" or (name not in THREADS_ONLY and (strategy != SEBULBA or name == "ppo"))
     if strategy != APEX or name == "dqn"  # for the others see `test_apex.py`
+    if strategy != SLICED or launch == "processes"  # a slice is a process's device
 ]
 SHARDED = ("actor_learner:learners=2", "central_inference:envs=4,parts=1")
-REFUSED = {("dqn", "data_parallel")}  # its replay is one ring for all environments
+REFUSED = {("dqn", "data_parallel"), ("dqn", SLICED)}  # its replay is one ring for all environments
 
 
 def test_every_strategy_is_tested() -> None:

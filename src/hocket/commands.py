@@ -81,8 +81,12 @@ def _tell(outcome: Outcome) -> None:
 
 
 def plan(arguments: list[str]) -> None:
-    """Print who would run where and what would cross."""
-    command = _what("plan", arguments, "Print who would run where; starts nothing.", Drawn())
+    """Print who would run where and what would cross; with `--search`, find out what is best."""
+    about = "Print who would run where; starts nothing, unless it is to search."
+    command = _what("plan", arguments, about, Drawn())
+    if command.where.search:
+        _search(command)
+        return
     made, here = _planned(command), hardware()
     print(made)
     devices = ", ".join(here["devices"])
@@ -93,6 +97,23 @@ def plan(arguments: list[str]) -> None:
         command.where.svg.parent.mkdir(parents=True, exist_ok=True)
         command.where.svg.write_text(draw_plan(made))
         print(f"drawn in {command.where.svg}")
+
+
+def _search(command: Any) -> None:
+    from hocket.report.plot import check_figure
+    from hocket.searching import draw, search_here, table, told
+
+    where = command.where
+    if where.plot is not None:
+        check_figure(where.plot)
+    found = search_here(
+        command.algorithm, instances=where.instances, envs=where.envs, devices=where.devices,
+        seconds=where.seconds, tell=lambda score: print(told(score), flush=True),
+    )  # fmt: skip
+    print(f"\n{table(found.scores)}\nkept for: --distribute sliced:search=true")
+    if where.plot is not None:
+        draw(found.scores, where.plot)
+        print(f"drawn in {where.plot}")
 
 
 def graph(arguments: list[str]) -> None:
@@ -123,6 +144,19 @@ class Drawn(Where):
 
     svg: Path | None = None
     """Draw the plan as well, into this file."""
+    search: bool = False
+    """Measure how this machine's devices are best cut into slices: how many instances, how many
+    environments of each, at which share. What is found is kept for `sliced:search=true`."""
+    instances: tuple[int, ...] | None = None
+    """To search: numbers of instances on a device, 1 among them; by default 1 2 4 8."""
+    envs: tuple[int, ...] | None = None
+    """To search: environments of an instance; by default 1, 4 and 16 times `num_envs`."""
+    devices: int | None = None
+    """To search: only so many of the devices."""
+    seconds: float = 3.0
+    """To search: how long each point is measured."""
+    plot: Path | None = None
+    """To search: draw what was measured into this file."""
 
 
 def _what(name: str, arguments: list[str], about: str, where: Where) -> Any:

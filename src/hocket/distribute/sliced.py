@@ -12,7 +12,15 @@ several at once fill it. Wang et al. 2022 (GMI-DRL): https://arxiv.org/abs/2206.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import jax
+
 from hocket.cluster import Cluster
+from hocket.cluster.search import Found, Point
+from hocket.core.algorithm import Algorithm
+from hocket.core.describe import describe
 from hocket.core.fragment import ROLES
 from hocket.core.graph import Graph
 from hocket.core.plan import FREE, Channel, Place, Plan
@@ -23,21 +31,56 @@ COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer=+WHILE"
 """Loops run on the GPU without the host: their launches are what a small program waits for."""
 
 
+
+def about_search(algorithm: Algorithm, cluster: Cluster) -> dict[str, Any]:
+    """What the outcome of a search depends on, beside what is searched for."""
+    driver = Path("/sys/module/nvidia/version")
+    fields = describe(algorithm)
+    return {
+        "devices": [device.kind for device in cluster.devices],
+        "driver": driver.read_text().strip() if driver.is_file() else "",
+        "jax": jax.__version__,
+        "algorithm": {name: x for name, x in fields.items() if name != "num_envs"},
+    }
+
+
+def found_best(algorithm: Algorithm, cluster: Cluster) -> Point:
+    """What a search found before for this algorithm on this machine."""
+    found = Found.load(about_search(algorithm, cluster))
+    if found is None:
+        raise PlanError(
+            f"nothing was searched for {type(algorithm).__name__} with these settings on {cluster} "
+            f"yet: run `hocket plan` with the same flags and `--search` first."
+        )
+    return found.best.point
+
+
 @strategy
 def sliced(
     graph: Graph, cluster: Cluster, *, slices: int = 2, share: int | None = None,
-    cut: str = "auto", dedicated: bool = False, lag: Lag = FREE, max_age: int | None = None,
-    reduce: str = "auto", command_buffers: bool = False, backend: str = "jax",
+    devices: int | None = None, cut: str = "auto", dedicated: bool = False, lag: Lag = FREE, max_age: int | None = None,
+    reduce: str = "auto", command_buffers: bool = False, search: bool = False,
+    backend: str = "jax",
 ) -> Plan:  # fmt: skip
-    """`slices` of every device, each with at most `share` percent of it.
+    """`slices` of every device, or of the first `devices`, each with at most `share` percent.
 
     `cut` says how: `mps`, `shared` (processes that take turns), `mig`, `cpu`; by default as it goes
     best here. `reduce` is how `averaged` goes between them: `shm`, `ipc`, `nccl`, `hier`; by
-    default the fastest, which is measured. `dedicated`: one slice learns, the others act.
+    default the fastest, which is measured. `dedicated`: one slice learns, the others act. With
+    `search`, slices, share and environments are those that `hocket plan ... --search` found best.
     """
+    if devices is not None and devices not in range(1, len(cluster.devices) + 1):
+        raise PlanError(f"sliced was asked for {devices} devices; there are {cluster}.")
+    asked, cluster = graph.num_envs, Cluster(cluster.devices[:devices])
+    if search:
+        found = found_best(graph.algorithm, cluster)
+        slices, share, command_buffers = found.instances, found.share, found.command_buffers
+        graph = graph.at(found.instances * found.envs * len(cluster.devices))
     parts = [part for device in cluster.devices for part in device.split(slices, share, cut)]
     flags = COMMAND_BUFFERS if command_buffers else ""
     notes = tuple(dict.fromkeys(part.note for part in parts if part.note))
+    if search:
+        notes += (f"the best that was found here: {found}, in place of {asked:,} environments",)
     if dedicated:
         if len(parts) < 2:
             raise PlanError(f"dedicated slices are 2 or more, and there is {len(parts)}: {notes}.")

@@ -98,8 +98,7 @@ def plot(
         plot([Path("runs/ppo"), Path("runs/dqn")], Path("curves.png"))
     """
     out = Path(out)
-    if out.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"a figure cannot be written to `{out}`. Use {_any_of(SUFFIXES)}.")
+    check_figure(out)
     if not runs:
         raise ValueError("no run to plot. Give at least one folder that a run wrote.")
     # A folder that is given twice is still one seed.
@@ -110,6 +109,12 @@ def plot(
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out)
     return curves
+
+
+def check_figure(out: Path) -> None:
+    """Refuse a file that no figure can be written to."""
+    if out.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"a figure cannot be written to `{out}`. Use {_any_of(SUFFIXES)}.")
 
 
 def _run(folder: Path) -> Run:
@@ -258,7 +263,7 @@ def _figure(curves: list[Curve], metric: str, title: str | None) -> Figure:
         panels.setdefault(curve.task, []).append(curve)
     columns = min(2, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = _new_figure((8.0, 5.0) if len(panels) == 1 else (6.0 * columns, 4.0 * rows))
+    figure = new_figure((8.0, 5.0) if len(panels) == 1 else (6.0 * columns, 4.0 * rows))
     for number, panel in enumerate(panels.values(), 1):
         above = title if len(panels) == 1 else None
         _draw(figure.add_subplot(rows, columns, number), panel, metric, above)
@@ -267,7 +272,8 @@ def _figure(curves: list[Curve], metric: str, title: str | None) -> Figure:
     return figure
 
 
-def _new_figure(size: tuple[float, float]) -> Figure:
+def new_figure(size: tuple[float, float]) -> Figure:
+    """An empty figure."""
     try:
         # Not pyplot: it looks for a display, and keeps every figure it made.
         from matplotlib.figure import Figure
@@ -301,19 +307,23 @@ def _draw(axes: Axes, curves: list[Curve], metric: str, title: str | None) -> No
 
 
 def _dress(axes: Axes, metric: str) -> None:
-    """Large labels, steps as 100 k and 1 M, a light grid, and no box around it all."""
+    dress(axes, "environment steps", _words(metric))
+    axes.margins(x=0.01)
+    axes.set_xlim(left=0)
+
+
+def dress(axes: Axes, x: str, y: str) -> None:
+    """Large labels, numbers as 100 k and 1 M, a light grid, and no box around it all."""
     from matplotlib.ticker import EngFormatter
 
-    axes.set_xlabel("environment steps", fontsize=13, color=INK)
-    axes.set_ylabel(_words(metric), fontsize=13, color=INK)
+    axes.set_xlabel(x, fontsize=13, color=INK)
+    axes.set_ylabel(y, fontsize=13, color=INK)
     axes.xaxis.set_major_formatter(EngFormatter())
     axes.tick_params(labelsize=11, labelcolor=INK, color="#b8bec8", length=3)
     axes.grid(color="#e6e9ee", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#b8bec8")
-    axes.margins(x=0.01)
-    axes.set_xlim(left=0)
 
 
 def _words(metric: str) -> str:

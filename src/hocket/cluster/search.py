@@ -1,0 +1,185 @@
+"""How a device is best cut: instances, environments of each, share. Every point is measured.
+
+GMI-DRL (Wang et al. 2022) profiles one instance and projects what several would do, so it does not
+see how they get in each other's way. Here all instances of a point run together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+GAIN = 1.05
+"""A step that gains less than this is not followed further."""
+FEW = 3
+"""Points that are measured of a grid however small."""
+TIE = 1.02
+"""What is not so much faster than one instance is not worth several."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One way to cut a device."""
+
+    instances: int
+    envs: int
+    """Of each instance."""
+    share: int = 100
+    """Percent of the device that each may use."""
+    command_buffers: bool = False
+
+    def __str__(self) -> str:
+        share = f" at {self.share} %" if self.share < 100 else ""
+        buffers = ", command buffers" if self.command_buffers else ""
+        return f"{self.instances} x {self.envs:,} environments{share}{buffers}"
+
+
+@dataclass(frozen=True)
+class Score:
+    """What was measured at a point."""
+
+    point: Point
+    value: float
+    """Environment steps a second of all instances together; nan where it could not run."""
+    spread: tuple[float, float] = (math.nan, math.nan)
+    """The slowest and the fastest of the times it was measured."""
+    activity: Mapping[str, float] = field(default_factory=dict)
+    """What the GPU was busy with meanwhile, in percent."""
+    failed: str = ""
+
+
+Measure = Callable[[Point], Score]
+
+
+def search(
+    measure: Measure,
+    instances: Sequence[int],
+    envs: Sequence[int],
+    *,
+    shares: bool = False,
+    buffers: bool = False,
+) -> list[Score]:
+    """Every point that was measured, in order; `best` says which to use.
+
+    From one instance with the most environments it climbs: to more instances, then to more with
+    fewer environments each, to fewer environments, and with `shares` to 200/k percent. At most a
+    third of the grid is measured, besides, with `buffers`, the best point and one instance with
+    command buffers, the rival of several instances.
+    """
+    seen: dict[Point, Score] = {}
+    flat: set[int] = set()  # numbers of environments with which more instances gain too little
+    room = max(FEW, len(grid(instances, envs, shares)) // 3)
+
+    def score(point: Point) -> float:
+        if point not in seen:
+            seen[point] = measure(point)
+        return _value(seen[point])
+
+    at = Point(instances[0], max(envs))
+    score(at)
+    while len(seen) < room:
+        wider = () if at.envs in flat else instances
+        near = _neighbours(at, instances, envs, wider, shares)
+        to = next((p for p in near if p not in seen), None)
+        if to is None:
+            break
+        if to.instances > at.instances and to.envs == at.envs and score(to) < GAIN * score(at):
+            flat.add(at.envs)
+        if score(to) > score(at):
+            at = to
+    if buffers:
+        score(replace(best(list(seen.values())).point, command_buffers=True))
+        score(Point(1, max(envs), command_buffers=True))
+    return list(seen.values())
+
+
+def best(scores: Sequence[Score]) -> Score:
+    """The fastest point; one instance where several are hardly faster."""
+    fastest = max(scores, key=_value)
+    alone = [s for s in scores if s.point.instances == 1]
+    rival = max(alone, key=_value, default=fastest)
+    return rival if _value(rival) * TIE >= _value(fastest) else fastest
+
+
+def grid(instances: Sequence[int], envs: Sequence[int], shares: bool) -> list[Point]:
+    """All points that a search chooses from."""
+    found = [
+        Point(k, n, share)
+        for k in instances
+        for n in envs
+        for share in ((100, advised(k)) if shares else (100,))
+    ]
+    return list(dict.fromkeys(found))
+
+
+def advised(instances: int) -> int:
+    """The share that NVIDIA advises: not all at once need all of theirs."""
+    return min(100, 200 // instances)
+
+
+def _neighbours(
+    at: Point, instances: Sequence[int], envs: Sequence[int], wider: Sequence[int], shares: bool
+) -> Iterator[Point]:
+    """Where to go from a point, the most promising first; `wider`: with as many environments."""
+    more = [k for k in sorted(instances) if k > at.instances][:1]
+    fewer = [n for n in sorted(envs, reverse=True) if n < at.envs][:1]
+    yield from (Point(k, at.envs) for k in more if k in wider)
+    yield from (Point(k, n) for k in more for n in fewer)
+    if shares:
+        yield replace(at, share=advised(at.instances))
+    yield from (replace(at, envs=n) for n in fewer)
+
+
+def _value(score: Score) -> float:
+    return -math.inf if math.isnan(score.value) else score.value
+
+
+@dataclass(frozen=True)
+class Found:
+    """The outcome of a search, as it is kept: for whom, and all that was measured."""
+
+    about: dict[str, Any]
+    """The devices, the driver, jax, the algorithm with its environment and network."""
+    scores: tuple[Score, ...]
+
+    @property
+    def best(self) -> Score:
+        return best(self.scores)
+
+    def save(self) -> Path:
+        """Keep it in the user's cache directory, for runs to come."""
+        path = _path(self.about)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"about": self.about, **_plain(self.scores)}, indent=1))
+        return path
+
+    @staticmethod
+    def load(about: dict[str, Any]) -> Found | None:
+        """What was found before for the same; None if nothing was."""
+        path = _path(about)
+        return Found(about, read_scores(path)) if path.is_file() else None
+
+
+def read_scores(path: Path) -> tuple[Score, ...]:
+    """The scores of a file that `Found.save` wrote."""
+    rows = json.loads(path.read_text())["scores"]
+    return tuple(
+        Score(**{**row, "point": Point(**row["point"]), "spread": tuple(row["spread"])})
+        for row in rows
+    )
+
+
+def _plain(scores: Sequence[Score]) -> dict[str, Any]:
+    return {"scores": [asdict(score) for score in scores]}
+
+
+def _path(about: dict[str, Any]) -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+    return Path(root) / "hocket" / "search" / f"{digest}.json"
