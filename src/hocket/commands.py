@@ -43,7 +43,8 @@ def train(arguments: list[str]) -> None:
     """Train an agent, and keep the run in a folder."""
     word, rest = split_word(arguments)
     share_cores(seeds_of(rest))  # before an environment is made, which may start JAX
-    if "processes" in rest:  # they share an accelerator with this one, which needs little of it
+    # Processes share an accelerator with this one, which needs little of it.
+    if "processes" in rest or any(word.startswith("sliced") for word in rest):
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     defaults, settings = defaults_of(word, rest, "train")
     command: Any = parse(

@@ -42,7 +42,7 @@ class CpuSlices:
             first, last = (len(mine) * k // len(slices) for k in (i, i + 1))
             self._cores[part.name] = mine[first : max(last, first + 1)]
 
-    def env(self, part: Slice) -> Mapping[str, str]:
+    def env(self, part: Slice) -> Mapping[str, str | None]:
         cores = self._cores[part.name]
         # XLA makes a thread for each of the machine's cores, wherever it may run.
         return {

@@ -26,7 +26,7 @@ class Whole:
         del slices
         return self
 
-    def env(self, part: Slice) -> Mapping[str, str]:
+    def env(self, part: Slice) -> Mapping[str, str | None]:
         del part
         return {}
 

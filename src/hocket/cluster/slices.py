@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any, Protocol
 
 import hocket.cluster
+from hocket.cluster.cuda import gpu_uuid, multiprocessors
 from hocket.cluster.devices import Device
 from hocket.errors import PlanError, unknown
 
@@ -39,8 +40,8 @@ class Slice(Device):
 class Opened(Protocol):
     """Slices of one backend in use by processes: what they need was started."""
 
-    def env(self, part: Slice) -> Mapping[str, str]:
-        """What to set for the process of a slice, before it imports jax."""
+    def env(self, part: Slice) -> Mapping[str, str | None]:
+        """What to set for the process of a slice, before it imports jax; None unsets."""
         ...
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
@@ -118,8 +119,8 @@ def read_slice(name: str) -> Slice | None:
     found = re.fullmatch(r"(\w+:\d+)/(\w+):(\d+)of(\d+)@(\d+)%", name)
     if found is None:
         return None
-    of, backend = found[1], found[2]
-    index, count, share = (int(found[k]) for k in (3, 4, 5))
+    of, backend, *numbers = found.groups()
+    index, count, share = map(int, numbers)
     return named(Device(of, ""), backend, index, count, share)
 
 
@@ -133,7 +134,7 @@ class Slices:
     """The slices that the processes of a plan use, given the names of their devices.
 
         with Slices(names) as slices:
-            Popen(..., env={**os.environ, **slices.env(name)})
+            Popen(..., env=changed(os.environ, slices.env(name)))
 
     Names of whole devices are left alone.
     """
@@ -158,8 +159,8 @@ class Slices:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def env(self, name: str) -> dict[str, str]:
-        """What to set for a process on this device, before it imports jax."""
+    def env(self, name: str) -> dict[str, str | None]:
+        """What to set for a process on this device, before it imports jax; None unsets."""
         part = self._parts.get(name)
         return dict(self._opened[part.backend].env(part)) if part else {}
 
@@ -179,15 +180,24 @@ class Slices:
             opened.close()
 
 
+def changed(environment: Mapping[str, str], by: Mapping[str, str | None]) -> dict[str, str]:
+    """An environment with these variables set, and those that are None unset."""
+    kept = {name: value for name, value in environment.items() if name not in by}
+    return kept | {name: value for name, value in by.items() if value is not None}
+
+
 def seen_here() -> dict[str, Any]:
     """What this process sees of its slice, for `Slices.verify`: after jax has started."""
     import jax
 
     device = jax.local_devices()[0]
+    is_gpu = device.platform == "gpu"
     return {
         "pid": os.getpid(),
         "device": f"{device.platform}:{device.id}",
         "kind": device.device_kind,
         "cores": sorted(os.sched_getaffinity(0)),
-        "multiprocessors": getattr(device, "core_count", None),
+        "uuid": gpu_uuid(device.local_hardware_id) if is_gpu else None,
+        "multiprocessors": multiprocessors(device.local_hardware_id) if is_gpu else None,
+        "memory": (device.memory_stats() or {}).get("bytes_limit"),
     }

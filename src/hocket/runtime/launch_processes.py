@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from hocket.cluster.devices import usable_cores
-from hocket.cluster.slices import Slices
+from hocket.cluster.slices import Slices, changed
 from hocket.core.plan import Place, Plan
 from hocket.errors import PlanError
 from hocket.runtime import wire
@@ -181,7 +181,7 @@ class Processes:
         on = place.share(index)
         environment = _environment(on, place.replicas)
         for device in on:
-            environment |= self.slices.env(device)
+            environment = changed(environment, self.slices.env(device))
         if self.plan.xla_flags:
             flags = environment.get("XLA_FLAGS", "")
             environment["XLA_FLAGS"] = f"{flags} {self.plan.xla_flags}".strip()

@@ -1,0 +1,94 @@
+"""Ends an MPS daemon of ours, also where its owner was killed: `mps_watch.py CONTROL FOLDER`.
+
+It waits for the other end of its input, which only that process holds. Stands alone: it is run by
+its path, so that nothing else is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LOOK_SECONDS = 1.0
+CLIENT_SECONDS = 5
+"""What clients get to finish before the server is told to end without them."""
+QUIT_SECONDS = 10.0
+"""What the daemon gets to end before it is killed."""
+ANSWER_SECONDS = 5.0
+
+
+def main() -> None:
+    """Wait until the process that started this one is gone or done, then end its daemon."""
+    control, folder, parent = sys.argv[1], Path(sys.argv[2]), os.getppid()
+    # What that process has forked may hold the other end too; but then this one is no child of it.
+    while os.getppid() == parent and not select.select([0], [], [], LOOK_SECONDS)[0]:
+        pass
+    end(control, folder)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """This process's environment, with the daemon of `folder` and no other."""
+    mine = {name: x for name, x in os.environ.items() if not name.startswith("CUDA_MPS_")}
+    return mine | where(folder)
+
+
+def where(folder: Path) -> dict[str, str]:
+    """What leads to the daemon of `folder`."""
+    return {
+        "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
+        "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
+    }
+
+
+def ask(control: str, folder: Path, command: str, seconds: float = ANSWER_SECONDS) -> str | None:
+    """What the daemon answers; None if it does not, or not in time."""
+    try:
+        answer = subprocess.run(
+            [control], input=f"{command}\n", capture_output=True, text=True, timeout=seconds,
+            env=environment(folder), check=False,
+        )  # fmt: skip
+    except (subprocess.TimeoutExpired, OSError):
+        return None
+    return answer.stdout if answer.returncode == 0 else None
+
+
+def end(control: str, folder: Path) -> None:
+    """Let the daemon and its servers end, by force where they do not; remove the folder.
+
+    Once more does nothing.
+    """
+    if not folder.exists():
+        return
+    if processes(folder):
+        ask(control, folder, f"quit -t {CLIENT_SECONDS}", QUIT_SECONDS)
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while processes(folder) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for pid in processes(folder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def processes(folder: Path) -> list[int]:
+    """The daemon of `folder` and its servers: of all MPS processes, those with its variable."""
+    mark = b"CUDA_MPS_PIPE_DIRECTORY=" + os.fsencode(folder / "pipe")
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it has just ended, or is another user's
+                is_mps = b"nvidia-cuda-mps" in (entry / "cmdline").read_bytes()
+                if is_mps and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+if __name__ == "__main__":
+    main()

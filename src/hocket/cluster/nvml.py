@@ -1,0 +1,215 @@
+"""What NVIDIA's management library says of the GPUs of this machine, without a package for it.
+
+It numbers all GPUs, whatever CUDA_VISIBLE_DEVICES is: here a GPU is known by its UUID. Nothing is
+ever changed: no clocks, no modes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+NOT_SUPPORTED, INSUFFICIENT_SIZE = 3, 7
+"""`NVML_ERROR_NOT_SUPPORTED`, `NVML_ERROR_INSUFFICIENT_SIZE`."""
+COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
+NVLINK = 2
+"""`NVML_P2P_CAPS_INDEX_NVLINK`"""
+PCIE_LEVELS = {
+    0: "one board",
+    10: "one PCIe switch",
+    20: "PCIe switches",
+    30: "one PCIe host bridge",
+    40: "one NUMA node",
+    50: "between NUMA nodes",
+}
+"""`nvmlGpuTopologyLevel_t`: what two GPUs have in common, the nearest first."""
+UNKNOWN_MEMORY = 2**64 - 1
+
+
+class NvmlError(RuntimeError):
+    """The library is not there, or does not answer a question."""
+
+    def __init__(self, text: str, code: int = -1) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU, as the driver has it."""
+
+    uuid: str
+    name: str
+    memory: int
+    """In bytes."""
+    used: int
+    """Of that, by whomever."""
+    compute_mode: str
+    mig: bool
+    """Whether it is cut into MIG instances, or may be."""
+
+
+class Handle(ctypes.Structure):
+    """A device, opaque."""
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
+
+
+class _Process(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+def driver_version() -> str:
+    """Of the NVIDIA driver."""
+    return _text("nvmlSystemGetDriverVersion")
+
+
+def gpus() -> list[Gpu]:
+    """Every GPU of this machine."""
+    count = ctypes.c_uint()
+    call("nvmlDeviceGetCount_v2", ctypes.byref(count))
+    handles = [_handle("nvmlDeviceGetHandleByIndex_v2", i) for i in range(count.value)]
+    return [_read(handle) for handle in handles]
+
+
+def gpu(uuid: str) -> Gpu:
+    """The GPU with this UUID."""
+    return _read(handle_of(uuid))
+
+
+def handle_of(uuid: str) -> Any:
+    """The device with this UUID, for `call`."""
+    return _handle("nvmlDeviceGetHandleByUUID", uuid.encode())
+
+
+def used_memory(uuid: str) -> dict[int, int]:
+    """By process, as numbered where the driver runs: the bytes it has on a GPU.
+
+    What clients of MPS have is their server's.
+    """
+    device, count = handle_of(uuid), ctypes.c_uint(0)
+    name = "nvmlDeviceGetComputeRunningProcesses_v3"
+    code = call(name, device, ctypes.byref(count), None, may=INSUFFICIENT_SIZE)
+    if code == 0:
+        return {}
+    count = ctypes.c_uint(2 * count.value + 8)  # there may be more by now
+    found = (_Process * count.value)()
+    call(name, device, ctypes.byref(count), found)
+    return {p.pid: 0 if p.used == UNKNOWN_MEMORY else p.used for p in found[: count.value]}
+
+
+def link(one: str, other: str) -> str:
+    """How two GPUs are joined, given their UUIDs: `NVLink`, or what they share of PCIe."""
+    ends = handle_of(one), handle_of(other)
+    state, level = ctypes.c_uint(), ctypes.c_uint()
+    nvlink = ctypes.c_uint(NVLINK)
+    refused = call("nvmlDeviceGetP2PStatus", *ends, nvlink, ctypes.byref(state), may=NOT_SUPPORTED)
+    if not refused and state.value == 0:
+        return "NVLink"
+    call("nvmlDeviceGetTopologyCommonAncestor", *ends, ctypes.byref(level))
+    return PCIE_LEVELS.get(level.value, f"level {level.value}")
+
+
+def mig_instances(uuid: str) -> list[tuple[str, str]]:
+    """The MIG instances that a GPU is cut into: UUID and name of each; none where MIG is off."""
+    device, count = handle_of(uuid), ctypes.c_uint()
+    if not _mig_is_on(device):
+        return []
+    call("nvmlDeviceGetMaxMigDeviceCount", device, ctypes.byref(count))
+    found: list[tuple[str, str]] = []
+    for i in range(count.value):
+        instance = ctypes.POINTER(Handle)()
+        arguments = (device, ctypes.c_uint(i), ctypes.byref(instance))
+        if not call("nvmlDeviceGetMigDeviceHandleByIndex", *arguments, may="any"):
+            found.append((_text("nvmlDeviceGetUUID", instance), _name(instance)))
+    return found
+
+
+def not_shared(uuid: str) -> str:
+    """Why processes may not share a GPU; "" if they may, or if that cannot be known."""
+    try:
+        found = gpu(uuid)
+    except NvmlError:
+        return ""
+    if found.compute_mode != "default":
+        return (
+            f"its compute mode is `{found.compute_mode}`, which hocket never changes. An "
+            f"administrator can: `nvidia-smi -c DEFAULT`."
+        )
+    return "it is cut into MIG instances: use `cut=mig`." if found.mig else ""
+
+
+def call(name: str, *arguments: Any, may: int | str = 0) -> int:
+    """One call of the library; a code other than 0 and `may` is an error."""
+    library = _library()
+    try:
+        function: Callable[..., int] = getattr(library, name)
+    except AttributeError:
+        raise NvmlError(f"the NVIDIA driver is too old for {name}.") from None
+    code = function(*arguments)
+    if code not in (0, may) and may != "any":
+        raise NvmlError(f"{name}: {_explain(library, code)}", code)
+    return code
+
+
+def _read(handle: Any) -> Gpu:
+    memory, mode = _Memory(), ctypes.c_uint()
+    call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+    call("nvmlDeviceGetComputeMode", handle, ctypes.byref(mode), may=NOT_SUPPORTED)
+    return Gpu(
+        _text("nvmlDeviceGetUUID", handle), _name(handle), memory.total, memory.used,
+        COMPUTE_MODES[mode.value], _mig_is_on(handle),
+    )  # fmt: skip
+
+
+def _mig_is_on(handle: Any) -> bool:
+    now, later = ctypes.c_uint(), ctypes.c_uint()
+    call("nvmlDeviceGetMigMode", handle, ctypes.byref(now), ctypes.byref(later), may="any")
+    return now.value == 1
+
+
+def _handle(name: str, which: int | bytes) -> Any:
+    handle = ctypes.POINTER(Handle)()
+    call(name, which, ctypes.byref(handle))
+    return handle
+
+
+def _name(handle: Any) -> str:
+    return _text("nvmlDeviceGetName", handle)
+
+
+def _text(name: str, *arguments: Any) -> str:
+    found = ctypes.create_string_buffer(96)
+    call(name, *arguments, found, ctypes.c_uint(len(found)))
+    return found.value.decode()
+
+
+def _explain(library: ctypes.CDLL, code: int) -> str:
+    explain = library.nvmlErrorString
+    explain.restype = ctypes.c_char_p
+    return explain(code).decode()
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        raise NvmlError("there is no NVIDIA driver: libnvidia-ml.so.1 is not found.") from None
+    if code := library.nvmlInit_v2():
+        raise NvmlError(f"nvmlInit_v2: {_explain(library, code)}", code)
+    return library

@@ -1,0 +1,95 @@
+"""Slices of an NVIDIA GPU under MPS: processes that run on it at the same time.
+
+A slice's share is a ceiling on the multiprocessors its process may use, and no reservation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hocket.cluster import mps, nvml
+from hocket.cluster.cuda import gpu_uuid, memory_share, multiprocessors, no_mps, ordinal_of
+from hocket.cluster.devices import Device
+from hocket.cluster.slices import Slice, named
+from hocket.errors import PlanError
+
+MOST = 48
+"""Clients that an MPS server serves on one GPU."""
+NEAR = 0.03
+"""How far the multiprocessors of a slice may be from its share: they are dealt out in groups."""
+
+
+class Mps:
+    """One process a slice, all of them clients of an MPS server of our own."""
+
+    name = "mps"
+
+    def probe(self, device: Device) -> str:
+        if not device.name.startswith("gpu:"):
+            return f"it cuts NVIDIA GPUs, and this is a {device.kind}."
+        if why := mps.missing():
+            return why
+        if (uuid := gpu_uuid(ordinal_of(device.name))) is None:
+            return f"it cuts NVIDIA GPUs, and the CUDA driver knows no {device.name}."
+        return nvml.not_shared(uuid) or mps.refuses(uuid)
+
+    def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
+        if count > MOST:
+            raise PlanError(f"{device} was to be cut into {count}: MPS serves {MOST} at most.")
+        # Twice an even share, as NVIDIA advises: whoever is busy may use what others leave.
+        each = share or min(100, 200 // count)
+        return tuple(named(device, self.name, i, count, each) for i in range(count))
+
+    def open(self, slices: Sequence[Slice]) -> MpsSlices:
+        return MpsSlices(slices)
+
+
+class MpsSlices:
+    """An MPS daemon for all GPUs that these slices are of."""
+
+    def __init__(self, slices: Sequence[Slice]) -> None:
+        self._parts = slices
+        self._gpus = {name: _gpu(name) for name in dict.fromkeys(part.of for part in slices)}
+        self._full = {name: multiprocessors(ordinal_of(name)) for name in self._gpus}
+        self._daemon = mps.Daemon(list(self._gpus.values()))
+
+    def env(self, part: Slice) -> Mapping[str, str | None]:
+        return {
+            **no_mps(),
+            **self._daemon.env,
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(part.share),
+            "CUDA_VISIBLE_DEVICES": self._gpus[part.of],
+            **memory_share(part.count),
+        }
+
+    def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
+        """On its GPU, and a client of the daemon.
+
+        The server lists its clients, which are nobody but these slices: so many are all, also
+        where it numbers processes otherwise than they do themselves (in a container). And whoever
+        sees its share of the multiprocessors is a client too.
+        """
+        if seen["uuid"] != self._gpus[part.of]:
+            return f"its process is on the GPU {seen['uuid']}, not on {self._gpus[part.of]}."
+        clients, full, sees = self._daemon.clients(), self._full[part.of], seen["multiprocessors"]
+        is_cut = full and sees and abs(sees / full - part.share / 100) <= NEAR and sees < full
+        if seen["pid"] in clients or len(clients) >= len(self._parts) or is_cut:
+            return ""
+        return (
+            f"its process {seen['pid']} sees {sees} of {full} multiprocessors, and the MPS server "
+            f"has the clients {clients or 'none'}. Its log says\n{self._daemon.log()}"
+        )
+
+    def close(self) -> None:
+        self._daemon.close()
+
+
+def _gpu(name: str) -> str:
+    uuid = gpu_uuid(ordinal_of(name))
+    if uuid is None:
+        raise PlanError(f"the CUDA driver of this process knows no {name}.")
+    return uuid
+
+
+BACKEND = Mps()
