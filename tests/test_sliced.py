@@ -1,4 +1,4 @@
-"""`sliced` through the front door, on slices of a CPU: numbers, seeds, search, and what is refused."""
+"""`sliced` on slices of a CPU: its numbers, seeds, a search, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import hocket
+import hocket as package
 from hocket import Place, Plan, PlanError, trace
 from hocket.cluster import Cluster
 from hocket.distribute import resolve
@@ -40,7 +40,7 @@ def test_slices_of_two_devices() -> None:
 
 
 def test_dedicated_slices_train_without_waiting() -> None:
-    result = hocket.run(
+    result = package.run(
         SMALL["impala"](), num_envs=8, iterations=6,
         distribute="sliced:slices=3,devices=1,dedicated=true",
     )  # fmt: skip
@@ -68,31 +68,26 @@ def test_seeds_must_be_shared_equally() -> None:
         make_executor(plan("sliced:slices=2,devices=1"), 3, seeds=3)
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Hocket:
-    return Hocket(monkeypatch, capsys)
-
-
 def test_what_was_searched_is_used(
-    command: Hocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hocket: Hocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     flags = ["plan", "ppo", "--length", "8", "--minibatches", "2", "--epochs", "1"]
     use = [*flags, "--distribute", "sliced:search=true,devices=1"]
-    refused = command(*use)
+    refused = hocket(*use)
     assert refused.code == 2
     assert "nothing was searched for PPO" in refused.err and "--search" in refused.err
     picture = tmp_path / "surface.png"
-    found = command.well(
+    found = hocket.well(
         *flags, "--search", "--instances", "1", "2", "--envs", "8", "16", "--seconds", "0.2",
         "--devices", "1", "--plot", str(picture),
     )  # fmt: skip
     assert "<- best" in found and picture.stat().st_size > 5000
-    assert "the best that was found here" in command.well(*use)
+    assert "the best that was found here" in hocket.well(*use)
 
 
-def test_a_search_needs_one_instance_to_compare_with(command: Hocket) -> None:
-    refused = command("plan", "ppo", "--search", "--instances", "2", "4")
+def test_a_search_needs_one_instance_to_compare_with(hocket: Hocket) -> None:
+    refused = hocket("plan", "ppo", "--search", "--instances", "2", "4")
     assert refused.code == 2 and "with 1 among them" in refused.err
 
 

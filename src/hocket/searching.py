@@ -80,7 +80,7 @@ def measure(algorithm: Algorithm, point: Point, seconds: float, cluster: Cluster
         with closing(make_executor(made, 1 << 30)) as executor:
             return timed(executor, point, seconds)
     except (InstanceError, PlanError, ValueError, OSError) as error:
-        return Score(point, float("nan"), failed=str(error).strip().splitlines()[-1])
+        return Score(point, 0.0, failed=str(error).strip().splitlines()[-1])
 
 
 def timed(executor: Executor, point: Point, seconds: float) -> Score:
@@ -121,7 +121,9 @@ def _row(score: Score, chosen: Score) -> str:
     if score.failed:
         return f"{start}  cannot run: {score.failed}"
     low, high = score.spread
-    busy = f"  SMs busy {score.activity['sm_active']:.0f} %" if "sm_active" in score.activity else ""
+    busy = (
+        f"  SMs busy {score.activity['sm_active']:.0f} %" if "sm_active" in score.activity else ""
+    )
     buffers = "  command buffers" if point.command_buffers else ""
     mark = "  <- best" if score == chosen else ""
     spread = f"{low / score.value - 1:+.0%} {high / score.value - 1:+.0%}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +69,7 @@ def test_command_buffers_are_tried_on_the_best_and_on_one_instance() -> None:
 def test_what_cannot_run_is_no_choice() -> None:
     def measure(point: Point) -> Score:
         if point.instances > 1:
-            return Score(point, math.nan, failed="out of memory")
+            return Score(point, 0.0, failed="out of memory")
         return Score(point, 10.0)
 
     scores = search(measure, INSTANCES, ENVS, shares=True)

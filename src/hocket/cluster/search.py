@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -46,8 +45,8 @@ class Score:
 
     point: Point
     value: float
-    """Environment steps a second of all instances together; nan where it could not run."""
-    spread: tuple[float, float] = (math.nan, math.nan)
+    """Environment steps a second of all instances together; 0 where it could not run."""
+    spread: tuple[float, float] = (0.0, 0.0)
     """The slowest and the fastest of the times it was measured."""
     activity: Mapping[str, float] = field(default_factory=dict)
     """What the GPU was busy with meanwhile, in percent."""
@@ -79,7 +78,7 @@ def search(
     def score(point: Point) -> float:
         if point not in seen:
             seen[point] = measure(point)
-        return _value(seen[point])
+        return seen[point].value
 
     at = Point(instances[0], max(envs))
     score(at)
@@ -101,10 +100,10 @@ def search(
 
 def best(scores: Sequence[Score]) -> Score:
     """The fastest point; one instance where several are hardly faster."""
-    fastest = max(scores, key=_value)
-    alone = [s for s in scores if s.point.instances == 1]
-    rival = max(alone, key=_value, default=fastest)
-    return rival if _value(rival) * TIE >= _value(fastest) else fastest
+    fastest = max(scores, key=lambda score: score.value)
+    alone = [score for score in scores if score.point.instances == 1]
+    rival = max(alone, key=lambda score: score.value, default=fastest)
+    return rival if rival.value * TIE >= fastest.value else fastest
 
 
 def grid(instances: Sequence[int], envs: Sequence[int], shares: bool) -> list[Point]:
@@ -134,10 +133,6 @@ def _neighbours(
     if shares:
         yield replace(at, share=advised(at.instances))
     yield from (replace(at, envs=n) for n in fewer)
-
-
-def _value(score: Score) -> float:
-    return -math.inf if math.isnan(score.value) else score.value
 
 
 @dataclass(frozen=True)

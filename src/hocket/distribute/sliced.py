@@ -31,7 +31,6 @@ COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer=+WHILE"
 """Loops run on the GPU without the host: their launches are what a small program waits for."""
 
 
-
 def about_search(algorithm: Algorithm, cluster: Cluster) -> dict[str, Any]:
     """What the outcome of a search depends on, beside what is searched for."""
     driver = Path("/sys/module/nvidia/version")
@@ -58,9 +57,9 @@ def found_best(algorithm: Algorithm, cluster: Cluster) -> Point:
 @strategy
 def sliced(
     graph: Graph, cluster: Cluster, *, slices: int = 2, share: int | None = None,
-    devices: int | None = None, cut: str = "auto", dedicated: bool = False, lag: Lag = FREE, max_age: int | None = None,
-    reduce: str = "auto", command_buffers: bool = False, search: bool = False,
-    backend: str = "jax",
+    devices: int | None = None, cut: str = "auto", dedicated: bool = False, lag: Lag = FREE,
+    max_age: int | None = None, reduce: str = "auto", command_buffers: bool = False,
+    search: bool = False, backend: str = "jax",
 ) -> Plan:  # fmt: skip
     """`slices` of every device, or of the first `devices`, each with at most `share` percent.
 
