@@ -115,11 +115,11 @@ def test_a_slice_is_no_threads_device() -> None:
     graph = trace(Toy(), 8)
     everything = ("env", "act", "learn")
     with pytest.raises(PlanError, match=r"is a slice.*launch=\"processes\""):
-        Plan(graph, [Place("all", everything, parts, replicas=2)])
+        Plan(graph, (Place("all", everything, parts, replicas=2),))
     with pytest.raises(PlanError, match="would have 2 slices, and it is one process"):
-        Plan(graph, [Place("all", everything, parts)], launch="processes")
+        Plan(graph, (Place("all", everything, parts),), launch="processes")
 
 
 def test_flags_of_xla_are_for_processes() -> None:
     with pytest.raises(PlanError, match=r"--xla_x.*XLA_FLAGS yourself"):
-        Plan(trace(Toy(), 8), [Place("all", ("env", "act", "learn"))], xla_flags="--xla_x")
+        Plan(trace(Toy(), 8), (Place("all", ("env", "act", "learn")),), xla_flags="--xla_x")

@@ -20,6 +20,7 @@ import jax
 from hocket.cluster import Cluster
 from hocket.cluster.search import Found, Point
 from hocket.core.algorithm import Algorithm
+from hocket.core.axes import uses_averaged
 from hocket.core.describe import describe
 from hocket.core.fragment import ROLES
 from hocket.core.graph import Graph
@@ -91,5 +92,6 @@ def sliced(
         channels = sample_channels("actor", "learner", lag, max_age, len(acting))
     else:
         places = (Place("slice", ROLES, parts, replicas=len(parts), backend=backend),)
-        channels = {"slice -> slice": Channel(reduce=reduce)} if len(parts) > 1 else {}
+        averages = len(parts) > 1 and any(uses_averaged(node) for node in graph.nodes)
+        channels = {"slice -> slice": Channel(reduce=reduce)} if averages else {}
     return Plan(graph, places, channels, launch="processes", xla_flags=flags, notes=notes)
