@@ -26,10 +26,14 @@ def gpu_uuid(ordinal: int) -> str | None:
 
     Asked of CUDA, which has read CUDA_VISIBLE_DEVICES: another library would number all GPUs.
     """
-    device, found = _device(ordinal), (ctypes.c_ubyte * 16)()
-    if device is None or _ask("cuDeviceGetUuid", ctypes.byref(found), device):
-        return None
-    return f"GPU-{uuid.UUID(bytes=bytes(found))}"
+    found = _uuid("cuDeviceGetUuid", ordinal) or _uuid("cuDeviceGetUuid_v2", ordinal)
+    return f"GPU-{found}" if found else None
+
+
+def instance_uuid(ordinal: int) -> str | None:
+    """The name of the MIG instance that this process is on, `MIG-...`; None where it is on none."""
+    found = _uuid("cuDeviceGetUuid_v2", ordinal)
+    return f"MIG-{found}" if found and f"GPU-{found}" != gpu_uuid(ordinal) else None
 
 
 def multiprocessors(ordinal: int) -> int | None:
@@ -41,13 +45,23 @@ def multiprocessors(ordinal: int) -> int | None:
     return found.value
 
 
-def memory_share(count: int) -> dict[str, str | None]:
+def synchronize(ordinal: int) -> None:
+    """Until everything that this process has started on a GPU is done: on the context of XLA's."""
+    device, context = _device(ordinal), ctypes.c_void_p()
+    if device is not None and not _ask("cuDevicePrimaryCtxRetain", ctypes.byref(context), device):
+        _ask("cuCtxSetCurrent", context)
+        _ask("cuCtxSynchronize")
+
+
+def memory_share(count: int, free: float = 1.0) -> dict[str, str | None]:
     """What tells XLA to take at most one of `count` parts of a GPU's memory, as it needs it.
 
-    What the user has set is for the whole GPU. XLA refuses the older name beside the newer.
+    Of what is `free`, a part of the whole. What the user has set is for the whole GPU. XLA refuses
+    the older name beside the newer.
     """
     older, newer = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
-    whole = float(os.environ.get(newer) or os.environ.get(older) or DEVICE_SHARE)
+    chosen = os.environ.get(newer) or os.environ.get(older)
+    whole = float(chosen) if chosen else DEVICE_SHARE * free
     return {
         older: None,
         newer: f"{whole / count:.4f}",
@@ -62,13 +76,23 @@ def no_mps() -> dict[str, str | None]:
 
 def _device(ordinal: int) -> ctypes.c_int | None:
     device = ctypes.c_int()
-    return None if _ask("cuDeviceGet", ctypes.byref(device), ordinal) else device
+    return None if _ask("cuDeviceGet", ctypes.byref(device), ctypes.c_int(ordinal)) else device
+
+
+def _uuid(function: str, ordinal: int) -> uuid.UUID | None:
+    device, found = _device(ordinal), (ctypes.c_ubyte * 16)()
+    if device is None or _ask(function, ctypes.byref(found), device):
+        return None
+    return uuid.UUID(bytes=bytes(found))
 
 
 def _ask(name: str, *arguments: object) -> int:
     """CUDA's answer, 0 if it is well."""
     driver = _driver()
-    return -1 if driver is None else getattr(driver, name)(*arguments)
+    try:
+        return -1 if driver is None else getattr(driver, name)(*arguments)
+    except AttributeError:  # a driver without this function
+        return -1
 
 
 @cache

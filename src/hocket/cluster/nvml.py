@@ -112,6 +112,15 @@ def used_memory(uuid: str) -> dict[int, int]:
     return {p.pid: 0 if p.used == UNKNOWN_MEMORY else p.used for p in found[: count.value]}
 
 
+def free_part(uuid: str) -> float:
+    """Which part of a GPU's memory nobody uses; 1 where that cannot be known."""
+    try:
+        found = gpu(uuid)
+    except NvmlError:
+        return 1.0
+    return 1.0 - found.used / found.memory
+
+
 def link(one: str, other: str) -> str:
     """How two GPUs are joined, given their UUIDs: `NVLink`, or what they share of PCIe."""
     ends = handle_of(one), handle_of(other)

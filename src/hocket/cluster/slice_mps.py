@@ -50,7 +50,9 @@ class MpsSlices:
 
     def __init__(self, slices: Sequence[Slice]) -> None:
         self._parts = slices
-        self._gpus = {name: _gpu(name) for name in dict.fromkeys(part.of for part in slices)}
+        self._gpus = gpus_of(slices)
+        # A process that has taken most of the memory already leaves slices what there is.
+        self._free = {name: nvml.free_part(uuid) for name, uuid in self._gpus.items()}
         self._full = {name: multiprocessors(ordinal_of(name)) for name in self._gpus}
         self._daemon = mps.Daemon(list(self._gpus.values()))
 
@@ -60,7 +62,7 @@ class MpsSlices:
             **self._daemon.env,
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(part.share),
             "CUDA_VISIBLE_DEVICES": self._gpus[part.of],
-            **memory_share(part.count),
+            **memory_share(part.count, self._free[part.of]),
         }
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
@@ -85,11 +87,13 @@ class MpsSlices:
         self._daemon.close()
 
 
-def _gpu(name: str) -> str:
-    uuid = gpu_uuid(ordinal_of(name))
-    if uuid is None:
-        raise PlanError(f"the CUDA driver of this process knows no {name}.")
-    return uuid
+def gpus_of(slices: Sequence[Slice]) -> dict[str, str]:
+    """The GPUs that slices are of, `gpu:0`, and their UUIDs."""
+    found = {part.of: gpu_uuid(ordinal_of(part.of)) for part in slices}
+    known = {name: uuid for name, uuid in found.items() if uuid is not None}
+    if len(known) < len(found):
+        raise PlanError(f"the CUDA driver of this process knows {known}, of {', '.join(found)}.")
+    return known
 
 
 BACKEND = Mps()

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, Protocol
 
 import hocket.cluster
-from hocket.cluster.cuda import gpu_uuid, multiprocessors
+from hocket.cluster.cuda import gpu_uuid, instance_uuid, multiprocessors
 from hocket.cluster.devices import Device
 from hocket.errors import PlanError, unknown
 
@@ -198,6 +198,7 @@ def seen_here() -> dict[str, Any]:
         "kind": device.device_kind,
         "cores": sorted(os.sched_getaffinity(0)),
         "uuid": gpu_uuid(device.local_hardware_id) if is_gpu else None,
+        "instance": instance_uuid(device.local_hardware_id) if is_gpu else None,
         "multiprocessors": multiprocessors(device.local_hardware_id) if is_gpu else None,
         "memory": (device.memory_stats() or {}).get("bytes_limit"),
     }

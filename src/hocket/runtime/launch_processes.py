@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from hocket.cluster.devices import usable_cores
-from hocket.cluster.slices import Slices, changed
+from hocket.cluster.slices import Slices, changed, device_of
 from hocket.core.plan import Place, Plan
 from hocket.errors import PlanError
 from hocket.runtime import wire
@@ -27,6 +27,7 @@ from hocket.runtime.arena import Arena
 from hocket.runtime.health import GRACE_SECONDS, LOOK_SECONDS, InstanceError, Watch
 from hocket.runtime.host_arrays import from_host, to_host
 from hocket.runtime.layout import layout, shared_board, shared_latest
+from hocket.runtime.leaving import FINISH_SECONDS
 from hocket.runtime.luggage import pack
 from hocket.runtime.route import late_specs
 from hocket.runtime.services import Services
@@ -64,8 +65,9 @@ class Processes:
         """Those who run, of a free channel, until they are told to stop."""
         self._failure: BaseException | None = None
         # Whatever becomes of this object or of Python, no process and no memory stays behind.
+        grace = FINISH_SECONDS + GRACE_SECONDS if _on_gpu(plan) else GRACE_SECONDS
         self._end = weakref.finalize(
-            self, _end, self._processes, self._arena, self.slices, os.getpid()
+            self, _end, self._processes, self._arena, self.slices, grace, os.getpid()
         )
 
     @property
@@ -235,7 +237,20 @@ class Processes:
             raise InstanceError(_epitaph(process)) from None
         if outcome == "done":
             return content
-        raise InstanceError(f"the instance `{process.name}` failed:\n{content}")
+        shared = self._shared(process.name) if "CUDA" in content else ""
+        raise InstanceError(f"the instance `{process.name}` failed:\n{content}{shared}")
+
+    def _shared(self, name: str) -> str:
+        """Who else is on the GPU of an instance, where what becomes of one becomes of all."""
+        place, _, index = name.rpartition("/")
+        mine = {device_of(d) for d in self.plan.place(place).share(int(index)) if "/mps:" in d}
+        others = [
+            f"{p}/{i}"
+            for p, i in names(self.plan)
+            if mine & {device_of(d) for d in self.plan.place(p).share(i)} and f"{p}/{i}" != name
+        ]
+        company = f"it shares {', '.join(mine)} with {', '.join(others)}"
+        return f"({company}: a fault of one client of MPS reaches all.)" if others else ""
 
 
 def _spawn(name: str, arena_fd: int, environment: Mapping[str, str]) -> _Process:
@@ -265,6 +280,15 @@ def _environment(on: Sequence[str], replicas: int) -> dict[str, str]:
     return {**usual, **os.environ, **({"JAX_PLATFORMS": "cpu"} if on_cpu else {})}
 
 
+def _on_gpu(plan: Plan) -> bool:
+    """Whether an instance computes on a GPU: then it ends after its current program."""
+    named = [device for place in plan.places for device in place.on]
+    everywhere = all(place.on for place in plan.places)
+    return any(d.startswith("gpu:") for d in named) or (
+        not everywhere and jax.default_backend() == "gpu"
+    )
+
+
 def _tell(process: _Process, message: Any) -> None:
     """Also where it is gone: then its answer is missing, and that says how it ended."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -289,13 +313,13 @@ def _epitaph(process: _Process) -> str:
     return f"the instance `{process.name}` failed: process {process.popen.pid} {how}.{hint}"
 
 
-def _end(processes: list[_Process], arena: Arena, slices: Slices, owner: int) -> None:
-    """Let every process end, by force where it does not at once."""
+def _end(processes: list[_Process], arena: Arena, slices: Slices, grace: float, owner: int) -> None:
+    """Let every process end, by force where it does not within `grace` seconds; then its slices."""
     if os.getpid() != owner:  # a fork of the process that they belong to
         return
     for process in processes:
         process.connection.close()  # which ends it, whatever it is doing
-    deadline = time.monotonic() + GRACE_SECONDS
+    deadline = time.monotonic() + grace
     for process in processes:
         try:
             process.popen.wait(max(0.0, deadline - time.monotonic()))

@@ -16,13 +16,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from hocket.cluster.cuda import synchronize
 from hocket.cluster.slice_cpu import keep_to_cores
 from hocket.cluster.slices import seen_here
 from hocket.runtime import wire
+from hocket.runtime.leaving import Leaving
 
 
 @dataclass(frozen=True)
@@ -56,36 +58,45 @@ def main() -> None:
     for fd in map(int, sys.argv[1:3]):
         os.set_inheritable(fd, False)  # what this process starts has nothing to do with them
     commands: queue.Queue[Any] = queue.Queue()
-    threading.Thread(target=_listen, args=(connection, commands), daemon=True).start()
-    threading.Thread(target=_stay_with, args=(int(sys.argv[3]),), daemon=True).start()
+    leaving = Leaving(wake=lambda: commands.put(("leave",)))
+    _aside(_listen, connection, commands, leaving)
+    _aside(_stay_with, int(sys.argv[3]), leaving)
     try:
         sys.path[:0] = [path for path in commands.get() if path not in sys.path]
         worker = _Worker(commands.get(), int(sys.argv[2]))
+        worker.take_leave(leaving)
         wire.write(connection, ("done", seen_here()))
-        while True:
-            name, *arguments = commands.get()
+        while (command := commands.get()) != ("leave",):
+            name, *arguments = command
             wire.write(connection, ("done", getattr(worker, name)(*arguments)))
     except BaseException:  # noqa: BLE001 (told to the run, with this instance's name)
         with contextlib.suppress(OSError):
             wire.write(connection, ("failed", traceback.format_exc()))
+    leaving.stopped()
+    while True:
         commands.get()  # for as long as the other side is there
 
 
-def _stay_with(parent: int) -> None:
+def _aside(function: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=function, args=arguments, daemon=True).start()
+
+
+def _stay_with(parent: int, leaving: Leaving) -> None:
     """End when the parent has: its connection may be held open by something that it forked."""
     while os.getppid() == parent:
         time.sleep(1.0)
-    os._exit(1)
+    leaving.leave()
 
 
-def _listen(connection: socket.socket, commands: queue.Queue[Any]) -> None:
-    """Pass commands on; without anybody to give them, end at once, whatever is being done."""
+def _listen(connection: socket.socket, commands: queue.Queue[Any], leaving: Leaving) -> None:
+    """Pass commands on; without anybody to give them, end."""
     while True:
         try:
             message = wire.read(connection)
         except (EOFError, OSError):
-            os._exit(1)
-        commands.put(message)
+            leaving.leave()
+        else:
+            commands.put(message)
 
 
 class _Worker:
@@ -140,6 +151,14 @@ class _Worker:
         latest = shared_latest(plan, arena.memory, where)
         exchange = make_exchange(plan, job.place, job.index, pipes, mine, board, latest)
         self.instance = Instance(plan, job.place, job.index, exchange, average)
+        self._average = average
+
+    def take_leave(self, leaving: Leaving) -> None:
+        """How this process ends: on a GPU, not in the midst of a program."""
+        gpus = [d for d in self.instance.mesh.devices.flat if d.platform == "gpu"]
+        if gpus:
+            leaving.first = [self._average.close] if self._average else []
+            leaving.synchronize = lambda: [synchronize(gpu.local_hardware_id) for gpu in gpus]
 
     def load(
         self, leaves: dict[int, Any], late: dict[str, Any], at: dict[str, Sequence[str]]

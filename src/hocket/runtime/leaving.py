@@ -1,0 +1,60 @@
+"""How a worker ends that nobody needs any more: at once, and on a GPU after its current program.
+
+Processes on one GPU share more than its memory: one that is ended in the midst of its work can
+take the others with it, or the server that they share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+FINISH_SECONDS = 5.0
+"""What a program gets to finish."""
+STOP_SECONDS = 1.0
+"""What the main thread gets to notice; if it waits for a message, it starts nothing either."""
+
+
+class Told(BaseException):
+    """Raised in the main thread, between two of its calls: there is nobody to work for."""
+
+
+class Leaving:
+    """The end of this process. The main thread calls `stopped` when it starts nothing more."""
+
+    def __init__(self, wake: Callable[[], Any]) -> None:
+        self.first: list[Callable[[], Any]] = []
+        """What ends waiting for others inside programs; nothing to wait for where it is empty."""
+        self.synchronize: Callable[[], Any] | None = None
+        """Until the device is idle; where there is none, this process ends in whatever it does."""
+        self._wake, self._stopped = wake, threading.Event()
+        self._main = threading.main_thread().ident
+        self._once = threading.Lock()
+
+    def stopped(self) -> None:
+        self._stopped.set()
+
+    def leave(self) -> None:
+        """End this process, from another thread than the main one. Never returns."""
+        if self.synchronize is None:
+            os._exit(1)
+        if self._once.acquire(blocking=False):
+            threading.Thread(target=self._finish, args=(self.synchronize,), daemon=True).start()
+        time.sleep(FINISH_SECONDS)
+        os._exit(1)
+
+    def _finish(self, synchronize: Callable[[], Any]) -> None:
+        for end in self.first:
+            end()
+        self._wake()
+        thread, error = ctypes.c_ulong(self._main or 0), ctypes.py_object(Told)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
+        self._stopped.wait(STOP_SECONDS)
+        with contextlib.suppress(Exception):  # a device that has failed is idle too
+            synchronize()
+        os._exit(1)

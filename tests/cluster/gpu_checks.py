@@ -1,0 +1,270 @@
+"""Slices on a real GPU: `python tests/cluster/gpu_checks.py [CHECK ...]`; needs no pytest.
+
+Each check runs in a process of its own, which says what it found and ends well or with an error.
+"""
+
+# ruff: noqa: T201 (a program: it says what it finds)
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from hocket.cluster import mps, nvml  # noqa: E402
+
+SOON = 30.0
+"""Seconds within which all of it must be gone."""
+FREE = 512 * 2**20
+"""Bytes that a GPU may hold more afterwards: contexts of this process's own."""
+
+
+def unavailable() -> str:
+    """Why the checks cannot run here; "" if they can."""
+    try:
+        found = nvml.gpus()
+    except nvml.NvmlError as error:
+        return str(error)
+    return mps.missing() if found else "there is no GPU."
+
+
+def main(names: list[str]) -> None:
+    """Run these checks, or all; the exit code says whether all went well."""
+    if why := unavailable():
+        sys.exit(f"nothing to check: {why}")
+    wrong: list[str] = []
+    for name in names or CHECKS:
+        begin = time.monotonic()
+        code, said = run(name)
+        print(said)
+        print(f"--- {name}: {'ok' if code == 0 else f'FAILED ({code})'}, ", end="")
+        print(f"{time.monotonic() - begin:.0f} s", flush=True)
+        wrong += [name] if code else []
+    sys.exit(f"FAILED: {', '.join(wrong)}" if wrong else 0)
+
+
+def run(name: str) -> tuple[int, str]:
+    """One check in a process of its own, on the GPU: its exit code, and what it says."""
+    found = subprocess.run(
+        [sys.executable, __file__, "--here", name], env=environment(), cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=400, check=False,
+    )  # fmt: skip
+    return found.returncode, found.stdout.strip()
+
+
+def environment() -> dict[str, str]:
+    """As a user has it: the tests' own keeps to simulated CPUs."""
+    hidden = ("JAX_PLATFORMS", "XLA_FLAGS", "JAX_NUMPY_RANK_PROMOTION")
+    mine = {name: x for name, x in os.environ.items() if name not in hidden}
+    return {**mine, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONUNBUFFERED": "1"}
+
+
+def attach() -> None:
+    """Four processes are clients of our server, each sees its share, and nothing stays behind."""
+    from hocket.cluster.activity import GpuActivity
+
+    with nothing_left():
+        reports, report = training(4)
+        slices = report.executor.crew.slices
+        for name, seen in slices.seen.items():
+            print(name, json.dumps(seen))
+        assert len(slices.seen) == 4
+        assert all(seen["verified"] for seen in slices.seen.values())
+        full = _full()
+        for seen in slices.seen.values():
+            part = seen["multiprocessors"] / full
+            assert abs(part - 0.5) < 0.03, f"50 % was asked for, and it sees {part:.0%} of {full}"
+        daemon = slices._opened["mps"]._daemon
+        clients, pids = daemon.clients(), [seen["pid"] for seen in slices.seen.values()]
+        print("servers", daemon.servers(), "clients", clients, "processes", pids)
+        assert len(clients) == 4, "each of them must be a client"
+        print("numbered alike:", sorted(clients) == sorted(pids))
+        with GpuActivity("gpu:0") as activity:
+            for _ in range(4):
+                report = next(reports)
+        print("activity over", f"{activity.seconds:.1f} s:", activity)
+        print("memory by process:", nvml.used_memory(nvml.gpus()[0].uuid))
+        assert not activity.why, activity.why
+        assert report.executor.plan.places[0].replicas == 4
+        reports.close()
+
+
+def shares() -> None:
+    """A share that was asked for is what a process gets: about a quarter."""
+    with nothing_left():
+        reports, report = training(2, ",share=25")
+        full = _full()
+        for name, seen in report.executor.crew.slices.seen.items():
+            print(name, seen["multiprocessors"], "of", full, "multiprocessors")
+            assert abs(seen["multiprocessors"] / full - 0.25) < 0.03
+        reports.close()
+
+
+def taking_turns() -> None:
+    """Without MPS: the same, and each sees the whole GPU."""
+    with nothing_left():
+        reports, report = training(2, ",cut=shared")
+        for name, seen in report.executor.crew.slices.seen.items():
+            print(name, json.dumps(seen))
+            assert seen["verified"] and seen["multiprocessors"] == _full()
+        reports.close()
+
+
+def killed_worker() -> None:
+    """One of them is killed: the run says which, and all of it is gone."""
+    from hocket.runtime.health import InstanceError
+    from tests.faults import is_gone, workers
+
+    with nothing_left():
+        reports, _ = training(3)
+        pids = workers()
+        os.kill(pids["slice/1"], signal.SIGKILL)
+        begin = time.monotonic()
+        said = "it went on without one of them"
+        try:
+            list(reports)
+        except InstanceError as error:
+            said = str(error)
+        print(f"after {time.monotonic() - begin:.1f} s: {said}")
+        assert said.startswith("the instance `slice/1` failed: process")
+        assert all(map(is_gone, pids.values()))
+
+
+def killed_parent() -> None:
+    """Whoever started them is killed: nothing stays behind all the same."""
+    with nothing_left():
+        parent = subprocess.Popen(
+            [sys.executable, __file__, "--here", "_parent"], env=environment(), text=True,
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert parent.stdout is not None
+        said = next(line for line in parent.stdout if line.startswith("{"))
+        print("started", said.strip())
+        assert ours(), "there must be something to leave behind"
+        parent.kill()
+        parent.wait()
+
+
+def _parent() -> None:
+    reports, report = training(2)
+    print(json.dumps({name: s["pid"] for name, s in report.executor.crew.slices.seen.items()}))
+    list(reports)
+
+
+def somebody_elses() -> None:
+    """A daemon that was there before is there afterwards."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    env = {
+        **os.environ,
+        "CUDA_MPS_PIPE_DIRECTORY": str(folder),
+        "CUDA_MPS_LOG_DIRECTORY": str(folder),
+    }
+    control = mps.find(mps.CONTROL) or mps.CONTROL
+    subprocess.run([control, "-d"], env=env, check=True, stdin=subprocess.DEVNULL, timeout=20)
+    try:
+        with nothing_left():
+            reports, _ = training(2)
+            reports.close()
+        for command in ("get_default_active_thread_percentage", "quit"):
+            done = subprocess.run(
+                [control], input=f"{command}\n", env=env, text=True, capture_output=True,
+                timeout=20, check=False,
+            )  # fmt: skip
+            print(command, "->", done.returncode, done.stdout.strip())
+            assert done.returncode == 0, done
+    finally:
+        subprocess.run(["rm", "-r", str(folder)], check=False)
+
+
+def missing() -> None:
+    """Without NVIDIA's programs it is the whole GPU, and the plan says so."""
+    import hocket
+
+    os.environ["PATH"], mps.FOLDERS = "", ("/nonexistent",)
+    plan = hocket.plan(_ppo(), distribute="sliced:slices=4")
+    print(plan)
+    assert "gpu:0 is used whole, not as 4 slices: `nvidia-cuda-mps-control`" in str(plan)
+
+
+def training(slices: int, more: str = "") -> tuple[Any, Any]:
+    """A run on so many slices of the first GPU, and its first report."""
+    import hocket
+
+    reports = hocket.iterate(_ppo(), distribute=f"sliced:slices={slices}{more}", iterations=10**6)
+    return reports, next(reports)
+
+
+def _ppo() -> Any:
+    import hocket
+    from hocket.algorithms import PPO
+
+    return PPO(env=hocket.make("CartPole-v1"), num_envs=96, length=32, minibatches=2, epochs=1)
+
+
+def _full() -> int:
+    from hocket.cluster.cuda import multiprocessors
+
+    found = multiprocessors(0)
+    assert found
+    return found
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Afterwards no MPS process, no folder and no memory of the GPU's is left."""
+    import jax
+
+    jax.block_until_ready(jax.numpy.ones(8) + 1)  # this process's own context comes before
+    uuid = nvml.gpus()[0].uuid
+    before, used = ours(), nvml.gpu(uuid).used
+    yield
+    deadline = time.monotonic() + SOON
+    while (left := ours() - before) or nvml.gpu(uuid).used > used + FREE:
+        now = nvml.gpu(uuid).used
+        assert time.monotonic() < deadline, f"left: {left}, {now - used:,} bytes of the GPU"
+        time.sleep(0.1)
+    took = SOON - (deadline - time.monotonic())
+    print(f"all gone after {took:.1f} s; the GPU holds {nvml.gpu(uuid).used - used:,} bytes more")
+
+
+def ours() -> set[str]:
+    """What belongs to our slices: folders, daemons, servers, watchers, workers."""
+    found = {str(path) for path in mps.SHORT.glob("hocket-mps-*")}
+    marks = (b"nvidia-cuda-mps", b"mps_watch", b"hocket.runtime.worker")
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes()
+        except OSError:
+            continue
+        if any(mark in command for mark in marks):
+            found.add(f"{path.parent.name} {command.decode(errors='replace')[:80]}")
+    return found
+
+
+CHECKS: dict[str, Callable[[], None]] = {
+    "attach": attach,
+    "shares": shares,
+    "taking_turns": taking_turns,
+    "killed_worker": killed_worker,
+    "killed_parent": killed_parent,
+    "somebody_elses": somebody_elses,
+    "missing": missing,
+}
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--here"]:
+        {**CHECKS, "_parent": _parent}[sys.argv[2]]()
+    else:
+        main(sys.argv[1:])
