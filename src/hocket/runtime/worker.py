@@ -101,12 +101,12 @@ class _Worker:
         from hocket.core.plan import Plan
         from hocket.errors import PlanError
         from hocket.runtime.arena import Arena
-        from hocket.runtime.average import Average
         from hocket.runtime.cache import enable_cache
         from hocket.runtime.exchange_free import make_exchange
         from hocket.runtime.instance import Instance
         from hocket.runtime.layout import layout, shared_board, shared_latest
         from hocket.runtime.luggage import unpack
+        from hocket.runtime.reduce import Members, Reduction, Space
         from hocket.runtime.status import names, new_statuses
         from hocket.runtime.transport_shm import SharedMemory
 
@@ -129,17 +129,18 @@ class _Worker:
         status = new_statuses(plan, arena.memory, where.statuses)
         average = None
         if job.place in plan.averaging:
-            offset, nbytes = where.averages[job.place]
-            platform = jax.local_devices()[0].platform
-            average = Average(
-                arena, offset, nbytes, plan.place(job.place).replicas, job.index,
-                delay=plan.channel(job.place, job.place).delay, platform=platform,
+            channel = plan.channel(job.place, job.place)
+            average = Reduction(
+                Space(arena, *where.averages[job.place]), Members.of(plan, job.place), job.index,
+                plan.average_sites(job.place), channel.reduce, channel.delay,
             )  # fmt: skip
         mine = status[names(plan).index((job.place, job.index))]
         board = shared_board(plan, arena.memory, where)
         latest = shared_latest(plan, arena.memory, where)
         exchange = make_exchange(plan, job.place, job.index, pipes, mine, board, latest)
-        self.instance = Instance(plan, job.place, job.index, exchange, average)
+        self.instance, self._average = (
+            Instance(plan, job.place, job.index, exchange, average), average
+        )  # fmt: skip
 
     def load(
         self, leaves: dict[int, Any], late: dict[str, Any], at: dict[str, Sequence[str]]
@@ -155,6 +156,15 @@ class _Worker:
             {v: from_host(x, values[v]) for v, x in leaves.items()},
             {name: from_host(x, specs.get(name, x)) for name, x in late.items()},
         )
+
+    def measure(self) -> dict[str, float | str]:
+        """What each way to average costs, together with the other replicas."""
+        assert self._average
+        return self._average.measure()
+
+    def use(self, way: str) -> None:
+        assert self._average
+        self._average.use(way)
 
     def late(self) -> dict[str, Any]:
         from hocket.runtime.host_arrays import to_host
