@@ -8,9 +8,12 @@ from functools import cache
 from pathlib import Path
 
 PATH = Path(__file__).parent / "libhocket.so"
+KERNEL = Path(__file__).parent / "reduce.cu"
+"""What runs on a GPU, compiled there when it is needed."""
 
 _Counts = POINTER(c_uint64)
-_Pointers, _Sizes, _Types = POINTER(c_void_p), POINTER(c_int64), POINTER(c_int32)
+_Pointers, _Sizes, _Ints = POINTER(c_void_p), POINTER(c_int64), POINTER(c_int)
+_TEXT = (c_char_p, c_int64)  # where an error is written, and its room
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "hocket_ring_header_bytes": (c_int64, []),
     "hocket_ring_acquire": (c_int, [c_void_p, c_uint32, c_int64, c_int64]),
@@ -32,16 +35,24 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "hocket_host_close": (c_int, [c_int]),
     "hocket_average_header_bytes": (c_int64, []),
     "hocket_average_line_bytes": (c_int64, []),
-    "hocket_average_type_id": (c_void_p, []),
-    "hocket_average_type_info": (c_void_p, []),
     "hocket_average_join": (c_int, [c_void_p, c_int64, c_int32, c_int32, c_int64, c_int64]),
     "hocket_average_counts": (None, [c_int, _Sizes, _Sizes, _Sizes]),
-    "hocket_average_take": (c_int64, [c_int, c_int64]),
     "hocket_average_close": (None, [c_void_p]),
-    "hocket_average_arrays": (
+    "hocket_average_compare": (None, [c_int, c_int64, c_int64, c_int64, c_int32, *_TEXT]),
+    "hocket_cuda_capability": (None, [c_int, _Ints, _Ints, *_TEXT]),
+    "hocket_reduce_ipc_max_ranks": (c_int, []),
+    "hocket_reduce_ipc_site_bytes": (c_int64, [c_int64]),
+    "hocket_reduce_ipc_header_bytes": (c_int64, []),
+    "hocket_reduce_ipc_make": (c_int, [c_int, c_int64, c_char_p, c_char_p, c_char_p, *_TEXT]),
+    "hocket_reduce_ipc_open": (
         None,
-        [c_int, c_int64, c_int64, c_int, _Pointers, _Pointers, _Sizes, _Types, c_char_p, c_int64],
+        [c_int, c_int, c_int, c_char_p, c_int, c_void_p, c_int64, c_int64, *_TEXT],
     ),
+    "hocket_reduce_ipc_note": (None, [c_int, *_TEXT]),
+    "hocket_reduce_ipc_failure": (c_int, [c_int, _Ints]),
+    "hocket_reduce_ipc_counts": (None, [c_int, _Sizes, _Sizes, _Sizes]),
+    "hocket_reduce_ipc_close": (None, [c_int]),
+    "hocket_reduce_ipc_free": (None, [c_int, c_int]),
 }
 
 

@@ -3,7 +3,8 @@
 // A group is the memory that the replicas share: a header, then one region for each call site. In
 // a region every replica has a line of its own (what it averages here, and how often it has), and
 // then come the data, [2][replicas][bytes]: while one replica still reads the means of one epoch,
-// another may already write the next. Zero bytes are a valid group.
+// another may already write the next. Zero bytes are a valid group. With a `root`, all get that
+// replica's arrays in place of means.
 //
 // A call site is an instruction of an executable, known when that is made (`instantiate`): a
 // function that a program calls twice is lowered once, and XLA may run its two calls in any order.
@@ -91,8 +92,9 @@ int64_t data_bytes(const std::vector<Leaf>& leaves) {
   return total;
 }
 
-uint64_t digest_of(int64_t tag, const std::vector<Leaf>& leaves) {
+uint64_t digest_of(int64_t tag, int64_t root, const std::vector<Leaf>& leaves) {
   uint64_t h = 1469598103934665603u ^ static_cast<uint64_t>(tag);
+  h = (h ^ static_cast<uint64_t>(root)) * 1099511628211u;
   for (const Leaf& leaf : leaves) {
     for (uint64_t part : {uint64_t(leaf.size), uint64_t(leaf.dtype)}) h = (h ^ part) * 1099511628211u;
   }
@@ -128,8 +130,9 @@ void mean(const char* first, int64_t stride, int replicas, T* out, int64_t size)
 
 class Call {
  public:
-  Call(const Group& group, int64_t offset, int64_t tag, std::vector<Leaf> leaves)
-      : group_(group), counts_(counts[&group - groups]), tag_(tag), leaves_(std::move(leaves)),
+  Call(const Group& group, int64_t offset, int64_t tag, int64_t root, std::vector<Leaf> leaves)
+      : group_(group), counts_(counts[&group - groups]), tag_(tag), root_(root),
+        leaves_(std::move(leaves)),
         stride_(data_bytes(leaves_)),
         header_(reinterpret_cast<Header*>(group.base)),
         lines_(reinterpret_cast<Line*>(group.base + offset)), mine_(lines_[group.index]) {}
@@ -149,13 +152,17 @@ class Call {
     counts_.calls += 1;
     for (const Leaf& leaf : leaves_) counts_.nbytes += leaf.nbytes();
     if (epoch_ == 1) {
-      mine_.nbytes.store(stride_, std::memory_order_relaxed);
-      mine_.digest.store(digest_of(tag_, leaves_), std::memory_order_release);
-      header_->arrived.signal();
+      introduce();
     } else {
       publish();
     }
     return "";
+  }
+
+  // Only see that all replicas have the same here, for a mean that is made elsewhere.
+  std::string agree() {
+    introduce();
+    return compare();
   }
 
   // Whether nothing is left to wait for, soon enough to look for it here.
@@ -177,6 +184,12 @@ class Call {
   }
 
  private:
+  void introduce() {
+    mine_.nbytes.store(stride_, std::memory_order_relaxed);
+    mine_.digest.store(digest_of(tag_, root_, leaves_), std::memory_order_release);
+    header_->arrived.signal();
+  }
+
   // Once for every site, before anyone writes where a replica that differs might have its lines.
   std::string compare() {
     const auto known = [](const Line& line) { return line.digest.load() != 0; };
@@ -197,6 +210,7 @@ class Call {
   void publish() {
     char* at = data() + group_.index * stride_;
     for (const Leaf& leaf : leaves_) {
+      if (root_ >= 0 && root_ != group_.index) break;  // nobody reads them
       if (leaf.size != 0) std::memcpy(at, leaf.in, leaf.nbytes());
       at += aligned(leaf.nbytes());
     }
@@ -218,12 +232,13 @@ class Call {
       pass_time(group_.delay_ns);
       counts_.waited_ns += group_.delay_ns;
     }
-    const char* at = data();
+    const char* at = data() + std::max(root_, int64_t{0}) * stride_;
+    const int replicas = root_ < 0 ? group_.replicas : 1;
     for (const Leaf& leaf : leaves_) {
       if (leaf.dtype == kF32) {
-        mean(at, stride_, group_.replicas, static_cast<float*>(leaf.out), leaf.size);
+        mean(at, stride_, replicas, static_cast<float*>(leaf.out), leaf.size);
       } else {
-        mean(at, stride_, group_.replicas, static_cast<double*>(leaf.out), leaf.size);
+        mean(at, stride_, replicas, static_cast<double*>(leaf.out), leaf.size);
       }
       at += aligned(leaf.nbytes());
     }
@@ -247,7 +262,7 @@ class Call {
 
   const Group& group_;
   Counts& counts_;
-  int64_t tag_;
+  int64_t tag_, root_;
   std::vector<Leaf> leaves_;
   int64_t stride_;
   Header* header_;
@@ -303,7 +318,7 @@ struct Site {
 ffi::TypeId Site::id = {};
 constexpr ffi::TypeInfo kSiteInfo = ffi::MakeTypeInfo<Site>();
 
-ffi::ErrorOr<std::unique_ptr<Site>> instantiate(int64_t group, int64_t, int64_t nbytes) {
+ffi::ErrorOr<std::unique_ptr<Site>> instantiate(int64_t group, int64_t, int64_t nbytes, int64_t) {
   const int64_t offset = take(groups[group], nbytes);
   if (offset < 0) {
     return ffi::Unexpected(ffi::Error(
@@ -329,6 +344,11 @@ ffi::Error read(ffi::RemainingArgs args, ffi::RemainingRets rets, std::vector<Le
   return ffi::Error::Success();
 }
 
+void say(const std::string& text, char* message, int64_t room) {
+  std::strncpy(message, text.c_str(), room - 1);
+  message[room - 1] = 0;
+}
+
 void complete(ffi::Promise promise, const std::string& error) {
   if (error.empty()) {
     promise.SetAvailable();
@@ -338,7 +358,7 @@ void complete(ffi::Promise promise, const std::string& error) {
 }
 
 ffi::Future average(Site* site, ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t group,
-                    int64_t tag, int64_t) {
+                    int64_t tag, int64_t, int64_t root) {
   ffi::Promise promise;
   ffi::Future future(promise);
   std::vector<Leaf> leaves;
@@ -346,7 +366,8 @@ ffi::Future average(Site* site, ffi::RemainingArgs args, ffi::RemainingRets rets
     promise.SetError(error);
     return future;
   }
-  const auto call = std::make_shared<Call>(groups[group], site->offset, tag, std::move(leaves));
+  const auto call =
+      std::make_shared<Call>(groups[group], site->offset, tag, root, std::move(leaves));
   const std::string error = call->begin();
   if (!error.empty()) {
     complete(promise, error);
@@ -364,7 +385,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_average_instantiate, instantiate,
                               ffi::Ffi::BindInstantiate()
                                   .Attr<int64_t>("group")
                                   .Attr<int64_t>("tag")
-                                  .Attr<int64_t>("nbytes"));
+                                  .Attr<int64_t>("nbytes")
+                                  .Attr<int64_t>("root"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_average, average,
                               ffi::Ffi::Bind()
@@ -373,7 +395,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_average, average,
                                   .RemainingRets()
                                   .Attr<int64_t>("group")
                                   .Attr<int64_t>("tag")
-                                  .Attr<int64_t>("nbytes"));
+                                  .Attr<int64_t>("nbytes")
+                                  .Attr<int64_t>("root"));
 
 extern "C" {
 
@@ -415,14 +438,20 @@ void hocket_average_close(void* base) {
 
 // The same for arrays on the host, at an offset that `take` gave; the text of an error goes to
 // `message`, which is "" without one.
-void hocket_average_arrays(int group, int64_t offset, int64_t tag, int num, void** ins,
-                           void** outs, const int64_t* sizes, const int32_t* dtypes, char* message,
-                           int64_t room) {
+void hocket_average_arrays(int group, int64_t offset, int64_t tag, int64_t root, int num,
+                           void** ins, void** outs, const int64_t* sizes, const int32_t* dtypes,
+                           char* message, int64_t room) {
   std::vector<Leaf> leaves(num);
   for (int i = 0; i < num; ++i) leaves[i] = {ins[i], outs[i], sizes[i], dtypes[i]};
-  const std::string error = Call(groups[group], offset, tag, std::move(leaves)).run();
-  std::strncpy(message, error.c_str(), room - 1);
-  message[room - 1] = 0;
+  say(Call(groups[group], offset, tag, root, std::move(leaves)).run(), message, room);
+}
+
+// Once for a site whose means are made elsewhere: that all replicas average the same there. It
+// waits for all of them.
+void hocket_average_compare(int group, int64_t offset, int64_t tag, int64_t size, int32_t dtype,
+                            char* message, int64_t room) {
+  std::vector<Leaf> leaves(1, Leaf{nullptr, nullptr, size, dtype});
+  say(Call(groups[group], offset, tag, -1, std::move(leaves)).agree(), message, room);
 }
 
 }  // extern "C"

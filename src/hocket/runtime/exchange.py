@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from hocket.core.plan import Plan
 from hocket.core.project import Transfer
-from hocket.runtime.average import Average
 from hocket.runtime.channel import Pipe
+from hocket.runtime.reduce import Reduction
 from hocket.runtime.route import Link, late_links, late_names
 from hocket.runtime.status import RECEIVING, SENDING, WORKING
 from hocket.runtime.timeline import Span
@@ -122,7 +122,7 @@ class Exchange:
             line = deque([late[name] for name in names] for names in late_names(self.plan, link))
             self._late[link.transfer.id, link.source] = line
 
-    def count_averages(self, average: Average | None, start: float) -> None:
+    def count_averages(self, average: Reduction | None, start: float) -> None:
         """What this replica has sent and waited for inside its programs since the last look."""
         if average is None:
             return

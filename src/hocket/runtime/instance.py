@@ -20,9 +20,9 @@ from hocket.core.host import HostCall, calling, host_call
 from hocket.core.host_loops import calls_inside, undriven, uses_host
 from hocket.core.plan import Plan
 from hocket.core.project import Compute, Host, Instruction, Receive, Repeat, Send, Transfer
-from hocket.runtime.average import Average
 from hocket.runtime.exchange import Exchange, Wait
 from hocket.runtime.hosts import Hosts, is_one_cpu
+from hocket.runtime.reduce import Reduction
 from hocket.runtime.replicas import (
     cut_parts,
     home,
@@ -51,7 +51,7 @@ class Instance:
         place: str,
         index: int,
         exchange: Exchange,
-        average: Average | None = None,
+        average: Reduction | None = None,
         segments: Segments | None = None,
     ) -> None:
         self.plan, self.place, self.index = plan, place, index
@@ -144,6 +144,8 @@ class Instance:
                 rows.append([self._whole(v, values[v]) for v in self.reports])
         self.exchange.catch_up()
         jax.block_until_ready(list(self.values.values()))  # whoever counts, counts all of it
+        if self._average:
+            self._average.check()
         self.exchange.count_averages(self._average, time.perf_counter())
 
     def rows(self, rows: list[list[Any]]) -> dict[int, np.ndarray]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hocket.core.plan import Plan
-from hocket.runtime.average import Average
 from hocket.runtime.board import Board, SharedEvent, board_dtype
+from hocket.runtime.reduce import Members, Reduction, pages
 from hocket.runtime.route import Link, links, version_specs
 from hocket.runtime.status import names, status_dtype
 from hocket.runtime.transport_latest import LatestShared
@@ -31,24 +31,23 @@ class Layout:
 
 
 def layout(plan: Plan) -> Layout:
-    end = _rounded(len(names(plan)) * status_dtype(plan).itemsize)
+    end = pages(len(names(plan)) * status_dtype(plan).itemsize)
     pipes = []
     for link in links(plan):
         pipes.append((link, end))
-        end += _rounded(SharedMemory.nbytes(link, plan.channel_of(link.transfer).delay))
+        end += pages(SharedMemory.nbytes(link, plan.channel_of(link.transfer).delay))
     averages = {}
     for place in sorted(plan.averaging):
-        # Half as much again: XLA may copy a part of a program, and a site with it.
-        sites = Average.nbytes(plan.average_sites(place), plan.place(place).replicas)
-        size = _rounded(sites + sites // 2)
+        sites, wanted = plan.average_sites(place), plan.channel(place, place).reduce
+        size = Reduction.nbytes(Members.of(plan, place), sites, wanted)
         averages[place] = end, size
         end += size
     board = end
     if plan.free:
-        end += _rounded(SharedEvent.nbytes() + board_dtype(plan).itemsize)
+        end += pages(SharedEvent.nbytes() + board_dtype(plan).itemsize)
     latest = end
     if plan.free:
-        end += _rounded(LatestShared.nbytes(version_specs(plan)))
+        end += pages(LatestShared.nbytes(version_specs(plan)))
     return Layout(0, tuple(pipes), averages, end, board, latest)
 
 
@@ -65,7 +64,3 @@ def shared_board(plan: Plan, memory: mmap.mmap, where: Layout) -> Board | None:
 def shared_latest(plan: Plan, memory: mmap.mmap, where: Layout) -> LatestShared | None:
     """Where its newest version lies."""
     return LatestShared(memory, where.latest, version_specs(plan)) if plan.free else None
-
-
-def _rounded(nbytes: int) -> int:
-    return nbytes + -nbytes % 4096

@@ -112,12 +112,12 @@ class _Worker:
         from hocket.core.plan import Plan
         from hocket.errors import PlanError
         from hocket.runtime.arena import Arena
-        from hocket.runtime.average import Average
         from hocket.runtime.cache import enable_cache
         from hocket.runtime.exchange_free import make_exchange
         from hocket.runtime.instance import Instance
         from hocket.runtime.layout import layout, shared_board, shared_latest
         from hocket.runtime.luggage import unpack
+        from hocket.runtime.reduce import Members, Reduction, Space
         from hocket.runtime.status import names, new_statuses
         from hocket.runtime.transport_shm import SharedMemory
 
@@ -140,11 +140,10 @@ class _Worker:
         status = new_statuses(plan, arena.memory, where.statuses)
         average = None
         if job.place in plan.averaging:
-            offset, nbytes = where.averages[job.place]
-            platform = jax.local_devices()[0].platform
-            average = Average(
-                arena, offset, nbytes, plan.place(job.place).replicas, job.index,
-                delay=plan.channel(job.place, job.place).delay, platform=platform,
+            channel = plan.channel(job.place, job.place)
+            average = Reduction(
+                Space(arena, *where.averages[job.place]), Members.of(plan, job.place), job.index,
+                plan.average_sites(job.place), channel.reduce, channel.delay,
             )  # fmt: skip
         mine = status[names(plan).index((job.place, job.index))]
         board = shared_board(plan, arena.memory, where)
@@ -174,6 +173,15 @@ class _Worker:
             {v: from_host(x, values[v]) for v, x in leaves.items()},
             {name: from_host(x, specs.get(name, x)) for name, x in late.items()},
         )
+
+    def measure(self) -> dict[str, float | str]:
+        """What each way to average costs, together with the other replicas."""
+        assert self._average
+        return self._average.measure()
+
+    def use(self, way: str) -> None:
+        assert self._average
+        self._average.use(way)
 
     def late(self) -> dict[str, Any]:
         from hocket.runtime.host_arrays import to_host

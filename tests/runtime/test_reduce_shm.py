@@ -1,4 +1,4 @@
-"""Means between two real processes: this file is also the program of each of them."""
+"""Means through the host's memory between two real processes: this file is also the program of each of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pytest
 from hocket.core.averaged import averaged, averaging
 from hocket.native import library
 from hocket.runtime.arena import Arena
-from hocket.runtime.average import Average
+from hocket.runtime.reduce import Space
+from hocket.runtime.reduce_shm import OnHost, nbytes
 
 NBYTES = 1 << 20
 REPLICAS = 2
@@ -25,8 +26,7 @@ REPLICAS = 2
 def main(case: str, index: int, fd: int, path: Path) -> None:
     """Run a case as a replica, and write down what came of it."""
     arena = Arena.attach(fd, NBYTES)
-    platform = "elsewhere" if case == "host" else "cpu"
-    average = Average(arena, 0, NBYTES, REPLICAS, index, platform=platform)
+    average = OnHost(Space(arena, 0, NBYTES), REPLICAS, index)
     try:
         found = CASES[case](average, index)
     except Exception as error:  # noqa: BLE001
@@ -34,7 +34,7 @@ def main(case: str, index: int, fd: int, path: Path) -> None:
     path.write_bytes(pickle.dumps(found))
 
 
-def scan(average: Average, index: int) -> Any:
+def scan(average: OnHost, index: int) -> Any:
     """A tree averaged a hundred times, in a loop, beside two means that depend on nothing else."""
 
     def body(tree: Any, _: None) -> Any:
@@ -54,7 +54,7 @@ def start() -> Any:
     return {**tree, "half": jnp.arange(9, dtype=jnp.bfloat16), "wave": jnp.arange(3) + 1j}
 
 
-def twice(average: Average, index: int) -> Any:
+def twice(average: OnHost, index: int) -> Any:
     """A function that is lowered once and called six times, in whichever order XLA likes."""
     inner = jax.jit(lambda w: averaged((w @ w.T).mean()))
 
@@ -66,11 +66,22 @@ def twice(average: Average, index: int) -> Any:
         return np.stack(run([jnp.full((200, 200), k + 1.0) for k in range(6)]))
 
 
-def mismatch(average: Average, index: int) -> Any:
+def root(average: OnHost, index: int) -> Any:
+    """All get the arrays of one replica, and then the mean again."""
+
+    @jax.jit
+    def run(x: Any) -> Any:
+        (one,) = average(x, root=1)
+        return one, average(one + index)[0]
+
+    return [np.asarray(x) for _ in range(3) for x in run(jnp.arange(100.0) + 10 * index)]
+
+
+def mismatch(average: OnHost, index: int) -> Any:
     return jax.jit(average)(jnp.ones(10 + index))
 
 
-def alone(average: Average, index: int) -> Any:
+def alone(average: OnHost, index: int) -> Any:
     """The other replica never comes, and its parent closes the group."""
     fn = jax.jit(average).lower(jnp.ones(10)).compile()
     sys.stdout.write("waiting\n")
@@ -78,7 +89,7 @@ def alone(average: Average, index: int) -> Any:
     return fn(jnp.ones(10))
 
 
-CASES = {"scan": scan, "host": scan, "twice": twice, "mismatch": mismatch, "alone": alone}
+CASES = {"scan": scan, "twice": twice, "root": root, "mismatch": mismatch, "alone": alone}
 
 
 class Replicas:
@@ -102,9 +113,8 @@ class Replicas:
         return [pickle.loads(path.read_bytes()) for path in self.paths]
 
 
-@pytest.mark.parametrize("case", ["scan", "host"])
-def test_both_get_the_same_bits_a_hundred_times(case: str, tmp_path: Path) -> None:
-    one, two = Replicas(case, tmp_path).results()
+def test_both_get_the_same_bits_a_hundred_times(tmp_path: Path) -> None:
+    one, two = Replicas("scan", tmp_path).results()
     assert pickle.dumps(one) == pickle.dumps(two), (one, two)
     assert not isinstance(one, str), one
     tree, (more, less) = one
@@ -123,6 +133,14 @@ def test_calls_of_one_function_do_not_meet(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, np.tile(expected[:, None], (1, 50)), rtol=1e-5)
 
 
+def test_one_replica_can_tell_all_others(tmp_path: Path) -> None:
+    for found in Replicas("root", tmp_path).results():
+        assert not isinstance(found, str), found
+        for one, mean in zip(found[::2], found[1::2], strict=True):
+            np.testing.assert_array_equal(one, np.arange(100) + 10)
+            np.testing.assert_array_equal(mean, np.arange(100) + 10.5)
+
+
 def test_other_sizes_are_an_error_that_says_so(tmp_path: Path) -> None:
     for index, error in enumerate(Replicas("mismatch", tmp_path).results()):
         assert "the replicas run different programs" in error
@@ -137,11 +155,10 @@ def test_close_ends_the_wait(tmp_path: Path) -> None:
     assert "another replica has ended" in replicas.results()[0]
 
 
-@pytest.mark.parametrize("platform", ["cpu", "elsewhere"])
-def test_too_many_call_sites_are_an_error(platform: str) -> None:
+def test_too_many_call_sites_are_an_error() -> None:
     xs = [jnp.ones(4), jnp.ones(4, jnp.bfloat16)]
-    nbytes = Average.nbytes([xs, xs], REPLICAS)
-    average = Average(Arena.create(nbytes), 0, nbytes, REPLICAS, 0, platform=platform)
+    room = nbytes([xs, xs], REPLICAS)
+    average = OnHost(Space(Arena.create(room), 0, room), REPLICAS, 0)
     jax.jit(lambda *xs: (average(*xs), average(*xs))).lower(*xs).compile()
     with pytest.raises(RuntimeError, match="`averaged` between processes is full"):
         jax.jit(lambda *xs: average(*xs)).lower(*xs).compile()

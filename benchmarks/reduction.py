@@ -1,0 +1,430 @@
+"""What `averaged` costs between processes on one GPU: on the GPU (`ipc`), through the host (`shm`).
+
+    python benchmarks/reduction.py                      # one GPU: under two minutes
+    python benchmarks/reduction.py --sets mps2 --calls 1000
+
+Two and four processes under MPS average vectors of 57,288 and of a million float32 in a compiled
+loop; `loop` is that loop with nothing in it. Then the same with loops recorded as command buffers,
+and NCCL with one process. Before anything is timed, the means of 200 random vectors are compared
+with NumPy's, bit for bit, in every process; at the end a process is left waiting, until its time is
+up, and until another closes the group. Prints one JSON line for each figure, and one beginning with
+"failed" for whatever is not as it should be. On a machine without a GPU it does what a CPU can.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+SIZES = (57_288, 1_000_000)
+EPOCHS = 200
+WHILE = "--xla_gpu_enable_command_buffer=+WHILE"
+SET_SECONDS = 75.0
+"""What the processes of one set may take before they are ended."""
+
+
+class Set(NamedTuple):
+    """Processes that are measured together."""
+
+    ranks: int
+    flags: str = ""
+    ways: tuple[str, ...] = ("ipc", "shm")
+
+
+SETS = {
+    "mps2": Set(2),
+    "mps4": Set(4),
+    "mps2-while": Set(2, WHILE, ("ipc",)),
+    "nccl1": Set(1, "", ("nccl",)),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--calls", type=int, default=500, help="of each timed loop")
+    parser.add_argument("--budget", type=float, default=180.0, help="seconds in all")
+    parser.add_argument("--rank", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank:
+        child(**json.loads(options.rank))
+        return
+    deadline = time.monotonic() + options.budget
+    for name in options.sets:
+        if time.monotonic() + 20 > deadline:
+            tell("skipped", set=name, why="no time is left")
+            continue
+        run_set(name, options.calls, min(deadline, time.monotonic() + SET_SECONDS))
+
+
+def tell(name: str, **more: object) -> None:
+    print(json.dumps({"name": name, **more}), flush=True)
+
+
+def has_gpu() -> bool:
+    return shutil.which("nvidia-smi") is not None
+
+
+def names_of(ranks: int) -> list[str]:
+    share = min(100, 200 // ranks)
+    kind = "gpu:0/mps" if has_gpu() and ranks > 1 else "gpu:0/whole" if has_gpu() else "cpu:0/cpu"
+    return [f"{kind}:{i}of{ranks}@{share}%" for i in range(ranks)]
+
+
+def run_set(name: str, calls: int, deadline: float) -> None:
+    """Start the processes of a set, and pass on what they say."""
+    from hocket.native import library
+    from hocket.runtime.arena import Arena
+
+    chosen, names = SETS[name], names_of(SETS[name].ranks)
+    began = time.monotonic()
+    arena = Arena.create(CASES * chosen.ranks * REGION)
+    with ExitStack() as stack:
+        environments = stack.enter_context(Mps(names))
+        processes = []
+        for rank, slice_name in enumerate(names):
+            given = {
+                "set_name": name, "rank": rank, "names": names, "fd": arena.fd,
+                "nbytes": arena.nbytes, "calls": calls,
+            }  # fmt: skip
+            environment = {
+                "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "HOCKET_REDUCE_SECONDS": "20",
+                **os.environ, **environments.env(slice_name),
+            }  # fmt: skip
+            flags = f"{environment.get('XLA_FLAGS', '')} {chosen.flags if has_gpu() else ''}"
+            environment["XLA_FLAGS"] = flags.strip()
+            command = [sys.executable, os.path.abspath(__file__), "--rank", json.dumps(given)]
+            processes.append(
+                subprocess.Popen(
+                    command,
+                    pass_fds=[arena.fd],
+                    env=environment,
+                    text=True,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )  # fmt: skip
+            )
+        outputs = wait_for(processes, deadline, lambda: close_all(library(), arena, chosen.ranks))
+    sums: dict[str, set[str]] = {}
+    for rank, (process, output) in enumerate(zip(processes, outputs, strict=True)):
+        found = [line for line in output.splitlines() if line.startswith("{")]
+        for line in map(json.loads, found):
+            if line["name"] == "sum":
+                sums.setdefault(line["of"], set()).add(line["sum"])
+            elif rank == 0 or line["name"].startswith("failed"):
+                tell(line.pop("name"), set=name, rank=rank, **line)
+        if process.returncode or not found:
+            tail = [x for x in output.splitlines() if not x.startswith("{")][-25:]
+            tell("failed process", set=name, rank=rank, code=process.returncode, output=tail)
+    for of, seen in sums.items():
+        tell("same bits in all processes", set=name, of=of, value=len(seen) == 1)
+    tell("set", set=name, seconds=round(time.monotonic() - began, 1))
+
+
+def wait_for(
+    processes: list[subprocess.Popen[str]], deadline: float, close: Any
+) -> list[str]:  # fmt: skip
+    """What they print. Those that do not end are told to first: a busy client of MPS must not die."""
+    with ThreadPoolExecutor(len(processes)) as pool:
+        reading = [pool.submit(lambda p=p: p.communicate()[0]) for p in processes]
+        while any(p.poll() is None for p in processes) and time.monotonic() < deadline:
+            if any(p.poll() for p in processes):
+                break
+            time.sleep(0.05)
+        time.sleep(0.5)
+        if any(p.poll() is None for p in processes):
+            close()
+            time.sleep(5.0)
+            for process in processes:
+                if process.poll() is None:
+                    tell("failed: a process had to be killed", pid=process.pid)
+                    process.kill()
+        return [future.result() for future in reading]
+
+
+def close_all(library: Any, arena: Any, ranks: int) -> None:
+    for start in range(0, arena.nbytes, ranks * REGION):
+        library.hocket_average_close(arena.address + start)
+
+
+class Mps:
+    """The slices' environment, of hocket's own way to start MPS where it has one."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+
+    def __enter__(self) -> Any:
+        from hocket.cluster.slices import Slices, slice_backends
+
+        backend = self._names[0].split("/")[1].split(":")[0]
+        if backend in slice_backends():
+            self._slices = Slices(self._names)
+            return self._slices
+        self._slices = Daemon()
+        return self._slices
+
+    def __exit__(self, *_: object) -> None:
+        self._slices.close()
+
+
+class Daemon:
+    """MPS by the simplest means."""
+
+    def __init__(self) -> None:
+        import tempfile
+
+        self._folder = tempfile.mkdtemp(prefix="mps")
+        self._env = {
+            "CUDA_MPS_PIPE_DIRECTORY": f"{self._folder}/pipe",
+            "CUDA_MPS_LOG_DIRECTORY": f"{self._folder}/log",
+        }
+        for path in self._env.values():
+            os.makedirs(path)
+        self._control("-d")
+
+    def _control(self, *arguments: str, say: str = "") -> None:
+        command = ["nvidia-cuda-mps-control", *arguments]
+        subprocess.run(
+            command, env={**os.environ, **self._env}, input=say, text=True, check=False, timeout=20
+        )
+
+    def env(self, name: str) -> dict[str, str]:
+        share = name.rpartition("@")[2].rstrip("%")
+        return {**self._env, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": share}
+
+    def close(self) -> None:
+        self._control(say="quit\n")
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+# --- one process ----------------------------------------------------------------------------------
+
+REGION = 20 << 20
+"""Shared memory of each process for one group; every case has its own."""
+CASES = 8
+
+
+def child(
+    set_name: str, rank: int, names: list[str], fd: int, nbytes: int, calls: int
+) -> None:  # fmt: skip
+    try:
+        Child(set_name, rank, names, fd, nbytes, calls).run()
+    except Exception:  # noqa: BLE001 (told to whoever started it)
+        tell("failed", error=traceback.format_exc().splitlines()[-12:])
+        sys.stdout.flush()
+        sys.exit(1)
+
+
+class Child:
+    """One of the processes that average."""
+
+    def __init__(
+        self, set_name: str, rank: int, names: list[str], fd: int, nbytes: int, calls: int
+    ) -> None:
+        import jax
+
+        from hocket.runtime.arena import Arena
+        from hocket.runtime.reduce import Members
+
+        self.set, self.rank, self.calls = SETS[set_name], rank, calls
+        self.members = Members(tuple(names))
+        self.arena = Arena.attach(fd, nbytes)
+        self.regions = 0
+        self.device = jax.local_devices()[0]
+        self.hardware = {"hardware": self.device.device_kind, "jax": jax.__version__}
+        tell("device", kind=self.device.device_kind, id=self.device.id, flags=self.set.flags)
+
+    def space(self) -> Any:
+        from hocket.runtime.reduce import Space
+
+        each = len(self.members) * REGION
+        made = Space(self.arena, self.regions * each, each)
+        self.regions += 1
+        return made
+
+    def run(self) -> None:
+        from hocket.runtime.meeting import Unavailable
+        from hocket.runtime.reduce import ways
+
+        self.loop()
+        for way in self.set.ways:
+            for size in SIZES:
+                space, xs = self.space(), self.vectors(size)
+                why = "" if way not in ways() else ways()[way].why_not(self.members)
+                if way not in ways() or (why and way != "nccl"):
+                    tell("not measured", way=way, why=why or "there is no such way")
+                    continue
+                try:
+                    began = time.perf_counter()
+                    joined = self.join(way, space, [xs, xs])
+                except Unavailable as error:
+                    tell("failed to join", way=way, error=str(error))
+                    continue
+                seconds = round(time.perf_counter() - began, 3)
+                tell("joined", way=way, seconds=seconds, note=getattr(joined, "note", ""))
+                self.check_means(way, joined, size)
+                self.measure(way, joined, size)
+        if "ipc" in self.set.ways and self.device.platform == "gpu":
+            self.trees()
+            self.ends("timeout")
+            self.ends("close")
+
+    def join(self, way: str, space: Any, sites: Any) -> Any:
+        from hocket.runtime.reduce import ways
+
+        return ways()[way].join(space, self.members, self.rank, sites, 0.0)
+
+    def vectors(self, size: int) -> Any:
+        import jax
+        import jax.numpy as jnp
+
+        return [jax.ShapeDtypeStruct((size,), jnp.float32)]
+
+    def check_means(self, way: str, joined: Any, size: int) -> None:
+        """The means of random vectors, in one program, against NumPy's."""
+        import jax
+        import numpy as np
+
+        epochs = EPOCHS if size < 100_000 else 20
+        count = len(self.members)
+        every = [
+            np.random.default_rng((r, size)).standard_normal((epochs, size), np.float32)
+            for r in range(count)
+        ]
+        program = jax.jit(
+            lambda xs: jax.lax.scan(lambda c, x: (c, joined(x)[0]), 0, xs)[1]
+        )  # fmt: skip
+        found = np.asarray(program(every[self.rank]))
+        joined.check()
+        expected = every[0].copy()
+        for other in every[1:]:
+            expected += other
+        expected /= np.float32(count)
+        of = f"{way}, {size} floats"
+        if not np.array_equal(found, expected):
+            wrong = np.argwhere(found != expected)
+            tell(
+                "failed: other means than NumPy's", of=of, wrong=len(wrong),
+                first=wrong[0].tolist(), worst=float(np.abs(found - expected).max()),
+            )  # fmt: skip
+        else:
+            tell("means equal NumPy's bit for bit", of=of, epochs=epochs, counts=joined.counts())
+        tell("sum", of=of, sum=hashlib.sha256(found.tobytes()).hexdigest())
+
+    def measure(self, way: str, joined: Any, size: int) -> None:
+        import jax.numpy as jnp
+
+        calls = self.calls if size < 100_000 else max(20, self.calls // 5)
+        seconds = self.timed(lambda x: joined(x)[0], jnp.ones(size), calls)
+        joined.check()
+        figures = {"ranks": len(self.members), "floats": size, "way": way}
+        self.figure("us a call", seconds, **figures)
+
+    def loop(self) -> None:
+        import jax.numpy as jnp
+
+        seconds = self.timed(lambda x: x * 0.5, jnp.ones(SIZES[0]), self.calls)
+        self.figure("us a turn of the loop", seconds, way="loop", floats=SIZES[0])
+
+    def timed(self, fn: Any, x: Any, calls: int) -> list[float]:
+        """Microseconds of a call in a compiled loop, by round."""
+        import jax
+
+        run = jax.jit(lambda x: jax.lax.scan(lambda c, _: (fn(c), None), x, None, calls)[0])
+        x = jax.block_until_ready(run(x))
+        found = []
+        for _ in range(5):
+            start = time.perf_counter()
+            x = jax.block_until_ready(run(x))
+            found.append(1e6 * (time.perf_counter() - start) / calls)
+        return found
+
+    def figure(self, name: str, found: list[float], **more: Any) -> None:
+        tell(
+            name, value=round(statistics.median(found), 1), least=round(min(found), 1),
+            most=round(max(found), 1), **more, **self.hardware,
+        )  # fmt: skip
+
+    def trees(self) -> None:
+        """Several arrays, of two types, in one call; and a function that is called twice."""
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        shapes = [(24, 128), (128,), (128, 128), (128,), (128, 8), (8,), ()]
+        sites = [[jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes]] * 4
+        joined = self.join("ipc", self.space(), sites)
+        inner = jax.jit(lambda *xs: joined(*xs))
+        base = [np.random.default_rng(7).standard_normal(s).astype(np.float32) for s in shapes]
+
+        @jax.jit
+        def twice(xs: Any) -> Any:
+            return inner(*[x + self.rank for x in xs]), inner(*[x - self.rank for x in xs])
+
+        count = len(self.members)
+        half = np.float32(sum(range(count)) / count)
+        for _ in range(3):
+            more, less = twice(base)
+            for x, a, b in zip(base, more, less, strict=True):
+                np.testing.assert_allclose(np.asarray(a), x + half, atol=1e-5)
+                np.testing.assert_allclose(np.asarray(b), x - half, atol=1e-5)
+        joined.check()
+        tell("trees, and two calls of one function", counts=joined.counts())
+        seconds = self.timed(lambda xs: joined(*xs), [jnp.ones(s) for s in shapes], self.calls)
+        self.figure("us a call", seconds, way="ipc, 7 arrays", floats=20_873, ranks=count)
+
+    def ends(self, how: str) -> None:
+        """Rank 0 averages once more, and nobody else does."""
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        from hocket.runtime.reduce_ipc import OnOneGpu
+
+        limit = 1.5 if how == "timeout" else 30.0
+        joined = OnOneGpu(
+            self.space(), len(self.members), self.rank, [self.vectors(1000)] * 2,
+            self.device.local_hardware_id, wait_seconds=limit,
+        )  # fmt: skip
+        program = jax.jit(lambda x: joined(x)[0])
+        jax.block_until_ready(program(jnp.ones(1000)))
+        joined.check()
+        start = time.perf_counter()
+        if self.rank:
+            if how == "close" and self.rank == 1:
+                time.sleep(1.0)
+                joined.close()
+            time.sleep(3.0)  # so that nobody leaves while another still waits on the GPU
+            return
+        found = np.asarray(program(jnp.ones(1000)))
+        seconds = round(time.perf_counter() - start, 2)
+        try:
+            joined.check()
+            error = "failed: no error"
+        except RuntimeError as raised:
+            error = str(raised)
+        try:
+            jax.block_until_ready(program(jnp.ones(1000)))
+            after = "failed: no error"
+        except Exception as raised:  # noqa: BLE001
+            after = str(raised).splitlines()[0]
+        tell(
+            f"{how} ends the wait", seconds=seconds, error=error, all_nan=bool(np.isnan(found).all()),
+            next_call=after,
+        )  # fmt: skip
+        time.sleep(max(0.0, 3.5 - seconds))
+
+
+if __name__ == "__main__":
+    main()

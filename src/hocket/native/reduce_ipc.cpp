@@ -1,0 +1,388 @@
+// The mean over replicas in several processes on one GPU, without the host (see `reduce.cu`).
+//
+// A rank makes its slot of memory and gives out a handle to it, then opens the slots of the others.
+// XLA's own memory has no such handles. Call sites get their region when their program is made, as
+// in `average.cpp`, and all ranks compare what they average there before the first kernel of it.
+
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cuda.h"
+#include "reduce.cu"
+#include "xla/ffi/api/ffi.h"
+
+extern "C" {
+int64_t hocket_average_take(int group, int64_t nbytes);
+void hocket_average_compare(int group, int64_t offset, int64_t tag, int64_t size, int32_t dtype,
+                            char* message, int64_t room);
+}
+
+namespace {
+
+namespace cuda = hocket::cuda;
+namespace ffi = xla::ffi;
+using hocket_reduce::Call;
+using hocket_reduce::Own;
+using hocket_reduce::Report;
+
+constexpr size_t kPage = 4096;
+
+// What the host shares with the kernels of this process.
+struct Shared {
+  Report report;
+  uint32_t closed;  // where the group's own word cannot be seen by the GPU
+};
+
+struct Group {
+  cuda::Context context = nullptr;
+  cuda::Stream aside = nullptr;  // for what must not wait for the kernels
+  cuda::Module module = nullptr;
+  cuda::Function kernels[2] = {};  // float32, float64
+  cuda::Address slot = 0;
+  int64_t nbytes = 0, next = sizeof(Own);
+  int32_t control = -1;  // its number in `average.cpp`
+  Call call = {};        // what all calls have in common
+  Shared* shared = nullptr;
+  void* registered = nullptr;
+  bool is_open = false;
+  std::string note;
+};
+
+std::mutex mutex;
+std::vector<std::unique_ptr<Group>>& groups() {
+  static auto* const all = new std::vector<std::unique_ptr<Group>>;
+  return *all;
+}
+
+Group& group_of(int64_t number) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return *groups()[number];
+}
+
+int64_t aligned(int64_t n) { return (n + 255) / 256 * 256; }
+
+int64_t site_bytes(int64_t nbytes) {
+  return hocket_reduce::kMaxBlocks * static_cast<int64_t>(sizeof(hocket_reduce::Flag)) +
+         2 * aligned(nbytes);
+}
+
+void say(char* message, int64_t room, const std::string& text) {
+  std::strncpy(message, text.c_str(), room - 1);
+  message[room - 1] = 0;
+}
+
+// Does one thing after another, and remembers the first that failed.
+class Steps {
+ public:
+  template <class Fn>
+  Steps& then(const char* what, Fn fn) {
+    if (error_.empty()) {
+      if (const cuda::Result result = fn()) error_ = cuda::driver().words(what, result);
+    }
+    return *this;
+  }
+  const std::string& error() const { return error_; }
+
+ private:
+  std::string error_;
+};
+
+std::string make(Group& g, int ordinal, const void* image, cuda::IpcHandle* handle,
+                 cuda::Uuid* uuid) {
+  const cuda::Driver& d = cuda::driver();
+  if (!d.missing.empty()) return d.missing;
+  cuda::Device device;
+  Steps steps;
+  steps.then("cuDeviceGet", [&] { return d.device_get(&device, ordinal); })
+      .then("cuDeviceGetUuid", [&] { return d.device_uuid(uuid, device); })
+      .then("cuDevicePrimaryCtxRetain", [&] { return d.retain(&g.context, device); });
+  if (!steps.error().empty()) return steps.error();
+  const cuda::Current current(g.context);
+  steps.then("cuCtxPushCurrent", [&] { return current.result(); })
+      .then("cuModuleLoadData", [&] { return d.module_load(&g.module, image); })
+      .then("cuModuleGetFunction",
+            [&] { return d.module_function(&g.kernels[0], g.module, "hocket_reduce_f32"); })
+      .then("cuModuleGetFunction",
+            [&] { return d.module_function(&g.kernels[1], g.module, "hocket_reduce_f64"); })
+      .then("cuStreamCreate", [&] { return d.stream_create(&g.aside, cuda::kNonBlocking); })
+      .then("cuMemAlloc", [&] { return d.alloc(&g.slot, g.nbytes); })
+      .then("cuMemsetD8", [&] { return d.memset(g.slot, 0, g.nbytes); })
+      .then("cuCtxSynchronize", [&] { return d.context_sync(); })
+      .then("cuIpcGetMemHandle", [&] { return d.ipc_get(handle, g.slot); })
+      .then("cuMemHostAlloc", [&] {
+        return d.host_alloc(reinterpret_cast<void**>(&g.shared), kPage,
+                            cuda::kHostPortable | cuda::kHostMapped);
+      });
+  if (steps.error().empty()) std::memset(g.shared, 0, kPage);
+  return steps.error();
+}
+
+// A launch of this rank alone, so that nothing is left to load when one is recorded.
+std::string try_kernels(Group& g) {
+  const cuda::Driver& d = cuda::driver();
+  cuda::Address buffer = 0;
+  Steps steps;
+  steps.then("cuMemAlloc", [&] { return d.alloc(&buffer, 4096); });
+  for (int k = 0; k < 2; ++k) {
+    Call call = g.call;
+    call.ranks = 1;
+    call.slots[0] = call.slots[call.rank];
+    call.rank = 0;
+    // At the end, where no site is: a region for 64 elements, which is made zeros again.
+    call.offset = g.nbytes - site_bytes(512);
+    call.stride = 512;
+    call.size = 61;
+    call.in = call.out = reinterpret_cast<void*>(buffer);
+    void* arguments[] = {&call};
+    steps
+        .then("cuLaunchKernel",
+              [&] {
+                return d.launch(g.kernels[k], 1, 1, 1, hocket_reduce::kThreads, 1, 1, 0, g.aside,
+                                arguments, nullptr);
+              })
+        .then("the first kernel", [&] { return d.stream_sync(g.aside); });
+  }
+  steps.then("cuMemsetD8", [&] { return d.memset(g.slot, 0, g.nbytes); })
+      .then("cuCtxSynchronize", [&] { return d.context_sync(); });
+  if (buffer) d.free(buffer);
+  return steps.error();
+}
+
+std::string open(Group& g, int replicas, int index, const cuda::IpcHandle* handles, void* header,
+                 int64_t timeout_ns, int64_t delay_ns) {
+  const cuda::Driver& d = cuda::driver();
+  const cuda::Current current(g.context);
+  Call& call = g.call;
+  call.ranks = replicas;
+  call.rank = index;
+  call.root = -1;
+  call.timeout_ns = timeout_ns;
+  call.delay_ns = delay_ns;
+  Steps steps;
+  for (int r = 0; r < replicas; ++r) {
+    cuda::Address there = g.slot;
+    if (r != index) {
+      steps.then("cuIpcOpenMemHandle",
+                 [&] { return d.ipc_open(&there, handles[r], cuda::kPeerAccess); });
+    }
+    call.slots[r] = reinterpret_cast<char*>(there);
+  }
+  cuda::Address shared = 0, closed = 0;
+  steps.then("cuMemHostGetDevicePointer",
+             [&] { return d.host_address(&shared, g.shared, 0); });
+  if (!steps.error().empty()) return steps.error();
+  call.report = reinterpret_cast<Report*>(shared + offsetof(Shared, report));
+  // The group's header begins with its word `closed`, at the beginning of a page.
+  cuda::Result result =
+      d.host_register(header, kPage, cuda::kHostPortable | cuda::kHostMapped);
+  if (result == 0) {
+    g.registered = header;
+    result = d.host_address(&closed, header, 0);
+  }
+  if (result != 0) {
+    g.note = d.words("cuMemHostRegister", result) +
+             ", so a wait for a process that is gone ends by its time limit only";
+    closed = shared + offsetof(Shared, closed);
+  }
+  call.closed = reinterpret_cast<const hocket_reduce::Word*>(closed);
+  g.is_open = true;
+  return try_kernels(g);
+}
+
+struct Site {
+  static ffi::TypeId id;
+  int64_t lines;   // in the control of the group
+  int64_t offset;  // in the slots
+  bool compared = false;
+};
+ffi::TypeId Site::id = {};
+constexpr ffi::TypeInfo kSiteInfo = ffi::MakeTypeInfo<Site>();
+
+ffi::ErrorOr<std::unique_ptr<Site>> instantiate(int64_t group, int64_t, int64_t nbytes, int64_t) {
+  Group& g = group_of(group);
+  const int64_t lines = hocket_average_take(g.control, 0);
+  const std::lock_guard<std::mutex> lock(mutex);
+  const int64_t needed = site_bytes(nbytes);
+  if (lines < 0 || g.next + needed > g.nbytes) {
+    return ffi::Unexpected(ffi::Error(
+        ffi::ErrorCode::kResourceExhausted,
+        "the memory for `averaged` between processes is full: one more call site averages " +
+            std::to_string(nbytes) + " bytes"));
+  }
+  auto site = std::make_unique<Site>(Site{lines, g.next});
+  g.next += needed;
+  return site;
+}
+
+ffi::Error failure(const Group& g) {
+  const Report report = g.shared->report;
+  return ffi::Error(ffi::ErrorCode::kAborted,
+                    report.code == hocket_reduce::kClosed
+                        ? "another replica has ended, so there is no mean"
+                        : "`averaged` waited " + std::to_string(g.call.timeout_ns / 1000000000) +
+                              " s for replica " + std::to_string(report.rank));
+}
+
+ffi::Error reduce(cuda::Stream stream, Site* site, ffi::AnyBuffer in,
+                  ffi::Result<ffi::AnyBuffer> out, int64_t group, int64_t tag, int64_t nbytes,
+                  int64_t root) {
+  Group& g = group_of(group);
+  if (__atomic_load_n(&g.shared->report.code, __ATOMIC_RELAXED) != 0) return failure(g);
+  const bool f64 = in.element_type() == ffi::F64;
+  if (!f64 && in.element_type() != ffi::F32) {
+    return ffi::Error::InvalidArgument("`hocket_reduce_ipc` takes float32 and float64");
+  }
+  const int64_t size = static_cast<int64_t>(in.element_count());
+  if (!site->compared) {
+    char message[400] = "";
+    hocket_average_compare(g.control, site->lines, tag, size, f64, message, sizeof(message));
+    if (message[0] != 0) return ffi::Error(ffi::ErrorCode::kAborted, message);
+    site->compared = true;
+  }
+  Call call = g.call;
+  call.root = static_cast<int>(root);
+  call.offset = site->offset;
+  call.stride = aligned(nbytes);
+  call.size = size;
+  call.in = in.untyped_data();
+  call.out = out->untyped_data();
+  void* arguments[] = {&call};
+  const cuda::Current current(g.context);
+  if (const cuda::Result result = cuda::driver().launch(
+          g.kernels[f64], hocket_reduce::blocks_for(nbytes), 1, 1, hocket_reduce::kThreads, 1, 1, 0,
+          stream, arguments, nullptr)) {
+    return ffi::Error::Internal(cuda::driver().words("cuLaunchKernel", result));
+  }
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_reduce_ipc_instantiate, instantiate,
+                              ffi::Ffi::BindInstantiate()
+                                  .Attr<int64_t>("group")
+                                  .Attr<int64_t>("tag")
+                                  .Attr<int64_t>("nbytes")
+                                  .Attr<int64_t>("root"));
+
+// A launch on XLA's stream and nothing else, so it can be recorded into a command buffer.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_reduce_ipc, reduce,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::PlatformStream<cuda::Stream>>()
+                                  .Ctx<ffi::State<Site>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<int64_t>("group")
+                                  .Attr<int64_t>("tag")
+                                  .Attr<int64_t>("nbytes")
+                                  .Attr<int64_t>("root"),
+                              {ffi::Traits::kCmdBufferCompatible});
+
+extern "C" {
+
+void* hocket_reduce_ipc_type_id() { return &Site::id; }
+
+const void* hocket_reduce_ipc_type_info() { return &kSiteInfo; }
+
+int hocket_reduce_ipc_max_ranks() { return hocket_reduce::kMaxRanks; }
+
+// What a slot takes for call sites of so many bytes: a site each, and a place to try the kernels.
+int64_t hocket_reduce_ipc_site_bytes(int64_t nbytes) { return site_bytes(nbytes); }
+
+int64_t hocket_reduce_ipc_header_bytes() {
+  return static_cast<int64_t>(sizeof(Own)) + site_bytes(512);
+}
+
+// Why there is no CUDA here; "" if there is. The compute capability of a device.
+void hocket_cuda_capability(int ordinal, int* major, int* minor, char* message, int64_t room) {
+  const cuda::Driver& d = cuda::driver();
+  cuda::Device device;
+  Steps steps;
+  if (!d.missing.empty()) return say(message, room, d.missing);
+  steps.then("cuDeviceGet", [&] { return d.device_get(&device, ordinal); })
+      .then("cuDeviceGetAttribute", [&] { return d.device_attribute(major, cuda::kMajor, device); })
+      .then("cuDeviceGetAttribute",
+            [&] { return d.device_attribute(minor, cuda::kMinor, device); });
+  say(message, room, steps.error());
+}
+
+// A group's number; its slot of at least `nbytes` has the handle that the others open. On failure
+// the text goes to `message`, which is "" without one.
+int hocket_reduce_ipc_make(int ordinal, int64_t nbytes, const void* image, void* handle, void* uuid,
+                           char* message, int64_t room) {
+  auto made = std::make_unique<Group>();
+  constexpr int64_t kBlock = 2 << 20;  // a handle shares all that lies in one block
+  made->nbytes = (nbytes + kBlock - 1) / kBlock * kBlock;
+  say(message, room,
+      make(*made, ordinal, image, static_cast<cuda::IpcHandle*>(handle),
+           static_cast<cuda::Uuid*>(uuid)));
+  const std::lock_guard<std::mutex> lock(mutex);
+  groups().push_back(std::move(made));
+  return static_cast<int>(groups().size()) - 1;
+}
+
+// Joins with the others, whose handles are given; `header` is the group's in shared memory.
+void hocket_reduce_ipc_open(int group, int replicas, int index, const void* handles, int control,
+                            void* header, int64_t timeout_ns, int64_t delay_ns, char* message,
+                            int64_t room) {
+  Group& g = group_of(group);
+  g.control = control;
+  say(message, room,
+      open(g, replicas, index, static_cast<const cuda::IpcHandle*>(handles), header, timeout_ns,
+           delay_ns));
+}
+
+// What is to be said about a group, beside errors.
+void hocket_reduce_ipc_note(int group, char* message, int64_t room) {
+  say(message, room, group_of(group).note);
+}
+
+// 0: all is well; 1: a wait took too long, for `rank`; 2: the group was closed.
+int hocket_reduce_ipc_failure(int group, int* rank) {
+  const Group& g = group_of(group);
+  *rank = static_cast<int>(g.shared->report.rank);
+  return static_cast<int>(__atomic_load_n(&g.shared->report.code, __ATOMIC_RELAXED));
+}
+
+// As `hocket_average_counts`, of the kernels that have ended.
+void hocket_reduce_ipc_counts(int group, int64_t* calls, int64_t* nbytes, int64_t* waited_ns) {
+  const Group& g = group_of(group);
+  Own own = {};
+  const cuda::Current current(g.context);
+  const cuda::Driver& d = cuda::driver();
+  if (d.to_host(&own, g.slot, sizeof(own), g.aside) == 0) d.stream_sync(g.aside);
+  *calls = static_cast<int64_t>(own.calls);
+  *nbytes = static_cast<int64_t>(own.nbytes);
+  *waited_ns = static_cast<int64_t>(own.waited_ns);
+}
+
+// Ends this process's waits, where the group's own word is not seen.
+void hocket_reduce_ipc_close(int group) {
+  const Group& g = group_of(group);
+  if (g.shared) __atomic_store_n(&g.shared->closed, 1u, __ATOMIC_RELEASE);
+}
+
+// Lets go of the others' slots (`own` == 0), or of this process's, when nobody uses it any more.
+void hocket_reduce_ipc_free(int group, int own) {
+  Group& g = group_of(group);
+  const cuda::Driver& d = cuda::driver();
+  if (g.context == nullptr) return;
+  const cuda::Current current(g.context);
+  d.context_sync();
+  if (own == 0) {
+    for (int r = 0; g.is_open && r < g.call.ranks; ++r) {
+      const auto there = reinterpret_cast<cuda::Address>(g.call.slots[r]);
+      if (r != g.call.rank && there) d.ipc_close(there);
+    }
+    if (g.registered) d.host_unregister(g.registered);
+    g.is_open = false;
+    g.registered = nullptr;
+  } else if (g.slot) {
+    d.free(g.slot);
+    g.slot = 0;
+  }
+}
+
+}  // extern "C"

@@ -1,0 +1,110 @@
+"""CUDA C++ compiled while a program runs, by NVRTC: it comes with `jax[cuda]` and with CUDA."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Iterator
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_void_p
+from functools import cache
+from pathlib import Path
+
+_STRINGS = POINTER(c_char_p)
+_SIGNATURES: dict[str, list[object]] = {
+    "nvrtcVersion": [POINTER(c_int), POINTER(c_int)],
+    "nvrtcCreateProgram": [POINTER(c_void_p), c_char_p, c_char_p, c_int, _STRINGS, _STRINGS],
+    "nvrtcCompileProgram": [c_void_p, c_int, _STRINGS],
+    "nvrtcGetProgramLogSize": [c_void_p, POINTER(c_size_t)],
+    "nvrtcGetProgramLog": [c_void_p, c_char_p],
+    "nvrtcGetCUBINSize": [c_void_p, POINTER(c_size_t)],
+    "nvrtcGetCUBIN": [c_void_p, c_char_p],
+    "nvrtcDestroyProgram": [POINTER(c_void_p)],
+}
+
+
+class NoCompiler(RuntimeError):
+    """NVRTC is not here, or cannot compile this; the message says which."""
+
+
+def cubin(source: Path, major: int, minor: int) -> bytes:
+    """A file of CUDA C++ as machine code for GPUs of this compute capability."""
+    return _compiled(source, source.stat().st_mtime_ns, f"sm_{major}{minor}")
+
+
+def find_nvrtc() -> ctypes.CDLL:
+    """NVRTC's library, of NVIDIA's packages for Python or of a CUDA that is installed."""
+    tried = []
+    for path in _candidates():
+        try:
+            return _typed(ctypes.CDLL(path))
+        except (OSError, AttributeError) as error:
+            tried.append(f"{path}: {error}")
+    found = "; ".join(tried[:3]) or "nothing to try"
+    raise NoCompiler(f"NVRTC was not found, which `pip install 'jax[cuda13]'` brings ({found})")
+
+
+def _candidates() -> Iterator[str]:
+    for folder in _package_folders("nvidia"):
+        for inside in ("cu13/lib", "cu12/lib", "cuda_nvrtc/lib", "cuda_nvrtc/lib64"):
+            yield from _libraries(folder / inside)
+    # jax may have loaded it already, or the system knows it.
+    yield from ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
+    for root in sorted(Path("/usr/local").glob("cuda*"), reverse=True):
+        yield from _libraries(root / "lib64")
+
+
+def _libraries(folder: Path) -> Iterator[str]:
+    """Those of a folder, the newest first; the one with `builtins` is a part of them."""
+    found = [p for p in folder.glob("libnvrtc.so*") if "alt" not in p.name]
+    yield from map(str, sorted(found, reverse=True))
+
+
+def _package_folders(name: str) -> list[Path]:
+    spec = importlib.util.find_spec(name)
+    return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+
+
+def _typed(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    for name, arguments in _SIGNATURES.items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = c_int, arguments
+    loaded.nvrtcGetErrorString.restype = c_char_p
+    return loaded
+
+
+@cache
+def _compiled(source: Path, _changed: int, arch: str) -> bytes:
+    nvrtc, program = find_nvrtc(), c_void_p()
+    text = source.read_text().encode()
+    _check(
+        nvrtc, nvrtc.nvrtcCreateProgram(byref(program), text, source.name.encode(), 0, None, None)
+    )
+    try:
+        # No contraction: a fused multiply-add rounds once where the host rounds twice.
+        options = [f"--gpu-architecture={arch}", "--std=c++17", "--fmad=false"]
+        array = (c_char_p * len(options))(*map(str.encode, options))
+        if error := nvrtc.nvrtcCompileProgram(program, len(options), array):
+            why = nvrtc.nvrtcGetErrorString(error).decode()
+            raise NoCompiler(
+                f"NVRTC cannot compile {source.name} for {arch}: {why}\n" + _log(nvrtc, program)
+            )
+        size = c_size_t()
+        _check(nvrtc, nvrtc.nvrtcGetCUBINSize(program, byref(size)))
+        code = ctypes.create_string_buffer(size.value)
+        _check(nvrtc, nvrtc.nvrtcGetCUBIN(program, code))
+        return code.raw
+    finally:
+        nvrtc.nvrtcDestroyProgram(byref(program))
+
+
+def _log(nvrtc: ctypes.CDLL, program: c_void_p) -> str:
+    size = c_size_t()
+    _check(nvrtc, nvrtc.nvrtcGetProgramLogSize(program, byref(size)))
+    text = ctypes.create_string_buffer(size.value)
+    _check(nvrtc, nvrtc.nvrtcGetProgramLog(program, text))
+    return text.value.decode(errors="replace")
+
+
+def _check(nvrtc: ctypes.CDLL, error: int) -> None:
+    if error:
+        raise NoCompiler(f"NVRTC failed: {nvrtc.nvrtcGetErrorString(error).decode()}")

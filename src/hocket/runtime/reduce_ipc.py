@@ -1,0 +1,185 @@
+"""Means on one GPU, between processes: each has memory there that all others see.
+
+A kernel of each process copies its vector to its own memory, raises a flag, waits for the flags of
+the others and takes the mean (`native/reduce.cu`): the host only launches it. A kernel that waits
+needs the others to run at the same time, so this is for processes under MPS.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+import jax
+import numpy as np
+
+from hocket.cluster.devices import find_devices
+from hocket.native import KERNEL, library
+from hocket.runtime.flat import through_vectors, vector_bytes
+from hocket.runtime.meeting import Meeting, Unavailable
+from hocket.runtime.nvrtc import NoCompiler, cubin
+from hocket.runtime.reduce import Joined, Members, Sites, Space, pages
+from hocket.runtime.reduce_shm import joined_group, registered
+
+TARGET = "hocket_reduce_ipc"
+WAIT_SECONDS = "HOCKET_REDUCE_SECONDS"
+"""For how long a replica waits on the GPU for another before the run fails; by default 60."""
+
+_CLOSED = 2
+_HANDLE, _UUID = 64, 16
+
+
+class Ipc:
+    """The way, for `reduce.ways`."""
+
+    name, note = "ipc", "on the GPU"
+
+    def why_not(self, members: Members) -> str:
+        if members.on_cpu:
+            return "it is for a GPU, and these replicas are on a CPU."
+        if len(members.groups) > 1:
+            count = len(members.groups)
+            return f"it is within one GPU, and these replicas are on {count} devices."
+        if members.backends != {"mps"}:
+            return (
+                "replicas wait for each other on the GPU, so they must run at the same time: as "
+                "slices cut by `mps`."
+            )
+        if len(members) > (most := library().hocket_reduce_ipc_max_ranks()):
+            return f"{len(members)} replicas are more than {most}."
+        return ""
+
+    def is_choice(self, members: Members) -> bool:
+        return True
+
+    def nbytes(self, members: Members, sites: Sites) -> int:
+        return _control_bytes(sites, len(members)) + Meeting.nbytes(len(members))
+
+    def join(
+        self, space: Space, members: Members, index: int, sites: Sites, delay: float
+    ) -> Joined:
+        device = find_devices(members.names[index : index + 1])[0]
+        return OnOneGpu(space, len(members), index, sites, device.local_hardware_id, delay)
+
+
+class OnOneGpu:
+    """Averages over `replicas` processes on the GPU that CUDA knows as number `ordinal`."""
+
+    def __init__(
+        self, space: Space, replicas: int, index: int, sites: Sites, ordinal: int,
+        delay: float = 0.0, wait_seconds: float | None = None,
+    ) -> None:  # fmt: skip
+        self._address, self._index, self._num_sites = space.address, index, 0
+        self._wait = wait_seconds or float(os.environ.get(WAIT_SECONDS, "60"))
+        self._library = library()
+        control = _control_bytes(sites, replicas)
+        self._meeting = Meeting(space.arena, space.offset + control, replicas, index)
+        with _telling(self._meeting):
+            handle, uuid = self._make(ordinal, sites)
+            told = self._meeting.tell(handle + uuid)
+            if len({said[_HANDLE:] for said in told}) > 1:
+                raise Unavailable("the replicas are not on one GPU")
+            group = joined_group(space._replace(nbytes=control), replicas, index)
+            _said(
+                self._library.hocket_reduce_ipc_open, self._group, replicas, index,
+                b"".join(said[:_HANDLE] for said in told), group, space.address,
+                int(1e9 * self._wait), int(1e9 * delay),
+            )  # fmt: skip
+            self._meeting.tell(b"")  # now all have opened each other's memory
+            registered(TARGET, TARGET, "CUDA")
+
+    def __call__(self, *xs: jax.Array, root: int = -1) -> list[jax.Array]:
+        def mean(flat: jax.Array) -> jax.Array:
+            tag, self._num_sites = self._num_sites, self._num_sites + 1
+            spec = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
+            call = jax.ffi.ffi_call(TARGET, spec, has_side_effect=True)
+            given = {"group": self._group, "tag": tag, "nbytes": flat.nbytes, "root": root}
+            return call(flat, **{name: np.int64(n) for name, n in given.items()})
+
+        return through_vectors(mean, xs)
+
+    @property
+    def note(self) -> str:
+        """What did not go as it should, without being an error."""
+        text = ctypes.create_string_buffer(400)
+        self._library.hocket_reduce_ipc_note(self._group, text, len(text))
+        return text.value.decode()
+
+    def counts(self) -> tuple[int, int, int]:
+        found = ctypes.c_int64(), ctypes.c_int64(), ctypes.c_int64()
+        self._library.hocket_reduce_ipc_counts(self._group, *map(ctypes.byref, found))
+        calls, nbytes, waited = (count.value for count in found)
+        return calls, nbytes, waited
+
+    def check(self) -> None:
+        rank = ctypes.c_int()
+        code = self._library.hocket_reduce_ipc_failure(self._group, ctypes.byref(rank))
+        if code == _CLOSED:
+            raise RuntimeError("another replica has ended, so there is no mean")
+        if code:
+            raise RuntimeError(f"`averaged` waited {self._wait:g} s for replica {rank.value}")
+
+    def close(self) -> None:
+        self._meeting.fail("another replica has given up")
+        self._library.hocket_average_close(self._address)
+        self._library.hocket_reduce_ipc_close(self._group)
+
+    def free(self) -> None:
+        self._library.hocket_reduce_ipc_free(self._group, 0)
+        self._meeting.tell(b"")  # nobody looks into another's memory any more
+        self._library.hocket_reduce_ipc_free(self._group, 1)
+
+    def _make(self, ordinal: int, sites: Sites) -> tuple[bytes, bytes]:
+        """This replica's memory on the GPU: its handle, and which GPU that is."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        _said(
+            self._library.hocket_cuda_capability, ordinal, ctypes.byref(major), ctypes.byref(minor)
+        )
+        try:
+            code = cubin(KERNEL, major.value, minor.value)
+        except NoCompiler as error:
+            raise Unavailable(str(error)) from None
+        handle, uuid = ctypes.create_string_buffer(_HANDLE), ctypes.create_string_buffer(_UUID)
+        make, nbytes = self._library.hocket_reduce_ipc_make, _slot_bytes(sites)
+        self._group = _said(make, ordinal, nbytes, code, handle, uuid)
+        return handle.raw, uuid.raw
+
+
+WAY = Ipc()
+
+
+def _slot_bytes(sites: Sites) -> int:
+    sizes = [n for xs in sites for n in vector_bytes(xs)]
+    each = map(library().hocket_reduce_ipc_site_bytes, sizes)
+    return library().hocket_reduce_ipc_header_bytes() + sum(each)
+
+
+def _control_bytes(sites: Sites, replicas: int) -> int:
+    """The shared memory in which replicas compare what they are about to average."""
+    vectors = sum(len(vector_bytes(xs)) for xs in sites)
+    lines = vectors * replicas * library().hocket_average_line_bytes()
+    return pages(library().hocket_average_header_bytes() + lines)
+
+
+def _said(call: Any, *arguments: Any) -> Any:
+    """What a function of the library returns that writes an error's text, last, into memory."""
+    message = ctypes.create_string_buffer(600)
+    found = call(*arguments, message, len(message))
+    if message.value:
+        raise Unavailable(message.value.decode(errors="replace"))
+    return found
+
+
+class _telling:  # noqa: N801 (reads as a statement)
+    """Within, whoever fails tells the others, so that they do not wait for it."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        self._meeting = meeting
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self._meeting.fail(str(error))
