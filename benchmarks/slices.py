@@ -42,7 +42,7 @@ import numpy as np
 from hocket import make
 from hocket.algorithms import PPO
 from hocket.cluster import Cluster
-from hocket.cluster.nvml import GpuActivity
+from hocket.cluster.activity import GpuActivity
 from hocket.cluster.search import Point, Score, best, grid, search
 from hocket.envs import unroll
 from hocket.runtime.cache import enable_cache
@@ -252,7 +252,7 @@ def compared(algorithm: Any, parties: Sequence[Party]) -> list[Line]:
                     taken = seconds(run, count)
                 steps = run.plan.iteration.env_steps * (party.seeds or 1)
                 rates[party.name].append(steps * count / taken)
-                activity[party.name].append(counters.values)
+                activity[party.name].append(counters.report())
         attached = {party.name: _attached(runs[party.name]) for party in parties}
     return [
         Line(p, rates[p.name], _mean(activity[p.name]), attached[p.name])

@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 
 from hocket.cluster import Cluster
-from hocket.cluster.nvml import GpuActivity
+from hocket.cluster.activity import GpuActivity
 from hocket.cluster.search import Found, Point, Score, best, search
 from hocket.core.algorithm import Algorithm
 from hocket.distribute.sliced import about_search, sliced
@@ -93,7 +93,7 @@ def timed(executor: Executor, point: Point, seconds: float) -> Score:
         parts = [count / _seconds(executor, count) for _ in range(PARTS)]
     steps = executor.plan.iteration.env_steps
     rates = [steps * rate for rate in parts]
-    return Score(point, statistics.median(rates), (min(rates), max(rates)), activity.values)
+    return Score(point, statistics.median(rates), (min(rates), max(rates)), activity.report())
 
 
 def told(score: Score) -> str:
