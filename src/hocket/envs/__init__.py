@@ -12,6 +12,7 @@ from hocket.envs.host import HostEnv, HostEnvError, HostStep, LiveEnvs
 from hocket.envs.masked import Masked
 from hocket.envs.mountain_car import MountainCar
 from hocket.envs.pendulum import Pendulum
+from hocket.envs.quadruped import Quadruped
 from hocket.envs.recording import Recording, record
 from hocket.envs.registry import make, name_of, names
 from hocket.envs.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space
@@ -42,6 +43,7 @@ __all__ = [
     "Pendulum",
     "Picture",
     "Polygon",
+    "Quadruped",
     "Recording",
     "Rollout",
     "Space",

@@ -15,10 +15,11 @@ from hocket.envs.host import HostEnv
 from hocket.envs.masked import Masked
 from hocket.envs.mountain_car import MountainCar
 from hocket.envs.pendulum import Pendulum
+from hocket.envs.quadruped import Quadruped
 from hocket.errors import check_kind, unknown
 
-# Each with the time limit that Gymnasium registers; Catch ends by itself. Without its velocities
-# (POPGym's PositionOnlyCartPole) CartPole needs a memory.
+# Each with the time limit that Gymnasium registers, the quadruped with Ant's; Catch ends by itself.
+# Without its velocities (POPGym's PositionOnlyCartPole) CartPole needs a memory.
 _ENVS: dict[str, tuple[Any, int | None]] = {
     "Acrobot-v1": (Acrobot(), 500),
     "CartPole-v1": (CartPole(), 500),
@@ -26,6 +27,7 @@ _ENVS: dict[str, tuple[Any, int | None]] = {
     "MountainCar-v0": (MountainCar(), 200),
     "Pendulum-v1": (Pendulum(), 200),
     "PositionOnlyCartPole": (Masked(CartPole(), keep=(0, 2)), 500),
+    "Quadruped-v1": (Quadruped(), 1000),
 }
 
 

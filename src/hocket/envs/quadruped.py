@@ -1,0 +1,168 @@
+"""Quadruped: walk on four legs, with eight motors, as far as possible."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from hocket.core.backend import swappable
+from hocket.envs.arrow import Joints
+from hocket.envs.drawing import BLUE, GREY, INK, ORANGE, PALE, Circle, Line, Picture, Point, Shape
+from hocket.envs.env import Step
+from hocket.envs.quadruped_body import NUM_LEGS, Body
+from hocket.envs.quadruped_physics import Motion, Pose, advance, place_legs
+from hocket.envs.spaces import Box
+from hocket.envs.vectors import Rotation, Vector
+
+NUM_JOINTS = 2 * NUM_LEGS
+BODY = Body()
+
+
+class QuadrupedState(NamedTuple):
+    """What MuJoCo calls `qpos` and `qvel`."""
+
+    q: Array
+    """`[15]`: the torso's position and unit quaternion, then the angles of each hip and knee."""
+    v: Array
+    """`[14]`: the torso's velocity, its spin in its own axes, then the speed of each joint."""
+
+
+@dataclass(frozen=True)
+class Quadruped:
+    """A body like MuJoCo's Ant, whose physics are MuJoCo's as well, to rounding.
+
+    An action of -1 to 1 is a part of each motor's torque. The observation is the state without the
+    place on the ground, `[27]`. The reward is the speed along x, and something for every step that
+    it does not fall, less the cost of control. An episode terminates when the torso is too low or
+    too high, or a knee touches the ground.
+    """
+
+    body: Body = BODY
+    substeps: int = 4
+    """Time steps of the physics in one of the environment."""
+    speed_reward: float = 1.0
+    alive_reward: float = 1.0
+    control_cost: float = 0.05
+    """For the sum of squares of an action."""
+    min_height: float = 0.25
+    max_height: float = 1.2
+    height: float = 0.55
+    """Of the torso, where an episode begins."""
+    knee: float = 1.0
+    """Of all knees, where an episode begins."""
+    noise: float = 0.1
+    """How far angles and speeds are off, at most, where an episode begins."""
+
+    @property
+    def observation_space(self) -> Box:
+        return Box(-math.inf, math.inf, shape=(27,))
+
+    @property
+    def action_space(self) -> Box:
+        return Box(-1.0, 1.0, shape=(NUM_JOINTS,))
+
+    @property
+    def dt(self) -> float:
+        """Seconds of a step."""
+        return self.substeps * self.body.timestep
+
+    def reset(self, key: Array) -> tuple[QuadrupedState, Array]:
+        noise = jax.random.uniform(
+            key, (NUM_JOINTS + 6 + NUM_JOINTS,), jnp.float32, -self.noise, self.noise
+        )
+        upright = np.asarray([0, 0, self.height, 1, 0, 0, 0], np.float32)
+        bent = np.tile(np.asarray([0, self.knee], np.float32), NUM_LEGS)
+        q = jnp.concatenate([upright, bent + noise[:NUM_JOINTS]])
+        state = QuadrupedState(q, noise[NUM_JOINTS:])
+        return state, _observe(state)
+
+    def step(self, state: QuadrupedState, action: Array, key: Array) -> tuple[QuadrupedState, Step]:
+        action = jnp.clip(action, -1.0, 1.0)
+        *moved, knees = type(self).dynamics(self, *state.q, *state.v, *action)
+        after = QuadrupedState(jnp.stack(moved[:15]), jnp.stack(moved[15:]))
+        sound = jnp.isfinite(after.q.sum() + after.v.sum())
+        height = after.q[2]
+        fallen = (height < self.min_height) | (height > self.max_height) | (knees < 0)
+        speed = (after.q[0] - state.q[0]) / self.dt
+        cost = self.control_cost * jnp.square(action).sum()
+        reward = self.speed_reward * speed + self.alive_reward - cost
+        # A state that is no longer finite ends the episode, and nothing of it is seen.
+        return after, Step(
+            obs=jnp.where(sound, _observe(after), 0.0),
+            reward=jnp.where(sound, reward, 0.0),
+            terminated=fallen | ~sound,
+            truncated=jnp.bool_(False),
+        )
+
+    @swappable("quadruped")
+    def dynamics(self, *arrays: Array) -> tuple[Array, ...]:
+        """State and action to the state after a step, and how high the lowest knee is."""
+        state, action = arrays[:29], arrays[29:]
+        pose, motion = _unpacked(state[:15], state[15:])
+        torques = Joints(*(jnp.stack(action[i::2]) * self.body.torque for i in (0, 1)))
+        pose, motion = lax.fori_loop(
+            0, self.substeps, lambda _, now: advance(self.body, *now, torques), (pose, motion)
+        )
+        knees = pose.position.z + place_legs(self.body, pose).knee.z.min(0) - self.body.leg_radius
+        return *_packed(pose, motion), knees
+
+    def draw(self, state: QuadrupedState) -> Picture:
+        """From the side, and a little from above; the picture goes along with the torso."""
+        body, x = self.body, float(state.q[0])
+        pose, _ = _unpacked(tuple(state.q), tuple(state.v))
+        legs = jax.device_get(place_legs(body, pose))
+        torso, ground = float(pose.position.y), []
+        for mark in range(math.floor(x) - 3, math.floor(x) + 5):
+            ground.append(Line([_seen(mark, torso - 2, 0), _seen(mark, torso + 2, 0)], PALE, 0.02))
+        ball = Circle(_seen(x, torso, float(pose.position.z)), body.torso_radius, BLUE)
+        shapes: list[tuple[float, Shape]] = [(torso, ball)]
+        for i in range(NUM_LEGS):
+            hip, knee, end = (
+                Vector(*(float(c[i]) for c in (p.x, p.y, p.z))) + jax.tree.map(float, pose.position)
+                for p in (legs.hip, legs.knee, legs.knee + legs.shin * body.shin_length)
+            )
+            points = [_seen(p.x, p.y, p.z) for p in (hip, knee, end)]
+            shapes.append((knee.y, Line(points[:2], ORANGE, 2 * body.leg_radius)))
+            shapes.append((knee.y, Line(points[1:], INK, 1.6 * body.leg_radius)))
+            shapes.append((knee.y, Circle(points[2], body.leg_radius, GREY)))
+        shapes.sort(key=lambda shape: -shape[0])  # the farther ones first
+        middle, _ = _seen(x, torso, 0)
+        view = (
+            middle - 1.2,
+            _seen(x, torso, 0)[1] - 0.5,
+            middle + 1.2,
+            _seen(x, torso, 0)[1] + 1.1,
+        )
+        return Picture(view, [*ground, *(shape for _, shape in shapes)])
+
+
+def _seen(x: float, y: float, z: float) -> Point:
+    return x + 0.3 * y, z + 0.35 * y
+
+
+def _observe(state: QuadrupedState) -> Array:
+    return jnp.concatenate([state.q[2:], state.v])
+
+
+def _unpacked(q: tuple[Array, ...], v: tuple[Array, ...]) -> tuple[Pose, Motion]:
+    rotation = Rotation(*q[3:7])
+    forward, left, up = rotation.axes()
+    spin = forward * v[3] + left * v[4] + up * v[5]
+    angles, speeds = (Joints(jnp.stack(x[0::2]), jnp.stack(x[1::2])) for x in (q[7:], v[6:]))
+    return Pose(Vector(*q[:3]), rotation, angles), Motion(Vector(*v[:3]), spin, speeds)
+
+
+def _packed(pose: Pose, motion: Motion) -> tuple[Array, ...]:
+    p, r, v = pose.position, pose.rotation, motion.linear
+    spin = (axis.dot(motion.angular) for axis in r.axes())
+    angles, speeds = (
+        [joint[leg] for leg in range(NUM_LEGS) for joint in joints]
+        for joints in (pose.joints, motion.joints)
+    )
+    return (p.x, p.y, p.z, r.w, r.x, r.y, r.z, *angles, v.x, v.y, v.z, *spin, *speeds)

@@ -1,0 +1,136 @@
+"""The quadruped's body: one table of numbers, for our physics and for a model of MuJoCo's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+NUM_LEGS = 4
+
+
+@dataclass(frozen=True)
+class Body:
+    """A ball on four legs, each with a thigh, level with the ball, and a shin, bent down at a knee.
+
+    The hip turns a leg around the vertical axis of the torso, the knee turns its shin up and down.
+    Lengths in metres, masses in kilograms, angles in radians. Only the feet touch the ground.
+    """
+
+    torso_mass: float = 4.0
+    torso_radius: float = 0.2
+    hip_distance: float = 0.2
+    """From the torso's centre to a hip."""
+    thigh_mass: float = 0.4
+    thigh_length: float = 0.3
+    shin_mass: float = 0.3
+    shin_length: float = 0.5
+    leg_radius: float = 0.06
+    """Of thighs, shins and feet."""
+    hip_range: tuple[float, float] = (-0.6, 0.6)
+    knee_range: tuple[float, float] = (0.5, 1.8)
+    armature: float = 0.05
+    """What a motor's rotor adds to the inertia of its joint."""
+    damping: float = 0.2
+    """The torque against a joint's motion, for each radian a second."""
+    torque: float = 20.0
+    """Of a motor, at most."""
+    gravity: float = 9.81
+    friction: float = 1.0
+    timestep: float = 0.01
+    settling: float = 0.02
+    """Seconds in which a foot in the ground, or a joint beyond its range, is pushed back (MuJoCo's
+    `solref`, critically damped)."""
+    hardness: float = 0.9
+    """How much of a contact's acceleration is prescribed, 0 to 1 (MuJoCo's `solimp`)."""
+
+    @property
+    def torso_inertia(self) -> float:
+        return 0.4 * self.torso_mass * self.torso_radius**2
+
+    @property
+    def thigh_inertia(self) -> tuple[float, float]:
+        """Along and across."""
+        return _cylinder(self.thigh_mass, self.thigh_length, self.leg_radius)
+
+    @property
+    def shin_inertia(self) -> tuple[float, float]:
+        """Along and across."""
+        return _cylinder(self.shin_mass, self.shin_length, self.leg_radius)
+
+    @property
+    def leg_angles(self) -> tuple[float, ...]:
+        """Where the legs are, around the torso."""
+        return tuple(math.tau * (i + 0.5) / NUM_LEGS for i in range(NUM_LEGS))
+
+
+def _cylinder(mass: float, length: float, radius: float) -> tuple[float, float]:
+    return mass * radius**2 / 2, mass * (length**2 / 12 + radius**2 / 4)
+
+
+def mjcf(body: Body) -> str:
+    """The body as a model for MuJoCo, whose joints are in the order of ours: a hip, its knee."""
+    legs = "".join(_leg(body, i, angle) for i, angle in enumerate(body.leg_angles))
+    motors = "".join(
+        f'<motor joint="{joint}{i}" gear="{body.torque}" ctrllimited="true" ctrlrange="-1 1"/>'
+        for i in range(NUM_LEGS)
+        for joint in ("hip", "knee")
+    )
+    inertia = body.torso_inertia
+    solref, solimp = _soft(body)
+    return f"""
+<mujoco model="quadruped">
+  <compiler angle="radian" autolimits="true"/>
+  <option timestep="{body.timestep}" gravity="0 0 {-body.gravity}" integrator="Euler"
+          cone="pyramidal" solver="Newton" tolerance="1e-12" iterations="100">
+    <flag eulerdamp="disable"/>
+  </option>
+  <default>
+    <geom contype="0" conaffinity="0" friction="{body.friction} 0 0" condim="3"
+          solref="{solref}" solimp="{solimp}"/>
+    <joint armature="{body.armature}" damping="{body.damping}"
+           solreflimit="{solref}" solimplimit="{solimp}"/>
+  </default>
+  <worldbody>
+    <geom name="ground" type="plane" size="0 0 1" contype="1" conaffinity="1"/>
+    <body name="torso">
+      <freejoint/>
+      <inertial pos="0 0 0" mass="{body.torso_mass}" diaginertia="{inertia} {inertia} {inertia}"/>
+      <geom type="sphere" size="{body.torso_radius}"/>{legs}
+    </body>
+  </worldbody>
+  <actuator>{motors}</actuator>
+</mujoco>
+"""
+
+
+def _leg(body: Body, i: int, angle: float) -> str:
+    x, y = body.hip_distance * math.cos(angle), body.hip_distance * math.sin(angle)
+    thigh, shin = body.thigh_length, body.shin_length
+    return f"""
+      <body name="thigh{i}" pos="{x} {y} 0" axisangle="0 0 1 {angle}">
+        <joint name="hip{i}" axis="0 0 1" range="{_numbers(body.hip_range)}"/>
+        {_inertial(body.thigh_mass, thigh, body.thigh_inertia)}
+        <geom type="capsule" fromto="0 0 0 {thigh} 0 0" size="{body.leg_radius}"/>
+        <body name="shin{i}" pos="{thigh} 0 0">
+          <joint name="knee{i}" axis="0 1 0" range="{_numbers(body.knee_range)}"/>
+          {_inertial(body.shin_mass, shin, body.shin_inertia)}
+          <geom type="capsule" fromto="0 0 0 {shin} 0 0" size="{body.leg_radius}"/>
+          <geom name="foot{i}" type="sphere" pos="{shin} 0 0" size="{body.leg_radius}"
+                contype="1" conaffinity="1"/>
+        </body>
+      </body>"""
+
+
+def _inertial(mass: float, length: float, inertia: tuple[float, float]) -> str:
+    along, across = inertia
+    return (
+        f'<inertial pos="{length / 2} 0 0" mass="{mass}" diaginertia="{along} {across} {across}"/>'
+    )
+
+
+def _soft(body: Body) -> tuple[str, str]:
+    return f"{body.settling} 1", f"{body.hardness} {body.hardness} 0.001 0.5 2"
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return " ".join(map(str, values))
