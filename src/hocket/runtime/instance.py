@@ -25,6 +25,7 @@ from hocket.runtime.exchange import Exchange, Wait
 from hocket.runtime.hosts import Hosts, is_one_cpu
 from hocket.runtime.packing import Packed, unpack
 from hocket.runtime.replicas import (
+    concatenated,
     cut_parts,
     home,
     join_parts,
@@ -341,7 +342,7 @@ class Instance:
             values |= zip(found, outs, strict=True)
             return
         arrays = [list(message) for message in messages]
-        whole = {v: self._joined(v, [arrays[m][k] for m, k in at]) for v, at in found.items()}
+        whole = self._joined({v: [arrays[m][k] for m, k in at] for v, at in found.items()})
         self._put_all([v for v, x in whole.items() if not self._is_here(x, transfer)], whole)
         values |= whole
 
@@ -360,14 +361,17 @@ class Instance:
             return x.devices() == set(self.mesh.devices.flat)
         return bool(transfer.loops) and self._is_default
 
-    def _joined(self, value: int, found: list[Any]) -> Any:
-        """A received value as this place holds it, from the parts that its sources sent."""
-        axis, x = self.plan.axes.axis(value), found[0]
-        if len(found) > 1 and axis is not None:
-            # Put together on one device: a part may be too small to be shared by all.
-            first = self.mesh.devices.flat[0]
-            x = jnp.concatenate([jax.device_put(y, first) for y in found], axis)
-        return split_axis(x, axis, self.spot.replicas) if axis is not None and self.grouped else x
+    def _joined(self, found: dict[int, list[Any]]) -> Values:
+        """Received values as this place holds them, from the parts that their sources sent."""
+        axes = {v: axis for v in found if (axis := self.plan.axes.axis(v)) is not None}
+        many = {v: axis for v, axis in axes.items() if len(found[v]) > 1}
+        whole = {v: parts[0] for v, parts in found.items()}
+        if many:  # put together on one device: a part may be too small to be shared by all
+            parts = jax.device_put([found[v] for v in many], self.mesh.devices.flat[0])
+            whole |= zip(many, concatenated(parts, tuple(many.values())), strict=True)
+        if self.grouped:
+            whole |= {v: split_axis(whole[v], a, self.spot.replicas) for v, a in axes.items()}
+        return whole
 
     def _whole(self, value: int, x: Any) -> Any:
         axis = self.plan.axes.axis(value)
