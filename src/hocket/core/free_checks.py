@@ -26,6 +26,12 @@ def check_free_channel(plan: Plan) -> None:
                 f"the channel `{name}` has max_age={channel.max_age}, which is for free channels: "
                 f"use lag=free, or leave it out."
             )
+        if channel.lag != FREE and channel.batch != 1:
+            raise PlanError(
+                f"the channel `{name}` has batch={channel.batch}, which is for free channels: "
+                f"elsewhere an iteration waits for the samples of all. Use lag=free, or leave it "
+                f"out."
+            )
     if len(free) > 1:
         raise PlanError(f"a plan has one free channel, found {', '.join(f'`{n}`' for n in free)}.")
     if not free:
@@ -36,12 +42,20 @@ def check_free_channel(plan: Plan) -> None:
         if name not in places:
             raise PlanError(unknown("place", name, places, where=f"of the channel `{free[0]}`"))
     age, makers = plan.channels[free[0]].max_age, places[maker].replicas
-    if type(age) is not int or age < makers:
+    batch = plan.channels[free[0]].batch
+    if type(batch) is not int or batch < 1 or makers % batch:
+        raise PlanError(
+            f"the free channel `{free[0]}` has batch={batch}, which does not divide the {makers} "
+            f"replicas of `{maker}`: so many samples make an iteration. Use one of "
+            f"{', '.join(str(n) for n in range(1, makers + 1) if makers % n == 0)}."
+        )
+    least, at_once = makers // batch, f" and {batch} taken at once" if batch > 1 else ""
+    if type(age) is not int or age < least:
         waits = " That would wait like lag=0." if age == 0 else ""
         raise PlanError(
             f"the free channel `{free[0]}` has max_age={age}: with {makers} of `{maker}` at work "
-            f"at once a sample may be {makers} iterations old, so max_age must be at least "
-            f"{makers}.{waits}"
+            f"at once{at_once} a sample may be {least} iterations old, so max_age must be at least "
+            f"{least}.{waits}"
         )
 
 
@@ -55,9 +69,9 @@ def check_free_plan(plan: Plan) -> None:
             f"`{maker}`: one place learns. Give it several devices instead."
         )
     others = [p.name for p in plan.places if p.name not in plan.free]
-    if others and plan.shares > 1:
+    if others and plan.makers > 1:
         raise PlanError(
-            f"`{maker}` has {plan.shares} replicas that do not wait for each other, and shares "
+            f"`{maker}` has {plan.makers} replicas that do not wait for each other, and shares "
             f"{', '.join(others)}, who would have to wait for all: give it one replica."
         )
     _check_transfers(plan, learner, maker)
@@ -121,7 +135,7 @@ def _messages(code: tuple[Instruction, ...]) -> list[Send | Receive]:
 
 def _check_values(plan: Plan, learner: str, maker: str) -> None:
     """What the learner holds and sends may not be per environment: it sees some at a time."""
-    if plan.shares == 1:
+    if plan.makers == 1:
         return
     home, values = plan.projection.placement.home, plan.graph.values
     sent = [(v, f"sent to `{maker}`") for t in plan.projection.transfers
@@ -130,10 +144,18 @@ def _check_values(plan: Plan, learner: str, maker: str) -> None:
     for v, where in (*sent, *held):
         if plan.axes.grown(v):
             raise PlanError(
-                f"`{learner}` learns from any one of {plan.shares} replicas of `{maker}` at a "
-                f"time, and `{values[v].name}`, {where}, has a part for each environment: give "
-                f"`{maker}` one replica, or use lag=0."
+                f"`{learner}` learns from any {plan.batch} of {plan.makers} replicas of `{maker}` "
+                f"at a time, and `{values[v].name}`, {where}, has a part for each environment: "
+                f"give `{maker}` one replica, or use lag=0."
             )
+    alike = [v for t in plan.projection.transfers if t.target == learner for v in t.values
+             if plan.axes.axis(v) is None]  # fmt: skip
+    if plan.batch > 1 and alike:
+        raise PlanError(
+            f"`{learner}` learns from {plan.batch} samples at once, and `{values[alike[0]].name}`, "
+            f"sent by `{maker}`, is one for all environments of a sample: give it an axis of "
+            f"environments, or use batch=1."
+        )
     if maker in plan.averaging:
         raise PlanError(
             f"the replicas of `{maker}` average, so they wait for each other, and with a free "

@@ -70,11 +70,17 @@ class Channel:
     max_age: int = 0
     """Of a free channel: no sample that was made with what it carries is learned from more than so
     many iterations later. Whoever makes samples waits before that."""
+    batch: int = 1
+    """Of a free channel: how many samples, each of any one replica, make an iteration. It must
+    divide the number of replicas; they are taken as they are ready, the oldest first."""
     delay: float = 0.0
     """Seconds added to every message: what if the network were so slow?"""
     reduce: str = "auto"
     """Of replicas in processes, from their place to itself: how `averaged` goes between them. By
     default in the way that was measured to be fastest."""
+    pack: bool | None = None
+    """Between processes: whether an end on one device sends and receives the small arrays of a
+    message as one. None: where that device is an accelerator. No number depends on it."""
 
     @property
     def late(self) -> int:
@@ -97,8 +103,8 @@ class Flow:
 class Plan:
     """Places and channels for one graph, checked when made: what cannot run is refused by name.
 
-    With a free channel, an iteration is one of the place that sends through it, on the sample of
-    any one replica of the place that reads: on that replica's share of the environments.
+    With a free channel, an iteration is one of the place that sends through it, on a sample of any
+    replica of the place that reads, or on a batch of samples: on those shares of the environments.
     """
 
     graph: Graph = field(repr=False)
@@ -138,9 +144,19 @@ class Plan:
         return (source, target) if names else None
 
     @functools.cached_property
+    def makers(self) -> int:
+        """Of a free channel: how many replicas make samples."""
+        return self.place(self.free[1]).replicas if self.free else 1
+
+    @property
+    def batch(self) -> int:
+        """How many of their samples make an iteration."""
+        return self.channel(*self.free).batch if self.free else 1
+
+    @functools.cached_property
     def shares(self) -> int:
         """How many iterations it takes to learn from every environment once."""
-        return self.place(self.free[1]).replicas if self.free else 1
+        return self.makers // self.batch
 
     @functools.cached_property
     def iteration(self) -> Graph:
@@ -156,7 +172,7 @@ class Plan:
     def window(self) -> int:
         """Of a free channel: how many samples of one replica may be waiting or under way."""
         assert self.free
-        return self.channel(*self.free).max_age // self.shares
+        return self.channel(*self.free).max_age * self.batch // self.makers
 
     @functools.cached_property
     def where(self) -> dict[str, str]:
@@ -253,7 +269,7 @@ class Plan:
 
     def _pairs(self, source: str, target: str) -> int:
         if self.free and {source, target} == set(self.free):
-            return 1  # a version, and the sample of one maker
+            return self.batch if source == self.free[1] else 1  # samples, and a version
         return max(self.instances(source), self.instances(target))
 
     def _nbytes(self, transfer: Transfer, value: int) -> int:

@@ -116,8 +116,9 @@ def _flow_lines(plan: Plan, flow: Flow) -> Iterator[str]:
     late = f", {channel.lag} iteration{'s' * (channel.late != 1)} late" if channel.late else ""
     if plan.free == (flow.source, flow.target):
         late = f", free: the newest, for samples at most {channel.max_age} iterations old"
-    elif plan.free == (flow.target, flow.source) and plan.shares > 1:
-        late = f", from any of {plan.shares}"
+    elif plan.free == (flow.target, flow.source) and plan.makers > 1:
+        late = f", from any of {plan.makers}"
+        late += f", {plan.batch} samples at a time" if plan.batch > 1 else ""
     slow = f", {channel.delay * 1e3:g} ms of delay each" if channel.delay else ""
     room = f", room for {channel.capacity}" if channel.capacity > 1 else ""
     yield (

@@ -22,12 +22,13 @@ from hocket.distribute.strategy import Lag, apart, sample_channels, share_out, s
 @strategy
 def actor_learner(
     graph: Graph, cluster: Cluster, *, actors: int = 2, learners: int = 1, lag: Lag = 0,
-    max_age: int | None = None, backend: str = "jax",
+    max_age: int | None = None, batch: int = 1, backend: str = "jax",
 ) -> Plan:  # fmt: skip
     """Trajectories up, parameters down: `actors` replicas that step and act, and a learner.
 
     With several devices the learner has the last `learners` of them, the actors share the others.
-    With `lag=free` nobody waits: the learner takes the trajectories of any actor that has some.
+    With `lag=free` nobody waits: the learner takes the trajectories of any actor that has some, or
+    of a `batch` of them at once.
     """
     others, learning = apart(cluster, learners)
     acting = share_out(others, actors, graph.num_envs)
@@ -37,5 +38,5 @@ def actor_learner(
             Place("actor", ("env", "act"), on=acting, replicas=actors, backend=backend),
             Place("learner", ("learn", "gradient", "replay"), on=learning),
         ),
-        sample_channels("actor", "learner", lag, max_age, actors),
+        sample_channels("actor", "learner", lag, max_age, actors, batch),
     )

@@ -82,16 +82,24 @@ def apart(cluster: Cluster, learners: int) -> tuple[Sequence[Device], Sequence[D
 
 
 def sample_channels(
-    source: str, target: str, lag: Lag, max_age: int | None, replicas: int
+    source: str, target: str, lag: Lag, max_age: int | None, replicas: int, batch: int = 1
 ) -> dict[str, Channel]:
     """Samples from `source` to `target`, and back what the next ones are made with.
 
-    That is `lag` iterations late. Free, it is the newest there is, and samples are learned from at
-    most `max_age` iterations later: by default with room for one of each of the `replicas`.
+    That is `lag` iterations late. Free, it is the newest there is, samples are learned from `batch`
+    at a time, and at most `max_age` iterations later: by default with room for one of each of the
+    `replicas`.
     """
     back = f"{target} -> {source}"
     if lag == FREE:
-        return {back: Channel(lag=FREE, max_age=replicas if max_age is None else max_age)}
+        usual = -(-replicas // max(1, batch))
+        age = usual if max_age is None else max_age
+        return {back: Channel(lag=FREE, max_age=age, batch=batch)}
+    if batch != 1:
+        raise PlanError(
+            f"batch={batch} is for free channels, and lag={lag}, which waits for the samples of "
+            f"all: use lag={FREE}."
+        )
     if max_age is not None:
         raise PlanError(f"max_age={max_age} is for free channels, and lag={lag}: use lag={FREE}.")
     ahead = lag if isinstance(lag, int) else 0  # what is no number is refused by the plan

@@ -6,8 +6,11 @@ that would leave another, still being made, too old when its turn comes: then it
 So no sample is learned from more than `max_age` versions after the one it was made with, and none
 is thrown away.
 
-There are at most `window` x makers samples at once, and that is at most `max_age`: hence a new
-sample, with the newest version, always has a turn in time, whatever the others do.
+With a `batch`, an iteration takes so many samples at once, the oldest that are ready. Where a maker
+may have several waiting, two of one batch may be its: whoever is fast is not made to wait.
+
+There are at most `window` x makers samples at once, and that is at most `max_age` x `batch`: hence
+a new sample, with the newest version, always has a turn in time, whatever the others do.
 """
 
 from __future__ import annotations
@@ -91,7 +94,7 @@ def helpers(plan: Plan) -> list[tuple[str, int]]:
 
 def board_dtype(plan: Plan) -> np.dtype[Any]:
     """The numbers that all instances of a plan with a free channel share."""
-    makers, window = plan.shares, plan.window
+    makers, window = plan.makers, plan.window
     return np.dtype([
         ("stop", "i8"),  # makers begin no further sample
         ("closed", "i8"),  # the run is over
@@ -111,8 +114,8 @@ class Board:
 
     def __init__(self, plan: Plan, event: Event, numbers: np.ndarray | None = None) -> None:
         assert plan.free
-        self.window, self.makers, self.helpers = plan.window, plan.shares, helpers(plan)
-        self.max_age = plan.channel(*plan.free).max_age
+        self.window, self.makers, self.helpers = plan.window, plan.makers, helpers(plan)
+        self.max_age, self.batch = plan.channel(*plan.free).max_age, plan.batch
         self.numbers = np.zeros((), board_dtype(plan)) if numbers is None else numbers
         self.event = event
         if numbers is None:
@@ -166,31 +169,32 @@ class Board:
         self.numbers["version"] = version
         self.event.signal()
 
-    def choice(self) -> int | None:
-        """Whose sample may be learned from now: of those that are ready, the oldest's maker."""
+    def choice(self) -> list[int] | None:
+        """Whose samples may be learned from now: the oldest of those that are ready, by maker."""
         n = self.numbers
-        versions = [
-            (int(n["made_with"][maker, k % self.window]), k != n["taken"][maker], maker)
+        # Of one version, everybody's first before anybody's second.
+        samples = sorted(
+            (int(n["made_with"][maker, k % self.window]), k - n["taken"][maker], maker)
             for maker in range(self.makers)
             for k in range(n["taken"][maker], n["begun"][maker])
-        ]
+        )
         made = n["made"]
         if self.helpers:
             made = np.minimum(made, n["helped"].min() + n["loaded"])
-        ready = [x for x in versions if not x[1] and made[x[2]] > n["taken"][x[2]]]
-        if not ready:
+        ready = [x for x in samples if n["taken"][x[2]] + x[1] < made[x[2]]]
+        chosen = ready[: self.batch]
+        left = [version for version, *which in samples if (version, *which) not in chosen]
+        if len(chosen) < self.batch or not self._in_time(left):
             return None
-        chosen = min(ready)
-        versions.remove(chosen)
-        return chosen[2] if self._in_time(sorted(v for v, *_ in versions)) else None
+        return sorted(maker for *_, maker in chosen)
 
     def _in_time(self, versions: list[int]) -> bool:
-        """Whether samples of these versions can be taken one by one, from the next version on."""
+        """Whether samples of these versions can be taken in this order, from the next one on."""
         start = int(self.numbers["version"]) + 1
-        return all(start + k - v <= self.max_age for k, v in enumerate(versions))
+        return all(start + k // self.batch - v <= self.max_age for k, v in enumerate(versions))
 
     def take(self, maker: int) -> int:
-        """The age of the sample that this maker has ready, which is now learned from."""
+        """The age of the first sample that this maker has ready, which is now learned from."""
         n = self.numbers
         age = int(n["version"] - n["made_with"][maker, n["taken"][maker] % self.window])
         assert age <= self.max_age, f"a sample is {age} iterations old, of {self.max_age} allowed"

@@ -12,15 +12,15 @@ class Closed(Exception):
 class Pipe(Protocol):
     """One transfer's way from one instance to another, with room for a number of messages.
 
-    A message is a list of arrays of known shapes. `waited` are the nanoseconds for which the
-    sender, and the receiver, had to wait for the other.
+    A message is a list of arrays of known shapes, and arrives as a sequence of them. `waited` are
+    the nanoseconds for which the sender, and the receiver, had to wait for the other.
     """
 
     def send(self, message: list[Any]) -> None:
         """Hand over a message, waiting while there is no room."""
         ...
 
-    def receive(self) -> list[Any]:
+    def receive(self) -> Any:
         """Take the oldest message, waiting until there is one."""
         ...
 

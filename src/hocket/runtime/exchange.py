@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from hocket.core.plan import Plan
@@ -88,7 +88,7 @@ class Exchange:
             self.note("wait", transfer.target, start, start + waited / 1e9)
             self.note("send", name, start, nbytes=nbytes)
 
-    def receive(self, transfer: Transfer, source: int) -> list[Any]:
+    def receive(self, transfer: Transfer, source: int) -> Any:
         """The message for this iteration. A late reader has the first one for those to come too."""
         lag, key = self.plan.channel_of(transfer).late, (transfer.id, source)
         if lag and self._late.get(key):
@@ -145,7 +145,7 @@ class Exchange:
         end, iteration = time.perf_counter() if end is None else end, int(self.status["iteration"])
         self.spans.append(Span(self.name, kind, name, start, end, nbytes, iteration))
 
-    def _take(self, transfer: Transfer, source: int) -> list[Any]:
+    def _take(self, transfer: Transfer, source: int) -> Any:
         pipe = self._pipes[transfer.id, source, self.index]
         start, before = time.perf_counter(), pipe.waited[1]
         self.show(Wait(None, RECEIVING, transfer, (source,)))
@@ -179,5 +179,5 @@ class Exchange:
         self.status["phase"] = WORKING
 
 
-def _nbytes(message: list[Any]) -> int:
+def _nbytes(message: Iterable[Any]) -> int:
     return sum(x.size * x.dtype.itemsize for x in message)

@@ -37,11 +37,11 @@ class FreeExchange(Exchange):
         self._learner, self._maker = plan.free
         self._versions = versions(plan)
         self._samples = [t for t in plan.projection.transfers if is_sample(plan, t)]
-        self._bundle: dict[Key, list[Any]] = {}
-        self._chosen: int | None = None
+        self._bundle: dict[Key, deque[Any]] = {}
+        self._chosen: list[int] | None = None
         self._backlog: list[deque[dict[Key, list[Any]]]] = [deque() for _ in range(board.makers)]
-        self.ages: list[int] = []
-        """Of the samples that were learned from."""
+        self.ages: list[list[int]] = []
+        """Of the samples that were learned from, by iteration."""
 
     # An iteration.
 
@@ -58,7 +58,8 @@ class FreeExchange(Exchange):
                 return False
             version, message = self._latest.read()
             self.board.made_with(self.index, version)
-            self._bundle = _dealt(message, self._versions)
+            self._bundle.clear()
+            self._put_by(_dealt(message, self._versions))
             return True
         return self.place == self._learner or bool(self.board.led() > self.status["iteration"])
 
@@ -70,7 +71,9 @@ class FreeExchange(Exchange):
 
     def ages_since(self) -> dict[int, Any]:
         ages, self.ages = self.ages, []
-        return {AGES: np.array(ages)} if self.place == self._learner else {}
+        found = np.array(ages, int).reshape(-1, self.board.batch)
+        by_iteration = found if self.board.batch > 1 else found[:, 0]
+        return {AGES: by_iteration} if self.place == self._learner else {}
 
     def _may_begin(self) -> bool:
         """A maker may, while there is room for its sample; who works for it, once it has begun."""
@@ -87,32 +90,37 @@ class FreeExchange(Exchange):
             return Wait(self._may_take, RECEIVING, transfer, (0,))
         if transfer in self._samples:
             sources = self.sources(transfer, sources)
-        here = (transfer.id, sources[0]) in self._bundle
-        return None if here else super().may_receive(transfer, sources)
+        away = [s for s in sources if not self._bundle.get((transfer.id, s))]
+        return super().may_receive(transfer, away) if away else None
 
     def sources(self, transfer: Transfer, sources: list[int]) -> list[int]:
-        """Of a sample, the one maker whose turn it is, or all who work for the only one."""
+        """Of samples, the makers whose turn it is, or all who work for the only one."""
         if transfer not in self._samples:
             return sources
         if self._chosen is None:
             self._chosen = self.board.choice()
             assert self._chosen is not None
-            self.ages.append(self.board.take(self._chosen))
-            if self._backlog[self._chosen]:
-                self._bundle = self._backlog[self._chosen].popleft()
-        return [self._chosen] if transfer.source == self._maker else sources
+            self.ages.append([self.board.take(maker) for maker in self._chosen])
+            for maker in self._chosen:
+                if self._backlog[maker]:
+                    self._put_by(self._backlog[maker].popleft())
+        return self._chosen if transfer.source == self._maker else sources
 
     def send(self, transfer: Transfer, target: int, message: list[Any]) -> None:
-        if transfer in self._versions:
-            self._bundle[transfer.id, 0] = message
-            self._count(transfer, message)
-        else:
+        if transfer not in self._versions:
             super().send(transfer, target, message)
+        elif target == 0:  # there is one for all
+            self._put_by({(transfer.id, 0): message})
+            self._count(transfer, message)
 
-    def receive(self, transfer: Transfer, source: int) -> list[Any]:
-        if (transfer.id, source) in self._bundle:
-            return self._bundle.pop((transfer.id, source))
-        return super().receive(transfer, source)
+    def receive(self, transfer: Transfer, source: int) -> Any:
+        line = self._bundle.get((transfer.id, source))
+        return line.popleft() if line else super().receive(transfer, source)
+
+    def _put_by(self, messages: Mapping[Key, Any]) -> None:
+        """Keep messages that are here already until somebody asks for them."""
+        for key, message in messages.items():
+            self._bundle.setdefault(key, deque()).append(message)
 
     def wait(self, wait: Wait) -> None:
         """Until it is so, or the run ends."""
@@ -140,7 +148,7 @@ class FreeExchange(Exchange):
         """What was sent in this iteration, all at once, as its version."""
         version = int(self.status["iteration"])
         self._latest.write(
-            version, [x for t in self._versions for x in self._bundle.pop((t.id, 0))]
+            version, [x for t in self._versions for x in self._bundle[t.id, 0].popleft()]
         )
         self.board.publish(version)
 
@@ -198,11 +206,12 @@ def fitting_samples(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     samples = [name.removesuffix("-age") for name in found if name.endswith("-age")]
     ages = sorted((int(found[f"{name}-age"]) for name in samples), reverse=True)
-    in_time = all(k + age <= plan.channel(*plan.free).max_age for k, age in enumerate(ages))
+    max_age = plan.channel(*plan.free).max_age
+    in_time = all(k // plan.batch + age <= max_age for k, age in enumerate(ages))
     wanted = {f"{name}-age": () for name in samples}
     for name in samples:
         maker, k = map(int, name.removeprefix(PREFIX).split("-"))
-        if maker >= plan.shares or k >= plan.window:
+        if maker >= plan.makers or k >= plan.window:
             return {}
         for key, specs in message_specs(plan, maker).items():
             wanted |= {
@@ -232,7 +241,7 @@ def make_exchange(
     return FreeExchange(plan, place, index, pipes, status, board, latest)
 
 
-def _dealt(message: list[Any], transfers: list[Transfer]) -> dict[Key, list[Any]]:
+def _dealt(message: Any, transfers: list[Transfer]) -> dict[Key, Any]:
     """A bundle again as the messages that it was made of."""
     found, start = {}, 0
     for t in transfers:

@@ -22,8 +22,10 @@ from hocket.core.plan import Plan
 from hocket.core.project import Compute, Host, Instruction, Receive, Repeat, Send, Transfer
 from hocket.runtime.exchange import Exchange, Wait
 from hocket.runtime.hosts import Hosts, is_one_cpu
+from hocket.runtime.packing import Packed, unpack
 from hocket.runtime.reduce import Reduction
 from hocket.runtime.replicas import (
+    concatenated,
     cut_parts,
     home,
     join_parts,
@@ -34,7 +36,7 @@ from hocket.runtime.replicas import (
     stack_rows,
     without_aliases,
 )
-from hocket.runtime.route import Route
+from hocket.runtime.route import Route, crossing
 from hocket.runtime.segment import Segment, Segments, arguments
 from hocket.runtime.status import IDLE, WORKING
 from hocket.runtime.tune import tuning_for
@@ -322,26 +324,27 @@ class Instance:
         jax.block_until_ready(list(whole.values()))  # whoever receives it need not wait again
         for part, target in enumerate(targets):
             message = []
-            for v, x in whole.items():
-                axis = self.plan.axes.axis(v)
-                if axis is not None:
-                    message.append(
-                        split_axis(x, axis, route.cuts())[part] if route.cuts() > 1 else x
-                    )
-                elif route.leads(self.index, target):
-                    message.append(x)
+            for v in crossing(self.plan, transfer, self.index, target):
+                x, axis = whole[v], self.plan.axes.axis(v)
+                if axis is not None and route.cuts() > 1:
+                    x = split_axis(x, axis, route.cuts())[part]
+                message.append(x)
             self.exchange.send(transfer, target, message)
 
     def _receive(self, transfer: Transfer, values: Values) -> None:
-        route = Route.of(self.plan, transfer)
         sources = self.exchange.sources(transfer, self._sources(transfer))
-        parts: dict[int, list[Any]] = {v: [] for v in transfer.values}
-        for source in sources:
-            message = iter(self.exchange.receive(transfer, source))
-            for v in transfer.values:
-                if self.plan.axes.axis(v) is not None or route.leads(source, self.index):
-                    parts[v].append(next(message))
-        whole = {v: self._joined(v, found) for v, found in parts.items()}
+        messages = [self.exchange.receive(transfer, source) for source in sources]
+        found: dict[int, list[tuple[int, int]]] = {v: [] for v in transfer.values}
+        for m, source in enumerate(sources):
+            for k, v in enumerate(crossing(self.plan, transfer, source, self.index)):
+                found[v].append((m, k))
+        if all(isinstance(message, Packed) for message in messages):
+            joins = tuple((self.plan.axes.axis(v), tuple(at)) for v, at in found.items())
+            outs = unpack(messages, joins, self.home(transfer.values[0]))
+            values |= zip(found, outs, strict=True)
+            return
+        arrays = [list(message) for message in messages]
+        whole = self._joined({v: [arrays[m][k] for m, k in at] for v, at in found.items()})
         self._put_all([v for v, x in whole.items() if not self._is_here(x, transfer)], whole)
         values |= whole
 
@@ -360,14 +363,17 @@ class Instance:
             return x.devices() == set(self.mesh.devices.flat)
         return bool(transfer.loops) and self._is_default
 
-    def _joined(self, value: int, found: list[Any]) -> Any:
-        """A received value as this place holds it, from the parts that its sources sent."""
-        axis, x = self.plan.axes.axis(value), found[0]
-        if len(found) > 1 and axis is not None:
-            # Put together on one device: a part may be too small to be shared by all.
-            first = self.mesh.devices.flat[0]
-            x = jnp.concatenate([jax.device_put(y, first) for y in found], axis)
-        return split_axis(x, axis, self.spot.replicas) if axis is not None and self.grouped else x
+    def _joined(self, found: dict[int, list[Any]]) -> Values:
+        """Received values as this place holds them, from the parts that their sources sent."""
+        axes = {v: axis for v in found if (axis := self.plan.axes.axis(v)) is not None}
+        many = {v: axis for v, axis in axes.items() if len(found[v]) > 1}
+        whole = {v: parts[0] for v, parts in found.items()}
+        if many:  # put together on one device: a part may be too small to be shared by all
+            parts = jax.device_put([found[v] for v in many], self.mesh.devices.flat[0])
+            whole |= zip(many, concatenated(parts, tuple(many.values())), strict=True)
+        if self.grouped:
+            whole |= {v: split_axis(whole[v], a, self.spot.replicas) for v, a in axes.items()}
+        return whole
 
     def _whole(self, value: int, x: Any) -> Any:
         axis = self.plan.axes.axis(value)

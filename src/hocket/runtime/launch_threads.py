@@ -162,9 +162,8 @@ class Threads:
         if source.mesh.devices.tolist() == target.mesh.devices.tolist():
             return SameDevice(link.slots, delay)
         route = Route.of(self.plan, t)
-        if target.grouped or (
-            route.sources > route.targets and not route.any
-        ):  # it is put together there first
+        several = route.sources > route.targets and (not route.any or self.plan.batch > 1)
+        if target.grouped or several:  # it is put together there first
             first = jax.sharding.SingleDeviceSharding(target.mesh.devices.flat[0])
             return DeviceToDevice(link.slots, [first] * len(link.values), delay)
         return DeviceToDevice(link.slots, [target.home(v) for v in link.values], delay)

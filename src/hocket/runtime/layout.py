@@ -61,6 +61,10 @@ def shared_board(plan: Plan, memory: mmap.mmap, where: Layout) -> Board | None:
     return Board(plan, event, numbers)
 
 
-def shared_latest(plan: Plan, memory: mmap.mmap, where: Layout) -> LatestShared | None:
+def shared_latest(
+    plan: Plan, memory: mmap.mmap, where: Layout, *, packed: bool = False
+) -> LatestShared | None:
     """Where its newest version lies."""
-    return LatestShared(memory, where.latest, version_specs(plan)) if plan.free else None
+    if not plan.free:
+        return None
+    return LatestShared(memory, where.latest, version_specs(plan), packed=packed)

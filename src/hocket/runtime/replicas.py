@@ -7,6 +7,7 @@ what is uniform is held once. `vmap` maps a program over the rows, with a name f
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,6 +80,12 @@ def without_aliases(values: dict[int, Any]) -> dict[int, Any]:
             values[v] = jnp.copy(x)
         seen.add(id(x))
     return values
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def concatenated(found: list[list[Any]], axes: tuple[int, ...]) -> list[Any]:
+    """The parts of each value put together, all of them by one program."""
+    return [jnp.concatenate(parts, axis) for parts, axis in zip(found, axes, strict=True)]
 
 
 @jax.jit

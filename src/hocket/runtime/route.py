@@ -94,12 +94,16 @@ def links(plan: Plan) -> Iterator[Link]:
             continue
         route, channel = Route.of(plan, t), plan.channel_of(t)
         for a, b in route.pairs():
-            values = tuple(
-                v for v in t.values if plan.axes.axis(v) is not None or route.leads(a, b)
-            )
+            values = crossing(plan, t, a, b)
             specs = tuple(_spec(plan, t, route, v) for v in values)
             room = plan.window if is_sample(plan, t) else channel.capacity + channel.late
             yield Link(t, a, b, values, specs, room * plan.cuts(t))
+
+
+def crossing(plan: Plan, transfer: Transfer, source: int, target: int) -> tuple[int, ...]:
+    """The values that cross between two instances: what is uniform, from one of the sources."""
+    leads = Route.of(plan, transfer).leads(source, target)
+    return tuple(v for v in transfer.values if plan.axes.axis(v) is not None or leads)
 
 
 def late_links(plan: Plan) -> list[Link]:

@@ -109,6 +109,7 @@ class _Worker:
         for name, value in job.config.items():
             if jax.config.values.get(name) != value:
                 jax.config.update(name, value)
+        from hocket.cluster.devices import find_devices
         from hocket.core.graph import trace
         from hocket.core.plan import Plan
         from hocket.errors import PlanError
@@ -119,6 +120,7 @@ class _Worker:
         from hocket.runtime.layout import layout, shared_board, shared_latest
         from hocket.runtime.luggage import unpack
         from hocket.runtime.reduce import Members, Reduction, Space
+        from hocket.runtime.packing import packs
         from hocket.runtime.status import names, new_statuses
         from hocket.runtime.transport_shm import SharedMemory
 
@@ -132,9 +134,13 @@ class _Worker:
             )
         plan = Plan.from_json(job.plan, graph)
         where, arena = layout(plan), Arena.attach(arena_fd, job.arena_bytes)
+        devices = find_devices(plan.place(job.place).share(job.index))
         pipes = {
-            link.key: SharedMemory(arena, offset, link, plan.channel_of(link.transfer).delay)
+            link.key: SharedMemory(
+                arena, offset, link, channel.delay, packed=packs(channel.pack, devices)
+            )
             for link, offset in where.pipes
+            for channel in [plan.channel_of(link.transfer)]
             if (job.place, job.index)
             in ((link.transfer.source, link.source), (link.transfer.target, link.target))
         }
@@ -148,7 +154,8 @@ class _Worker:
             )  # fmt: skip
         mine = status[names(plan).index((job.place, job.index))]
         board = shared_board(plan, arena.memory, where)
-        latest = shared_latest(plan, arena.memory, where)
+        asked = plan.channel(*plan.free).pack if plan.free else None
+        latest = shared_latest(plan, arena.memory, where, packed=packs(asked, devices))
         exchange = make_exchange(plan, job.place, job.index, pipes, mine, board, latest)
         self.instance = Instance(plan, job.place, job.index, exchange, average)
         self._average = average

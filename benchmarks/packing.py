@@ -1,0 +1,247 @@
+"""What packing saves: a trajectory of twelve small arrays from one process to another, and back.
+
+    python benchmarks/packing.py                          # messages, about a minute
+    python benchmarks/packing.py messages --rounds 9
+    python benchmarks/packing.py training                 # four actors, one learner, samples by two
+
+messages: between this process and one that it starts, both on the same device (a GPU, where there
+is one): each end packs, or neither does, taking turns within one run. A crossing is half of there and
+back, from arrays on a device to arrays on a device. training: IMPALA whose actors and learner are
+processes on that device and wait for nobody, packed and not, with one and with two samples an
+iteration. Prints one JSON line for each figure; `ratio` is how many times as fast as unpacked, of
+the median over rounds, and `transfers` what crosses between device and host for a message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several processes share a GPU
+
+PARTS = ("messages", "training")
+ENVS = {"16 envs": 16, "256 envs": 256, "2,048 envs": 2048}
+LENGTH = 16
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=PARTS[:1], help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--echo", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.echo:
+        echo(**json.loads(options.echo))
+        return
+    for part in options.parts:
+        {"messages": messages, "training": training}[part](options.rounds)
+
+
+def tell(name: str, value: float, unit: str, **more: object) -> None:
+    import jax
+
+    device = jax.devices()[0]
+    line = {"name": name, "value": value, "unit": unit, **more, "device": device.device_kind}
+    print(json.dumps({**line, "jax": jax.__version__}), flush=True)
+
+
+# Messages
+
+
+class Way(NamedTuple):
+    """What sends and receives on this side, and how to tell the other one how many will come."""
+
+    send: Callable[[list[Any]], None]
+    receive: Callable[[], list[Any]]
+    begin: Callable[[int], None]
+
+
+def messages(rounds: int) -> None:
+    for size, num_envs in ENVS.items():
+        message = trajectory(num_envs)
+        nbytes = sum(x.nbytes for x in message)
+        seconds: dict[bool, list[float]] = {False: [], True: []}
+        with between(num_envs, packed=False) as plain, between(num_envs, packed=True) as packed:
+            ways = {False: plain, True: packed}
+            count = 20
+            for turn in range(rounds + 1):
+                for how, way in ways.items():
+                    took = ping_pong(way, message, count)
+                    if turn:
+                        seconds[how].append(took)
+                if not turn:  # the first compiled: from here on about a second each
+                    count = max(10, min(2_000, round(0.5 / took)))
+        ratios = [a / b for a, b in zip(seconds[False], seconds[True], strict=True)]
+        for how, found in seconds.items():
+            more = {"ratio": round(statistics.median(ratios), 3),
+                    "spread": [round(min(ratios), 3), round(max(ratios), 3)]}  # fmt: skip
+            tell(
+                f"12 arrays, {size}, {'packed' if how else 'unpacked'}: a crossing",
+                round(1e6 * statistics.median(found), 1), "us", bytes=nbytes,
+                transfers=transfers(num_envs, packed=how), **(more if how else {}),
+            )  # fmt: skip
+
+
+def ping_pong(way: Way, message: list[Any], count: int) -> float:
+    """Seconds of one crossing."""
+    way.begin(count)
+    start = time.perf_counter()
+    for _ in range(count):
+        way.send(message)
+        way.receive()
+    return (time.perf_counter() - start) / (2 * count)
+
+
+@functools.cache
+def trajectory(num_envs: int) -> list[Any]:
+    """As PPO sends it: observations, actions, rewards, flags, a key for each environment."""
+    import jax
+    import jax.numpy as jnp
+
+    rows = (LENGTH, num_envs)
+    made = [
+        jnp.ones((*rows, 4)), jnp.ones((*rows, 4)), jnp.ones(rows, jnp.int32), jnp.ones(rows),
+        jnp.zeros(rows, bool), jnp.zeros(rows, bool), jnp.ones(rows), jnp.ones(rows),
+        jnp.ones(rows, jnp.int32), jnp.ones(rows), jnp.ones((num_envs, 4)),
+        jax.random.split(jax.random.key(0), num_envs),
+    ]  # fmt: skip
+    return jax.block_until_ready(made)
+
+
+def transfers(num_envs: int, *, packed: bool) -> int:
+    """From a device to the host for one message, and as many back."""
+    from hocket.runtime.packing import packing
+
+    return len(packing(specs(num_envs)).specs(packed=packed))
+
+
+def specs(num_envs: int) -> tuple[Any, ...]:
+    import jax
+
+    return tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in trajectory(num_envs))
+
+
+@contextmanager
+def between(num_envs: int, *, packed: bool) -> Iterator[Way]:
+    from hocket.runtime.arena import Arena
+
+    arena = Arena.create(2 * _room(num_envs))
+    words = {"fd": arena.fd, "num_envs": num_envs, "packed": packed}
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--echo", json.dumps(words)],
+        stdin=subprocess.PIPE, pass_fds=(arena.fd,), text=True,
+    )  # fmt: skip
+    send, receive = ends(arena, num_envs, packed=packed, forth=True)
+
+    def begin(count: int) -> None:
+        print(count, file=process.stdin, flush=True)
+
+    try:
+        yield Way(send, receive, begin)
+    finally:
+        assert process.stdin
+        process.stdin.close()
+        process.wait()
+
+
+def echo(fd: int, num_envs: int, *, packed: bool) -> None:
+    from hocket.runtime.arena import Arena
+
+    arena = Arena.attach(fd, 2 * _room(num_envs))
+    send, receive = ends(arena, num_envs, packed=packed, forth=False)
+    for line in sys.stdin:
+        for _ in range(int(line)):
+            send(receive())
+
+
+def ends(arena: Any, num_envs: int, *, packed: bool, forth: bool) -> tuple[Any, Any]:
+    """What sends and what receives on this side of two rings, as an instance does it."""
+    import jax
+
+    from hocket.runtime.packing import unpack
+    from hocket.runtime.transport_shm import SharedMemory
+
+    offsets = (0, _room(num_envs)) if forth else (_room(num_envs), 0)
+    to, back = (SharedMemory(arena, at, _link(num_envs), packed=packed) for at in offsets)
+    home = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    joins = tuple((None, ((0, k),)) for k in range(len(specs(num_envs))))
+
+    def receive() -> list[Any]:
+        message = back.receive()
+        here = unpack([message], joins, home) if packed else jax.device_put(message, home)
+        return jax.block_until_ready(here)
+
+    return to.send, receive
+
+
+def _link(num_envs: int) -> Any:
+    """A link of a plan, as far as a pipe looks at it."""
+    from hocket.runtime.route import Link
+
+    return Link(cast("Any", None), 0, 0, (0,), specs(num_envs), slots=2)
+
+
+def _room(num_envs: int) -> int:
+    from hocket.runtime.transport_shm import SharedMemory
+
+    found = SharedMemory.nbytes(_link(num_envs))
+    return found + -found % 4096
+
+
+# Training
+
+
+def training(rounds: int) -> None:
+    import jax
+
+    from hocket import Channel, make
+    from hocket.algorithms import IMPALA
+    from hocket.runtime.executor import advance
+    from hocket.training import make_executor, plan
+
+    impala = IMPALA(env=make("CartPole-v1"), num_envs=1024)
+    for batch in (1, 2):
+        words = f"actor_learner:actors=4,lag=free,max_age=4,batch={batch}"
+        made = plan(impala, distribute=words, launch="processes")
+        executors = {}
+        for pack in (False, True):
+            ways = {"actor -> learner": Channel(), **made.channels}
+            channels = {name: replace(way, pack=pack) for name, way in ways.items()}
+            executors[pack] = make_executor(replace(made, channels=channels), 1_000_000)
+        rates: dict[bool, list[float]] = {False: [], True: []}
+        try:
+            for executor in executors.values():
+                executor.start(jax.random.key(0))
+                advance(executor, 10)
+            for _ in range(rounds):
+                for pack, executor in executors.items():
+                    start = time.perf_counter()
+                    advance(executor, 64)
+                    seconds = time.perf_counter() - start
+                    executor.crew.pause()  # the other one has the device to itself
+                    rates[pack].append(64 * made.iteration.env_steps / seconds)
+        finally:
+            for executor in executors.values():
+                executor.close()
+        ratios = [b / a for a, b in zip(rates[False], rates[True], strict=True)]
+        for pack, found in rates.items():
+            more = {"ratio": round(statistics.median(ratios), 3),
+                    "spread": [round(min(ratios), 3), round(max(ratios), 3)]}  # fmt: skip
+            tell(
+                f"impala, 1,024 envs, 4 actors, batch {batch}, {'packed' if pack else 'unpacked'}",
+                round(statistics.median(found)), "env steps/s", **(more if pack else {}),
+            )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Several samples make an iteration: each is learned from once, in time, and beside the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hocket import Channel, Place, Plan, PlanError, fragment, trace
+from hocket.cluster import local_cluster
+from hocket.distribute import resolve
+from hocket.runtime.exchange_free import fitting_samples
+from hocket.runtime.executor import advance
+from hocket.runtime.launch_seeded import Faults, Seeded
+from hocket.runtime.split import SAMPLE_AGE, Split
+from hocket.testing import SMALL, difference
+from tests.runtime.test_free import ACTORS, NUM_ENVS, Ledger
+from tests.toys import Toy
+
+BATCH = 2
+AGES = {"room for one of each": 2, "room for two of each": 5}
+
+
+def plan_of(max_age: int, batch: int = BATCH, **more: Any) -> Plan:
+    words = f"actor_learner:actors={ACTORS},lag=free,max_age={max_age},batch={batch}"
+    return replace(resolve(words)(trace(Ledger(), NUM_ENVS), local_cluster()), **more)
+
+
+def check_ledger(metrics: dict[str, Any], max_age: int, start: int = 0) -> np.ndarray:
+    """Who made the samples of each iteration; from what these say, each came once and in time."""
+    first = {name: metrics[name][:, :: NUM_ENVS // ACTORS] for name in ("who", "number")}
+    made_with = metrics["made_with"].reshape(len(metrics["at"]), BATCH, -1)
+    assert (made_with == made_with[..., :1]).all()  # the environments of a sample lie together
+    ages = metrics["at"][:, None] - made_with[..., 0]
+    assert (ages <= max_age).all() and (ages >= 0).all()
+    assert (ages == metrics[SAMPLE_AGE]).all()
+    for maker in np.unique(first["who"]):
+        numbers = first["number"][first["who"] == maker]
+        assert (np.diff(numbers) == 1).all() and (start or numbers[0] == 1)
+    return first["who"]
+
+
+@pytest.mark.parametrize("room", AGES)
+def test_in_orders_by_seed(room: str) -> None:
+    """100 interleavings with stalls, counted; and on from what was under way."""
+    max_age = AGES[room]
+    crew = Seeded(plan_of(max_age), 0, Faults(stall=0.2))
+    executor = Split(crew.plan, crew=crew)
+    executor.start(jax.random.key(0))
+    state = executor.state()
+    advance(executor, 1)
+    assert crew.board is not None
+    pairs: set[tuple[int, ...]] = set()
+    made, late, waiting = np.zeros(ACTORS, int), {}, []
+    for seed in range(100):
+        crew.reseed(seed)
+        executor.load(state)
+        pairs |= set(map(tuple, check_ledger(advance(executor, 12), max_age).tolist()))
+        made = np.asarray(executor.state().number).reshape(ACTORS, -1)[:, 0]
+        assert (made == crew.board.numbers["made"]).all()
+        late = executor.late()
+        waiting = [name for name in late if name.endswith("-age")]
+        assert len(waiting) == made.sum() - 12 * BATCH  # made, and not learned from yet
+    twice = {pair for pair in pairs if len(set(pair)) < BATCH}
+    assert bool(twice) == (crew.plan.window > 1)  # both samples of one maker
+    assert len(pairs - twice) == 6  # any two of the four
+    executor.load(executor.state(), late)
+    rows = advance(executor, 12)
+    who = check_ledger(rows, max_age, start=1)
+    for maker, count in enumerate(made):
+        saved = sum(name.startswith(f"sample-{maker}-") for name in waiting)
+        numbers = rows["number"][:, :: NUM_ENVS // ACTORS][who == maker * NUM_ENVS // ACTORS]
+        assert numbers[0] == count - saved + 1  # the first that was not learned from
+
+
+@pytest.mark.parametrize("launch", ["threads", "processes"])
+def test_asynchrony_is_real(launch: str) -> None:
+    plan = plan_of(5, launch=launch)
+    executor = Split(plan)
+    executor.start(jax.random.key(0))
+    metrics = advance(executor, 40)
+    assert int(executor.state().version) == 40
+    rows = advance(executor, 20)
+    state, late, crossed = executor.state(), executor.late(), executor.nbytes()
+    executor.close()
+    check_ledger({name: np.concatenate([metrics[name], rows[name]]) for name in metrics}, 5)
+    made = int(np.asarray(state.number).reshape(ACTORS, -1)[:, 0].sum())
+    assert made == 60 * BATCH + len([name for name in late if name.endswith("-age")])
+    nbytes = {(f.source, f.target): f.nbytes for f in plan.flows}
+    assert crossed["learner", "actor"] == 60 * nbytes["learner", "actor"]
+    assert crossed["actor", "learner"] * BATCH == made * nbytes["actor", "learner"]
+
+
+def test_one_program_puts_samples_together() -> None:
+    """In processes that pack, and with several transfers in a sample."""
+    plan = resolve("actor_learner:actors=4,lag=free,batch=2")(
+        trace(SMALL["recurrent-ppo"](), 8), local_cluster()
+    )
+    up, back = Channel(pack=True), replace(plan.channels["learner -> actor"], pack=True)
+    channels = {"actor -> learner": up, "learner -> actor": back}
+    executor = Split(replace(plan, channels=channels, launch="processes"))
+    executor.start(jax.random.key(0))
+    first = executor.state()
+    ages = advance(executor, 6)[SAMPLE_AGE]
+    assert ages.shape == (6, 2) and ages.max() <= 2
+    assert difference(first.learner.params, executor.state().learner.params) > 1e-3
+    executor.load(executor.state(), executor.late())
+    advance(executor, 3)
+    executor.close()
+
+
+def test_a_batch_of_all_is_an_iteration_of_all_environments() -> None:
+    plan = plan_of(1, batch=ACTORS)
+    assert plan.iteration is plan.graph and plan.shares == 1 and plan.window == 1
+    executor = Split(plan)
+    executor.start(jax.random.key(0))
+    rows = advance(executor, 10)
+    executor.close()
+    assert (rows["who"] == np.arange(NUM_ENVS)).all()  # each environment, where it always is
+    assert (rows["number"] == 1 + np.arange(10)[:, None]).all()
+
+
+def test_what_the_plan_says() -> None:
+    graph = trace(SMALL["ppo"](), 8)
+    one, two = (
+        resolve(f"actor_learner:actors=4,lag=free,max_age=6,batch={batch}")(graph, local_cluster())
+        for batch in (1, 2)
+    )
+    assert (two.iteration.num_envs, two.shares, two.makers, two.window) == (4, 2, 4, 3)
+    assert two.iteration.env_steps * 2 == graph.env_steps
+    assert "from any of 4, 2 samples at a time" in str(two)
+    assert "an iteration is of any 4 environments, one in 2" in str(two)
+    up = [next(f for f in plan.flows if f.source == "actor") for plan in (one, two)]
+    assert (up[1].messages, up[1].nbytes) == (2 * up[0].messages, 2 * up[0].nbytes)
+    back = [next(f for f in plan.flows if f.source == "learner") for plan in (one, two)]
+    assert back[0] == back[1]
+    assert Plan.from_json(two.to_json(), graph).channels == two.channels
+    assert resolve("actor_learner:actors=4,lag=free,batch=2")(graph, local_cluster()).window == 1
+
+
+def test_samples_of_another_batch_are_gone_on_with() -> None:
+    executor = Split(plan_of(5))
+    executor.start(jax.random.key(0))
+    advance(executor, 12)
+    executor.crew.held()
+    late = {name: np.asarray(x) for name, x in executor.late().items()}
+    executor.close()
+    assert late and fitting_samples(plan_of(5), late) == late
+    assert fitting_samples(plan_of(40, batch=1), late) == late
+    old = {name: x * 0 + 4 if name.endswith("-age") else x for name, x in late.items()}
+    samples = [name for name in late if name.endswith("-age")]
+    assert bool(fitting_samples(plan_of(5), old)) == (len(samples) <= 2 * BATCH)
+    assert fitting_samples(plan_of(4, batch=1), {n: x + 1 for n, x in old.items()}) == {}
+
+
+ACTOR, LEARNER = Place("actor", ("env", "act"), replicas=4), Place("learner", ("learn",))
+REFUSED: dict[str, tuple[Channel, str]] = {
+    "a batch that does not divide": (
+        Channel(lag="free", max_age=4, batch=3),
+        r"`learner -> actor` has batch=3, which does not divide the 4 replicas of `actor`.*1, 2, 4",
+    ),
+    "a batch of nothing": (Channel(lag="free", max_age=4, batch=0), "has batch=0, which does not"),
+    "a batch where nothing is free": (
+        Channel(lag=1, batch=2), "`learner -> actor` has batch=2, which is for free channels",
+    ),
+    "an age below the makers": (
+        Channel(lag="free", max_age=1, batch=2),
+        "and 2 taken at once a sample may be 2 iterations old, so max_age must be at least 2",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(what: str) -> None:
+    channel, message = REFUSED[what]
+    with pytest.raises(PlanError, match=message):
+        Plan(trace(Toy(), 8), (ACTOR, LEARNER), {"learner -> actor": channel})
+
+
+def test_an_option_refused() -> None:
+    with pytest.raises(PlanError, match="batch=2 is for free channels, and lag=1"):
+        resolve("actor_learner:batch=2,lag=1")(trace(Toy(), 8), local_cluster())
+
+
+def test_what_is_one_for_a_whole_sample_is_refused() -> None:
+    """Two samples may have been made with two of it."""
+
+    class Warm(Ledger):
+        @fragment(role="act")
+        def warmth(self, version: Any) -> Any:
+            return 1.0 / (1.0 + version.astype(jnp.float32))
+
+        def step(self, state: Any) -> Any:
+            after, row = super().step(state)
+            total = self.update(state.version, self.warmth(state.version), *after[:2], after[1])[1]
+            return after._replace(total=total), row
+
+    channel = Channel(lag="free", max_age=4)
+    graph = trace(Warm(), NUM_ENVS)
+    Plan(graph, (ACTOR, LEARNER), {"learner -> actor": channel})
+    with pytest.raises(PlanError, match=r"`warmth`.*one for all environments of a sample.*batch=1"):
+        Plan(graph, (ACTOR, LEARNER), {"learner -> actor": replace(channel, batch=2)})

@@ -1,0 +1,207 @@
+"""Messages in one block: bit for bit the arrays that were sent, whichever end packs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket import Channel, Plan, trace
+from hocket.cluster import local_cluster
+from hocket.distribute import resolve
+from hocket.runtime import packing as packing_module
+from hocket.runtime.arena import Arena
+from hocket.runtime.executor import advance
+from hocket.runtime.host_arrays import is_key, to_host
+from hocket.runtime.packing import LARGE, Packed, Packing, packing, packs, unpack
+from hocket.runtime.route import Link
+from hocket.runtime.split import SAMPLE_AGE, Split
+from hocket.runtime.transport_latest import LatestShared
+from hocket.runtime.transport_shm import SharedMemory
+from hocket.testing import SMALL, difference
+
+DTYPES = (
+    "bool", "int8", "uint8", "int16", "uint32", "int32", "float16", "bfloat16", "float32",
+    "float8_e4m3fn", "complex64", "int4",
+)  # fmt: skip
+WIDE = ("float64", "int64", "uint64", "complex128")
+KEYS = ("threefry2x32", "rbg")
+HERE = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
+
+
+def arrays(kinds: tuple[str, ...]) -> st.SearchStrategy[list[Any]]:
+    one = st.tuples(st.sampled_from(kinds), shapes, st.integers(0, 2**31 - 1))
+    return st.lists(one.map(lambda drawn: array(*drawn)), min_size=1, max_size=8)
+
+
+def array(kind: str, shape: tuple[int, ...], seed: int) -> Any:
+    """Of any bits at all: numbers that are none, and below the smallest, among them."""
+    if kind in KEYS:
+        return jax.random.split(jax.random.key(seed, impl=kind), shape)
+    dtype, random = jnp.dtype(kind), np.random.default_rng(seed)
+    if kind in ("bool", "int4"):
+        return jnp.asarray(random.integers(0, 2, shape), dtype)
+    size = int(np.prod(shape)) * dtype.itemsize
+    return jnp.asarray(np.frombuffer(random.bytes(size), dtype).reshape(shape))
+
+
+def specs(message: list[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
+    return tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in message)
+
+
+def unpacked(message: Packed) -> list[Any]:
+    return unpack([message], tuple((None, ((0, k),)) for k in range(len(message))), HERE)
+
+
+def assert_same(found: Any, message: list[Any]) -> None:
+    for x, y in zip(found, message, strict=True):
+        assert (x.dtype, x.shape) == (y.dtype, y.shape)
+        assert to_host(x).tobytes() == to_host(y).tobytes()
+
+
+def check_round_trip(message: list[Any]) -> None:
+    message = [*message, jnp.arange(3)]  # with nothing that is packed, nobody packs
+    how = packing(specs(message))
+    plain, block = (how.to_slot(message, packed=packed) for packed in (False, True))
+    as_bytes = [
+        b"".join(x.tobytes() + bytes(-x.nbytes % 64) for x in slot) for slot in (plain, block)
+    ]
+    assert as_bytes[0] == as_bytes[1]  # whoever reads, packed or not, sees the same slot
+    received = how.from_slot(block, packed=True)
+    assert_same(received, message)
+    assert_same(unpacked(received), message)
+    assert_same(how.from_slot(plain, packed=False), message)
+
+
+@settings(max_examples=25, deadline=None)
+@given(arrays((*DTYPES, *KEYS)))
+def test_round_trip(message: list[Any]) -> None:
+    check_round_trip(message)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.data())
+def test_round_trip_of_wide_numbers(data: st.DataObject) -> None:
+    with jax.enable_x64(True):
+        check_round_trip(data.draw(arrays((*WIDE, "bool", "float32"))))
+
+
+@settings(max_examples=8, deadline=None)
+@given(arrays(("bool", "bfloat16", "float32", "int8", *KEYS)), st.integers(2, 4))
+def test_several_messages_are_put_together_by_one_program(message: list[Any], count: int) -> None:
+    message = [x for x in message if x.ndim]
+    if not message:
+        return
+    how = packing(specs(message))
+    block = how.to_slot(message, packed=True)
+    joins = tuple((x.ndim - 1, tuple((m, k) for m in range(count))) for k, x in enumerate(message))
+    found = unpack([how.from_slot(block, packed=True)] * count, joins, HERE)
+    assert_same(found, [jnp.concatenate([x] * count, x.ndim - 1) for x in message])
+
+
+def test_large_arrays_go_by_themselves() -> None:
+    message = [jnp.arange(LARGE // 4, dtype=jnp.float32), jnp.arange(3), jnp.ones(5)]
+    how = packing(specs(message))
+    assert (how.small, how.large) == ((1, 2), (0,))
+    check_round_trip(message)
+    assert not packing(specs(message[:2])).pays()  # there is one small one, as there was
+
+
+def test_part_of_a_message() -> None:
+    message = [jnp.arange(3), jnp.ones((2, 2)), jnp.zeros(300_000), jax.random.key(3)]
+    how = packing(specs(message))
+    received = how.from_slot(how.to_slot(message, packed=True), packed=True)
+    assert_same(unpacked(received[1:]), message[1:])
+    assert_same(received[2:3], message[2:3])
+
+
+def test_what_is_on_the_host_does_not_go_to_the_device_and_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    message = [jnp.arange(3), np.ones((2, 2), np.float32)]
+    with monkeypatch.context() as patch:
+        patch.delattr(packing_module, "_packed")
+        block = packing(specs(message)).to_slot(message, packed=True)
+    assert_same(packing(specs(message)).from_slot(block, packed=True), message)
+
+
+def test_who_packs() -> None:
+    cpu = jax.devices()
+    assert not packs(None, cpu[:1]) and not packs(True, cpu[:2]) and packs(True, cpu[:1])
+
+
+MESSAGE = [jnp.arange(4.0), jax.random.split(jax.random.key(1), 2), jnp.array([True, False])]
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.001])
+@pytest.mark.parametrize("ends", [(True, True), (True, False), (False, True)])
+def test_an_end_may_pack_and_the_other_not(ends: tuple[bool, bool], delay: float) -> None:
+    link = Link(None, 0, 0, (0, 1, 2), specs(MESSAGE), slots=2)  # pyright: ignore[reportArgumentType]
+    arena = Arena.create(SharedMemory.nbytes(link, delay))
+    sender, receiver = (SharedMemory(arena, 0, link, delay, packed=packed) for packed in ends)
+    for _ in range(3):
+        sender.send(MESSAGE)
+        found = receiver.receive()
+        assert isinstance(found, Packed) == ends[1]
+        assert_same(found, MESSAGE)
+
+
+@pytest.mark.parametrize("ends", [(True, True), (True, False), (False, True)])
+def test_versions_are_packed_too(ends: tuple[bool, bool]) -> None:
+    arena = Arena.create(LatestShared.nbytes(specs(MESSAGE)))
+    writer, reader = (
+        LatestShared(arena.memory, 0, specs(MESSAGE), packed=packed) for packed in ends
+    )
+    for version in range(5):
+        writer.write(version, MESSAGE)
+        assert reader.read()[0] == version
+        assert_same(reader.read()[1], MESSAGE)
+
+
+def test_programs_are_shared_by_channels_of_one_kind() -> None:
+    assert packing(specs(MESSAGE)) is packing(specs(MESSAGE))
+    assert isinstance(packing(specs(MESSAGE)), Packing) and is_key(MESSAGE[1])
+
+
+def packed_plan(plan: Plan) -> Plan:
+    ways = ("actor -> learner", "learner -> actor")
+    channels = {way: replace(plan.channels.get(way, Channel()), pack=True) for way in ways}
+    return replace(plan, channels=channels, launch="processes")
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_packed_processes_compute_what_threads_compute(name: str, lag: int) -> None:
+    graph = trace(SMALL[name](), 8, exact=True)
+    plain = resolve(f"actor_learner:actors=2,lag={lag}")(graph, local_cluster())
+    found = []
+    for plan in (plain, packed_plan(plain)):
+        executor = Split(plan)
+        executor.start(jax.random.key(0))
+        metrics = advance(executor, 4)
+        late = {name: to_host(x) for name, x in executor.late().items()}
+        found.append((executor.state(), metrics, late))
+        counted = executor.nbytes()
+        assert counted == {(f.source, f.target): 4 * f.nbytes for f in plan.flows} or lag
+        executor.close()
+    assert difference(*found) == 0.0
+
+
+def test_packed_and_free() -> None:
+    plan = resolve("actor_learner:actors=2,lag=free")(trace(SMALL["dqn"](), 8), local_cluster())
+    executor = Split(packed_plan(plan))
+    executor.start(jax.random.key(0))
+    ages = advance(executor, 12)[SAMPLE_AGE]
+    assert ages.max() <= 2
+    state, late = executor.state(), executor.late()
+    executor.load(state, late)
+    advance(executor, 4)
+    executor.close()
