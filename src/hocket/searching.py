@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -44,7 +45,8 @@ def search_here(
     On a CPU a slice is a process on some of the cores, so no more are tried than there are cores.
     `sliced(search=True)` then uses the best.
     """
-    cluster = Cluster(Cluster.local().devices[:devices])
+    cluster = Cluster.local()
+    cluster = replace(cluster, devices=cluster.devices[:devices])
     on_gpu = not cluster.devices[0].name.startswith("cpu:")
     envs = envs or [n * algorithm.num_envs for n in ENVS]
     instances = instances or (INSTANCES if on_gpu else _up_to_cores())

@@ -12,6 +12,7 @@ several at once fill it. Wang et al. 2022 (GMI-DRL): https://arxiv.org/abs/2206.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +68,12 @@ def sliced(
     `cut` says how: `mps`, `shared` (processes that take turns), `mig`, `cpu`; by default as it goes
     best here. `reduce` is how `averaged` goes between them: `shm`, `ipc`, `nccl`, `hier`; by
     default the fastest, which is measured. `dedicated`: one slice learns, from the samples of any
-    `batch` of the others, which act. With `search`, slices, share and environments are those that `hocket plan ... --search` found best.
+    `batch` of the others, which act. With `search`, slices, share and environments are those that
+    `hocket plan ... --search` found best.
     """
     if devices is not None and devices not in range(1, len(cluster.devices) + 1):
         raise PlanError(f"sliced was asked for {devices} devices; there are {cluster}.")
-    asked, cluster = graph.num_envs, Cluster(cluster.devices[:devices])
+    asked, cluster = graph.num_envs, replace(cluster, devices=cluster.devices[:devices])
     if search:
         found = found_best(graph.algorithm, cluster)
         slices, share, command_buffers = found.instances, found.share, found.command_buffers

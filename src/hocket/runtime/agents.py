@@ -13,7 +13,6 @@ from hocket.core.averaged import undivided
 from hocket.core.graph import first_state, trace
 from hocket.core.plan import Plan
 from hocket.errors import PlanError
-from hocket.runtime.executor import Timings
 from hocket.runtime.split import Split
 from hocket.runtime.timeline import Activity, Timeline
 
@@ -59,11 +58,7 @@ class Agents:
         population = Population(plan.graph.algorithm, plan.graph.num_envs)
         graph = trace(population, seeds, exact=plan.graph.exact)
         self._split = Split(replace(plan, graph=graph, channels={}), record=record)
-        self.crew = self._split.crew
-
-    @property
-    def timings(self) -> Timings:
-        return self._split.timings
+        self.crew, self.timings = self._split.crew, self._split.timings
 
     def start(self, key: jax.Array) -> None:
         self.load(first_state(self.plan.graph, key))
