@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gpm
 import jax
 
 import hocket
 from hocket import make
 from hocket.algorithms import PPO
+from hocket.cluster import GpuActivity
 
 PUREJAXRL = {
     ("CartPole-v1", 2048, None): 22.9e6,
@@ -96,16 +96,14 @@ def show_rate(name: str, rates: list[float], against: float | None) -> int:
 
 def show_counters(name: str, reports: Any, seconds: float = 3.0) -> None:
     """What the hardware says meanwhile."""
-    try:
-        with gpm.Counters() as counters:
-            start = time.perf_counter()
-            while time.perf_counter() - start < seconds:
-                next(reports)
-    except OSError as error:
-        print(json.dumps({"skipped": f"{name}, counters: {error}"}), flush=True)
-        return
-    for counter, value in counters.values.items():
-        show(name=f"{name}, {counter}", value=value, unit="% of peak (NVML GPM)")
+    with GpuActivity() as activity:
+        start = time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            next(reports)
+    if activity.why:
+        print(json.dumps({"skipped": f"{name}, counters: {activity.why}"}), flush=True)
+    for counter, value in activity.report().items():
+        show(name=f"{name}, {counter}", value=round(value, 1), unit="% of peak (NVML GPM)")
 
 
 def show_shares(num_envs: int) -> None:

@@ -43,7 +43,8 @@ class Again:
 def train(arguments: list[str]) -> None:
     """Train an agent, and keep the run in a folder."""
     word, rest = split_word(arguments)
-    share_cores(seeds_of(rest))  # before an environment is made, which may start JAX
+    if not any(word.startswith("sliced") for word in rest):  # which share the cores themselves
+        share_cores(seeds_of(rest))  # before an environment is made, which may start JAX
     # Processes share an accelerator with this one, which needs little of it.
     if "processes" in rest or any("sliced" in word for word in rest):
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

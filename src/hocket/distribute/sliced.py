@@ -74,14 +74,14 @@ def sliced(
     if devices is not None and devices not in range(1, len(cluster.devices) + 1):
         raise PlanError(f"sliced was asked for {devices} devices; there are {cluster}.")
     asked, cluster = graph.num_envs, replace(cluster, devices=cluster.devices[:devices])
-    if search:
-        found = found_best(graph.algorithm, cluster)
+    found = found_best(graph.algorithm, cluster) if search else None
+    if found:
         slices, share, command_buffers = found.instances, found.share, found.command_buffers
         graph = graph.at(found.instances * found.envs * len(cluster.devices))
     parts = [part for device in cluster.devices for part in device.split(slices, share, cut)]
     flags = COMMAND_BUFFERS if command_buffers else ""
     notes = tuple(dict.fromkeys(part.note for part in parts if part.note))
-    if search:
+    if found:
         notes += (f"the best that was found here: {found}, in place of {asked:,} environments",)
     if dedicated:
         if len(parts) < 2:
