@@ -76,8 +76,8 @@ class Channel:
     delay: float = 0.0
     """Seconds added to every message: what if the network were so slow?"""
     pack: bool | None = None
-    """Between processes: whether an end on one device sends and receives the small arrays of a
-    message as one. None: where that device is an accelerator. No number depends on it."""
+    """Between processes: whether an end on one device sends or receives the small arrays of a
+    message as one. None: where that is faster. No number depends on it."""
 
     @property
     def late(self) -> int:
