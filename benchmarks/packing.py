@@ -5,11 +5,12 @@
     python benchmarks/packing.py training                 # four actors, one learner, samples by two
 
 messages: between this process and one that it starts, both on the same device (a GPU, where there
-is one): each end packs, or neither does, taking turns within one run. A crossing is half of there and
-back, from arrays on a device to arrays on a device. training: IMPALA whose actors and learner are
-processes on that device and wait for nobody, packed and not, with one and with two samples an
-iteration. Prints one JSON line for each figure; `ratio` is how many times as fast as unpacked, of
-the median over rounds, and `transfers` what crosses between device and host for a message.
+is one), neither end packing, each where it receives, or both, taking turns within one run. A
+crossing is half of there and back, from arrays on a device to arrays on a device. training: IMPALA
+whose actors and learner are processes on that device and wait for nobody, packed and not, with one
+and with two samples an iteration. Prints one JSON line for each figure; `ratio` is how many times
+as fast as unpacked, of the median over rounds, `from_device` and `to_device` the copies between a
+device and the host that a message takes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -32,6 +33,8 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several proce
 PARTS = ("messages", "training")
 ENVS = {"16 envs": 16, "256 envs": 256, "2,048 envs": 2048}
 LENGTH = 16
+WAYS = {"unpacked": (False, False), "packed on arrival": (False, True), "packed": (True, True)}
+"""Whether a message is packed where it is sent, and where it is received."""
 
 
 def main() -> None:
@@ -68,28 +71,30 @@ class Way(NamedTuple):
 
 def messages(rounds: int) -> None:
     for size, num_envs in ENVS.items():
-        message = trajectory(num_envs)
-        nbytes = sum(x.nbytes for x in message)
-        seconds: dict[bool, list[float]] = {False: [], True: []}
-        with between(num_envs, packed=False) as plain, between(num_envs, packed=True) as packed:
-            ways = {False: plain, True: packed}
-            count = 20
-            for turn in range(rounds + 1):
-                for how, way in ways.items():
-                    took = ping_pong(way, message, count)
-                    if turn:
-                        seconds[how].append(took)
-                if not turn:  # the first compiled: from here on about a second each
-                    count = max(10, min(2_000, round(0.5 / took)))
-        ratios = [a / b for a, b in zip(seconds[False], seconds[True], strict=True)]
-        for how, found in seconds.items():
-            more = {"ratio": round(statistics.median(ratios), 3),
-                    "spread": [round(min(ratios), 3), round(max(ratios), 3)]}  # fmt: skip
+        message, seconds = trajectory(num_envs), {name: [] for name in WAYS}
+        with ExitStack() as stack:
+            ways = {name: stack.enter_context(between(num_envs, name)) for name in WAYS}
+            for way in ways.values():
+                ping_pong(way, message, 10)  # compiles
+            count = max(10, min(2_000, round(0.3 / ping_pong(ways["unpacked"], message, 20))))
+            for _ in range(rounds):
+                for name, way in ways.items():
+                    seconds[name].append(ping_pong(way, message, count))
+        for name, found in seconds.items():
+            out, back = (transfers(num_envs, packed=packed) for packed in WAYS[name])
             tell(
-                f"12 arrays, {size}, {'packed' if how else 'unpacked'}: a crossing",
-                round(1e6 * statistics.median(found), 1), "us", bytes=nbytes,
-                transfers=transfers(num_envs, packed=how), **(more if how else {}),
+                f"12 arrays, {size}, {name}: a crossing",
+                round(1e6 * statistics.median(found), 1), "us", least=round(1e6 * min(found), 1),
+                bytes=sum(x.nbytes for x in message), from_device=out, to_device=back,
+                **against(seconds["unpacked"], found),
             )  # fmt: skip
+
+
+def against(usual: list[float], found: list[float]) -> dict[str, Any]:
+    """How many times as fast, round by round."""
+    ratios = [a / b for a, b in zip(usual, found, strict=True)]
+    spread = [round(min(ratios), 3), round(max(ratios), 3)]
+    return {"ratio": round(statistics.median(ratios), 3), "spread": spread}
 
 
 def ping_pong(way: Way, message: list[Any], count: int) -> float:
@@ -119,7 +124,7 @@ def trajectory(num_envs: int) -> list[Any]:
 
 
 def transfers(num_envs: int, *, packed: bool) -> int:
-    """From a device to the host for one message, and as many back."""
+    """Between a device and the host, for one message."""
     from hocket.runtime.packing import packing
 
     return len(packing(specs(num_envs)).specs(packed=packed))
@@ -132,16 +137,16 @@ def specs(num_envs: int) -> tuple[Any, ...]:
 
 
 @contextmanager
-def between(num_envs: int, *, packed: bool) -> Iterator[Way]:
+def between(num_envs: int, way: str) -> Iterator[Way]:
     from hocket.runtime.arena import Arena
 
     arena = Arena.create(2 * _room(num_envs))
-    words = {"fd": arena.fd, "num_envs": num_envs, "packed": packed}
+    words = {"fd": arena.fd, "num_envs": num_envs, "way": way}
     process = subprocess.Popen(
         [sys.executable, __file__, "--echo", json.dumps(words)],
         stdin=subprocess.PIPE, pass_fds=(arena.fd,), text=True,
     )  # fmt: skip
-    send, receive = ends(arena, num_envs, packed=packed, forth=True)
+    send, receive = ends(arena, num_envs, way, forth=True)
 
     def begin(count: int) -> None:
         print(count, file=process.stdin, flush=True)
@@ -154,31 +159,35 @@ def between(num_envs: int, *, packed: bool) -> Iterator[Way]:
         process.wait()
 
 
-def echo(fd: int, num_envs: int, *, packed: bool) -> None:
+def echo(fd: int, num_envs: int, way: str) -> None:
     from hocket.runtime.arena import Arena
 
     arena = Arena.attach(fd, 2 * _room(num_envs))
-    send, receive = ends(arena, num_envs, packed=packed, forth=False)
+    send, receive = ends(arena, num_envs, way, forth=False)
     for line in sys.stdin:
         for _ in range(int(line)):
             send(receive())
 
 
-def ends(arena: Any, num_envs: int, *, packed: bool, forth: bool) -> tuple[Any, Any]:
+def ends(arena: Any, num_envs: int, way: str, *, forth: bool) -> tuple[Any, Any]:
     """What sends and what receives on this side of two rings, as an instance does it."""
     import jax
 
-    from hocket.runtime.packing import unpack
+    from hocket.runtime.packing import Packed, unpack
     from hocket.runtime.transport_shm import SharedMemory
 
     offsets = (0, _room(num_envs)) if forth else (_room(num_envs), 0)
-    to, back = (SharedMemory(arena, at, _link(num_envs), packed=packed) for at in offsets)
+    to, back = (
+        SharedMemory(arena, at, _link(num_envs), packed=packed)
+        for at, packed in zip(offsets, WAYS[way], strict=True)
+    )
     home = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     joins = tuple((None, ((0, k),)) for k in range(len(specs(num_envs))))
 
     def receive() -> list[Any]:
         message = back.receive()
-        here = unpack([message], joins, home) if packed else jax.device_put(message, home)
+        whole = isinstance(message, Packed)
+        here = unpack([message], joins, home) if whole else jax.device_put(message, home)
         return jax.block_until_ready(here)
 
     return to.send, receive
@@ -210,7 +219,7 @@ def training(rounds: int) -> None:
     from hocket.training import make_executor, plan
 
     impala = IMPALA(env=make("CartPole-v1"), num_envs=1024)
-    for batch in (1, 2):
+    for batch in (1, 2):  # samples of an iteration
         words = f"actor_learner:actors=4,lag=free,max_age=4,batch={batch}"
         made = plan(impala, distribute=words, launch="processes")
         executors = {}
@@ -218,28 +227,27 @@ def training(rounds: int) -> None:
             ways = {"actor -> learner": Channel(), **made.channels}
             channels = {name: replace(way, pack=pack) for name, way in ways.items()}
             executors[pack] = make_executor(replace(made, channels=channels), 1_000_000)
-        rates: dict[bool, list[float]] = {False: [], True: []}
+        seconds: dict[bool, list[float]] = {False: [], True: []}
         try:
             for executor in executors.values():
                 executor.start(jax.random.key(0))
                 advance(executor, 10)
+                executor.crew.pause()
             for _ in range(rounds):
                 for pack, executor in executors.items():
                     start = time.perf_counter()
                     advance(executor, 64)
-                    seconds = time.perf_counter() - start
+                    seconds[pack].append(time.perf_counter() - start)
                     executor.crew.pause()  # the other one has the device to itself
-                    rates[pack].append(64 * made.iteration.env_steps / seconds)
         finally:
             for executor in executors.values():
                 executor.close()
-        ratios = [b / a for a, b in zip(rates[False], rates[True], strict=True)]
-        for pack, found in rates.items():
-            more = {"ratio": round(statistics.median(ratios), 3),
-                    "spread": [round(min(ratios), 3), round(max(ratios), 3)]}  # fmt: skip
+        for pack, found in seconds.items():
+            how = "packed" if pack else "unpacked"
             tell(
-                f"impala, 1,024 envs, 4 actors, batch {batch}, {'packed' if pack else 'unpacked'}",
-                round(statistics.median(found)), "env steps/s", **(more if pack else {}),
+                f"impala, 1,024 envs, 4 actors, {batch} samples an iteration, {how}",
+                round(64 * made.iteration.env_steps / statistics.median(found)), "env steps/s",
+                **against(seconds[False], found),
             )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def specs(message: list[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
 
 
 def unpacked(message: Packed) -> list[Any]:
-    return unpack([message], tuple((None, ((0, k),)) for k in range(len(message))), HERE)
+    return unpack([message], tuple((None, ((0, k),)) for k in range(len(message.chosen))), HERE)
 
 
 def assert_same(found: Any, message: list[Any]) -> None:
@@ -134,8 +134,11 @@ def test_what_is_on_the_host_does_not_go_to_the_device_and_back(
 
 
 def test_who_packs() -> None:
-    cpu = jax.devices()
-    assert not packs(None, cpu[:1]) and not packs(True, cpu[:2]) and packs(True, cpu[:1])
+    (one, *_), both = jax.devices(), jax.devices()[:2]
+    assert not packs(None, [one], sends=True) and packs(None, [one], sends=False)
+    assert not packs(None, [one], sends=False, loops=True)  # read where it lies
+    assert packs(True, [one], sends=True) and not packs(False, [one], sends=False)
+    assert not packs(None, both, sends=False) and not packs(True, both, sends=True)
 
 
 MESSAGE = [jnp.arange(4.0), jax.random.split(jax.random.key(1), 2), jnp.array([True, False])]
@@ -171,9 +174,9 @@ def test_programs_are_shared_by_channels_of_one_kind() -> None:
     assert isinstance(packing(specs(MESSAGE)), Packing) and is_key(MESSAGE[1])
 
 
-def packed_plan(plan: Plan) -> Plan:
+def packed_plan(plan: Plan, pack: bool | None = True) -> Plan:
     ways = ("actor -> learner", "learner -> actor")
-    channels = {way: replace(plan.channels.get(way, Channel()), pack=True) for way in ways}
+    channels = {way: replace(plan.channels.get(way, Channel()), pack=pack) for way in ways}
     return replace(plan, channels=channels, launch="processes")
 
 
@@ -183,7 +186,7 @@ def test_packed_processes_compute_what_threads_compute(name: str, lag: int) -> N
     graph = trace(SMALL[name](), 8, exact=True)
     plain = resolve(f"actor_learner:actors=2,lag={lag}")(graph, local_cluster())
     found = []
-    for plan in (plain, packed_plan(plain)):
+    for plan in (plain, *(packed_plan(plain, pack) for pack in (True, False, None)[: 3 - lag])):
         executor = Split(plan)
         executor.start(jax.random.key(0))
         metrics = advance(executor, 4)
@@ -192,7 +195,7 @@ def test_packed_processes_compute_what_threads_compute(name: str, lag: int) -> N
         counted = executor.nbytes()
         assert counted == {(f.source, f.target): 4 * f.nbytes for f in plan.flows} or lag
         executor.close()
-    assert difference(*found) == 0.0
+    assert all(difference(found[0], other) == 0.0 for other in found[1:])
 
 
 def test_packed_and_free() -> None:

@@ -79,8 +79,8 @@ class Channel:
     """Of replicas in processes, from their place to itself: how `averaged` goes between them. By
     default in the way that was measured to be fastest."""
     pack: bool | None = None
-    """Between processes: whether an end on one device sends and receives the small arrays of a
-    message as one. None: where that device is an accelerator. No number depends on it."""
+    """Between processes: whether an end on one device sends or receives the small arrays of a
+    message as one. None: where that is faster. No number depends on it."""
 
     @property
     def late(self) -> int:

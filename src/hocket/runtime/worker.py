@@ -137,7 +137,16 @@ class _Worker:
         devices = find_devices(plan.place(job.place).share(job.index))
         pipes = {
             link.key: SharedMemory(
-                arena, offset, link, channel.delay, packed=packs(channel.pack, devices)
+                arena,
+                offset,
+                link,
+                channel.delay,
+                packed=packs(
+                    channel.pack,
+                    devices,
+                    sends=job.place == link.transfer.source,
+                    loops=bool(link.transfer.loops),
+                ),
             )
             for link, offset in where.pipes
             for channel in [plan.channel_of(link.transfer)]
@@ -154,8 +163,10 @@ class _Worker:
             )  # fmt: skip
         mine = status[names(plan).index((job.place, job.index))]
         board = shared_board(plan, arena.memory, where)
+        learner = plan.free[0] if plan.free else None
         asked = plan.channel(*plan.free).pack if plan.free else None
-        latest = shared_latest(plan, arena.memory, where, packed=packs(asked, devices))
+        packed = packs(asked, devices, sends=job.place == learner)
+        latest = shared_latest(plan, arena.memory, where, packed=packed)
         exchange = make_exchange(plan, job.place, job.index, pipes, mine, board, latest)
         self.instance = Instance(plan, job.place, job.index, exchange, average)
         self._average = average
