@@ -20,6 +20,7 @@ COMMANDS = {
     "algorithms": "list the algorithms",
     "envs": "list the environments",
     "strategies": "list the strategies, which say where an algorithm runs",
+    "devices": "list what this machine has, and how each device can be cut into slices",
     "replay": "start a replay server, or look into one",
 }
 

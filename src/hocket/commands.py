@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable
@@ -44,7 +45,7 @@ def train(arguments: list[str]) -> None:
     word, rest = split_word(arguments)
     share_cores(seeds_of(rest))  # before an environment is made, which may start JAX
     # Processes share an accelerator with this one, which needs little of it.
-    if "processes" in rest or any(word.startswith("sliced") for word in rest):
+    if "processes" in rest or any("sliced" in word for word in rest):
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     defaults, settings = defaults_of(word, rest, "train")
     command: Any = parse(
@@ -279,6 +280,29 @@ def list_strategies(arguments: list[str]) -> None:
     print("one of your own: --distribute path/to/file.py:name, decorated with @hocket.strategy")
 
 
+@dataclass(frozen=True)
+class Devices:
+    """Print what this machine has, and how each device can be cut into slices.
+
+    Where a GPU has NVIDIA's MPS, that is started to see whether it does, and ended again.
+    """
+
+    json: bool = False
+    """As JSON, for programs."""
+
+
+def list_devices(arguments: list[str]) -> None:
+    """List the devices, and how each can be cut."""
+    command = tyro.cli(Devices, args=arguments, prog="hocket devices")
+    from hocket.cluster.survey import as_text, survey
+
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # it only looks
+    found = survey()
+    print(json.dumps(found, indent=2) if command.json else as_text(found))
+    if not command.json:
+        print("\nto use slices: --distribute sliced:slices=4, with cut=NAME for one of these ways")
+
+
 RUN: dict[str, Callable[[list[str]], None]] = {
     "train": train,
     "eval": evaluate,
@@ -289,6 +313,7 @@ RUN: dict[str, Callable[[list[str]], None]] = {
     "algorithms": list_algorithms,
     "envs": list_envs,
     "strategies": list_strategies,
+    "devices": list_devices,
 }
 
 

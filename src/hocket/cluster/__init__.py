@@ -1,5 +1,6 @@
 """What hardware there is, and how it is cut."""
 
-from hocket.cluster.devices import Cluster, Device, hardware, share_cores
+from hocket.cluster.activity import GpuActivity
+from hocket.cluster.devices import Cluster, Device, Link, hardware, share_cores
 
-__all__ = ["Cluster", "Device", "hardware", "share_cores"]
+__all__ = ["Cluster", "Device", "GpuActivity", "Link", "hardware", "share_cores"]

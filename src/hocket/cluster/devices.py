@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import platform
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
+from hocket.cluster import nvml
+from hocket.cluster.cuda import gpu_uuid, ordinal_of
 from hocket.errors import unknown
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ class Device:
 
     name: str
     kind: str
+    memory: int | None = field(default=None, kw_only=True, compare=False, repr=False)
+    """In bytes, where that is known; the CPU devices of a machine share its memory."""
 
     def __str__(self) -> str:
         return self.name
@@ -39,16 +44,33 @@ class Device:
         return slices.split(self, count, share, backend)
 
 
+class Link(NamedTuple):
+    """How two devices are joined."""
+
+    one: str
+    other: str
+    how: str
+
+
 @dataclass(frozen=True)
 class Cluster:
     """The hardware a strategy may use."""
 
     devices: tuple[Device, ...]
+    cores: int = 1
+    """That this process may use."""
+    memory: int | None = None
+    """Of the machine, in bytes."""
+    links: tuple[Link, ...] = ()
+    """Between GPUs: NVLink, or what they have in common of PCIe."""
 
     @staticmethod
     def local() -> Cluster:
-        """The devices that JAX sees in this process."""
-        return Cluster(tuple(Device(_name(d), d.device_kind) for d in jax.local_devices()))
+        """The devices that JAX sees in this process, and what they are part of."""
+        found = jax.local_devices()
+        memory = host_memory()
+        devices = tuple(Device(_name(d), d.device_kind, memory=_memory(d, memory)) for d in found)
+        return Cluster(devices, usable_cores(), memory, _links([_name(d) for d in found]))
 
     def __str__(self) -> str:
         return ", ".join(f"{device.name} ({device.kind})" for device in self.devices)
@@ -56,13 +78,22 @@ class Cluster:
 
 def hardware() -> dict[str, Any]:
     """What this process computes on, for a record of a run."""
-    devices = [f"{device.name} ({device.kind})" for device in Cluster.local().devices]
-    return {"devices": devices, "cores": usable_cores(), "processor": _processor()}
+    devices = [f"{_name(device)} ({device.device_kind})" for device in jax.local_devices()]
+    return {"devices": devices, "cores": usable_cores(), "processor": processor()}
 
 
 def usable_cores() -> int:
     """The cores that this process may use, which can be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def host_memory() -> int | None:
+    """The memory of this machine in bytes, where that can be known."""
+    try:
+        with open("/proc/meminfo") as lines:
+            return next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemTotal"))
+    except (OSError, StopIteration):
+        return None
 
 
 def share_cores(parts: int) -> None:
@@ -100,7 +131,29 @@ def _name(device: Any) -> str:
     return f"{device.platform}:{device.id}"
 
 
-def _processor() -> str:
+def _memory(device: Any, of_host: int | None) -> int | None:
+    """What a device has in all; JAX knows what it may take of it."""
+    if device.platform == "cpu":
+        return of_host
+    with contextlib.suppress(nvml.NvmlError):
+        if uuid := gpu_uuid(device.local_hardware_id):
+            return nvml.gpu(uuid).memory
+    return (device.memory_stats() or {}).get("bytes_limit")
+
+
+def _links(names: list[str]) -> tuple[Link, ...]:
+    """Between every two GPUs of NVIDIA's."""
+    uuids = {n: gpu_uuid(ordinal_of(n)) for n in names if n.startswith("gpu:")}
+    found: list[Link] = []
+    with contextlib.suppress(nvml.NvmlError):
+        for one, other in itertools.combinations(uuids, 2):
+            if (first := uuids[one]) and (second := uuids[other]):
+                found.append(Link(one, other, nvml.link(first, second)))
+    return tuple(found)
+
+
+def processor() -> str:
+    """What this machine's cores are called."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

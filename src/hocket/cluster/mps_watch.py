@@ -19,7 +19,7 @@ from pathlib import Path
 LOOK_SECONDS = 1.0
 CLIENT_SECONDS = 5
 """What clients get to finish before the server is told to end without them."""
-QUIT_SECONDS = 10.0
+QUIT_SECONDS = CLIENT_SECONDS + 3.0
 """What the daemon gets to end before it is killed."""
 ANSWER_SECONDS = 5.0
 
@@ -66,9 +66,9 @@ def end(control: str, folder: Path) -> None:
     """
     if not folder.exists():
         return
+    deadline = time.monotonic() + QUIT_SECONDS
     if processes(folder):
         ask(control, folder, f"quit -t {CLIENT_SECONDS}", QUIT_SECONDS)
-    deadline = time.monotonic() + ANSWER_SECONDS
     while processes(folder) and time.monotonic() < deadline:
         time.sleep(0.02)
     for pid in processes(folder):

@@ -22,6 +22,11 @@ from hocket.cluster.devices import Device
 from hocket.errors import PlanError, unknown
 
 AUTO = "auto"
+NOT_FOR_JAX = {
+    "green": "XLA does not know green contexts: what it computes is on the primary context, which "
+    "runs on the multiprocessors that such a context has reserved, too.",
+}
+"""Ways to cut a device that nothing here can use."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,8 @@ def split(
             f"{device} cannot be cut into {count} slices of {share or 100} %: at least 1 slice, of "
             f"1 to 100 %."
         )
+    if backend in NOT_FOR_JAX:
+        raise PlanError(f"{device} cannot be cut by `{backend}`: {NOT_FOR_JAX[backend]}")
     if backend not in (AUTO, *backends):
         raise PlanError(unknown("slice backend", backend, (AUTO, *backends)))
     chosen = backend if backend != AUTO else "cpu" if device.name.startswith("cpu:") else "mps"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from hocket.cluster.devices import find_devices
+from hocket.cluster.devices import find_devices, host_memory
 from hocket.cluster.slices import device_of
 from hocket.core.footprint import footprint
 from hocket.core.graph import bytes_text
@@ -29,7 +29,7 @@ def check_hardware(plan: Plan) -> None:
             needed[whose] += each * plan.instances(place.name) // len(devices)
     for whose, nbytes in needed.items():
         name = "this machine" if whose == "cpu" else f"{whose.platform}:{whose.id}"
-        limit = _memory_of_host() if whose == "cpu" else _memory_of(whose)
+        limit = host_memory() if whose == "cpu" else _memory_of(whose)
         if limit is not None and nbytes > limit:
             raise PlanError(
                 f"{name} has {bytes_text(limit)} of memory, and this plan needs at least "
@@ -41,11 +41,3 @@ def check_hardware(plan: Plan) -> None:
 def _memory_of(device: Any) -> int | None:
     """What a device has in all, where that can be known."""
     return (device.memory_stats() or {}).get("bytes_limit")
-
-
-def _memory_of_host() -> int | None:
-    try:
-        with open("/proc/meminfo") as lines:
-            return next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemTotal"))
-    except (OSError, StopIteration):
-        return None

@@ -25,7 +25,11 @@ class Told(BaseException):
 
 
 class Leaving:
-    """The end of this process. The main thread calls `stopped` when it starts nothing more."""
+    """The end of this process.
+
+    `wake` ends the main thread's waiting for something to do. It calls `stopped` when it starts
+    nothing more.
+    """
 
     def __init__(self, wake: Callable[[], Any]) -> None:
         self.first: list[Callable[[], Any]] = []
@@ -51,9 +55,10 @@ class Leaving:
     def _finish(self, synchronize: Callable[[], Any]) -> None:
         for end in self.first:
             end()
-        self._wake()
-        thread, error = ctypes.c_ulong(self._main or 0), ctypes.py_object(Told)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
+        if not self._stopped.is_set():
+            thread, error = ctypes.c_ulong(self._main or 0), ctypes.py_object(Told)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
+            self._wake()  # after that: whoever wakes must find it
         self._stopped.wait(STOP_SECONDS)
         with contextlib.suppress(Exception):  # a device that has failed is idle too
             synchronize()

@@ -24,7 +24,7 @@ from hocket.cluster.cuda import synchronize
 from hocket.cluster.slice_cpu import keep_to_cores
 from hocket.cluster.slices import seen_here
 from hocket.runtime import wire
-from hocket.runtime.leaving import Leaving
+from hocket.runtime.leaving import Leaving, Told
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def main() -> None:
     for fd in map(int, sys.argv[1:3]):
         os.set_inheritable(fd, False)  # what this process starts has nothing to do with them
     commands: queue.Queue[Any] = queue.Queue()
-    leaving = Leaving(wake=lambda: commands.put(("leave",)))
+    leaving = Leaving(wake=lambda: commands.put(("nothing",)))
     _aside(_listen, connection, commands, leaving)
     _aside(_stay_with, int(sys.argv[3]), leaving)
     try:
@@ -66,15 +66,16 @@ def main() -> None:
         worker = _Worker(commands.get(), int(sys.argv[2]))
         worker.take_leave(leaving)
         wire.write(connection, ("done", seen_here()))
-        while (command := commands.get()) != ("leave",):
-            name, *arguments = command
+        while True:
+            name, *arguments = commands.get()
             wire.write(connection, ("done", getattr(worker, name)(*arguments)))
     except BaseException:  # noqa: BLE001 (told to the run, with this instance's name)
         with contextlib.suppress(OSError):
             wire.write(connection, ("failed", traceback.format_exc()))
     leaving.stopped()
     while True:
-        commands.get()  # for as long as the other side is there
+        with contextlib.suppress(Told):
+            commands.get()  # for as long as the other side is there
 
 
 def _aside(function: Callable[..., None], *arguments: Any) -> None:

@@ -1,0 +1,75 @@
+"""What this machine has, and how each of its devices can be cut: for a person, or as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import jax
+
+from hocket.cluster import nvml
+from hocket.cluster.cuda import gpu_uuid, multiprocessors, ordinal_of
+from hocket.cluster.devices import Cluster, Device, processor
+from hocket.cluster.slices import NOT_FOR_JAX, slice_backends
+
+
+def survey() -> dict[str, Any]:
+    """All of it, as JSON has it. MPS is started on each GPU to see whether it does, and ended."""
+    cluster = Cluster.local()
+    driver = None
+    with contextlib.suppress(nvml.NvmlError):
+        driver = nvml.driver_version()
+    return {
+        "devices": [_device(device) for device in cluster.devices],
+        "links": [link._asdict() for link in cluster.links],
+        "cores": cluster.cores,
+        "processor": processor(),
+        "memory": cluster.memory,
+        "jax": jax.__version__,
+        "driver": driver,
+    }
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """What `survey` found, to be read; devices that are alike are told once."""
+    lines = [
+        f"this machine: {found['cores']} cores ({found['processor']}), {_size(found['memory'])}",
+        f"software:     jax {found['jax']}, NVIDIA driver {found['driver'] or 'none'}",
+        *(f"{link['one']} - {link['other']}: {link['how']}" for link in found["links"]),
+    ]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for device in found["devices"]:
+        alike.setdefault((_about(device), *_ways(device)), []).append(device["name"])
+    for (about, *ways), names in alike.items():
+        lines += ["", f"{', '.join(names)}: {about}", "  cut into slices by", *ways]
+    return "\n".join(lines)
+
+
+def _device(device: Device) -> dict[str, Any]:
+    is_gpu = device.name.startswith("gpu:")
+    ordinal = ordinal_of(device.name)
+    slices = {name: backend.probe(device) for name, backend in slice_backends().items()}
+    return {
+        "name": device.name,
+        "kind": device.kind,
+        "memory": device.memory,
+        "uuid": gpu_uuid(ordinal) if is_gpu else None,
+        "multiprocessors": multiprocessors(ordinal) if is_gpu else None,
+        # By backend: why it cannot cut this device; "" if it can.
+        "slices": slices | NOT_FOR_JAX,
+    }
+
+
+def _about(device: dict[str, Any]) -> str:
+    count = device["multiprocessors"]
+    more = f", {count} multiprocessors" if count else ""
+    return f"{device['kind']}, {_size(device['memory'])}{more}"
+
+
+def _ways(device: dict[str, Any]) -> list[str]:
+    answers = {name: f"no: {why}" if why else "yes" for name, why in device["slices"].items()}
+    return [f"    {name:<8}{answer}" for name, answer in answers.items()]
+
+
+def _size(nbytes: int | None) -> str:
+    return "memory unknown" if nbytes is None else f"{nbytes / 2**30:.1f} GiB"

@@ -1,0 +1,181 @@
+"""Slices by name, what is refused of them, and those of a CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import hocket
+from hocket.cluster import Cluster, Device, mps
+from hocket.cluster.cuda import memory_share, no_mps
+from hocket.cluster.slice_mps import Mps
+from hocket.cluster.slice_shared import Shared
+from hocket.cluster.slices import (
+    Slices,
+    changed,
+    device_of,
+    named,
+    read_slice,
+    slice_backends,
+    split,
+)
+from hocket.errors import PlanError
+from tests.toys import Toy
+
+CPU, GPU = Device("cpu:0", "cpu"), Device("gpu:1", "NVIDIA H200")
+CORES = sorted(os.sched_getaffinity(0))
+
+
+def test_every_backend_is_known_by_its_file() -> None:
+    assert set(slice_backends()) == {"cpu", "whole", "mps", "shared", "mig"}
+    assert all(backend.name == name for name, backend in slice_backends().items())
+
+
+@pytest.mark.parametrize("backend", ["cpu", "whole", "mps", "shared", "mig"])
+def test_a_name_says_all_of_a_slice(backend: str) -> None:
+    made = named(GPU, backend, 1, 4, 50)
+    assert made.name == f"gpu:1/{backend}:1of4@50%"
+    read = read_slice(made.name)
+    assert read is not None and read.name == made.name
+    assert (read.of, read.backend, read.index, read.count, read.share) == (
+        "gpu:1", backend, 1, 4, 50,
+    )  # fmt: skip
+    assert device_of(made.name) == "gpu:1" and device_of("gpu:1") == "gpu:1"
+    assert {made: 1}[made] == 1  # a device is a key
+
+
+def test_a_whole_device_is_no_slice() -> None:
+    assert read_slice("gpu:1") is None
+    assert read_slice("gpu:1/mps:1of4") is None
+    assert Slices(["gpu:1", "cpu:0"]).env("gpu:1") == {}
+
+
+@pytest.mark.parametrize(
+    ("device", "arguments", "message"),
+    [
+        (CPU, (0,), "cannot be cut into 0 slices of 100 %: at least 1 slice, of 1 to 100 %"),
+        (CPU, (2, 101), "cannot be cut into 2 slices of 101 %"),
+        (CPU, (2, None, "cup"), "unknown slice backend `cup`. Did you mean `cpu`?"),
+        (CPU, (2, None, "mps"), "cpu:0 cannot be cut by `mps`: it cuts NVIDIA GPUs"),
+        (CPU, (2, None, "shared"), "cpu:0 cannot be cut by `shared`: it cuts NVIDIA GPUs"),
+        (CPU, (2, None, "mig"), "cpu:0 cannot be cut by `mig`: it cuts NVIDIA GPUs"),
+        (GPU, (2, None, "cpu"), "gpu:1 cannot be cut by `cpu`: it cuts CPUs, and this is a NVIDIA"),
+        (GPU, (2, None, "green"), "cannot be cut by `green`: XLA does not know green contexts"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused(
+    device: Device, arguments: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(PlanError) as found:
+        split(device, *arguments)
+    assert message in str(found.value)
+
+
+def test_shares() -> None:
+    """Under MPS twice an even share, at most all of it; where processes take turns, none."""
+    shares = {n: Mps().layout(GPU, n, None)[0].share for n in (1, 2, 3, 4, 8)}
+    assert shares == {1: 100, 2: 100, 3: 66, 4: 50, 8: 25}
+    assert [part.share for part in Mps().layout(GPU, 2, 30)] == [30, 30]
+    with pytest.raises(PlanError, match="cut into 49: MPS serves 48 at most"):
+        Mps().layout(GPU, 49, None)
+    assert [part.share for part in Shared().layout(GPU, 3, None)] == [100] * 3
+    with pytest.raises(PlanError, match="take turns with all of it, so a share of 30 %"):
+        Shared().layout(GPU, 3, 30)
+
+
+@pytest.fixture
+def _no_mps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without NVIDIA's programs, as most are."""
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(mps, "FOLDERS", ("/nonexistent",))
+
+
+@pytest.mark.usefixtures("_no_mps")
+def test_without_mps_it_is_the_whole_device_and_the_plan_says_so() -> None:
+    """Unless it was asked for by name: then it is refused."""
+    (whole,) = GPU.split(4)
+    assert whole.name == "gpu:1/whole:0of1@100%"
+    why = "`nvidia-cuda-mps-control` and `nvidia-cuda-mps-server` are neither on PATH nor in"
+    assert whole.note.startswith(f"gpu:1 is used whole, not as 4 slices: {why}")
+    with pytest.raises(PlanError, match="cannot be cut by `mps`: `nvidia-cuda-mps-control` and"):
+        GPU.split(4, backend="mps")
+
+    graph = hocket.plan(Toy()).graph
+    from hocket.distribute import resolve
+
+    plan = resolve("sliced:slices=4")(graph, Cluster((GPU,)))
+    assert [place.on for place in plan.places] == [("gpu:1/whole:0of1@100%",)]
+    assert whole.note in str(plan)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_cores_are_dealt_out(count: int) -> None:
+    parts = split(CPU, count, backend="cpu")
+    with Slices(part.name for part in parts) as slices:
+        dealt = [slices.env(part.name)["HOCKET_CORES"] for part in parts]
+    cores = [[int(core) for core in (text or "").split(",")] for text in dealt]
+    assert {core for some in cores for core in some} == set(CORES)
+    if count <= len(CORES):
+        assert [core for some in cores for core in some] == CORES  # each of them once
+    else:
+        assert all(len(some) == 1 for some in cores)
+
+
+SEE = """
+import json
+from hocket.cluster.slice_cpu import keep_to_cores
+keep_to_cores()
+from hocket.cluster.slices import seen_here
+print(json.dumps(seen_here()))
+"""
+
+
+def test_a_process_on_other_cores_is_found_out() -> None:
+    """Both processes are real; the second has not been told."""
+    part = split(CPU, len(CORES) + 1, backend="cpu")[0]
+    with Slices([part.name]) as slices:
+        told = slices.env(part.name) | {"HOCKET_CORES": str(CORES[0])}
+        slices._opened["cpu"]._cores[part.name] = CORES[:1]  # type: ignore[attr-defined]
+        slices.verify(part.name, _seen(changed(os.environ, told)))
+        assert slices.seen[part.name]["verified"] and slices.seen[part.name]["cores"] == CORES[:1]
+        if len(CORES) == 1:
+            pytest.skip("one core is all that there is.")
+        wrong = rf"is not what it should be: cores .*, not \[{CORES[0]}\]"
+        with pytest.raises(PlanError, match=wrong):
+            slices.verify(part.name, _seen(changed(os.environ, {"HOCKET_CORES": None})))
+        assert not slices.seen[part.name]["verified"]
+
+
+def _seen(environment: dict[str, str]) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", SEE], env=environment, text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_an_environment_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert changed({"A": "1", "B": "2"}, {"A": None, "C": "3"}) == {"B": "2", "C": "3"}
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/somebody/elses")
+    assert no_mps() == {"CUDA_MPS_PIPE_DIRECTORY": None}
+
+
+def test_slices_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the user has set is for the device; XLA refuses both names at once."""
+    older, newer = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
+    for name in (older, newer):
+        monkeypatch.delenv(name, raising=False)
+    assert memory_share(3) == {
+        older: None, newer: "0.3000", "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }  # fmt: skip
+    assert memory_share(2, free=0.5)[newer] == "0.2250"
+    monkeypatch.setenv(older, "0.5")
+    found = changed(os.environ, memory_share(2))
+    assert found[newer] == "0.2500" and older not in found
+    monkeypatch.setenv(newer, "0.8")
+    assert memory_share(2)[newer] == "0.4000"

@@ -1,0 +1,47 @@
+"""`hocket devices`: what this machine has, and how it can be cut."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import jax
+
+from hocket.cluster import Cluster, Device
+from tests.cluster.driver import GPUS, on_gpus
+from tests.front import Hocket
+
+
+def test_this_machine() -> None:
+    cluster = Cluster.local()
+    assert [device.name for device in cluster.devices] == [f"cpu:{i}" for i in range(4)]
+    assert cluster.cores == len(os.sched_getaffinity(0))
+    assert cluster.memory and all(d.memory == cluster.memory for d in cluster.devices)
+    assert cluster.links == ()
+    # What is known of a device is not which device it is.
+    assert Device("cpu:0", "cpu") == cluster.devices[0] and len({*cluster.devices}) == 4
+
+
+def test_devices_are_listed(hocket: Hocket) -> None:
+    said = hocket.well("devices")
+    assert "cpu:0, cpu:1, cpu:2, cpu:3: cpu, " in said  # alike, so told once
+    assert f"jax {jax.__version__}" in said
+    assert "    cpu     yes" in said and "    mps     no: it cuts NVIDIA GPUs" in said
+    assert "    green   no: XLA does not know green contexts" in said
+
+
+def test_devices_as_json(hocket: Hocket) -> None:
+    found = json.loads(hocket.well("devices", "--json"))
+    assert [device["name"] for device in found["devices"]] == [f"cpu:{i}" for i in range(4)]
+    slices = found["devices"][0]["slices"]
+    assert {name for name, why in slices.items() if not why} == {"cpu", "whole"}
+
+
+def test_links_between_gpus() -> None:
+    code = """
+import json
+from hocket.cluster.devices import _links
+print(json.dumps(_links(["gpu:0", "gpu:1"])))
+"""
+    assert on_gpus(code) == [["gpu:0", "gpu:1", "NVLink"]]
+    assert on_gpus(code, CUDA_VISIBLE_DEVICES=GPUS[0]) == []

@@ -1,0 +1,68 @@
+"""A worker on a GPU ends after its program, soon, and by force where that does not end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+WORKER = """
+import os, queue, sys, threading, time
+from hocket.runtime.leaving import Leaving
+
+how = sys.argv[1]
+commands = queue.Queue()
+waiting = threading.Event()
+leaving = Leaving(wake=lambda: commands.put(None))
+leaving.first = [waiting.set]
+leaving.synchronize = None if how == "cpu" else lambda: print("synchronized", flush=True)
+
+
+def program():  # one call, as of a compiled program
+    if how == "waits for others":
+        print("works", flush=True)
+        waiting.wait()
+    elif how == "computes":
+        os.system("echo works; sleep 0.5; echo the program has ended")
+    else:
+        os.system("echo works; exec sleep 20 > /dev/null")
+
+
+threading.Thread(target=lambda: (sys.stdin.read(), leaving.leave()), daemon=True).start()
+try:
+    while how != "idle":
+        program()
+    print("works", flush=True)
+    commands.get()
+except BaseException as error:
+    print(type(error).__name__, flush=True)
+leaving.stopped()
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "last"),
+    [
+        ("computes", ["the program has ended", "Told", "synchronized"]),
+        ("waits for others", ["Told", "synchronized"]),
+        ("idle", ["works", "Told", "synchronized"]),
+        ("never ends", ["works", "synchronized"]),
+        ("cpu", ["works"]),
+    ],
+)
+def test_a_worker_ends(how: str, last: list[str]) -> None:
+    command = [sys.executable, "-c", WORKER, how]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdin is not None and worker.stdout is not None
+        assert worker.stdout.readline() == "works\n"
+        begin = time.monotonic()
+        worker.stdin.close()
+        said = ["works", *worker.stdout.read().splitlines()]
+        worker.wait(60)
+    assert worker.returncode == 1 and time.monotonic() - begin < 30
+    assert said[-len(last) :] == last
