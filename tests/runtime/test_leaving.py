@@ -20,8 +20,7 @@ leaving.first = [waiting.set]
 leaving.synchronize = None if how == "cpu" else lambda: print("synchronized", flush=True)
 
 
-def program():
-    """One call, as of a compiled program."""
+def program():  # one call, as of a compiled program
     if how == "waits for others":
         print("works", flush=True)
         waiting.wait()
