@@ -42,12 +42,20 @@ CASES = [
     if strategy != APEX or name == "dqn"  # for the others see `test_apex.py`
 ]
 SHARDED = ("actor_learner:learners=2", "central_inference:envs=4,parts=1")
+SLICED = {  # with so many devices
+    "sliced:slices=2": 1,
+    "sliced:slices=4": 1,
+    "sliced:slices=2,reduce=hier": 2,
+    "sliced:slices=1,cut=cpu,reduce=nccl": 2,
+    "sliced:slices=2,reduce=auto": 2,
+}
+"""Every way in which replicas in processes can average on CPUs, two and four of them."""
 REFUSED = {("dqn", "data_parallel")}  # its replay is one ring for all environments
 
 
 def test_every_strategy_is_tested() -> None:
     ours = {n for n, made in strategies().items() if made.__module__.startswith("hocket.")}
-    assert ours == {words.partition(":")[0] for words in SYNCHRONOUS}
+    assert ours == {words.partition(":")[0] for words in (*SYNCHRONOUS, *SLICED)}
 
 
 @pytest.mark.parametrize(("name", "strategy", "launch"), CASES)
@@ -60,6 +68,17 @@ def test_same_numbers(name: str, strategy: str, launch: str) -> None:
     check = check_strategy(strategy, given, launch=[launch], num_envs=NUM_ENVS)
     assert check.differences[f"{name}, {launch}"] <= TOLERANCE
     assert check.moved[name] > 100 * TOLERANCE
+
+
+@pytest.mark.xdist_group("ppo")
+@pytest.mark.parametrize("words", SLICED)
+def test_same_numbers_whichever_way_slices_average(words: str) -> None:
+    check = check_strategy(
+        lambda graph, cluster: resolve(words)(graph, Cluster(cluster.devices[: SLICED[words]])),
+        {"ppo": SMALL["ppo"]()}, launch=["processes"], num_envs=NUM_ENVS,
+    )  # fmt: skip
+    assert check.differences["ppo, processes"] <= TOLERANCE
+    assert check.moved["ppo"] > 100 * TOLERANCE
 
 
 @pytest.mark.xdist_group("ppo")

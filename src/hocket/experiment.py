@@ -321,6 +321,7 @@ class _Keeper:
         self.outcome.return_means = self.records.return_means
         self.outcome.shares = report.shares or self.outcome.shares
         self.outcome.places = list(report.places)
+        self.outcome.note_reductions(report.executor.reductions())
         for age in report.metrics.get(SAMPLE_AGE, ()):
             self.outcome.ages += [0] * (1 + age - len(self.outcome.ages))
             self.outcome.ages[age] += 1
