@@ -105,16 +105,11 @@ def run_set(name: str, calls: int, deadline: float) -> None:
             flags = f"{environment.get('XLA_FLAGS', '')} {chosen.flags if has_gpu() else ''}"
             environment["XLA_FLAGS"] = flags.strip()
             command = [sys.executable, os.path.abspath(__file__), "--rank", json.dumps(given)]
-            processes.append(
-                subprocess.Popen(
-                    command,
-                    pass_fds=[arena.fd],
-                    env=environment,
-                    text=True,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                )  # fmt: skip
-            )
+            process = subprocess.Popen(
+                command, pass_fds=[arena.fd], env=environment, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            processes.append(process)
         outputs = wait_for(processes, deadline, lambda: close_all(library(), arena, chosen.ranks))
     sums: dict[str, set[str]] = {}
     for rank, (process, output) in enumerate(zip(processes, outputs, strict=True)):
@@ -135,7 +130,7 @@ def run_set(name: str, calls: int, deadline: float) -> None:
 def wait_for(
     processes: list[subprocess.Popen[str]], deadline: float, close: Any
 ) -> list[str]:  # fmt: skip
-    """What they print. Those that do not end are told to first: a busy client of MPS must not die."""
+    """What they print. Who does not end is told to first: a busy client of MPS must not die."""
     with ThreadPoolExecutor(len(processes)) as pool:
         reading = [pool.submit(lambda p=p: p.communicate()[0]) for p in processes]
         while any(p.poll() is None for p in processes) and time.monotonic() < deadline:
@@ -419,10 +414,8 @@ class Child:
             after = "failed: no error"
         except Exception as raised:  # noqa: BLE001
             after = str(raised).splitlines()[0]
-        tell(
-            f"{how} ends the wait", seconds=seconds, error=error, all_nan=bool(np.isnan(found).all()),
-            next_call=after,
-        )  # fmt: skip
+        nan = bool(np.isnan(found).all())
+        tell(f"{how} ends the wait", seconds=seconds, error=error, all_nan=nan, next_call=after)
         time.sleep(max(0.0, 3.5 - seconds))
 
 

@@ -12,7 +12,7 @@ from hocket import Place, Plan, PlanError, trace
 from hocket.cluster import Cluster
 from hocket.distribute import resolve
 from hocket.runtime.executor import advance
-from hocket.testing import SMALL, check_strategy, difference
+from hocket.testing import SMALL, difference
 from hocket.training import first_key, make_executor
 from tests.front import Hocket
 from tests.toys import Toy
@@ -22,21 +22,6 @@ pytestmark = pytest.mark.xdist_group("ppo")
 
 def plan(words: str) -> Plan:
     return resolve(words)(trace(SMALL["ppo"](), 8), Cluster.local())
-
-
-def test_four_slices_compute_the_fused_numbers() -> None:
-    check = check_strategy(
-        "sliced:slices=4,devices=1", {"ppo": SMALL["ppo"]()}, launch=["processes"], num_envs=8
-    )
-    assert check.differences["ppo, processes"] <= 1e-5
-    assert check.moved["ppo"] > 1e-3
-
-
-def test_slices_of_two_devices() -> None:
-    check = check_strategy(
-        "sliced:slices=2,devices=2", {"ppo": SMALL["ppo"]()}, launch=["processes"], num_envs=8
-    )
-    assert check.differences["ppo, processes"] <= 1e-5
 
 
 def test_dedicated_slices_train_without_waiting() -> None:

@@ -46,6 +46,13 @@ CASES = [
     if strategy != SLICED or launch == "processes"  # a slice is a process's device
 ]
 SHARDED = ("actor_learner:learners=2", "central_inference:envs=4,parts=1")
+REDUCED = (
+    "sliced:slices=4,devices=1",
+    "sliced:slices=2,devices=2,reduce=hier",
+    "sliced:slices=1,devices=2,cut=cpu,reduce=nccl",
+    "sliced:slices=2,devices=2",
+)
+"""Every way in which replicas in processes can average on CPUs, two and four of them."""
 REFUSED = {("dqn", "data_parallel"), ("dqn", SLICED)}  # its replay is one ring for all environments
 
 
@@ -64,6 +71,15 @@ def test_same_numbers(name: str, strategy: str, launch: str) -> None:
     check = check_strategy(strategy, given, launch=[launch], num_envs=NUM_ENVS)
     assert check.differences[f"{name}, {launch}"] <= TOLERANCE
     assert check.moved[name] > 100 * TOLERANCE
+
+
+@pytest.mark.xdist_group("ppo")
+@pytest.mark.parametrize("words", REDUCED)
+def test_same_numbers_whichever_way_slices_average(words: str) -> None:
+    given = {"ppo": SMALL["ppo"]()}
+    check = check_strategy(words, given, launch=["processes"], num_envs=NUM_ENVS)
+    assert check.differences["ppo, processes"] <= TOLERANCE
+    assert check.moved["ppo"] > 100 * TOLERANCE
 
 
 @pytest.mark.xdist_group("ppo")

@@ -321,6 +321,7 @@ class _Keeper:
         self.outcome.return_means = self.records.return_means
         self.outcome.shares = report.shares or self.outcome.shares
         self.outcome.places = list(report.places)
+        self.outcome.note_reductions(report.executor.reductions())
         ages = report.metrics.get(SAMPLE_AGE)
         for age in () if ages is None else ages.ravel():
             self.outcome.ages += [0] * (1 + age - len(self.outcome.ages))

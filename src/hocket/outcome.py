@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from hocket import __version__
 from hocket.cluster import hardware
 from hocket.report.records import write_json
+from hocket.runtime.reduction_table import Table
 from hocket.runtime.timeline import Activity
 
 
@@ -38,9 +40,19 @@ class Outcome:
     """How each place spent its time lately; empty where all of the run is one program."""
     ages: list[int] = field(default_factory=list)
     """With a free channel, how many samples were how many iterations old when learned from."""
+    reductions: dict[str, Any] = field(default_factory=dict)
+    """By place that averages between processes: in which way, and what each way costs."""
     notes: list[str] = field(default_factory=list)
     """What the user should know."""
     interrupted: bool = False
+
+    def note_reductions(self, found: Mapping[str, Table]) -> None:
+        """Keep how places average, and say which way was measured to be the fastest."""
+        if self.reductions:
+            return
+        self.reductions = {place: table.to_dict() for place, table in found.items()}
+        measured = [(place, table) for place, table in found.items() if table.was_measured]
+        self.notes += [f"{place}: {table.sentence}" for place, table in measured]
 
     @property
     def return_mean(self) -> float:
@@ -77,6 +89,7 @@ def write_summary(outcome: Outcome, seed: int) -> None:
         "wall_seconds": round(sum(seconds.values()), 3),
         "time_in": {role: round(share, 4) for role, share in outcome.shares.items()},
         **({"sample_ages": outcome.ages} if outcome.ages else {}),
+        **({"reductions": outcome.reductions} if outcome.reductions else {}),
         "versions": versions(),
         "hardware": hardware(),
     }

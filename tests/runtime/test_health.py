@@ -18,7 +18,10 @@ import pytest
 from jax.experimental import io_callback
 
 import hocket
-from hocket import fragment
+from hocket import Plan, fragment
+from hocket.cluster import Cluster
+from hocket.core.graph import Graph
+from hocket.distribute import resolve
 from hocket.runtime import health
 from hocket.runtime.health import Deadlock, InstanceError
 from hocket.runtime.split import Split
@@ -141,6 +144,22 @@ def test_a_replica_is_killed_and_the_other_waits_for_its_mean() -> None:
     assert sorted(pids) == ["replica/0", "replica/1"] and report.iteration == 1
     os.kill(pids["replica/1"], signal.SIGKILL)
     with pytest.raises(InstanceError, match=r"^the instance `replica/1` failed: process .*SIGKILL"):
+        next(reports)
+    assert all_gone(pids)
+
+
+@pytest.mark.parametrize("victim", ["slice/0", "slice/3"])  # a leader, and one who has one
+def test_a_slice_is_killed_while_others_wait_in_two_steps(victim: str) -> None:
+    """The others wait for it in different groups; none of them waits for ever."""
+
+    def two_by_two(graph: Graph, cluster: Cluster) -> Plan:
+        return resolve("sliced:slices=2,reduce=hier")(graph, Cluster(cluster.devices[:2]))
+
+    reports = hocket.iterate(Toy(), distribute=two_by_two)
+    report, pids = next(reports), workers()
+    assert len(pids) == 4 and report.executor.reductions()["slice"].chosen == "hier"
+    os.kill(pids[victim], signal.SIGKILL)
+    with pytest.raises(InstanceError, match=rf"^the instance `{victim}` failed: .*SIGKILL"):
         next(reports)
     assert all_gone(pids)
 

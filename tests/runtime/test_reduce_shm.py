@@ -1,4 +1,4 @@
-"""Means through the host's memory between two real processes: this file is also the program of each of them."""
+"""Means through memory of two real processes: this file is also the program of each of them."""
 
 from __future__ import annotations
 

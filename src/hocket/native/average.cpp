@@ -436,6 +436,10 @@ void hocket_average_close(void* base) {
   header->arrived.wake();
 }
 
+int hocket_average_is_closed(const void* base) {
+  return static_cast<const Header*>(base)->closed.load(std::memory_order_acquire) != 0;
+}
+
 // The same for arrays on the host, at an offset that `take` gave; the text of an error goes to
 // `message`, which is "" without one.
 void hocket_average_arrays(int group, int64_t offset, int64_t tag, int64_t root, int num,

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 namespace hocket::cuda {
 
@@ -91,7 +92,9 @@ inline const Driver& driver() {
     find(d->error_string, "cuGetErrorString");
     find(d->device_get, "cuDeviceGet");
     find(d->device_attribute, "cuDeviceGetAttribute");
-    find(d->device_uuid, "cuDeviceGetUuid");
+    // Drivers of several ages know it by different names.
+    const bool has_v2 = dlsym(library, "cuDeviceGetUuid_v2") != nullptr;
+    find(d->device_uuid, has_v2 ? "cuDeviceGetUuid_v2" : "cuDeviceGetUuid");
     find(d->retain, "cuDevicePrimaryCtxRetain");
     find(d->push, "cuCtxPushCurrent_v2");
     find(d->pop, "cuCtxPopCurrent_v2");

@@ -13,6 +13,7 @@ from hocket.core.averaged import undivided
 from hocket.core.graph import first_state, trace
 from hocket.core.plan import Plan
 from hocket.errors import PlanError
+from hocket.runtime.reduction_table import Table
 from hocket.runtime.split import Split
 from hocket.runtime.timeline import Activity, Timeline
 
@@ -80,6 +81,9 @@ class Agents:
 
     def profile(self, limit: int) -> tuple[int, dict[str, Any], dict[str, float]]:
         return self._split.profile(limit)
+
+    def reductions(self) -> Mapping[str, Table]:
+        return self._split.reductions()
 
     def activity(self) -> list[Activity]:
         return self._split.activity()

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from hocket.core.plan import Plan
+from hocket.runtime.reduction_table import Table
 from hocket.runtime.timeline import Activity, Timeline
 
 
@@ -66,6 +67,10 @@ class Executor(Protocol):
 
     def activity(self) -> list[Activity]:
         """How busy each place was in the last block; nothing where one program does all."""
+        ...
+
+    def reductions(self) -> Mapping[str, Table]:
+        """By place that averages between processes: in which way, and what each way costs."""
         ...
 
     def timeline(self) -> Timeline | None:

@@ -25,6 +25,7 @@ from hocket.errors import PlanError
 from hocket.runtime.executor import Timings, by_seed
 from hocket.runtime.hosts import Hosts, is_one_cpu
 from hocket.runtime.profile import profiled
+from hocket.runtime.reduction_table import Table
 from hocket.runtime.replicas import home, map_replicas, replica_mesh, stack, unstack
 from hocket.runtime.services import Services
 from hocket.runtime.timeline import Activity, Span, Timeline
@@ -168,6 +169,9 @@ class Fused:
 
     def activity(self) -> list[Activity]:
         return []
+
+    def reductions(self) -> dict[str, Table]:
+        return {}
 
     def timeline(self) -> Timeline | None:
         return None if self._spans is None else Timeline(tuple(self._spans))

@@ -22,6 +22,7 @@ from hocket.cluster.devices import usable_cores
 from hocket.cluster.slices import Slices, changed, device_of
 from hocket.core.plan import Place, Plan
 from hocket.errors import PlanError
+from hocket.native import library
 from hocket.runtime import wire
 from hocket.runtime.arena import Arena
 from hocket.runtime.health import GRACE_SECONDS, LOOK_SECONDS, InstanceError, Watch
@@ -29,12 +30,17 @@ from hocket.runtime.host_arrays import from_host, to_host
 from hocket.runtime.layout import layout, shared_board, shared_latest
 from hocket.runtime.leaving import FINISH_SECONDS
 from hocket.runtime.luggage import pack
+from hocket.runtime.reduce import Members, Reduction
+from hocket.runtime.reduction_table import Table, choose, only
 from hocket.runtime.route import late_specs
 from hocket.runtime.services import Services
 from hocket.runtime.status import WORKING, counting, names, new_statuses
 from hocket.runtime.timeline import Span
 from hocket.runtime.transport_shm import SharedMemory
 from hocket.runtime.worker import Job
+
+CLOSING_SECONDS = 0.02
+"""What it takes a kernel that waits to see that there is nobody to wait for."""
 
 
 @dataclass
@@ -61,13 +67,17 @@ class Processes:
         self.board = shared_board(plan, self._arena.memory, self._layout)
         self._processes: list[_Process] = []
         self.slices = Slices(device for place in plan.places for device in place.on)
+        self.reductions: dict[str, Table] = {}
+        """By place that averages: which way was chosen, and what each costs."""
+        self._groups: list[int] = []
+        """Where in the arena groups begin that average."""
         self._at_work: set[str] = set()
         """Those who run, of a free channel, until they are told to stop."""
         self._failure: BaseException | None = None
         # Whatever becomes of this object or of Python, no process and no memory stays behind.
         grace = FINISH_SECONDS + GRACE_SECONDS if _on_gpu(plan) else GRACE_SECONDS
         self._end = weakref.finalize(
-            self, _end, self._processes, self._arena, self.slices, grace, os.getpid()
+            self, _end, self._processes, self._arena, self._groups, self.slices, grace, os.getpid()
         )
 
     @property
@@ -177,6 +187,29 @@ class Processes:
         for place, index in names(self.plan):
             for device in self.plan.place(place).share(index):
                 self.slices.verify(device, seen[f"{place}/{index}"])
+        for place in sorted(self.plan.averaging):
+            self.reductions[place] = self._reduction(place)
+
+    def _reduction(self, place: str) -> Table:
+        """Which way this place averages: where there are several, its replicas measure them."""
+        members, sites = Members.of(self.plan, place), self.plan.average_sites(place)
+        wanted, (start, _) = self.plan.channel(place, place).reduce, self._layout.averages[place]
+        table = only(members, sites, wanted)
+        if table is None:
+            mine = [process for process in self._processes if process.place == place]
+            trials = Reduction.headers(members, sites, wanted)
+            self._groups += [start + at for at in trials]
+            table = choose(members, sites, self._ask_some(mine, "measure"))
+            self._ask_some(mine, "use", table.chosen)
+        headers = Reduction.headers(members, sites, wanted, table.chosen)
+        self._groups += [start + at for at in headers]
+        return table
+
+    def _ask_some(self, of: Sequence[_Process], *command: Any) -> list[Any]:
+        for process in of:
+            _tell(process, command)
+        answers = self._answers(of)
+        return [answers[process.name] for process in of]
 
     def _environment(self, place: Place, index: int) -> dict[str, str]:
         """How a process shares the machine."""
@@ -313,10 +346,17 @@ def _epitaph(process: _Process) -> str:
     return f"the instance `{process.name}` failed: process {process.popen.pid} {how}.{hint}"
 
 
-def _end(processes: list[_Process], arena: Arena, slices: Slices, grace: float, owner: int) -> None:
+def _end(
+    processes: list[_Process], arena: Arena, groups: list[int], slices: Slices, grace: float,
+    owner: int,
+) -> None:  # fmt: skip
     """Let every process end, by force where it does not within `grace` seconds; then its slices."""
     if os.getpid() != owner:  # a fork of the process that they belong to
         return
+    for start in groups:  # nobody waits on a GPU for another that is gone
+        library().hocket_average_close(arena.address + start)
+    if groups:
+        time.sleep(CLOSING_SECONDS)
     for process in processes:
         process.connection.close()  # which ends it, whatever it is doing
     deadline = time.monotonic() + grace

@@ -19,6 +19,7 @@ from hocket.runtime.channel import Closed
 from hocket.runtime.exchange_free import make_exchange
 from hocket.runtime.health import GRACE_SECONDS, LOOK_SECONDS, InstanceError, Watch
 from hocket.runtime.instance import Instance
+from hocket.runtime.reduction_table import Table
 from hocket.runtime.route import Link, Route, links
 from hocket.runtime.segment import Segments
 from hocket.runtime.services import Services
@@ -34,6 +35,7 @@ class Threads:
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.statuses = plan, new_statuses(plan)
+        self.reductions: dict[str, Table] = {}
         self.pipes: dict[tuple[int, int, int], SameDevice] = {}
         self.board = Board(plan, ThreadEvent()) if plan.free else None
         segments = {place.name: Segments() for place in plan.places}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,15 @@ class Meeting:
         """Tell the others that this member cannot go on."""
         if self._round < _ROUNDS:
             self._say(self._said[self._round], _FAILED, why.encode()[:_ROOM])
+
+    @contextlib.contextmanager
+    def or_told(self) -> Iterator[None]:
+        """Within, whoever fails tells the others, so that they do not wait for it."""
+        try:
+            yield
+        except BaseException as error:
+            self.fail(str(error))
+            raise
 
     def _say(self, said: Any, state: int, content: bytes) -> None:
         mine = said[self._index]

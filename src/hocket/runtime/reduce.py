@@ -19,8 +19,10 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from hocket.cluster.devices import find_devices
 from hocket.cluster.slices import device_of, read_slice
 from hocket.core.plan import Plan
+from hocket.core.plan_checks import REDUCTIONS
 from hocket.errors import PlanError
 from hocket.runtime.arena import Arena
 from hocket.runtime.meeting import Unavailable
@@ -28,9 +30,6 @@ from hocket.runtime.meeting import Unavailable
 AUTO = "auto"
 Sites = Sequence[Sequence[Any]]
 """The arrays (or their shapes) of every call of `averaged` in a replica's programs."""
-
-_TRIAL_SECONDS = 0.1
-"""What one measurement takes about, after the first call."""
 
 
 class Space(NamedTuple):
@@ -77,6 +76,10 @@ class Members:
             found.setdefault(device_of(name), []).append(index)
         return [tuple(group) for group in found.values()]
 
+    def device(self, index: int) -> Any:
+        """The device of this process, which is replica `index`."""
+        return find_devices(name for name in self.names[index : index + 1] if name)[0]
+
     def some(self, indices: Sequence[int]) -> Members:
         return Members(tuple(self.names[i] for i in indices))
 
@@ -109,8 +112,10 @@ class Way(Protocol):
     """One way to average."""
 
     name: str
-    note: str
-    """What a table of ways says about it, where all is well."""
+
+    def note(self, members: Members) -> str:
+        """What a table of ways says about it, where all is well."""
+        ...
 
     def why_not(self, members: Members) -> str:
         """Why these replicas cannot average so, as far as their names tell; "" if they can."""
@@ -124,6 +129,10 @@ class Way(Protocol):
         """The shared memory that it takes."""
         ...
 
+    def headers(self, members: Members, sites: Sites) -> list[int]:
+        """Where in that memory groups begin: `closed`, for all who wait, is their first word."""
+        ...
+
     def join(
         self, space: Space, members: Members, index: int, sites: Sites, delay: float
     ) -> Joined:
@@ -133,10 +142,10 @@ class Way(Protocol):
 
 @cache
 def ways() -> dict[str, Way]:
-    """Every way by its name: the files `reduce_NAME.py` of this folder, the simplest first."""
+    """Every way by its name: the files `reduce_NAME.py` of this folder."""
     names = [m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])]
     found = [n.removeprefix("reduce_") for n in names if n.startswith("reduce_")]
-    found.sort(key=lambda name: (name != "shm", name))
+    found.sort(key=REDUCTIONS.index)
     return {n: importlib.import_module(f"hocket.runtime.reduce_{n}").WAY for n in found}
 
 
@@ -175,6 +184,20 @@ class Reduction:
         """Its memory: for the way that is chosen, then for a trial of each."""
         found = choices(members, wanted)
         return _real(members, sites, found) + sum(n for _, n in _trials(members, sites, found))
+
+    @staticmethod
+    def headers(
+        members: Members, sites: Sites, wanted: str = AUTO, used: str | None = None
+    ) -> list[int]:
+        """Where groups begin in its memory: those of the way in use, or else of the trials."""
+        found = choices(members, wanted)
+        if used:
+            return ways()[used].headers(members, roomy(sites))
+        starts, end = [], _real(members, sites, found)
+        for name, nbytes in _trials(members, sites, found):
+            starts += [end + at for at in ways()[name].headers(members, [largest(sites)])]
+            end += nbytes
+        return starts
 
     def measure(self) -> dict[str, float | str]:
         """The seconds that one call of the largest site takes by each way, or why it is not one.
@@ -227,7 +250,8 @@ class Reduction:
         except Unavailable as error:
             return str(error)
         try:
-            seconds = timed(joined, site)
+            with jax.default_device(self._members.device(self._index)):
+                seconds = timed(joined, site, len(self._members), self._index)
             joined.check()
             joined.free()
         except Exception as error:  # noqa: BLE001 (told in the table; the others must not wait)
@@ -236,16 +260,18 @@ class Reduction:
         return seconds
 
 
-def timed(joined: Joined, site: Sequence[Any]) -> float:
+def timed(joined: Joined, site: Sequence[Any], replicas: int, index: int) -> float:
     """Seconds of one call within a compiled loop, of replicas that begin together."""
-    xs = [jnp.ones(x.shape, x.dtype) for x in site]
+    xs = [jnp.full(x.shape, index, x.dtype) for x in site]
 
     def loop(calls: int) -> Any:
         body = lambda carry, _: (joined(*carry), None)  # noqa: E731
         return jax.jit(lambda xs: jax.lax.scan(body, xs, None, calls)[0])
 
     run = loop(calls := 50 if data_bytes(site) < 1 << 22 else 10).lower(xs).compile()
-    jax.block_until_ready(run(xs))
+    mean = (replicas - 1) / 2
+    if not all(jnp.allclose(x, mean, rtol=1e-2) for x in run(xs)):
+        raise RuntimeError(f"the mean of 0 to {replicas - 1} is not {mean}")
     seconds = []
     for _ in range(3):
         start = time.perf_counter()

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any
 
 import jax
 import numpy as np
 
-from hocket.cluster.devices import find_devices
 from hocket.native import KERNEL, library
+from hocket.runtime.control import control_bytes, said
 from hocket.runtime.flat import through_vectors, vector_bytes
 from hocket.runtime.meeting import Meeting, Unavailable
 from hocket.runtime.nvrtc import NoCompiler, cubin
-from hocket.runtime.reduce import Joined, Members, Sites, Space, pages
+from hocket.runtime.reduce import Joined, Members, Sites, Space
 from hocket.runtime.reduce_shm import joined_group, registered
 
 TARGET = "hocket_reduce_ipc"
@@ -33,7 +32,10 @@ _HANDLE, _UUID = 64, 16
 class Ipc:
     """The way, for `reduce.ways`."""
 
-    name, note = "ipc", "on the GPU"
+    name = "ipc"
+
+    def note(self, members: Members) -> str:
+        return "on the GPU, without the host"
 
     def why_not(self, members: Members) -> str:
         if members.on_cpu:
@@ -54,13 +56,16 @@ class Ipc:
         return True
 
     def nbytes(self, members: Members, sites: Sites) -> int:
-        return _control_bytes(sites, len(members)) + Meeting.nbytes(len(members))
+        return control_bytes(sites, len(members)) + Meeting.nbytes(len(members))
+
+    def headers(self, members: Members, sites: Sites) -> list[int]:
+        return [0]
 
     def join(
         self, space: Space, members: Members, index: int, sites: Sites, delay: float
     ) -> Joined:
-        device = find_devices(members.names[index : index + 1])[0]
-        return OnOneGpu(space, len(members), index, sites, device.local_hardware_id, delay)
+        ordinal = members.device(index).local_hardware_id
+        return OnOneGpu(space, len(members), index, sites, ordinal, delay)
 
 
 class OnOneGpu:
@@ -73,15 +78,15 @@ class OnOneGpu:
         self._address, self._index, self._num_sites = space.address, index, 0
         self._wait = wait_seconds or float(os.environ.get(WAIT_SECONDS, "60"))
         self._library = library()
-        control = _control_bytes(sites, replicas)
+        control = control_bytes(sites, replicas)
         self._meeting = Meeting(space.arena, space.offset + control, replicas, index)
-        with _telling(self._meeting):
+        with self._meeting.or_told():
             handle, uuid = self._make(ordinal, sites)
             told = self._meeting.tell(handle + uuid)
             if len({said[_HANDLE:] for said in told}) > 1:
                 raise Unavailable("the replicas are not on one GPU")
             group = joined_group(space._replace(nbytes=control), replicas, index)
-            _said(
+            said(
                 self._library.hocket_reduce_ipc_open, self._group, replicas, index,
                 b"".join(said[:_HANDLE] for said in told), group, space.address,
                 int(1e9 * self._wait), int(1e9 * delay),
@@ -133,7 +138,7 @@ class OnOneGpu:
     def _make(self, ordinal: int, sites: Sites) -> tuple[bytes, bytes]:
         """This replica's memory on the GPU: its handle, and which GPU that is."""
         major, minor = ctypes.c_int(), ctypes.c_int()
-        _said(
+        said(
             self._library.hocket_cuda_capability, ordinal, ctypes.byref(major), ctypes.byref(minor)
         )
         try:
@@ -142,7 +147,7 @@ class OnOneGpu:
             raise Unavailable(str(error)) from None
         handle, uuid = ctypes.create_string_buffer(_HANDLE), ctypes.create_string_buffer(_UUID)
         make, nbytes = self._library.hocket_reduce_ipc_make, _slot_bytes(sites)
-        self._group = _said(make, ordinal, nbytes, code, handle, uuid)
+        self._group = said(make, ordinal, nbytes, code, handle, uuid)
         return handle.raw, uuid.raw
 
 
@@ -153,33 +158,3 @@ def _slot_bytes(sites: Sites) -> int:
     sizes = [n for xs in sites for n in vector_bytes(xs)]
     each = map(library().hocket_reduce_ipc_site_bytes, sizes)
     return library().hocket_reduce_ipc_header_bytes() + sum(each)
-
-
-def _control_bytes(sites: Sites, replicas: int) -> int:
-    """The shared memory in which replicas compare what they are about to average."""
-    vectors = sum(len(vector_bytes(xs)) for xs in sites)
-    lines = vectors * replicas * library().hocket_average_line_bytes()
-    return pages(library().hocket_average_header_bytes() + lines)
-
-
-def _said(call: Any, *arguments: Any) -> Any:
-    """What a function of the library returns that writes an error's text, last, into memory."""
-    message = ctypes.create_string_buffer(600)
-    found = call(*arguments, message, len(message))
-    if message.value:
-        raise Unavailable(message.value.decode(errors="replace"))
-    return found
-
-
-class _telling:  # noqa: N801 (reads as a statement)
-    """Within, whoever fails tells the others, so that they do not wait for it."""
-
-    def __init__(self, meeting: Meeting) -> None:
-        self._meeting = meeting
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is not None:
-            self._meeting.fail(str(error))

@@ -15,7 +15,6 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hocket.cluster.devices import find_devices
 from hocket.native import library
 from hocket.runtime.flat import narrowed, through_vectors, vector_bytes, widened
 from hocket.runtime.reduce import Joined, Members, Sites, Space
@@ -30,7 +29,10 @@ _KEPT: list[Any] = []
 class Shm:
     """The way, for `reduce.ways`."""
 
-    name, note = "shm", "through the host's memory"
+    name = "shm"
+
+    def note(self, members: Members) -> str:
+        return "through the host's memory"
 
     def why_not(self, members: Members) -> str:
         return ""
@@ -41,12 +43,13 @@ class Shm:
     def nbytes(self, members: Members, sites: Sites) -> int:
         return nbytes(sites, len(members))
 
+    def headers(self, members: Members, sites: Sites) -> list[int]:
+        return [0]
+
     def join(
         self, space: Space, members: Members, index: int, sites: Sites, delay: float
     ) -> Joined:
-        names = members.names[index : index + 1] if members.names[index] else ()
-        device = find_devices(names)[0]
-        made = OnHost if device.platform == "cpu" else OnGpu
+        made = OnHost if members.device(index).platform == "cpu" else OnGpu
         return made(space, len(members), index, delay)
 
 
@@ -138,7 +141,8 @@ def joined_group(space: Space, replicas: int, index: int, delay: float = 0.0) ->
 @cache
 def registered(target: str, name: str, platform: str) -> ctypes.CDLL:
     """The library, with one of its functions made known to XLA, and the type of its sites."""
-    jax.local_devices()  # a type that is registered before comes after its handlers
+    # A type that is registered before its platform has started comes after its handlers.
+    jax.local_devices(backend="cpu" if platform == "cpu" else None)
     loaded, capsule = library(), jax.ffi.pycapsule
     type_id, type_info = loaded[f"{name}_type_id"], loaded[f"{name}_type_info"]
     type_id.restype = type_info.restype = ctypes.c_void_p

@@ -18,6 +18,7 @@ from hocket.runtime.executor import Timings
 from hocket.runtime.host_arrays import is_key
 from hocket.runtime.launch_processes import Processes
 from hocket.runtime.launch_threads import Threads
+from hocket.runtime.reduction_table import Table
 from hocket.runtime.route import late_specs
 from hocket.runtime.services import Services
 from hocket.runtime.status import activities, names
@@ -31,6 +32,8 @@ class Crew(Protocol):
     """The running instances of a plan, in the order of `names(plan)`."""
 
     statuses: np.ndarray
+    reductions: dict[str, Table]
+    """By place that averages between processes: in which way. Known once they have started."""
 
     @property
     def is_well(self) -> bool:
@@ -197,6 +200,9 @@ class Split:
             pair = t.source, t.target
             counted[pair] = counted.get(pair, 0) + int(crossed[t.id])
         return counted
+
+    def reductions(self) -> dict[str, Table]:
+        return self.crew.reductions
 
     def close(self) -> None:
         """End the instances; the last state can still be asked for."""

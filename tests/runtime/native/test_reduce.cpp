@@ -1,26 +1,19 @@
 // The protocol of `reduce.cu` with threads: every rank runs its kernels one after another, and the
 // blocks of one kernel at the same time.
 
+#include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "checks.h"
 #include "reduce.cu"
 
 namespace {
 
 using namespace hocket_reduce;
-
-#define CHECK(condition)                                                    \
-  do {                                                                      \
-    if (!(condition)) {                                                     \
-      std::printf("%s:%d: %s\n", __FILE__, __LINE__, #condition);           \
-      std::exit(1);                                                         \
-    }                                                                       \
-  } while (false)
 
 constexpr Long kBytes = 1 << 16;
 
@@ -136,7 +129,7 @@ void alone(bool close) {
   CHECK(std::isnan(out[0]) && std::isnan(out[kSize - 1]));
 }
 
-void parts() {
+TEST(parts_make_up_the_vector) {
   for (Long size : {0ull, 1ull, 3ull, 4ull, 5ull, 61ull, 4096ull, 57288ull}) {
     for (int blocks : {1, 2, 7, 32}) {
       Long end = 0;
@@ -150,16 +143,14 @@ void parts() {
   }
 }
 
+TEST(two_ranks_get_the_mean) { means<float>(2, 1003, 3, 200, -1); }
+TEST(four_ranks_get_the_mean) { means<float>(4, 77, 2, 200, -1); }
+TEST(three_ranks_get_the_mean_of_doubles) { means<double>(3, 65, 2, 50, -1); }
+TEST(one_number_is_averaged) { means<float>(2, 1, 1, 50, -1); }
+TEST(all_get_the_vector_of_one) { means<float>(3, 130, 2, 50, 1); }
+TEST(a_closed_group_ends_a_wait) { alone(true); }
+TEST(a_wait_ends_by_itself) { alone(false); }
+
 }  // namespace
 
-int main() {
-  parts();
-  means<float>(2, 1003, 3, 200, -1);
-  means<float>(4, 77, 2, 200, -1);
-  means<double>(3, 65, 2, 50, -1);
-  means<float>(3, 130, 2, 50, 1);
-  means<float>(2, 1, 1, 50, -1);
-  alone(true);
-  alone(false);
-  std::printf("fine\n");
-}
+int main(int argc, char** argv) { return checks::run(argc, argv); }

@@ -1,0 +1,231 @@
+// The mean over replicas on several GPUs, one process each, by NCCL, on XLA's stream.
+//
+// NCCL is found when it is needed: it comes with `jax[cuda]`. A replica that is gone would leave
+// the others waiting on their GPUs for ever, so a thread looks whether the group was closed, and
+// then aborts.
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "cuda.h"
+#include "xla/ffi/api/ffi.h"
+
+extern "C" {
+int64_t hocket_average_take(int group, int64_t nbytes);
+void hocket_average_compare(int group, int64_t offset, int64_t tag, int64_t size, int32_t dtype,
+                            char* message, int64_t room);
+int hocket_average_is_closed(const void* base);
+}
+
+namespace {
+
+namespace cuda = hocket::cuda;
+namespace ffi = xla::ffi;
+
+using Result = int;  // 0: success
+using Comm = struct CommOf*;
+struct UniqueId {
+  char bytes[128];
+};
+constexpr int kF32 = 7, kF64 = 8;  // ncclDataType_t
+constexpr int kAverage = 4;        // ncclRedOp_t
+
+struct Nccl {
+  Result (*unique_id)(UniqueId*);
+  Result (*init_rank)(Comm*, int, UniqueId, int);
+  Result (*all_reduce)(const void*, void*, size_t, int, int, Comm, cuda::Stream);
+  Result (*broadcast)(const void*, void*, size_t, int, int, Comm, cuda::Stream);
+  Result (*abort)(Comm);
+  const char* (*error_string)(Result);
+};
+
+Nccl nccl = {};
+
+struct Group {
+  cuda::Context context = nullptr;
+  Comm comm = nullptr;
+  const void* header = nullptr;  // in shared memory
+  int control = -1;
+  std::atomic<bool> aborted{false};
+  std::atomic<int64_t> calls{0}, nbytes{0};
+};
+
+std::mutex mutex;
+std::vector<std::unique_ptr<Group>>& groups() {
+  static auto* const all = new std::vector<std::unique_ptr<Group>>;
+  return *all;
+}
+
+Group& group_of(int64_t number) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return *groups()[number];
+}
+
+void say(char* message, int64_t room, const std::string& text) {
+  std::strncpy(message, text.c_str(), room - 1);
+  message[room - 1] = 0;
+}
+
+std::string words(const char* what, Result result) {
+  return std::string(what) + " failed: " + nccl.error_string(result);
+}
+
+std::string load(const char* path) {
+  if (nccl.abort != nullptr) return "";
+  void* library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+  if (library == nullptr) return dlerror();
+  std::string missing;
+  const auto find = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+    if (function == nullptr) missing = std::string("it has no `") + name + "`";
+  };
+  find(nccl.unique_id, "ncclGetUniqueId");
+  find(nccl.init_rank, "ncclCommInitRank");
+  find(nccl.all_reduce, "ncclAllReduce");
+  find(nccl.broadcast, "ncclBroadcast");
+  find(nccl.error_string, "ncclGetErrorString");
+  find(nccl.abort, "ncclCommAbort");
+  if (!missing.empty()) nccl = {};
+  return missing;
+}
+
+void abort_when_closed(Group* g) {
+  while (!g->aborted) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (hocket_average_is_closed(g->header) && !g->aborted.exchange(true)) {
+      const cuda::Current current(g->context);
+      nccl.abort(g->comm);
+    }
+  }
+}
+
+struct Site {
+  static ffi::TypeId id;
+  int64_t lines;
+  bool compared = false;
+};
+ffi::TypeId Site::id = {};
+constexpr ffi::TypeInfo kSiteInfo = ffi::MakeTypeInfo<Site>();
+
+ffi::ErrorOr<std::unique_ptr<Site>> instantiate(int64_t group, int64_t, int64_t, int64_t) {
+  const int64_t lines = hocket_average_take(group_of(group).control, 0);
+  if (lines < 0) {
+    return ffi::Unexpected(
+        ffi::Error(ffi::ErrorCode::kResourceExhausted,
+                   "there are more call sites of `averaged` than there is memory for"));
+  }
+  return std::make_unique<Site>(Site{lines});
+}
+
+ffi::Error average(cuda::Stream stream, Site* site, ffi::AnyBuffer in,
+                   ffi::Result<ffi::AnyBuffer> out, int64_t group, int64_t tag, int64_t nbytes,
+                   int64_t root) {
+  Group& g = group_of(group);
+  if (g.aborted) {
+    return ffi::Error(ffi::ErrorCode::kAborted, "another replica has ended, so there is no mean");
+  }
+  const bool f64 = in.element_type() == ffi::F64;
+  if (!f64 && in.element_type() != ffi::F32) {
+    return ffi::Error::InvalidArgument("`hocket_reduce_nccl` takes float32 and float64");
+  }
+  const size_t size = in.element_count();
+  if (!site->compared) {
+    char message[400] = "";
+    hocket_average_compare(g.control, site->lines, tag, static_cast<int64_t>(size), f64, message,
+                           sizeof(message));
+    if (message[0] != 0) return ffi::Error(ffi::ErrorCode::kAborted, message);
+    site->compared = true;
+  }
+  const cuda::Current current(g.context);
+  const int dtype = f64 ? kF64 : kF32;
+  const Result result =
+      root < 0 ? nccl.all_reduce(in.untyped_data(), out->untyped_data(), size, dtype, kAverage,
+                                 g.comm, stream)
+               : nccl.broadcast(in.untyped_data(), out->untyped_data(), size, dtype,
+                                static_cast<int>(root), g.comm, stream);
+  if (result != 0) return ffi::Error::Internal(words("an all-reduce of NCCL", result));
+  g.calls += 1;
+  g.nbytes += nbytes;
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_reduce_nccl_instantiate, instantiate,
+                              ffi::Ffi::BindInstantiate()
+                                  .Attr<int64_t>("group")
+                                  .Attr<int64_t>("tag")
+                                  .Attr<int64_t>("nbytes")
+                                  .Attr<int64_t>("root"));
+
+// Not for command buffers: two of one communicator could be recorded side by side, and all replicas
+// must make them in one order.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_reduce_nccl, average,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::PlatformStream<cuda::Stream>>()
+                                  .Ctx<ffi::State<Site>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<int64_t>("group")
+                                  .Attr<int64_t>("tag")
+                                  .Attr<int64_t>("nbytes")
+                                  .Attr<int64_t>("root"));
+
+extern "C" {
+
+void* hocket_reduce_nccl_type_id() { return &Site::id; }
+
+const void* hocket_reduce_nccl_type_info() { return &kSiteInfo; }
+
+// Loads NCCL from a file, and makes an identity for a new group, of 128 bytes.
+void hocket_reduce_nccl_id(const char* path, void* id, char* message, int64_t room) {
+  std::string error = load(path);
+  if (error.empty()) {
+    if (const Result result = nccl.unique_id(static_cast<UniqueId*>(id))) {
+      error = words("ncclGetUniqueId", result);
+    }
+  }
+  say(message, room, error);
+}
+
+// Joins the group of this identity; it waits for all others.
+int hocket_reduce_nccl_join(int ordinal, int replicas, int index, const void* id, int control,
+                            const void* header, char* message, int64_t room) {
+  const cuda::Driver& d = cuda::driver();
+  if (!d.missing.empty()) return say(message, room, d.missing), -1;
+  auto made = std::make_unique<Group>();
+  made->header = header;
+  made->control = control;
+  cuda::Device device;
+  cuda::Result found = d.device_get(&device, ordinal);
+  if (found == 0) found = d.retain(&made->context, device);
+  if (found != 0) return say(message, room, d.words("cuDevicePrimaryCtxRetain", found)), -1;
+  UniqueId identity;
+  std::memcpy(&identity, id, sizeof(identity));
+  const cuda::Current current(made->context);
+  if (const Result result = nccl.init_rank(&made->comm, replicas, identity, index)) {
+    return say(message, room, words("ncclCommInitRank", result)), -1;
+  }
+  std::thread(abort_when_closed, made.get()).detach();
+  say(message, room, "");
+  const std::lock_guard<std::mutex> lock(mutex);
+  groups().push_back(std::move(made));
+  return static_cast<int>(groups().size()) - 1;
+}
+
+int hocket_reduce_nccl_aborted(int group) { return group_of(group).aborted; }
+
+// What was launched; how long the GPU waited for others is not known.
+void hocket_reduce_nccl_counts(int group, int64_t* calls, int64_t* nbytes) {
+  *calls = group_of(group).calls;
+  *nbytes = group_of(group).nbytes;
+}
+
+}  // extern "C"

@@ -1,0 +1,27 @@
+"""What a way to average on GPUs needs of the host: a group that compares, and errors as text."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from hocket.native import library
+from hocket.runtime.flat import vector_bytes
+from hocket.runtime.meeting import Unavailable
+from hocket.runtime.reduce import Sites, pages
+
+
+def control_bytes(sites: Sites, replicas: int) -> int:
+    """The shared memory in which replicas compare what they are about to average."""
+    vectors = sum(len(vector_bytes(xs)) for xs in sites)
+    lines = vectors * replicas * library().hocket_average_line_bytes()
+    return pages(library().hocket_average_header_bytes() + lines)
+
+
+def said(call: Any, *arguments: Any) -> Any:
+    """What a function of the library returns that writes an error's text, last, into memory."""
+    message = ctypes.create_string_buffer(600)
+    found = call(*arguments, message, len(message))
+    if message.value:
+        raise Unavailable(message.value.decode(errors="replace"))
+    return found

@@ -1,0 +1,301 @@
+"""Which ways there are to average between processes, which is chosen, and that each gives the mean.
+
+This file is also the program of each process.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hocket.core.averaged import averaged, averaging
+from hocket.core.plan_checks import REDUCTIONS
+from hocket.errors import PlanError
+from hocket.native import library
+from hocket.runtime.arena import Arena
+from hocket.runtime.meeting import Meeting, Unavailable
+from hocket.runtime.reduce import AUTO, Members, Reduction, Space, choices, pages, ways
+from hocket.runtime.reduction_table import choose, only
+
+SITES = [[jax.ShapeDtypeStruct((1000,), jnp.float32)], [jax.ShapeDtypeStruct((), jnp.float32)]]
+TWO = [f"cpu:0/cpu:{i}of2@50%" for i in range(2)]
+FOUR = [f"cpu:{d}/cpu:{i}of2@50%" for d in range(2) for i in range(2)]
+APART = ["cpu:0", "cpu:1"]
+MPS = [f"gpu:0/mps:{i}of2@100%" for i in range(2)]
+
+
+def main(case: str, names: str, wanted: str, index: int, fd: int, nbytes: int, path: Path) -> None:
+    """Run a case as a replica, and write down what came of it."""
+    members = Members(tuple(names.split(",")))
+    try:
+        space = Space(Arena.attach(fd, nbytes), 0, nbytes)
+        found = CASES[case](Reduction(space, members, index, SITES, wanted), index)
+    except Exception as error:  # noqa: BLE001
+        found = str(error)
+    path.write_bytes(pickle.dumps(found))
+
+
+def means(reduction: Reduction, index: int) -> Any:
+    """A vector and a number, averaged in a loop, and what was counted."""
+
+    def body(x: Any, _: None) -> Any:
+        x = averaged(jnp.sin(x + index))
+        return x, averaged(x[0] + index)
+
+    with averaging(reduction):
+        x, rows = jax.jit(lambda x: jax.lax.scan(body, x, None, 20))(jnp.arange(1000.0))
+    reduction.check()
+    return np.asarray(x), np.asarray(rows), reduction.counts()[0]
+
+
+def measured(reduction: Reduction, index: int) -> Any:
+    costs = reduction.measure()
+    reduction.use("hier")
+    return costs, means(reduction, index)
+
+
+def alone(reduction: Reduction, index: int) -> Any:
+    """The others never come."""
+    fn = jax.jit(reduction).lower(jnp.ones(1000)).compile()
+    sys.stdout.write("waiting\n")
+    sys.stdout.flush()
+    return fn(jnp.ones(1000))
+
+
+def other_size(reduction: Reduction, index: int) -> Any:
+    return jax.jit(reduction)(jnp.ones(1000 - index))
+
+
+CASES: dict[str, Callable[[Reduction, int], Any]] = {
+    "means": means, "measured": measured, "alone": alone, "other_size": other_size,
+}  # fmt: skip
+
+
+class Replicas:
+    """The processes of a case."""
+
+    def __init__(
+        self, case: str, names: list[str], wanted: str, folder: Path, only: tuple[int, ...] = ()
+    ) -> None:
+        self.members = Members(tuple(names))
+        self.arena = Arena.create(nbytes := Reduction.nbytes(self.members, SITES, wanted))
+        self.paths = [folder / str(index) for index in only or range(len(names))]
+        given = [case, ",".join(names), wanted]
+        self.processes = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    __file__,
+                    *given,
+                    path.name,
+                    str(self.arena.fd),
+                    str(nbytes),
+                    path,
+                ],
+                pass_fds=[self.arena.fd],
+                stdout=subprocess.PIPE,
+            )
+            for path in self.paths
+        ]
+
+    def results(self) -> list[Any]:
+        for process in self.processes:
+            process.communicate(timeout=200)
+        return [pickle.loads(path.read_bytes()) for path in self.paths]
+
+
+def expected(replicas: int) -> tuple[np.ndarray, np.ndarray]:
+    x, rows = np.arange(1000, dtype=np.float32), []
+    for _ in range(20):
+        x = np.mean([np.sin(x + r) for r in range(replicas)], 0)
+        rows.append(x[0] + (replicas - 1) / 2)
+    return x, np.asarray(rows)
+
+
+@pytest.mark.parametrize(("names", "wanted"), [(FOUR, "shm"), (APART, "nccl"), (FOUR, "hier")])
+def test_every_way_gives_the_mean(names: list[str], wanted: str, tmp_path: Path) -> None:
+    found = Replicas("means", names, wanted, tmp_path).results()
+    for one in found:
+        assert not isinstance(one, str), one
+        np.testing.assert_array_equal(one[0], found[0][0])  # the same bits everywhere
+        np.testing.assert_array_equal(one[1], found[0][1])
+        for values, right in zip(one[:2], expected(len(names)), strict=True):
+            np.testing.assert_allclose(values, right, atol=1e-4)
+        assert one[2] >= 40
+
+
+def test_replicas_measure_every_way_and_use_the_one_they_are_told(tmp_path: Path) -> None:
+    found = Replicas("measured", FOUR, AUTO, tmp_path).results()
+    for costs, (x, _, calls) in found:
+        assert set(costs) == {"shm", "hier"}
+        assert all(isinstance(cost, float) and cost > 0 for cost in costs.values()), costs
+        np.testing.assert_allclose(x, expected(4)[0], atol=1e-4)
+        assert calls >= 80, "a mean and its way back are two calls"
+    table = choose(Members(tuple(FOUR)), SITES, [costs for costs, _ in found])
+    slowest = {way: max(costs[way] for costs, _ in found) for way in ("shm", "hier")}
+    assert table.chosen == min(slowest, key=lambda way: slowest[way])
+
+
+def test_close_ends_the_waits_of_both_steps(tmp_path: Path) -> None:
+    """Replicas 0 and 1 of one device wait for the leader of the other, and for their own."""
+    replicas = Replicas("alone", FOUR, "hier", tmp_path, only=(0, 1))
+    for process in replicas.processes:
+        assert process.stdout and process.stdout.readline() == b"waiting\n"
+    for start in Reduction.headers(replicas.members, SITES, "hier", "hier"):
+        library().hocket_average_close(replicas.arena.address + start)
+    for error in replicas.results():
+        assert "another replica has ended" in error
+
+
+def test_other_sizes_are_an_error_in_both_steps(tmp_path: Path) -> None:
+    replicas = Replicas("other_size", FOUR, "hier", tmp_path)
+    errors = replicas.results()
+    assert all("the replicas run different programs" in error for error in errors), errors
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted", "why"),
+    [
+        (TWO, "ipc", "it is for a GPU, and these replicas are on a CPU"),
+        (["gpu:0", "gpu:0"], "ipc", "run at the same time: as slices cut by `mps`"),
+        (["gpu:0/shared:0of2@50%"] * 2, "ipc", "run at the same time: as slices cut by `mps`"),
+        ([*MPS, "gpu:1/mps:0of1@100%"], "ipc", "within one GPU, and these replicas are on 2"),
+        ([f"gpu:0/mps:{i}of17@5%" for i in range(17)], "ipc", "17 replicas are more than 16"),
+        (TWO, "nccl", "one process a device, and these are 2 replicas on 1"),
+        (MPS, "nccl", "one process a device, and these are 2 replicas on 1"),
+        (TWO, "hier", "all replicas are on one device"),
+        (APART, "hier", "every replica has a device of its own"),
+        ([*FOUR, "cpu:2"], "hier", "must have equally many replicas, and they have 2, 2, 1"),
+    ],
+)
+def test_a_way_that_cannot_be_had_is_refused_by_name(
+    names: list[str], wanted: str, why: str
+) -> None:
+    with pytest.raises(PlanError, match=f"cannot go by `{wanted}` here: .*{why}"):
+        choices(Members(tuple(names)), wanted)
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (TWO, ["shm"]),
+        (APART, ["shm"]),
+        (["", ""], ["shm"]),
+        (FOUR, ["shm", "hier"]),
+        (MPS, ["shm", "ipc"]),
+        (["gpu:0", "gpu:1"], ["shm", "nccl"]),
+        ([f"gpu:{d}/mps:{i}of2@100%" for d in range(2) for i in range(2)], ["shm", "hier"]),
+    ],
+)
+def test_what_is_worth_measuring(names: list[str], found: list[str]) -> None:
+    assert choices(Members(tuple(names))) == found
+
+
+def test_a_plan_can_ask_for_every_way() -> None:
+    assert (AUTO, *ways()) == REDUCTIONS
+
+
+def test_the_cheapest_way_of_the_slowest_replica_is_chosen() -> None:
+    members = Members(tuple(MPS))
+    table = choose(members, SITES, [{"shm": 3e-4, "ipc": 1e-5}, {"shm": 2e-4, "ipc": 9e-4}])
+    assert table.chosen == "shm"
+    assert {row.way: row.seconds for row in table.rows} == {
+        "shm": 3e-4, "ipc": 9e-4, "nccl": None, "hier": None,
+    }  # fmt: skip
+    table = choose(members, SITES, [{"shm": 3e-4, "ipc": 1e-5}, {"shm": 2e-4, "ipc": 2e-5}])
+    assert table.chosen == "ipc" and table.sentence.endswith(
+        "`ipc` in 20 us a call, against `shm` 300 us"
+    )
+    lines = str(table).splitlines()
+    assert lines[2].startswith("> ipc") and "20 us" in lines[2] and "MiB/s" in lines[2]
+    assert "one process a device" in lines[3] and "on one device" in lines[4]
+
+
+def test_a_way_that_fails_in_one_replica_is_not_chosen() -> None:
+    members = Members(tuple(MPS))
+    table = choose(members, SITES, [{"shm": 3e-4, "ipc": 1e-5}, {"shm": 2e-4, "ipc": "no NVRTC"}])
+    assert table.chosen == "shm"
+    assert next(row.note for row in table.rows if row.way == "ipc") == "no NVRTC (replica 1)"
+    with pytest.raises(PlanError, match=r"no way to average works .*`shm`: a \(replica 0\)"):
+        choose(members, SITES, [{"shm": "a", "ipc": "b"}] * 2)
+
+
+def test_with_one_way_nothing_is_measured() -> None:
+    members = Members(tuple(TWO))
+    table = only(members, SITES)
+    assert table and table.chosen == "shm" and not table.was_measured
+    assert "not measured: the only way here" in str(table)
+    assert only(Members(tuple(FOUR)), SITES) is None
+    asked = only(Members(tuple(FOUR)), SITES, "hier")
+    assert asked and asked.chosen == "hier" and "`hier` was asked for" in asked.rows[0].note
+
+
+def test_groups_begin_at_pages_within_their_memory() -> None:
+    """A GPU can see whole pages of the host's memory only."""
+    for names in (MPS, FOUR):
+        members = Members(tuple(names))
+        for used in (None, *choices(members)):
+            starts = Reduction.headers(members, SITES, AUTO, used)
+            assert len(set(starts)) == len(starts) > 0
+            assert all(start == pages(start) for start in starts)
+            assert max(starts) < Reduction.nbytes(members, SITES)
+
+
+def meeting_of(count: int, say: Callable[[Meeting, int], Any]) -> list[Any]:
+    """What comes of a meeting, in a thread for each member."""
+    arena, found = Arena.create(Meeting.nbytes(count)), [None] * count
+
+    def member(index: int) -> None:
+        try:
+            found[index] = say(Meeting(arena, 0, count, index), index)
+        except Unavailable as error:
+            found[index] = str(error)  # type: ignore[call-overload]
+
+    threads = [threading.Thread(target=member, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_all_members_hear_all_others() -> None:
+    def say(meeting: Meeting, index: int) -> Any:
+        return meeting.tell(b"abc"[: index + 1]), meeting.tell(bytes([index]) * 400)
+
+    told = [b"a", b"ab", b"abc"], [bytes([i]) * 400 for i in range(3)]
+    assert meeting_of(3, say) == [told] * 3
+
+
+def test_who_fails_tells_all_others() -> None:
+    def say(meeting: Meeting, index: int) -> Any:
+        with meeting.or_told():
+            meeting.tell(b"")
+            if index == 1:
+                raise Unavailable("there is no compiler")
+            return meeting.tell(b"")
+
+    hear = "there is no compiler (in replica 1)"
+    assert meeting_of(3, say) == [hear, "there is no compiler", hear]
+
+
+def test_who_is_late_is_named() -> None:
+    def say(meeting: Meeting, index: int) -> Any:
+        return meeting.tell(b"", seconds=0.1) if index != 1 else None
+
+    assert meeting_of(2, say) == ["waited 0.1 s for replica 1", None]
+
+
+if __name__ == "__main__":
+    case, names, wanted, index, fd, nbytes, path = sys.argv[1:]
+    main(case, names, wanted, int(index), int(fd), int(nbytes), Path(path))

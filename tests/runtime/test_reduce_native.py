@@ -1,0 +1,79 @@
+"""What of means on a GPU can be tested without one: the protocol, the compiler, the refusals."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hocket.native import KERNEL, library
+from hocket.runtime import nvrtc, reduce_nccl
+from hocket.runtime.arena import Arena
+from hocket.runtime.control import control_bytes, said
+from hocket.runtime.meeting import Meeting, Unavailable
+from hocket.runtime.nvrtc import NoCompiler, cubin
+from hocket.runtime.reduce import Members, Space, ways
+from tests.replay.test_native import FLAGS, HERE, SANITIZERS, compiler, run
+from tests.replay.test_service_native import THREADS, has_thread_sanitizer
+
+SOURCE = Path(__file__).parent / "native" / "test_reduce.cpp"
+SITES = [[jax.ShapeDtypeStruct((1000,), jnp.float32)]]
+NO_DRIVER = r"CUDA driver|cuInit"
+needs_no_gpu = pytest.mark.skipif(
+    any(Path("/dev").glob("nvidia[0-9]*")), reason="there is a GPU, so there is no reason to give"
+)
+
+
+@pytest.mark.parametrize("flags", [SANITIZERS, THREADS], ids=["memory", "threads"])
+def test_the_kernel_passes_its_own_tests_as_threads(flags: tuple[str, ...], tmp_path: Path) -> None:
+    if flags == THREADS and not has_thread_sanitizer(tmp_path):
+        pytest.skip("this compiler has no thread sanitizer")
+    program = str(tmp_path / "test_reduce")
+    folders = (f"-I{KERNEL.parent}", f"-I{HERE}")
+    built = run(compiler(), *FLAGS, *flags, "-pthread", *folders, str(SOURCE), "-o", program)
+    assert built.returncode == 0, built.stdout
+    ran = run(program)
+    assert ran.returncode == 0, ran.stdout
+
+
+def test_the_kernel_compiles_for_gpus() -> None:
+    try:
+        nvrtc.find_nvrtc()
+    except NoCompiler as error:
+        pytest.skip(str(error))
+    for capability in ((8, 0), (9, 0)):
+        assert cubin(KERNEL, *capability).startswith(b"\x7fELF")
+
+
+def test_without_a_compiler_the_reason_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "_candidates", lambda: iter(["nowhere/libnvrtc.so.13"]))
+    with pytest.raises(NoCompiler, match=r"NVRTC was not found.*jax\[cuda13\].*nowhere"):
+        nvrtc.find_nvrtc()
+
+
+def test_without_nccl_the_reason_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reduce_nccl, "_candidates", lambda: iter(["nowhere/libnccl.so.2"]))
+    with pytest.raises(Unavailable, match=r"NCCL was not found.*jax\[cuda13\].*nowhere"):
+        reduce_nccl.new_id()
+
+
+@needs_no_gpu
+def test_without_a_driver_the_reason_says_so() -> None:
+    major = ctypes.c_int()
+    with pytest.raises(Unavailable, match=NO_DRIVER):
+        said(library().hocket_cuda_capability, 0, ctypes.byref(major), ctypes.byref(major))
+
+
+@needs_no_gpu
+def test_who_cannot_use_the_gpu_tells_the_others() -> None:
+    """A replica whose memory on the GPU cannot be made; the other waits for its handle."""
+    way, members = ways()["ipc"], Members(("gpu:0/mps:0of2@100%", "gpu:0/mps:1of2@100%"))
+    arena = Arena.create(nbytes := way.nbytes(members, SITES))
+    with pytest.raises(Unavailable, match=NO_DRIVER):
+        way.join(Space(arena, 0, nbytes), members, 1, SITES, 0.0)
+    other = Meeting(arena, control_bytes(SITES, len(members)), len(members), 0)
+    with pytest.raises(Unavailable, match=rf"({NO_DRIVER}).*in replica 1"):
+        other.tell(b"")
