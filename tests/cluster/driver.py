@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -45,7 +46,8 @@ def machine_with_gpus(machine: str = "") -> dict[str, str]:
 @cache
 def _compiled() -> Path:
     folder = install(Path(mkdtemp(prefix="hocket-driver-")))
-    assert COMPILER
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    assert COMPILER, "there is no C compiler: cc, gcc or clang"
     flags = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared")
     library = folder / "libcuda.so.1"
     source = str(Path(__file__).with_name("driver.c"))

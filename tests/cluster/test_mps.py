@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -34,10 +35,11 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    before = set(mps.SHORT.glob("hocket-mps-*"))
-    yield
-    assert set(mps.SHORT.glob("hocket-mps-*")) <= before
+def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with TemporaryDirectory(dir=mps.SHORT) as folder:
+        monkeypatch.setattr(mps, "SHORT", Path(folder))
+        yield
+        assert list(Path(folder).iterdir()) == []
 
 
 def test_it_starts_answers_and_ends(programs: Path) -> None:

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 import hocket
+from hocket import Place, Plan
 from hocket.cluster import Cluster, Device, mps
 from hocket.cluster.cuda import memory_share, no_mps
 from hocket.cluster.slice_mps import Mps
 from hocket.cluster.slice_shared import Shared
 from hocket.cluster.slices import (
+    Slice,
     Slices,
     changed,
     device_of,
@@ -25,6 +27,7 @@ from hocket.cluster.slices import (
     split,
 )
 from hocket.errors import PlanError
+from hocket.runtime.launch_processes import company
 from tests.toys import Toy
 
 CPU, GPU = Device("cpu:0", "cpu"), Device("gpu:1", "NVIDIA H200")
@@ -86,6 +89,22 @@ def test_shares() -> None:
     assert [part.share for part in Shared().layout(GPU, 3, None)] == [100] * 3
     with pytest.raises(PlanError, match="take turns with all of it, so a share of 30 %"):
         Shared().layout(GPU, 3, 30)
+
+
+def test_an_error_says_who_shares_a_gpu() -> None:
+    """Under MPS alone: others do not hear of a fault."""
+    graph = hocket.plan(Toy()).graph
+
+    def on(*parts: Slice) -> Plan:
+        place = Place("slice", ("env", "act", "learn"), parts, replicas=len(parts))
+        return Plan(graph, (place,), launch="processes")
+
+    there = (Device("gpu:0", ""), GPU)
+    four = [part for device in there for part in Mps().layout(device, 2, None)]
+    assert company(on(*four), "slice/3") == (
+        "(it shares gpu:1 with slice/2: a fault of one client of MPS reaches all.)"
+    )
+    assert company(on(*Shared().layout(GPU, 2, None)), "slice/1") == ""
 
 
 @pytest.fixture

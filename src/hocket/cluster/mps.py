@@ -25,6 +25,8 @@ CONTROL, SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 FOLDERS = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/opt/nvidia/bin")
 """Where drivers put them, beside PATH."""
 START_SECONDS = 15.0
+SETTLE_SECONDS = 3.0
+"""What a server gets that has said something bad, since not all of that keeps it from starting."""
 SHORT = Path("/tmp")
 """Its sockets lie below: the name of a socket has 107 characters at most."""
 TROUBLE = re.compile(r"fail|error|unable|denied|exited with status [1-9]", re.IGNORECASE)
@@ -124,6 +126,8 @@ class Daemon:
     def _start(self, uuids: Sequence[str]) -> None:
         said = self.folder / "log" / "start.txt"
         environment = mps_watch.environment(self.folder)
+        server = str(Path(find(SERVER) or SERVER).parent)  # which the daemon looks for
+        environment["PATH"] = os.pathsep.join(filter(None, (environment.get("PATH"), server)))
         with said.open("wb") as to:  # no pipe: the daemon would hold it open
             try:
                 code: int | str = subprocess.run(
@@ -139,13 +143,14 @@ class Daemon:
             raise self._refusal(f"`{self._control} -d` ended with code {code}")
         # The first client would start a server; asked for now, its trouble is told before any is.
         self._ask(f"start_server -uid {os.getuid()}")
-        deadline = time.monotonic() + START_SECONDS
+        begin = time.monotonic()
         while not self.servers():
+            waited = time.monotonic() - begin
             if self._ask("get_server_list") is None:
                 raise self._refusal(f"the daemon of `{self._control}` does not answer")
-            if TROUBLE.search(self.log()):
+            if waited > SETTLE_SECONDS and TROUBLE.search(self.log()):
                 raise self._refusal("its server does not start")
-            if time.monotonic() > deadline:
+            if waited > START_SECONDS:
                 return  # nothing is said to be wrong: whether clients attach is verified
             time.sleep(0.05)
 

@@ -67,7 +67,7 @@ def end(control: str, folder: Path) -> None:
     if not folder.exists():
         return
     deadline = time.monotonic() + QUIT_SECONDS
-    if processes(folder):
+    if (folder / "pipe").is_dir() and any((folder / "pipe").iterdir()):  # one has started
         ask(control, folder, f"quit -t {CLIENT_SECONDS}", QUIT_SECONDS)
     while processes(folder) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -79,13 +79,18 @@ def end(control: str, folder: Path) -> None:
 
 def processes(folder: Path) -> list[int]:
     """The daemon of `folder` and its servers: of all MPS processes, those with its variable."""
+    daemon = ""
+    with contextlib.suppress(OSError):  # it has not come so far, or has ended
+        daemon = (folder / "pipe" / "nvidia-cuda-mps-control.pid").read_text().strip()
     mark = b"CUDA_MPS_PIPE_DIRECTORY=" + os.fsencode(folder / "pipe")
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):  # it has just ended, or is another user's
-                is_mps = b"nvidia-cuda-mps" in (entry / "cmdline").read_bytes()
-                if is_mps and mark in (entry / "environ").read_bytes().split(b"\0"):
+                if b"nvidia-cuda-mps" not in (entry / "cmdline").read_bytes():
+                    continue
+                told = entry.name == daemon
+                if told or mark in (entry / "environ").read_bytes().split(b"\0"):
                     found.append(int(entry.name))
     return found
 

@@ -270,20 +270,17 @@ class Processes:
             raise InstanceError(_epitaph(process)) from None
         if outcome == "done":
             return content
-        shared = self._shared(process.name) if "CUDA" in content else ""
+        shared = company(self.plan, process.name) if "CUDA" in content else ""
         raise InstanceError(f"the instance `{process.name}` failed:\n{content}{shared}")
 
-    def _shared(self, name: str) -> str:
-        """Who else is on the GPU of an instance, where what becomes of one becomes of all."""
-        place, _, index = name.rpartition("/")
-        mine = {device_of(d) for d in self.plan.place(place).share(int(index)) if "/mps:" in d}
-        others = [
-            f"{p}/{i}"
-            for p, i in names(self.plan)
-            if mine & {device_of(d) for d in self.plan.place(p).share(i)} and f"{p}/{i}" != name
-        ]
-        company = f"it shares {', '.join(mine)} with {', '.join(others)}"
-        return f"({company}: a fault of one client of MPS reaches all.)" if others else ""
+
+def company(plan: Plan, name: str) -> str:
+    """Who else is on the GPU of an instance, where what becomes of one becomes of all."""
+    at = {f"{place}/{i}": plan.place(place).share(i) for place, i in names(plan)}
+    mine = {device_of(device) for device in at[name] if "/mps:" in device}
+    others = [n for n, on in at.items() if n != name and mine & set(map(device_of, on))]
+    shared = f"it shares {', '.join(sorted(mine))} with {', '.join(others)}"
+    return f"({shared}: a fault of one client of MPS reaches all.)" if others else ""
 
 
 def _spawn(name: str, arena_fd: int, environment: Mapping[str, str]) -> _Process:
