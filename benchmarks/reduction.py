@@ -84,6 +84,7 @@ def names_of(ranks: int) -> list[str]:
 
 def run_set(name: str, calls: int, deadline: float) -> None:
     """Start the processes of a set, and pass on what they say."""
+    from hocket.cluster.slices import Slices, changed
     from hocket.native import library
     from hocket.runtime.arena import Arena
 
@@ -91,17 +92,15 @@ def run_set(name: str, calls: int, deadline: float) -> None:
     began = time.monotonic()
     arena = Arena.create(CASES * chosen.ranks * REGION)
     with ExitStack() as stack:
-        environments = stack.enter_context(Mps(names))
+        slices = stack.enter_context(Slices(names))
         processes = []
         for rank, slice_name in enumerate(names):
             given = {
                 "set_name": name, "rank": rank, "names": names, "fd": arena.fd,
                 "nbytes": arena.nbytes, "calls": calls,
             }  # fmt: skip
-            environment = {
-                "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "HOCKET_REDUCE_SECONDS": "20",
-                **os.environ, **environments.env(slice_name),
-            }  # fmt: skip
+            usual = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "HOCKET_REDUCE_SECONDS": "20"}
+            environment = changed({**usual, **os.environ}, slices.env(slice_name))
             flags = f"{environment.get('XLA_FLAGS', '')} {chosen.flags if has_gpu() else ''}"
             environment["XLA_FLAGS"] = flags.strip()
             command = [sys.executable, os.path.abspath(__file__), "--rank", json.dumps(given)]
@@ -151,56 +150,6 @@ def wait_for(
 def close_all(library: Any, arena: Any, ranks: int) -> None:
     for start in range(0, arena.nbytes, ranks * REGION):
         library.hocket_average_close(arena.address + start)
-
-
-class Mps:
-    """The slices' environment, of hocket's own way to start MPS where it has one."""
-
-    def __init__(self, names: list[str]) -> None:
-        self._names = names
-
-    def __enter__(self) -> Any:
-        from hocket.cluster.slices import Slices, slice_backends
-
-        backend = self._names[0].split("/")[1].split(":")[0]
-        if backend in slice_backends():
-            self._slices = Slices(self._names)
-            return self._slices
-        self._slices = Daemon()
-        return self._slices
-
-    def __exit__(self, *_: object) -> None:
-        self._slices.close()
-
-
-class Daemon:
-    """MPS by the simplest means."""
-
-    def __init__(self) -> None:
-        import tempfile
-
-        self._folder = tempfile.mkdtemp(prefix="mps")
-        self._env = {
-            "CUDA_MPS_PIPE_DIRECTORY": f"{self._folder}/pipe",
-            "CUDA_MPS_LOG_DIRECTORY": f"{self._folder}/log",
-        }
-        for path in self._env.values():
-            os.makedirs(path)
-        self._control("-d")
-
-    def _control(self, *arguments: str, say: str = "") -> None:
-        command = ["nvidia-cuda-mps-control", *arguments]
-        subprocess.run(
-            command, env={**os.environ, **self._env}, input=say, text=True, check=False, timeout=20
-        )
-
-    def env(self, name: str) -> dict[str, str]:
-        share = name.rpartition("@")[2].rstrip("%")
-        return {**self._env, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": share}
-
-    def close(self) -> None:
-        self._control(say="quit\n")
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 # --- one process ----------------------------------------------------------------------------------
