@@ -326,7 +326,7 @@ class Child:
         joined.check()
         tell("trees, and two calls of one function", counts=joined.counts())
         seconds = self.timed(lambda xs: joined(*xs), [jnp.ones(s) for s in shapes], self.calls)
-        self.figure("us a call", seconds, way="ipc, 7 arrays", floats=20_873, ranks=count)
+        self.figure("us a call", seconds, way="ipc, 7 arrays", floats=20_745, ranks=count)
 
     def ends(self, how: str) -> None:
         """Rank 0 averages once more, and nobody else does."""

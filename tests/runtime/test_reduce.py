@@ -5,6 +5,7 @@ This file is also the program of each process.
 
 from __future__ import annotations
 
+import json
 import pickle
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from hocket.core.averaged import averaged, averaging
 from hocket.core.plan_checks import REDUCTIONS
 from hocket.errors import PlanError
 from hocket.native import library
+from hocket.outcome import Outcome, write_summary
 from hocket.runtime.arena import Arena
 from hocket.runtime.meeting import Meeting, Unavailable
 from hocket.runtime.reduce import AUTO, Members, Reduction, Space, choices, pages, ways
@@ -238,6 +240,22 @@ def test_with_one_way_nothing_is_measured() -> None:
     assert only(Members(tuple(FOUR)), SITES) is None
     asked = only(Members(tuple(FOUR)), SITES, "hier")
     assert asked and asked.chosen == "hier" and "`hier` was asked for" in asked.rows[0].note
+
+
+def test_a_run_says_what_was_chosen_and_keeps_the_table(tmp_path: Path) -> None:
+    table = choose(Members(tuple(MPS)), SITES, [{"shm": 3e-4, "ipc": 1e-5}] * 2)
+    outcome = Outcome(tmp_path, "ppo", 1, 100, return_means=[1.0])
+    for _ in range(2):  # every report has it, and it is told once
+        outcome.note_reductions({"slice": table})
+    assert outcome.notes == [f"slice: {table.sentence}"] and "`ipc` in 10 us" in outcome.notes[0]
+    write_summary(outcome, 0)
+    kept = json.loads((tmp_path / "summary.json").read_text())["reductions"]["slice"]
+    assert kept["chosen"] == "ipc" and kept["rows"][1]["seconds"] == 1e-5
+    alone = Outcome(tmp_path, "ppo", 1, 100)
+    found = only(Members(tuple(TWO)), SITES)
+    assert found
+    alone.note_reductions({"slice": found})
+    assert alone.notes == [] and alone.reductions["slice"]["chosen"] == "shm"
 
 
 def test_groups_begin_at_pages_within_their_memory() -> None:

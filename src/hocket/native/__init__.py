@@ -51,7 +51,6 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "hocket_reduce_ipc_note": (None, [c_int, *_TEXT]),
     "hocket_reduce_ipc_failure": (c_int, [c_int, _Ints]),
     "hocket_reduce_ipc_counts": (None, [c_int, _Sizes, _Sizes, _Sizes]),
-    "hocket_reduce_ipc_close": (None, [c_int]),
     "hocket_reduce_ipc_free": (None, [c_int, c_int]),
     "hocket_reduce_nccl_id": (None, [c_char_p, c_char_p, *_TEXT]),
     "hocket_reduce_nccl_join": (

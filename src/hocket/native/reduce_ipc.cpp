@@ -4,9 +4,12 @@
 // XLA's own memory has no such handles. Call sites get their region when their program is made, as
 // in `average.cpp`, and all ranks compare what they average there before the first kernel of it.
 
+#include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "cuda.h"
@@ -17,6 +20,7 @@ extern "C" {
 int64_t hocket_average_take(int group, int64_t nbytes);
 void hocket_average_compare(int group, int64_t offset, int64_t tag, int64_t size, int32_t dtype,
                             char* message, int64_t room);
+int hocket_average_is_closed(const void* base);
 }
 
 namespace {
@@ -32,7 +36,7 @@ constexpr size_t kPage = 4096;
 // What the host shares with the kernels of this process.
 struct Shared {
   Report report;
-  uint32_t closed;  // where the group's own word cannot be seen by the GPU
+  uint32_t closed;  // a copy, where the GPU cannot see the group's own word
 };
 
 struct Group {
@@ -182,9 +186,14 @@ std::string open(Group& g, int replicas, int index, const cuda::IpcHandle* handl
     result = d.host_address(&closed, header, 0);
   }
   if (result != 0) {
-    g.note = d.words("cuMemHostRegister", result) +
-             ", so a wait for a process that is gone ends by its time limit only";
+    g.note = d.words("cuMemHostRegister", result) + ", so a thread looks whether the group is closed";
     closed = shared + offsetof(Shared, closed);
+    std::thread([&g, header] {
+      while (!hocket_average_is_closed(header)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      __atomic_store_n(&g.shared->closed, 1u, __ATOMIC_RELEASE);
+    }).detach();
   }
   call.closed = reinterpret_cast<const hocket_reduce::Word*>(closed);
   g.is_open = true;
@@ -218,11 +227,12 @@ ffi::ErrorOr<std::unique_ptr<Site>> instantiate(int64_t group, int64_t, int64_t 
 
 ffi::Error failure(const Group& g) {
   const Report report = g.shared->report;
-  return ffi::Error(ffi::ErrorCode::kAborted,
-                    report.code == hocket_reduce::kClosed
-                        ? "another replica has ended, so there is no mean"
-                        : "`averaged` waited " + std::to_string(g.call.timeout_ns / 1000000000) +
-                              " s for replica " + std::to_string(report.rank));
+  char text[100] = "another replica has ended, so there is no mean";
+  if (report.code != hocket_reduce::kClosed) {
+    std::snprintf(text, sizeof(text), "`averaged` waited %g s for replica %u",
+                  1e-9 * static_cast<double>(g.call.timeout_ns), report.rank);
+  }
+  return ffi::Error(ffi::ErrorCode::kAborted, text);
 }
 
 ffi::Error reduce(cuda::Stream stream, Site* site, ffi::AnyBuffer in,
@@ -356,12 +366,6 @@ void hocket_reduce_ipc_counts(int group, int64_t* calls, int64_t* nbytes, int64_
   *calls = static_cast<int64_t>(own.calls);
   *nbytes = static_cast<int64_t>(own.nbytes);
   *waited_ns = static_cast<int64_t>(own.waited_ns);
-}
-
-// Ends this process's waits, where the group's own word is not seen.
-void hocket_reduce_ipc_close(int group) {
-  const Group& g = group_of(group);
-  if (g.shared) __atomic_store_n(&g.shared->closed, 1u, __ATOMIC_RELEASE);
 }
 
 // Lets go of the others' slots (`own` == 0), or of this process's, when nobody uses it any more.

@@ -128,7 +128,6 @@ class OnOneGpu:
     def close(self) -> None:
         self._meeting.fail("another replica has given up")
         self._library.hocket_average_close(self._address)
-        self._library.hocket_reduce_ipc_close(self._group)
 
     def free(self) -> None:
         self._library.hocket_reduce_ipc_free(self._group, 0)

@@ -22,9 +22,6 @@ from hocket.runtime.ring import SPIN_NS
 
 TARGET, CUDA_TARGET = "hocket_average", "hocket_reduce_shm"
 
-# Compiled programs point into this memory, and nobody tells when the last of them is gone.
-_KEPT: list[Any] = []
-
 
 class Shm:
     """The way, for `reduce.ways`."""
@@ -129,7 +126,9 @@ def nbytes(sites: Sites, replicas: int) -> int:
 
 def joined_group(space: Space, replicas: int, index: int, delay: float = 0.0) -> int:
     """The number by which programs know a group with this memory."""
-    _KEPT.append(space.arena.memory)
+    # Compiled programs and threads look into this memory, and nobody tells when the last of them
+    # has: so it stays, also while Python ends.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(space.arena.memory))
     group = library().hocket_average_join(
         space.address, space.nbytes, replicas, index, SPIN_NS, int(1e9 * delay)
     )

@@ -93,7 +93,7 @@ def _table(
     rows = []
     for name, way in ways().items():
         cost = costs.get(name, "")
-        if isinstance(cost, float):
+        if not isinstance(cost, str):
             rows.append(Row(name, cost, way.note(members)))
         elif name == chosen:
             rows.append(Row(name, None, f"{way.note(members)} (not measured: {note})"))
