@@ -70,11 +70,11 @@ class Channel:
     max_age: int = 0
     """Of a free channel: no sample that was made with what it carries is learned from more than so
     many iterations later. Whoever makes samples waits before that."""
+    delay: float = 0.0
+    """Seconds added to every message: what if the network were so slow?"""
     batch: int = 1
     """Of a free channel: how many samples, each of any one replica, make an iteration. It must
     divide the number of replicas; they are taken as they are ready, the oldest first."""
-    delay: float = 0.0
-    """Seconds added to every message: what if the network were so slow?"""
     pack: bool | None = None
     """Between processes: whether an end on one device sends or receives the small arrays of a
     message as one. None: where that is faster. No number depends on it."""
