@@ -53,12 +53,12 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     "negative lag": (
         SPLIT, {"channels": {"actor -> learner": Channel(lag=-1)}},
         "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a delay "
-        ">= 0: Channel(capacity=1, lag=-1, max_age=0, delay=0.0).",
+        ">= 0: found capacity=1, lag=-1 and delay=0.0.",
     ),
     "negative delay": (
         SPLIT, {"channels": {"actor -> learner": Channel(delay=-0.5)}},
         "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a delay "
-        ">= 0: Channel(capacity=1, lag=0, max_age=0, delay=-0.5).",
+        ">= 0: found capacity=1, lag=0 and delay=-0.5.",
     ),
     "a delay where threads average": (
         whole(2), {"channels": {"all -> all": Channel(delay=0.1)}},

@@ -70,11 +70,11 @@ class Channel:
     max_age: int = 0
     """Of a free channel: no sample that was made with what it carries is learned from more than so
     many iterations later. Whoever makes samples waits before that."""
+    delay: float = 0.0
+    """Seconds added to every message: what if the network were so slow?"""
     batch: int = 1
     """Of a free channel: how many samples, each of any one replica, make an iteration. It must
     divide the number of replicas; they are taken as they are ready, the oldest first."""
-    delay: float = 0.0
-    """Seconds added to every message: what if the network were so slow?"""
     reduce: str = "auto"
     """Of replicas in processes, from their place to itself: how `averaged` goes between them. By
     default in the way that was measured to be fastest."""

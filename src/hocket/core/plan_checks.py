@@ -126,7 +126,8 @@ def _check_channels(plan: Plan) -> None:
         if not whole or channel.capacity < 1 or channel.late < 0 or channel.delay < 0:
             raise PlanError(
                 f"the channel `{name}` needs a whole capacity >= 1, a whole lag >= 0 and a delay "
-                f">= 0: {channel}."
+                f">= 0: found capacity={channel.capacity}, lag={channel.lag} and "
+                f"delay={channel.delay}."
             )
         if channel.reduce not in REDUCTIONS:
             raise PlanError(unknown("reduction", channel.reduce, REDUCTIONS, f"of `{name}`"))

@@ -1,10 +1,10 @@
 """A message in one block of memory: all of its small arrays are one transfer from or to a device.
 
 Each array by itself is a transfer of its own, and somebody waits for each. So the end of a channel
-on an accelerator has one compiled program lay the arrays next to each other, as words
-of 32 bits, and copies those to the host at once; where they arrive, one program takes them apart,
-and puts the samples of several senders together. The words lie as the arrays of a slot do, so each
-end packs or does not, and the other one sees no difference. Nothing is rounded: bits are moved.
+on an accelerator has one compiled program lay the arrays next to each other, as words of 32 bits,
+and copies those to the host at once; where they arrive, one program takes them apart, and puts the
+samples of several senders together. The words lie as the arrays of a slot do, so each end packs or
+does not, and the other one sees no difference. Nothing is rounded: bits are moved.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from hocket.runtime.host_arrays import from_host, host_spec, is_key, to_host, wi
 from hocket.runtime.ring import Spec, slot_layout
 
 LARGE = 1 << 20
-"""Bytes from which an array goes by itself: its transfer then takes longer than one more costs, and
-packing would copy it once more."""
+"""Bytes from which an array goes by itself, not to be copied once more. An estimate: at 50 GB/s so
+many take 20 us, about what a transfer more costs."""
 
 _LINE = 16  # words, of 64 bytes: where the arrays of a slot begin
-
 Joins: TypeAlias = tuple[tuple[int | None, tuple[tuple[int, int], ...]], ...]
 """What is wanted: for each value the axis along which its parts are put together, and each part as
 the number of a message and that of an array in it."""
@@ -37,13 +36,12 @@ the number of a message and that of an array in it."""
 def packs(asked: bool | None, devices: Sequence[Any], *, sends: bool, loops: bool = False) -> bool:
     """Whether the end of a channel on these devices packs, if nobody asked for it or against it.
 
-    An accelerator does. A CPU device only where it receives: the host's memory is its own, so that
-    sending needs no transfer, while one program takes 12 arrays in 190 us and JAX, one by one, 570
-    (`benchmarks/packing.py`); in a loop that crosses places a program reads the host's arrays as
+    An accelerator does. A CPU device only where it receives: sending needs no transfer, but JAX
+    takes 12 arrays one by one two to three times as long as one program (crossings:
+    `benchmarks/packing.py`); in a loop that crosses places a program reads the host's arrays as
     they are. On several devices an array is in parts, which go by themselves.
     """
-    on_cpu = devices[0].platform == "cpu"
-    usual = not on_cpu or not (sends or loops)
+    usual = devices[0].platform != "cpu" or not (sends or loops)
     return len(devices) == 1 and (usual if asked is None else asked)
 
 
