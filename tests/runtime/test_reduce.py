@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import hocket.runtime.reduce
 from hocket.core.averaged import averaged, averaging
 from hocket.core.plan_checks import REDUCTIONS
 from hocket.errors import PlanError
@@ -66,6 +67,12 @@ def measured(reduction: Reduction, index: int) -> Any:
     return costs, means(reduction, index)
 
 
+def measured_alone(reduction: Reduction, index: int) -> Any:
+    """The others do not come; how long they are waited for is made short."""
+    hocket.runtime.reduce.TRIAL_SECONDS = 2.0
+    return reduction.measure()
+
+
 def alone(reduction: Reduction, index: int) -> Any:
     """The others never come."""
     fn = jax.jit(reduction).lower(jnp.ones(1000)).compile()
@@ -79,7 +86,8 @@ def other_size(reduction: Reduction, index: int) -> Any:
 
 
 CASES: dict[str, Callable[[Reduction, int], Any]] = {
-    "means": means, "measured": measured, "alone": alone, "other_size": other_size,
+    "means": means, "measured": measured, "measured_alone": measured_alone, "alone": alone,
+    "other_size": other_size,
 }  # fmt: skip
 
 
@@ -146,6 +154,12 @@ def test_replicas_measure_every_way_and_use_the_one_they_are_told(tmp_path: Path
     table = choose(Members(tuple(FOUR)), SITES, [costs for costs, _ in found])
     slowest = {way: max(costs[way] for costs, _ in found) for way in ("shm", "hier")}
     assert table.chosen == min(slowest, key=lambda way: slowest[way])
+
+
+def test_a_measurement_without_the_others_ends(tmp_path: Path) -> None:
+    (costs,) = Replicas("measured_alone", FOUR, AUTO, tmp_path, only=(1,)).results()
+    assert set(costs) == {"shm", "hier"}
+    assert all("another replica has ended" in why for why in costs.values()), costs
 
 
 def test_close_ends_the_waits_of_both_steps(tmp_path: Path) -> None:

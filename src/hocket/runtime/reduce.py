@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from hocket.runtime.arena import Arena
 from hocket.runtime.meeting import Unavailable
 
 AUTO = "auto"
+TRIAL_SECONDS = 60.0
+"""After which a way that is being measured counts as failed."""
 Sites = Sequence[Sequence[Any]]
 """The arrays (or their shapes) of every call of `averaged` in a replica's programs."""
 
@@ -249,6 +252,10 @@ class Reduction:
             joined = ways()[name].join(space, self._members, self._index, [site], 0.0)
         except Unavailable as error:
             return str(error)
+        # Whoever waits for a replica that does not come is let go, whichever way it is.
+        limit = threading.Timer(TRIAL_SECONDS, joined.close)
+        limit.daemon = True
+        limit.start()
         try:
             with jax.default_device(self._members.device(self._index)):
                 seconds = timed(joined, site, len(self._members), self._index)
@@ -257,6 +264,8 @@ class Reduction:
         except Exception as error:  # noqa: BLE001 (told in the table; the others must not wait)
             joined.close()
             return f"failed: {error}".splitlines()[0][:300]
+        finally:
+            limit.cancel()
         return seconds
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -17,7 +18,7 @@ from hocket.native import library
 from hocket.runtime import reduce_shm
 from hocket.runtime.control import control_bytes, said
 from hocket.runtime.flat import through_vectors
-from hocket.runtime.meeting import Meeting, Unavailable
+from hocket.runtime.meeting import SECONDS, Meeting, Unavailable
 from hocket.runtime.reduce import Joined, Members, Sites, Space
 from hocket.runtime.reduce_shm import joined_group, registered
 
@@ -74,7 +75,8 @@ class BetweenGpus:
             told = self._meeting.tell(new_id())  # of all, so that all know that they have NCCL
             group = joined_group(space._replace(nbytes=control), replicas, index)
             join = self._library.hocket_reduce_nccl_join
-            self._group = said(join, ordinal, replicas, index, told[0], group, space.address)
+            given = ordinal, replicas, index, told[0], group, space.address
+            self._group = in_time(lambda: said(join, *given), "joining NCCL's group")
             self._meeting.tell(b"")
             registered(TARGET, TARGET, "CUDA")
 
@@ -106,6 +108,17 @@ class BetweenGpus:
 
 
 WAY = Nccl()
+
+
+def in_time(call: Callable[[], int], what: str) -> int:
+    """What a call returns that might wait for ever; then it is left to do so."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        return pool.submit(call).result(SECONDS)
+    except TimeoutError:
+        raise Unavailable(f"{what} took more than {SECONDS:g} s") from None
+    finally:
+        pool.shutdown(wait=False)
 
 
 def new_id() -> bytes:
