@@ -154,7 +154,7 @@ def close_all(library: Any, arena: Any, ranks: int) -> None:
 
 # --- one process ----------------------------------------------------------------------------------
 
-REGION = 20 << 20
+REGION = 64 << 20
 """Shared memory of each process for one group; every case has its own."""
 CASES = 8
 

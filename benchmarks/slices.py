@@ -16,6 +16,7 @@ lines of slices whether every process was seen by the MPS server (`attached`).
     learning    five seeds: return over samples, and over seconds
     seeds       eight agents on eight slices, in one program, one after another
     serving     stepping and acting only
+    dedicated   IMPALA with slices that act and one that learns, nobody waiting
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -39,8 +40,8 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # others share 
 import jax
 import numpy as np
 
-from hocket import make
-from hocket.algorithms import PPO
+from hocket import Plan, make
+from hocket.algorithms import IMPALA, PPO
 from hocket.cluster import Cluster
 from hocket.cluster.activity import GpuActivity
 from hocket.cluster.search import Point, Score, best, grid, search
@@ -104,7 +105,7 @@ def main() -> None:
     enable_cache()
     ppo = PPO(
         env=make(options.env), length=16, epochs=4, minibatches=4, hidden=(128, 128),
-        env_steps=1 << 40, anneal=False,
+        learning_rate=5e-4, entropy_weight=0.0, discount=0.97, env_steps=1 << 40, anneal=False,
     )  # fmt: skip
     for section in options.sections:
         SECTIONS[section](ppo, options)
@@ -114,19 +115,22 @@ def instances(ppo: PPO, options: argparse.Namespace) -> None:
     few, many = 1024 // options.scale, 4096 // options.scale
     one = "sliced:slices=1"
     parties = [
-        *(Party(f"{k} x {n}", _slices(k), k * n) for n in (few, many) for k in (1, 2, 4, 8)),
-        *(Party(f"1 x {n}", one, n) for n in (2 * many, 4 * many, 8 * many)),
+        *(Party(f"{k} x {few}", _slices(k), k * few) for k in (1, 4, 8)),
+        *(Party(f"{k} x {many}", _slices(k), k * many) for k in (1, 2, 4, 8)),
+        Party(f"1 x {4 * many}", one, 4 * many),
         Party(f"4 x {many}, no MPS", "sliced:slices=4,cut=shared", 4 * many),
         Party(f"1 x {many}, command buffers", f"{one},command_buffers=true", many),
         Party(f"1 x {4 * many}, command buffers", f"{one},command_buffers=true", 4 * many),
         Party(f"4 x {many}, command buffers", f"{_slices(4)},command_buffers=true", 4 * many),
     ]  # fmt: skip
     tell("training", compared(ppo, parties), {
-        **{f"{k} x {n}": [f"1 x {n}", f"1 x {k * n}"] if n == many else [f"1 x {n}"]
-           for n in (few, many) for k in (2, 4, 8)},
+        **{f"{k} x {few}": [f"1 x {few}"] for k in (4, 8)},
+        **{f"{k} x {many}": [f"1 x {many}"] for k in (2, 8)},
+        f"4 x {few}": [f"1 x {few}", f"1 x {many}"],
+        f"4 x {many}": [f"1 x {many}", f"1 x {4 * many}", f"1 x {4 * many}, command buffers"],
         f"4 x {many}, no MPS": [f"1 x {many}", f"4 x {many}"],
         f"1 x {many}, command buffers": [f"1 x {many}"],
-        f"1 x {4 * many}, command buffers": [f"1 x {4 * many}", f"4 x {many}"],
+        f"1 x {4 * many}, command buffers": [f"1 x {4 * many}"],
         f"4 x {many}, command buffers": [f"4 x {many}", f"1 x {4 * many}, command buffers"],
     })  # fmt: skip
 
@@ -148,83 +152,107 @@ def seeds(ppo: PPO, options: argparse.Namespace) -> None:
         Party("one agent", "anakin:devices=1", n),
         Party(f"{num} agents, one program", "anakin:devices=1", n, num),
         Party(f"{num} agents, {num} slices", _slices(num), n, num),
-        Party(f"{num} agents, 4 slices", _slices(4), n, num),
     ]
     # Agents one after another are together as fast as one.
     others = {party.name: [parties[0].name] for party in parties[1:]}
     tell(f"seeds, {n} environments each", compared(ppo, parties), others)
 
 
+def dedicated(ppo: PPO, options: argparse.Namespace) -> None:
+    """IMPALA on CartPole, whose actors and learner do not wait for each other."""
+    del ppo
+    n = 3 * 4096 // options.scale
+    impala = IMPALA(env=make("CartPole-v1"), length=16, env_steps=1 << 40)
+    parties = [
+        Party("one program", "sliced:slices=1", n),
+        Party("3 acting slices, 1 learning", f"{_slices(4)},dedicated=true", n),
+    ]
+    tell("dedicated", compared(impala, parties), {parties[1].name: [parties[0].name]})
+
+
 def saturated(ppo: PPO, options: argparse.Namespace) -> None:
-    wide = replace(ppo, hidden=(1024, 1024))
-    found = _searched(wide, (1, 2, 4), [n // options.scale for n in (8192, 16384)])
-    chosen = best(found)
+    wide = replace(ppo, env=make("Pendulum-v1"), hidden=(1024, 1024))
+    envs = [n // options.scale for n in (16384, 65536)]
+    on_gpu = jax.default_backend() != "cpu"
+    found = search(
+        lambda point: measure(wide, point, SECONDS, Cluster.local()), (1, 2), envs, shares=on_gpu
+    )
     print(json.dumps({
-        "name": "search, two layers of 1,024: instances chosen", "value": chosen.point.instances,
-        "unit": "instances", "measured": [asdict(score) for score in found], **machine(),
+        "name": "search where one instance fills the GPU (Pendulum, two layers of 1,024): chosen",
+        "value": best(found).point.instances, "unit": "instances",
+        "measured": [asdict(score) for score in found], **machine(),
     }), flush=True)  # fmt: skip
 
 
 def whole_grid(ppo: PPO, options: argparse.Namespace) -> None:
+    """All points with as many environments of each instance take turns."""
     counts, envs = (1, 2, 4, 8), [n // options.scale for n in (1024, 4096, 16384)]
     on_gpu = jax.default_backend() != "cpu"
-    points = grid(counts, envs, on_gpu)
-    if on_gpu:
-        points += [Point(1, n, command_buffers=True) for n in envs]
     scores: dict[Point, Score] = {}
-    for point in points:
-        scores[point] = measure(ppo, point, SECONDS, Cluster.local())
-        score = scores[point]
-        print(json.dumps({
-            "name": f"grid: {point}", "value": round(score.value), "unit": "env steps/s",
-            "spread": [round(x) for x in score.spread], **score.activity, "failed": score.failed,
-        }), flush=True)  # fmt: skip
+    for n in envs:
+        points = grid(counts, [n], on_gpu)
+        found = compared(ppo, [_party(point) for point in points])
+        for point, line in zip(points, found, strict=True):
+            value, spread = statistics.median(line.rates), (min(line.rates), max(line.rates))
+            scores[point] = Score(point, value, spread, line.activity)
+        tell("grid", found, {})
         if options.surface:
-            about = {"about": machine(), "scores": [asdict(s) for s in scores.values()]}
+            about = {"about": machine(), "scores": [asdict(score) for score in scores.values()]}
             options.surface.write_text(json.dumps(about, indent=1))
-    found = search(scores.__getitem__, counts, envs, shares=on_gpu)
-    top = max(scores[p].value for p in points if not p.command_buffers)
+    chosen = best(found := search(scores.__getitem__, counts, envs, shares=on_gpu))
     print(json.dumps({
-        "name": f"search on the grid: {best(found).point}", "value": round(best(found).value),
-        "unit": "env steps/s", "ratio": round(best(found).value / top, 3),
-        "against": f"the best of {len(scores)} points", "points": len(found), **machine(),
+        "name": f"search on the grid: {chosen.point}", "value": round(chosen.value),
+        "unit": "env steps/s", "against": f"the best of {len(scores)} points",
+        "ratio": round(chosen.value / max(score.value for score in scores.values()), 3),
+        "measured": len(found), **machine(),
     }), flush=True)  # fmt: skip
+
+
+def _party(point: Point) -> Party:
+    words = f"sliced:slices={point.instances},share={point.share}"
+    return Party(str(point), words, point.instances * point.envs)
 
 
 def learning(ppo: PPO, options: argparse.Namespace) -> None:
     n, iterations = 4096 // options.scale, 150
-    parties = [Party(f"1 x {4 * n}", "sliced:slices=1", 4 * n),
-               Party(f"4 x {n}", _slices(4), 4 * n)]  # fmt: skip
+    parties = [
+        Party(f"1 x {4 * n}", "sliced:slices=1", 4 * n), Party(f"4 x {n}", _slices(4), 4 * n)
+    ]  # fmt: skip
+    curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {p.name: [] for p in parties}
+    busy: dict[str, list[dict[str, float]]] = {party.name: [] for party in parties}
     with started(ppo, parties) as runs:
-        curves = {party.name: [] for party in parties}
         for seed in range(5):
             for party in parties:
-                curves[party.name].append(learn(runs[party.name], seed, iterations))
+                with GpuActivity() as activity:
+                    curves[party.name].append(learn(runs[party.name], seed, iterations))
+                busy[party.name].append(activity.report())
     for name, found in curves.items():
-        returns, seconds = (np.stack([run[k] for run in found]) for k in (0, 1))
+        returns, taken = (np.stack([run[k] for run in found]) for k in (0, 1))
         mean = returns.mean(0)
         half = T_OF_FIVE * returns.std(0, ddof=1) / np.sqrt(len(found))
         print(json.dumps({
-            "name": f"learning: {name}, five seeds", "value": round(float(mean[-1]), 1),
-            "unit": "return", "interval": [round(float(x), 1) for x in (mean - half)[-1:]]
-            + [round(float(x), 1) for x in (mean + half)[-1:]],
-            "seconds": round(float(seconds[:, -1].mean()), 2),
-            "mean": [round(float(x), 2) for x in mean], "half": [round(float(x), 2) for x in half],
-            "at_seconds": [round(float(x), 2) for x in seconds.mean(0)],
-            "samples_each": 4 * n * ppo.length * iterations // 10, **machine(),
+            "name": f"learning, five seeds: {name}", "value": round(float(mean[-1]), 1),
+            "unit": "return", "low": round(float((mean - half)[-1]), 1),
+            "high": round(float((mean + half)[-1]), 1),
+            "seconds": round(float(taken[:, -1].mean()), 2),
+            "samples": 4 * n * ppo.length * iterations,
+            "means": [round(float(x), 1) for x in mean],
+            "halves": [round(float(x), 1) for x in half],
+            "at_seconds": [round(float(x), 2) for x in taken.mean(0)],
+            **_mean(busy[name]), **machine(),
         }), flush=True)  # fmt: skip
 
 
 def learn(executor: Executor, seed: int, iterations: int) -> tuple[np.ndarray, np.ndarray]:
     """The return of the episodes that ended in each tenth of a run, and the seconds until then."""
     executor.start(jax.random.key(seed))
-    returns, seconds, begin = [], [], time.perf_counter()
+    returns, taken, begin = [], [], time.perf_counter()
     for _ in range(10):
         metrics = advance(executor, iterations // 10)
         ended = max(1.0, float(metrics["episode_count"].sum()))
         returns.append(float(metrics["episode_return"].sum()) / ended)
-        seconds.append(time.perf_counter() - begin)
-    return np.array(returns), np.array(seconds)
+        taken.append(time.perf_counter() - begin)
+    return np.array(returns), np.array(taken)
 
 
 @dataclass(frozen=True)
@@ -262,7 +290,10 @@ def compared(algorithm: Any, parties: Sequence[Party]) -> list[Line]:
 
 @contextmanager
 def started(algorithm: Any, parties: Sequence[Party]) -> Iterator[dict[str, Executor]]:
-    """An executor for each party, compiled; they start side by side."""
+    """An executor for each party, compiled; they start side by side.
+
+    First one of each program, then those that find theirs in the compilation cache.
+    """
     with ExitStack() as stack:
         runs: dict[str, Executor] = {}
         for party in parties:
@@ -274,12 +305,23 @@ def started(algorithm: Any, parties: Sequence[Party]) -> Iterator[dict[str, Exec
             runs[party.name].start(first_key(0, party.seeds))
             advance(runs[party.name], 2)
 
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(start, parties))
+        first = list({_program(runs[p.name].plan, p): p for p in reversed(parties)}.values())
+        for wave in (first, [p for p in parties if p not in first]):
+            with ThreadPoolExecutor(len(parties)) as pool:
+                list(pool.map(start, wave))
         yield runs
 
 
-def tell(what: str, lines: Sequence[Line], against: dict[str, Sequence[str]]) -> None:
+def _program(made: Plan, party: Party) -> tuple[Any, ...]:
+    """What a party compiles."""
+    place = made.places[0]
+    return (
+        party.seeds, made.graph.num_envs // place.replicas, place.replicas > 1, made.xla_flags,
+        {part.rpartition("@")[2] for part in place.on}.pop(), "shared" in party.words,
+    )  # fmt: skip
+
+
+def tell(what: str, lines: Sequence[Line], against: Mapping[str, Sequence[str]]) -> None:
     """A line for each party, and one for each other that it is compared with."""
     known = {line.party.name: line for line in lines}
     for name, line in known.items():
@@ -309,13 +351,6 @@ def machine() -> dict[str, Any]:
     return {"hardware": f"{device.device_kind}, {cores}", "jax": jax.__version__}
 
 
-def _searched(ppo: PPO, counts: Sequence[int], envs: Sequence[int]) -> list[Score]:
-    on_gpu = jax.default_backend() != "cpu"
-    return search(
-        lambda point: measure(ppo, point, SECONDS, Cluster.local()), counts, envs, shares=on_gpu
-    )
-
-
 def _slices(count: int) -> str:
     return f"sliced:slices={count},share=100"
 
@@ -332,7 +367,7 @@ def _mean(found: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 SECTIONS: dict[str, Callable[[PPO, argparse.Namespace], None]] = {
-    "instances": instances, "serving": serving, "seeds": seeds, "saturated": saturated,
+    "instances": instances, "serving": serving, "seeds": seeds, "saturated": saturated, "dedicated": dedicated,
     "grid": whole_grid, "learning": learning,
 }  # fmt: skip
 
