@@ -367,7 +367,8 @@ def _mean(found: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 SECTIONS: dict[str, Callable[[PPO, argparse.Namespace], None]] = {
-    "instances": instances, "serving": serving, "seeds": seeds, "saturated": saturated, "dedicated": dedicated,
+    "instances": instances, "serving": serving, "seeds": seeds, "saturated": saturated,
+    "dedicated": dedicated,
     "grid": whole_grid, "learning": learning,
 }  # fmt: skip
 

@@ -67,6 +67,16 @@ def late_returns(algorithm: IMPALA, seeds: range, *, num_envs: int, lag: int) ->
     return last_returns(jax.jit(jax.vmap(train)), seeds)
 
 
+def test_ppo_quadruped() -> None:
+    """It walks: standing still is worth 1,000. About four minutes on two cores."""
+    algorithm = PPO(
+        env=make("Quadruped-v1"), num_envs=256, length=32, minibatches=4, learning_rate=7e-4,
+        discount=0.97, entropy_weight=0.0, env_steps=2_000_000,
+    )  # fmt: skip
+    returns = final_returns(algorithm, range(1))
+    assert returns[0] >= 2500, returns
+
+
 @pytest.mark.parametrize("lag", [1, 4, 8])
 def test_impala_learns_from_late_actors(lag: int) -> None:
     """Each update from 16 environments, as if four actors of so many took turns."""

@@ -301,6 +301,7 @@ def list_envs(arguments: list[str]) -> None:
         print(f"{name:<16}{about}".rstrip())
     if not any(name.startswith("gymnax:") for name in known):
         print("gymnax:<name>   those of gymnax, after: pip install 'hocket[gymnax]'")
+    print("playground:<name>   those of MuJoCo Playground, such as CartpoleBalance")
     print("gymnasium:<name>, envpool:<name>   those of Gymnasium, Atari too, and EnvPool")
     print("\nwith options:    --env CartPole-v1:gravity=1.6,max_steps=200")
     print("one of your own: --env path/to/file.py:Env, or package.module:Env")

@@ -12,7 +12,7 @@ from jax import Array
 from hocket.envs import Box, DictSpace, Discrete, Step, check_env, make
 from hocket.errors import ContractError
 
-OURS = ["Acrobot-v1", "CartPole-v1", "Catch", "MountainCar-v0", "Pendulum-v1"]
+OURS = ["Acrobot-v1", "CartPole-v1", "Catch", "MountainCar-v0", "Pendulum-v1", "Quadruped-v1"]
 
 
 @dataclass(frozen=True)

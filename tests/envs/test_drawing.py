@@ -26,6 +26,7 @@ from hocket.envs import (
     Pendulum,
     Picture,
     Polygon,
+    Quadruped,
     Step,
     TimeLimit,
     depict,
@@ -36,7 +37,7 @@ from hocket.envs.drawing import BACKGROUND, CHANNELS, PALE, NoDrawing
 
 KEY = jax.random.key(0)
 SIZE = (60, 40)
-OURS: list[Env] = [CartPole(), Pendulum(), Acrobot(), MountainCar(), Catch()]
+OURS: list[Env] = [CartPole(), Pendulum(), Acrobot(), MountainCar(), Catch(), Quadruped()]
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 import pytest
 
-from hocket.envs import CartPole, Catch, TimeLimit, make, names
+from hocket.envs import CartPole, Catch, Quadruped, TimeLimit, make, names
 
 
 def test_names_make_environments_with_gymnasiums_limits() -> None:
     assert make("CartPole-v1") == TimeLimit(CartPole(), 500)
     assert make("Catch") == Catch()
     assert {"Acrobot-v1", "CartPole-v1", "Catch", "MountainCar-v0", "Pendulum-v1"} <= {*names()}
+    assert make("Quadruped-v1") == TimeLimit(Quadruped(), 1000)
 
 
 def test_options_change_parameters_and_the_limit() -> None:

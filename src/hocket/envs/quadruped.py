@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -104,53 +105,58 @@ class Quadruped:
     def dynamics(self, *arrays: Array) -> tuple[Array, ...]:
         """State and action to the state after a step, and how high the lowest knee is."""
         state, action = arrays[:29], arrays[29:]
-        pose, motion = _unpacked(state[:15], state[15:])
+        pose, motion = unpacked(state[:15], state[15:])
         torques = Joints(*(jnp.stack(action[i::2]) * self.body.torque for i in (0, 1)))
-        pose, motion = lax.fori_loop(
-            0, self.substeps, lambda _, now: advance(self.body, *now, torques), (pose, motion)
-        )
+
+        def advanced(_: int, now: tuple[Pose, Motion]) -> tuple[Pose, Motion]:
+            return advance(self.body, *now, torques)
+
+        pose, motion = lax.fori_loop(0, self.substeps, advanced, (pose, motion))
         knees = pose.position.z + place_legs(self.body, pose).knee.z.min(0) - self.body.leg_radius
         return *_packed(pose, motion), knees
 
     def draw(self, state: QuadrupedState) -> Picture:
         """From the side, and a little from above; the picture goes along with the torso."""
-        body, x = self.body, float(state.q[0])
-        pose, _ = _unpacked(tuple(state.q), tuple(state.v))
-        legs = jax.device_get(place_legs(body, pose))
-        torso, ground = float(pose.position.y), []
-        for mark in range(math.floor(x) - 3, math.floor(x) + 5):
-            ground.append(Line([_seen(mark, torso - 2, 0), _seen(mark, torso + 2, 0)], PALE, 0.02))
-        ball = Circle(_seen(x, torso, float(pose.position.z)), body.torso_radius, BLUE)
-        shapes: list[tuple[float, Shape]] = [(torso, ball)]
-        for i in range(NUM_LEGS):
-            hip, knee, end = (
-                Vector(*(float(c[i]) for c in (p.x, p.y, p.z))) + jax.tree.map(float, pose.position)
-                for p in (legs.hip, legs.knee, legs.knee + legs.shin * body.shin_length)
-            )
-            points = [_seen(p.x, p.y, p.z) for p in (hip, knee, end)]
-            shapes.append((knee.y, Line(points[:2], ORANGE, 2 * body.leg_radius)))
-            shapes.append((knee.y, Line(points[1:], INK, 1.6 * body.leg_radius)))
-            shapes.append((knee.y, Circle(points[2], body.leg_radius, GREY)))
-        shapes.sort(key=lambda shape: -shape[0])  # the farther ones first
-        middle, _ = _seen(x, torso, 0)
-        view = (
-            middle - 1.2,
-            _seen(x, torso, 0)[1] - 0.5,
-            middle + 1.2,
-            _seen(x, torso, 0)[1] + 1.1,
+        x, y, z = (float(c) for c in state.q[:3])
+        marks = range(math.floor(x) - 3, math.floor(x) + 5)
+        ground = [Line([_seen(m, y - 2, 0), _seen(m, y + 2, 0)], PALE, 0.02) for m in marks]
+        width = 2 * self.body.leg_radius
+        parts: list[tuple[float, Shape]] = [
+            (y, Circle(_seen(x, y, z), self.body.torso_radius, BLUE))
+        ]
+        for leg in jax.device_get(_limbs(self.body, state)).tolist():
+            hip, knee, foot = (_seen(*point) for point in leg)
+            depth = leg[1][1]
+            parts.append((depth, Line([hip, knee], ORANGE, width)))
+            parts.append((depth, Line([knee, foot], INK, 0.8 * width)))
+            parts.append((depth, Circle(foot, width / 2, GREY)))
+        parts.sort(key=lambda part: -part[0])  # the farther ones first
+        left, bottom = _seen(x - 1.2, y, -0.5)
+        return Picture(
+            view=(left, bottom, left + 2.4, bottom + 1.6),
+            shapes=[*ground, *(shape for _, shape in parts)],
         )
-        return Picture(view, [*ground, *(shape for _, shape in shapes)])
 
 
 def _seen(x: float, y: float, z: float) -> Point:
     return x + 0.3 * y, z + 0.35 * y
 
 
+@partial(jax.jit, static_argnums=0)
+def _limbs(body: Body, state: QuadrupedState) -> Array:
+    """Where hip, knee and foot of each leg are, `[4, 3, 3]`."""
+    pose, _ = unpacked(tuple(state.q), tuple(state.v))
+    legs = place_legs(body, pose)
+    points = (legs.hip, legs.knee, legs.knee + legs.shin * body.shin_length)
+    around = jnp.stack([jnp.stack([p.x, p.y, p.z], -1) for p in points], 1)
+    return around + state.q[:3].reshape(1, 1, 3)
+
+
 def _observe(state: QuadrupedState) -> Array:
     return jnp.concatenate([state.q[2:], state.v])
 
 
-def _unpacked(q: tuple[Array, ...], v: tuple[Array, ...]) -> tuple[Pose, Motion]:
+def unpacked(q: tuple[Array, ...], v: tuple[Array, ...]) -> tuple[Pose, Motion]:
     rotation = Rotation(*q[3:7])
     forward, left, up = rotation.axes()
     spin = forward * v[3] + left * v[4] + up * v[5]

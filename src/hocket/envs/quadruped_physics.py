@@ -24,7 +24,7 @@ from hocket.envs.arrow import Arrow, Joints, Six, Triangle, dense, solve
 from hocket.envs.quadruped_body import NUM_LEGS, Body
 from hocket.envs.vectors import Rotation, Vector
 
-ITERATIONS = 4
+ITERATIONS = 6
 """How often it is decided anew which constraints push."""
 
 
@@ -86,14 +86,15 @@ def advance(body: Body, pose: Pose, motion: Motion, torques: Joints) -> tuple[Po
 def accelerate(body: Body, pose: Pose, motion: Motion, torques: Joints) -> Motion:
     """The acceleration of a moving body, with the forces of whatever it touches."""
     legs = place_legs(body, pose)
-    free = jax.vmap(partial(unconstrained, body), in_axes=(0, EACH_LEG, 0))(legs, motion, torques)
+    free = free_systems(body, legs, motion, torques)
     constrain_each = jax.vmap(
         partial(constrain, body, weights(body)), in_axes=(0, 0, 0, EACH_LEG, EACH_LEG)
     )
 
-    # Newton's method: the cost is quadratic as long as the same constraints push. From rest it was
-    # there after three rounds in 94 % of the states of random play on the ground, after four in
-    # 99.8 %, after five in all; from the acceleration before, it took longer.
+    # Newton's method: the cost is quadratic as long as the same constraints push. In 7,200 states
+    # of falls and landings six rounds were always enough (with a friction of 0.3, not in five of
+    # them). Tried: the acceleration before as the first guess, and a search along each step; both
+    # took longer.
     def refine(_: Array, guess: Motion) -> Motion:
         system = constrain_each(free, legs, pose.joints, motion, guess)
         return Motion(*solve(system, torso_diagonal(body), torso_load(body)))
@@ -116,8 +117,7 @@ def weights(body: Body) -> Weights:
         zero, one = jnp.zeros(()), jnp.ones(())
         nowhere, still = Vector(zero, zero, zero), Joints(*jnp.zeros((2, NUM_LEGS)))
         legs = place_legs(body, Pose(nowhere, Rotation(one, zero, zero, zero), still))
-        motion = Motion(nowhere, nowhere, still)
-        free = jax.vmap(partial(unconstrained, body), in_axes=(0, EACH_LEG, 0))(legs, motion, still)
+        free = free_systems(body, legs, Motion(nowhere, nowhere, still), still)
         inverse = np.linalg.inv(dense(free, torso_diagonal(body)))
         leg = jax.tree.map(lambda x: np.asarray(x[0], np.float64), legs)
     # Of the foot: MuJoCo takes the mean over directions, at the centre of the body it is fixed to.
@@ -161,6 +161,11 @@ def place_leg(body: Body, height: Array, rotation: Rotation, angle: Array, joint
         shin=shin,
         height=gap,
     )
+
+
+def free_systems(body: Body, legs: Leg, motion: Motion, torques: Joints) -> Arrow:
+    """Inertia and forces of all legs, before anything touches."""
+    return jax.vmap(partial(unconstrained, body), in_axes=(0, EACH_LEG, 0))(legs, motion, torques)
 
 
 def unconstrained(body: Body, leg: Leg, motion: Motion, torques: Joints) -> Arrow:

@@ -32,19 +32,20 @@ _ENVS: dict[str, tuple[Any, int | None]] = {
 
 
 # Whose environments a name may be of: the word before its colon, which is an extra as well.
-ADAPTERS = ("envpool", "gymnasium", "gymnax")
+ADAPTERS = ("envpool", "gymnasium", "gymnax", "playground")
 
 
 def make(name: str, **options: Any) -> Any:
     """The environment called `name`, with some of its parameters changed.
 
-    `max_steps` is its time limit (None for none). A name that begins with `gymnax:`, `gymnasium:`
-    or `envpool:` is of that package, and its options are its adapter's; it needs an extra, such as
-    `pip install 'hocket[gymnasium]'`. Environments of the last two are ordinary code, and run on
-    the host (`HostEnv`); all others are pure (`Env`).
+    `max_steps` is its time limit (None for none). A name that begins with `gymnax:`, `playground:`,
+    `gymnasium:` or `envpool:` is of that package, and its options are its adapter's; it needs an
+    extra, such as `pip install 'hocket[gymnasium]'`. Environments of the last two are ordinary
+    code, and run on the host (`HostEnv`); all others are pure (`Env`).
 
         make("CartPole-v1", max_steps=200, gravity=1.6)
         make("gymnax:Breakout-MinAtar", max_steps_in_episode=500)
+        make("playground:CartpoleBalance", max_steps=500)
         make("gymnasium:Ant-v5", vectorize="processes", workers=8)
         make("gymnasium:ALE/Pong-v5")
         make("envpool:Pong-v5", num_threads=4)
@@ -75,8 +76,8 @@ def name_of(env: Any) -> str:
             return name
     if isinstance(env, HostEnv):
         return env.name
-    if type(env).__module__ == "hocket.envs.gymnax":
-        return f"gymnax:{env.name}"
+    if type(env).__module__ in ("hocket.envs.gymnax", "hocket.envs.playground"):
+        return f"{type(env).__module__.rpartition('.')[2]}:{env.name}"
     if isinstance(env, TimeLimit):
         return name_of(env.env)
     return type(env).__name__

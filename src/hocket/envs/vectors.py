@@ -16,11 +16,11 @@ from jax import Array
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Vector:
-    """Three arrays of one shape."""
+    """Three arrays of one shape, or numbers."""
 
-    x: Array
-    y: Array
-    z: Array
+    x: Any
+    y: Any
+    z: Any
 
     def __add__(self, other: Vector) -> Vector:
         return Vector(self.x + other.x, self.y + other.y, self.z + other.z)
@@ -31,7 +31,7 @@ class Vector:
     def __mul__(self, factor: Any) -> Vector:
         return Vector(self.x * factor, self.y * factor, self.z * factor)
 
-    def dot(self, other: Vector) -> Array:
+    def dot(self, other: Vector) -> Any:
         return self.x * other.x + self.y * other.y + self.z * other.z
 
     def cross(self, other: Vector) -> Vector:
