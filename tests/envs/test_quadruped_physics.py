@@ -16,7 +16,7 @@ import pytest
 
 from hocket.envs import Quadruped
 from hocket.envs.arrow import dense
-from hocket.envs.quadruped import QuadrupedState, unpacked
+from hocket.envs.quadruped import QuadrupedState, spread
 from hocket.envs.quadruped_body import Body, mjcf
 from hocket.envs.quadruped_physics import (
     free_systems,
@@ -157,7 +157,7 @@ class System(NamedTuple):
 
 def system(body: Body, q: np.ndarray, v: np.ndarray) -> System:
     def free(q: Any, v: Any) -> Any:
-        pose, motion = unpacked(tuple(q), tuple(v))
+        pose, motion = spread(QuadrupedState(q, v))
         still = jax.tree.map(jnp.zeros_like, motion.joints)
         axes = jnp.stack([jnp.stack([a.x, a.y, a.z]) for a in pose.rotation.axes()])
         return free_systems(body, place_legs(body, pose), motion, still), axes

@@ -44,7 +44,7 @@ def make(name: str, **options: Any) -> PlaygroundEnv | TimeLimit:
     """
     if name not in registry.ALL_ENVS:
         raise ValueError(unknown("environment of Playground", name, registry.ALL_ENVS))
-    config = registry.get_default_config(name)
+    config: Any = registry.get_default_config(name)
     max_steps = options.pop("max_steps", int(config.episode_length))
     observe = options.pop("observe", "state")
     known = _flat(config)
@@ -87,7 +87,7 @@ class PlaygroundEnv:
 
     @cached_property
     def env(self) -> Any:
-        config = registry.get_default_config(self.name)
+        config: Any = registry.get_default_config(self.name)
         # Some end an episode after so many steps, and call that done.
         changed = {"episode_length": NEVER, "impl": "jax", **self.changed}
         known = _flat(config)

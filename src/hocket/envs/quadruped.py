@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from hocket.core.backend import swappable
 from hocket.envs.arrow import Joints
 from hocket.envs.drawing import BLUE, GREY, INK, ORANGE, PALE, Circle, Line, Picture, Point, Shape
 from hocket.envs.env import Step
+from hocket.envs.quadruped_backends import dynamics_as_kernel
 from hocket.envs.quadruped_body import NUM_LEGS, Body
 from hocket.envs.quadruped_physics import Motion, Pose, advance, place_legs
 from hocket.envs.spaces import Box
@@ -103,17 +105,36 @@ class Quadruped:
 
     @swappable("quadruped")
     def dynamics(self, *arrays: Array) -> tuple[Array, ...]:
-        """State and action to the state after a step, and how high the lowest knee is."""
-        state, action = arrays[:29], arrays[29:]
-        pose, motion = unpacked(state[:15], state[15:])
-        torques = Joints(*(jnp.stack(action[i::2]) * self.body.torque for i in (0, 1)))
+        """State and action to the state after a step, and how high the lowest knee is.
 
-        def advanced(_: int, now: tuple[Pose, Motion]) -> tuple[Pose, Motion]:
+        Number by number, for environments of any number; also as a kernel.
+        """
+        q, v, action = arrays[:15], arrays[15:29], arrays[29:]
+        legs = (Joints(*(jnp.stack(x[i::2]) for i in (0, 1))) for x in (q[7:], v[6:], action))
+        after = self.moved((*q[:7], *v[:6]), *legs)
+        torso, knees, joints = after[:13], after[13], after[14:]
+        angles, speeds = (
+            [joint[leg] for leg in range(NUM_LEGS) for joint in pair]
+            for pair in (joints[:2], joints[2:])
+        )
+        return *torso[:7], *angles, *torso[7:], *speeds, knees
+
+    def moved(
+        self, torso: Sequence[Array], angles: Joints, speeds: Joints, action: Joints
+    ) -> tuple[Array, ...]:
+        """As `dynamics`: 13 numbers of the torso, the lowest knee, and by joint all legs' `[4]`."""
+        torques = jax.tree.map(lambda x: x * self.body.torque, action)
+
+        def advanced(_: Any, now: tuple[Pose, Motion]) -> tuple[Pose, Motion]:
             return advance(self.body, *now, torques)
 
-        pose, motion = lax.fori_loop(0, self.substeps, advanced, (pose, motion))
-        knees = pose.position.z + place_legs(self.body, pose).knee.z.min(0) - self.body.leg_radius
-        return *_packed(pose, motion), knees
+        now = unpacked(torso, angles, speeds)
+        pose, motion = lax.fori_loop(0, self.substeps, advanced, now)
+        p, r, v = pose.position, pose.rotation, motion.linear
+        spin = (axis.dot(motion.angular) for axis in r.axes())
+        knees = p.z + place_legs(self.body, pose).knee.z.min(0) - self.body.leg_radius
+        after = (p.x, p.y, p.z, r.w, r.x, r.y, r.z, v.x, v.y, v.z, *spin)
+        return *after, knees, *pose.joints, *motion.joints
 
     def draw(self, state: QuadrupedState) -> Picture:
         """From the side, and a little from above; the picture goes along with the torso."""
@@ -145,7 +166,7 @@ def _seen(x: float, y: float, z: float) -> Point:
 @partial(jax.jit, static_argnums=0)
 def _limbs(body: Body, state: QuadrupedState) -> Array:
     """Where hip, knee and foot of each leg are, `[4, 3, 3]`."""
-    pose, _ = unpacked(tuple(state.q), tuple(state.v))
+    pose, _ = spread(state)
     legs = place_legs(body, pose)
     points = (legs.hip, legs.knee, legs.knee + legs.shin * body.shin_length)
     around = jnp.stack([jnp.stack([p.x, p.y, p.z], -1) for p in points], 1)
@@ -156,19 +177,19 @@ def _observe(state: QuadrupedState) -> Array:
     return jnp.concatenate([state.q[2:], state.v])
 
 
-def unpacked(q: tuple[Array, ...], v: tuple[Array, ...]) -> tuple[Pose, Motion]:
-    rotation = Rotation(*q[3:7])
+def unpacked(torso: Sequence[Array], angles: Joints, speeds: Joints) -> tuple[Pose, Motion]:
+    """A state for the physics: there the spin is in the world's axes."""
+    rotation = Rotation(*torso[3:7])
     forward, left, up = rotation.axes()
-    spin = forward * v[3] + left * v[4] + up * v[5]
-    angles, speeds = (Joints(jnp.stack(x[0::2]), jnp.stack(x[1::2])) for x in (q[7:], v[6:]))
-    return Pose(Vector(*q[:3]), rotation, angles), Motion(Vector(*v[:3]), spin, speeds)
+    spin = forward * torso[10] + left * torso[11] + up * torso[12]
+    motion = Motion(Vector(*torso[7:10]), spin, speeds)
+    return Pose(Vector(*torso[:3]), rotation, angles), motion
 
 
-def _packed(pose: Pose, motion: Motion) -> tuple[Array, ...]:
-    p, r, v = pose.position, pose.rotation, motion.linear
-    spin = (axis.dot(motion.angular) for axis in r.axes())
-    angles, speeds = (
-        [joint[leg] for leg in range(NUM_LEGS) for joint in joints]
-        for joints in (pose.joints, motion.joints)
-    )
-    return (p.x, p.y, p.z, r.w, r.x, r.y, r.z, *angles, v.x, v.y, v.z, *spin, *speeds)
+def spread(state: QuadrupedState) -> tuple[Pose, Motion]:
+    """The same from arrays."""
+    angles, speeds = (Joints(x[0::2], x[1::2]) for x in (state.q[7:], state.v[6:]))
+    return unpacked((*state.q[:7], *state.v[:6]), angles, speeds)
+
+
+Quadruped.dynamics.register("pallas", dynamics_as_kernel, platforms=["gpu"])
