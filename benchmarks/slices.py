@@ -11,6 +11,7 @@ lines of slices whether every process was seen by the MPS server (`attached`).
 
     instances   k instances with the same environments each, and with as many in all; processes
                 without MPS; the rival: one process whose loops are command buffers
+    knee        as many environments in all, where more of them begin to pay less
     saturated   the search, where one instance fills the GPU
     grid        every point, and what the search finds of it
     learning    five seeds: return over samples, and over seconds
@@ -135,6 +136,23 @@ def instances(ppo: PPO, options: argparse.Namespace) -> None:
     })  # fmt: skip
 
 
+def knee(ppo: PPO, options: argparse.Namespace) -> None:
+    """As many environments in all, in one, two and four instances."""
+    parties = []
+    for total in (2048 // options.scale, 4096 // options.scale):
+        parties += [Party(f"{k} x {total // k}", _slices(k), total) for k in (1, 2, 4)]
+    ratios = {party.name: [f"1 x {party.envs}"] for party in parties if party.name[0] != "1"}
+    for k in (1, 2, 4):
+        name = f"{k} x {total // k}"
+        parties.append(
+            Party(f"{name}, command buffers", f"{_slices(k)},command_buffers=true", total)
+        )
+        ratios[f"{name}, command buffers"] = [f"1 x {total}", f"1 x {total}, command buffers"][
+            : min(k, 2)
+        ]
+    tell("training", compared(ppo, parties), ratios)
+
+
 def serving(ppo: PPO, options: argparse.Namespace) -> None:
     n = 4096 // options.scale
     parties = [
@@ -214,7 +232,7 @@ def _party(point: Point) -> Party:
 
 
 def learning(ppo: PPO, options: argparse.Namespace) -> None:
-    n, iterations = 4096 // options.scale, 150
+    n, iterations = 1024 // options.scale, 200
     parties = [
         Party(f"1 x {4 * n}", "sliced:slices=1", 4 * n), Party(f"4 x {n}", _slices(4), 4 * n)
     ]  # fmt: skip
@@ -273,6 +291,8 @@ def compared(algorithm: Any, parties: Sequence[Party]) -> list[Line]:
         counts = {}
         for name, run in runs.items():
             counts[name] = max(1, round(SECONDS / (seconds(run, 2) / 2)))
+        print(json.dumps({"name": "cores that all parties use while they wait",
+                          "value": round(_cores_used(1.0), 2), "unit": "cores"}))  # fmt: skip
         for _ in range(ROUNDS):
             for party in parties:
                 run, count = runs[party.name], counts[party.name]
@@ -345,6 +365,18 @@ def seconds(executor: Executor, iterations: int) -> float:
     return time.perf_counter() - start
 
 
+def _cores_used(during: float) -> float:
+    """By anybody, in a while."""
+
+    def busy() -> int:
+        user, nice, system, *_ = map(int, Path("/proc/stat").read_text().split()[1:4])
+        return user + nice + system
+
+    before = busy()
+    time.sleep(during)
+    return (busy() - before) / os.sysconf("SC_CLK_TCK") / during
+
+
 def machine() -> dict[str, Any]:
     device = jax.local_devices()[0]
     cores = f"{os.cpu_count()} x {platform.processor() or platform.machine()}"
@@ -367,7 +399,7 @@ def _mean(found: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 SECTIONS: dict[str, Callable[[PPO, argparse.Namespace], None]] = {
-    "instances": instances, "serving": serving, "seeds": seeds, "saturated": saturated,
+    "instances": instances, "knee": knee, "serving": serving, "seeds": seeds, "saturated": saturated,
     "dedicated": dedicated,
     "grid": whole_grid, "learning": learning,
 }  # fmt: skip
