@@ -399,7 +399,8 @@ def _mean(found: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 SECTIONS: dict[str, Callable[[PPO, argparse.Namespace], None]] = {
-    "instances": instances, "knee": knee, "serving": serving, "seeds": seeds, "saturated": saturated,
+    "instances": instances, "knee": knee, "serving": serving, "seeds": seeds,
+    "saturated": saturated,
     "dedicated": dedicated,
     "grid": whole_grid, "learning": learning,
 }  # fmt: skip

@@ -9,8 +9,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from hocket import iterate
+from hocket.algorithms import PPO
 from hocket.core.describe import build, describe
 from hocket.envs import Box, Discrete, HostEnv, make
+from hocket.envs.envpool import _LivePool
 
 SEEDS = np.array([3, 2**32 - 1, 5, 9], np.uint32)
 
@@ -108,3 +111,27 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
     monkeypatch.delitem(sys.modules, "hocket.envs.envpool", raising=False)
     with pytest.raises(ImportError, match=r"pip install 'hocket\[envpool\]'"):
         importlib.import_module("hocket.envs.envpool")
+
+
+def test_steps_without_python_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the pool cannot be stepped natively, Python makes every call."""
+    made: list[int] = []
+    recv = _LivePool.recv
+    monkeypatch.setattr(_LivePool, "recv", lambda pool: (made.append(1), recv(pool))[1])
+
+    def metrics() -> tuple[dict[str, Any], int]:
+        made.clear()
+        env = make("envpool:CartPole-v1", num_threads=1, max_episode_steps=30)
+        ppo = PPO(env=env, env_steps=8 * 64 * 4, num_envs=8, length=64, hidden=(8,))
+        reports = iterate(ppo, distribute="sebulba:actors=1,threads=1", record=True)
+        rows = [report.metrics for report in reports]
+        return {k: np.concatenate([row[k] for row in rows]) for k in rows[0]}, len(made)
+
+    fast, fewer = metrics()
+    monkeypatch.setattr(_LivePool, "native", lambda *_: None)
+    slow, calls = metrics()
+    assert calls == 4 * 64
+    assert 1 <= fewer < 0.75 * calls
+    assert slow["episode_count"].sum() > 4 * 8
+    for name in ("episode_return", "episode_length", "episode_count", "policy_loss", "kl"):
+        np.testing.assert_array_equal(slow[name], fast[name])

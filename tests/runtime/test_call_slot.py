@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hocket.core.host import CALL_TARGET
+from hocket.core.host import CALL_TARGET, NativeCall
 from hocket.runtime.call_slot import CallSlot
 
 PAIR = [
@@ -142,3 +143,38 @@ def test_numbers_are_used_again_but_not_while_a_call_is_under_way() -> None:
         assert other.number != number
     go.set()
     thread.join()
+
+
+def test_native_code_makes_calls_until_it_is_slowed_down() -> None:
+    """The native call here is one that leaves every other call to Python."""
+    made: list[float] = []
+    turns = iter(range(1000))
+
+    def call(xs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        made.append(float(xs[0][0]))
+        return [xs[0] + 1, xs[1]]
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
+    def native(_context: Any, _frame: Any, ins: int, outs: int) -> int:
+        if next(turns) % 2:
+            return 0
+        (taken, *_), (room, *_) = ((ctypes.c_void_p * 2).from_address(x) for x in (ins, outs))
+        ctypes.memmove(
+            room,
+            (np.ctypeslib.as_array((ctypes.c_float * 3).from_address(taken)) + 10)
+            .astype(np.float32)
+            .ctypes.data,
+            12,
+        )
+        return 1
+
+    found = NativeCall(ctypes.cast(native, ctypes.c_void_p).value or 0, 0, native)
+    slot = CallSlot(call, PAIR, PAIR, lambda _: None, lambda: found)
+    fn = program(slot, times=5)
+    assert float(fn(*ARRAYS)[0][0]) == 1 + 10 + 1 + 10 + 1
+    assert made == [0.0, 11.0, 22.0]
+    assert slot.slow_down()
+    made.clear()
+    assert float(program(slot)(*ARRAYS)[0][0]) == 1
+    assert made == [0.0]
+    slot.close()

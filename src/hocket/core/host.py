@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +54,24 @@ class LiveFunction(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class NativeCall(NamedTuple):
+    """A C function that makes calls in Python's stead where it can, see `native/native_call.h`."""
+
+    address: int
+    context: int
+    owner: Any
+    """Whatever has to stay alive for it."""
+
+
+@runtime_checkable
+class NativeFunction(Protocol):
+    """A live function that need not be called through Python each time."""
+
+    def native(self) -> NativeCall | None:
+        """What to call instead, until this is closed; asked after a call that Python made."""
+        ...
 
 
 class HostFunction(Protocol):

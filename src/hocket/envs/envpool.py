@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hocket.core.host import NativeCall
 from hocket.envs.host import HostEnvError, HostStep, LiveEnvs, channels_last
 from hocket.envs.spaces import Box, Space
 from hocket.errors import check_kind, unknown
@@ -24,6 +25,7 @@ except ImportError as error:
     ) from error
 
 from hocket.envs.gymnasium_spaces import Actions, Observations
+from hocket.envs.native_pool import NativePool, offered
 
 _FILTERS = threading.Lock()
 """Filters of warnings are the whole process's."""
@@ -138,10 +140,11 @@ class _LivePool:
         self._pool: Any = None
         self._where: list[int] = []
         self._given: Any = None
+        self._native: NativePool | None = None
 
     def reset(self, seeds: np.ndarray) -> Any:
         self.close()
-        self._given = None
+        self._given = self._native = None
         # A pool is seeded once, where it is made. Its seeds are int32.
         self._pool = self._env.pool([int(seed) & 0x7FFFFFFF for seed in seeds])
         _spaces(self._pool)
@@ -153,6 +156,8 @@ class _LivePool:
         return first
 
     def send(self, actions: Any) -> None:
+        if self._native and self._native.has_received:
+            return
         given = self._actions.batch(self._actions.arrays(actions))
         if not self._where:
             self._pool.send(given)
@@ -180,6 +185,8 @@ class _LivePool:
 
     def _receive(self) -> Any:
         """`(obs, reward, ended, truncated)`, `ended` also where an episode was truncated."""
+        if self._native and self._native.has_received:
+            return self._native.take()
         if self._where:
             found = self._pool._recv()
             return [found[k] for k in self._where]
@@ -194,6 +201,20 @@ class _LivePool:
         self._pool._send([done, done, np.ascontiguousarray(nothing, self._given[-1].dtype)])
         return self._pool._recv()[self._where[0]]
 
+    def native(self, seed: np.ndarray, steps: np.ndarray) -> NativeCall | None:
+        if self._given is None or self._turned or (found := offered(self._pool)) is None:
+            return None
+        offer, kinds = found
+        rows = [np.zeros(shape, dtype) for shape, dtype in kinds]
+        seen, reward, *ends = (rows[k] for k in self._where)
+        pairs = (self._observations, seen), (self._actions, self._given[-1])
+        same = all(len(of.leaves) == 1 and of.leaves[0].is_as(x) for of, x in pairs)
+        if not same or reward.dtype != np.float32 or any(x.dtype != np.bool_ for x in ends):
+            return None
+        given = [np.ascontiguousarray(x).copy() for x in self._given]
+        self._native = NativePool(offer, given, rows, self._where, seed, steps)
+        return self._native.call
+
     def snapshot(self) -> None:
         return None
 
@@ -203,7 +224,7 @@ class _LivePool:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
-            self._pool = None
+            self._pool = self._native = None
 
     def _tree(self, arrays: list[np.ndarray]) -> Any:
         return self._observations.tree(arrays)

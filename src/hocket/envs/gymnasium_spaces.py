@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -35,6 +36,15 @@ class Leaf:
     @property
     def floating(self) -> bool:
         return self.dtype.kind == "f"
+
+    def is_as(self, rows: np.ndarray) -> bool:
+        """Whether rows of the environments' own are, byte for byte, those of this leaf."""
+        if isinstance(self.space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+            as_they_are = not np.any(self.space.start)
+        else:
+            as_they_are = isinstance(self.space, gym.spaces.Box)
+        size = len(rows) * math.prod(self.shape)
+        return as_they_are and self.dtype == rows.dtype and size == rows.size
 
 
 class Observations:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from hocket.core.host import NativeCall
 from hocket.envs.spaces import Space
 
 # Legend: n environments. All arrays are numpy's, with one row for each environment `[n, ...]`.
@@ -70,6 +71,15 @@ class LiveEnvs(Protocol):
 
     def close(self) -> None:
         """End them, and whatever they run in."""
+        ...
+
+
+@runtime_checkable
+class NativeEnvs(LiveEnvs, Protocol):
+    """Environments that native code can step, see `native/pool.cpp`."""
+
+    def native(self, seed: np.ndarray, steps: np.ndarray) -> NativeCall | None:
+        """What makes a step of `hosted.py`, if these can; it counts in `steps`."""
         ...
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hocket.core.host import LiveFunction, Specs, call_host
+from hocket.core.host import LiveFunction, NativeCall, Specs, call_host
 from hocket.core.service import At
 from hocket.envs.env import Step
 from hocket.envs.episode import EpisodeStats
@@ -21,6 +21,7 @@ from hocket.envs.host import (
     HostEnvError,
     HostStep,
     LiveEnvs,
+    NativeEnvs,
     Watchable,
     WatchedEnvs,
 )
@@ -166,6 +167,11 @@ class _Stepped:
     def finish(self) -> list[np.ndarray]:
         return self._under_way.pop(0).finish()
 
+    def native(self) -> NativeCall | None:
+        if len(self._batches) != 1 or self._under_way:
+            return None
+        return next(iter(self._batches.values())).native()
+
     def snapshot(self) -> dict[str, bytes] | None:
         found = [batch.snapshot() for batch in self._batches.values()]
         whole = [pieces for pieces in found if pieces is not None]
@@ -188,8 +194,7 @@ class _Batch:
     """Environments that step together."""
 
     def __init__(self, env: HostEnv, seed: np.ndarray, steps: np.ndarray, *, watched: bool) -> None:
-        self._env, self._steps = env, steps
-        self._seed = seed
+        self._env, self._seed, self._steps = env, seed.copy(), steps.copy()
         self._actions = jax.tree.structure(env.action_space.spec())
         self._given: Sequence[np.ndarray] = ()
         self._first: Any = None
@@ -226,10 +231,14 @@ class _Batch:
     def finish(self) -> list[np.ndarray]:
         _, steps, *rest = self._given
         took = self._receive() if self._first is None else self._cut_short(rest)
-        self._steps = steps + np.int32(1)
+        np.add(steps, np.int32(1), out=self._steps)
         episode = _after(rest[:COUNTS], took)
         ends = took.reward, took.terminated, took.truncated
-        return [self._steps, *episode, *ends, *jax.tree.leaves((took.obs, took.final_obs))]
+        return [self._steps.copy(), *episode, *ends, *jax.tree.leaves((took.obs, took.final_obs))]
+
+    def native(self) -> NativeCall | None:
+        live = self.live
+        return live.native(self._seed, self._steps) if isinstance(live, NativeEnvs) else None
 
     def snapshot(self) -> dict[str, bytes] | None:
         pieces = self.live.snapshot() if self._first is None else None

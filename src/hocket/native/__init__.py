@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 PATH = Path(__file__).parent / "libhocket.so"
 KERNEL = Path(__file__).parent / "reduce.cu"
@@ -14,6 +18,7 @@ KERNEL = Path(__file__).parent / "reduce.cu"
 _Counts = POINTER(c_uint64)
 _Pointers, _Sizes, _Ints = POINTER(c_void_p), POINTER(c_int64), POINTER(c_int)
 _TEXT = (c_char_p, c_int64)  # where an error is written, and its room
+_Pair = [c_void_p] * 2
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "hocket_ring_header_bytes": (c_int64, []),
     "hocket_ring_acquire": (c_int, [c_void_p, c_uint32, c_int64, c_int64]),
@@ -33,6 +38,16 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "hocket_event_wait": (None, [c_void_p, c_uint32, c_int64]),
     "hocket_host_open": (c_int, [c_void_p, c_int, _Pointers, _Sizes, c_int, _Pointers, _Sizes]),
     "hocket_host_close": (c_int, [c_int]),
+    "hocket_host_hasten": (None, [c_int, c_void_p, c_void_p]),
+    "hocket_host_slow": (c_int, [c_int]),
+    "hocket_host_note": (None, [c_int, c_int]),
+    "hocket_host_noted": (c_int64, [c_int, c_void_p, c_int64]),
+    "hocket_pool_step": (c_int, [c_void_p, c_void_p, _Pointers, _Pointers]),
+    "hocket_pool_open": (
+        c_void_p,
+        [*_Pair, *[c_int64] * 2, *_Pair, *[c_int, _Pointers, _Sizes] * 2, _Sizes, c_void_p],
+    ),
+    "hocket_pool_close": (None, [c_void_p]),
     "hocket_average_header_bytes": (c_int64, []),
     "hocket_average_line_bytes": (c_int64, []),
     "hocket_average_join": (c_int, [c_void_p, c_int64, c_int32, c_int32, c_int64, c_int64]),
@@ -60,6 +75,15 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "hocket_reduce_nccl_aborted": (c_int, [c_int]),
     "hocket_reduce_nccl_counts": (None, [c_int, _Sizes, _Sizes]),
 }
+
+
+def pointers(arrays: Sequence[np.ndarray]) -> tuple[Any, Any]:
+    """Where each array is, and how many bytes it has."""
+    num = len(arrays)
+    return (
+        (c_void_p * num)(*(x.ctypes.data for x in arrays)),
+        (c_int64 * num)(*(x.nbytes for x in arrays)),
+    )
 
 
 @cache

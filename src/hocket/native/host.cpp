@@ -4,12 +4,17 @@
 // there, has the function run, and copies what that left there into its results. Programs know a
 // slot by its number, so that their text is the same in every run, and a compilation cache finds
 // it.
+//
+// A function in Python may name one in C that makes its calls where it can (`native_call.h`): then
+// nothing is copied, and no thread waits for Python's lock.
 
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <mutex>
 #include <vector>
 
+#include "native_call.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace {
@@ -29,7 +34,48 @@ struct Slot {
   std::mutex busy;
   Function function = nullptr;
   std::vector<Array> ins, outs;
+  NativeCall native = nullptr;
+  void* context = nullptr;
+  bool noted = false;
+  std::vector<double> times;  // when each call that is noted began and ended
 };
+
+// Notes a call of a slot, if its calls are noted.
+class Noted {
+ public:
+  explicit Noted(Slot& slot) : slot_(slot) { add(); }
+  ~Noted() { add(); }
+
+ private:
+  void add() {
+    if (!slot_.noted) return;
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    slot_.times.push_back(now.tv_sec + 1e-9 * now.tv_nsec);
+  }
+  Slot& slot_;
+};
+
+// What XLA called this thread with: a native call may call other functions that XLA would.
+thread_local const XLA_FFI_CallFrame* frame = nullptr;
+
+// Whether the native call made this one: -1 if it failed, 0 if it left it to the function.
+int call_native(Slot& slot, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  const void* ins[kNativeArrays];
+  void* outs[kNativeArrays];
+  if (args.size() > kNativeArrays || rets.size() > kNativeArrays) return 0;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const auto arg = args.get<ffi::AnyBuffer>(i);
+    if (!arg || static_cast<int64_t>(arg->size_bytes()) != slot.ins[i].nbytes) return 0;
+    ins[i] = arg->untyped_data();
+  }
+  for (size_t i = 0; i < rets.size(); ++i) {
+    auto ret = rets.get<ffi::AnyBuffer>(i);
+    if (!ret || static_cast<int64_t>((*ret)->size_bytes()) != slot.outs[i].nbytes) return 0;
+    outs[i] = (*ret)->untyped_data();
+  }
+  return slot.native(slot.context, frame, ins, outs);
+}
 
 // Never destroyed: a program may still call while the process ends.
 Slot* const slots = new Slot[kSlots];
@@ -47,6 +93,12 @@ ffi::Error call(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t number
   if (slot.function == nullptr) return ffi::Error::Internal("the host function is closed");
   if (args.size() != slot.ins.size() || rets.size() != slot.outs.size()) {
     return ffi::Error::InvalidArgument("a host function was called with other arrays");
+  }
+  const Noted noted(slot);
+  if (slot.native != nullptr) {
+    const int made = call_native(slot, args, rets);
+    if (made < 0) return ffi::Error::Internal("the host function failed in native code");
+    if (made > 0) return ffi::Error::Success();
   }
   for (size_t i = 0; i < args.size(); ++i) {
     const auto arg = args.get<ffi::AnyBuffer>(i);
@@ -68,10 +120,20 @@ ffi::Error call(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t number
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    hocket_host, call, ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<int64_t>("slot"));
+static XLA_FFI_Error* bound(XLA_FFI_CallFrame* given) {
+  static auto* const handler =
+      ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<int64_t>("slot").To(call).release();
+  return handler->Call(given);
+}
 
 extern "C" {
+
+XLA_FFI_Error* hocket_host(XLA_FFI_CallFrame* given) {
+  frame = given;
+  XLA_FFI_Error* const error = bound(given);
+  frame = nullptr;
+  return error;
+}
 
 // The number of a free slot that is now this function's, or -1. One thread at a time.
 int hocket_host_open(Function function, int num_ins, void* const* ins, const int64_t* in_bytes,
@@ -94,6 +156,36 @@ int hocket_host_close(int number) {
   const std::unique_lock<std::mutex> lock(slot.busy, std::try_to_lock);
   if (!lock) return 0;
   slot.function = nullptr;
+  slot.native = nullptr;
+  slot.noted = false;
   return 1;
+}
+
+// From now on, calls are first given to the native function. Only within a call of this slot.
+void hocket_host_hasten(int number, NativeCall native, void* context) {
+  slots[number].native = native;
+  slots[number].context = context;
+}
+
+// Whether the slot has no native function any more: not while a call is under way.
+int hocket_host_slow(int number) {
+  Slot& slot = slots[number];
+  const std::unique_lock<std::mutex> lock(slot.busy, std::try_to_lock);
+  if (!lock) return 0;
+  slot.native = nullptr;
+  return 1;
+}
+
+// Note from now on when calls begin and end, or do not. While nobody calls.
+void hocket_host_note(int number, int noted) {
+  slots[number].noted = noted != 0;
+  slots[number].times.clear();
+}
+
+// How many times were noted; as many of them as there is room for are written.
+int64_t hocket_host_noted(int number, double* times, int64_t room) {
+  const std::vector<double>& found = slots[number].times;
+  for (size_t i = 0; i < found.size() && static_cast<int64_t>(i) < room; ++i) times[i] = found[i];
+  return found.size();
 }
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hocket.core.host import HostFunction, LiveFunction, Specs
+from hocket.core.host import HostFunction, LiveFunction, NativeCall, NativeFunction, Specs
 from hocket.core.service import At, Service
 from hocket.native import PATH
 from hocket.runtime.aside import Aside
@@ -35,8 +34,7 @@ class Hosts:
         weakref.finalize(self, _close, self._slots).atexit = False
         self._aside: Aside | None = None
         self._calling = threading.Lock()
-        self.spans: list[tuple[str, float, float]] | None = None
-        """Who was called from when to when, for whoever looks at it."""
+        self._noted = False
         self.find: Callable[[Service], At] | None = None
         """Where the services are that some of them work on."""
         self._live: dict[HostFunction, LiveFunction] = {}
@@ -57,7 +55,6 @@ class Hosts:
 
     def __call__(self, of: HostFunction, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """For a compiled program that calls back."""
-        start = time.perf_counter()
         try:
             with self._calling:
                 live = self.get(of)
@@ -66,9 +63,6 @@ class Hosts:
         except BaseException as error:
             self._failed(error)
             raise
-        finally:
-            if self.spans is not None:
-                self.spans.append((of.name, start, time.perf_counter()))
 
     def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
         """See `Caller`."""
@@ -84,10 +78,25 @@ class Hosts:
                     raise Closed
                 return hosts(of, arrays)
 
+            def native() -> NativeCall | None:
+                return hosts._native(of) if (hosts := me()) else None
+
             self._slots[key] = CallSlot(
-                call, ins, outs, lambda e: (hosts := me()) and hosts._failed(e)
+                call, ins, outs, lambda e: (hosts := me()) and hosts._failed(e), native
             )
+            self._slots[key].note(self._noted)
         return self._slots[key].number
+
+    def note(self, noted: bool) -> None:
+        """Whether to note, from now on, when programs call these functions."""
+        self._noted = noted
+        for slot in self._slots.values():
+            slot.note(noted)
+
+    def noted(self) -> list[tuple[str, float, float]]:
+        """Who was called from when to when, in this order."""
+        calls = [(key[0].name, *at) for key, slot in self._slots.items() for at in slot.noted()]
+        return sorted(calls, key=lambda call: call[1])
 
     def run(self, program: Callable[[], Any]) -> Any:
         """Run what calls these functions, in a thread of its own; an error if one of them hangs."""
@@ -135,7 +144,15 @@ class Hosts:
     def _failed(self, error: BaseException) -> None:
         self.failure = self.failure or error
 
+    def _native(self, of: HostFunction) -> NativeCall | None:
+        live = self._live.get(of)
+        return live.native() if isinstance(live, NativeFunction) else None
+
     def _close_all(self) -> None:
+        # A native call that never comes back still has them: they stay open.
+        slow = [slot.slow_down() for slot in self._slots.values()]
+        if not all(slow):
+            self._live.clear()
         while self._live:
             self._live.popitem()[1].close()
 

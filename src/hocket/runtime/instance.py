@@ -220,7 +220,8 @@ class Instance:
     def _compute_calling(self, step: Compute, values: Values, parts: int) -> None:
         """A segment that calls the host: its time is the host's and its own by turns."""
         segment = self._own.get(step, parts, lambda: self._segment(step, parts))
-        note, self.hosts.spans = self.exchange.note, None if self.exchange.spans is None else []
+        note, noted = self.exchange.note, self.exchange.spans is not None
+        self.hosts.note(noted)
         since = time.perf_counter()
 
         def program() -> Sequence[Any]:
@@ -229,8 +230,8 @@ class Instance:
             return jax.block_until_ready(outs)
 
         outs = self.hosts.run(program)
-        if self.hosts.spans is not None:
-            for name, start, end in self.hosts.spans:
+        if noted:
+            for name, start, end in self.hosts.noted():
                 note("compute", segment.name, since, start)
                 note("host", name, start, end)
                 since = end

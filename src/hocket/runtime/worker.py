@@ -119,8 +119,8 @@ class _Worker:
         from hocket.runtime.instance import Instance
         from hocket.runtime.layout import layout, shared_board, shared_latest
         from hocket.runtime.luggage import unpack
-        from hocket.runtime.reduce import Members, Reduction, Space
         from hocket.runtime.packing import packs
+        from hocket.runtime.reduce import Members, Reduction, Space
         from hocket.runtime.status import names, new_statuses
         from hocket.runtime.transport_shm import SharedMemory
 
