@@ -68,7 +68,7 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     "lag where replicas average": (
         whole(2), {"channels": {"all -> all": Channel(lag=1)}, "launch": "processes"},
         "the channel `all -> all` is an average over replicas, which wait for each other: it takes "
-        "a delay, and neither lag nor capacity.",
+        "a delay and a reduction, and neither lag nor capacity.",
     ),
     "devices that do not go round": (
         whole(2, devices=3), {},
@@ -146,7 +146,7 @@ def test_a_device_that_is_not_there() -> None:
 def test_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is allocated to find that out."""
     large = DQN(env=make("CartPole-v1"), capacity=2**29)
-    monkeypatch.setattr("hocket.runtime.hardware._memory_of_host", lambda: 16 * 2**30)
+    monkeypatch.setattr("hocket.runtime.hardware.host_memory", lambda: 16 * 2**30)
     before = sum(x.nbytes for x in jax.live_arrays())
     with pytest.raises(
         PlanError,

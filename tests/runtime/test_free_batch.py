@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hocket import Channel, Place, Plan, PlanError, fragment, trace
-from hocket.cluster import local_cluster
+from hocket.cluster import Cluster
 from hocket.distribute import resolve
 from hocket.runtime.exchange_free import fitting_samples
 from hocket.runtime.executor import advance
@@ -27,7 +27,7 @@ AGES = {"room for one of each": 2, "room for two of each": 5}
 
 def plan_of(max_age: int, batch: int = BATCH, **more: Any) -> Plan:
     words = f"actor_learner:actors={ACTORS},lag=free,max_age={max_age},batch={batch}"
-    return replace(resolve(words)(trace(Ledger(), NUM_ENVS), local_cluster()), **more)
+    return replace(resolve(words)(trace(Ledger(), NUM_ENVS), Cluster.local()), **more)
 
 
 def check_ledger(metrics: dict[str, Any], max_age: int, start: int = 0) -> np.ndarray:
@@ -98,7 +98,7 @@ def test_asynchrony_is_real(launch: str) -> None:
 def test_one_program_puts_samples_together() -> None:
     """In processes that pack, and with several transfers in a sample."""
     plan = resolve("actor_learner:actors=4,lag=free,batch=2")(
-        trace(SMALL["recurrent-ppo"](), 8), local_cluster()
+        trace(SMALL["recurrent-ppo"](), 8), Cluster.local()
     )
     up, back = Channel(pack=True), replace(plan.channels["learner -> actor"], pack=True)
     channels = {"actor -> learner": up, "learner -> actor": back}
@@ -127,7 +127,7 @@ def test_a_batch_of_all_is_an_iteration_of_all_environments() -> None:
 def test_what_the_plan_says() -> None:
     graph = trace(SMALL["ppo"](), 8)
     one, two = (
-        resolve(f"actor_learner:actors=4,lag=free,max_age=6,batch={batch}")(graph, local_cluster())
+        resolve(f"actor_learner:actors=4,lag=free,max_age=6,batch={batch}")(graph, Cluster.local())
         for batch in (1, 2)
     )
     assert (two.iteration.num_envs, two.shares, two.makers, two.window) == (4, 2, 4, 3)
@@ -139,7 +139,7 @@ def test_what_the_plan_says() -> None:
     back = [next(f for f in plan.flows if f.source == "learner") for plan in (one, two)]
     assert back[0] == back[1]
     assert Plan.from_json(two.to_json(), graph).channels == two.channels
-    assert resolve("actor_learner:actors=4,lag=free,batch=2")(graph, local_cluster()).window == 1
+    assert resolve("actor_learner:actors=4,lag=free,batch=2")(graph, Cluster.local()).window == 1
 
 
 def test_samples_of_another_batch_are_gone_on_with() -> None:
@@ -183,7 +183,7 @@ def test_refused(what: str) -> None:
 
 def test_an_option_refused() -> None:
     with pytest.raises(PlanError, match="batch=2 is for free channels, and lag=1"):
-        resolve("actor_learner:batch=2,lag=1")(trace(Toy(), 8), local_cluster())
+        resolve("actor_learner:batch=2,lag=1")(trace(Toy(), 8), Cluster.local())
 
 
 def test_what_is_one_for_a_whole_sample_is_refused() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket import Channel, Plan, trace
-from hocket.cluster import local_cluster
+from hocket.cluster import Cluster
 from hocket.distribute import resolve
 from hocket.runtime import packing as packing_module
 from hocket.runtime.arena import Arena
@@ -184,7 +184,7 @@ def packed_plan(plan: Plan, pack: bool | None = True) -> Plan:
 @pytest.mark.parametrize("name", ["ppo", "dqn"])
 def test_packed_processes_compute_what_threads_compute(name: str, lag: int) -> None:
     graph = trace(SMALL[name](), 8, exact=True)
-    plain = resolve(f"actor_learner:actors=2,lag={lag}")(graph, local_cluster())
+    plain = resolve(f"actor_learner:actors=2,lag={lag}")(graph, Cluster.local())
     found = []
     for plan in (plain, *(packed_plan(plain, pack) for pack in (True, False, None)[: 3 - lag])):
         executor = Split(plan)
@@ -199,7 +199,7 @@ def test_packed_processes_compute_what_threads_compute(name: str, lag: int) -> N
 
 
 def test_packed_and_free() -> None:
-    plan = resolve("actor_learner:actors=2,lag=free")(trace(SMALL["dqn"](), 8), local_cluster())
+    plan = resolve("actor_learner:actors=2,lag=free")(trace(SMALL["dqn"](), 8), Cluster.local())
     executor = Split(packed_plan(plan))
     executor.start(jax.random.key(0))
     ages = advance(executor, 12)[SAMPLE_AGE]
