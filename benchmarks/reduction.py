@@ -211,7 +211,7 @@ class Child:
                     continue
                 try:
                     began = time.perf_counter()
-                    joined = self.join(way, space, [xs, xs])
+                    joined = self.join(way, space, [xs] * 6)  # XLA may copy a call
                 except Unavailable as error:
                     tell("failed to join", way=way, error=str(error))
                     continue

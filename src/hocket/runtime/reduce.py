@@ -298,9 +298,9 @@ def data_bytes(site: Sequence[Any]) -> int:
 
 
 def roomy(sites: Sites) -> list[Sequence[Any]]:
-    """The sites and half as many again: XLA may copy a part of a program, and a site with it."""
+    """The sites and as many again: XLA may copy a part of a program, and a site with it."""
     order = sorted(sites, key=data_bytes, reverse=True)
-    return [*order, *order[: -(-len(order) // 2)]]
+    return [*order, *order]
 
 
 def pages(nbytes: int) -> int:
