@@ -11,10 +11,9 @@ import ctypes
 import os
 
 import jax
-import numpy as np
 
 from hocket.native import KERNEL, library
-from hocket.runtime.control import control_bytes, said
+from hocket.runtime.control import called, control_bytes, said
 from hocket.runtime.flat import through_vectors, vector_bytes
 from hocket.runtime.meeting import Meeting, Unavailable
 from hocket.runtime.nvrtc import NoCompiler, cubin
@@ -97,10 +96,7 @@ class OnOneGpu:
     def __call__(self, *xs: jax.Array, root: int = -1) -> list[jax.Array]:
         def mean(flat: jax.Array) -> jax.Array:
             tag, self._num_sites = self._num_sites, self._num_sites + 1
-            spec = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
-            call = jax.ffi.ffi_call(TARGET, spec, has_side_effect=True)
-            given = {"group": self._group, "tag": tag, "nbytes": flat.nbytes, "root": root}
-            return call(flat, **{name: np.int64(n) for name, n in given.items()})
+            return called(TARGET, flat, self._group, tag, root)
 
         return through_vectors(mean, xs)
 

@@ -12,11 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
-import numpy as np
 
 from hocket.native import library
 from hocket.runtime import reduce_shm
-from hocket.runtime.control import control_bytes, said
+from hocket.runtime.control import called, control_bytes, said
 from hocket.runtime.flat import through_vectors
 from hocket.runtime.meeting import SECONDS, Meeting, Unavailable
 from hocket.runtime.reduce import Joined, Members, Sites, Space
@@ -83,10 +82,7 @@ class BetweenGpus:
     def __call__(self, *xs: jax.Array, root: int = -1) -> list[jax.Array]:
         def mean(flat: jax.Array) -> jax.Array:
             tag, self._num_sites = self._num_sites, self._num_sites + 1
-            spec = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
-            call = jax.ffi.ffi_call(TARGET, spec, has_side_effect=True)
-            given = {"group": self._group, "tag": tag, "nbytes": flat.nbytes, "root": root}
-            return call(flat, **{name: np.int64(n) for name, n in given.items()})
+            return called(TARGET, flat, self._group, tag, root)
 
         return through_vectors(mean, xs)
 
