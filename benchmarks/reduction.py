@@ -29,6 +29,8 @@ from typing import Any, NamedTuple
 
 SIZES = (57_288, 1_000_000)
 EPOCHS = 200
+ROUNDS = 50
+"""Of a timed loop: so many that the GPU's counters have something to average over."""
 WHILE = "--xla_gpu_enable_command_buffer=+WHILE"
 SET_SECONDS = 75.0
 """What the processes of one set may take before they are ended."""
@@ -53,7 +55,7 @@ SETS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--calls", type=int, default=500, help="of each timed loop")
+    parser.add_argument("--calls", type=int, default=200, help="of each timed loop")
     parser.add_argument("--budget", type=float, default=180.0, help="seconds in all")
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -185,6 +187,8 @@ class Child:
         self.members = Members(tuple(names))
         self.arena = Arena.attach(fd, nbytes)
         self.regions = 0
+        self.busy: dict[str, float] = {}
+        """What the GPU was busy with when something was last timed, in percent."""
         self.device = jax.local_devices()[0]
         self.hardware = {"hardware": self.device.device_kind, "jax": jax.__version__}
         tell("device", kind=self.device.device_kind, id=self.device.id, flags=self.set.flags)
@@ -269,8 +273,11 @@ class Child:
     def measure(self, way: str, joined: Any, size: int) -> None:
         import jax.numpy as jnp
 
-        calls = self.calls if size < 100_000 else max(20, self.calls // 5)
-        seconds = self.timed(lambda x: joined(x)[0], jnp.ones(size), calls)
+        is_large = size > 100_000
+        calls, rounds = (max(20, self.calls // 4) if is_large else self.calls), ROUNDS
+        if is_large and way == "shm":
+            rounds = 5
+        seconds = self.timed(lambda x: joined(x)[0], jnp.ones(size), calls, rounds)
         joined.check()
         figures = {"ranks": len(self.members), "floats": size, "way": way}
         self.figure("us a call", seconds, **figures)
@@ -281,23 +288,27 @@ class Child:
         seconds = self.timed(lambda x: x * 0.5, jnp.ones(SIZES[0]), self.calls)
         self.figure("us a turn of the loop", seconds, way="loop", floats=SIZES[0])
 
-    def timed(self, fn: Any, x: Any, calls: int) -> list[float]:
+    def timed(self, fn: Any, x: Any, calls: int, rounds: int = ROUNDS) -> list[float]:
         """Microseconds of a call in a compiled loop, by round."""
         import jax
+
+        from hocket.cluster.activity import GpuActivity
 
         run = jax.jit(lambda x: jax.lax.scan(lambda c, _: (fn(c), None), x, None, calls)[0])
         x = jax.block_until_ready(run(x))
         found = []
-        for _ in range(5):
-            start = time.perf_counter()
-            x = jax.block_until_ready(run(x))
-            found.append(1e6 * (time.perf_counter() - start) / calls)
+        with GpuActivity() as activity:
+            for _ in range(rounds):
+                start = time.perf_counter()
+                x = jax.block_until_ready(run(x))
+                found.append(1e6 * (time.perf_counter() - start) / calls)
+        self.busy = {name: round(value, 1) for name, value in activity.report().items()}
         return found
 
     def figure(self, name: str, found: list[float], **more: Any) -> None:
         tell(
             name, value=round(statistics.median(found), 1), least=round(min(found), 1),
-            most=round(max(found), 1), **more, **self.hardware,
+            most=round(max(found), 1), **more, **self.busy, **self.hardware,
         )  # fmt: skip
 
     def trees(self) -> None:

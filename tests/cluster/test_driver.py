@@ -130,7 +130,7 @@ sys.stdin.read()
 
 def test_slices_under_mps_are_verified() -> None:
     """Four processes on two GPUs, one daemon; and one process that was not told."""
-    envs, seen, limited, whole, untold = found(
+    envs, seen, limited, wide, whole, untold = found(
         f"SEE = {SEE!r}"
         + """
 def start(env):
@@ -155,7 +155,9 @@ with Slices(parts) as slices:
     envs = [slices.env(name) for name in parts]
     children = [start(env) for env in envs]
     limited = [verify(slices, name, seen) for name, (_, seen) in zip(parts, children)]
-    seen = slices.seen
+    seen = dict(slices.seen)
+    children.append(start({**envs[0], "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": None}))
+    wide = verify(slices, parts[0], children[-1][1])
     end(children)
 parts = [part.name for part in split(one, 2)]
 with Slices(parts) as slices:
@@ -164,7 +166,7 @@ with Slices(parts) as slices:
     children.append(start({"CUDA_VISIBLE_DEVICES": gpu_uuid(0)}))
     untold = verify(slices, parts[1], children[1][1])
     end(children)
-tell(envs, seen, limited, whole, untold)
+tell(envs, seen, limited, wide, whole, untold)
 """
     )
     assert len({env["CUDA_MPS_PIPE_DIRECTORY"] for env in envs}) == 1
@@ -174,6 +176,7 @@ tell(envs, seen, limited, whole, untold)
     assert {env["XLA_PYTHON_CLIENT_MEM_FRACTION"] for env in envs} == {None}
     assert limited == [""] * 4 and len(seen) == 4
     assert all(s["verified"] and s["multiprocessors"] == 33 for s in seen.values())
-    assert whole == ""  # all multiprocessors, but the server knows it
+    assert "sees 132 of 132 multiprocessors" in wide  # the server knows it, but not its share
+    assert whole == ""  # all multiprocessors, as it should, and the server knows it
     assert "is not what it should be: its process" in untold
     assert "sees 132 of 132 multiprocessors, and the MPS server has the clients [" in untold

@@ -66,17 +66,17 @@ class MpsSlices:
         }
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
-        """On its GPU, and a client of the daemon.
+        """On its GPU, a client of the daemon, and no wider than its share.
 
         The server lists its clients, which are nobody but these slices: so many are all, also
-        where it numbers processes otherwise than they do themselves (in a container). And whoever
-        sees its share of the multiprocessors is a client too.
+        where it numbers processes otherwise than they do themselves (in a container).
         """
         if seen["uuid"] != self._gpus[part.of]:
             return f"its process is on the GPU {seen['uuid']}, not on {self._gpus[part.of]}."
         clients, full, sees = self._daemon.clients(), self._full[part.of], seen["multiprocessors"]
-        is_cut = full and sees and abs(sees / full - part.share / 100) <= NEAR and sees < full
-        if seen["pid"] in clients or len(clients) >= len(self._parts) or is_cut:
+        is_client = seen["pid"] in clients or len(clients) >= len(self._parts)
+        is_cut = not full or not sees or abs(sees / full - part.share / 100) <= NEAR
+        if is_client and is_cut:
             return ""
         return (
             f"its process {seen['pid']} sees {sees} of {full} multiprocessors, and the MPS server "

@@ -157,14 +157,12 @@ class Instance:
         }
         return {**found, **self.exchange.ages_since()}
 
-    def text(self) -> str:
-        """The compiled programs of all segments, as XLA prints them."""
-        found = []
-        with self._choices(), calling(self.hosts):
-            for (step, parts), segment in (*self._segments.all(), *self._own.all()):
-                specs = [self._spec(v, parts) for v in arguments(step)]
-                found.append(segment.fn.lower(*specs).compile().as_text())
-        return "\n".join(found)
+    def compile(self) -> None:
+        """Compile what an iteration begins with: other replicas find it in the cache."""
+        step, values = self.code[0], {**self.graph.constants, **self.values}
+        if isinstance(step, Compute):
+            with self._choices():
+                self._segment(step, 1).fn.lower(*[values[v] for v in arguments(step)]).compile()
 
     def _choices(self) -> contextlib.AbstractContextManager[None]:
         """Within, programs are compiled with this place's backend and its way to average."""
@@ -202,7 +200,7 @@ class Instance:
                         yield from self._repeat(step, values, parts)
 
     def _compute(self, step: Compute, values: Values, parts: int) -> None:
-        segment = self._segments.get(step, parts, lambda: self._segment(step, parts))
+        segment = self._segment(step, parts)
         if not self._is_default:
             self._put_all([v for v in arguments(step) if isinstance(values[v], np.ndarray)], values)
         args = [values[v] for v in arguments(step)]
@@ -219,7 +217,7 @@ class Instance:
 
     def _compute_calling(self, step: Compute, values: Values, parts: int) -> None:
         """A segment that calls the host: its time is the host's and its own by turns."""
-        segment = self._own.get(step, parts, lambda: self._segment(step, parts))
+        segment = self._own.get(step, parts, lambda: self._new_segment(step, parts))
         note, noted = self.exchange.note, self.exchange.spans is not None
         self.hosts.note(noted)
         since = time.perf_counter()
@@ -299,6 +297,9 @@ class Instance:
         return values[value][:, t] if self._rows(value) else values[value][t]
 
     def _segment(self, step: Compute, parts: int) -> Segment:
+        return self._segments.get(step, parts, lambda: self._new_segment(step, parts))
+
+    def _new_segment(self, step: Compute, parts: int) -> Segment:
         if not self.grouped:
             return Segment(self._graph_of(parts), step)
         ins = [self._rows(v) for v in arguments(step)]
@@ -392,8 +393,3 @@ class Instance:
     def home(self, value: int) -> NamedSharding:
         """How this instance holds a value on its devices."""
         return home(self.mesh, self.plan.axes.axis(value), stacked=self.grouped)
-
-    def _spec(self, value: int, parts: int) -> jax.ShapeDtypeStruct:
-        v = self._graph_of(parts).values[value]
-        rows = (self.spot.replicas,) if self._rows(value) else ()
-        return jax.ShapeDtypeStruct((*rows, *v.shape), v.dtype)

@@ -85,7 +85,8 @@ class Processes:
         return self._failure is None and bool(self._processes)
 
     def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], services: Services) -> None:
-        if not self._processes:
+        is_new = not self._processes
+        if is_new:
             with self._or_end():
                 self._start()
         self.pause()
@@ -107,6 +108,9 @@ class Processes:
             for place, _ in names(self.plan)
         ]
         self._ask_each(wanted)
+        if is_new:
+            with self._or_end():
+                self._compile_once()
 
     def held(self) -> list[dict[int, Any]]:
         values = self.plan.graph.values
@@ -204,6 +208,15 @@ class Processes:
         headers = Reduction.headers(members, sites, wanted, table.chosen)
         self._groups += [start + at for at in headers]
         return table
+
+    def _compile_once(self) -> None:
+        """One of the replicas on a GPU compiles for all, and leaves the others what it compiled.
+
+        Compilers on one GPU at a time would time each other's kernels when they choose among them.
+        """
+        first = {f"{place.name}/0" for place in self.plan.places if place.replicas > 1}
+        if _on_gpu(self.plan):
+            self._ask_some([p for p in self._processes if p.name in first], "compile")
 
     def _ask_some(self, of: Sequence[_Process], *command: Any) -> list[Any]:
         for process in of:

@@ -193,6 +193,9 @@ class _Worker:
             {name: from_host(x, specs.get(name, x)) for name, x in late.items()},
         )
 
+    def compile(self) -> None:
+        self.instance.compile()
+
     def measure(self) -> dict[str, float | str]:
         """What each way to average costs, together with the other replicas."""
         assert self._average
