@@ -1,7 +1,7 @@
 """Several instances on one GPU: what they gain, over what, and where they do not.
 
-    python benchmarks/slices.py --sections instances serving seeds     # on a machine with a GPU
-    python benchmarks/slices.py --sections grid --surface surface.json
+    python benchmarks/slices.py --sections grid --surface surface.json     # on a machine with a GPU
+    python benchmarks/slices.py --sections totals serving seeds
     python benchmarks/slices.py --env Pendulum-v1 --scale 64           # anywhere, in little
 
 PPO on the quadruped (16 steps, 4 epochs, 4 minibatches, two layers of 128). All parties of a
@@ -9,11 +9,10 @@ section are started, and then take turns, three times; the median is told, with 
 greatest. Every line has what the GPU was busy with meanwhile (NVML's GPM counters, percent), and
 lines of slices whether every process was seen by the MPS server (`attached`).
 
-    instances   k instances with the same environments each, and with as many in all; processes
-                without MPS; the rival: one process whose loops are command buffers
-    knee        as many environments in all, where more of them begin to pay less
+    grid        k instances with as many environments each, and what the search finds of it
+    totals      k instances with as many environments in all; processes without MPS; the rival: one
+                process whose loops are command buffers
     saturated   the search, where one instance fills the GPU
-    grid        every point, and what the search finds of it
     learning    five seeds: return over samples, and over seconds
     seeds       eight agents on eight slices, in one program, one after another
     serving     stepping and acting only
@@ -53,7 +52,7 @@ from hocket.searching import measure
 from hocket.training import first_key, make_executor, plan
 
 ROUNDS = 3
-SECONDS = 1.5
+SECONDS = 1.0
 """About how long one timed run is."""
 T_OF_FIVE = 2.776
 """Student's t for 95 % of five samples."""
@@ -112,45 +111,24 @@ def main() -> None:
         SECTIONS[section](ppo, options)
 
 
-def instances(ppo: PPO, options: argparse.Namespace) -> None:
-    few, many = 1024 // options.scale, 4096 // options.scale
-    one = "sliced:slices=1"
+def totals(ppo: PPO, options: argparse.Namespace) -> None:
+    """As many environments in all, in one instance and in several, beside what rivals them."""
+    few, many, one = 4096 // options.scale, 16384 // options.scale, "sliced:slices=1"
     parties = [
-        *(Party(f"{k} x {few}", _slices(k), k * few) for k in (1, 4, 8)),
-        *(Party(f"{k} x {many}", _slices(k), k * many) for k in (1, 2, 4, 8)),
-        Party(f"1 x {4 * many}", one, 4 * many),
-        Party(f"4 x {many}, no MPS", "sliced:slices=4,cut=shared", 4 * many),
-        Party(f"1 x {many}, command buffers", f"{one},command_buffers=true", many),
-        Party(f"1 x {4 * many}, command buffers", f"{one},command_buffers=true", 4 * many),
-        Party(f"4 x {many}, command buffers", f"{_slices(4)},command_buffers=true", 4 * many),
-    ]  # fmt: skip
-    tell("training", compared(ppo, parties), {
-        **{f"{k} x {few}": [f"1 x {few}"] for k in (4, 8)},
-        **{f"{k} x {many}": [f"1 x {many}"] for k in (2, 8)},
-        f"4 x {few}": [f"1 x {few}", f"1 x {many}"],
-        f"4 x {many}": [f"1 x {many}", f"1 x {4 * many}", f"1 x {4 * many}, command buffers"],
-        f"4 x {many}, no MPS": [f"1 x {many}", f"4 x {many}"],
-        f"1 x {many}, command buffers": [f"1 x {many}"],
-        f"1 x {4 * many}, command buffers": [f"1 x {4 * many}"],
-        f"4 x {many}, command buffers": [f"4 x {many}", f"1 x {4 * many}, command buffers"],
-    })  # fmt: skip
-
-
-def knee(ppo: PPO, options: argparse.Namespace) -> None:
-    """As many environments in all, in one, two and four instances."""
-    parties = []
-    for total in (2048 // options.scale, 4096 // options.scale):
-        parties += [Party(f"{k} x {total // k}", _slices(k), total) for k in (1, 2, 4)]
-    ratios = {party.name: [f"1 x {party.envs}"] for party in parties if party.name[0] != "1"}
-    for k in (1, 2, 4):
-        name = f"{k} x {total // k}"
-        parties.append(
-            Party(f"{name}, command buffers", f"{_slices(k)},command_buffers=true", total)
-        )
-        ratios[f"{name}, command buffers"] = [f"1 x {total}", f"1 x {total}, command buffers"][
-            : min(k, 2)
-        ]
-    tell("training", compared(ppo, parties), ratios)
+        Party(f"{k} x {total // k}", _slices(k), total) for total in (few, many) for k in (1, 2, 4)
+    ]
+    against = {p.name: [f"1 x {p.envs}"] for p in parties if not p.name.startswith("1 ")}
+    for total in (few, many):
+        rival = Party(f"1 x {total}, command buffers", f"{one},command_buffers=true", total)
+        parties.append(rival)
+        against[rival.name] = [f"1 x {total}"]
+        for k in (2, 4):
+            against[f"{k} x {total // k}"].append(rival.name)
+    if _on_gpu():
+        turns = Party(f"4 x {many // 4}, no MPS", "sliced:slices=4,cut=shared", many)
+        parties.append(turns)
+        against[turns.name] = [f"4 x {many // 4}", f"1 x {many}"]
+    tell("training", compared(ppo, parties), against)
 
 
 def serving(ppo: PPO, options: argparse.Namespace) -> None:
@@ -191,9 +169,8 @@ def dedicated(ppo: PPO, options: argparse.Namespace) -> None:
 def saturated(ppo: PPO, options: argparse.Namespace) -> None:
     wide = replace(ppo, env=make("Pendulum-v1"), hidden=(1024, 1024))
     envs = [n // options.scale for n in (16384, 65536)]
-    on_gpu = jax.default_backend() != "cpu"
     found = search(
-        lambda point: measure(wide, point, SECONDS, Cluster.local()), (1, 2), envs, shares=on_gpu
+        lambda point: measure(wide, point, SECONDS, Cluster.local()), (1, 2), envs, shares=_on_gpu()
     )
     print(json.dumps({
         "name": "search where one instance fills the GPU (Pendulum, two layers of 1,024): chosen",
@@ -205,10 +182,9 @@ def saturated(ppo: PPO, options: argparse.Namespace) -> None:
 def whole_grid(ppo: PPO, options: argparse.Namespace) -> None:
     """All points with as many environments of each instance take turns."""
     counts, envs = (1, 2, 4, 8), [n // options.scale for n in (1024, 4096, 16384)]
-    on_gpu = jax.default_backend() != "cpu"
     scores: dict[Point, Score] = {}
     for n in envs:
-        points = grid(counts, [n], on_gpu)
+        points = grid(counts, [n], _on_gpu())
         found = compared(ppo, [_party(point) for point in points])
         for point, line in zip(points, found, strict=True):
             value, spread = statistics.median(line.rates), (min(line.rates), max(line.rates))
@@ -217,7 +193,7 @@ def whole_grid(ppo: PPO, options: argparse.Namespace) -> None:
         if options.surface:
             about = {"about": machine(), "scores": [asdict(score) for score in scores.values()]}
             options.surface.write_text(json.dumps(about, indent=1))
-    chosen = best(found := search(scores.__getitem__, counts, envs, shares=on_gpu))
+    chosen = best(found := search(scores.__getitem__, counts, envs, shares=_on_gpu()))
     print(json.dumps({
         "name": f"search on the grid: {chosen.point}", "value": round(chosen.value),
         "unit": "env steps/s", "against": f"the best of {len(scores)} points",
@@ -380,7 +356,12 @@ def _cores_used(during: float) -> float:
 def machine() -> dict[str, Any]:
     device = jax.local_devices()[0]
     cores = f"{os.cpu_count()} x {platform.processor() or platform.machine()}"
-    return {"hardware": f"{device.device_kind}, {cores}", "jax": jax.__version__}
+    flags = {"XLA_FLAGS": x} if (x := os.environ.get("XLA_FLAGS")) else {}
+    return {"hardware": f"{device.device_kind}, {cores}", "jax": jax.__version__, **flags}
+
+
+def _on_gpu() -> bool:
+    return jax.default_backend() != "cpu"
 
 
 def _slices(count: int) -> str:
@@ -399,10 +380,8 @@ def _mean(found: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 SECTIONS: dict[str, Callable[[PPO, argparse.Namespace], None]] = {
-    "instances": instances, "knee": knee, "serving": serving, "seeds": seeds,
-    "saturated": saturated,
-    "dedicated": dedicated,
-    "grid": whole_grid, "learning": learning,
+    "grid": whole_grid, "totals": totals, "serving": serving, "seeds": seeds,
+    "saturated": saturated, "dedicated": dedicated, "learning": learning,
 }  # fmt: skip
 
 if __name__ == "__main__":

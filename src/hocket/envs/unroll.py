@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
+from hocket.core.backend import swappable_p
 from hocket.core.fragment import fragment
 from hocket.core.tuning import tuning
 from hocket.envs import hosted
@@ -119,7 +121,10 @@ def unroll(env: Env | HostEnv, act: Act, actor: Actor, length: int) -> tuple[Act
     memory = actor.memory
     episode = jax.vmap(EpisodeStats.clear)(actor.envs.episode)
     actor = actor._replace(envs=actor.envs._replace(episode=episode))
-    actor, taken = lax.scan(one_step, actor, None, length, unroll=tuning().unroll)
+    # A step with loops of its own is many launches already, and compiling it takes long enough.
+    at_once = tuning().unroll
+    at_once = at_once if at_once == 1 or not _has_loops(one_step, actor, None) else 1
+    actor, taken = lax.scan(one_step, actor, None, length, unroll=at_once)
     ended = actor.envs.episode
     episodes = {
         "episode_return": ended.ended_return,
@@ -127,6 +132,24 @@ def unroll(env: Env | HostEnv, act: Act, actor: Actor, length: int) -> tuple[Act
         "episode_count": ended.ended,
     }
     return actor, Rollout(*taken, memory=memory, episodes=episodes)
+
+
+def _has_loops(function: Callable[..., Any], *args: Any) -> bool:
+    """Whether XLA sees loops in a function: those within a kernel it does not."""
+
+    def loops(jaxpr: Jaxpr) -> bool:
+        return any(
+            eqn.primitive.name in ("scan", "while") or any(map(loops, inside(eqn)))
+            for eqn in jaxpr.eqns
+        )
+
+    def inside(eqn: JaxprEqn) -> Sequence[Jaxpr]:
+        if eqn.primitive is swappable_p:
+            avals = [v.aval for v in eqn.invars]
+            return [eqn.params["of"].jaxpr(eqn.params["settings"], *avals)]
+        return [] if eqn.primitive.name == "pallas_call" else list(jaxprs_in_params(eqn.params))
+
+    return loops(jax.make_jaxpr(function)(*args).jaxpr)
 
 
 def _checked(acted: Any, env: Env | HostEnv) -> tuple[Any, Any, Any]:

@@ -29,7 +29,7 @@ from hocket.runtime.reduction_table import Table
 from hocket.runtime.replicas import home, map_replicas, replica_mesh, stack, unstack
 from hocket.runtime.services import Services
 from hocket.runtime.timeline import Activity, Span, Timeline
-from hocket.runtime.tune import tuning_for
+from hocket.runtime.tune import compiler_options, tuning_for
 
 METRIC_BYTES = 8 * 2**20
 """A block holds its metrics on the device until it ends; at most so many bytes of them."""
@@ -124,7 +124,7 @@ class Fused:
         start = time.perf_counter()
         lowered = self.lower()
         traced = time.perf_counter()
-        self._compiled = lowered.compile()
+        self._compiled = lowered.compile(compiler_options(self._devices))
         self.timings.trace += traced - start
         self.timings.compile += time.perf_counter() - traced
 

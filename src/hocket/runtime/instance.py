@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -39,7 +40,7 @@ from hocket.runtime.replicas import (
 from hocket.runtime.route import Route, crossing
 from hocket.runtime.segment import Segment, Segments, arguments
 from hocket.runtime.status import IDLE, WORKING
-from hocket.runtime.tune import tuning_for
+from hocket.runtime.tune import compiler_options, tuning_for
 
 Values = dict[int, Any]
 
@@ -300,13 +301,14 @@ class Instance:
         return self._segments.get(step, parts, lambda: self._new_segment(step, parts))
 
     def _new_segment(self, step: Compute, parts: int) -> Segment:
+        graph, options = self._graph_of(parts), compiler_options(self.mesh.devices.ravel().tolist())
         if not self.grouped:
-            return Segment(self._graph_of(parts), step)
-        ins = [self._rows(v) for v in arguments(step)]
-        outs = [self._rows(v) for v in step.outs]
-        graph = self._graph_of(parts)
-        replicas = self.spot.replicas
-        return Segment(graph, step, lambda fn: map_program(fn, ins, outs, self.mesh, replicas))
+            return Segment(graph, step, options)
+        ins, outs = ([self._rows(v) for v in vs] for vs in (arguments(step), step.outs))
+        mapped = partial(
+            map_program, ins=ins, outs=outs, mesh=self.mesh, replicas=self.spot.replicas
+        )
+        return Segment(graph, step, options, mapped)
 
     def _graph_of(self, parts: int) -> Graph:
         """The step as this instance compiles it: for its environments, and for its devices."""

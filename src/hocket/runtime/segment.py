@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,11 +23,15 @@ class Segment:
         self,
         graph: Graph,
         step: Compute,
+        options: Mapping[str, Any],
         mapped: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     ) -> None:
         fn = _build(graph, step)
         self.name = ", ".join(dict.fromkeys(_titles(graph, step))) or "glue"
-        self.fn: Any = jax.jit(mapped(fn) if mapped else fn, donate_argnums=range(len(step.donate)))
+        self.fn: Any = jax.jit(
+            mapped(fn) if mapped else fn, donate_argnums=range(len(step.donate)),
+            compiler_options=dict(options),
+        )  # fmt: skip
         self._compiled: set[tuple[int, ...]] = set()
         self._compiling = threading.Lock()
 
