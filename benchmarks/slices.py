@@ -28,7 +28,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -52,7 +52,7 @@ from hocket.searching import measure
 from hocket.training import first_key, make_executor, plan
 
 ROUNDS = 3
-SECONDS = 1.0
+SECONDS = 0.8
 """About how long one timed run is."""
 T_OF_FIVE = 2.776
 """Student's t for 95 % of five samples."""
@@ -100,6 +100,8 @@ def main() -> None:
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--env", default="Quadruped-v1")
     parser.add_argument("--scale", type=int, default=1, help="so many times fewer environments")
+    parser.add_argument("--totals", nargs="+", type=int, default=[4096, 16384],
+                        help="environments in all, for the section of this name")  # fmt: skip
     parser.add_argument("--surface", type=Path, help="keep the grid's scores in this file")
     options = parser.parse_args()
     enable_cache()
@@ -113,21 +115,22 @@ def main() -> None:
 
 def totals(ppo: PPO, options: argparse.Namespace) -> None:
     """As many environments in all, in one instance and in several, beside what rivals them."""
-    few, many, one = 4096 // options.scale, 16384 // options.scale, "sliced:slices=1"
+    totals = [total // options.scale for total in options.totals]
     parties = [
-        Party(f"{k} x {total // k}", _slices(k), total) for total in (few, many) for k in (1, 2, 4)
+        Party(f"{k} x {total // k}", _slices(k), total) for total in totals for k in (1, 2, 4)
     ]
     against = {p.name: [f"1 x {p.envs}"] for p in parties if not p.name.startswith("1 ")}
-    for total in (few, many):
-        rival = Party(f"1 x {total}, command buffers", f"{one},command_buffers=true", total)
+    for total in totals:
+        words = "sliced:slices=1,command_buffers=true"
+        rival = Party(f"1 x {total}, command buffers", words, total)
         parties.append(rival)
         against[rival.name] = [f"1 x {total}"]
         for k in (2, 4):
             against[f"{k} x {total // k}"].append(rival.name)
     if _on_gpu():
-        turns = Party(f"4 x {many // 4}, no MPS", "sliced:slices=4,cut=shared", many)
+        turns = Party(f"4 x {total // 4}, no MPS", "sliced:slices=4,cut=shared", total)
         parties.append(turns)
-        against[turns.name] = [f"4 x {many // 4}", f"1 x {many}"]
+        against[turns.name] = [f"4 x {total // 4}", f"1 x {total}"]
     tell("training", compared(ppo, parties), against)
 
 
@@ -168,7 +171,7 @@ def dedicated(ppo: PPO, options: argparse.Namespace) -> None:
 
 def saturated(ppo: PPO, options: argparse.Namespace) -> None:
     wide = replace(ppo, env=make("Pendulum-v1"), hidden=(1024, 1024))
-    envs = [n // options.scale for n in (16384, 65536)]
+    envs = [65536 // options.scale]
     found = search(
         lambda point: measure(wide, point, SECONDS, Cluster.local()), (1, 2), envs, shares=_on_gpu()
     )
@@ -208,7 +211,7 @@ def _party(point: Point) -> Party:
 
 
 def learning(ppo: PPO, options: argparse.Namespace) -> None:
-    n, iterations = 1024 // options.scale, 200
+    n, iterations = 1024 // options.scale, 150
     parties = [
         Party(f"1 x {4 * n}", "sliced:slices=1", 4 * n), Party(f"4 x {n}", _slices(4), 4 * n)
     ]  # fmt: skip
@@ -288,23 +291,31 @@ def compared(algorithm: Any, parties: Sequence[Party]) -> list[Line]:
 def started(algorithm: Any, parties: Sequence[Party]) -> Iterator[dict[str, Executor]]:
     """An executor for each party, compiled; they start side by side.
 
-    First one of each program, then those that find theirs in the compilation cache.
+    One of each program compiles, and then the others find theirs in the compilation cache.
     """
-    with ExitStack() as stack:
+    with ExitStack() as stack, ThreadPoolExecutor(len(parties)) as pool:
         runs: dict[str, Executor] = {}
-        for party in parties:
-            made = plan(algorithm, distribute=party.words, num_envs=party.envs)
-            runs[party.name] = make_executor(made, 1 << 20, party.seeds)
-            stack.enter_context(closing(runs[party.name]))
+        first: dict[Any, Future[None]] = {}
+        rest: list[Future[None]] = []
 
-        def start(party: Party) -> None:
+        def start(party: Party, after: Future[None] | None) -> None:
+            if after:
+                after.result()
             runs[party.name].start(first_key(0, party.seeds))
             advance(runs[party.name], 2)
 
-        first = list({_program(runs[p.name].plan, p): p for p in reversed(parties)}.values())
-        for wave in (first, [p for p in parties if p not in first]):
-            with ThreadPoolExecutor(len(parties)) as pool:
-                list(pool.map(start, wave))
+        for party in parties:
+            made = plan(algorithm, distribute=party.words, num_envs=party.envs)
+            runs[party.name] = stack.enter_context(
+                closing(make_executor(made, 1 << 20, party.seeds))
+            )
+            program = _program(made, party)
+            if program in first:
+                rest.append(pool.submit(start, party, first[program]))
+            else:
+                first[program] = pool.submit(start, party, None)
+        for future in (*first.values(), *rest):
+            future.result()
         yield runs
 
 
