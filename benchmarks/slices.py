@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,13 @@ from hocket.algorithms import IMPALA, PPO
 from hocket.cluster import Cluster
 from hocket.cluster.activity import GpuActivity
 from hocket.cluster.search import Point, Score, best, grid, search
+from hocket.core.graph import Graph, trace
+from hocket.distribute.strategy import resolve
 from hocket.envs import unroll
 from hocket.runtime.cache import enable_cache
 from hocket.runtime.executor import Executor, advance
 from hocket.searching import measure
-from hocket.training import first_key, make_executor, plan
+from hocket.training import first_key, make_executor
 
 ROUNDS = 3
 SECONDS = 0.8
@@ -172,13 +174,20 @@ def dedicated(ppo: PPO, options: argparse.Namespace) -> None:
 def saturated(ppo: PPO, options: argparse.Namespace) -> None:
     wide = replace(ppo, env=make("Pendulum-v1"), hidden=(1024, 1024))
     envs = [65536 // options.scale]
-    found = search(
-        lambda point: measure(wide, point, SECONDS, Cluster.local()), (1, 2), envs, shares=_on_gpu()
-    )
+    case = "search where one instance fills the GPU (Pendulum, two layers of 1,024)"
+
+    def scored(point: Point) -> Score:
+        score = measure(wide, point, SECONDS, Cluster.local())
+        print(json.dumps({
+            "name": f"{case}: {point}", "value": round(score.value), "unit": "env steps/s",
+            "spread": [round(x) for x in score.spread], "failed": score.failed,
+            **_rounded(score.activity), **machine(),
+        }), flush=True)  # fmt: skip
+        return score
+
+    chosen = best(search(scored, (1, 2), envs, shares=_on_gpu())).point
     print(json.dumps({
-        "name": "search where one instance fills the GPU (Pendulum, two layers of 1,024): chosen",
-        "value": best(found).point.instances, "unit": "instances",
-        "measured": [asdict(score) for score in found], **machine(),
+        "name": f"{case}: chosen", "value": chosen.instances, "unit": "instances", **machine(),
     }), flush=True)  # fmt: skip
 
 
@@ -270,8 +279,6 @@ def compared(algorithm: Any, parties: Sequence[Party]) -> list[Line]:
         counts = {}
         for name, run in runs.items():
             counts[name] = max(1, round(SECONDS / (seconds(run, 2) / 2)))
-        print(json.dumps({"name": "cores that all parties use while they wait",
-                          "value": round(_cores_used(1.0), 2), "unit": "cores"}))  # fmt: skip
         for _ in range(ROUNDS):
             for party in parties:
                 run, count = runs[party.name], counts[party.name]
@@ -305,7 +312,7 @@ def started(algorithm: Any, parties: Sequence[Party]) -> Iterator[dict[str, Exec
             advance(runs[party.name], 2)
 
         for party in parties:
-            made = plan(algorithm, distribute=party.words, num_envs=party.envs)
+            made = resolve(party.words)(_traced(algorithm, party.envs), Cluster.local())
             runs[party.name] = stack.enter_context(
                 closing(make_executor(made, 1 << 20, party.seeds))
             )
@@ -317,6 +324,12 @@ def started(algorithm: Any, parties: Sequence[Party]) -> Iterator[dict[str, Exec
         for future in (*first.values(), *rest):
             future.result()
         yield runs
+
+
+@cache
+def _traced(algorithm: Any, num_envs: int) -> Graph:
+    """Its graph, which takes seconds and is the same for all parties with so many environments."""
+    return trace(algorithm, num_envs)
 
 
 def _program(made: Plan, party: Party) -> tuple[Any, ...]:
@@ -352,18 +365,6 @@ def seconds(executor: Executor, iterations: int) -> float:
     return time.perf_counter() - start
 
 
-def _cores_used(during: float) -> float:
-    """By anybody, in a while."""
-
-    def busy() -> int:
-        user, nice, system, *_ = map(int, Path("/proc/stat").read_text().split()[1:4])
-        return user + nice + system
-
-    before = busy()
-    time.sleep(during)
-    return (busy() - before) / os.sysconf("SC_CLK_TCK") / during
-
-
 def machine() -> dict[str, Any]:
     device = jax.local_devices()[0]
     cores = f"{os.cpu_count()} x {platform.processor() or platform.machine()}"
@@ -387,7 +388,11 @@ def _attached(run: Any) -> bool | None:
 
 def _mean(found: Sequence[dict[str, float]]) -> dict[str, float]:
     names = found[0] if found else {}
-    return {name: round(statistics.fmean(x[name] for x in found), 1) for name in names}
+    return _rounded({name: statistics.fmean(x[name] for x in found) for name in names})
+
+
+def _rounded(activity: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(x, 1) for name, x in activity.items()}
 
 
 SECTIONS: dict[str, Callable[[PPO, argparse.Namespace], None]] = {

@@ -19,7 +19,8 @@ GAIN = 1.05
 FEW = 3
 """Points that are measured of a grid however small."""
 TIE = 1.02
-"""What is not so much faster than one instance is not worth several."""
+"""What is not so much faster than one instance is not worth several; nor is what gains less than
+`GAIN` and was not always faster."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ def best(scores: Sequence[Score]) -> Score:
     fastest = max(scores, key=lambda score: score.value)
     alone = [score for score in scores if score.point.instances == 1]
     rival = max(alone, key=lambda score: score.value, default=fastest)
-    return rival if rival.value * TIE >= fastest.value else fastest
+    gain = GAIN if rival.spread[1] > fastest.spread[0] else TIE
+    return rival if rival.value * gain >= fastest.value else fastest
 
 
 def grid(instances: Sequence[int], envs: Sequence[int], shares: bool) -> list[Point]:
