@@ -67,10 +67,10 @@ def search(
 ) -> list[Score]:
     """Every point that was measured, in order; `best` says which to use.
 
-    From one instance with the most environments it climbs: to more instances, then to more with
-    fewer environments each, to fewer environments, and with `shares` to 200/k percent. At most a
-    third of the grid is measured, besides, with `buffers`, the best point and one instance with
-    command buffers, the rival of several instances.
+    From one instance with the most environments it climbs: to more instances, to the most of them,
+    to more with fewer environments each, to fewer environments. With `shares` each has 200/k
+    percent on the way, and then all. At most a third of the grid is measured, besides, with
+    `buffers`, the best point and one instance with command buffers, the rival of several instances.
     """
     seen: dict[Point, Score] = {}
     flat: set[int] = set()  # numbers of environments with which more instances gain too little
@@ -128,12 +128,17 @@ def _neighbours(
     at: Point, instances: Sequence[int], envs: Sequence[int], wider: Sequence[int], shares: bool
 ) -> Iterator[Point]:
     """Where to go from a point, the most promising first; `wider`: with as many environments."""
+
+    def usual(k: int, n: int) -> Point:
+        return Point(k, n, advised(k) if shares else 100)
+
     more = [k for k in sorted(instances) if k > at.instances][:1]
     fewer = [n for n in sorted(envs, reverse=True) if n < at.envs][:1]
-    yield from (Point(k, at.envs) for k in more if k in wider)
-    yield from (Point(k, n) for k in more for n in fewer)
+    yield from (usual(k, at.envs) for k in more if k in wider)
+    yield usual(max(instances), at.envs)
+    yield from (usual(k, n) for k in more for n in fewer)
     if shares:
-        yield replace(at, share=advised(at.instances))
+        yield replace(at, share=100)
     yield from (replace(at, envs=n) for n in fewer)
 
 

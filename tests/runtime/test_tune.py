@@ -1,0 +1,92 @@
+"""What pays on a GPU reaches the programs that are compiled for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.extend.core import Jaxpr, jaxprs_in_params
+
+import hocket
+from hocket import Place, Plan, make, trace
+from hocket.algorithms import PPO
+from hocket.core.fragment import ROLES
+from hocket.core.tuning import Tuning, tuned
+from hocket.runtime import fused, instance, launch_processes
+from hocket.runtime.executor import advance
+from hocket.runtime.launch_processes import Processes
+from hocket.runtime.split import Split
+from hocket.runtime.tune import SHORTEST_GRAPH, compiler_options
+from tests.toys import Toy
+
+LENGTH = 24
+
+
+def scans(jaxpr: Jaxpr) -> Iterator[dict[str, Any]]:
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "scan":
+            yield eqn.params
+        for inner in jaxprs_in_params(eqn.params):
+            yield from scans(inner)
+
+
+@pytest.mark.parametrize(("env", "at_once"), [("CartPole-v1", 8), ("Quadruped-v1", 1)])
+def test_a_step_with_loops_of_its_own_is_not_unrolled(env: str, at_once: int) -> None:
+    """The quadruped's are hidden: its physics may be a kernel instead."""
+    ppo = PPO(env=make(env), length=LENGTH)
+    state = jax.eval_shape(lambda key: ppo.init(key, 4), jax.random.key(0))
+    with tuned(Tuning(unroll=8)):
+        found = list(scans(jax.make_jaxpr(ppo.step)(state).jaxpr))
+    rollout = next(params for params in found if params["length"] == LENGTH)
+    assert rollout["unroll"] == at_once
+
+
+def test_kernels_in_a_row_are_one_launch_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    gpu, cpu = ([SimpleNamespace(platform=name)] for name in ("gpu", "cpu"))
+    assert compiler_options(gpu) == {SHORTEST_GRAPH: 2}
+    assert compiler_options(cpu) == {}
+    monkeypatch.setenv("XLA_FLAGS", f"--{SHORTEST_GRAPH}=5")
+    assert compiler_options(gpu) == {}
+
+
+@pytest.mark.parametrize(("of", "distribute"), [(fused, "anakin"), (instance, "actor_learner")])
+def test_the_compiler_is_told(of: Any, distribute: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of, "compiler_options", lambda devices: {"xla_no_such_option": 1})
+    with pytest.raises(Exception, match="xla_no_such_option"):
+        hocket.run(Toy(), distribute=distribute, iterations=1)
+
+
+def test_one_replica_compiles_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], Any]] = []
+
+    def ask_some(self: Processes, of: Any, *command: Any) -> list[Any]:
+        asked.append(([process.name for process in of], command[0]))
+        return ask(self, of, *command)
+
+    ask = Processes._ask_some
+    monkeypatch.setattr(Processes, "_ask_some", ask_some)
+    plain = hocket.run(Toy(), distribute="sliced:slices=2,devices=1", iterations=2)
+    assert not asked  # processes on a CPU compile at the same time
+    monkeypatch.setattr(launch_processes, "_on_gpu", lambda plan: True)
+    alike = hocket.run(Toy(), distribute="sliced:slices=2,devices=1", iterations=2)
+    assert asked == [(["slice/0"], "compile")]
+    jax.tree.map(np.testing.assert_array_equal, alike.state, plain.state)
+
+
+def test_what_was_compiled_before_is_not_compiled_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Not traced either: the calls of `averaged` are numbered as they are traced."""
+    executor: Any = Split(Plan(trace(Toy(), 8), (Place("all", ROLES),), {}, launch="threads"))
+    executor.start(jax.random.key(0))
+    with jax.log_compiles():
+        (mine,) = executor.crew.instances
+        mine.compile()
+        assert "Finished XLA compilation of jit(segment)" in caplog.text
+        caplog.clear()
+        advance(executor, 2)
+        assert "jit(segment)" not in caplog.text and "tracing segment" not in caplog.text
+    executor.close()
