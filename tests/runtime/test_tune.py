@@ -75,7 +75,7 @@ def test_one_replica_compiles_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_processes, "_on_gpu", lambda plan: True)
     alike = hocket.run(Toy(), distribute="sliced:slices=2,devices=1", iterations=2)
     assert asked == [(["slice/0"], "compile")]
-    jax.tree.map(np.testing.assert_array_equal, alike.state, plain.state)
+    jax.tree.map(np.testing.assert_array_equal, alike.metrics, plain.metrics)
 
 
 def test_what_was_compiled_before_is_not_compiled_again(caplog: pytest.LogCaptureFixture) -> None:
