@@ -90,6 +90,10 @@ HOCKET = {
         Variant("sebulba, one thread", env=POOL, distribute="sebulba:threads=1,lag=1"),
         Variant("sebulba, two threads", env=POOL, distribute="sebulba:threads=2,lag=1"),
         Variant("sebulba, two threads, free", env=POOL, distribute="sebulba:threads=2,lag=free"),
+        Variant(
+            "sliced, one process acts on a core and one learns on the other",
+            env=POOL, distribute="sliced:slices=2,dedicated=true,lag=1",
+        ),
     ),
     "gymnasium": (
         Variant("sebulba, one thread", env=PLAIN, distribute="sebulba:threads=1,lag=1"),

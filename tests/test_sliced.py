@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hocket as package
-from hocket import Place, Plan, PlanError, trace
+from hocket import Place, Plan, PlanError, make, trace
 from hocket.cluster import Cluster
 from hocket.distribute import resolve
 from hocket.runtime.executor import advance
@@ -32,6 +33,17 @@ def test_dedicated_slices_train_without_waiting() -> None:
     assert [place.name for place in result.plan.places] == ["actor", "learner"]
     assert result.plan.place("actor").replicas == 2
     assert (result.metrics["sample_age"] <= 2).all()
+
+
+def test_dedicated_slices_that_wait_have_the_numbers_of_sebulba() -> None:
+    """On EnvPool's environments: a process on some cores steps and acts, another learns."""
+    env = make("envpool:CartPole-v1", num_threads=1)
+    ppo = replace(SMALL["ppo"](), env=env)
+    states = [
+        package.run(ppo, num_envs=8, iterations=4, distribute=words).state
+        for words in ("sebulba:threads=1,lag=1", "sliced:slices=2,devices=1,dedicated=true,lag=1")
+    ]
+    assert difference(*states) <= 1e-5
 
 
 def test_seeds_on_slices_are_the_seeds_of_one_program() -> None:
