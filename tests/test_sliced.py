@@ -38,7 +38,8 @@ def test_dedicated_slices_train_without_waiting() -> None:
 def test_dedicated_slices_that_wait_have_the_numbers_of_sebulba() -> None:
     """On EnvPool's environments: a process on some cores steps and acts, another learns."""
     env = make("envpool:CartPole-v1", num_threads=1)
-    ppo = replace(SMALL["ppo"](), env=env)
+    small: Any = SMALL["ppo"]()
+    ppo = replace(small, env=env)
     states = [
         package.run(ppo, num_envs=8, iterations=4, distribute=words).state
         for words in ("sebulba:threads=1,lag=1", "sliced:slices=2,devices=1,dedicated=true,lag=1")
