@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, cast, overload
 import jax
 import jax.numpy as jnp
 from jax.extend import source_info_util
-from jax.extend.core import Jaxpr, Primitive
+from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from hocket.errors import PlanError, unknown
@@ -62,11 +62,6 @@ class Swappable:
         """Whether this backend's implementation, or the JAX one in its stead, can run there."""
         platform = "gpu" if platform in ("cuda", "rocm") else platform
         return backend not in self._others or platform in self._others[backend].platforms
-
-    def jaxpr(self, settings: Any, *avals: Any) -> Jaxpr:
-        """What a program that is lowered here and now does in its place."""
-        specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
-        return jax.make_jaxpr(functools.partial(self.chosen(), settings))(*specs).jaxpr
 
     def chosen(self) -> Function:
         """The implementation for a program that is lowered here and now."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
-from hocket.core.backend import swappable_p
 from hocket.core.fragment import fragment
+from hocket.core.loops import has_loops
 from hocket.core.tuning import tuning
 from hocket.envs import hosted
 from hocket.envs.env import Env, auto_reset
@@ -122,7 +121,7 @@ def unroll(env: Env | HostEnv, act: Act, actor: Actor, length: int) -> tuple[Act
     episode = jax.vmap(EpisodeStats.clear)(actor.envs.episode)
     actor = actor._replace(envs=actor.envs._replace(episode=episode))
     at_once = tuning().unroll
-    if at_once > 1 and _has_loops(one_step, actor, None):
+    if at_once > 1 and has_loops(one_step, actor, None):
         # PPO on the quadruped, 4,096 environments: unrolled it is 15 % faster and compiles in 33 s
         # instead of 9, which pays after a billion steps.
         at_once = 1
@@ -134,24 +133,6 @@ def unroll(env: Env | HostEnv, act: Act, actor: Actor, length: int) -> tuple[Act
         "episode_count": ended.ended,
     }
     return actor, Rollout(*taken, memory=memory, episodes=episodes)
-
-
-def _has_loops(function: Callable[..., Any], *args: Any) -> bool:
-    """Whether XLA sees loops in a function: those within a kernel it does not."""
-
-    def loops(jaxpr: Jaxpr) -> bool:
-        return any(
-            eqn.primitive.name in ("scan", "while") or any(map(loops, inside(eqn)))
-            for eqn in jaxpr.eqns
-        )
-
-    def inside(eqn: JaxprEqn) -> Sequence[Jaxpr]:
-        if eqn.primitive is swappable_p:
-            avals = [v.aval for v in eqn.invars]
-            return [eqn.params["of"].jaxpr(eqn.params["settings"], *avals)]
-        return [] if eqn.primitive.name == "pallas_call" else list(jaxprs_in_params(eqn.params))
-
-    return loops(jax.make_jaxpr(function)(*args).jaxpr)
 
 
 def _checked(acted: Any, env: Env | HostEnv) -> tuple[Any, Any, Any]:
