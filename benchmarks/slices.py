@@ -123,12 +123,13 @@ def totals(ppo: PPO, options: argparse.Namespace) -> None:
     ]
     against = {p.name: [f"1 x {p.envs}"] for p in parties if not p.name.startswith("1 ")}
     for total in totals:
-        words = "sliced:slices=1,command_buffers=true"
-        rival = Party(f"1 x {total}, command buffers", words, total)
-        parties.append(rival)
-        against[rival.name] = [f"1 x {total}"]
+        alone = f"1 x {total}, command buffers"
+        for k, base in ((1, f"1 x {total}"), (4, alone)):
+            name = f"{k} x {total // k}, command buffers"
+            parties.append(Party(name, f"{_slices(k)},command_buffers=true", total))
+            against[name] = [base]
         for k in (2, 4):
-            against[f"{k} x {total // k}"].append(rival.name)
+            against[f"{k} x {total // k}"].append(alone)
     if _on_gpu():
         turns = Party(f"4 x {total // 4}, no MPS", "sliced:slices=4,cut=shared", total)
         parties.append(turns)
@@ -220,7 +221,7 @@ def _party(point: Point) -> Party:
 
 
 def learning(ppo: PPO, options: argparse.Namespace) -> None:
-    n, iterations = 1024 // options.scale, 150
+    n, iterations = 1024 // options.scale, 200
     parties = [
         Party(f"1 x {4 * n}", "sliced:slices=1", 4 * n), Party(f"4 x {n}", _slices(4), 4 * n)
     ]  # fmt: skip
