@@ -1,6 +1,7 @@
 """Several instances on one GPU: what they gain, over what, and where they do not.
 
     python benchmarks/slices.py --sections grid --surface surface.json     # on a machine with a GPU
+    python benchmarks/slices.py --sections grid --surface surface.json --envs 16384   # one row more
     python benchmarks/slices.py --sections totals serving seeds
     python benchmarks/slices.py --env Pendulum-v1 --scale 64           # anywhere, in little
 
@@ -44,7 +45,7 @@ from hocket import Plan, make
 from hocket.algorithms import IMPALA, PPO
 from hocket.cluster import Cluster
 from hocket.cluster.activity import GpuActivity
-from hocket.cluster.search import Point, Score, best, grid, search
+from hocket.cluster.search import Point, Score, best, grid, read_scores, search
 from hocket.core.graph import Graph, trace
 from hocket.distribute.strategy import resolve
 from hocket.envs import unroll
@@ -104,7 +105,9 @@ def main() -> None:
     parser.add_argument("--scale", type=int, default=1, help="so many times fewer environments")
     parser.add_argument("--totals", nargs="+", type=int, default=[4096, 16384],
                         help="environments in all, for the section of this name")  # fmt: skip
-    parser.add_argument("--surface", type=Path, help="keep the grid's scores in this file")
+    parser.add_argument("--envs", nargs="+", type=int, default=[1024, 4096, 16384],
+                        help="environments of each instance, for the grid")  # fmt: skip
+    parser.add_argument("--surface", type=Path, help="add the grid's scores to those of this file")
     options = parser.parse_args()
     enable_cache()
     ppo = PPO(
@@ -194,8 +197,9 @@ def saturated(ppo: PPO, options: argparse.Namespace) -> None:
 
 def whole_grid(ppo: PPO, options: argparse.Namespace) -> None:
     """All points with as many environments of each instance take turns."""
-    counts, envs = (1, 2, 4, 8), [n // options.scale for n in (1024, 4096, 16384)]
-    scores: dict[Point, Score] = {}
+    counts, envs = (1, 2, 4, 8), [n // options.scale for n in options.envs]
+    known = options.surface and options.surface.is_file()
+    scores = {score.point: score for score in read_scores(options.surface)} if known else {}
     for n in envs:
         points = grid(counts, [n], _on_gpu())
         found = compared(ppo, [_party(point) for point in points])
@@ -206,6 +210,7 @@ def whole_grid(ppo: PPO, options: argparse.Namespace) -> None:
         if options.surface:
             about = {"about": machine(), "scores": [asdict(score) for score in scores.values()]}
             options.surface.write_text(json.dumps(about, indent=1))
+    envs = sorted({point.envs for point in scores})
     chosen = best(found := search(scores.__getitem__, counts, envs, shares=_on_gpu()))
     print(json.dumps({
         "name": f"search on the grid: {chosen.point}", "value": round(chosen.value),
