@@ -34,7 +34,7 @@ TOP = {
 }
 
 JAXPR_MODULES = ("jax.extend.core", "jax.core", "jax._src")
-JAXPR_FILES = {"core/graph.py", "core/axes.py", "core/host.py", "core/loops.py"}
+JAXPR_FILES = {f"core/{name}.py" for name in ("graph", "axes", "digest", "host", "loops")}
 JAXPR_NAMES = {  # allowed besides
     "core/averaged.py": {"jax.extend.core.Primitive"},
     "core/backend.py": {"jax.extend.core.Primitive"},

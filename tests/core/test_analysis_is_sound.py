@@ -30,6 +30,16 @@ class State(NamedTuple):
     key: Any  # []
 
 
+def _halved(x: Any, least: Any) -> Any:
+    """`x`, halved until it is small."""
+    return lax.while_loop(lambda x: jnp.abs(x).sum() > 0.5 * least, lambda x: x / 2, x)
+
+
+def _solved(matrix: Any, x: Any) -> Any:
+    matrix = jnp.tril(matrix) + 2 * jnp.eye(FEATURES)
+    return lax.linalg.triangular_solve(matrix, x, left_side=True, lower=True)
+
+
 Operation = Callable[[State, Any, Any, int], Any]
 
 OPERATIONS: dict[str, Operation] = {
@@ -82,6 +92,11 @@ OPERATIONS: dict[str, Operation] = {
     "whole numbers": lambda s, a, b, k: lax.div((9 * a).astype(int).sum(), s.x.shape[0]) * 1.0,
     "averaged over size": lambda s, a, b, k: averaged(a.sum() / s.x.shape[0]),
     "branch": lambda s, a, b, k: lax.cond(s.w[0] > 0, lambda: a, lambda: b.reshape(a.shape)),
+    "each until": lambda s, a, b, k: jax.vmap(lambda x, y: _halved(x, jnp.abs(y).sum()))(a, b),
+    "until all": lambda s, a, b, k: _halved(a, jnp.abs(b).mean()),
+    "multiply into": lambda s, a, b, k: a.at[..., jnp.array([k, 0])].multiply(b[..., :2]),
+    "multiply up": lambda s, a, b, k: jnp.ones_like(s.w).at[(a > 0).astype(int)].multiply(a),
+    "solve": lambda s, a, b, k: _solved(a[..., :, None] * b[..., None, :], a[..., None])[..., 0],
     "local branch": lambda s, a, b, k: lax.cond(a.mean() > 0, lambda: b, lambda: -b),
 }  # fmt: skip
 
@@ -176,8 +191,22 @@ WRONG: dict[str, tuple[Instruction, ...]] = {
     "numbered environments": (("number", 0, 0, 0),),
     "noise from one key": (("shared noise", 0, 0, 0),),
     "running sums over environments": (("cumsum", 0, 0, 0),),
+    "a loop that goes on as long for all": (("until all", 0, 0, 0),),
+    "a product over environments": (("multiply up", 0, 0, 0),),
     "flattened and cut the other way": (("flatten", 2, 0, 0), ("cut", 3, 0, 0), ("mean", 4, 0, 0)),
 }
+
+
+RIGHT: dict[str, tuple[Instruction, ...]] = {
+    "each for as long as it needs": (("each until", 0, 0, 0),),
+    "a system for each": (("solve", 0, 0, 0),),
+    "a factor for some of each": (("multiply into", 0, 0, 1),),
+}
+
+
+def test_what_robots_are_made_of_is_accepted() -> None:
+    for program in RIGHT.values():
+        assert disagreement(replicated(program)) < 1e-5
 
 
 def test_the_property_can_fail(monkeypatch: Any) -> None:

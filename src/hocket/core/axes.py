@@ -17,7 +17,7 @@ from jax import numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxprs_in_params
 
 from hocket.core.graph import Block, Graph, Loop, Node, scan_sizes, source_line
-from hocket.core.kinds import UNIFORM, ZERO, Kind, Site, join, local
+from hocket.core.kinds import UNIFORM, ZERO, Kind, Site, join, local, nonlinear
 from hocket.core.rules import apply_rule
 from hocket.errors import PlanError
 
@@ -225,6 +225,7 @@ class _Walker:
 
     def __init__(self, factor: float) -> None:
         self.factor = factor
+        self._walked: dict[Any, list[Kind]] = {}
 
     def operands(self, a: JaxprEqn, b: JaxprEqn, kinds: Iterator[Kind]) -> list[Kind]:
         """The kinds of an equation's inputs: of its literals, and those given for the others."""
@@ -257,6 +258,13 @@ class _Walker:
         return apply_rule(kinds, site)
 
     def program(self, a: Any, b: Any, within: str) -> Callable[[Sequence[Kind]], list[Kind]]:
+        def known_walk(kinds: Sequence[Kind]) -> list[Kind]:
+            """Physics are thousands of calls of a few functions, in loops walked several times."""
+            key = id(a), id(b), *kinds
+            if key not in self._walked:
+                self._walked[key] = walk(kinds)
+            return self._walked[key]
+
         def walk(kinds: Sequence[Kind]) -> list[Kind]:
             x, y = (j.jaxpr if isinstance(j, ClosedJaxpr) else j for j in (a, b))
             consts = [j.consts if isinstance(j, ClosedJaxpr) else [] for j in (a, b)]
@@ -275,7 +283,7 @@ class _Walker:
                 for u, v in zip(x.outvars, y.outvars, strict=True)
             ]
 
-        return walk
+        return known_walk
 
     def _while(self, a: JaxprEqn, b: JaxprEqn, kinds: Sequence[Kind], site: Site) -> list[Kind]:
         nc, nb = a.params["cond_nconsts"], a.params["body_nconsts"]
@@ -366,6 +374,8 @@ def _under(predicate: Kind, eqn: JaxprEqn, site: Site, results: list[Kind]) -> l
             f"same on every replica, so they would wait for each other for ever. Average the "
             f"predicate, or take `averaged` out. ({predicate.why or 'it is ' + predicate.tag})"
         )
+    if predicate.tag == "per_env":  # `vmap` of a loop: who is done waits, unchanged, for the others
+        return [nonlinear([k, predicate], site) for k in results]
     why = (
         predicate.why
         or f"`{site.name}` at {site.where} has a predicate that differs between replicas"

@@ -8,16 +8,13 @@ share of them matches the whole one node by node.
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.extend import source_info_util
 from jax.extend.core import (
@@ -34,6 +31,8 @@ from jax.extend.core import (
 from hocket.core import fragment as fragments
 from hocket.core.algorithm import Algorithm
 from hocket.core.contract import check_names, check_step, leaf_names
+from hocket.core.digest import digest_of
+from hocket.core.eager import on_host
 from hocket.core.fragment import Label, exact_fragments, read_label
 from hocket.core.service import served_state
 from hocket.core.tuning import PLAIN, Tuning, tuned
@@ -135,10 +134,7 @@ class Graph:
     @functools.cached_property
     def digest(self) -> str:
         """The same for the same program, in every process."""
-        text = re.sub(r"0x[0-9a-f]+", "", str(self.closed.jaxpr))
-        names = [v.name for v in self.values[: self.num_leaves]]
-        words = [line.encode() for line in (text, *names)]
-        return hashlib.sha256(b"\n".join([*words, *_constants(self.closed)])).hexdigest()[:16]
+        return digest_of(self.closed, [v.name for v in self.values[: self.num_leaves]])
 
     def at(self, num_envs: int, choice: Tuning = PLAIN) -> Graph:
         """The same step traced for another number of environments, or for some hardware."""
@@ -159,9 +155,9 @@ def trace(
     """Trace `algorithm.step` into a graph, refusing a step that does not keep its contract."""
     if num_envs < 1:
         raise ValueError(f"num_envs must be at least 1, found {num_envs}.")
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    state = jax.eval_shape(lambda key: init_state(algorithm, key, num_envs, served), key)
-    with exact_fragments(exact):
+    with exact_fragments(exact), on_host():
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        state = jax.eval_shape(lambda key: init_state(algorithm, key, num_envs, served), key)
         # A new function each time: jax caches traces by function, and knows nothing of `exact`.
         closed, out = jax.make_jaxpr(lambda s: algorithm.step(s), return_shape=True)(state)
     check_step(algorithm, state, out)
@@ -371,16 +367,6 @@ def _count_calls(jaxpr: Jaxpr, role: str) -> int:
         else:
             total += eqn.params.get("length", 1) * sum(inner)
     return total
-
-
-def _constants(closed: ClosedJaxpr) -> Iterator[bytes]:
-    """The arrays that a program has closed over, which its text does not show."""
-    for x in closed.consts:
-        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-        yield np.asarray(jax.random.key_data(x) if is_key else x).tobytes()
-    for param in jax.tree.leaves([eqn.params for eqn in closed.jaxpr.eqns]):
-        if isinstance(param, ClosedJaxpr):
-            yield from _constants(param)
 
 
 def _lines(graph: Graph, block: Block, indent: str) -> Iterator[str]:

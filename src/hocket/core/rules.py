@@ -28,7 +28,7 @@ AxisMap = Callable[[int, Site], int | None]
 
 def apply_rule(kinds: Sequence[Kind], site: Site) -> list[Kind]:
     """The kinds of an equation's outputs."""
-    if site.name == "optimization_barrier":
+    if site.name in ("optimization_barrier", "device_put"):
         return list(kinds)
     if site.name == "averaged":
         return [_fitting(_averaged(k, site), site, out) for out, k in enumerate(kinds)]
@@ -103,10 +103,11 @@ _MOVES: dict[str, AxisMap] = {
 }
 _REDUCE: AxisMap = lambda axis, site: _removed(axis, site.params["axes"])  # noqa: E731
 _WINDOW = _unless(lambda axis, site: site.params["window_dimensions"][axis] != 1)
+_BATCHED = _unless(lambda axis, site: axis >= len(site.ins[0][0]) - 2)  # over matrices
 _NONLINEAR_MOVES: dict[str, AxisMap] = {
     "sort": _works_along("dimension"),
     "top_k": _unless(lambda axis, site: axis == site.params.get("axis", -1) % len(site.ins[0][0])),
-    "cholesky": _unless(lambda axis, site: axis >= len(site.ins[0][0]) - 2),
+    **dict.fromkeys(("cholesky", "triangular_solve"), _BATCHED),
     **dict.fromkeys(["cumprod", "cummax", "cummin", "cumlogsumexp"], _works_along("axis")),
     **dict.fromkeys(("reduce_max", "reduce_min", "reduce_prod"), _REDUCE),
     **dict.fromkeys(("reduce_and", "reduce_or", "argmax", "argmin"), _REDUCE),
@@ -244,11 +245,17 @@ def _scatter(kinds: Sequence[Kind], site: Site) -> Kind:
         at = d.update_window_dims[window.index(data.axis)]
         if site.ins[2][0][at] == site.ins[0][0][data.axis] and update.axis in (at, -1):
             return join([data, replace(update, axis=data.axis)], site)
-    elif data == ZERO and site.name != "scatter" and update.axis in batch:
+    elif data == ZERO and site.name in ("scatter-add", "scatter-sub") and update.axis in batch:
         return summed(replace(update, zero=False))  # over environments, into a table
     return local(
         f"`{site.name}` at {site.where} writes per-environment values into one array for all"
     )
+
+
+def _scatter_product(kinds: Sequence[Kind], site: Site) -> Kind:
+    data, _, update = kinds
+    k = nonlinear([replace(data, axis=0, outer=0), replace(update, axis=0, outer=0)], site)
+    return k if k.tag == "local" else _scatter(kinds, site)
 
 
 def _sum(kinds: Sequence[Kind], site: Site) -> Kind:
@@ -366,6 +373,7 @@ RULES: dict[str, Rule] = {
     **{name: _moves(axis_map, nonlinear) for name, axis_map in _NONLINEAR_MOVES.items()},
     **dict.fromkeys(("integer_pow", "square"), _power),
     **dict.fromkeys(("scatter", "scatter-add", "scatter-sub"), _scatter),
+    "scatter-mul": _scatter_product,
     **dict.fromkeys(_RANDOM.split(), _random),
     "mul": product,
     "div": _divide,

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from hocket.core.eager import on_host
 from hocket.envs.drawing import Cells, Picture
 from hocket.envs.env import Action, Obs, State, Step, TimeLimit
 from hocket.envs.spaces import Box, DictSpace, Space
@@ -92,9 +93,10 @@ class PlaygroundEnv:
         changed = {"episode_length": NEVER, "impl": "jax", **self.changed}
         known = _flat(config)
         try:
-            return registry.load(
-                self.name, config, {key: x for key, x in changed.items() if key in known}
-            )
+            with on_host():
+                return registry.load(
+                    self.name, config, {key: x for key, x in changed.items() if key in known}
+                )
         except (subprocess.CalledProcessError, FileNotFoundError) as error:
             raise RuntimeError(
                 f"`playground:{self.name}` needs models of mujoco_menagerie, which Playground "
@@ -154,7 +156,7 @@ class PlaygroundEnv:
     @cached_property
     def _first(self) -> State:
         """The shapes of a state."""
-        with _THEIR_HABITS():
+        with _THEIR_HABITS(), on_host():
             return jax.eval_shape(self.env.reset, jax.random.key(0))
 
     def _observation(self, obs: Obs) -> Obs:

@@ -1,0 +1,22 @@
+"""Where it happens that tracing computes something, as physics do with the numbers of a model."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import jax
+
+
+def on_host() -> contextlib.AbstractContextManager[Any]:
+    """Within, what is computed at once is computed by the CPU.
+
+    A GPU's compiler takes a hundred times as long for each such operation, and MJX has thousands.
+    """
+    config: Any = jax.config
+    if jax.default_backend() == "cpu" or config.jax_default_device is not None:
+        return contextlib.nullcontext()
+    try:
+        return jax.default_device(jax.local_devices(backend="cpu")[0])
+    except RuntimeError:  # JAX_PLATFORMS leaves it out
+        return contextlib.nullcontext()
