@@ -145,9 +145,6 @@ class Instance:
             done += 1
             if self.reports:
                 rows.append([self._whole(v, values[v]) for v in self.reports])
-                for x in rows[-1]:  # while the next iteration runs: later each would take 200 us
-                    if isinstance(x, jax.Array):
-                        x.copy_to_host_async()
         self.exchange.catch_up()
         jax.block_until_ready(list(self.values.values()))  # whoever counts, counts all of it
         if self._average:
