@@ -64,7 +64,7 @@ def test_a_killed_run_goes_on_exactly(name: str, hocket: Hocket, tmp_path: Path)
     flags = (*CASES[name], "--env-steps", str(8 * 16 * 40), "--save-every", PPO_20)
     hocket.well("train", *flags, "--name", "whole", "--quiet")
     # Evaluated after every iteration, which is slow enough to be killed before it ends.
-    slow = ("--eval-every", "128", "--eval-episodes", "20000")
+    slow = ("--eval-every", "128", "--eval-episodes", "500")
     run = start("train", *flags, *slow, "--name", "cut", cwd=tmp_path)
     kill_after_checkpoint(run, tmp_path / "runs/cut", "20")
     assert run.returncode == -signal.SIGKILL
