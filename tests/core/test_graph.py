@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -7,6 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from hocket import trace
+from hocket.core.digest import digest_of
+from hocket.core.eager import on_host
 from hocket.core.graph import bytes_text
 from tests.toys import Toy, ToyState
 
@@ -56,6 +59,39 @@ def test_digest() -> None:
     assert (
         len({trace(Toy(), 8).digest, trace(Toy(), 4).digest, trace(Toy(length=2), 8).digest}) == 3
     )
+
+
+def test_digest_is_of_what_is_computed_whoever_shares_a_function() -> None:
+    """Whether two calls share a traced function depends on what jax has traced before."""
+
+    def made() -> Any:
+        def twice(x: Any) -> Any:
+            return x + x
+
+        return jax.jit(twice)
+
+    shared = made()
+    one = jax.make_jaxpr(lambda x: shared(shared(x)))(1.0)
+    other = jax.make_jaxpr(lambda x: made()(made()(x)))(1.0)
+    assert str(one) != str(other)
+    assert digest_of(one, ["x"]) == digest_of(other, ["x"]) != digest_of(other, ["y"])
+    less = jax.make_jaxpr(lambda x: shared(x))(1.0)
+    assert digest_of(one, ["x"]) != digest_of(less, ["x"])
+
+
+def test_tracing_computes_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(on_host(), nullcontext)  # which is where everything is, here
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with jax.default_device(jax.devices()[1]):
+        assert isinstance(on_host(), nullcontext)  # somebody has said where
+    with on_host():
+        assert jnp.zeros(3).devices() == {jax.devices("cpu")[0]}
+
+    def no_cpu(**_: Any) -> Any:
+        raise RuntimeError("Unknown backend cpu")
+
+    monkeypatch.setattr(jax, "local_devices", no_cpu)
+    assert isinstance(on_host(), nullcontext)
 
 
 class Jitted(Toy):

@@ -107,3 +107,13 @@ def test_ppo_trains_on_it(adapter: Any) -> None:
     result = hocket.run(algorithm)
     assert result.metrics["episode_count"].sum() == 8  # each of four, cut twice
     assert 0 < result.return_mean <= 16
+
+
+def test_robots_can_be_replicated(adapter: Any) -> None:
+    """MJX has loops whose length each environment decides, and solves a system for each."""
+    algorithm = PPO(
+        env=make("playground:CheetahRun"), length=2, minibatches=1, epochs=1, hidden=(8,),
+        num_envs=8, env_steps=16,
+    )  # fmt: skip
+    made = hocket.plan(algorithm, distribute="sliced:slices=2,devices=1")
+    assert made.places[0].replicas == 2
