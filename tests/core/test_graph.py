@@ -75,8 +75,17 @@ def test_digest_is_of_what_is_computed_whoever_shares_a_function() -> None:
     other = jax.make_jaxpr(lambda x: made()(made()(x)))(1.0)
     assert str(one) != str(other)
     assert digest_of(one, ["x"]) == digest_of(other, ["x"]) != digest_of(other, ["y"])
-    less = jax.make_jaxpr(lambda x: shared(x))(1.0)
-    assert digest_of(one, ["x"]) != digest_of(less, ["x"])
+
+
+def test_digest_knows_who_reads_what() -> None:
+    def made(i: int, j: int) -> str:
+        def program(*xs: Any) -> Any:
+            ys = [x * 2 for x in xs]
+            return [y * 3 for y in ys][i] + ys[j]
+
+        return digest_of(jax.make_jaxpr(program)(*[1.0] * 5), [])
+
+    assert len({made(i, j) for i in range(5) for j in range(5)}) == 25
 
 
 def test_tracing_computes_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

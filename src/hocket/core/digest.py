@@ -40,7 +40,8 @@ class _Digests:
         numbers: dict[Any, int] = {}
 
         def made(variables: Sequence[Any]) -> str:
-            numbers.update((v, len(numbers) + k) for k, v in enumerate(variables))
+            for v in variables:
+                numbers[v] = len(numbers)
             return " ".join(str(v.aval) for v in variables)
 
         def read(values: Sequence[Any]) -> str:
@@ -63,7 +64,7 @@ class _Digests:
             return [self._param(item) for item in x]
         if isinstance(x, np.ndarray | jax.Array):
             return _array(x)
-        return type(x).__name__ if callable(x) else re.sub(r"0x[0-9a-f]+", "", str(x))
+        return re.sub(r"0x[0-9a-f]+", "", str(x))
 
 
 def _array(x: Any) -> str:
