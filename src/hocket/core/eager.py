@@ -11,7 +11,7 @@ import jax
 def on_host() -> contextlib.AbstractContextManager[Any]:
     """Within, what is computed at once is computed by the CPU.
 
-    A GPU's compiler takes a hundred times as long for each such operation, and MJX has thousands.
+    For a GPU each kind of operation would be compiled first, and MJX has thousands of them.
     """
     config: Any = jax.config
     if jax.default_backend() == "cpu" or config.jax_default_device is not None:
