@@ -60,16 +60,17 @@ def found_best(algorithm: Algorithm, cluster: Cluster) -> Point:
 def sliced(
     graph: Graph, cluster: Cluster, *, slices: int = 2, share: int | None = None,
     devices: int | None = None, cut: str = "auto", dedicated: bool = False, lag: Lag = FREE,
-    max_age: int | None = None, batch: int = 1, reduce: str = "auto", command_buffers: bool = False,
-    search: bool = False, backend: str = "jax",
+    max_age: int | None = None, batch: int = 1, direct: bool | None = None, reduce: str = "auto",
+    command_buffers: bool = False, search: bool = False, backend: str = "jax",
 ) -> Plan:  # fmt: skip
     """`slices` of every device, or of the first `devices`, each with at most `share` percent.
 
     `cut` says how: `mps`, `shared` (processes that take turns), `mig`, `cpu`; by default as it goes
     best here. `reduce` is how `averaged` goes between them: `shm`, `ipc`, `nccl`, `hier`; by
     default the fastest, which is measured. `dedicated`: one slice learns, from the samples of any
-    `batch` of the others, which act. With `search`, slices, share and environments are those that
-    `hocket plan ... --search` found best.
+    `batch` of the others, which act; `direct` is whether what crosses stays on the GPU, by default
+    where it can. With `search`, slices, share and environments are those that `hocket plan ...
+    --search` found best.
     """
     if devices is not None and devices not in range(1, len(cluster.devices) + 1):
         raise PlanError(f"sliced was asked for {devices} devices; there are {cluster}.")
@@ -91,7 +92,11 @@ def sliced(
             Place("actor", ("env", "act"), acting, replicas=len(acting), backend=backend),
             Place("learner", ("learn", "gradient", "replay"), [learning]),
         )
-        channels = sample_channels("actor", "learner", lag, max_age, len(acting), batch)
+        found_channels = sample_channels("actor", "learner", lag, max_age, len(acting), batch)
+        channels = {
+            name: replace(found_channels.get(name, Channel()), direct=direct)
+            for name in ("actor -> learner", "learner -> actor")
+        }
     else:
         places = (Place("slice", ROLES, parts, replicas=len(parts), backend=backend),)
         averages = len(parts) > 1 and any(uses_averaged(node) for node in graph.nodes)

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "event.h"
+#include "say.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace {
@@ -344,11 +345,6 @@ ffi::Error read(ffi::RemainingArgs args, ffi::RemainingRets rets, std::vector<Le
   return ffi::Error::Success();
 }
 
-void say(const std::string& text, char* message, int64_t room) {
-  std::strncpy(message, text.c_str(), room - 1);
-  message[room - 1] = 0;
-}
-
 void complete(ffi::Promise promise, const std::string& error) {
   if (error.empty()) {
     promise.SetAvailable();
@@ -447,7 +443,7 @@ void hocket_average_arrays(int group, int64_t offset, int64_t tag, int64_t root,
                            char* message, int64_t room) {
   std::vector<Leaf> leaves(num);
   for (int i = 0; i < num; ++i) leaves[i] = {ins[i], outs[i], sizes[i], dtypes[i]};
-  say(Call(groups[group], offset, tag, root, std::move(leaves)).run(), message, room);
+  hocket::say(message, room, Call(groups[group], offset, tag, root, std::move(leaves)).run());
 }
 
 // Once for a site whose means are made elsewhere: that all replicas average the same there. It
@@ -455,7 +451,7 @@ void hocket_average_arrays(int group, int64_t offset, int64_t tag, int64_t root,
 void hocket_average_compare(int group, int64_t offset, int64_t tag, int64_t size, int32_t dtype,
                             char* message, int64_t room) {
   std::vector<Leaf> leaves(1, Leaf{nullptr, nullptr, size, dtype});
-  say(Call(groups[group], offset, tag, -1, std::move(leaves)).agree(), message, room);
+  hocket::say(message, room, Call(groups[group], offset, tag, -1, std::move(leaves)).agree());
 }
 
 }  // extern "C"

@@ -45,6 +45,7 @@ struct Driver {
   Result (*memset)(Address, unsigned char, size_t);
   Result (*to_host)(void*, Address, size_t, Stream);
   Result (*to_device)(Address, const void*, size_t, Stream);
+  Result (*copy)(Address, Address, size_t, Stream);
   Result (*host_alloc)(void**, size_t, unsigned);
   Result (*host_free)(void*);
   Result (*host_register)(void*, size_t, unsigned);
@@ -103,6 +104,7 @@ inline const Driver& driver() {
     find(d->memset, "cuMemsetD8_v2");
     find(d->to_host, "cuMemcpyDtoHAsync_v2");
     find(d->to_device, "cuMemcpyHtoDAsync_v2");
+    find(d->copy, "cuMemcpyDtoDAsync_v2");
     find(d->host_alloc, "cuMemHostAlloc");
     find(d->host_free, "cuMemFreeHost");
     find(d->host_register, "cuMemHostRegister_v2");
@@ -140,6 +142,22 @@ class Current {
 
  private:
   Result result_;
+};
+
+// Does one thing after another, and remembers the first that failed.
+class Steps {
+ public:
+  template <class Fn>
+  Steps& then(const char* what, Fn fn) {
+    if (error_.empty()) {
+      if (const Result result = fn()) error_ = driver().words(what, result);
+    }
+    return *this;
+  }
+  const std::string& error() const { return error_; }
+
+ private:
+  std::string error_;
 };
 
 }  // namespace hocket::cuda

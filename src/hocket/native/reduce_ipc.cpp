@@ -14,6 +14,7 @@
 
 #include "cuda.h"
 #include "reduce.cu"
+#include "say.h"
 #include "xla/ffi/api/ffi.h"
 
 extern "C" {
@@ -27,6 +28,8 @@ namespace {
 
 namespace cuda = hocket::cuda;
 namespace ffi = xla::ffi;
+using cuda::Steps;
+using hocket::say;
 using hocket_reduce::Call;
 using hocket_reduce::Own;
 using hocket_reduce::Report;
@@ -71,27 +74,6 @@ int64_t site_bytes(int64_t nbytes) {
   return hocket_reduce::kMaxBlocks * static_cast<int64_t>(sizeof(hocket_reduce::Flag)) +
          2 * aligned(nbytes);
 }
-
-void say(char* message, int64_t room, const std::string& text) {
-  std::strncpy(message, text.c_str(), room - 1);
-  message[room - 1] = 0;
-}
-
-// Does one thing after another, and remembers the first that failed.
-class Steps {
- public:
-  template <class Fn>
-  Steps& then(const char* what, Fn fn) {
-    if (error_.empty()) {
-      if (const cuda::Result result = fn()) error_ = cuda::driver().words(what, result);
-    }
-    return *this;
-  }
-  const std::string& error() const { return error_; }
-
- private:
-  std::string error_;
-};
 
 std::string make(Group& g, int ordinal, const void* image, cuda::IpcHandle* handle,
                  cuda::Uuid* uuid) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cuda.h"
+#include "say.h"
 #include "xla/ffi/api/ffi.h"
 
 extern "C" {
@@ -29,6 +30,7 @@ namespace {
 namespace cuda = hocket::cuda;
 namespace ffi = xla::ffi;
 
+using hocket::say;
 using Result = int;  // 0: success
 using Comm = struct CommOf*;
 struct UniqueId {
@@ -66,11 +68,6 @@ std::vector<std::unique_ptr<Group>>& groups() {
 Group& group_of(int64_t number) {
   const std::lock_guard<std::mutex> lock(mutex);
   return *groups()[number];
-}
-
-void say(char* message, int64_t room, const std::string& text) {
-  std::strncpy(message, text.c_str(), room - 1);
-  message[room - 1] = 0;
 }
 
 std::string words(const char* what, Result result) {

@@ -30,13 +30,13 @@ from hocket.runtime.host_arrays import from_host, to_host
 from hocket.runtime.layout import layout, shared_board, shared_latest
 from hocket.runtime.leaving import FINISH_SECONDS
 from hocket.runtime.luggage import pack
+from hocket.runtime.pipes import empty_pipes
 from hocket.runtime.reduce import Members, Reduction
 from hocket.runtime.reduction_table import Table, choose, only
 from hocket.runtime.route import late_specs
 from hocket.runtime.services import Services
 from hocket.runtime.status import WORKING, counting, names, new_statuses
 from hocket.runtime.timeline import Span
-from hocket.runtime.transport_shm import SharedMemory
 from hocket.runtime.worker import Job
 
 CLOSING_SECONDS = 0.02
@@ -90,10 +90,7 @@ class Processes:
             with self._or_end():
                 self._start()
         self.pause()
-        for link, offset in self._layout.pipes:
-            SharedMemory(
-                self._arena, offset, link, self.plan.channel_of(link.transfer).delay
-            ).empty()
+        empty_pipes(self.plan, self._arena, self._layout.pipes)
         if self.board:
             latest = shared_latest(self.plan, self._arena.memory, self._layout)
             assert latest is not None

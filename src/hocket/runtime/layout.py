@@ -9,11 +9,11 @@ import numpy as np
 
 from hocket.core.plan import Plan
 from hocket.runtime.board import Board, SharedEvent, board_dtype
+from hocket.runtime.pipes import pipe_bytes
 from hocket.runtime.reduce import Members, Reduction, pages
 from hocket.runtime.route import Link, links, version_specs
 from hocket.runtime.status import names, status_dtype
 from hocket.runtime.transport_latest import LatestShared
-from hocket.runtime.transport_shm import SharedMemory
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def layout(plan: Plan) -> Layout:
     pipes = []
     for link in links(plan):
         pipes.append((link, end))
-        end += pages(SharedMemory.nbytes(link, plan.channel_of(link.transfer).delay))
+        end += pages(pipe_bytes(plan, link))
     averages = {}
     for place in sorted(plan.averaging):
         sites, wanted = plan.average_sites(place), plan.channel(place, place).reduce

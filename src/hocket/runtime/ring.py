@@ -88,6 +88,12 @@ class Ring:
         self._library.hocket_ring_publish(self._address)
 
     @contextmanager
+    def fill(self, timeout: float | None = None) -> Iterator[list[np.ndarray]]:
+        """A free slot, waiting for one while the ring is full; sent where the block ends well."""
+        yield self._views[self._wait(self._library.hocket_ring_acquire, timeout)]
+        self._library.hocket_ring_publish(self._address)
+
+    @contextmanager
     def lease(self, timeout: float | None = None) -> Iterator[list[np.ndarray]]:
         """The oldest message, waiting until there is one; its slot is used again afterwards."""
         slot = self._wait(self._library.hocket_ring_lease, timeout)

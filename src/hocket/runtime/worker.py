@@ -120,9 +120,9 @@ class _Worker:
         from hocket.runtime.layout import layout, shared_board, shared_latest
         from hocket.runtime.luggage import unpack
         from hocket.runtime.packing import packs
+        from hocket.runtime.pipes import pipes_of
         from hocket.runtime.reduce import Members, Reduction, Space
         from hocket.runtime.status import names, new_statuses
-        from hocket.runtime.transport_shm import SharedMemory
 
         enable_cache()
         graph = trace(unpack(job.algorithm), job.num_envs, exact=job.exact, served=job.served)
@@ -135,24 +135,7 @@ class _Worker:
         plan = Plan.from_json(job.plan, graph)
         where, arena = layout(plan), Arena.attach(arena_fd, job.arena_bytes)
         devices = find_devices(plan.place(job.place).share(job.index))
-        pipes = {
-            link.key: SharedMemory(
-                arena,
-                offset,
-                link,
-                channel.delay,
-                packed=packs(
-                    channel.pack,
-                    devices,
-                    sends=job.place == link.transfer.source,
-                    loops=bool(link.transfer.loops),
-                ),
-            )
-            for link, offset in where.pipes
-            for channel in [plan.channel_of(link.transfer)]
-            if (job.place, job.index)
-            in ((link.transfer.source, link.source), (link.transfer.target, link.target))
-        }
+        pipes = pipes_of(plan, job.place, job.index, arena, where.pipes, devices)
         status = new_statuses(plan, arena.memory, where.statuses)
         average = None
         if job.place in plan.averaging:

@@ -1,0 +1,15 @@
+// An error as text, in memory of whoever asked.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+namespace hocket {
+
+inline void say(char* message, int64_t room, const std::string& text) {
+  std::strncpy(message, text.c_str(), room - 1);
+  message[room - 1] = 0;
+}
+
+}  // namespace hocket
