@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -187,6 +187,90 @@ def somebody_elses() -> None:
         subprocess.run(["rm", "-r", str(folder)], check=False)
 
 
+def messages() -> None:
+    """Every kind of array arrives as it was sent, through fewer slots than there are messages."""
+    import jax
+    import numpy as np
+
+    from hocket.runtime.arena import Arena
+    from hocket.runtime.transport_ipc import OnOneGpu
+
+    with nothing_left():
+        arena = Arena.create(OnOneGpu.nbytes(_link()))
+        pipe = OnOneGpu(arena, 0, _link(), jax.devices()[0])
+        sender = subprocess.Popen(
+            [sys.executable, __file__, "--here", "_sender"], pass_fds=[arena.fd],
+            env={**environment(), "ARENA": str(arena.fd)},
+        )  # fmt: skip
+        for k in range(5):
+            for sent, found in zip(_message(k), pipe.receive(), strict=True):
+                assert sent.dtype == found.dtype and found.devices() == {jax.devices()[0]}
+                same = jax.tree.map(_numbers, (sent, found))
+                assert np.array_equal(*same), f"{sent.dtype}: sent {same[0]}, found {same[1]}"
+        assert sender.wait(60) == 0
+
+
+def _sender() -> None:
+    import jax
+
+    from hocket.runtime.arena import Arena
+    from hocket.runtime.transport_ipc import OnOneGpu
+
+    arena = Arena.attach(int(os.environ["ARENA"]), OnOneGpu.nbytes(_link()))
+    pipe = OnOneGpu(arena, 0, _link(), jax.devices()[0])
+    for k in range(5):
+        pipe.send(_message(k))
+    time.sleep(5.0)  # the memory is this process's
+
+
+def _link() -> Any:
+    from types import SimpleNamespace
+
+    import jax
+
+    from hocket.runtime.route import Link
+
+    specs = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in _message(0))
+    return Link(cast("Any", SimpleNamespace(source="a", target="b")), 0, 0, (), specs, 2)
+
+
+def _message(k: int) -> list[Any]:
+    import jax
+    import jax.numpy as jnp
+
+    x = jax.random.normal(jax.random.key(k), (1000, 37))
+    kinds = (jnp.float32, jnp.bfloat16, jnp.int8, jnp.bool_, jnp.complex64)
+    return [
+        *(x.astype(kind) for kind in kinds),
+        x[:0],
+        x[0, 0],
+        jax.random.split(jax.random.key(k)),
+    ]
+
+
+def _numbers(x: Any) -> Any:
+    from hocket.runtime.host_arrays import to_host
+
+    return to_host(x)
+
+
+def direct() -> None:
+    """What stays on the GPU is what goes through the host: the same numbers, kept or sent anew."""
+    import hocket
+    from hocket.testing import difference
+
+    words = "sliced:slices=3,dedicated=true,lag=1,direct="
+    with nothing_left():
+        states = [
+            hocket.run(_ppo(), distribute=f"{words}{way}", iterations=6).state
+            for way in ("true", "false")
+        ]
+        print("largest difference:", found := difference(*states))
+        assert found == 0.0
+        free = hocket.run(_ppo(), distribute="sliced:slices=3,dedicated=true", iterations=6)
+        assert (free.metrics["sample_age"] <= 2).all()
+
+
 def missing() -> None:
     """Without NVIDIA's programs it is the whole GPU, and the plan says so."""
     import hocket
@@ -259,12 +343,14 @@ CHECKS: dict[str, Callable[[], None]] = {
     "killed_worker": killed_worker,
     "killed_parent": killed_parent,
     "somebody_elses": somebody_elses,
+    "messages": messages,
+    "direct": direct,
     "missing": missing,
 }
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--here"]:
-        {**CHECKS, "_parent": _parent}[sys.argv[2]]()
+        {**CHECKS, "_parent": _parent, "_sender": _sender}[sys.argv[2]]()
     else:
         main(sys.argv[1:])
