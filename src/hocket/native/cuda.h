@@ -62,6 +62,7 @@ struct Driver {
   Result (*context_sync)();
   Result (*stream_create)(Stream*, unsigned);
   Result (*stream_sync)(Stream);
+  Result (*then_on_host)(Stream, void (*)(void*), void*);
 
   std::string missing;  // why there is no driver; "" if there is one
 
@@ -120,6 +121,7 @@ inline const Driver& driver() {
     find(d->context_sync, "cuCtxSynchronize");
     find(d->stream_create, "cuStreamCreate");
     find(d->stream_sync, "cuStreamSynchronize");
+    find(d->then_on_host, "cuLaunchHostFunc");
     if (d->missing.empty()) {
       if (const Result result = d->init(0)) d->missing = d->words("cuInit", result);
     }

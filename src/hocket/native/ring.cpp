@@ -1,7 +1,9 @@
 // A ring of slots in shared memory, from one writer to one reader.
 //
 // `head` slots have been published and `tail` released since the beginning: the ring is empty where
-// they are equal and full where they differ by the number of slots. Zero bytes are a valid ring.
+// they are equal and full where they differ by the number of slots. Each side may be ahead of that:
+// it has acquired slots that are published later, or leased some that are released later, in their
+// order. Zero bytes are a valid ring.
 
 #include <cstdint>
 
@@ -19,17 +21,19 @@ constexpr int kClosed = -2;
 struct Ring {
   alignas(kLine) std::atomic<uint32_t> closed;
   alignas(kLine) std::atomic<uint64_t> head;
+  std::atomic<uint64_t> acquired;
   std::atomic<uint64_t> writer_waited_ns;
   alignas(kLine) std::atomic<uint64_t> tail;
+  std::atomic<uint64_t> leased;
   std::atomic<uint64_t> reader_waited_ns;
   Event published;
   Event released;
 };
 
-// The number of the slot, once `ready`; or what came instead.
+// The number of the slot whose turn it is, once `ready`; or what came instead.
 template <class Ready>
 int wait(Ring* ring, Event& event, Ready ready, std::atomic<uint64_t>& waited,
-         const std::atomic<uint64_t>& turn, uint32_t slots, int64_t spin_ns, int64_t timeout_ns) {
+         std::atomic<uint64_t>& turn, uint32_t slots, int64_t spin_ns, int64_t timeout_ns) {
   const auto closed = [ring] { return ring->closed.load(std::memory_order_acquire) != 0; };
   if (!ready() && !closed()) {
     const int64_t start = hocket::now_ns();
@@ -38,7 +42,7 @@ int wait(Ring* ring, Event& event, Ready ready, std::atomic<uint64_t>& waited,
     if (result == Wait::kTimeout) return kTimeout;
   }
   if (closed()) return kClosed;
-  return static_cast<int>(turn.load(std::memory_order_relaxed) % slots);
+  return static_cast<int>(turn.fetch_add(1, std::memory_order_relaxed) % slots);
 }
 
 }  // namespace
@@ -49,12 +53,13 @@ int64_t hocket_ring_header_bytes() { return sizeof(Ring); }
 
 // The writer's next slot, once it is free.
 int hocket_ring_acquire(Ring* ring, uint32_t slots, int64_t spin_ns, int64_t timeout_ns) {
-  const uint64_t head = ring->head.load(std::memory_order_relaxed);
-  const auto free = [=] { return head - ring->tail.load(std::memory_order_acquire) < slots; };
-  return wait(ring, ring->released, free, ring->writer_waited_ns, ring->head, slots, spin_ns,
+  const uint64_t mine = ring->acquired.load(std::memory_order_relaxed);
+  const auto free = [=] { return mine - ring->tail.load(std::memory_order_acquire) < slots; };
+  return wait(ring, ring->released, free, ring->writer_waited_ns, ring->acquired, slots, spin_ns,
               timeout_ns);
 }
 
+// The oldest of the slots that were acquired is full.
 void hocket_ring_publish(Ring* ring) {
   ring->head.fetch_add(1, std::memory_order_release);
   ring->published.signal();
@@ -62,12 +67,13 @@ void hocket_ring_publish(Ring* ring) {
 
 // The reader's next slot, once it is full.
 int hocket_ring_lease(Ring* ring, uint32_t slots, int64_t spin_ns, int64_t timeout_ns) {
-  const uint64_t tail = ring->tail.load(std::memory_order_relaxed);
-  const auto full = [=] { return ring->head.load(std::memory_order_acquire) != tail; };
-  return wait(ring, ring->published, full, ring->reader_waited_ns, ring->tail, slots, spin_ns,
+  const uint64_t mine = ring->leased.load(std::memory_order_relaxed);
+  const auto full = [=] { return ring->head.load(std::memory_order_acquire) != mine; };
+  return wait(ring, ring->published, full, ring->reader_waited_ns, ring->leased, slots, spin_ns,
               timeout_ns);
 }
 
+// The oldest of the slots that were leased is free.
 void hocket_ring_release(Ring* ring) {
   ring->tail.fetch_add(1, std::memory_order_release);
   ring->released.signal();

@@ -1,10 +1,10 @@
 // Messages between processes on one GPU: slots of its memory that both of them see.
 //
 // A program of the sender copies a message into a slot, and one of the receiver copies it out, each
-// on XLA's stream. Whose turn which slot is, the host knows (`ring.cpp`): it says so before such a
-// program, and waits for its end. XLA's own memory has no handles, so a copy each way it is.
+// on XLA's stream, which then tells the other side through a ring (`ring.cpp`): the host may be
+// ahead of the GPU by as many messages as there are slots. XLA's own memory has no handles, so a
+// copy each way it is.
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -12,6 +12,11 @@
 #include "cuda.h"
 #include "say.h"
 #include "xla/ffi/api/ffi.h"
+
+extern "C" {
+void hocket_ring_publish(void* ring);
+void hocket_ring_release(void* ring);
+}
 
 namespace {
 
@@ -24,7 +29,7 @@ constexpr int64_t kLine = 64;  // where the arrays of a slot begin
 struct Slots {
   cuda::Context context = nullptr;
   cuda::Address base = 0;
-  std::atomic<int64_t> turn{0};  // where in them the next program copies
+  void* ring = nullptr;
 };
 
 std::mutex mutex;
@@ -46,10 +51,11 @@ int add(std::unique_ptr<Slots> made) {
 
 // The context of XLA's, in which the memory is made or opened by `fn`.
 template <class Fn>
-int with_context(int ordinal, char* message, int64_t room, Fn fn) {
+int with_context(int ordinal, void* ring, char* message, int64_t room, Fn fn) {
   const cuda::Driver& d = cuda::driver();
   if (!d.missing.empty()) return say(message, room, d.missing), -1;
   auto made = std::make_unique<Slots>();
+  made->ring = ring;
   cuda::Device device;
   cuda::Steps steps;
   steps.then("cuDeviceGet", [&] { return d.device_get(&device, ordinal); })
@@ -63,55 +69,58 @@ int with_context(int ordinal, char* message, int64_t room, Fn fn) {
   return add(std::move(made));
 }
 
-// Copies arrays one after another from the slot whose turn it is, or to it.
+// Copies arrays one after another into a slot, or out of it; then the ring is told.
 class Copies {
  public:
-  Copies(int64_t number, cuda::Stream stream)
-      : slots_(slots_of(number)), stream_(stream), current_(slots_.context),
-        at_(slots_.base + slots_.turn.load(std::memory_order_acquire)) {}
+  Copies(int64_t number, int64_t at, cuda::Stream stream)
+      : slots_(slots_of(number)), current_(slots_.context), at_(slots_.base + at), stream_(stream) {}
 
-  ffi::Error copy(void* array, int64_t nbytes, bool into) {
-    const auto there = reinterpret_cast<cuda::Address>(array);
+  void into(const void* array, int64_t nbytes) {
+    copy(at_, reinterpret_cast<cuda::Address>(array), nbytes);
+  }
+  void out_of(void* array, int64_t nbytes) {
+    copy(reinterpret_cast<cuda::Address>(array), at_, nbytes);
+  }
+  ffi::Error end(void (*tell)(void*)) {
     const cuda::Driver& d = cuda::driver();
-    const cuda::Result result =
-        nbytes ? d.copy(into ? at_ : there, into ? there : at_, nbytes, stream_) : 0;
-    at_ += (nbytes + kLine - 1) / kLine * kLine;
-    return result ? ffi::Error::Internal(d.words("cuMemcpyDtoDAsync", result))
-                  : ffi::Error::Success();
+    steps_.then("cuLaunchHostFunc", [&] { return d.then_on_host(stream_, tell, slots_.ring); });
+    return steps_.error().empty() ? ffi::Error::Success() : ffi::Error::Internal(steps_.error());
   }
 
  private:
-  Slots& slots_;
-  cuda::Stream stream_;
-  cuda::Current current_;
+  void copy(cuda::Address to, cuda::Address from, int64_t nbytes) {
+    if (nbytes == 0) return;
+    const cuda::Driver& d = cuda::driver();
+    steps_.then("cuMemcpyDtoDAsync", [&] { return d.copy(to, from, nbytes, stream_); });
+    at_ += (nbytes + kLine - 1) / kLine * kLine;
+  }
+
+  const Slots& slots_;
+  const cuda::Current current_;
   cuda::Address at_;
+  cuda::Stream stream_;
+  cuda::Steps steps_;
 };
 
 ffi::Error fill(cuda::Stream stream, ffi::RemainingArgs arrays, ffi::Result<ffi::AnyBuffer>,
-                int64_t slots) {
-  Copies copies(slots, stream);
+                int64_t slots, int64_t at) {
+  Copies copies(slots, at, stream);
   for (size_t k = 0; k < arrays.size(); ++k) {
     const auto x = arrays.get<ffi::AnyBuffer>(k);
     if (x.has_error()) return x.error();
-    const int64_t nbytes = static_cast<int64_t>(x->size_bytes());
-    if (ffi::Error error = copies.copy(x->untyped_data(), nbytes, true); error.failure()) {
-      return error;
-    }
+    copies.into(x->untyped_data(), static_cast<int64_t>(x->size_bytes()));
   }
-  return ffi::Error::Success();
+  return copies.end(hocket_ring_publish);
 }
 
-ffi::Error empty(cuda::Stream stream, ffi::RemainingRets arrays, int64_t slots) {
-  Copies copies(slots, stream);
+ffi::Error empty(cuda::Stream stream, ffi::RemainingRets arrays, int64_t slots, int64_t at) {
+  Copies copies(slots, at, stream);
   for (size_t k = 0; k < arrays.size(); ++k) {
     auto x = arrays.get<ffi::AnyBuffer>(k);
     if (x.has_error()) return x.error();
-    const int64_t nbytes = static_cast<int64_t>((*x)->size_bytes());
-    if (ffi::Error error = copies.copy((*x)->untyped_data(), nbytes, false); error.failure()) {
-      return error;
-    }
+    copies.out_of((*x)->untyped_data(), static_cast<int64_t>((*x)->size_bytes()));
   }
-  return ffi::Error::Success();
+  return copies.end(hocket_ring_release);
 }
 
 }  // namespace
@@ -122,40 +131,38 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_slots_fill, fill,
                                   .Ctx<ffi::PlatformStream<cuda::Stream>>()
                                   .RemainingArgs()
                                   .Ret<ffi::AnyBuffer>()
-                                  .Attr<int64_t>("slots"));
+                                  .Attr<int64_t>("slots")
+                                  .Attr<int64_t>("at"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_slots_empty, empty,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::PlatformStream<cuda::Stream>>()
                                   .RemainingRets()
-                                  .Attr<int64_t>("slots"));
+                                  .Attr<int64_t>("slots")
+                                  .Attr<int64_t>("at"));
 
 extern "C" {
 
-// Their number in this process. New ones, of `nbytes`, have the handle that others open; on failure
-// the text goes to `message`, which is "" without one.
-int hocket_slots_make(int ordinal, int64_t nbytes, void* handle, char* message, int64_t room) {
+// Their number in this process, for a ring in its memory. New ones, of `nbytes`, have the handle that
+// the other side opens; on failure the text goes to `message`, which is "" without one.
+int hocket_slots_make(int ordinal, void* ring, int64_t nbytes, void* handle, char* message,
+                      int64_t room) {
   constexpr int64_t kBlock = 2 << 20;  // a handle shares all that lies in one block
   const int64_t whole = (nbytes + kBlock - 1) / kBlock * kBlock;
-  return with_context(ordinal, message, room, [=](auto& d, auto& steps, Slots& made) {
+  return with_context(ordinal, ring, message, room, [=](auto& d, auto& steps, Slots& made) {
     steps.then("cuMemAlloc", [&] { return d.alloc(&made.base, whole); })
         .then("cuIpcGetMemHandle",
               [&] { return d.ipc_get(static_cast<cuda::IpcHandle*>(handle), made.base); });
   });
 }
 
-int hocket_slots_open(int ordinal, const void* handle, char* message, int64_t room) {
-  return with_context(ordinal, message, room, [=](auto& d, auto& steps, Slots& made) {
+int hocket_slots_open(int ordinal, void* ring, const void* handle, char* message, int64_t room) {
+  return with_context(ordinal, ring, message, room, [=](auto& d, auto& steps, Slots& made) {
     steps.then("cuIpcOpenMemHandle", [&] {
       return d.ipc_open(&made.base, *static_cast<const cuda::IpcHandle*>(handle),
                         cuda::kPeerAccess);
     });
   });
-}
-
-// Where the next program copies to, or from: bytes from the beginning.
-void hocket_slots_turn(int number, int64_t at) {
-  slots_of(number).turn.store(at, std::memory_order_release);
 }
 
 }  // extern "C"

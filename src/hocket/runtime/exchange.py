@@ -88,6 +88,11 @@ class Exchange:
             self.note("wait", transfer.target, start, start + waited / 1e9)
             self.note("send", name, start, nbytes=nbytes)
 
+    def in_order(self, transfer: Transfer) -> bool:
+        """Whether the device sees to it that a message is there before it is read."""
+        pipes = [p for (t, s, _), p in self._pipes.items() if (t, s) == (transfer.id, self.index)]
+        return bool(pipes) and all(pipe.in_order for pipe in pipes)
+
     def receive(self, transfer: Transfer, source: int) -> Any:
         """The message for this iteration. A late reader has the first one for those to come too."""
         lag, key = self.plan.channel_of(transfer).late, (transfer.id, source)
@@ -104,6 +109,8 @@ class Exchange:
             line = self._late[link.transfer.id, link.source]
             while len(line) < self.plan.channel_of(link.transfer).late:
                 line.append(self._take(link.transfer, link.source))
+        for pipe in self._pipes.values():
+            pipe.settle()
 
     def late(self) -> dict[str, Any]:
         """What is on its way to this instance in late channels, one message for each iteration."""

@@ -325,7 +325,8 @@ class Instance:
         route = Route.of(self.plan, transfer)
         targets = [t for s, t in route.pairs() if s == self.index]
         whole = {v: self._whole(v, values[v]) for v in transfer.values}
-        jax.block_until_ready(list(whole.values()))  # whoever receives it need not wait again
+        if not self.exchange.in_order(transfer):
+            jax.block_until_ready(list(whole.values()))  # whoever receives it need not wait again
         for part, target in enumerate(targets):
             message = []
             for v in crossing(self.plan, transfer, self.index, target):

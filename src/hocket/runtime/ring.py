@@ -80,27 +80,38 @@ class Ring:
 
     def send(self, arrays: Sequence[np.ndarray], timeout: float | None = None) -> None:
         """Copy a message into a free slot, waiting for one while the ring is full."""
-        views = self._views[self._wait(self._library.hocket_ring_acquire, timeout)]
-        for view, array in zip(views, arrays, strict=True):
+        for view, array in zip(self._views[0], arrays, strict=True):
             if array.shape != view.shape:
                 raise ValueError(f"this ring carries {view.shape}, found {array.shape}.")
+        for view, array in zip(self._views[self.free_slot(timeout)], arrays, strict=True):
             np.copyto(view, array, casting="no")
-        self._library.hocket_ring_publish(self._address)
-
-    @contextmanager
-    def fill(self, timeout: float | None = None) -> Iterator[list[np.ndarray]]:
-        """A free slot, waiting for one while the ring is full; sent where the block ends well."""
-        yield self._views[self._wait(self._library.hocket_ring_acquire, timeout)]
         self._library.hocket_ring_publish(self._address)
 
     @contextmanager
     def lease(self, timeout: float | None = None) -> Iterator[list[np.ndarray]]:
         """The oldest message, waiting until there is one; its slot is used again afterwards."""
-        slot = self._wait(self._library.hocket_ring_lease, timeout)
+        views = self._views[self.full_slot(timeout)]
         try:
-            yield self._views[slot]
+            yield views
         finally:
             self._library.hocket_ring_release(self._address)
+
+    def free_slot(self, timeout: float | None = None) -> int:
+        """The next slot to fill, waiting for one; somebody else publishes it, in order."""
+        return self._wait(self._library.hocket_ring_acquire, timeout)
+
+    def full_slot(self, timeout: float | None = None) -> int:
+        """The next slot to read, waiting for one; somebody else releases it, in order."""
+        return self._wait(self._library.hocket_ring_lease, timeout)
+
+    def views(self, slot: int) -> list[np.ndarray]:
+        """The arrays of a slot."""
+        return self._views[slot]
+
+    @property
+    def address(self) -> int:
+        """Where it is in this process."""
+        return self._address
 
     def close(self) -> None:
         """End every wait, now and later, with `Closed`; a third process may do it too."""

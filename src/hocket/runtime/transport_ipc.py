@@ -1,13 +1,14 @@
 """Between processes on one GPU: a message stays there, in memory that both of them see.
 
-The ring in the host's memory says whose turn which slot is; what is in a slot lies on the GPU
-(`native/slots.cpp`). Through the host a trajectory of 50 MB would be copied four times.
+A ring in the host's memory says which slots are full; what is in them lies on the GPU, and the GPU
+itself tells the ring (`native/slots.cpp`). So nobody waits for a message to be computed, nor for
+its copies: the next program can be on its way to the GPU meanwhile.
 """
 
 from __future__ import annotations
 
 import ctypes
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import jax
@@ -28,7 +29,6 @@ from hocket.runtime.route import Link
 
 _FILL, _EMPTY = "hocket_slots_fill", "hocket_slots_empty"
 _HANDLE = ((64,), np.dtype(np.uint8))  # to the sender's memory
-_AT = ((1,), np.dtype(np.int64))  # where in it the message lies
 
 
 def stays_on_gpu(plan: Plan, link: Link) -> bool:
@@ -62,84 +62,92 @@ def _why_not(plan: Plan, link: Link) -> str:
 class OnOneGpu:
     """A link of a plan whose two ends are processes on one GPU.
 
-    The sender makes the memory when it first sends, and each message says where it lies.
+    The sender makes the memory when it first sends; the first message says where it lies.
     """
+
+    in_order = True
 
     def __init__(self, arena: Arena, offset: int, link: Link, device: Any = None) -> None:
         self._link, self._device = link, device
         self._stride = slot_layout([host_spec(x) for x in link.specs])[1]
-        self._ring = Ring(arena.memory, offset, link.slots, [_HANDLE, _AT])
-        self._sent = 0
+        self._ring = Ring(arena.memory, offset, link.slots, [_HANDLE])
+        self._last: Any = None
 
     @staticmethod
     def nbytes(link: Link) -> int:
         """Of the host's memory."""
-        return Ring.nbytes(link.slots, [_HANDLE, _AT])
+        return Ring.nbytes(link.slots, [_HANDLE])
 
     @property
     def waited(self) -> tuple[int, int]:
         return self._ring.waited_ns
 
     def send(self, message: list[Any]) -> None:
-        with self._ring.fill() as (handle, at), jax.default_device(self._device):
-            number, mine, fill = self._filling
-            handle[:], at[0] = mine, self._sent % self._link.slots * self._stride
-            library().hocket_slots_turn(number, int(at[0]))
-            jax.block_until_ready(fill(message))
-            self._sent += 1
+        slot = self._ring.free_slot()
+        handle, fill = self._filling
+        self._ring.views(slot)[0][:] = handle
+        with jax.default_device(self._device):
+            self._last = fill[slot](message)
 
     def receive(self) -> list[Any]:
-        with self._ring.lease() as (handle, at):
-            self._theirs = handle.tobytes()
-            number, take = self._taking
-            library().hocket_slots_turn(number, int(at[0]))
-            return jax.block_until_ready(take())
+        slot = self._ring.full_slot()
+        self._theirs = self._ring.views(slot)[0].tobytes()
+        found = self._taking[slot]()
+        self._last = min(found, key=lambda x: x.size)  # a large one would keep its memory
+        return found
+
+    def settle(self) -> None:
+        # What is deleted was read by a program, which somebody else waits for.
+        if self._last is not None and not self._last.is_deleted():
+            jax.block_until_ready(self._last)
 
     def empty(self) -> None:
         """Without messages again; nobody may be using it."""
         self._ring.initialise()
 
     @cached_property
-    def _filling(self) -> tuple[int, np.ndarray, Any]:
-        """The memory that this end sends through: its number, its handle, and what copies there."""
+    def _filling(self) -> tuple[np.ndarray, list[Any]]:
+        """A handle to the memory that this end sends through, and what copies into each slot."""
         handle = ctypes.create_string_buffer(_HANDLE[0][0])
         number = self._asked("hocket_slots_make", self._link.slots * self._stride, handle)
 
-        def fill(message: list[Any]) -> jax.Array:
+        def fill(message: list[Any], slot: int) -> jax.Array:
             plain = [jax.random.key_data(x) if is_key(x) else x for x in message]
             done = jax.ShapeDtypeStruct((1,), jnp.uint32)
-            return _call(_FILL, done)(*plain, slots=np.int64(number))
+            return self._call(_FILL, done, number, slot, plain)
 
-        return number, np.frombuffer(handle.raw, np.uint8), jax.jit(fill)
+        programs = [jax.jit(partial(fill, slot=k)) for k in range(self._link.slots)]
+        return np.frombuffer(handle.raw, np.uint8), programs
 
     @cached_property
-    def _taking(self) -> tuple[int, Any]:
-        """The memory that the other end sends through, and what copies from there."""
+    def _taking(self) -> list[Any]:
+        """What copies out of each slot of the memory that the other end sends through."""
         number = self._asked("hocket_slots_open", self._theirs)
         specs = [jax.ShapeDtypeStruct(*host_spec(x)) for x in self._link.specs]
 
-        def take() -> list[Any]:
-            found = _call(_EMPTY, specs)(slots=np.int64(number))
+        def take(slot: int) -> list[Any]:
+            found = self._call(_EMPTY, specs, number, slot)
             pairs = zip(found, self._link.specs, strict=True)
             return [with_impl(x, like) if is_key(like) else x for x, like in pairs]
 
         here = jax.sharding.SingleDeviceSharding(self._device)
-        return number, jax.jit(take, out_shardings=here)
+        programs = [partial(take, k) for k in range(self._link.slots)]
+        return [jax.jit(program, out_shardings=here) for program in programs]
+
+    def _call(self, target: str, makes: Any, number: int, slot: int, given: Any = ()) -> Any:
+        where = {"slots": np.int64(number), "at": np.int64(slot * self._stride)}
+        return jax.ffi.ffi_call(target, makes, has_side_effect=True)(*given, **where)
 
     def _asked(self, name: str, *arguments: Any) -> int:
         _register()
+        call, ordinal = getattr(library(), name), self._device.local_hardware_id
         try:
-            call = getattr(library(), name)
-            return said(call, self._device.local_hardware_id, *arguments)
+            return said(call, ordinal, self._ring.address, *arguments)
         except Unavailable as error:
             raise RuntimeError(
                 f"what crosses `{self._link.name}` cannot stay on the GPU: {error}. "
                 f"`direct=False` has it go through the host."
             ) from None
-
-
-def _call(target: str, makes: Any) -> Any:
-    return jax.ffi.ffi_call(target, makes, has_side_effect=True)
 
 
 @cache
