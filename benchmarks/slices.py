@@ -2,17 +2,19 @@
 
     python benchmarks/slices.py --sections grid --surface surface.json     # on a machine with a GPU
     python benchmarks/slices.py --sections grid --surface surface.json --envs 16384   # one row more
-    python benchmarks/slices.py --sections totals serving seeds
+    python benchmarks/slices.py --sections totals learning --minibatches 16
+    python benchmarks/slices.py --sections serving seeds
     python benchmarks/slices.py --env Pendulum-v1 --scale 64           # anywhere, in little
 
-PPO on the quadruped (16 steps, 4 epochs, 4 minibatches, two layers of 128). All parties of a
+PPO on the quadruped (16 steps, 4 epochs of 4 minibatches, two layers of 128). All parties of a
 section are started, and then take turns, three times; the median is told, with the least and the
 greatest. Every line has what the GPU was busy with meanwhile (NVML's GPM counters, percent), and
 lines of slices whether every process was seen by the MPS server (`attached`).
 
     grid        k instances with as many environments each, and what the search finds of it
-    totals      k instances with as many environments in all; processes without MPS; the rival: one
-                process whose loops are command buffers
+    totals      as many environments in all: one program, k instances, a slice that acts beside one
+                that learns; processes without MPS; the rival: one process whose loops are command
+                buffers
     saturated   the search, where one instance fills the GPU
     learning    five seeds: return over samples, and over seconds
     seeds       eight agents on eight slices, in one program, one after another
@@ -59,6 +61,8 @@ SECONDS = 0.8
 """About how long one timed run is."""
 T_OF_FIVE = 2.776
 """Student's t for 95 % of five samples."""
+APART = "sliced:slices=2,share=100,dedicated=true,lag=1"
+"""One slice steps and acts while another learns, from what was gathered an iteration before."""
 
 
 @dataclass(frozen=True)
@@ -107,37 +111,41 @@ def main() -> None:
                         help="environments in all, for the section of this name")  # fmt: skip
     parser.add_argument("--envs", nargs="+", type=int, default=[1024, 4096, 16384],
                         help="environments of each instance, for the grid")  # fmt: skip
+    parser.add_argument("--minibatches", type=int, default=4, help="of an epoch")
     parser.add_argument("--surface", type=Path, help="add the grid's scores to those of this file")
     options = parser.parse_args()
     enable_cache()
     ppo = PPO(
-        env=make(options.env), length=16, epochs=4, minibatches=4, hidden=(128, 128),
-        learning_rate=5e-4, entropy_weight=0.0, discount=0.97, env_steps=1 << 40, anneal=False,
+        env=make(options.env), length=16, epochs=4, minibatches=options.minibatches,
+        hidden=(128, 128), learning_rate=5e-4, entropy_weight=0.0, discount=0.97,
+        env_steps=1 << 40, anneal=False,
     )  # fmt: skip
     for section in options.sections:
         SECTIONS[section](ppo, options)
 
 
 def totals(ppo: PPO, options: argparse.Namespace) -> None:
-    """As many environments in all, in one instance and in several, beside what rivals them."""
-    totals = [total // options.scale for total in options.totals]
-    parties = [
-        Party(f"{k} x {total // k}", _slices(k), total) for total in totals for k in (1, 2, 4)
-    ]
-    against = {p.name: [f"1 x {p.envs}"] for p in parties if not p.name.startswith("1 ")}
-    for total in totals:
-        alone = f"1 x {total}, command buffers"
-        for k, base in ((1, f"1 x {total}"), (4, alone)):
-            name = f"{k} x {total // k}, command buffers"
-            parties.append(Party(name, f"{_slices(k)},command_buffers=true", total))
-            against[name] = [base]
-        for k in (2, 4):
-            against[f"{k} x {total // k}"].append(alone)
-    if _on_gpu():
-        turns = Party(f"4 x {total // 4}, no MPS", "sliced:slices=4,cut=shared", total)
-        parties.append(turns)
-        against[turns.name] = [f"4 x {total // 4}", f"1 x {total}"]
-    tell("training", compared(ppo, parties), against)
+    """As many environments in all, in one program and in several, beside what rivals them."""
+    parties: list[Party] = []
+    against: dict[str, list[str]] = {}
+
+    def add(name: str, words: str, *others: str) -> str:
+        party = Party(f"{name}, {total}", words, total)
+        parties.append(party)
+        against[party.name] = list(others)
+        return party.name
+
+    for each in options.totals:
+        total = each // options.scale
+        program = add("one program", "anakin:devices=1")
+        one = add("1 instance", _slices(1), program)
+        two, four = (add(f"{k} instances", _slices(k), one, program) for k in (2, 4))
+        apart = add("acting + learning", APART, one, program, two)
+        if _on_gpu():
+            add("acting + learning through the host", f"{APART},direct=false", apart)
+            add("4 instances without MPS", "sliced:slices=4,cut=shared", four, one)
+        add("1 instance, command buffers", f"{_slices(1)},command_buffers=true", one)
+    tell(f"training, {ppo.minibatches} minibatches", compared(ppo, parties), against)
 
 
 def serving(ppo: PPO, options: argparse.Namespace) -> None:
@@ -226,9 +234,10 @@ def _party(point: Point) -> Party:
 
 
 def learning(ppo: PPO, options: argparse.Namespace) -> None:
-    n, iterations = 1024 // options.scale, 200
+    n, iterations = 4096 // options.scale, 200
     parties = [
-        Party(f"1 x {4 * n}", "sliced:slices=1", 4 * n), Party(f"4 x {n}", _slices(4), 4 * n)
+        Party("one program", "anakin:devices=1", n), Party("1 instance", _slices(1), n),
+        Party("4 instances", _slices(4), n), Party("acting + learning", APART, n),
     ]  # fmt: skip
     curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {p.name: [] for p in parties}
     busy: dict[str, list[dict[str, float]]] = {party.name: [] for party in parties}
@@ -238,16 +247,21 @@ def learning(ppo: PPO, options: argparse.Namespace) -> None:
                 with GpuActivity() as activity:
                     curves[party.name].append(learn(runs[party.name], seed, iterations))
                 busy[party.name].append(activity.report())
+    first: tuple[Any, Any] | None = None
     for name, found in curves.items():
         returns, taken = (np.stack([run[k] for run in found]) for k in (0, 1))
         mean = returns.mean(0)
         half = T_OF_FIVE * returns.std(0, ddof=1) / np.sqrt(len(found))
+        first = first or (mean, half)
+        overlaps = np.abs(mean - first[0]) <= half + first[1]
         print(json.dumps({
             "name": f"learning, five seeds: {name}", "value": round(float(mean[-1]), 1),
             "unit": "return", "low": round(float((mean - half)[-1]), 1),
             "high": round(float((mean + half)[-1]), 1),
             "seconds": round(float(taken[:, -1].mean()), 2),
-            "samples": 4 * n * ppo.length * iterations,
+            "seconds_low_high": [round(float(f(taken[:, -1])), 2) for f in (np.min, np.max)],
+            "intervals_that_overlap": f"{overlaps.sum()} of {len(mean)}, with {parties[0].name}",
+            "samples": n * ppo.length * iterations, "minibatches": ppo.minibatches,
             "means": [round(float(x), 1) for x in mean],
             "halves": [round(float(x), 1) for x in half],
             "at_seconds": [round(float(x), 2) for x in taken.mean(0)],
@@ -342,7 +356,8 @@ def _program(made: Plan, party: Party) -> tuple[Any, ...]:
     """What a party compiles."""
     place = made.places[0]
     return (
-        party.seeds, made.graph.num_envs // place.replicas, place.replicas > 1, made.xla_flags,
+        party.seeds, len(made.places), made.graph.num_envs // place.replicas, place.replicas > 1,
+        made.xla_flags,
         {part.rpartition("@")[2] for part in place.on}.pop(), "shared" in party.words,
     )  # fmt: skip
 

@@ -108,6 +108,12 @@ def test_refused(case: str) -> None:
         plan(words)
 
 
+def test_messages_stay_on_no_cpu() -> None:
+    words = "sliced:slices=2,devices=1,dedicated=true,lag=1,direct=true"
+    with pytest.raises(PlanError, match=r"`.* -> .*` cannot be direct: that is for .* on one GPU"):
+        make_executor(plan(words), 1)
+
+
 def test_a_slice_is_no_threads_device() -> None:
     parts = Cluster.local().devices[0].split(2)
     graph = trace(Toy(), 8)

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from hocket.native import library
 from hocket.runtime.arena import Arena
 from hocket.runtime.channel import Closed
 from hocket.runtime.ring import Ring, Spec
@@ -66,6 +67,25 @@ def echoing(seed: int) -> Iterator[tuple[Ring, Ring, list[Spec]]]:
         back.close()
         assert other.wait(60) == 0
         arena.close()
+
+
+def test_each_side_may_be_ahead_of_what_the_other_is_told() -> None:
+    """A device fills a slot, or reads it, after its host has gone on to the next."""
+    arena = Arena.create(Ring.nbytes(2, []))
+    ring, tell = Ring(arena.memory, 0, 2, []), library()
+    assert [ring.free_slot(), ring.free_slot()] == [0, 1]
+    for wait in (ring.free_slot, ring.full_slot):  # both are taken, and neither is full
+        with pytest.raises(TimeoutError):
+            wait(timeout=0.01)
+    tell.hocket_ring_publish(ring.address)
+    tell.hocket_ring_publish(ring.address)
+    assert [ring.full_slot(), ring.full_slot()] == [0, 1]
+    with pytest.raises(TimeoutError):  # both are being read
+        ring.free_slot(timeout=0.01)
+    tell.hocket_ring_release(ring.address)
+    assert ring.free_slot() == 0
+    with pytest.raises(TimeoutError):
+        ring.free_slot(timeout=0.01)
 
 
 @pytest.mark.parametrize("seed", range(3))
