@@ -235,9 +235,10 @@ def _party(point: Point) -> Party:
 
 def learning(ppo: PPO, options: argparse.Namespace) -> None:
     n, iterations = 4096 // options.scale, 200
+    ppo = replace(ppo, decoupled=True)  # which is for samples of an iteration before
     parties = [
         Party("one program", "anakin:devices=1", n), Party("1 instance", _slices(1), n),
-        Party("4 instances", _slices(4), n), Party("acting + learning", APART, n),
+        Party("acting + learning", APART, n),
     ]  # fmt: skip
     curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {p.name: [] for p in parties}
     busy: dict[str, list[dict[str, float]]] = {party.name: [] for party in parties}

@@ -16,12 +16,12 @@ from jax import Array
 
 from hocket.algorithms.actor_critic import Learner, State, after, init_learner, seen
 from hocket.algorithms.heads import Head, head_for
-from hocket.algorithms.proximal import Batch, improve, ppo_loss
+from hocket.algorithms.proximal import Batch, improve, ppo_loss, staying_near
 from hocket.core.algorithm import Policy
 from hocket.core.fragment import fragment
 from hocket.envs import Env, HostEnv, Rollout, init_actor, unroll
 from hocket.nn import Network, network
-from hocket.ops import Moments, clipped_adam, gae, shuffle_time
+from hocket.ops import Distribution, Moments, clipped_adam, gae, shuffle_time
 
 # Legend: T steps of a rollout, N environments, M minibatches.
 
@@ -63,6 +63,9 @@ class PPO:
     """Lambda of the generalized advantage estimate."""
     clip: float = 0.2
     """How far a probability ratio may move before its gradient is cut."""
+    decoupled: bool = False
+    """Whether that is from the policy before the update, also where an older one chose the samples:
+    for strategies with a lag."""
     entropy_weight: float = 0.01
     """What the policy's entropy counts for in the loss: more keeps it exploring."""
     value_weight: float = 0.5
@@ -137,15 +140,19 @@ class PPO:
             discount=self.discount, decay=self.decay,
         )  # fmt: skip
         returns = learner.returns.update(target)
-        sample, log_prob = rollout.extras["sample"], rollout.extras["log_prob"]
-        return Batch(obs, sample, log_prob, advantage, returns.normalize(target)), returns
+        sample, target = rollout.extras["sample"], returns.normalize(target)
+        before = self._choices(learner.params, obs) if self.decoupled else None
+        log_prob, weight = staying_near(before, sample, rollout.extras["log_prob"])
+        return Batch(obs, sample, log_prob, advantage, target, weight), returns
 
     def _loss(self, params: Params, batch: Batch) -> tuple[Array, dict[str, Array]]:
-        choices = self._head.distribution(self._policy.apply(params.policy, batch.obs))
         return ppo_loss(
-            choices, self._value_of(params, batch.obs), batch,
+            self._choices(params, batch.obs), self._value_of(params, batch.obs), batch,
             clip=self.clip, value_weight=self.value_weight, entropy_weight=self.entropy_weight,
         )  # fmt: skip
+
+    def _choices(self, params: Params, obs: Array) -> Distribution:
+        return self._head.distribution(self._policy.apply(params.policy, obs))
 
     def _value_of(self, params: Params, obs: Array) -> Array:
         return self._value.apply(params.value, obs)[..., 0]

@@ -21,8 +21,11 @@ class Batch(NamedTuple):
     obs: Array
     sample: Array
     log_prob: Array
+    """Of the samples, by the policy that the next one stays near to."""
     advantage: Array
     target: Array
+    weight: Array | None = None
+    """How much likelier they were for that policy than for the one that chose them; None: as."""
 
 
 def improve(
@@ -57,6 +60,21 @@ def improve(
     return learner, averaged(jax.tree.map(jnp.mean, metrics))
 
 
+def staying_near(
+    before: Distribution | None, sample: Array, log_prob: Array
+) -> tuple[Array, Array | None]:
+    """`log_prob` and `weight` of a batch, whose samples had this `log_prob` when they were chosen.
+
+    The policy to stay near to is the one that chose them, or the one `before` the update: another
+    where samples are late. Hilton et al. 2022, "Batch size-invariance for policy optimization":
+    https://arxiv.org/abs/2110.00641
+    """
+    if before is None:
+        return log_prob, None
+    now = before.log_prob(sample)
+    return now, jnp.exp(now - log_prob)
+
+
 def ppo_loss(
     choices: Distribution,
     value: Array,
@@ -69,6 +87,8 @@ def ppo_loss(
     """The loss of a batch, from what the networks now give for it, and metrics."""
     log_prob = choices.log_prob(batch.sample)
     advantage = standardize(batch.advantage)
+    if batch.weight is not None:
+        advantage = batch.weight * advantage
     policy = clipped_surrogate(log_prob, batch.log_prob, advantage, clip=clip).mean()
     error = 0.5 * jnp.square(value - batch.target).mean()
     entropy = choices.entropy().mean()

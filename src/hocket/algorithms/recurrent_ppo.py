@@ -15,7 +15,7 @@ import optax
 from jax import Array
 
 from hocket.algorithms.actor_critic import Agent, Learner, State, after, agent_for, seen
-from hocket.algorithms.proximal import Batch, improve, ppo_loss
+from hocket.algorithms.proximal import Batch, improve, ppo_loss, staying_near
 from hocket.core.algorithm import Policy
 from hocket.core.fragment import fragment
 from hocket.envs.env import Env
@@ -56,6 +56,9 @@ class RecurrentPPO:
     """Lambda of the generalized advantage estimate."""
     clip: float = 0.2
     """How far a probability ratio may move before its gradient is cut."""
+    decoupled: bool = False
+    """Whether that is from the policy before the update, also where an older one chose the samples:
+    for strategies with a lag."""
     entropy_weight: float = 0.01
     """What the policy's entropy counts for in the loss: more keeps it exploring."""
     value_weight: float = 0.5
@@ -110,16 +113,18 @@ class RecurrentPPO:
 
     def _batch(self, learner: Learner, rollout: Rollout) -> tuple[Batch, Moments]:
         """Advantages and targets. Values are those of the rollout's own parameters."""
-        _, *values = self._agent.replay(learner.params, learner.moments, rollout)
+        choices, *values = self._agent.replay(learner.params, learner.moments, rollout)
         value, next_value = (learner.returns.denormalize(v) for v in values)
         advantage, target = gae(
             rollout.reward, value, next_value, rollout.terminated, rollout.truncated,
             discount=self.discount, decay=self.decay,
         )  # fmt: skip
         returns = learner.returns.update(target)
-        sample, log_prob = rollout.extras["sample"], rollout.extras["log_prob"]
+        sample, target = rollout.extras["sample"], returns.normalize(target)
+        before = choices if self.decoupled else None
+        log_prob, weight = staying_near(before, sample, rollout.extras["log_prob"])
         obs = seen(learner.moments, rollout.obs)
-        return Batch(obs, sample, log_prob, advantage, returns.normalize(target)), returns
+        return Batch(obs, sample, log_prob, advantage, target, weight), returns
 
     def _loss(self, params: Any, batch: Batch, first: Array, memory: Array) -> Any:
         memory = self._agent.network.replay(params, memory, batch.obs, first)
