@@ -111,6 +111,8 @@ def main() -> None:
                         help="environments in all, for the section of this name")  # fmt: skip
     parser.add_argument("--envs", nargs="+", type=int, default=[1024, 4096, 16384],
                         help="environments of each instance, for the grid")  # fmt: skip
+    parser.add_argument("--coupled", action="store_true",
+                        help="learn without PPO's `decoupled`, for late samples")  # fmt: skip
     parser.add_argument("--minibatches", type=int, default=4, help="of an epoch")
     parser.add_argument("--surface", type=Path, help="add the grid's scores to those of this file")
     options = parser.parse_args()
@@ -235,10 +237,10 @@ def _party(point: Point) -> Party:
 
 def learning(ppo: PPO, options: argparse.Namespace) -> None:
     n, iterations = 4096 // options.scale, 200
-    ppo = replace(ppo, decoupled=True)  # which is for samples of an iteration before
+    ppo = replace(ppo, decoupled=not options.coupled)
     parties = [
         Party("one program", "anakin:devices=1", n), Party("1 instance", _slices(1), n),
-        Party("acting + learning", APART, n),
+        Party("4 instances", _slices(4), n), Party("acting + learning", APART, n),
     ]  # fmt: skip
     curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {p.name: [] for p in parties}
     busy: dict[str, list[dict[str, float]]] = {party.name: [] for party in parties}

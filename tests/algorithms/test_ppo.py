@@ -13,10 +13,11 @@ from jax import Array
 from hocket.algorithms.actor_critic import State, seen
 from hocket.algorithms.heads import head_for
 from hocket.algorithms.ppo import PPO
-from hocket.algorithms.proximal import Batch, ppo_loss
+from hocket.algorithms.proximal import Batch, ppo_loss, staying_near
 from hocket.envs import Box, DictSpace, Discrete, Env, MultiDiscrete, Pendulum, TimeLimit, make
 from hocket.envs.unroll import Rollout, unroll
-from hocket.ops import Categorical, Moments
+from hocket.ops import Categorical, Moments, clipped_surrogate
+from hocket.testing import difference
 
 KEY = jax.random.key(0)
 N = 8
@@ -65,6 +66,45 @@ def test_the_loss_is_that_of_the_paper() -> None:
     entropy = -(np.exp(log_p) * log_p).sum(-1).mean()
     np.testing.assert_allclose(loss, policy + 0.5 * error - 0.01 * entropy, rtol=1e-5)
     np.testing.assert_allclose(metrics["kl"], (ratio - 1 - np.log(ratio)).mean(), rtol=1e-4)
+
+
+def test_decoupled_is_the_same_where_no_sample_is_late() -> None:
+    (state, _), (decoupled, _) = (train(small(decoupled=way), 2) for way in (False, True))
+    assert difference(train(small(), 0)[0].learner.params, state.learner.params) > 1e-3
+    assert difference(state.learner.params, decoupled.learner.params) <= 1e-5
+
+
+def test_decoupled_stays_near_the_policy_before_the_update() -> None:
+    """What it has moved by since a sample was chosen cuts no gradient, and weighs the sample."""
+    log_prob, sample = jnp.log(jnp.array([0.25])), jnp.array([0])
+    before = jnp.log(jnp.array([[0.5, 0.5]]))
+
+    def slope(near: Categorical | None) -> Array:
+        proximal, weight = staying_near(near, sample, log_prob)
+        batch = Batch(jnp.zeros((1, 1)), sample, proximal, jnp.ones(1), jnp.zeros(1), weight)
+
+        def loss(logits: Array) -> Array:
+            now = Categorical(logits).log_prob(sample)
+            weights = 1.0 if batch.weight is None else batch.weight
+            return clipped_surrogate(now, batch.log_prob, weights * batch.advantage, clip=0.2).sum()
+
+        return jax.grad(loss)(before)
+
+    # The sample is twice as likely as when it was chosen: beyond the clip of the one, and at the
+    # centre of the other, where the ratio's slope is that of the log-probability, times two.
+    np.testing.assert_array_equal(slope(None), 0.0)
+    np.testing.assert_allclose(slope(Categorical(before)), [[-1.0, 1.0]], rtol=1e-6)
+
+
+def test_a_batch_is_weighed_in_the_loss() -> None:
+    keys = jax.random.split(KEY, 3)
+    logits, advantage = jax.random.normal(keys[0], (N, 2)), jax.random.normal(keys[1], (N,))
+    sample, weight = jnp.zeros(N, int), jnp.exp(jax.random.normal(keys[2], (N,)))
+    choices = Categorical(logits)
+    batch = Batch(logits, sample, choices.log_prob(sample), advantage, jnp.zeros(N), weight)
+    loss, _ = ppo_loss(choices, jnp.zeros(N), batch, clip=0.2, value_weight=0.0, entropy_weight=0.0)
+    standard = (advantage - advantage.mean()) / advantage.std()
+    np.testing.assert_allclose(loss, -(weight * standard).mean(), rtol=1e-4)
 
 
 def test_a_truncated_episode_bootstraps_from_its_last_observation() -> None:

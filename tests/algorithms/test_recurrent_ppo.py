@@ -13,6 +13,7 @@ from hocket.algorithms.recurrent_ppo import RecurrentPPO
 from hocket.envs import CartPole, Masked, Pendulum, TimeLimit
 from hocket.envs.unroll import Rollout, unroll
 from hocket.ops import Moments
+from hocket.testing import difference
 
 KEY = jax.random.key(0)
 N, T = 8, 24
@@ -46,6 +47,11 @@ def test_the_learner_finds_the_probabilities_of_the_actor() -> None:
     memory = algo._agent.network.replay(learner.params, rollout.memory, obs, rollout.first)
     log_prob = algo._agent.read(learner.params, memory)[0].log_prob(rollout.extras["sample"])
     np.testing.assert_allclose(log_prob, rollout.extras["log_prob"], atol=1e-5)
+
+
+def test_decoupled_is_the_same_where_no_sample_is_late() -> None:
+    states = [second_rollout(small(POLE, decoupled=way))[0] for way in (False, True)]
+    assert difference(*(state.learner.params for state in states)) <= 1e-5
 
 
 def test_minibatches_pair_environments_with_their_own_memories() -> None:
