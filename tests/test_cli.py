@@ -213,8 +213,22 @@ MISTAKES = [
     (None, ("train", "ppo", "--env", "CartPole-v1:gravity="), "is no option"),
     (None, ("train", "ppo", "--env", "CartPole-v1:gravity=big"), "of the kind of 9.8 (float)"),
     (None, ("train", "ppo", "--env", "CartPole-v1:max_steps=x"), "of the kind of 500 (int)"),
+    (
+        None,
+        ("plan", "ppo", "--distribute", "sliced:share=half"),
+        "`share` of the strategy `sliced` must",
+    ),
+    (
+        None,
+        ("plan", "ppo", "--distribute", "sliced:direct=2"),
+        "of the kind of False (bool), found 2",
+    ),
     (None, ("train", "ppo", "--env", "gymnax:CartPole-v1:gravity=x"), "of the kind of 9.8"),
-    (None, ("train", "ppo", "--distribute", "anakin:devices=two"), "asked for two devices"),
+    (
+        None,
+        ("train", "ppo", "--distribute", "anakin:devices=two"),
+        "of the kind of 0 (int), found 'two'",
+    ),
     (None, ("train", "ppo", "--name", ""), "is no name for a folder"),
     (None, ("train", "ppo", "--env", "nowhere.module:Env"), "there is no module `nowhere.module`"),
     (None, ("train", "ppo", "--env", "math:pi"), "is no environment"),

@@ -200,14 +200,15 @@ def messages() -> None:
         pipe = OnOneGpu(arena, 0, _link(), jax.devices()[0])
         sender = subprocess.Popen(
             [sys.executable, __file__, "--here", "_sender"], pass_fds=[arena.fd],
-            env={**environment(), "ARENA": str(arena.fd)},
+            env={**environment(), "ARENA": str(arena.fd)}, stdin=subprocess.PIPE,
         )  # fmt: skip
         for k in range(5):
             for sent, found in zip(_message(k), pipe.receive(), strict=True):
                 assert sent.dtype == found.dtype and found.devices() == {jax.devices()[0]}
                 same = jax.tree.map(_numbers, (sent, found))
                 assert np.array_equal(*same), f"{sent.dtype}: sent {same[0]}, found {same[1]}"
-        assert sender.wait(60) == 0
+        sender.communicate(timeout=60)
+        assert sender.returncode == 0
 
 
 def _sender() -> None:
@@ -220,7 +221,7 @@ def _sender() -> None:
     pipe = OnOneGpu(arena, 0, _link(), jax.devices()[0])
     for k in range(5):
         pipe.send(_message(k))
-    time.sleep(5.0)  # the memory is this process's
+    sys.stdin.read()  # the memory is this process's, and the other one still reads
 
 
 def _link() -> Any:

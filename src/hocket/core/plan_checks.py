@@ -129,6 +129,8 @@ def _check_channels(plan: Plan) -> None:
                 f">= 0: found capacity={channel.capacity}, lag={channel.lag} and "
                 f"delay={channel.delay}."
             )
+        if channel.direct:
+            _check_direct(plan, name)
         if channel.reduce not in REDUCTIONS:
             raise PlanError(unknown("reduction", channel.reduce, REDUCTIONS, f"of `{name}`"))
         if name in within:
@@ -153,6 +155,17 @@ def _check_channels(plan: Plan) -> None:
                 f"{a} replicas of `{flow.source}` cannot share out to {b} of `{flow.target}`: "
                 f"make one number a multiple of the other."
             )
+
+
+def _check_direct(plan: Plan, name: str) -> None:
+    """The rest, which names do not tell, is said when the run starts."""
+    on = {device for end in name.split(" -> ") for device in plan.place(end).on}
+    if plan.launch == "threads" or not any(device.startswith("gpu:") for device in on):
+        where = ", ".join(sorted(on)) or "devices without a name"
+        raise PlanError(
+            f"the channel `{name}` cannot be direct: that is for processes on one GPU, and these "
+            f"are {plan.launch} on {where}. Leave `direct` out, or False."
+        )
 
 
 def _check_average_channel(plan: Plan, name: str, channel: Channel) -> None:

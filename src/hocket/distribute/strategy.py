@@ -27,6 +27,8 @@ class Strategy(Protocol):
 
 
 _REGISTRY: dict[str, Callable[..., Strategy]] = {}
+_OPTIONAL = {f"{type(x).__name__} | None": x for x in (False, 0, 0.0, "")}
+"""A value of the kind that an option has, where its default is None."""
 
 
 def strategy(fn: Callable[..., Plan]) -> Callable[..., Strategy]:
@@ -55,6 +57,8 @@ def strategy(fn: Callable[..., Plan]) -> Callable[..., Strategy]:
                         f"{value!r}."
                     )
                 continue
+            if default is None and value is not None:
+                default = _OPTIONAL.get(options[name].annotation)
             if default is not None and default is not inspect.Parameter.empty:
                 check_kind(name, value, default, where)
         return functools.partial(fn, **chosen)

@@ -26,12 +26,3 @@ class Pipe(Protocol):
 
     @property
     def waited(self) -> tuple[int, int]: ...
-
-    @property
-    def in_order(self) -> bool:
-        """Whether what is sent or received may still be computed: the device keeps the order."""
-        ...
-
-    def settle(self) -> None:
-        """Until all that this end has sent and received is so, also on its device."""
-        ...

@@ -14,6 +14,7 @@ from hocket.runtime.reduce import Reduction
 from hocket.runtime.route import Link, late_links, late_names
 from hocket.runtime.status import RECEIVING, SENDING, WORKING
 from hocket.runtime.timeline import Span
+from hocket.runtime.transport_ipc import OnOneGpu
 
 
 class Wait(NamedTuple):
@@ -77,10 +78,10 @@ class Exchange:
     def send(self, transfer: Transfer, target: int, message: list[Any]) -> None:
         """Hand a message over, waiting while there is no room for it."""
         pipe = self._pipes[transfer.id, self.index, target]
-        start, before = time.perf_counter(), pipe.waited[0]
+        start, before, begun = time.perf_counter(), pipe.waited[0], self._begun()
         self.show(Wait(None, SENDING, transfer, (target,)))
         pipe.send(message)
-        waited = pipe.waited[0] - before
+        waited = 0 if _is_busy(begun) else pipe.waited[0] - before
         nbytes = self._count(transfer, message)
         self._moved(transfer.target, waited)
         if self.spans is not None:
@@ -88,10 +89,18 @@ class Exchange:
             self.note("wait", transfer.target, start, start + waited / 1e9)
             self.note("send", name, start, nbytes=nbytes)
 
-    def in_order(self, transfer: Transfer) -> bool:
-        """Whether the device sees to it that a message is there before it is read."""
+    def may_be_early(self, transfer: Transfer) -> bool:
+        """Whether a message may be sent while it is computed: the device keeps the order."""
         pipes = [p for (t, s, _), p in self._pipes.items() if (t, s) == (transfer.id, self.index)]
-        return bool(pipes) and all(pipe.in_order for pipe in pipes)
+        return bool(pipes) and all(isinstance(pipe, OnOneGpu) for pipe in pipes)
+
+    def settle(self) -> None:
+        """Until the device has done what this instance has begun: that is work, and no waiting."""
+        phase = int(self.status["phase"])
+        self.status["phase"] = WORKING
+        for pipe in self._direct():
+            pipe.settle()
+        self.status["phase"] = phase
 
     def receive(self, transfer: Transfer, source: int) -> Any:
         """The message for this iteration. A late reader has the first one for those to come too."""
@@ -109,8 +118,7 @@ class Exchange:
             line = self._late[link.transfer.id, link.source]
             while len(line) < self.plan.channel_of(link.transfer).late:
                 line.append(self._take(link.transfer, link.source))
-        for pipe in self._pipes.values():
-            pipe.settle()
+        self.settle()
 
     def late(self) -> dict[str, Any]:
         """What is on its way to this instance in late channels, one message for each iteration."""
@@ -154,16 +162,26 @@ class Exchange:
 
     def _take(self, transfer: Transfer, source: int) -> Any:
         pipe = self._pipes[transfer.id, source, self.index]
-        start, before = time.perf_counter(), pipe.waited[1]
+        start, before, begun = time.perf_counter(), pipe.waited[1], self._begun()
         self.show(Wait(None, RECEIVING, transfer, (source,)))
         message = pipe.receive()
-        waited = pipe.waited[1] - before
+        waited = 0 if _is_busy(begun) else pipe.waited[1] - before
         self._moved(transfer.source, waited)
         if self.spans is not None:
             name = f"{transfer.source}/{source} -> {self.name} #{transfer.id}"
             self.note("wait", transfer.source, start, start + waited / 1e9)
             self.note("receive", name, start, nbytes=_nbytes(message))
         return message
+
+    def _direct(self) -> list[OnOneGpu]:
+        return [pipe for pipe in self._pipes.values() if isinstance(pipe, OnOneGpu)]
+
+    def _begun(self) -> list[Any]:
+        """The last of what this instance has begun on a device that it does not wait for."""
+        direct = self._direct()
+        for pipe in direct:
+            pipe.meanwhile = self.settle
+        return [pipe.last for pipe in direct if pipe.last is not None]
 
     def _late_links(self) -> list[Link]:
         return [link for link in late_links(self.plan) if link.end == (self.place, self.index)]
@@ -184,6 +202,11 @@ class Exchange:
         self.status["waited"][self._order[place]] += nanoseconds
         self.status["moves"] += 1
         self.status["phase"] = WORKING
+
+
+def _is_busy(begun: Iterable[Any]) -> bool:
+    """Whether the device has worked all the while that its host waited."""
+    return any(not x.is_ready() for x in begun)
 
 
 def _nbytes(message: Iterable[Any]) -> int:

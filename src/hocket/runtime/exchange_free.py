@@ -106,6 +106,9 @@ class FreeExchange(Exchange):
                     self._put_by(self._backlog[maker].popleft())
         return self._chosen if transfer.source == self._maker else sources
 
+    def may_be_early(self, transfer: Transfer) -> bool:
+        return False  # what is on the board is there, for whoever takes what is ready
+
     def send(self, transfer: Transfer, target: int, message: list[Any]) -> None:
         if transfer not in self._versions:
             super().send(transfer, target, message)

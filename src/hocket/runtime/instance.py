@@ -325,7 +325,7 @@ class Instance:
         route = Route.of(self.plan, transfer)
         targets = [t for s, t in route.pairs() if s == self.index]
         whole = {v: self._whole(v, values[v]) for v in transfer.values}
-        if not self.exchange.in_order(transfer):
+        if not self.exchange.may_be_early(transfer):
             jax.block_until_ready(list(whole.values()))  # whoever receives it need not wait again
         for part, target in enumerate(targets):
             message = []

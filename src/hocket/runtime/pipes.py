@@ -12,7 +12,7 @@ from hocket.runtime.route import Link
 from hocket.runtime.transport_ipc import OnOneGpu, stays_on_gpu
 from hocket.runtime.transport_shm import SharedMemory
 
-Pipe: TypeAlias = SharedMemory | OnOneGpu
+SharedPipe: TypeAlias = SharedMemory | OnOneGpu
 
 
 def pipe_bytes(plan: Plan, link: Link) -> int:
@@ -31,7 +31,7 @@ def empty_pipes(plan: Plan, arena: Arena, pipes: Iterable[tuple[Link, int]]) -> 
 def pipes_of(
     plan: Plan, place: str, index: int, arena: Arena, pipes: Iterable[tuple[Link, int]],
     devices: Sequence[Any],
-) -> dict[tuple[int, int, int], Pipe]:  # fmt: skip
+) -> dict[tuple[int, int, int], SharedPipe]:  # fmt: skip
     """Those of one instance, which is on these devices: what it sends to others, or receives."""
     found = {}
     for link, offset in pipes:
@@ -46,7 +46,7 @@ def pipes_of(
 
 def _pipe(
     plan: Plan, arena: Arena, link: Link, offset: int, device: Any = None, *, packed: bool = False
-) -> Pipe:
+) -> SharedPipe:
     if stays_on_gpu(plan, link):
         return OnOneGpu(arena, offset, link, device)
     return SharedMemory(arena, offset, link, plan.channel_of(link.transfer).delay, packed=packed)

@@ -81,8 +81,10 @@ class Ring:
     def send(self, arrays: Sequence[np.ndarray], timeout: float | None = None) -> None:
         """Copy a message into a free slot, waiting for one while the ring is full."""
         for view, array in zip(self._views[0], arrays, strict=True):
-            if array.shape != view.shape:
-                raise ValueError(f"this ring carries {view.shape}, found {array.shape}.")
+            if (array.shape, array.dtype) != (view.shape, view.dtype):
+                raise ValueError(
+                    f"this ring carries {view.dtype}{view.shape}, found {array.dtype}{array.shape}."
+                )
         for view, array in zip(self._views[self.free_slot(timeout)], arrays, strict=True):
             np.copyto(view, array, casting="no")
         self._library.hocket_ring_publish(self._address)

@@ -8,6 +8,8 @@ its copies: the next program can be on its way to the GPU meanwhile.
 from __future__ import annotations
 
 import ctypes
+import platform
+from collections.abc import Callable
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -29,49 +31,71 @@ from hocket.runtime.route import Link
 
 _FILL, _EMPTY = "hocket_slots_fill", "hocket_slots_empty"
 _HANDLE = ((64,), np.dtype(np.uint8))  # to the sender's memory
+SOON = 1.0
+"""Seconds after which whoever waits sees to its own work first: less than counts as a deadlock."""
 
 
 def stays_on_gpu(plan: Plan, link: Link) -> bool:
-    """Whether what crosses here stays on a GPU: refused where it was asked for and cannot be."""
-    channel = plan.channel_of(link.transfer)
-    why = "" if channel.direct is False else _why_not(plan, link)
-    if channel.direct and why:
+    """Whether what crosses here stays on a GPU: refused where it was asked for and cannot be.
+
+    If nobody asked, between slices, and not at every step of a loop: what was not measured goes as
+    it did.
+    """
+    asked = plan.channel_of(link.transfer).direct
+    if asked is False or not link.specs:
+        return False
+    why = _why_not(plan, link)
+    if asked and why:
         raise PlanError(f"`{link.name}` cannot be direct: {why} Leave `direct` out, or False.")
-    return channel.direct is not False and not why
+    return not why and (bool(asked) or (not link.transfer.loops and _are_slices(plan, link)))
 
 
 def _why_not(plan: Plan, link: Link) -> str:
-    t, names = link.transfer, set[str]()
-    for place, index in ((t.source, link.source), (t.target, link.target)):
-        on = plan.place(place).share(index)
-        if place in plan.grouped or len(on) != 1:
+    """As far as names tell, which are the same in every process."""
+    for place in (link.transfer.source, link.transfer.target):
+        if place in plan.grouped or len(plan.place(place).share(0)) != 1:
             return f"`{place}` has not one device by name for each instance."
-        names.add(on[0])
+    names = _names(plan, link)
     devices = {device_of(name) for name in names}
-    if len(devices) > 1 or not (device := devices.pop()).startswith("gpu:"):
-        return f"that is for two instances on one GPU, and these are on {', '.join(sorted(names))}."
+    if len(devices) > 1 or not names[0].startswith("gpu:"):
+        there = ", ".join(sorted(set(names)))
+        return f"that is for two instances on one GPU, and these are on {there}."
     if any((part := read_slice(name)) and part.backend == "mig" for name in names):
         return "instances of MIG do not see each other's memory."
-    if plan.channel_of(t).delay:
+    if plan.channel_of(link.transfer).delay:
         return "a message with a delay waits in the host's memory."
     if gpu_uuid(0) is None:  # its number may be another in another process
-        return f"{device} is no GPU of CUDA's."
+        return f"{devices.pop()} is no GPU of CUDA's."
+    if "microsoft" in platform.release().lower():
+        return "processes cannot share memory of a GPU on WSL."
     return ""
+
+
+def _names(plan: Plan, link: Link) -> list[str]:
+    t = link.transfer
+    ends = (t.source, link.source), (t.target, link.target)
+    return [plan.place(place).share(index)[0] for place, index in ends]
+
+
+def _are_slices(plan: Plan, link: Link) -> bool:
+    return all(map(read_slice, _names(plan, link)))
 
 
 class OnOneGpu:
     """A link of a plan whose two ends are processes on one GPU.
 
-    The sender makes the memory when it first sends; the first message says where it lies.
+    The sender makes the memory when it first sends; the first message says where it lies. XLA runs
+    the programs of a process in their order, so slots are filled and emptied in theirs.
     """
-
-    in_order = True
 
     def __init__(self, arena: Arena, offset: int, link: Link, device: Any = None) -> None:
         self._link, self._device = link, device
         self._stride = slot_layout([host_spec(x) for x in link.specs])[1]
         self._ring = Ring(arena.memory, offset, link.slots, [_HANDLE])
-        self._last: Any = None
+        self.last: Any = None
+        """An array of the last program of this end: when it is ready, so is the message."""
+        self.meanwhile: Callable[[], None] = self.settle
+        """What to do when the other end keeps this one waiting: it may wait for this one's GPU."""
 
     @staticmethod
     def nbytes(link: Link) -> int:
@@ -83,27 +107,33 @@ class OnOneGpu:
         return self._ring.waited_ns
 
     def send(self, message: list[Any]) -> None:
-        slot = self._ring.free_slot()
+        slot = self._await(self._ring.free_slot)
         handle, fill = self._filling
         self._ring.views(slot)[0][:] = handle
         with jax.default_device(self._device):
-            self._last = fill[slot](message)
+            self.last = fill[slot](message)
 
     def receive(self) -> list[Any]:
-        slot = self._ring.full_slot()
+        slot = self._await(self._ring.full_slot)
         self._theirs = self._ring.views(slot)[0].tobytes()
         found = self._taking[slot]()
-        self._last = min(found, key=lambda x: x.size)  # a large one would keep its memory
+        self.last = min(found, key=lambda x: x.size)  # a large one would keep its memory
         return found
 
     def settle(self) -> None:
-        # What is deleted was read by a program, which somebody else waits for.
-        if self._last is not None and not self._last.is_deleted():
-            jax.block_until_ready(self._last)
+        """Until the ring knows of all that this end has done; raises what failed there."""
+        jax.block_until_ready(self.last)
 
     def empty(self) -> None:
         """Without messages again; nobody may be using it."""
         self._ring.initialise()
+
+    def _await(self, wait: Callable[[float | None], int]) -> int:
+        try:
+            return wait(SOON)
+        except TimeoutError:
+            self.meanwhile()
+            return wait(None)
 
     @cached_property
     def _filling(self) -> tuple[np.ndarray, list[Any]]:
@@ -113,6 +143,9 @@ class OnOneGpu:
 
         def fill(message: list[Any], slot: int) -> jax.Array:
             plain = [jax.random.key_data(x) if is_key(x) else x for x in message]
+            found = [(x.shape, x.dtype) for x in plain]
+            if found != (like := [host_spec(x) for x in self._link.specs]):
+                raise ValueError(f"`{self._link.name}` carries {like}, found {found}.")
             done = jax.ShapeDtypeStruct((1,), jnp.uint32)
             return self._call(_FILL, done, number, slot, plain)
 
@@ -146,7 +179,7 @@ class OnOneGpu:
         except Unavailable as error:
             raise RuntimeError(
                 f"what crosses `{self._link.name}` cannot stay on the GPU: {error}. "
-                f"`direct=False` has it go through the host."
+                f"Have it go through the host: `sliced:direct=false`, or `Channel(direct=False)`."
             ) from None
 
 

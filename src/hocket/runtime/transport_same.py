@@ -13,8 +13,6 @@ from hocket.runtime.channel import Closed
 class SameDevice:
     """A bounded queue. A sent buffer is never donated, so both ends may hold it."""
 
-    in_order = False
-
     def __init__(self, capacity: int, delay: float = 0.0) -> None:
         self._capacity, self._delay = capacity, delay
         self._messages: deque[tuple[float, list[Any]]] = deque()
@@ -42,9 +40,6 @@ class SameDevice:
             _, message = self._messages.popleft()
             self._changed.notify_all()
             return message
-
-    def settle(self) -> None:
-        """It is so at once."""
 
     def close(self) -> None:
         """Wake whoever waits, with `Closed`."""

@@ -21,8 +21,6 @@ class SharedMemory:
     An end that is `packed` sends its small arrays as one, and receives them so.
     """
 
-    in_order = False
-
     def __init__(
         self, arena: Arena, offset: int, link: Link, delay: float = 0.0, *, packed: bool = False
     ) -> None:
@@ -55,9 +53,6 @@ class SharedMemory:
                 time.sleep(max(0.0, float(views[-1][0]) - time.monotonic()))
             arrays = views[:-1] if self._delay else views
             return self._packing.from_slot(arrays, packed=self._packed)
-
-    def settle(self) -> None:
-        """It is so at once."""
 
     def empty(self) -> None:
         """Without messages again; nobody may be using it."""

@@ -134,6 +134,7 @@ class _Worker:
             )
         plan = Plan.from_json(job.plan, graph)
         where, arena = layout(plan), Arena.attach(arena_fd, job.arena_bytes)
+        assert where.nbytes == job.arena_bytes, "the parent lays its memory out in another way"
         devices = find_devices(plan.place(job.place).share(job.index))
         pipes = pipes_of(plan, job.place, job.index, arena, where.pipes, devices)
         status = new_statuses(plan, arena.memory, where.statuses)
