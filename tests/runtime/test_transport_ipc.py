@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -157,7 +158,7 @@ large = (jax.ShapeDtypeStruct((1 << 20,), "float32"),)
 class OnHost(OnOneGpu):
     """Both ends in one process, without a GPU: what is told to the ring is told `later`, if so."""
 
-    later, fails = 0.0, ""
+    later, takes, fails = 0.0, 0.0, ""
 
     def __init__(self, link: Link) -> None:
         super().__init__(Arena.create(OnOneGpu.nbytes(link)), 0, link, jax.local_devices()[0])
@@ -179,6 +180,7 @@ class OnHost(OnOneGpu):
 
     def _call(self, target: str, makes: Any, number: int, slot: int, given: Any = ()) -> Any:
         def fill(*arrays: Any) -> np.ndarray:
+            time.sleep(self.takes)
             self._there[slot] = [np.array(x) for x in arrays]
             if not self.fails:
                 tell = (library().hocket_ring_publish, [self._ring.address])
@@ -215,10 +217,14 @@ def test_what_may_be_early_has_the_same_numbers(monkeypatch: pytest.MonkeyPatch)
     assert difference(run(monkeypatch), expected) == 0.0
 
 
-def test_a_gpu_that_takes_its_time_is_no_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("slow", ["later", "takes"])
+def test_a_gpu_that_takes_its_time_is_no_deadlock(
+    slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Be it the program, which the host does not wait for, or its launch, which may compile."""
     monkeypatch.setattr(transport_ipc, "SOON", 0.1)
     monkeypatch.setattr(health, "PATIENCE", 0.5)
-    monkeypatch.setattr(OnHost, "later", 1.5)
+    monkeypatch.setattr(OnHost, slow, 1.5)
     run(monkeypatch)
 
 

@@ -92,9 +92,9 @@ def sliced(
             Place("actor", ("env", "act"), acting, replicas=len(acting), backend=backend),
             Place("learner", ("learn", "gradient", "replay"), [learning]),
         )
-        found_channels = sample_channels("actor", "learner", lag, max_age, len(acting), batch)
+        usual = sample_channels("actor", "learner", lag, max_age, len(acting), batch)
         channels = {
-            name: replace(found_channels.get(name, Channel()), direct=direct)
+            name: replace(usual.get(name, Channel()), direct=direct)
             for name in ("actor -> learner", "learner -> actor")
         }
     else:

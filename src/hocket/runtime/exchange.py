@@ -180,7 +180,7 @@ class Exchange:
         """The last of what this instance has begun on a device that it does not wait for."""
         direct = self._direct()
         for pipe in direct:
-            pipe.meanwhile = self.settle
+            pipe.meanwhile, pipe.begins = self.settle, self._work
         return [pipe.last for pipe in direct if pipe.last is not None]
 
     def _late_links(self) -> list[Link]:
@@ -201,6 +201,9 @@ class Exchange:
     def _moved(self, place: str, nanoseconds: int) -> None:
         self.status["waited"][self._order[place]] += nanoseconds
         self.status["moves"] += 1
+        self._work()
+
+    def _work(self) -> None:
         self.status["phase"] = WORKING
 
 

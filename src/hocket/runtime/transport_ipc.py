@@ -96,6 +96,8 @@ class OnOneGpu:
         """An array of the last program of this end: when it is ready, so is the message."""
         self.meanwhile: Callable[[], None] = self.settle
         """What to do when the other end keeps this one waiting: it may wait for this one's GPU."""
+        self.begins: Callable[[], None] = lambda: None
+        """Whom to tell that this end waits no longer: a program may have to be compiled first."""
 
     @staticmethod
     def nbytes(link: Link) -> int:
@@ -130,10 +132,12 @@ class OnOneGpu:
 
     def _await(self, wait: Callable[[float | None], int]) -> int:
         try:
-            return wait(SOON)
+            slot = wait(SOON)
         except TimeoutError:
             self.meanwhile()
-            return wait(None)
+            slot = wait(None)
+        self.begins()
+        return slot
 
     @cached_property
     def _filling(self) -> tuple[np.ndarray, list[Any]]:
