@@ -10,9 +10,9 @@
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "cuda.h"
+#include "numbered.h"
 #include "reduce.cu"
 #include "say.h"
 #include "xla/ffi/api/ffi.h"
@@ -43,6 +43,7 @@ struct Shared {
 };
 
 struct Group {
+  std::mutex mutex;  // for `next`
   cuda::Context context = nullptr;
   cuda::Stream aside = nullptr;  // for what must not wait for the kernels
   cuda::Module module = nullptr;
@@ -57,16 +58,7 @@ struct Group {
   std::string note;
 };
 
-std::mutex mutex;
-std::vector<std::unique_ptr<Group>>& groups() {
-  static auto* const all = new std::vector<std::unique_ptr<Group>>;
-  return *all;
-}
-
-Group& group_of(int64_t number) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  return *groups()[number];
-}
+auto& groups = *new hocket::Numbered<Group>;
 
 int64_t aligned(int64_t n) { return (n + 255) / 256 * 256; }
 
@@ -192,9 +184,9 @@ ffi::TypeId Site::id = {};
 constexpr ffi::TypeInfo kSiteInfo = ffi::MakeTypeInfo<Site>();
 
 ffi::ErrorOr<std::unique_ptr<Site>> instantiate(int64_t group, int64_t, int64_t nbytes, int64_t) {
-  Group& g = group_of(group);
+  Group& g = groups[group];
   const int64_t lines = hocket_average_take(g.control, 0);
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::lock_guard<std::mutex> lock(g.mutex);
   const int64_t needed = site_bytes(nbytes);
   if (lines < 0 || g.next + needed > g.nbytes) {
     return ffi::Unexpected(ffi::Error(
@@ -220,7 +212,7 @@ ffi::Error failure(const Group& g) {
 ffi::Error reduce(cuda::Stream stream, Site* site, ffi::AnyBuffer in,
                   ffi::Result<ffi::AnyBuffer> out, int64_t group, int64_t tag, int64_t nbytes,
                   int64_t root) {
-  Group& g = group_of(group);
+  Group& g = groups[group];
   if (__atomic_load_n(&g.shared->report.code, __ATOMIC_RELAXED) != 0) return failure(g);
   const bool f64 = in.element_type() == ffi::F64;
   if (!f64 && in.element_type() != ffi::F32) {
@@ -310,16 +302,14 @@ int hocket_reduce_ipc_make(int ordinal, int64_t nbytes, const void* image, void*
   say(message, room,
       make(*made, ordinal, image, static_cast<cuda::IpcHandle*>(handle),
            static_cast<cuda::Uuid*>(uuid)));
-  const std::lock_guard<std::mutex> lock(mutex);
-  groups().push_back(std::move(made));
-  return static_cast<int>(groups().size()) - 1;
+  return groups.add(std::move(made));
 }
 
 // Joins with the others, whose handles are given; `header` is the group's in shared memory.
 void hocket_reduce_ipc_open(int group, int replicas, int index, const void* handles, int control,
                             void* header, int64_t timeout_ns, int64_t delay_ns, char* message,
                             int64_t room) {
-  Group& g = group_of(group);
+  Group& g = groups[group];
   g.control = control;
   say(message, room,
       open(g, replicas, index, static_cast<const cuda::IpcHandle*>(handles), header, timeout_ns,
@@ -328,19 +318,19 @@ void hocket_reduce_ipc_open(int group, int replicas, int index, const void* hand
 
 // What is to be said about a group, beside errors.
 void hocket_reduce_ipc_note(int group, char* message, int64_t room) {
-  say(message, room, group_of(group).note);
+  say(message, room, groups[group].note);
 }
 
 // 0: all is well; 1: a wait took too long, for `rank`; 2: the group was closed.
 int hocket_reduce_ipc_failure(int group, int* rank) {
-  const Group& g = group_of(group);
+  const Group& g = groups[group];
   *rank = static_cast<int>(g.shared->report.rank);
   return static_cast<int>(__atomic_load_n(&g.shared->report.code, __ATOMIC_RELAXED));
 }
 
 // As `hocket_average_counts`, of the kernels that have ended.
 void hocket_reduce_ipc_counts(int group, int64_t* calls, int64_t* nbytes, int64_t* waited_ns) {
-  const Group& g = group_of(group);
+  const Group& g = groups[group];
   Own own = {};
   const cuda::Current current(g.context);
   const cuda::Driver& d = cuda::driver();
@@ -352,7 +342,7 @@ void hocket_reduce_ipc_counts(int group, int64_t* calls, int64_t* nbytes, int64_
 
 // Lets go of the others' slots (`own` == 0), or of this process's, when nobody uses it any more.
 void hocket_reduce_ipc_free(int group, int own) {
-  Group& g = group_of(group);
+  Group& g = groups[group];
   const cuda::Driver& d = cuda::driver();
   if (g.context == nullptr) return;
   const cuda::Current current(g.context);

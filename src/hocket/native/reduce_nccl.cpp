@@ -10,11 +10,10 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <thread>
-#include <vector>
 
 #include "cuda.h"
+#include "numbered.h"
 #include "say.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -59,16 +58,7 @@ struct Group {
   std::atomic<int64_t> calls{0}, nbytes{0};
 };
 
-std::mutex mutex;
-std::vector<std::unique_ptr<Group>>& groups() {
-  static auto* const all = new std::vector<std::unique_ptr<Group>>;
-  return *all;
-}
-
-Group& group_of(int64_t number) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  return *groups()[number];
-}
+auto& groups = *new hocket::Numbered<Group>;
 
 std::string words(const char* what, Result result) {
   return std::string(what) + " failed: " + nccl.error_string(result);
@@ -112,7 +102,7 @@ ffi::TypeId Site::id = {};
 constexpr ffi::TypeInfo kSiteInfo = ffi::MakeTypeInfo<Site>();
 
 ffi::ErrorOr<std::unique_ptr<Site>> instantiate(int64_t group, int64_t, int64_t, int64_t) {
-  const int64_t lines = hocket_average_take(group_of(group).control, 0);
+  const int64_t lines = hocket_average_take(groups[group].control, 0);
   if (lines < 0) {
     return ffi::Unexpected(
         ffi::Error(ffi::ErrorCode::kResourceExhausted,
@@ -124,7 +114,7 @@ ffi::ErrorOr<std::unique_ptr<Site>> instantiate(int64_t group, int64_t, int64_t,
 ffi::Error average(cuda::Stream stream, Site* site, ffi::AnyBuffer in,
                    ffi::Result<ffi::AnyBuffer> out, int64_t group, int64_t tag, int64_t nbytes,
                    int64_t root) {
-  Group& g = group_of(group);
+  Group& g = groups[group];
   if (g.aborted) {
     return ffi::Error(ffi::ErrorCode::kAborted, "another replica has ended, so there is no mean");
   }
@@ -212,17 +202,15 @@ int hocket_reduce_nccl_join(int ordinal, int replicas, int index, const void* id
   }
   std::thread(abort_when_closed, made.get()).detach();
   say(message, room, "");
-  const std::lock_guard<std::mutex> lock(mutex);
-  groups().push_back(std::move(made));
-  return static_cast<int>(groups().size()) - 1;
+  return groups.add(std::move(made));
 }
 
-int hocket_reduce_nccl_aborted(int group) { return group_of(group).aborted; }
+int hocket_reduce_nccl_aborted(int group) { return groups[group].aborted; }
 
 // What was launched; how long the GPU waited for others is not known.
 void hocket_reduce_nccl_counts(int group, int64_t* calls, int64_t* nbytes) {
-  *calls = group_of(group).calls;
-  *nbytes = group_of(group).nbytes;
+  *calls = groups[group].calls;
+  *nbytes = groups[group].nbytes;
 }
 
 }  // extern "C"

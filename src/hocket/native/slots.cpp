@@ -6,10 +6,9 @@
 // copy each way it is.
 
 #include <memory>
-#include <mutex>
-#include <vector>
 
 #include "cuda.h"
+#include "numbered.h"
 #include "say.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -32,22 +31,7 @@ struct Slots {
   void* ring = nullptr;
 };
 
-std::mutex mutex;
-std::vector<std::unique_ptr<Slots>>& all() {
-  static auto* const made = new std::vector<std::unique_ptr<Slots>>;
-  return *made;
-}
-
-Slots& slots_of(int64_t number) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  return *all()[number];
-}
-
-int add(std::unique_ptr<Slots> made) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  all().push_back(std::move(made));
-  return static_cast<int>(all().size()) - 1;
-}
+auto& all_slots = *new hocket::Numbered<Slots>;
 
 // The context of XLA's, in which the memory is made or opened by `fn`.
 template <class Fn>
@@ -66,14 +50,14 @@ int with_context(int ordinal, void* ring, char* message, int64_t room, Fn fn) {
     fn(d, steps, *made);
   }
   say(message, room, steps.error());
-  return add(std::move(made));
+  return all_slots.add(std::move(made));
 }
 
 // Copies arrays one after another into a slot, or out of it; then the ring is told.
 class Copies {
  public:
   Copies(int64_t number, int64_t at, cuda::Stream stream)
-      : slots_(slots_of(number)), current_(slots_.context), at_(slots_.base + at), stream_(stream) {}
+      : slots_(all_slots[number]), current_(slots_.context), at_(slots_.base + at), stream_(stream) {}
 
   void into(const void* array, int64_t nbytes) {
     copy(at_, reinterpret_cast<cuda::Address>(array), nbytes);
