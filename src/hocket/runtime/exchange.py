@@ -177,7 +177,7 @@ class Exchange:
         return [pipe for pipe in self._pipes.values() if isinstance(pipe, OnOneGpu)]
 
     def _begun(self) -> list[Any]:
-        """The last of what it has begun on a GPU without waiting, whose pipes tell it how they fare."""
+        """The last of what it has begun on a GPU, whose pipes tell it from now on how they fare."""
         direct = self._direct()
         for pipe in direct:
             pipe.meanwhile, pipe.begins = self.settle, self._work
