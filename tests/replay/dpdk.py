@@ -42,9 +42,9 @@ class Started:
         return self.log.read_text()
 
     def stop(self) -> str:
-        """Ask it to end; what it said."""
+        """Ask it to end, which it does without an error; what it said."""
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(10)
+        assert self.process.wait(10) == 0, f"{self.process.returncode}: {self.text()}"
         return self.text()
 
 

@@ -10,6 +10,7 @@
 
 #include "../desk.h"
 #include "flags.h"
+#include "turns.h"
 
 namespace hocket {
 
@@ -22,11 +23,13 @@ class Idle {
     flags.add("sleep-us", "microseconds to sleep at a time then; 0 to poll for ever (50)", sleep_us_);
   }
 
-  // `busy` if there was something. Whether it is time to sleep.
+  // Once a round, `busy` if there was something: DPDK's drivers may have their turn. Whether it is
+  // time to sleep.
   bool after(bool busy, Clock::time_point now) {
     if (busy) since_ = now;
-    if (!sleep_us_ || busy) return false;
     const auto idle = now - since_;
+    give_turn(idle < std::chrono::milliseconds(1), now);
+    if (!sleep_us_ || busy) return false;
     if (idle > std::chrono::microseconds(kAloneUs)) sched_yield();
     return idle > std::chrono::microseconds(poll_us_);
   }

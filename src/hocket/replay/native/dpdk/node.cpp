@@ -59,7 +59,6 @@ class Node final : public PacketSink {
   void tell() const {
     std::printf("answered %lu requests, forwarded %lu frames, dropped %lu\n",
                 desk_.traffic.requests, forwarded_, desk_.traffic.dropped);
-    std::fflush(stdout);  // also if a driver fails while its ports are closed
   }
 
  private:

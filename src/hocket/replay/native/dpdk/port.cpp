@@ -6,13 +6,17 @@
 #include <rte_errno.h>
 #include <rte_ethdev.h>
 #include <sched.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 
+#include "turns.h"
 #include "xdp.h"
 
 namespace hocket {
@@ -39,19 +43,35 @@ std::string lcores(const std::string& cores) {
   return "0@(" + found + ")";
 }
 
-// The interface of an af_xdp device; empty of another.
-std::string xdp_interface(const std::string& device) {
-  if (device.rfind("net_af_xdp", 0) != 0) return "";
-  const size_t at = device.find("iface=");
+bool is_memif(const std::string& device) { return device.rfind("net_memif", 0) == 0; }
+bool is_xdp(const std::string& device) { return device.rfind("net_af_xdp", 0) == 0; }
+
+// Of a device as --vdev has it, NAME,KEY=VALUE,...; empty if it is not there.
+std::string value_of(const std::string& key, const std::string& device) {
+  const size_t at = device.find("," + key + "=");
   if (at == std::string::npos) return "";
-  return device.substr(at + 6, device.find(',', at) - at - 6);
+  const size_t from = at + key.size() + 2;
+  return device.substr(from, device.find(',', from) - from);
+}
+
+// The file of a memif server that was killed: the next could not listen there.
+void remove_if_nobody_listens(const std::string& path) {
+  sockaddr_un at{};
+  at.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(at.sun_path)) return;
+  std::memcpy(at.sun_path, path.c_str(), path.size());
+  const int file = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (connect(file, reinterpret_cast<const sockaddr*>(&at), sizeof(at)) && errno == ECONNREFUSED) {
+    unlink(path.c_str());
+  }
+  close(file);
 }
 
 bool is_memif_client(uint16_t number) {
   rte_eth_dev_info about{};
   if (rte_eth_dev_info_get(number, &about) || !about.device) return false;
   const rte_devargs* given = rte_dev_devargs(about.device);
-  return given && !std::strncmp(given->name, "net_memif", 9) && given->args &&
+  return given && is_memif(given->name) && given->args &&
          std::strstr(given->args, "role=client");
 }
 
@@ -70,11 +90,13 @@ Eal::Eal(const std::string& program, const EalOptions& options) {
   }
   for (const std::string& device : options.devices) {
     words.insert(words.end(), {"--vdev", device});
+    if (is_memif(device) && value_of("role", device) == "server") {
+      remove_if_nobody_listens(value_of("socket", device));
+    }
+    if (!is_xdp(device)) continue;
     // One that was killed left its program, which would keep the packets from everybody.
-    const std::string interface = xdp_interface(device);
-    if (interface.empty()) continue;
-    detach_xdp(interface);
-    interfaces_.push_back(interface);
+    interfaces_.push_back(value_of("iface", device));
+    detach_xdp(interfaces_.back());
     // Ours is the only program there; libxdp's dispatcher for several would want a BPF filesystem.
     setenv("LIBXDP_SKIP_DISPATCHER", "1", 0);
   }
@@ -86,12 +108,12 @@ Eal::Eal(const std::string& program, const EalOptions& options) {
     for (const std::string& word : words) all += " " + word;
     fail("DPDK did not start with" + all, rte_errno);
   }
+  if (std::any_of(options.devices.begin(), options.devices.end(), is_memif)) take_turns();
 }
 
 Eal::~Eal() {
-  const std::string folder = rte_eal_get_runtime_dir();
-  rte_eal_cleanup();
-  rmdir(folder.c_str());  // it is empty: nothing is shared with other processes
+  // No rte_eal_cleanup: it unmaps memory that EAL's own thread may be reading, and the process ends.
+  rmdir(rte_eal_get_runtime_dir());  // it is empty: nothing is shared with other processes
   for (const std::string& interface : interfaces_) detach_xdp(interface);
 }
 

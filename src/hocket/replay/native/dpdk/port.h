@@ -29,7 +29,7 @@ struct EalOptions {
   std::vector<std::string> more;  // for EAL as they are
 };
 
-// Starts EAL, and ends it. Throws std::runtime_error.
+// Starts EAL, for the rest of the process. Throws std::runtime_error.
 class Eal {
  public:
   Eal(const std::string& program, const EalOptions& options);
