@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -29,6 +30,7 @@ os.environ.update(
 # A job in the background ignores Ctrl-C, and so does what it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import jax  # noqa: E402
 import pytest  # noqa: E402
 
 from tests.front import Hocket  # noqa: E402
@@ -38,6 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before the first test asks XLA for anything."""
     if config.getoption("markexpr") == "not slow":
         os.environ["XLA_FLAGS"] = " ".join([os.environ["XLA_FLAGS"], *QUICKLY])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs_of_one_module() -> Iterator[None]:
+    """Those of all modules would be gigabytes; what another needs again is in the cache."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture

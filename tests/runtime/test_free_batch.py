@@ -18,7 +18,7 @@ from hocket.runtime.executor import advance
 from hocket.runtime.launch_seeded import Faults, Seeded
 from hocket.runtime.split import SAMPLE_AGE, Split
 from hocket.testing import SMALL, difference
-from tests.runtime.test_free import ACTORS, NUM_ENVS, Ledger
+from tests.runtime.test_free import ACTORS, NUM_ENVS, Ledger, late_samples
 from tests.toys import Toy
 
 BATCH = 2
@@ -143,13 +143,8 @@ def test_what_the_plan_says() -> None:
 
 
 def test_samples_of_another_batch_are_gone_on_with() -> None:
-    executor = Split(plan_of(5))
-    executor.start(jax.random.key(0))
-    advance(executor, 12)
-    executor.crew.held()
-    late = {name: np.asarray(x) for name, x in executor.late().items()}
-    executor.close()
-    assert late and fitting_samples(plan_of(5), late) == late
+    late = late_samples(plan_of(5))
+    assert fitting_samples(plan_of(5), late) == late
     assert fitting_samples(plan_of(40, batch=1), late) == late
     old = {name: x * 0 + 4 if name.endswith("-age") else x for name, x in late.items()}
     samples = [name for name in late if name.endswith("-age")]
