@@ -23,6 +23,7 @@ from tests.replay.dpdk import (
     LOAD,
     NODE,
     POLITE,
+    RELAY,
     SCHEMA,
     Place,
     Started,
@@ -230,6 +231,26 @@ def test_a_relay_refuses_what_is_no_message(place: Place, pair: tuple[Started, S
         assert b"no message of a replay client" in said
     with connect(address_of(place)) as replay:
         assert replay.info()["size"] == 0
+
+
+@pytest.mark.parametrize("program", [RELAY, NODE])
+def test_a_file_that_is_no_socket_is_left(place: Place, program: str) -> None:
+    """Connecting to it is refused too, as to a socket whose listener was killed."""
+    file = place.folder / "a.sock"
+    file.write_text("mine")
+    if program == RELAY:
+        options = ("--socket", str(file), "--address", "10.0.0.1", "--node", "10.0.0.2:7777")
+        device = place.memif(0, "b", "server")
+    else:
+        options = ("--address", "10.0.0.2:7777", "--schema", *SCHEMA)
+        device = place.memif(0, "a", "server")
+    ran = subprocess.run(
+        [place.folder / program, *options, *device], capture_output=True, text=True, timeout=30,
+        check=False,
+    )  # fmt: skip
+    assert ran.returncode == 1
+    assert "a.sock: Address already in use" in ran.stderr
+    assert file.read_text() == "mine"
 
 
 def test_a_relay_ends_cleanly(place: Place, pair: tuple[Started, Started]) -> None:

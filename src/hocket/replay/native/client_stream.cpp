@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "client.h"
 #include "spin.h"
+#include "unix_path.h"
 
 namespace hocket {
 namespace {
@@ -84,17 +84,15 @@ std::unique_ptr<StreamClient> StreamClient::tcp(const std::string& host, uint16_
 }
 
 std::unique_ptr<StreamClient> StreamClient::unix_socket(const std::string& path) {
-  sockaddr_un at{};
-  at.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(at.sun_path)) {
-    throw unreachable(path, "a path of a socket has at most " +
-                                std::to_string(sizeof(at.sun_path) - 1) + " bytes");
+  const auto at = unix_address(path);
+  if (!at) {
+    throw unreachable(path, "a path of a socket has at most " + std::to_string(kMostPathBytes) +
+                                " bytes");
   }
-  std::memcpy(at.sun_path, path.c_str(), path.size());
   const int file = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (file < 0) throw unreachable(path, std::strerror(errno));
   auto client = std::make_unique<StreamClient>(file, path);
-  if (connect(file, reinterpret_cast<const sockaddr*>(&at), sizeof(at))) {
+  if (connect(file, reinterpret_cast<const sockaddr*>(&*at), sizeof(*at))) {
     throw unreachable(path, std::strerror(errno));
   }
   return client;

@@ -8,8 +8,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +16,7 @@
 #include <stdexcept>
 
 #include "spin.h"
+#include "unix_path.h"
 
 namespace hocket {
 namespace {
@@ -30,20 +29,6 @@ constexpr uint64_t kTurnedAway = 64;  // who are told why
 
 std::runtime_error failed(const std::string& what) {
   return std::runtime_error(what + ": " + std::strerror(errno));
-}
-
-// What comes of connecting to a Unix socket: EAGAIN from a server that is busy.
-int error_at(const sockaddr_un& at) {
-  const int file = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  const bool failed = connect(file, reinterpret_cast<const sockaddr*>(&at), sizeof(at));
-  const int error = failed ? errno : 0;
-  close(file);
-  return error;
-}
-
-bool is_socket(const std::string& path) {
-  struct stat about;
-  return !lstat(path.c_str(), &about) && S_ISSOCK(about.st_mode);
 }
 
 }  // namespace
@@ -103,20 +88,16 @@ uint16_t Server::listen_tcp(const std::string& host, uint16_t port) {
 }
 
 void Server::listen_unix(const std::string& path) {
-  sockaddr_un at{};
-  at.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(at.sun_path)) {
+  const auto at = unix_address(path);
+  if (!at) {
     throw std::runtime_error("cannot listen at " + path + ": a path of a socket has at most " +
-                             std::to_string(sizeof(at.sun_path) - 1) + " bytes");
+                             std::to_string(kMostPathBytes) + " bytes");
   }
-  std::memcpy(at.sun_path, path.c_str(), path.size());
-  const int error = error_at(at);
-  if (!error || error == EAGAIN) {
+  if (!free_path(*at, SOCK_STREAM)) {
     throw std::runtime_error("cannot listen at " + path + ": another server does already");
   }
-  if (error == ECONNREFUSED && is_socket(path)) unlink(path.c_str());  // of one that is gone
   const int file = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (file < 0 || bind(file, reinterpret_cast<sockaddr*>(&at), sizeof(at)) ||
+  if (file < 0 || bind(file, reinterpret_cast<const sockaddr*>(&*at), sizeof(*at)) ||
       listen(file, kBacklog)) {
     const auto why = failed("cannot listen at " + path);
     if (file >= 0) close(file);

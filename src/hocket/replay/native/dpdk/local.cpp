@@ -1,7 +1,6 @@
 #include "local.h"
 
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,20 +8,10 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "../unix_path.h"
+
 namespace hocket {
 namespace {
-
-sockaddr_un address_of(const std::string& path) {
-  sockaddr_un at{};
-  at.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof(at.sun_path)) {
-    throw std::runtime_error("a path of a socket has from 1 to " +
-                             std::to_string(sizeof(at.sun_path) - 1) + " bytes, found `" + path +
-                             "`");
-  }
-  std::memcpy(at.sun_path, path.c_str(), path.size());
-  return at;
-}
 
 bool is_for_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
@@ -108,16 +97,17 @@ void LocalStream::write() {
 }
 
 LocalListener::LocalListener(const std::string& path) : path_(path) {
-  const sockaddr_un at = address_of(path);
-  const auto* given = reinterpret_cast<const sockaddr*>(&at);
-  file_ = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (file_ < 0) throw std::runtime_error(path + ": " + std::strerror(errno));
-  if (!connect(file_, given, sizeof(at))) {
-    close(file_);
+  const auto at = unix_address(path);
+  if (!at) {
+    throw std::runtime_error("a path of a socket has at most " + std::to_string(kMostPathBytes) +
+                             " bytes, found `" + path + "`");
+  }
+  if (!free_path(*at, SOCK_STREAM)) {
     throw std::runtime_error(path + ": another program listens there");
   }
-  if (errno == ECONNREFUSED) unlink(path.c_str());
-  if (bind(file_, given, sizeof(at)) || listen(file_, 64)) {
+  file_ = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (file_ < 0) throw std::runtime_error(path + ": " + std::strerror(errno));
+  if (bind(file_, reinterpret_cast<const sockaddr*>(&*at), sizeof(*at)) || listen(file_, 64)) {
     const int error = errno;
     close(file_);
     throw std::runtime_error(path + ": " + std::strerror(error));

@@ -6,16 +6,14 @@
 #include <rte_errno.h>
 #include <rte_ethdev.h>
 #include <sched.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 
+#include "../unix_path.h"
 #include "turns.h"
 #include "xdp.h"
 
@@ -25,6 +23,7 @@ namespace {
 constexpr uint16_t kDescriptors = 1024;
 constexpr unsigned kFrames = 4 * kDescriptors;  // of a port's pool: both rings, and some under way
 constexpr unsigned kCached = 256;
+constexpr auto kConnecting = std::chrono::seconds(2);
 
 [[noreturn]] void fail(const std::string& what, int error) {
   throw std::runtime_error(what + ": " + rte_strerror(error < 0 ? -error : error));
@@ -54,19 +53,6 @@ std::string value_of(const std::string& key, const std::string& device) {
   return device.substr(from, device.find(',', from) - from);
 }
 
-// The file of a memif server that was killed: the next could not listen there.
-void remove_if_nobody_listens(const std::string& path) {
-  sockaddr_un at{};
-  at.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof(at.sun_path)) return;
-  std::memcpy(at.sun_path, path.c_str(), path.size());
-  const int file = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (connect(file, reinterpret_cast<const sockaddr*>(&at), sizeof(at)) && errno == ECONNREFUSED) {
-    unlink(path.c_str());
-  }
-  close(file);
-}
-
 bool is_memif_client(uint16_t number) {
   rte_eth_dev_info about{};
   if (rte_eth_dev_info_get(number, &about) || !about.device) return false;
@@ -91,7 +77,10 @@ Eal::Eal(const std::string& program, const EalOptions& options) {
   for (const std::string& device : options.devices) {
     words.insert(words.end(), {"--vdev", device});
     if (is_memif(device) && value_of("role", device) == "server") {
-      remove_if_nobody_listens(value_of("socket", device));
+      // One that was killed left its socket's file, where the next could not listen.
+      if (const auto at = unix_address(value_of("socket", device))) {
+        free_path(*at, SOCK_SEQPACKET);
+      }
     }
     if (!is_xdp(device)) continue;
     // One that was killed left its program, which would keep the packets from everybody.
@@ -137,6 +126,9 @@ Port::Port(uint16_t number) : number_(number) {
   check(rte_eth_macaddr_get(number, &mac_), "has no address");
   rte_eth_promiscuous_enable(number);
   reconnects_ = is_memif_client(number);
+  // A server panics if a client is gone before it was greeted.
+  const Clock::time_point patience = Clock::now() + kConnecting;
+  while (reconnects_ && !is_up() && Clock::now() < patience) give_turn(false, Clock::now());
 }
 
 Port::~Port() {
@@ -153,9 +145,13 @@ size_t Port::payload_bytes() const {
   return std::min<size_t>(mtu, fits) - 28;  // of IP and UDP
 }
 
-void Port::reconnect() {
+bool Port::is_up() const {
   rte_eth_link link{};
-  if (!reconnects_ || rte_eth_link_get_nowait(number_, &link) || link.link_status) return;
+  return rte_eth_link_get_nowait(number_, &link) || link.link_status;
+}
+
+void Port::reconnect() {
+  if (!reconnects_ || is_up()) return;
   rte_eth_dev_stop(number_);
   rte_eth_dev_start(number_);
 }

@@ -73,6 +73,7 @@ class Port {
   }
 
  private:
+  bool is_up() const;
 
   uint16_t number_, queued_ = 0;
   bool reconnects_ = false;

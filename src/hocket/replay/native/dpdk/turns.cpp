@@ -10,7 +10,7 @@
 namespace hocket {
 namespace {
 
-constexpr auto kEvery = std::chrono::milliseconds(5), kEveryBusy = std::chrono::milliseconds(100);
+constexpr auto kEvery = std::chrono::milliseconds(1), kEveryBusy = std::chrono::milliseconds(10);
 constexpr uint64_t kMomentUs = 20;
 constexpr time_t kPatience = 10;
 
