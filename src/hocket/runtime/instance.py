@@ -38,6 +38,7 @@ from hocket.runtime.replicas import (
     without_aliases,
 )
 from hocket.runtime.route import Route, crossing
+from hocket.runtime.rows import Rows
 from hocket.runtime.segment import Segment, Segments, arguments
 from hocket.runtime.status import IDLE, WORKING
 from hocket.runtime.tune import compiler_options, tuning_for
@@ -116,11 +117,11 @@ class Instance:
         self._since = time.perf_counter_ns()
         self.status["phase"] = WORKING
         try:
-            rows: list[list[Any]] = []
+            rows = Rows()
             for wait in self.steps(count, rows):
                 if wait is not None:
                     self.exchange.wait(wait)
-            return self.rows(rows)
+            return self.metrics(rows)
         finally:
             self.status["phase"] = IDLE
             self._count_time()
@@ -129,7 +130,7 @@ class Instance:
         since, self._since = self._since, time.perf_counter_ns()
         self.status["working"] += self._since - since
 
-    def steps(self, count: int | None, rows: list[list[Any]]) -> Iterator[Wait | None]:
+    def steps(self, count: int | None, rows: Rows) -> Iterator[Wait | None]:
         """Iterations, one step at a time; yields before it may have to wait for others."""
         done = 0
         while count is None or done < count:
@@ -144,18 +145,16 @@ class Instance:
             self._count_time()
             done += 1
             if self.reports:
-                rows.append([self._whole(v, values[v]) for v in self.reports])
+                rows.add([self._whole(v, values[v]) for v in self.reports])
         self.exchange.catch_up()
         jax.block_until_ready(list(self.values.values()))  # whoever counts, counts all of it
         if self._average:
             self._average.check()
         self.exchange.count_averages(self._average, time.perf_counter())
 
-    def rows(self, rows: list[list[Any]]) -> dict[int, np.ndarray]:
-        """The metrics of some iterations, each in one array."""
-        found = {
-            v: np.stack([np.asarray(row[k]) for row in rows]) for k, v in enumerate(self.reports)
-        }
+    def metrics(self, rows: Rows) -> dict[int, np.ndarray]:
+        """What some iterations have reported, each metric in one array."""
+        found = dict(zip(self.reports, rows.columns(), strict=True))
         return {**found, **self.exchange.ages_since()}
 
     def compile(self) -> None:

@@ -22,6 +22,7 @@ from hocket.runtime.health import Deadlock, InstanceError
 from hocket.runtime.instance import Instance
 from hocket.runtime.launch_threads import Threads
 from hocket.runtime.route import Link
+from hocket.runtime.rows import Rows
 from hocket.runtime.services import Services
 from hocket.runtime.status import IDLE, WORKING, counting, deadlock
 from hocket.runtime.transport_same import SameDevice
@@ -47,7 +48,7 @@ class InjectedCrash(RuntimeError):
 class _Task:
     instance: Instance
     steps: Iterator[Wait | None]
-    rows: list[list[Any]]
+    rows: Rows
     wait: Wait | None = None
     stalled_until: int = 0
 
@@ -107,7 +108,7 @@ class Seeded(Threads):
         self._tasks.clear()
 
     def _add(self, instance: Instance, count: int | None) -> None:
-        rows: list[list[Any]] = []
+        rows = Rows()
         self._tasks[instance.name] = _Task(instance, instance.steps(count, rows), rows)
 
     def _work_until(self, names: list[str]) -> None:
@@ -136,7 +137,7 @@ class Seeded(Threads):
         except StopIteration:
             instance.status["phase"] = IDLE
             del self._tasks[instance.name]
-            self._rows[instance.name] = instance.rows(task.rows)
+            self._rows[instance.name] = instance.metrics(task.rows)
         except Exception as error:
             text = traceback.format_exc()
             raise InstanceError(f"the instance `{instance.name}` failed:\n{text}") from error

@@ -1,0 +1,49 @@
+"""What iterations report: all of it, in order, whether it stays on a device meanwhile or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hocket.runtime.rows import KEPT, Rows, is_on_accelerator
+
+
+def reported(k: int) -> list[Any]:
+    """Metrics of an iteration: of a device, and the second of the host."""
+    return [
+        jnp.float32(k) / 7, np.full(3, k), jnp.arange(6, dtype=jnp.int32).reshape(2, 3) - k,
+        jnp.bool_(k % 3),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, KEPT - 1, KEPT, KEPT + 1, 2 * KEPT + 5])
+@pytest.mark.parametrize("stays", [is_on_accelerator, lambda x: isinstance(x, jax.Array)])
+def test_every_row_is_there_in_its_order(count: int, stays: Any) -> None:
+    rows = Rows(stays)
+    for k in range(count):
+        rows.add(reported(k))
+    made = zip(*map(reported, range(count)), strict=True)
+    for found, metric in zip(rows.columns(), made, strict=True):
+        expected = np.stack([np.asarray(x) for x in metric])
+        assert isinstance(found, np.ndarray)
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_what_stays_on_a_device_is_one_array_for_many_rows() -> None:
+    rows = Rows(lambda x: isinstance(x, jax.Array))
+    before = len(jax.live_arrays())
+    for k in range(KEPT):
+        rows.add(reported(k))
+    assert len(jax.live_arrays()) <= before + 3
+
+
+def test_nothing_reported_is_no_column() -> None:
+    rows = Rows()
+    assert rows.columns() == []
+    rows.add([])
+    assert rows.columns() == []
