@@ -46,7 +46,7 @@ import numpy as np
 from hocket import Plan, make
 from hocket.algorithms import IMPALA, PPO
 from hocket.cluster import Cluster
-from hocket.cluster.activity import GpuActivity
+from hocket.cluster.activity import SHORTEST, GpuActivity
 from hocket.cluster.search import Point, Score, best, grid, read_scores, search
 from hocket.core.graph import Graph, trace
 from hocket.distribute.strategy import resolve
@@ -301,10 +301,11 @@ def compared(algorithm: Any, parties: Sequence[Party]) -> list[Line]:
     with started(algorithm, parties) as runs:
         counts = {}
         for name, run in runs.items():
-            counts[name] = max(1, round(SECONDS / (seconds(run, 2) / 2)))
+            counts[name] = max(1, round(SECONDS / (min(seconds(run, 2), seconds(run, 2)) / 2)))
         for _ in range(ROUNDS):
             for party in parties:
                 run, count = runs[party.name], counts[party.name]
+                time.sleep(2 * SHORTEST)  # the counters are those of a moment ago
                 with GpuActivity() as counters:
                     taken = seconds(run, count)
                 steps = run.plan.iteration.env_steps * (party.seeds or 1)

@@ -90,7 +90,8 @@ def timed(executor: Executor, point: Point, seconds: float) -> Score:
     enable_cache()
     executor.start(jax.random.key(0))
     advance(executor, 1)  # compiles
-    count = max(1, round(seconds / PARTS / _seconds(executor, 2) * 2))
+    taken = min(_seconds(executor, 2) for _ in range(2)) / 2
+    count = max(1, round(seconds / PARTS / taken))
     with GpuActivity() as activity:
         parts = [count / _seconds(executor, count) for _ in range(PARTS)]
     steps = executor.plan.iteration.env_steps

@@ -38,9 +38,8 @@ class Rows:
         at = len(self._here) % KEPT
         if there := [x for x, stays in zip(row, stay, strict=True) if stays]:
             if at == 0:
-                self._there.append(_begun(there))
-            else:
-                self._there[-1] = _written(self._there[-1], there, at)
+                self._there.append(_empty(there))
+            self._there[-1] = _written(self._there[-1], there, at)
         self._here.append([None if stays else x for x, stays in zip(row, stay, strict=True)])
 
     def columns(self) -> list[np.ndarray]:
@@ -54,8 +53,8 @@ class Rows:
 
 
 @jax.jit
-def _begun(row: list[Any]) -> list[Any]:
-    return [jnp.zeros((KEPT, *x.shape), x.dtype).at[0].set(x) for x in row]
+def _empty(row: list[Any]) -> list[Any]:
+    return [jnp.zeros((KEPT, *x.shape), x.dtype) for x in row]
 
 
 @partial(jax.jit, donate_argnums=0)
