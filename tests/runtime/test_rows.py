@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from hocket.runtime.rows import KEPT, Rows, is_on_accelerator
+from hocket.runtime.rows import KEPT, Rows, _written, is_on_accelerator
 
 
 def reported(k: int) -> list[Any]:
@@ -40,6 +41,20 @@ def test_what_stays_on_a_device_is_one_array_for_many_rows() -> None:
     for k in range(KEPT):
         rows.add(reported(k))
     assert len(jax.live_arrays()) <= before + 3
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_it_stays_where_it_was_made_and_the_first_row_compiles_all(spread: bool) -> None:
+    devices = np.array(jax.devices()[1:3])
+    shards = NamedSharding(Mesh(devices, ("devices",)), PartitionSpec("devices"))
+    where = shards if spread else SingleDeviceSharding(devices[1])
+    rows, written = Rows(lambda x: isinstance(x, jax.Array)), cast(Any, _written)
+    rows.add([jax.device_put(jnp.arange(8.0), where)])
+    compiled = written._cache_size()
+    rows.add([jax.device_put(jnp.arange(1.0, 9.0), where)])
+    assert written._cache_size() == compiled
+    assert rows._there[0][0].devices() == set(devices if spread else devices[1:])
+    np.testing.assert_array_equal(rows.columns()[0], [np.arange(8.0), np.arange(1.0, 9.0)])
 
 
 def test_nothing_reported_is_no_column() -> None:

@@ -38,8 +38,8 @@ class Rows:
         at = len(self._here) % KEPT
         if there := [x for x, stays in zip(row, stay, strict=True) if stays]:
             if at == 0:
-                self._there.append(_empty(there))
-            self._there[-1] = _written(self._there[-1], there, at)
+                self._there.append(_begun(there))
+            self._there[-1] = _written(self._there[-1], there, at)  # so the first one compiles it
         self._here.append([None if stays else x for x, stays in zip(row, stay, strict=True)])
 
     def columns(self) -> list[np.ndarray]:
@@ -53,8 +53,9 @@ class Rows:
 
 
 @jax.jit
-def _empty(row: list[Any]) -> list[Any]:
-    return [jnp.zeros((KEPT, *x.shape), x.dtype) for x in row]
+def _begun(row: list[Any]) -> list[Any]:
+    """Room for many rows where this one is: what does not depend on it would be elsewhere."""
+    return [jnp.broadcast_to(x, (KEPT, *x.shape)) for x in row]
 
 
 @partial(jax.jit, donate_argnums=0)
