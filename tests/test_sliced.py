@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,15 @@ def test_what_was_searched_is_used(
     )  # fmt: skip
     assert "<- best" in found and picture.stat().st_size > 5000
     assert "the best that was found here" in hocket.well(*use)
+
+
+def test_what_cannot_be_drawn_is_not_searched_for(
+    hocket: Hocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    done = hocket("plan", "ppo", "--search", "--plot", "surface.png")
+    assert done.code != 0 and "pip install 'hocket[plot]'" in done.err
+    assert "environment steps/s" not in done.out + done.err
 
 
 def test_a_search_needs_one_instance_to_compare_with(hocket: Hocket) -> None:

@@ -112,9 +112,10 @@ def plot(
 
 
 def check_figure(out: Path) -> None:
-    """Refuse a file that no figure can be written to."""
+    """Refuse a file that no figure can be written to, and to draw where nothing can."""
     if out.suffix.lower() not in SUFFIXES:
         raise ValueError(f"a figure cannot be written to `{out}`. Use {_any_of(SUFFIXES)}.")
+    _figure_class()
 
 
 def _run(folder: Path) -> Run:
@@ -274,6 +275,10 @@ def _figure(curves: list[Curve], metric: str, title: str | None) -> Figure:
 
 def new_figure(size: tuple[float, float]) -> Figure:
     """An empty figure."""
+    return _figure_class()(figsize=size, dpi=160, layout="constrained")
+
+
+def _figure_class() -> type[Figure]:
     try:
         # Not pyplot: it looks for a display, and keeps every figure it made.
         from matplotlib.figure import Figure
@@ -281,7 +286,7 @@ def new_figure(size: tuple[float, float]) -> Figure:
         raise ImportError(
             "plotting needs the package matplotlib. Run: pip install 'hocket[plot]'"
         ) from error
-    return Figure(figsize=size, dpi=160, layout="constrained")
+    return Figure
 
 
 def _draw(axes: Axes, curves: list[Curve], metric: str, title: str | None) -> None:

@@ -21,9 +21,9 @@ class Line:
 
 def draw_surface(lines: Sequence[Line], chosen: tuple[int, float], out: Path) -> None:
     """Environment steps a second over environments of each instance; the best is circled."""
+    figure = new_figure((8.0, 5.0))
     from matplotlib.ticker import EngFormatter, ScalarFormatter
 
-    figure = new_figure((8.0, 5.0))
     axes = figure.add_subplot()
     axes.set_xscale("log", base=2)
     dress(axes, "environments of each instance", "environment steps a second, all instances")

@@ -12,7 +12,7 @@ import numpy as np
 from jax.lax import dynamic_update_index_in_dim
 
 KEPT = 64
-"""Rows that an accelerator keeps in arrays of that length; as many as a block has iterations."""
+"""Iterations of a block, whose metrics an accelerator keeps in arrays of that length."""
 
 
 def is_on_accelerator(x: Any) -> bool:
