@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.lax import dynamic_update_index_in_dim
 
-KEPT = 64
-"""Iterations of a block, whose metrics an accelerator keeps in arrays of that length."""
+KEPT = 8
+"""Rows of an array that an accelerator keeps. All of them cross, also those that nobody wrote: with
+64, and 65,536 environments that report each by itself, blocks of three iterations took 2 % longer.
+"""
 
 
 def is_on_accelerator(x: Any) -> bool:

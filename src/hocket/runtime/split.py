@@ -20,7 +20,6 @@ from hocket.runtime.launch_processes import Processes
 from hocket.runtime.launch_threads import Threads
 from hocket.runtime.reduction_table import Table
 from hocket.runtime.route import late_specs
-from hocket.runtime.rows import KEPT
 from hocket.runtime.services import Services
 from hocket.runtime.status import activities, names
 from hocket.runtime.timeline import Activity, Span, Timeline
@@ -75,7 +74,7 @@ class Crew(Protocol):
 class Split:
     """Runs the instances of a plan. Where every channel waits: the fused program's numbers."""
 
-    max_block = KEPT
+    max_block = 64
 
     def __init__(self, plan: Plan, *, record: bool = False, crew: Crew | None = None) -> None:
         self.plan = plan
