@@ -40,6 +40,9 @@ class Faults:
     """An instance, and the iteration in which it fails: `("actor/0", 3)`."""
 
 
+NO_FAULTS = Faults()
+
+
 class InjectedCrash(RuntimeError):
     """Somebody asked for it."""
 
@@ -56,7 +59,7 @@ class _Task:
 class Seeded(Threads):
     """As threads, but one at a time and in an order that `seed` decides."""
 
-    def __init__(self, plan: Plan, seed: int, faults: Faults = Faults()) -> None:  # noqa: B008
+    def __init__(self, plan: Plan, seed: int, faults: Faults = NO_FAULTS) -> None:
         if plan.parts > 1:
             raise PlanError(f"an order by seed needs loops in one part, found {plan.parts}.")
         super().__init__(plan)
