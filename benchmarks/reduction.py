@@ -29,8 +29,10 @@ from typing import Any, NamedTuple
 
 SIZES = (57_288, 1_000_000)
 EPOCHS = 200
-ROUNDS = 50
-"""Of a timed loop: so many that the GPU's counters have something to average over."""
+SECONDS = 1.0
+"""About how long a loop is timed in all: the GPU's counters are refreshed ten times a second."""
+TYPICAL = {"loop": (10, 10), "ipc": (20, 40), "shm": (150, 1800), "nccl": (20, 30)}
+"""Microseconds of a call with each of the sizes: all processes must time as many rounds."""
 WHILE = "--xla_gpu_enable_command_buffer=+WHILE"
 SET_SECONDS = 75.0
 """What the processes of one set may take before they are ended."""
@@ -273,11 +275,8 @@ class Child:
     def measure(self, way: str, joined: Any, size: int) -> None:
         import jax.numpy as jnp
 
-        is_large = size > 100_000
-        calls, rounds = (max(20, self.calls // 4) if is_large else self.calls), ROUNDS
-        if is_large and way == "shm":
-            rounds = 5
-        seconds = self.timed(lambda x: joined(x)[0], jnp.ones(size), calls, rounds)
+        calls = self.calls if size < 100_000 else max(20, self.calls // 4)
+        seconds = self.timed(way, lambda x: joined(x)[0], jnp.ones(size), calls)
         joined.check()
         figures = {"ranks": len(self.members), "floats": size, "way": way}
         self.figure("us a call", seconds, **figures)
@@ -285,18 +284,21 @@ class Child:
     def loop(self) -> None:
         import jax.numpy as jnp
 
-        seconds = self.timed(lambda x: x * 0.5, jnp.ones(SIZES[0]), self.calls)
+        seconds = self.timed("loop", lambda x: x * 0.5, jnp.ones(SIZES[0]), self.calls)
         self.figure("us a turn of the loop", seconds, way="loop", floats=SIZES[0])
 
-    def timed(self, fn: Any, x: Any, calls: int, rounds: int = ROUNDS) -> list[float]:
+    def timed(self, way: str, fn: Any, x: Any, calls: int) -> list[float]:
         """Microseconds of a call in a compiled loop, by round."""
         import jax
 
-        from hocket.cluster.activity import GpuActivity
+        from hocket.cluster.activity import SHORTEST, GpuActivity
 
+        is_large = sum(y.size for y in jax.tree.leaves(x)) > 100_000
+        rounds = max(5, round(1e6 * SECONDS / calls / TYPICAL[way][is_large]))
         run = jax.jit(lambda x: jax.lax.scan(lambda c, _: (fn(c), None), x, None, calls)[0])
         x = jax.block_until_ready(run(x))
         found = []
+        time.sleep(2 * SHORTEST)  # the counters are those of a moment ago
         with GpuActivity() as activity:
             for _ in range(rounds):
                 start = time.perf_counter()
@@ -336,7 +338,8 @@ class Child:
                 np.testing.assert_allclose(np.asarray(b), x - half, atol=1e-5)
         joined.check()
         tell("trees, and two calls of one function", counts=joined.counts())
-        seconds = self.timed(lambda xs: joined(*xs), [jnp.ones(s) for s in shapes], self.calls)
+        ones = [jnp.ones(s) for s in shapes]
+        seconds = self.timed("ipc", lambda xs: joined(*xs), ones, self.calls)
         self.figure("us a call", seconds, way="ipc, 7 arrays", floats=20_745, ranks=count)
 
     def ends(self, how: str) -> None:

@@ -53,6 +53,7 @@ from hocket.distribute.strategy import resolve
 from hocket.envs import unroll
 from hocket.runtime.cache import enable_cache
 from hocket.runtime.executor import Executor, advance
+from hocket.searching import SECONDS as SEARCHED
 from hocket.searching import measure
 from hocket.training import first_key, make_executor
 
@@ -113,12 +114,13 @@ def main() -> None:
                         help="environments of each instance, for the grid")  # fmt: skip
     parser.add_argument("--coupled", action="store_true",
                         help="learn without PPO's `decoupled`, for late samples")  # fmt: skip
+    parser.add_argument("--length", type=int, default=16, help="steps of a rollout")
     parser.add_argument("--minibatches", type=int, default=4, help="of an epoch")
     parser.add_argument("--surface", type=Path, help="add the grid's scores to those of this file")
     options = parser.parse_args()
     enable_cache()
     ppo = PPO(
-        env=make(options.env), length=16, epochs=4, minibatches=options.minibatches,
+        env=make(options.env), length=options.length, epochs=4, minibatches=options.minibatches,
         hidden=(128, 128), learning_rate=5e-4, entropy_weight=0.0, discount=0.97,
         env_steps=1 << 40, anneal=False,
     )  # fmt: skip
@@ -191,7 +193,7 @@ def saturated(ppo: PPO, options: argparse.Namespace) -> None:
     case = "search where one instance fills the GPU (Pendulum, two layers of 1,024)"
 
     def scored(point: Point) -> Score:
-        score = measure(wide, point, SECONDS, Cluster.local())
+        score = measure(wide, point, SEARCHED, Cluster.local())
         print(json.dumps({
             "name": f"{case}: {point}", "value": round(score.value), "unit": "env steps/s",
             "spread": [round(x) for x in score.spread], "failed": score.failed,
@@ -236,7 +238,7 @@ def _party(point: Point) -> Party:
 
 
 def learning(ppo: PPO, options: argparse.Namespace) -> None:
-    n, iterations = 4096 // options.scale, 200
+    n, iterations = 4096 // options.scale, 3200 // ppo.length
     ppo = replace(ppo, decoupled=not options.coupled)
     parties = [
         Party("one program", "anakin:devices=1", n), Party("1 instance", _slices(1), n),
@@ -264,7 +266,8 @@ def learning(ppo: PPO, options: argparse.Namespace) -> None:
             "seconds": round(float(taken[:, -1].mean()), 2),
             "seconds_low_high": [round(float(f(taken[:, -1])), 2) for f in (np.min, np.max)],
             "intervals_that_overlap": f"{overlaps.sum()} of {len(mean)}, with {parties[0].name}",
-            "samples": n * ppo.length * iterations, "minibatches": ppo.minibatches,
+            "samples": n * ppo.length * iterations, "length": ppo.length,
+            "minibatches": ppo.minibatches,
             "means": [round(float(x), 1) for x in mean],
             "halves": [round(float(x), 1) for x in half],
             "at_seconds": [round(float(x), 2) for x in taken.mean(0)],
