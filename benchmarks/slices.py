@@ -2,8 +2,9 @@
 
     python benchmarks/slices.py --sections grid --surface surface.json     # on a machine with a GPU
     python benchmarks/slices.py --sections grid --surface surface.json --envs 16384   # one row more
-    python benchmarks/slices.py --sections totals learning --minibatches 16
-    python benchmarks/slices.py --sections serving seeds
+    python benchmarks/slices.py --sections totals --minibatches 16
+    python benchmarks/slices.py --sections learning --length 8 --minibatches 8
+    python benchmarks/slices.py --sections saturated serving seeds
     python benchmarks/slices.py --env Pendulum-v1 --scale 64           # anywhere, in little
 
 PPO on the quadruped (16 steps, 4 epochs of 4 minibatches, two layers of 128). All parties of a
