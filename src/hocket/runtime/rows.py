@@ -13,7 +13,8 @@ from jax.lax import dynamic_update_index_in_dim
 
 KEPT = 8
 """Rows of an array that an accelerator keeps. All of them cross, also those that nobody wrote: with
-64, and 65,536 environments that report each by itself, blocks of three iterations took 2 % longer.
+64, and 65,536 environments that report each by itself, blocks of one iteration took 7 % longer on
+an H200, and blocks of three 2 %.
 """
 
 
