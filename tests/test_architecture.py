@@ -23,6 +23,7 @@ TOP = {
     "flags",
     "experiment",
     "outcome",
+    "planning",
     "replaying",
     "saved",
     "searching",

@@ -315,6 +315,17 @@ def test_seeds_share_the_cores_of_a_cpu(tmp_path: Path) -> None:
     assert len(found["hardware"]["devices"]) == np.gcd(4, cores) and len(found["each"]) == 4
 
 
+def test_seeds_on_slices_leave_the_cores_to_them(tmp_path: Path) -> None:
+    """However it is said: with `=`, or by the configuration of another run."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "XLA_FLAGS": ""}
+    command = [sys.executable, "-m", "hocket.cli", "train"]
+    flags = ["ppo", *SHORT, "--seeds=2", "--distribute=sliced:slices=2", "--name=two"]
+    for more in (flags, ["--config", "runs/two/config.json", "--name", "again"]):
+        subprocess.run([*command, *more, "--quiet"], cwd=tmp_path, env=env, check=True)
+    for name in ("two", "again"):
+        assert len(summary(tmp_path / "runs" / name)["hardware"]["devices"]) == 1
+
+
 def test_runs_that_begin_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
     assert [new_folder(tmp_path, "ppo on X", None).name for _ in range(3)] == [
         "ppo-X-1", "ppo-X-2", "ppo-X-3",

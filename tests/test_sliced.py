@@ -14,6 +14,7 @@ from hocket import Place, Plan, PlanError, make, trace
 from hocket.cluster import Cluster
 from hocket.distribute import resolve
 from hocket.runtime.executor import advance
+from hocket.searching import reason
 from hocket.testing import SMALL, difference
 from hocket.training import first_key, make_executor
 from tests.front import Hocket
@@ -83,6 +84,45 @@ def test_what_was_searched_is_used(
     )  # fmt: skip
     assert "<- best" in found and picture.stat().st_size > 5000
     assert "the best that was found here" in hocket.well(*use)
+    # Another budget is the same search; with fewer cores it is another.
+    assert "the best that was found here" in hocket.well(*use, "--env-steps", "999")
+    monkeypatch.setattr("hocket.cluster.devices.usable_cores", lambda: 64)
+    assert hocket(*use).code == 2
+
+
+def test_a_run_on_what_was_searched_is_like_any_other(
+    hocket: Hocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search chose 32 environments, and the run says so: it is evaluated and resumed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    flags = ["ppo", "--length", "8", "--minibatches", "2", "--epochs", "1", "--num-envs", "8"]
+    hocket.well("plan", *flags, "--search", "--instances", "1", "--envs", "32", "--devices", "1",
+                "--seconds", "0.1")  # fmt: skip
+    use = ["--distribute", "sliced:search=true,devices=1", "--env-steps", "512", "--name", "found"]
+    hocket.well("train", *flags, *use, "--quiet")
+    assert package.load("runs/found").config["algorithm"]["num_envs"] == 32
+    assert "episodes" in hocket.well("eval", "found", "--episodes", "2")
+    assert "the run is finished" in hocket.well("train", *flags, *use, "--resume")
+
+
+def test_a_search_that_cannot_cut_says_so(hocket: Hocket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs whole in place of two instances is no measurement of two."""
+    monkeypatch.setattr("hocket.cluster.slice_cpu.Cpu.probe", lambda *_: "it has no knife.")
+    out = hocket.well(
+        "plan", "ppo", "--length", "8", "--minibatches", "2", "--search", "--instances", "1", "2",
+        "--envs", "8", "--seconds", "0.1", "--devices", "1",
+    )  # fmt: skip
+    assert "2 x 8 environments: cpu:0 is used whole, not as 2 slices: it has no knife." in out
+    assert "best: 1 x 8 environments: one instance is best" in out
+
+
+def test_a_point_that_fails_says_why() -> None:
+    failed = "the instance `slice/0` failed:\nTraceback (most recent call last):\n  File ..., in x"
+    error = "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory"
+    more = "For simplicity, JAX has removed its internal frames\n(it shares gpu:0 with slice/1)"
+    assert reason("\n".join([failed, error, more])) == error
+    assert reason("MPS does not start: no.\nIts log says\n...") == "MPS does not start: no."
+    assert reason("") == "no reason was given"
 
 
 def test_what_cannot_be_drawn_is_not_searched_for(
@@ -94,9 +134,21 @@ def test_what_cannot_be_drawn_is_not_searched_for(
     assert "environment steps/s" not in done.out + done.err
 
 
-def test_a_search_needs_one_instance_to_compare_with(hocket: Hocket) -> None:
-    refused = hocket("plan", "ppo", "--search", "--instances", "2", "4")
-    assert refused.code == 2 and "with 1 among them" in refused.err
+NO_SEARCH = {
+    "--search --instances 2 4": "with 1 among them",
+    "--search --devices 0": "the search was asked for 0 devices; there are cpu:0",
+    "--search --devices 9": "the search was asked for 9 devices",
+    "--search --distribute anakin": "--distribute has no effect with --search",
+    "--search --svg plan.svg": "--svg has no effect with --search",
+    "--plot surface.png": "--plot has no effect without --search: add that, or leave it out",
+    "--envs 8": "--envs has no effect without --search",
+}
+
+
+@pytest.mark.parametrize("flags", NO_SEARCH)
+def test_a_search_refused(hocket: Hocket, flags: str) -> None:
+    refused = hocket("plan", "ppo", *flags.split())
+    assert refused.code == 2 and NO_SEARCH[flags] in refused.err
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -106,7 +158,25 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "an unknown cut": ("sliced:cut=mpx,devices=1", "unknown slice backend `mpx`.*`mps`"),
     "one that cuts other devices": ("sliced:cut=mps,devices=1", "cannot be cut by `mps`"),
     "an unknown reduction": ("sliced:reduce=ring,devices=1", "unknown reduction `ring`"),
-    "a single dedicated slice": ("sliced:slices=1,devices=1,dedicated=true", "are 2 or more"),
+    "that where nothing averages": ("sliced:slices=1,devices=1,reduce=ring", "unknown reduction"),
+    "a single dedicated slice": (
+        "sliced:slices=1,devices=1,dedicated=true",
+        "dedicated slices are 2 or more, and there is 1: use slices=2, or more.",
+    ),
+    "a lag of colocated slices": ("sliced:lag=1", "the option `lag` of `sliced` is for dedicated"),
+    "a batch of colocated slices": ("sliced:batch=2", "`batch` of `sliced` is for dedicated"),
+    "an age of colocated slices": ("sliced:max_age=2", "`max_age` of `sliced` is for dedicated"),
+    "messages of colocated slices": ("sliced:direct=false", "`direct` of `sliced` is for dedica"),
+    "a reduction of dedicated slices": (
+        "sliced:dedicated=true,reduce=shm",
+        "the option `reduce` of `sliced` is for colocated slices",
+    ),
+    "a share of what was searched": ("sliced:search=true,share=50", "`share`.*where a search has"),
+    "dedicated slices of what was searched": (
+        "sliced:search=true,dedicated=true",
+        "the option `dedicated` of `sliced` is not chosen where a search has",
+    ),
+    "command buffers of a CPU": ("sliced:command_buffers=true", "buffers are for GPUs"),
     "messages that stay on a CPU": (
         "sliced:slices=2,devices=1,dedicated=true,direct=true",
         "direct.*processes on one GPU",

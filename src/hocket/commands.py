@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +12,13 @@ from typing import Any
 import tyro
 
 from hocket.algorithms import ALGORITHMS
-from hocket.cluster import hardware, share_cores
-from hocket.core.plan import Plan
+from hocket.cluster import share_cores
 from hocket.distribute import options_text, strategies
 from hocket.envs import Discrete, Env, make, names
 from hocket.experiment import Experiment, Outcome
-from hocket.flags import defaults_of, parse, seeds_of, split_word
+from hocket.flags import defaults_of, parse, setting_of, split_word
+from hocket.planning import graph, leave_memory, plan, strategies_text
 from hocket.saved import Evaluator, find_run, load, load_agents
-from hocket.training import plan as make_plan
 
 
 @dataclass(frozen=True)
@@ -43,16 +41,18 @@ class Again:
 def train(arguments: list[str]) -> None:
     """Train an agent, and keep the run in a folder."""
     word, rest = split_word(arguments)
-    if not any(word.startswith("sliced") for word in rest):  # which share the cores themselves
-        share_cores(seeds_of(rest))  # before an environment is made, which may start JAX
-    # Processes share an accelerator with this one, which needs little of it.
-    if "processes" in rest or any("sliced" in word for word in rest):
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    # Before an environment is made, which may start JAX.
+    on_slices = setting_of(rest, "distribute").startswith("sliced")
+    seeds = setting_of(rest, "seeds")
+    if seeds.isdigit() and not on_slices:  # slices share the cores themselves
+        share_cores(int(seeds))
+    if on_slices or setting_of(rest, "launch") == "processes":
+        leave_memory()
     defaults, settings = defaults_of(word, rest, "train")
+    about = f"Train an agent, and keep the run in a folder.\n\n{strategies_text()}"
     command: Any = parse(
-        "train", word, rest, f"Train an agent, and keep the run in a folder.\n\n{_strategies()}",
-        algorithm=defaults, settings=settings, again=Again(),
-    )  # fmt: skip
+        "train", word, rest, about, algorithm=defaults, settings=settings, again=Again()
+    )
     outcome = _watch(command) if not command.again.quiet else _experiment(command, None).train()
     if not command.again.quiet:
         _tell(outcome)
@@ -81,98 +81,6 @@ def _tell(outcome: Outcome) -> None:
         f"{seconds.get('run', 0.0):.1f} s running, {compiling:.1f} s compiling"
     )
     print(f"saved in {outcome.folder}; next: hocket eval {outcome.folder}")
-
-
-def plan(arguments: list[str]) -> None:
-    """Print who would run where and what would cross; with `--search`, find out what is best."""
-    about = "Print who would run where; starts nothing, unless it is to search."
-    command = _what("plan", arguments, about, Drawn())
-    if command.where.search:
-        _search(command)
-        return
-    made, here = _planned(command), hardware()
-    print(made)
-    devices = ", ".join(here["devices"])
-    print(f"this machine: {devices}; {here['cores']} cores ({here['processor']})")
-    if command.where.svg is not None:
-        from hocket.seeing import draw_plan
-
-        command.where.svg.parent.mkdir(parents=True, exist_ok=True)
-        command.where.svg.write_text(draw_plan(made))
-        print(f"drawn in {command.where.svg}")
-
-
-def _search(command: Any) -> None:
-    from hocket.report.plot import check_figure
-    from hocket.searching import draw, search_here, table, told
-
-    where = command.where
-    if where.plot is not None:
-        check_figure(where.plot)
-    found = search_here(
-        command.algorithm, instances=where.instances, envs=where.envs, devices=where.devices,
-        seconds=where.seconds, tell=lambda score: print(told(score), flush=True),
-    )  # fmt: skip
-    print(f"\n{table(found.scores)}\nkept for: --distribute sliced:search=true")
-    if where.plot is not None:
-        draw(found.scores, where.plot)
-        print(f"drawn in {where.plot}")
-
-
-def graph(arguments: list[str]) -> None:
-    """Print the fragments of an algorithm."""
-    command = _what("graph", arguments, "Print the fragments and what flows between them.", Where())
-    print(_planned(command).graph)
-
-
-def _planned(command: Any) -> Plan:
-    where = command.where
-    return make_plan(command.algorithm, distribute=where.distribute, launch=where.launch)
-
-
-@dataclass(frozen=True)
-class Where:
-    """Where it would run."""
-
-    distribute: str | None = None
-    """The strategy: NAME or NAME:option=value,... (`hocket strategies`). By default `anakin`, or
-    `sebulba` if the environments run on the host."""
-    launch: str | None = None
-    """How its instances would run: `threads` (the default) or `processes`."""
-
-
-@dataclass(frozen=True)
-class Drawn(Where):
-    """Where it would run, and a picture of it."""
-
-    svg: Path | None = None
-    """Draw the plan as well, into this file."""
-    search: bool = False
-    """Measure how this machine's devices are best cut into slices: how many instances, how many
-    environments of each, at which share. What is found is kept for `sliced:search=true`."""
-    instances: tuple[int, ...] | None = None
-    """To search: numbers of instances on a device, 1 among them; by default 1 2 4 8."""
-    envs: tuple[int, ...] | None = None
-    """To search: environments of an instance; by default 1, 4 and 16 times `num_envs`."""
-    devices: int | None = None
-    """To search: only so many of the devices."""
-    seconds: float = 3.0
-    """To search: how long each point is measured."""
-    plot: Path | None = None
-    """To search: draw what was measured into this file."""
-
-
-def _what(name: str, arguments: list[str], about: str, where: Where) -> Any:
-    word, rest = split_word(arguments)
-    defaults, _ = defaults_of(word, rest, name)
-    about = f"{about}\n\n{_strategies()}"
-    return parse(name, word, rest, about, algorithm=defaults, where=where)
-
-
-def _strategies() -> str:
-    """Every strategy with its options, for a help text."""
-    rows = [f"{name}:{options_text(made)}" for name, made in strategies().items()]
-    return f"--distribute takes, with any of these options, {'; '.join(rows)}."
 
 
 @dataclass(frozen=True)
@@ -332,7 +240,7 @@ def list_devices(arguments: list[str]) -> None:
     command = tyro.cli(Devices, args=arguments, prog="hocket devices")
     from hocket.cluster.survey import as_text, survey
 
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # it only looks
+    leave_memory()
     found = survey()
     print(json.dumps(found, indent=2) if command.json else as_text(found))
     if not command.json:

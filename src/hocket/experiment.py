@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from hocket.core.algorithm import Algorithm
 from hocket.core.host import hosts
+from hocket.core.plan import Plan
 from hocket.errors import unknown
 from hocket.outcome import Outcome, write_summary
 from hocket.report.records import Records, import_tensorboard, write_json
@@ -131,14 +132,15 @@ class Experiment:
     ) -> None:
         self.started = time.perf_counter()
         self.settings, self.watch, self.trace = settings, watch, trace
-        self.config = configuration(algorithm, settings)
-        old = _old_folder(settings, self.config["title"]) if resume else None
-        if old:
-            check_unchanged(old, self.config)
         if settings.tensorboard:
             import_tensorboard()
         # Whatever can be refused is refused here, before anything is written.
         self.plan = plan(algorithm, distribute=settings.distribute, launch=settings.launch)
+        self.algorithm = _as_planned(algorithm, self.plan)
+        self.config = configuration(self.algorithm, settings)
+        old = _old_folder(settings, self.config["title"]) if resume else None
+        if old:
+            check_unchanged(old, self.config)
         self.iterations = count_iterations(self.plan.iteration)
         self.seeds = settings.seeds if settings.seeds > 1 else None
         self.executor = make_executor(
@@ -148,7 +150,7 @@ class Experiment:
         self.base = 0, 0
         """An iteration, and the environment steps after it: of a plan before this one they may
         have been others."""
-        self.evaluator = Evaluator(algorithm, settings.eval_episodes)
+        self.evaluator = Evaluator(self.algorithm, settings.eval_episodes)
         self.folder = old or new_folder(settings.runs, self.config["title"], settings.name)
         self.planned = time.perf_counter() - self.started
         self.outcome = Outcome(
@@ -199,11 +201,11 @@ class Experiment:
             self.outcome.notes.append(f"{why}, so it began anew")
             checkpoints.set_aside_after(0)
             return None
-        found = checkpoints.latest(state_specs(self.plan.graph.algorithm, self.seeds))
+        found = checkpoints.latest(state_specs(self.algorithm, self.seeds))
         checkpoints.set_aside_after(found.iteration)
         steps = found.about.get("env_steps", found.iteration * self.plan.graph.env_steps)
         self.base = found.iteration, steps
-        left = self.plan.graph.algorithm.env_steps - steps
+        left = self.algorithm.env_steps - steps
         each = self.plan.iteration.env_steps
         self.iterations = found.iteration + max(0, math.ceil(left / each))
         self.outcome.notes += [f"{why}: the one before it is used" for why in found.refused]
@@ -389,3 +391,9 @@ def _old_folder(settings: Settings, title: str) -> Path:
     if settings.name is None:
         return newest_folder(settings.runs, title)
     return find_run(settings.runs / settings.name)
+
+
+def _as_planned(algorithm: Any, made: Plan) -> Algorithm:
+    """With as many environments as the strategy has chosen, where it does."""
+    count = made.graph.num_envs
+    return algorithm if algorithm.num_envs == count else replace(algorithm, num_envs=count)

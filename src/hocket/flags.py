@@ -32,16 +32,17 @@ def split_word(arguments: list[str]) -> tuple[str | None, list[str]]:
     return None, arguments
 
 
-def seeds_of(flags: list[str]) -> int:
-    """How many seeds there will be, before the flags are read properly; 1 if that is unclear."""
-    seeds = _value(flags, "--seeds")
-    if seeds is None:
-        try:
-            config = _config(None, flags)
-            seeds = str(read_config(Path(config))["seeds"]) if config else None
-        except ValueError:
-            return 1  # told when the flags are read properly
-    return int(seeds) if seeds is not None and seeds.isdigit() and int(seeds) else 1
+def setting_of(flags: list[str], name: str) -> str:
+    """A setting, before the flags are read properly; "" where there is none, or it is unclear."""
+    found = _value(flags, f"--{name}")
+    if found is not None:
+        return found
+    try:
+        config = _config(None, flags)
+        kept = read_config(Path(config)).get(name) if config else None
+    except ValueError:
+        return ""  # told when the flags are read properly
+    return "" if kept is None else str(kept)
 
 
 def defaults_of(word: str | None, flags: list[str], command: str) -> tuple[Any, Settings]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -19,7 +19,6 @@ from hocket.distribute.sliced import about_search, sliced
 from hocket.errors import PlanError
 from hocket.runtime.cache import enable_cache
 from hocket.runtime.executor import Executor, advance
-from hocket.runtime.health import InstanceError
 from hocket.training import make_executor, plan
 
 INSTANCES = (1, 2, 4, 8)
@@ -45,9 +44,8 @@ def search_here(
     On a CPU a slice is a process on some of the cores, so no more are tried than there are cores.
     `sliced(search=True)` then uses the best.
     """
-    cluster = Cluster.local()
-    cluster = replace(cluster, devices=cluster.devices[:devices])
-    on_gpu = not cluster.devices[0].name.startswith("cpu:")
+    cluster = Cluster.local().first(devices, "the search")
+    on_gpu = not cluster.devices[0].is_cpu
     envs = envs or [n * algorithm.num_envs for n in ENVS]
     instances = instances or (INSTANCES if on_gpu else _up_to_cores())
     if min(*envs, *instances, 1) < 1 or 1 not in instances:
@@ -64,7 +62,7 @@ def search_here(
     about = about_search(algorithm, cluster)  # which can be refused, before anything starts
     scores = search(scored, instances, envs, shares=on_gpu, buffers=on_gpu)
     if all(score.failed for score in scores):
-        raise PlanError(f"nothing could be measured: {scores[0].failed}")
+        raise PlanError(f"nothing could be measured: {scores[-1].failed}")
     found = Found(about, tuple(scores))
     found.save()
     return found
@@ -79,10 +77,19 @@ def measure(algorithm: Algorithm, point: Point, seconds: float, cluster: Cluster
     )  # fmt: skip
     try:
         made = plan(algorithm, distribute=strategy, num_envs=total)
+        if made.places[0].replicas != point.instances * len(cluster.devices):
+            return Score(point, 0.0, failed="; ".join(made.notes))
         with closing(make_executor(made, 1 << 30)) as executor:
             return timed(executor, point, seconds)
-    except (InstanceError, PlanError, ValueError, OSError) as error:
-        return Score(point, 0.0, failed=str(error).strip().splitlines()[-1])
+    except (RuntimeError, ValueError, OSError) as error:  # out of memory is a RuntimeError of jax's
+        return Score(point, 0.0, failed=reason(str(error)))
+
+
+def reason(message: str) -> str:
+    """The line that says what went wrong: of a traceback the last that names an error."""
+    lines = message.strip().splitlines() or ["no reason was given"]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    return (named or lines[:1])[-1]
 
 
 def timed(executor: Executor, point: Point, seconds: float) -> Score:

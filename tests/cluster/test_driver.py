@@ -106,6 +106,25 @@ def test_a_compute_mode_that_forbids_it_is_told() -> None:
         assert "its compute mode is `exclusive process`, which hocket never changes" in said
 
 
+def test_each_whole_gpu_has_a_process_that_sees_no_other() -> None:
+    envs, right, wrong, on_mig = found("""
+(first,), (second,) = split(one, 1), split(other, 1)
+whole = slice_backends()["whole"].open([first, second])
+seen = {"device": "gpu:0", "uuid": gpu_uuid(1), "instance": None}
+mig = {"device": "gpu:0", "uuid": gpu_uuid(0), "instance": "MIG-1"}
+tell([whole.env(part) for part in (first, second)], whole.verify(second, seen),
+     whole.verify(first, seen), whole.verify(first, mig))
+""")
+    assert envs == [{"CUDA_VISIBLE_DEVICES": uuid} for uuid in GPUS]
+    assert right == on_mig == ""
+    assert wrong == f"its process is on {GPUS[1]}, not on {GPUS[0]}."
+    asked = """
+(part,) = split(one, 1)
+tell(slice_backends()["whole"].open([part]).env(part))
+"""
+    assert found(asked, CUDA_VISIBLE_DEVICES=MIGS[1]) == [{"CUDA_VISIBLE_DEVICES": MIGS[1]}]
+
+
 def test_processes_that_take_turns() -> None:
     (env,) = found("""
 os.environ["CUDA_MPS_PIPE_DIRECTORY"] = "/somebody/elses"

@@ -98,6 +98,23 @@ def test_what_cannot_run_is_no_choice() -> None:
     assert any(s.failed for s in scores)
 
 
+def test_one_instance_is_measured_with_what_fits() -> None:
+    """With 16,384 environments nothing runs, and one instance is as fast as any."""
+
+    def measure(point: Point) -> Score:
+        if point.envs == 16384:
+            return Score(point, 0.0, failed="out of memory")
+        return machine(1e-9, 1e6, room=1)(point)
+
+    for instances in (INSTANCES, INSTANCES[::-1]):
+        scores = search(measure, instances, ENVS, shares=True)
+        assert len(scores) <= len(grid(INSTANCES, ENVS, shares=True)) // 3
+        assert best(scores).point == Point(1, 4096)
+        assert sum(bool(score.failed) for score in scores) == 1
+    nothing = search(lambda point: Score(point, 0.0, failed="no"), INSTANCES, ENVS)
+    assert [score.point.instances for score in nothing] == [1, 1, 1]
+
+
 def test_what_was_found_is_kept_by_what_it_is_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,9 @@ def test_a_whole_device_is_no_slice() -> None:
         (CPU, (2, None, "shared"), "cpu:0 cannot be cut by `shared`: it cuts NVIDIA GPUs"),
         (CPU, (2, None, "mig"), "cpu:0 cannot be cut by `mig`: it cuts NVIDIA GPUs"),
         (GPU, (2, None, "cpu"), "gpu:1 cannot be cut by `cpu`: it cuts CPUs, and this is a NVIDIA"),
+        (CPU, (2, 30), "an even share of the cores each, so a share of 30 % is not to be had"),
+        (GPU, (2, None, "whole"), "the whole of gpu:1 is 1 slice of 100 %, and 2 of 100 % were"),
+        (GPU, (1, 50, "whole"), "the whole of gpu:1 is 1 slice of 100 %, and 1 of 50 % were"),
         (GPU, (2, None, "green"), "cannot be cut by `green`: XLA does not know green contexts"),
     ],
 )

@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ import jax
 
 from hocket.cluster import nvml
 from hocket.cluster.cuda import gpu_uuid, ordinal_of
-from hocket.errors import unknown
+from hocket.errors import PlanError, unknown
 
 if TYPE_CHECKING:
     from hocket.cluster.slices import Slice
@@ -34,6 +34,10 @@ class Device:
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.name.startswith("cpu:")
 
     def split(
         self, count: int, share: int | None = None, backend: str = "auto"
@@ -74,6 +78,12 @@ class Cluster:
 
     def __str__(self) -> str:
         return ", ".join(f"{device.name} ({device.kind})" for device in self.devices)
+
+    def first(self, count: int | None, asked: str) -> Cluster:
+        """With so many of its devices, all of them where that is None; `asked` says who asks."""
+        if count is not None and not 1 <= count <= len(self.devices):
+            raise PlanError(f"{asked} was asked for {count} devices; there are {self}.")
+        return replace(self, devices=self.devices[:count])
 
 
 def hardware() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 GAIN = 1.05
-"""A step that gains less than this is not followed further."""
+"""Where more instances gain less than this, still more with as many environments are not tried."""
 FEW = 3
 """Points that are measured of a grid however small."""
 TIE = 1.02
@@ -67,10 +67,11 @@ def search(
 ) -> list[Score]:
     """Every point that was measured, in order; `best` says which to use.
 
-    From one instance with the most environments it climbs: to more instances, to the most of them,
-    to more with fewer environments each, to fewer environments. With `shares` each has 200/k
-    percent on the way, and then all. At most a third of the grid is measured, besides, with
-    `buffers`, the best point and one instance with command buffers, the rival of several instances.
+    From the fewest instances, with the most environments that these can run, it climbs: to more
+    instances, to the most of them, to more with fewer environments each, to fewer environments.
+    With `shares` each has 200/k percent on the way, and then all. At most a third of the grid is
+    measured, or three points; besides, with `buffers`, the best point and one instance with command
+    buffers, the rival of several instances.
     """
     seen: dict[Point, Score] = {}
     flat: set[int] = set()  # numbers of environments with which more instances gain too little
@@ -81,8 +82,12 @@ def search(
             seen[point] = measure(point)
         return seen[point].value
 
-    at = Point(instances[0], max(envs))
-    score(at)
+    # What does not fit with few instances fits less with more of them.
+    alone = [Point(min(instances), n) for n in sorted(envs, reverse=True)]
+    at = next((point for point in alone if score(point) > 0), None)
+    if at is None:
+        return list(seen.values())
+    envs = [n for n in envs if n <= at.envs]
     while len(seen) < room:
         wider = () if at.envs in flat else instances
         near = _neighbours(at, instances, envs, wider, shares)

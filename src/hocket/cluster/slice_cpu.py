@@ -9,6 +9,7 @@ from typing import Any
 
 from hocket.cluster.devices import Device
 from hocket.cluster.slices import Slice, named
+from hocket.errors import PlanError
 
 CORES = "HOCKET_CORES"
 """The cores of a process, `0,1`: it keeps to them before JAX starts."""
@@ -20,13 +21,18 @@ class Cpu:
     name = "cpu"
 
     def probe(self, device: Device) -> str:
-        if not device.name.startswith("cpu:"):
+        if not device.is_cpu:
             return f"it cuts CPUs, and this is a {device.kind}."
         return "" if sys.platform == "linux" else "processes are kept on cores on Linux only."
 
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
         even = max(1, 100 // count)
-        return tuple(named(device, self.name, i, count, share or even) for i in range(count))
+        if share not in (None, even, 100):
+            raise PlanError(
+                f"slices of {device} are an even share of the cores each, so a share of {share} % "
+                f"is not to be had: leave it out."
+            )
+        return tuple(named(device, self.name, i, count, even) for i in range(count))
 
     def open(self, slices: Sequence[Slice]) -> CpuSlices:
         return CpuSlices(slices)

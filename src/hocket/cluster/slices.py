@@ -102,7 +102,7 @@ def split(
         raise PlanError(f"{device} cannot be cut by `{backend}`: {NOT_FOR_JAX[backend]}")
     if backend not in (AUTO, *backends):
         raise PlanError(unknown("slice backend", backend, (AUTO, *backends)))
-    chosen = backend if backend != AUTO else "cpu" if device.name.startswith("cpu:") else "mps"
+    chosen = backend if backend != AUTO else "cpu" if device.is_cpu else "mps"
     if count == 1 and backend == AUTO and share in (None, 100):
         chosen = "whole"
     if not (why := backends[chosen].probe(device)):

@@ -39,8 +39,5 @@ def anakin(
             f"{found[0].name} runs on the host, and a program on {devices} devices cannot call "
             f"back from each: leave out `devices`, or use `sebulba`."
         )
-    known = range(1, len(cluster.devices) + 1)
-    if devices is not None and devices not in known:
-        raise PlanError(f"anakin was asked for {devices} devices; there are {cluster}.")
-    on = cluster.devices[: 1 if found else devices]
+    on = cluster.first(1 if found and devices is None else devices, "anakin").devices
     return Plan(graph, (Place("anakin", run=ROLES, on=on, backend=backend),))

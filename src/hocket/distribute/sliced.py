@@ -19,6 +19,7 @@ from typing import Any
 import jax
 
 from hocket.cluster import Cluster
+from hocket.cluster.devices import processor
 from hocket.cluster.search import Found, Point
 from hocket.core.algorithm import Algorithm
 from hocket.core.axes import uses_averaged
@@ -26,8 +27,9 @@ from hocket.core.describe import describe
 from hocket.core.fragment import ROLES
 from hocket.core.graph import Graph
 from hocket.core.plan import FREE, Channel, Place, Plan
+from hocket.core.plan_checks import REDUCTIONS
 from hocket.distribute.strategy import Lag, sample_channels, strategy
-from hocket.errors import PlanError
+from hocket.errors import PlanError, unknown
 
 COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer=+WHILE"
 """Loops run on the GPU without the host: their launches are what a small program waits for."""
@@ -39,9 +41,11 @@ def about_search(algorithm: Algorithm, cluster: Cluster) -> dict[str, Any]:
     fields = describe(algorithm)
     return {
         "devices": [device.kind for device in cluster.devices],
+        # The kind of a CPU device is `cpu`, whatever the machine.
+        "cores": [cluster.cores, processor()] if cluster.devices[0].is_cpu else [],
         "driver": driver.read_text().strip() if driver.is_file() else "",
         "jax": jax.__version__,
-        "algorithm": {name: x for name, x in fields.items() if name != "num_envs"},
+        "algorithm": {k: x for k, x in fields.items() if k not in ("num_envs", "env_steps")},
     }
 
 
@@ -72,9 +76,25 @@ def sliced(
     where it can. With `search`, slices, share and environments are those that `hocket plan ...
     --search` found best.
     """
-    if devices is not None and devices not in range(1, len(cluster.devices) + 1):
-        raise PlanError(f"sliced was asked for {devices} devices; there are {cluster}.")
-    asked, cluster = graph.num_envs, replace(cluster, devices=cluster.devices[:devices])
+    asked, cluster = graph.num_envs, cluster.first(devices, "sliced")
+    if reduce not in REDUCTIONS:
+        raise PlanError(unknown("reduction", reduce, REDUCTIONS))
+    if command_buffers and cluster.devices[0].is_cpu:
+        raise PlanError(f"command buffers are for GPUs, and these are slices of {cluster}.")
+    if dedicated:
+        _refuse_idle(
+            "is for colocated slices: dedicated ones do not average", reduce=reduce != "auto"
+        )
+    else:
+        _refuse_idle(
+            "is for dedicated slices: add dedicated=true, or leave it out", lag=lag != FREE,
+            max_age=max_age is not None, batch=batch != 1, direct=direct is not None,
+        )  # fmt: skip
+    if search:
+        _refuse_idle(
+            "is not chosen where a search has: leave it out, or `search`", cut=cut != "auto",
+            share=share is not None, dedicated=dedicated, command_buffers=command_buffers,
+        )  # fmt: skip
     found = found_best(graph.algorithm, cluster) if search else None
     if found:
         slices, share, command_buffers = found.instances, found.share, found.command_buffers
@@ -86,7 +106,8 @@ def sliced(
         notes += (f"the best that was found here: {found}, in place of {asked:,} environments",)
     if dedicated:
         if len(parts) < 2:
-            raise PlanError(f"dedicated slices are 2 or more, and there is {len(parts)}: {notes}.")
+            why = "; ".join(notes) or "use slices=2, or more."
+            raise PlanError(f"dedicated slices are 2 or more, and there is {len(parts)}: {why}")
         *acting, learning = parts
         places = (
             Place("actor", ("env", "act"), acting, replicas=len(acting), backend=backend),
@@ -102,3 +123,10 @@ def sliced(
         averages = len(parts) > 1 and any(uses_averaged(node) for node in graph.nodes)
         channels = {"slice -> slice": Channel(reduce=reduce)} if averages else {}
     return Plan(graph, places, channels, launch="processes", xla_flags=flags, notes=notes)
+
+
+def _refuse_idle(why: str, **given: bool) -> None:
+    """Refuse options that were given and would do nothing."""
+    for name, is_given in given.items():
+        if is_given:
+            raise PlanError(f"the option `{name}` of `sliced` {why}.")
