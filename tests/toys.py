@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from hocket import Policy, averaged, fragment
+from hocket.core.tuning import tuning
 
 
 class ToyState(NamedTuple):
@@ -60,7 +61,8 @@ class Toy:
             action = self.act(state.w, x)
             return (self.env(x, action, keys[:, 1]), keys[:, 0]), x
 
-        (x, keys), xs = lax.scan(one, (state.x, state.keys), None, self.length)
+        start, unroll = (state.x, state.keys), tuning().unroll
+        (x, keys), xs = lax.scan(one, start, None, self.length, unroll=unroll)
         w, key, loss = self.update(state.w, state.key, self.seen(xs))
         return ToyState(x, keys, w, key), {"loss": loss, "x": x.sum(-1)}
 

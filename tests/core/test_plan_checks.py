@@ -68,7 +68,27 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     "lag where replicas average": (
         whole(2), {"channels": {"all -> all": Channel(lag=1)}, "launch": "processes"},
         "the channel `all -> all` is an average over replicas, which wait for each other: it takes "
-        "a delay and a reduction, and neither lag nor capacity.",
+        "a delay and a reduction, and no lag.",
+    ),
+    "messages of replicas that average": (
+        whole(2), {"channels": {"all -> all": Channel(pack=True, direct=True)}},
+        "the channel `all -> all` is an average over replicas, which wait for each other: it takes "
+        "a delay and a reduction, and no pack or direct.",
+    ),
+    "a delay between GPUs": (
+        (dataclasses.replace(whole(2)[0], on=("gpu:0", "gpu:1")),),
+        {"channels": {"all -> all": Channel(delay=0.1)}, "launch": "processes"},
+        "the channel `all -> all` has delay=0.1, which between GPUs only reduce=shm can add: found "
+        "reduce=auto.",
+    ),
+    "messages of threads, packed": (
+        SPLIT, {"channels": {"actor -> learner": Channel(pack=True)}},
+        "the channel `actor -> learner` cannot be packed: threads pass arrays on as they are.",
+    ),
+    "a delay that is no number": (
+        SPLIT, {"channels": {"actor -> learner": Channel(delay=float("nan"))}},
+        "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a delay "
+        ">= 0: found capacity=1, lag=0 and delay=nan.",
     ),
     "devices that do not go round": (
         whole(2, devices=3), {},
@@ -133,6 +153,15 @@ def test_parts_of_environments_that_average() -> None:
     """`averaged` is over replicas, and parts are no replicas."""
     with pytest.raises(PlanError, match=r"averages over environments in a loop.*Use parts=1"):
         Plan(trace(AveragedCrowd(), 8), APART, parts=2)
+
+
+def test_a_loop_that_may_be_unrolled_has_room_for_all_its_averages() -> None:
+    """It is on a GPU, where each pass of it is a call of its own."""
+    sites = [
+        len(Plan(trace(toy, 8), whole(2), launch="processes").average_sites("all"))
+        for toy in (Toy(), AveragedCrowd())
+    ]
+    assert sites[1] == sites[0] + Toy.length
 
 
 def test_a_device_that_is_not_there() -> None:

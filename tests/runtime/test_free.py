@@ -299,6 +299,11 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Channel], str]] = {
     "a delay": (
         (ACTOR, LEARNER), {BACK: Channel(lag="free", max_age=4, delay=0.1)}, "takes no delay",
     ),
+    "capacity beside it": (
+        (ACTOR, LEARNER),
+        {BACK: Channel(lag="free", max_age=4), "actor -> learner": Channel(capacity=3)},
+        "`actor -> learner` takes no capacity.*`max_age` bounds",
+    ),
     "a late channel beside it": (
         (ACTOR, LEARNER),
         {BACK: Channel(lag="free", max_age=4), "actor -> learner": Channel(lag=1)},

@@ -52,6 +52,19 @@ class Moved:
         return cls(*children)
 
 
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass
+class Sized:
+    x: jax.Array
+
+    def tree_flatten(self):
+        return (self.x,), self.x.shape
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
 class Mine(Toy):
     def init(self, key, num_envs):
         toy = super().init(key, num_envs)
@@ -59,7 +72,7 @@ class Mine(Toy):
 
     def step(self, state):
         def one(x, _):
-            moved = Moved(self.env(x, self.act(state.weights.w, x), state.keys))
+            moved = Moved(self.env(x, self.act(state.weights.w, Sized(x).x), state.keys))
             return moved.x, moved
 
         x, moved = jax.lax.scan(one, state.x, None, 3)
@@ -75,16 +88,38 @@ print("difference", difference(*ends))
 """
 
 
+ITSELF = """
+import flax.struct
+import jax
+
+import hocket
+from tests.toys import Toy
+
+
+class Weights(flax.struct.PyTreeNode):
+    w: jax.Array
+
+
+hocket.run(Toy(), iterations=1, distribute="actor_learner:actors=1", launch="processes")
+"""
+
+
+def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "script.py").write_text(script)
+    return subprocess.run(
+        [sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+    )  # fmt: skip
+
+
 def test_trees_of_a_script(tmp_path: Path) -> None:
-    """Registered in three ways, in the state and in the middle of a step, without a main guard."""
-    (tmp_path / "script.py").write_text(SCRIPT)
-    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Registered in four ways, in the state and in the middle of a step, without a main guard."""
+    done = run(SCRIPT, tmp_path)
     assert "difference 0.0" in done.stdout, done.stderr
+
+
+def test_a_tree_that_registers_itself_is_refused_by_name(tmp_path: Path) -> None:
+    done = run(ITSELF, tmp_path)
+    assert "`Weights` is a `flax.struct.PyTreeNode` of a script" in done.stderr
+    assert "decorate it with `@flax.struct.dataclass`" in done.stderr
+    assert "InstanceError" not in done.stderr  # before any process has begun

@@ -28,6 +28,7 @@ from hocket.outcome import Outcome, write_summary
 from hocket.runtime.arena import Arena
 from hocket.runtime.meeting import Meeting, Unavailable
 from hocket.runtime.reduce import AUTO, Members, Reduction, Space, choices, pages, ways
+from hocket.runtime.reduce_shm import OnHost
 from hocket.runtime.reduction_table import choose, only
 
 SITES = [[jax.ShapeDtypeStruct((1000,), jnp.float32)], [jax.ShapeDtypeStruct((), jnp.float32)]]
@@ -73,6 +74,22 @@ def measured_alone(reduction: Reduction, index: int) -> Any:
     return reduction.measure()
 
 
+def measured_and_left(reduction: Reduction, index: int) -> Any:
+    """The others do not come, and this one is ended meanwhile, as when a run is interrupted."""
+    threading.Timer(2.0, reduction.close).start()
+    return reduction.measure()["shm"]
+
+
+def narrow(reduction: Reduction, index: int) -> Any:
+    with averaging(reduction):
+        x = jax.jit(averaged)(jnp.asarray(narrow_floats(index), jnp.bfloat16))
+    return np.asarray(x.astype(jnp.float32))
+
+
+def narrow_floats(index: int) -> np.ndarray:
+    return np.asarray(jax.random.normal(jax.random.key(index), (1000,)))
+
+
 def alone(reduction: Reduction, index: int) -> Any:
     """The others never come."""
     fn = jax.jit(reduction).lower(jnp.ones(1000)).compile()
@@ -87,7 +104,7 @@ def other_size(reduction: Reduction, index: int) -> Any:
 
 CASES: dict[str, Callable[[Reduction, int], Any]] = {
     "means": means, "measured": measured, "measured_alone": measured_alone, "alone": alone,
-    "other_size": other_size,
+    "other_size": other_size, "measured_and_left": measured_and_left, "narrow": narrow,
 }  # fmt: skip
 
 
@@ -160,6 +177,42 @@ def test_a_measurement_without_the_others_ends(tmp_path: Path) -> None:
     (costs,) = Replicas("measured_alone", FOUR, AUTO, tmp_path, only=(1,)).results()
     assert set(costs) == {"shm", "hier"}
     assert all("another replica has ended" in why for why in costs.values()), costs
+
+
+def test_a_measurement_can_be_closed(tmp_path: Path) -> None:
+    (cost,) = Replicas("measured_and_left", FOUR, AUTO, tmp_path, only=(1,)).results()
+    assert "another replica has ended" in cost
+
+
+def test_a_narrow_float_is_rounded_once_in_two_steps(tmp_path: Path) -> None:
+    """So that a run has the same bits, whichever way was the faster."""
+    parts = [jnp.asarray(narrow_floats(i), jnp.bfloat16).astype(jnp.float32) for i in range(4)]
+    mean = jnp.mean(jnp.stack(parts), 0).astype(jnp.bfloat16).astype(jnp.float32)
+    for found in Replicas("narrow", FOUR, "hier", tmp_path).results():
+        np.testing.assert_array_equal(found, mean)
+
+
+def test_a_leader_without_a_second_step_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members, closed = Members(tuple(FOUR)), list[OnHost]()
+    arena = Arena.create(nbytes := Reduction.nbytes(members, SITES, "hier"))
+
+    def refused(*_: Any) -> Any:
+        raise Unavailable("there is no NCCL")
+
+    monkeypatch.setattr(ways()["nccl"], "join", refused)
+    monkeypatch.setattr(OnHost, "close", lambda joined: closed.append(joined))
+    with pytest.raises(PlanError, match="there is no NCCL"):
+        Reduction(Space(arena, 0, nbytes), members, 0, SITES, "hier")
+    assert len(closed) == 1
+
+
+@pytest.mark.parametrize("text", ["1m", "0", "-3", "inf", "nan"])
+def test_how_long_a_replica_waits_is_a_number(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_REDUCE_SECONDS", text)
+    with pytest.raises(PlanError, match=f"HOCKET_REDUCE_SECONDS={text}: that is no number"):
+        Reduction.nbytes(Members(tuple(MPS)), SITES)
 
 
 def test_close_ends_the_waits_of_both_steps(tmp_path: Path) -> None:

@@ -101,6 +101,11 @@ def _check_transfers(plan: Plan, learner: str, maker: str) -> None:
             )
         if channel.lag == FREE and channel.delay:
             raise PlanError(f"the free channel `{name}` takes no delay: nobody waits for it.")
+        if set(name.split(" -> ")) == {learner, maker} and channel.capacity > 1:
+            raise PlanError(
+                f"the channel `{name}` takes no capacity: where one is free, `max_age` bounds what "
+                f"is under way."
+            )
 
 
 def _check_order(plan: Plan, learner: str, maker: str) -> None:

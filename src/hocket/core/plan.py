@@ -17,6 +17,7 @@ from hocket.core.plan_checks import check_plan
 from hocket.core.plan_text import plan_text
 from hocket.core.project import Projection, Transfer, project
 from hocket.core.service import Serving
+from hocket.core.tuning import MOST_UNROLLED, PLAIN, Tuning
 from hocket.errors import PlanError
 
 
@@ -218,11 +219,15 @@ class Plan:
 
     def average_sites(self, name: str) -> list[tuple[Any, ...]]:
         """The arrays of every place in a replica's programs where it averages."""
-        return [arrays for node, _ in self._of(name) for arrays in average_sites(node)]
+        nodes = [node for node, _ in self._of(name)]
+        if any(isinstance(node, Loop) and uses_averaged(node) for node in nodes):
+            # Which some hardware unrolls: then each pass of it has places of its own.
+            nodes = [node for node, _ in self._of(name, Tuning(unroll=MOST_UNROLLED))]
+        return [arrays for node in nodes for arrays in average_sites(node)]
 
-    def _of(self, name: str) -> list[tuple[Node, int]]:
+    def _of(self, name: str, choice: Tuning = PLAIN) -> list[tuple[Node, int]]:
         """The nodes of a replica of a place, and how often each runs in an iteration."""
-        share = self.graph.at(self.graph.num_envs // self.place(name).replicas)
+        share = self.graph.at(self.graph.num_envs // self.place(name).replicas, choice)
         owner = self.projection.placement.node
         return [(n, times) for n, times in _repeated(share.block) if owner.get(n.id) == name]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from hocket.core.axes import Axes, check_kind, uses_averaged
@@ -123,19 +124,25 @@ def _check_channels(plan: Plan) -> None:
         if name not in (*crossing, *within):
             raise PlanError(unknown("channel", name, [*crossing, *within]))
         whole = all(type(x) is int for x in (channel.capacity, channel.late))
-        if not whole or channel.capacity < 1 or channel.late < 0 or channel.delay < 0:
+        if not whole or channel.capacity < 1 or channel.late < 0 or not channel.delay >= 0:
             raise PlanError(
                 f"the channel `{name}` needs a whole capacity >= 1, a whole lag >= 0 and a delay "
                 f">= 0: found capacity={channel.capacity}, lag={channel.lag} and "
                 f"delay={channel.delay}."
             )
-        if channel.direct:
-            _check_direct(plan, name)
         if channel.reduce not in REDUCTIONS:
             raise PlanError(unknown("reduction", channel.reduce, REDUCTIONS, f"of `{name}`"))
         if name in within:
             _check_average_channel(plan, name, channel)
-        elif channel.reduce != "auto":
+            continue
+        if channel.direct:
+            _check_direct(plan, name)
+        if channel.pack and plan.launch == "threads":
+            raise PlanError(
+                f"the channel `{name}` cannot be packed: threads pass arrays on as they are. Leave "
+                f'`pack` out, or use launch="processes".'
+            )
+        if channel.reduce != "auto":
             raise PlanError(
                 f"the channel `{name}` carries values, and takes no reduction: that is for the "
                 f"replicas of one place ({', '.join(within) or 'none here averages'})."
@@ -170,10 +177,19 @@ def _check_direct(plan: Plan, name: str) -> None:
 
 def _check_average_channel(plan: Plan, name: str, channel: Channel) -> None:
     """Between the replicas of one place only a delay and a way can be chosen."""
-    if channel.lag or channel.capacity > 1:
+    others = [field for field in fields(channel) if field.name not in ("delay", "reduce")]
+    given = [field.name for field in others if getattr(channel, field.name) != field.default]
+    if given:
         raise PlanError(
             f"the channel `{name}` is an average over replicas, which wait for each other: it "
-            f"takes a delay and a reduction, and neither lag nor capacity."
+            f"takes a delay and a reduction, and no {' or '.join(given)}."
+        )
+    place = name.partition(" -> ")[0]
+    gpus = {on.partition("/")[0] for on in plan.place(place).on if on.startswith("gpu:")}
+    if channel.delay and len(gpus) > 1 and channel.reduce != "shm":
+        raise PlanError(
+            f"the channel `{name}` has delay={channel.delay}, which between GPUs only reduce=shm "
+            f"can add: found reduce={channel.reduce}."
         )
     if plan.launch == "threads":
         what = "a delay" if channel.delay else "a reduction"

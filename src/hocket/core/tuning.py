@@ -23,6 +23,8 @@ class Tuning:
 
 
 PLAIN = Tuning()
+MOST_UNROLLED = 8
+"""What `Tuning.unroll` may be, for those who must make room before they know."""
 _tuning: ContextVar[Tuning] = ContextVar("tuning", default=PLAIN)
 
 

@@ -65,7 +65,6 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
         None,
         [c_int, c_int, c_int, c_char_p, c_int, c_void_p, c_int64, c_int64, *_TEXT],
     ),
-    "hocket_reduce_ipc_note": (None, [c_int, *_TEXT]),
     "hocket_reduce_ipc_failure": (c_int, [c_int, _Ints]),
     "hocket_reduce_ipc_counts": (None, [c_int, _Sizes, _Sizes, _Sizes]),
     "hocket_reduce_ipc_free": (None, [c_int, c_int]),

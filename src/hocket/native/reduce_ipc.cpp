@@ -55,7 +55,6 @@ struct Group {
   Shared* shared = nullptr;
   void* registered = nullptr;
   bool is_open = false;
-  std::string note;
 };
 
 auto& groups = *new hocket::Numbered<Group>;
@@ -160,7 +159,7 @@ std::string open(Group& g, int replicas, int index, const cuda::IpcHandle* handl
     result = d.host_address(&closed, header, 0);
   }
   if (result != 0) {
-    g.note = d.words("cuMemHostRegister", result) + ", so a thread looks whether the group is closed";
+    // The kernels cannot see the header here, so a thread looks for them whether it is closed.
     closed = shared + offsetof(Shared, closed);
     std::thread([&g, header] {
       while (!hocket_average_is_closed(header)) {
@@ -314,11 +313,6 @@ void hocket_reduce_ipc_open(int group, int replicas, int index, const void* hand
   say(message, room,
       open(g, replicas, index, static_cast<const cuda::IpcHandle*>(handles), header, timeout_ns,
            delay_ns));
-}
-
-// What is to be said about a group, beside errors.
-void hocket_reduce_ipc_note(int group, char* message, int64_t room) {
-  say(message, room, groups[group].note);
 }
 
 // 0: all is well; 1: a wait took too long, for `rank`; 2: the group was closed.

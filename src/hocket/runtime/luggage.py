@@ -55,10 +55,22 @@ def _registered(state: Any) -> Iterator[_Registered]:
         local = "<locals>" in cls.__qualname__
         if cls.__module__ not in names and not local:
             continue
-        if dataclasses.is_dataclass(cls):
-            yield from _fields(cls)
-        elif "tree_flatten" in vars(cls):
+        if _registers_itself(cls):
+            raise PlanError(
+                f"`{cls.__qualname__}` is a `flax.struct.PyTreeNode` of a script, which other "
+                f"processes cannot make again: decorate it with `@flax.struct.dataclass` in place "
+                f'of that base, move it into a module, or use launch="threads".'
+            )
+        if "tree_flatten" in vars(cls):  # first: it may be a dataclass besides
             yield cls, [], []
+        elif dataclasses.is_dataclass(cls):
+            yield from _fields(cls)
+
+
+def _registers_itself(cls: type) -> bool:
+    """Whether a class is known to jax by its base alone, from when it is made."""
+    flax = sys.modules.get("flax.struct")
+    return flax is not None and issubclass(cls, flax.PyTreeNode)
 
 
 def _nodes(tree: Any) -> Iterator[Any]:

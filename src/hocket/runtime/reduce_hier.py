@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import jax
 
+from hocket.runtime.flat import narrowed, widened
 from hocket.runtime.reduce import Joined, Members, Sites, Space, Way, pages, ways
 
 
@@ -55,8 +56,13 @@ class Hier:
             some, at = members.some(indices), indices.index(index)
             if way is _steps(members)[0] and mine is None:
                 mine = way.join(part, some, at, _twice(sites), 0.0)
-            else:
+                continue
+            assert mine is not None
+            try:
                 leaders = way.join(part, some, at, sites, delay)
+            except BaseException:
+                mine.close()  # the others of this device are not waited for
+                raise
         assert mine is not None
         return InTwoSteps(mine, leaders)
 
@@ -70,10 +76,11 @@ class InTwoSteps:
 
     def __call__(self, *xs: jax.Array, root: int = -1) -> list[jax.Array]:
         assert root < 0, "the mean of all is all that it makes"
-        means = self._mine(*xs)
+        means = self._mine(*map(widened, xs))  # so that a narrow float is rounded once
         if self._leaders:
             means = self._leaders(*means)
-        return self._mine(*means, root=0)
+        means = self._mine(*means, root=0)
+        return [narrowed(mean, x) for mean, x in zip(means, xs, strict=True)]
 
     def counts(self) -> tuple[int, int, int]:
         calls, nbytes, waited = (sum(n) for n in zip(*(x.counts() for x in self._all), strict=True))

@@ -8,10 +8,12 @@ needs the others to run at the same time, so this is for processes under MPS.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 
 import jax
 
+from hocket.errors import PlanError
 from hocket.native import KERNEL, library
 from hocket.runtime.control import called, control_bytes, said
 from hocket.runtime.flat import through_vectors, vector_bytes
@@ -55,6 +57,7 @@ class Ipc:
         return True
 
     def nbytes(self, members: Members, sites: Sites) -> int:
+        patience()  # refused before anything starts
         return control_bytes(sites, len(members)) + Meeting.nbytes(len(members))
 
     def headers(self, members: Members, sites: Sites) -> list[int]:
@@ -75,7 +78,7 @@ class OnOneGpu:
         delay: float = 0.0, wait_seconds: float | None = None,
     ) -> None:  # fmt: skip
         self._address, self._index, self._num_sites = space.address, index, 0
-        self._wait = wait_seconds or float(os.environ.get(WAIT_SECONDS, "60"))
+        self._wait = wait_seconds or patience()
         self._library = library()
         control = control_bytes(sites, replicas)
         self._meeting = Meeting(space.arena, space.offset + control, replicas, index)
@@ -99,13 +102,6 @@ class OnOneGpu:
             return called(TARGET, flat, self._group, tag, root)
 
         return through_vectors(mean, xs)
-
-    @property
-    def note(self) -> str:
-        """What did not go as it should, without being an error."""
-        text = ctypes.create_string_buffer(400)
-        self._library.hocket_reduce_ipc_note(self._group, text, len(text))
-        return text.value.decode()
 
     def counts(self) -> tuple[int, int, int]:
         found = ctypes.c_int64(), ctypes.c_int64(), ctypes.c_int64()
@@ -147,6 +143,18 @@ class OnOneGpu:
 
 
 WAY = Ipc()
+
+
+def patience() -> float:
+    """For how many seconds a replica waits for another."""
+    text = os.environ.get(WAIT_SECONDS, "60")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise PlanError(f"{WAIT_SECONDS}={text}: that is no number of seconds above 0.")
+    return seconds
 
 
 def _slot_bytes(sites: Sites) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from hocket.core.tuning import Tuning
+from hocket.core.tuning import MOST_UNROLLED, Tuning
 
 SHORTEST_GRAPH = "xla_gpu_graph_min_graph_size"
 """XLA's name for how many kernels in a row are recorded and launched as one."""
@@ -23,7 +23,7 @@ def tuning_for(devices: Sequence[Any], *, exact: bool = False) -> Tuning:
     # by 4, 47.3 by 8, 47.7 by 16 for twice the time to compile; nothing on a CPU. Kernels: from
     # 33.7 to 67.1, and with 16,384 environments from 74.0 to 180. XLA cannot cut a kernel up for
     # devices that share an array: each would gather the whole batch.
-    return Tuning(unroll=8, kernels=len(devices) == 1 and _has_tensor_cores(first))
+    return Tuning(unroll=MOST_UNROLLED, kernels=len(devices) == 1 and _has_tensor_cores(first))
 
 
 def compiler_options(devices: Sequence[Any]) -> dict[str, Any]:
