@@ -49,6 +49,19 @@ def test_dedicated_slices_that_wait_have_the_numbers_of_sebulba() -> None:
     assert difference(*states) <= 1e-5
 
 
+def test_a_slice_of_each_device_learns() -> None:
+    """From the samples of its own device, and the learners average."""
+    words = "sliced:slices=2,devices=2,dedicated=true,learners=2,lag={}"
+    made = plan(words.format(1))
+    assert made.place("learner").on == ("cpu:0/cpu:1of2@50%", "cpu:1/cpu:1of2@50%")
+    assert made.place("actor").on == ("cpu:0/cpu:0of2@50%", "cpu:1/cpu:0of2@50%")
+    states = [
+        package.run(SMALL["ppo"](), num_envs=8, iterations=3, distribute=way).state
+        for way in ("anakin:devices=1", words.format("0,reduce=shm"))
+    ]
+    assert difference(*states) <= 1e-5
+
+
 def test_seeds_on_slices_are_the_seeds_of_one_program() -> None:
     states = {}
     for words in ("anakin:devices=1", "sliced:slices=2,devices=1"):
@@ -161,16 +174,29 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "that where nothing averages": ("sliced:slices=1,devices=1,reduce=ring", "unknown reduction"),
     "a single dedicated slice": (
         "sliced:slices=1,devices=1,dedicated=true",
-        "dedicated slices are 2 or more, and there is 1: use slices=2, or more.",
+        "of 1 cannot 1 learn and at least one act: use more `slices`.",
     ),
     "a lag of colocated slices": ("sliced:lag=1", "the option `lag` of `sliced` is for dedicated"),
     "a batch of colocated slices": ("sliced:batch=2", "`batch` of `sliced` is for dedicated"),
     "an age of colocated slices": ("sliced:max_age=2", "`max_age` of `sliced` is for dedicated"),
     "messages of colocated slices": ("sliced:direct=false", "`direct` of `sliced` is for dedica"),
-    "a reduction of dedicated slices": (
+    "a reduction of one that learns": (
         "sliced:dedicated=true,reduce=shm",
-        "the option `reduce` of `sliced` is for colocated slices",
+        "the option `reduce` of `sliced` is for slices that average, and one learns alone",
     ),
+    "learners of colocated slices": (
+        "sliced:learners=2",
+        "`learners` of `sliced` is for dedicated",
+    ),
+    "learners that do not wait": (
+        "sliced:slices=4,devices=1,dedicated=true,learners=2",
+        "with lag=free one slice learns, and learners=2: use lag=1",
+    ),
+    "nobody who acts": (
+        "sliced:slices=2,devices=1,dedicated=true,learners=2,lag=1",
+        "of 2 cannot 2 learn and at least one act",
+    ),
+    "no learner": ("sliced:devices=1,dedicated=true,learners=0,lag=1", "of 2 cannot 0 learn"),
     "a share of what was searched": ("sliced:search=true,share=50", "`share`.*where a search has"),
     "dedicated slices of what was searched": (
         "sliced:search=true,dedicated=true",

@@ -5,7 +5,7 @@
     slice 0 of gpu:1: [ env act learn ]  N/4 environments     on the GPU where it can be
     slice 1 of gpu:1: [ env act learn ]  N/4 environments
 
-Colocated, the whole loop runs in each slice. Dedicated, some slices step and act, one learns, and
+Colocated, the whole loop runs in each slice. Dedicated, some slices step and act, others learn, and
 nobody waits: `actor_learner` with `lag=free`, on slices. Small programs leave most of a GPU idle;
 several at once fill it. Wang et al. 2022 (GMI-DRL): https://arxiv.org/abs/2206.08482
 """
@@ -63,33 +63,35 @@ def found_best(algorithm: Algorithm, cluster: Cluster) -> Point:
 @strategy
 def sliced(
     graph: Graph, cluster: Cluster, *, slices: int = 2, share: int | None = None,
-    devices: int | None = None, cut: str = "auto", dedicated: bool = False, lag: Lag = FREE,
-    max_age: int | None = None, batch: int = 1, direct: bool | None = None, reduce: str = "auto",
-    command_buffers: bool = False, search: bool = False, backend: str = "jax",
+    devices: int | None = None, cut: str = "auto", dedicated: bool = False, learners: int = 1,
+    lag: Lag = FREE, max_age: int | None = None, batch: int = 1, direct: bool | None = None,
+    reduce: str = "auto", command_buffers: bool = False, search: bool = False, backend: str = "jax",
 ) -> Plan:  # fmt: skip
     """`slices` of every device, or of the first `devices`, each with at most `share` percent.
 
     `cut` says how: `mps`, `shared` (processes that take turns), `mig`, `cpu`; by default as it goes
     best here. `reduce` is how `averaged` goes between them: `shm`, `ipc`, `nccl`, `hier`; by
-    default the fastest, which is measured. `dedicated`: one slice learns, from the samples of any
-    `batch` of the others, which act; `direct` is whether what crosses stays on the GPU, by default
-    where it can. With `search`, slices, share and environments are those that `hocket plan ...
-    --search` found best.
+    default the fastest, which is measured. `dedicated`: the last slice learns, from the samples of
+    any `batch` of the others, which act; or, but for `lag=free`, so many `learners` do, the last
+    slice of each device first. `direct` is whether what crosses stays on the GPU, by default where
+    it can. With `search`, slices, share and environments are those that `hocket plan ... --search`
+    found best.
     """
     asked, cluster = graph.num_envs, cluster.first(devices, "sliced")
     if reduce not in REDUCTIONS:
         raise PlanError(unknown("reduction", reduce, REDUCTIONS))
     if command_buffers and cluster.devices[0].is_cpu:
         raise PlanError(f"command buffers are for GPUs, and these are slices of {cluster}.")
-    if dedicated:
+    if not dedicated:
         _refuse_idle(
-            "is for colocated slices: dedicated ones do not average", reduce=reduce != "auto"
-        )
-    else:
-        _refuse_idle(
-            "is for dedicated slices: add dedicated=true, or leave it out", lag=lag != FREE,
-            max_age=max_age is not None, batch=batch != 1, direct=direct is not None,
+            "is for dedicated slices: add dedicated=true, or leave it out", learners=learners != 1,
+            lag=lag != FREE, max_age=max_age is not None, batch=batch != 1,
+            direct=direct is not None,
         )  # fmt: skip
+    elif learners == 1:
+        _refuse_idle("is for slices that average, and one learns alone", reduce=reduce != "auto")
+    elif lag == FREE:
+        raise PlanError(f"with lag=free one slice learns, and learners={learners}: use lag=1.")
     if search:
         _refuse_idle(
             "is not chosen where a search has: leave it out, or `search`", cut=cut != "auto",
@@ -105,13 +107,18 @@ def sliced(
     if found:
         notes += (f"the best that was found here: {found}, in place of {asked:,} environments",)
     if dedicated:
-        if len(parts) < 2:
-            why = "; ".join(notes) or "use slices=2, or more."
-            raise PlanError(f"dedicated slices are 2 or more, and there is {len(parts)}: {why}")
-        *acting, learning = parts
+        if not 1 <= learners < len(parts):
+            why = "; ".join(notes) or "use more `slices`."
+            raise PlanError(
+                f"dedicated slices act or learn: of {len(parts)} cannot {learners} learn and at "
+                f"least one act: {why}"
+            )
+        order = sorted(parts, key=lambda part: part.index)
+        acting, learning = ([p for p in parts if p in some]
+                            for some in (order[:-learners], order[-learners:]))  # fmt: skip
         places = (
             Place("actor", ("env", "act"), acting, replicas=len(acting), backend=backend),
-            Place("learner", ("learn", "gradient", "replay"), [learning]),
+            Place("learner", ("learn", "gradient", "replay"), learning, replicas=len(learning)),
         )
         usual = sample_channels("actor", "learner", lag, max_age, len(acting), batch)
         channels = {
@@ -119,9 +126,10 @@ def sliced(
             for name in ("actor -> learner", "learner -> actor")
         }
     else:
-        places = (Place("slice", ROLES, parts, replicas=len(parts), backend=backend),)
-        averages = len(parts) > 1 and any(uses_averaged(node) for node in graph.nodes)
-        channels = {"slice -> slice": Channel(reduce=reduce)} if averages else {}
+        places, channels = (Place("slice", ROLES, parts, replicas=len(parts), backend=backend),), {}
+    last = places[-1]
+    if last.replicas > 1 and any(uses_averaged(node) for node in graph.nodes):
+        channels[f"{last.name} -> {last.name}"] = Channel(reduce=reduce)
     return Plan(graph, places, channels, launch="processes", xla_flags=flags, notes=notes)
 
 
