@@ -116,6 +116,14 @@ def test_a_run_on_what_was_searched_is_like_any_other(
     assert package.load("runs/found").config["algorithm"]["num_envs"] == 32
     assert "episodes" in hocket.well("eval", "found", "--episodes", "2")
     assert "the run is finished" in hocket.well("train", *flags, *use, "--resume")
+    # Another search may find another number, which is none for this run.
+    hocket.well("plan", *flags, "--search", "--instances", "1", "--envs", "16", "--devices", "1",
+                "--seconds", "0.1")  # fmt: skip
+    refused = hocket("train", *flags, *use, "--resume")
+    assert refused.code == 2
+    assert "began with 32 environments, and its strategy chooses 16 now" in refused.err
+    advised = [*flags, *use, "--num-envs", "32", "--distribute", "anakin:devices=1", "--resume"]
+    assert "the run is finished" in hocket.well("train", *advised)
 
 
 def test_a_search_that_cannot_cut_says_so(hocket: Hocket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,16 +182,17 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "that where nothing averages": ("sliced:slices=1,devices=1,reduce=ring", "unknown reduction"),
     "a single dedicated slice": (
         "sliced:slices=1,devices=1,dedicated=true",
-        "of 1 cannot 1 learn and at least one act: use more `slices`.",
+        "learners=1 of 1 dedicated slices: at least 1 learns and 1 acts. Use more `slices`",
     ),
     "a lag of colocated slices": ("sliced:lag=1", "the option `lag` of `sliced` is for dedicated"),
     "a batch of colocated slices": ("sliced:batch=2", "`batch` of `sliced` is for dedicated"),
     "an age of colocated slices": ("sliced:max_age=2", "`max_age` of `sliced` is for dedicated"),
     "messages of colocated slices": ("sliced:direct=false", "`direct` of `sliced` is for dedica"),
     "a reduction of one that learns": (
-        "sliced:dedicated=true,reduce=shm",
-        "the option `reduce` of `sliced` is for slices that average, and one learns alone",
+        "sliced:devices=1,dedicated=true,reduce=shm",
+        "nothing averages here, so reduce=shm has no effect",
     ),
+    "a reduction of one slice": ("sliced:slices=1,devices=1,reduce=shm", "nothing averages here"),
     "learners of colocated slices": (
         "sliced:learners=2",
         "`learners` of `sliced` is for dedicated",
@@ -194,9 +203,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "nobody who acts": (
         "sliced:slices=2,devices=1,dedicated=true,learners=2,lag=1",
-        "of 2 cannot 2 learn and at least one act",
+        "learners=2 of 2 dedicated slices: at least 1 learns and 1 acts",
     ),
-    "no learner": ("sliced:devices=1,dedicated=true,learners=0,lag=1", "of 2 cannot 0 learn"),
+    "no learner": ("sliced:devices=1,dedicated=true,learners=0", "learners=0 of 2 dedicated"),
     "a share of what was searched": ("sliced:search=true,share=50", "`share`.*where a search has"),
     "dedicated slices of what was searched": (
         "sliced:search=true,dedicated=true",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
 from hocket.core.algorithm import Algorithm
 from hocket.core.host import hosts
-from hocket.core.plan import Plan
 from hocket.errors import unknown
 from hocket.outcome import Outcome, write_summary
 from hocket.report.records import Records, import_tensorboard, write_json
@@ -23,6 +22,7 @@ from hocket.runtime.interrupt import Abandoned, Deferred
 from hocket.runtime.split import SAMPLE_AGE
 from hocket.saved import (
     Evaluator,
+    as_planned,
     check_unchanged,
     configuration,
     find_run,
@@ -132,13 +132,14 @@ class Experiment:
     ) -> None:
         self.started = time.perf_counter()
         self.settings, self.watch, self.trace = settings, watch, trace
+        # Whatever can be refused is refused here, before anything is written.
+        self.config = configuration(algorithm, settings)
+        old = _old_folder(settings, self.config["title"]) if resume else None
         if settings.tensorboard:
             import_tensorboard()
-        # Whatever can be refused is refused here, before anything is written.
         self.plan = plan(algorithm, distribute=settings.distribute, launch=settings.launch)
-        self.algorithm = _as_planned(algorithm, self.plan)
+        self.algorithm = as_planned(algorithm, self.plan.graph.num_envs, old)
         self.config = configuration(self.algorithm, settings)
-        old = _old_folder(settings, self.config["title"]) if resume else None
         if old:
             check_unchanged(old, self.config)
         self.iterations = count_iterations(self.plan.iteration)
@@ -391,9 +392,3 @@ def _old_folder(settings: Settings, title: str) -> Path:
     if settings.name is None:
         return newest_folder(settings.runs, title)
     return find_run(settings.runs / settings.name)
-
-
-def _as_planned(algorithm: Any, made: Plan) -> Algorithm:
-    """With as many environments as the strategy has chosen, where it does."""
-    count = made.graph.num_envs
-    return algorithm if algorithm.num_envs == count else replace(algorithm, num_envs=count)

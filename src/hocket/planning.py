@@ -76,7 +76,7 @@ def _check_flags(where: Drawn) -> None:
     for name in idle:
         if getattr(where, name) != getattr(Drawn, name):
             raise ValueError(
-                f"--{name} has no effect with --search, which measures slices: leave out either."
+                f"--{name} has no effect with --search, which measures slices: leave one out."
                 if where.search
                 else f"--{name} has no effect without --search: add that, or leave it out."
             )

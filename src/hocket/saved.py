@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -178,6 +178,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     if missing:
         raise ValueError(f"{path} is not the configuration of a run: it has no `{missing[0]}`.")
     return config
+
+
+def as_planned(algorithm: Any, num_envs: int, old: Path | None) -> Any:
+    """An algorithm with as many environments as a strategy chose; those that it had before."""
+    if algorithm.num_envs == num_envs:
+        return algorithm
+    before = read_config(old)["algorithm"]["num_envs"] if old else num_envs
+    if before != num_envs:
+        raise ValueError(
+            f"{old} began with {before:,} environments, and its strategy chooses {num_envs:,} now: "
+            f"resume it with --num-envs {before} and another --distribute."
+        )
+    return replace(algorithm, num_envs=num_envs)
 
 
 def check_unchanged(folder: Path, config: dict[str, Any]) -> None:

@@ -52,13 +52,13 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     ),
     "negative lag": (
         SPLIT, {"channels": {"actor -> learner": Channel(lag=-1)}},
-        "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a delay "
-        ">= 0: found capacity=1, lag=-1 and delay=0.0.",
+        "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a finite "
+        "delay >= 0: found capacity=1, lag=-1 and delay=0.0.",
     ),
     "negative delay": (
         SPLIT, {"channels": {"actor -> learner": Channel(delay=-0.5)}},
-        "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a delay "
-        ">= 0: found capacity=1, lag=0 and delay=-0.5.",
+        "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a finite "
+        "delay >= 0: found capacity=1, lag=0 and delay=-0.5.",
     ),
     "a delay where threads average": (
         whole(2), {"channels": {"all -> all": Channel(delay=0.1)}},
@@ -87,8 +87,8 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     ),
     "a delay that is no number": (
         SPLIT, {"channels": {"actor -> learner": Channel(delay=float("nan"))}},
-        "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a delay "
-        ">= 0: found capacity=1, lag=0 and delay=nan.",
+        "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a finite "
+        "delay >= 0: found capacity=1, lag=0 and delay=nan.",
     ),
     "devices that do not go round": (
         whole(2, devices=3), {},

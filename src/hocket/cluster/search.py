@@ -69,13 +69,12 @@ def search(
 
     From the fewest instances, with the most environments that these can run, it climbs: to more
     instances, to the most of them, to more with fewer environments each, to fewer environments.
-    With `shares` each has 200/k percent on the way, and then all. At most a third of the grid is
-    measured, or three points; besides, with `buffers`, the best point and one instance with command
-    buffers, the rival of several instances.
+    With `shares` each has 200/k percent on the way, and then all. At most a third of the grid that
+    one instance can run is measured, or three points; besides, with `buffers`, the best point and
+    one instance with command buffers, the rival of several instances.
     """
     seen: dict[Point, Score] = {}
     flat: set[int] = set()  # numbers of environments with which more instances gain too little
-    room = max(FEW, len(grid(instances, envs, shares)) // 3)
 
     def score(point: Point) -> float:
         if point not in seen:
@@ -87,8 +86,9 @@ def search(
     at = next((point for point in alone if score(point) > 0), None)
     if at is None:
         return list(seen.values())
-    envs = [n for n in envs if n <= at.envs]
-    while len(seen) < room:
+    envs, failed = [n for n in envs if n <= at.envs], len(seen) - 1
+    room = max(FEW, len(grid(instances, envs, shares)) // 3)
+    while len(seen) - failed < room:
         wider = () if at.envs in flat else instances
         near = _neighbours(at, instances, envs, wider, shares)
         to = next((p for p in near if p not in seen), None)

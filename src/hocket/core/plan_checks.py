@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from math import inf
 from typing import TYPE_CHECKING
 
 from hocket.core.axes import Axes, check_kind, uses_averaged
@@ -124,10 +125,10 @@ def _check_channels(plan: Plan) -> None:
         if name not in (*crossing, *within):
             raise PlanError(unknown("channel", name, [*crossing, *within]))
         whole = all(type(x) is int for x in (channel.capacity, channel.late))
-        if not whole or channel.capacity < 1 or channel.late < 0 or not channel.delay >= 0:
+        if not whole or channel.capacity < 1 or channel.late < 0 or not 0 <= channel.delay < inf:
             raise PlanError(
-                f"the channel `{name}` needs a whole capacity >= 1, a whole lag >= 0 and a delay "
-                f">= 0: found capacity={channel.capacity}, lag={channel.lag} and "
+                f"the channel `{name}` needs a whole capacity >= 1, a whole lag >= 0 and a finite "
+                f"delay >= 0: found capacity={channel.capacity}, lag={channel.lag} and "
                 f"delay={channel.delay}."
             )
         if channel.reduce not in REDUCTIONS:

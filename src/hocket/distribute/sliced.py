@@ -5,9 +5,9 @@
     slice 0 of gpu:1: [ env act learn ]  N/4 environments     on the GPU where it can be
     slice 1 of gpu:1: [ env act learn ]  N/4 environments
 
-Colocated, the whole loop runs in each slice. Dedicated, some slices step and act, others learn, and
-nobody waits: `actor_learner` with `lag=free`, on slices. Small programs leave most of a GPU idle;
-several at once fill it. Wang et al. 2022 (GMI-DRL): https://arxiv.org/abs/2206.08482
+Colocated, the whole loop runs in each slice. Dedicated, some slices step and act and one or
+more learn: `actor_learner` on slices, by default with nobody waiting. Small programs leave most of
+a GPU idle; several at once fill it. Wang et al. 2022 (GMI-DRL): https://arxiv.org/abs/2206.08482
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from hocket.cluster import Cluster
 from hocket.cluster.devices import processor
 from hocket.cluster.search import Found, Point
 from hocket.core.algorithm import Algorithm
-from hocket.core.axes import uses_averaged
 from hocket.core.describe import describe
 from hocket.core.fragment import ROLES
 from hocket.core.graph import Graph
@@ -31,6 +30,7 @@ from hocket.core.plan_checks import REDUCTIONS
 from hocket.distribute.strategy import Lag, sample_channels, strategy
 from hocket.errors import PlanError, unknown
 
+AUTO = "auto"
 COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer=+WHILE"
 """Loops run on the GPU without the host: their launches are what a small program waits for."""
 
@@ -49,13 +49,14 @@ def about_search(algorithm: Algorithm, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def found_best(algorithm: Algorithm, cluster: Cluster) -> Point:
-    """What a search found before for this algorithm on this machine."""
+def found_best(algorithm: Algorithm, cluster: Cluster, devices: int | None = None) -> Point:
+    """What a search found before for this algorithm on (the first `devices` of) this machine."""
     found = Found.load(about_search(algorithm, cluster))
     if found is None:
+        flags = f"--search --devices {devices}" if devices else "--search"
         raise PlanError(
             f"nothing was searched for {type(algorithm).__name__} with these settings on {cluster} "
-            f"yet: run `hocket plan` with the same flags and `--search` first."
+            f"yet: run `hocket plan ALGORITHM {flags}` with the same flags of the algorithm first."
         )
     return found.best.point
 
@@ -65,16 +66,16 @@ def sliced(
     graph: Graph, cluster: Cluster, *, slices: int = 2, share: int | None = None,
     devices: int | None = None, cut: str = "auto", dedicated: bool = False, learners: int = 1,
     lag: Lag = FREE, max_age: int | None = None, batch: int = 1, direct: bool | None = None,
-    reduce: str = "auto", command_buffers: bool = False, search: bool = False, backend: str = "jax",
+    reduce: str = AUTO, command_buffers: bool = False, search: bool = False, backend: str = "jax",
 ) -> Plan:  # fmt: skip
     """`slices` of every device, or of the first `devices`, each with at most `share` percent.
 
     `cut` says how: `mps`, `shared` (processes that take turns), `mig`, `cpu`; by default as it goes
     best here. `reduce` is how `averaged` goes between them: `shm`, `ipc`, `nccl`, `hier`; by
     default the fastest, which is measured. `dedicated`: the last slice learns, from the samples of
-    any `batch` of the others, which act; or, but for `lag=free`, so many `learners` do, the last
-    slice of each device first. `direct` is whether what crosses stays on the GPU, by default where
-    it can. With `search`, slices, share and environments are those that `hocket plan ... --search`
+    any `batch` of the others, which act. Where they wait (`lag=1`) several `learners` can, the last
+    slices of each device. `direct` is whether what crosses stays on the GPU, by default where it
+    can. With `search`, slices, share and environments are those that `hocket plan ... --search`
     found best.
     """
     asked, cluster = graph.num_envs, cluster.first(devices, "sliced")
@@ -88,16 +89,14 @@ def sliced(
             lag=lag != FREE, max_age=max_age is not None, batch=batch != 1,
             direct=direct is not None,
         )  # fmt: skip
-    elif learners == 1:
-        _refuse_idle("is for slices that average, and one learns alone", reduce=reduce != "auto")
-    elif lag == FREE:
+    elif lag == FREE and learners > 1:
         raise PlanError(f"with lag=free one slice learns, and learners={learners}: use lag=1.")
     if search:
         _refuse_idle(
             "is not chosen where a search has: leave it out, or `search`", cut=cut != "auto",
             share=share is not None, dedicated=dedicated, command_buffers=command_buffers,
         )  # fmt: skip
-    found = found_best(graph.algorithm, cluster) if search else None
+    found = found_best(graph.algorithm, cluster, devices) if search else None
     if found:
         slices, share, command_buffers = found.instances, found.share, found.command_buffers
         graph = graph.at(found.instances * found.envs * len(cluster.devices))
@@ -105,13 +104,13 @@ def sliced(
     flags = COMMAND_BUFFERS if command_buffers else ""
     notes = tuple(dict.fromkeys(part.note for part in parts if part.note))
     if found:
-        notes += (f"the best that was found here: {found}, in place of {asked:,} environments",)
+        instead = f", in place of {asked:,} environments" if asked != graph.num_envs else ""
+        notes += (f"the best that was found here: {found}{instead}",)
     if dedicated:
         if not 1 <= learners < len(parts):
-            why = "; ".join(notes) or "use more `slices`."
             raise PlanError(
-                f"dedicated slices act or learn: of {len(parts)} cannot {learners} learn and at "
-                f"least one act: {why}"
+                f"learners={learners} of {len(parts)} dedicated slices: at least 1 learns and 1 "
+                f"acts. Use more `slices`, or other `learners`. {'; '.join(notes)}".strip()
             )
         order = sorted(parts, key=lambda part: part.index)
         acting, learning = ([p for p in parts if p in some]
@@ -127,10 +126,13 @@ def sliced(
         }
     else:
         places, channels = (Place("slice", ROLES, parts, replicas=len(parts), backend=backend),), {}
-    last = places[-1]
-    if last.replicas > 1 and any(uses_averaged(node) for node in graph.nodes):
-        channels[f"{last.name} -> {last.name}"] = Channel(reduce=reduce)
-    return Plan(graph, places, channels, launch="processes", xla_flags=flags, notes=notes)
+    made = Plan(graph, places, channels, launch="processes", xla_flags=flags, notes=notes)
+    if reduce == AUTO:
+        return made
+    if not made.averaging:
+        raise PlanError(f"nothing averages here, so reduce={reduce} has no effect: leave it out.")
+    ways = {f"{place} -> {place}": Channel(reduce=reduce) for place in sorted(made.averaging)}
+    return replace(made, channels={**channels, **ways})
 
 
 def _refuse_idle(why: str, **given: bool) -> None:

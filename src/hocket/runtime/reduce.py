@@ -181,6 +181,7 @@ class Reduction:
         self.joined: Joined | None = None
         self._trial: Joined | None = None
         """The way that is being measured."""
+        self._is_closed = False
         if len(self._choices) == 1:
             self.use(self._choices[0])
 
@@ -241,6 +242,7 @@ class Reduction:
 
     def close(self) -> None:
         """End every wait, now and later, in every replica, with an error there."""
+        self._is_closed = True
         for joined in (self._trial, self.joined):
             if joined:
                 joined.close()
@@ -252,11 +254,15 @@ class Reduction:
 
     def _try(self, name: str, space: Space) -> float | str:
         site = largest(self._sites)
+        if self._is_closed:
+            return "another replica has ended"
         try:
             joined = ways()[name].join(space, self._members, self._index, [site], 0.0)
         except Unavailable as error:
             return str(error)
         self._trial = joined
+        if self._is_closed:  # meanwhile
+            joined.close()
         # Whoever waits for a replica that does not come is let go, whichever way it is.
         limit = threading.Timer(TRIAL_SECONDS, joined.close)
         limit.daemon = True
