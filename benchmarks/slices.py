@@ -63,7 +63,7 @@ SECONDS = 0.8
 """About how long one timed run is."""
 T_OF_FIVE = 2.776
 """Student's t for 95 % of five samples."""
-APART = "sliced:slices=2,share=100,dedicated=true,lag=1"
+APART = "dedicated=true", "lag=1"
 """One slice steps and acts while another learns, from what was gathered an iteration before."""
 
 
@@ -145,11 +145,11 @@ def totals(ppo: PPO, options: argparse.Namespace) -> None:
         program = add("one program", "anakin:devices=1")
         one = add("1 instance", _slices(1), program)
         two, four = (add(f"{k} instances", _slices(k), one, program) for k in (2, 4))
-        apart = add("acting + learning", APART, one, program, two)
+        apart = add("acting + learning", _slices(2, *APART), one, program, two)
         if _on_gpu():
-            add("acting + learning through the host", f"{APART},direct=false", apart)
+            add("acting + learning through the host", _slices(2, *APART, "direct=false"), apart)
             add("4 instances without MPS", "sliced:slices=4,cut=shared", four, one)
-        add("1 instance, command buffers", f"{_slices(1)},command_buffers=true", one)
+            add("1 instance, command buffers", _slices(1, "command_buffers=true"), one)
     tell(f"training, {ppo.minibatches} minibatches", compared(ppo, parties), against)
 
 
@@ -183,7 +183,7 @@ def dedicated(ppo: PPO, options: argparse.Namespace) -> None:
     impala = IMPALA(env=make("CartPole-v1"), length=16, env_steps=1 << 40)
     parties = [
         Party("one program", "sliced:slices=1", n),
-        Party("3 acting slices, 1 learning", f"{_slices(4)},dedicated=true", n),
+        Party("3 acting slices, 1 learning", _slices(4, "dedicated=true"), n),
     ]
     tell("dedicated", compared(impala, parties), {parties[1].name: [parties[0].name]})
 
@@ -234,7 +234,7 @@ def whole_grid(ppo: PPO, options: argparse.Namespace) -> None:
 
 
 def _party(point: Point) -> Party:
-    words = f"sliced:slices={point.instances},share={point.share}"
+    words = _slices(point.instances, share=point.share)
     return Party(str(point), words, point.instances * point.envs)
 
 
@@ -243,7 +243,7 @@ def learning(ppo: PPO, options: argparse.Namespace) -> None:
     ppo = replace(ppo, decoupled=not options.coupled)
     parties = [
         Party("one program", "anakin:devices=1", n), Party("1 instance", _slices(1), n),
-        Party("4 instances", _slices(4), n), Party("acting + learning", APART, n),
+        Party("4 instances", _slices(4), n), Party("acting + learning", _slices(2, *APART), n),
     ]  # fmt: skip
     curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {p.name: [] for p in parties}
     busy: dict[str, list[dict[str, float]]] = {party.name: [] for party in parties}
@@ -405,8 +405,10 @@ def _on_gpu() -> bool:
     return jax.default_backend() != "cpu"
 
 
-def _slices(count: int) -> str:
-    return f"sliced:slices={count},share=100"
+def _slices(count: int, *more: str, share: int | None = 100) -> str:
+    """On a CPU each has an even share of the cores, and there is nothing to say."""
+    shares = [f"share={share}"] if _on_gpu() else []
+    return "sliced:" + ",".join([f"slices={count}", *shares, *more])
 
 
 def _attached(run: Any) -> bool | None:

@@ -246,6 +246,13 @@ MISTAKES = [
     (None, ("train", "ppo", "--learning-rate", "fast"), "--learning-rate"),
     (None, ("train", "ppo", "--seeds", "0"), "seeds must be at least 1"),
     (None, ("train", f"{ROOT}/examples/sac.py:SAX"), "unknown name `SAX`"),
+    (None, ("train", f"{ROOT}/examples/sac.py"), "/examples/sac.py`? Write "),
+    (None, ("train", "--quiet", "ppo"), "`hocket train NAME`, then its flags"),
+    (None, ("train", "ppo", "--env-steps", "0"), "`env_steps` of PPO must be at least 1, found 0"),
+    (None, ("train", "ppo", "--epochs", "-1"), "`epochs` of PPO must be at least 1, found -1"),
+    (None, ("train", "a2c", "--length", "0"), "`length` of A2C must be at least 1, found 0"),
+    (None, ("train", "dqn", "--hidden", "8", "0"), "`hidden` of DQN must be at least 1, found"),
+    (None, ("plan", "ppo", "--distribute", "sliced:slices"), "has no value: write slices=value"),
     (None, ("train", "nowhere.py:SAC"), "there is no file `nowhere.py` here"),
     (None, ("train", "math:floor"), "is no dataclass"),
     (None, ("train", "dqn", "--env", "Pendulum-v1"), "DQN needs one discrete action"),
@@ -286,7 +293,9 @@ def test_debug_shows_the_traceback(hocket: Hocket) -> None:
         hocket("train", "pppo", "--debug")
 
 
-def test_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_what_there_is(how: signal.Signals, tmp_path: Path) -> None:
+    """And SIGTERM, by which a scheduler or a container ends a run."""
     command = [sys.executable, "-m", "hocket.cli", "train", "ppo", *SMALL, "--name", "long"]
     command += ["--env-steps", "20000000"]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -296,7 +305,7 @@ def test_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
     while not (file.exists() and file.stat().st_size) and time.monotonic() < deadline:
         assert run.poll() is None
         time.sleep(0.1)
-    run.send_signal(signal.SIGINT)
+    run.send_signal(how)
     out, _ = run.communicate(timeout=60)
     assert run.returncode == 130
     assert "interrupted; --resume continues it" in out and "saved in runs/long" in out

@@ -91,6 +91,24 @@ def two_checkpoints(hocket: Hocket) -> Path:
     return Path("runs/run")
 
 
+def test_a_finished_run_is_left_as_it_is(hocket: Hocket) -> None:
+    flags = ("train", *CASES["ppo"], "--env-steps", PPO_20, "--name", "done", "--quiet")
+    hocket.well(*flags)
+    before = Path("runs/done/config.json").read_text()
+    hocket.well(*flags, "--resume", "--distribute", "actor_learner:actors=1")
+    assert Path("runs/done/config.json").read_text() == before
+
+
+def test_a_run_that_never_began_can_be_another(hocket: Hocket) -> None:
+    """Its folder has a configuration and nothing else, and it bars nobody who mends that."""
+    folder = Path("runs/mended")
+    flags = ("train", *CASES["ppo"], "--env-steps", PPO_20, "--name", "mended", "--quiet")
+    hocket.well(*flags)
+    shutil.rmtree(folder / "checkpoints")
+    hocket.well(*flags, "--resume", "--learning-rate", "0.5")
+    assert library.load("runs/mended").config["algorithm"]["learning_rate"] == 0.5
+
+
 def test_a_damaged_checkpoint_is_refused_by_name(two_checkpoints: Path, hocket: Hocket) -> None:
     before = library.load(two_checkpoints, checkpoint=20)
     whole = library.load(two_checkpoints)

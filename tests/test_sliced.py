@@ -12,6 +12,7 @@ import pytest
 import hocket as package
 from hocket import Place, Plan, PlanError, make, trace
 from hocket.cluster import Cluster
+from hocket.cluster.devices import usable_cores
 from hocket.distribute import resolve
 from hocket.runtime.executor import advance
 from hocket.searching import reason
@@ -113,7 +114,9 @@ def test_a_run_on_what_was_searched_is_like_any_other(
                 "--seconds", "0.1")  # fmt: skip
     use = ["--distribute", "sliced:search=true,devices=1", "--env-steps", "512", "--name", "found"]
     hocket.well("train", *flags, *use, "--quiet")
-    assert package.load("runs/found").config["algorithm"]["num_envs"] == 32
+    config = package.load("runs/found").config
+    assert config["algorithm"]["num_envs"] == 32
+    assert config["distribute"] == "sliced:slices=1,devices=1"
     assert "episodes" in hocket.well("eval", "found", "--episodes", "2")
     assert "the run is finished" in hocket.well("train", *flags, *use, "--resume")
     # Another search may find another number, which is none for this run.
@@ -121,9 +124,13 @@ def test_a_run_on_what_was_searched_is_like_any_other(
                 "--seconds", "0.1")  # fmt: skip
     refused = hocket("train", *flags, *use, "--resume")
     assert refused.code == 2
-    assert "began with 32 environments, and its strategy chooses 16 now" in refused.err
-    advised = [*flags, *use, "--num-envs", "32", "--distribute", "anakin:devices=1", "--resume"]
-    assert "the run is finished" in hocket.well("train", *advised)
+    assert "began with 32 environments, and the strategy chooses 16 now" in refused.err
+    advised = ["--num-envs", "32", "--distribute", "sliced:slices=1,devices=1"]
+    assert " ".join(advised) in refused.err
+    assert "is finished" in hocket.well("train", *flags, *use, *advised, "--resume")
+    told = hocket.well("train", "--config", "runs/found/config.json", "--name", "again")
+    assert "32 environments" not in told
+    assert package.load("runs/again").config["algorithm"]["num_envs"] == 32
 
 
 def test_a_search_that_cannot_cut_says_so(hocket: Hocket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +142,28 @@ def test_a_search_that_cannot_cut_says_so(hocket: Hocket, monkeypatch: pytest.Mo
     )  # fmt: skip
     assert "2 x 8 environments: cpu:0 is used whole, not as 2 slices: it has no knife." in out
     assert "best: 1 x 8 environments: one instance is best" in out
+
+
+def test_what_a_search_finds_must_be_kept_somewhere(
+    hocket: Hocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused before anything is measured."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    refused = hocket("plan", "ppo", "--search")
+    assert refused.code == 2 and "could not be kept" in refused.err
+    assert "Let XDG_CACHE_HOME be a folder" in refused.err
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    refused = hocket("plan", "ppo", "--search", "--plot", str(tmp_path / "file" / "a.png"))
+    assert refused.code == 2 and "environment steps/s" not in refused.out
+
+
+def test_a_run_says_what_its_strategy_has_to_say(hocket: Hocket) -> None:
+    out = hocket.well(
+        "train", "ppo", "--length", "8", "--minibatches", "2", "--num-envs", "8", "--env-steps",
+        "128", "--distribute", f"sliced:slices={2 * usable_cores()},devices=1", "--seeds", "4",
+    )  # fmt: skip
+    assert f"note: {2 * usable_cores()} slices of cpu:0 take turns on {usable_cores()} cores" in out
 
 
 def test_a_point_that_fails_says_why() -> None:
@@ -206,6 +235,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "learners=2 of 2 dedicated slices: at least 1 learns and 1 acts",
     ),
     "no learner": ("sliced:devices=1,dedicated=true,learners=0", "learners=0 of 2 dedicated"),
+    "slices beside what was searched": ("sliced:search=true,slices=4", "`slices`.*where a search"),
     "a share of what was searched": ("sliced:search=true,share=50", "`share`.*where a search has"),
     "dedicated slices of what was searched": (
         "sliced:search=true,dedicated=true",

@@ -56,6 +56,7 @@ def main() -> None:
     try:
         _run(*arguments)
     except KeyboardInterrupt:
+        print("hocket: interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # whoever read the output has stopped: `hocket envs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -63,7 +64,8 @@ def main() -> None:
         if debug or not (_is_mistake(error) or _is_told(error)):
             raise
         if _is_told(error):
-            print(f"hocket: {error}", file=sys.stderr)
+            notes = vars(error).get("__notes__", [])
+            print("\n".join([f"hocket: {error}", *notes]), file=sys.stderr)
             sys.exit(1)
         print(f"hocket: {_sentence(error)}", file=sys.stderr)
         sys.exit(2)

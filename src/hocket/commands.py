@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from hocket.envs import Discrete, Env, make, names
 from hocket.experiment import Experiment, Outcome
 from hocket.flags import defaults_of, parse, setting_of, split_word
 from hocket.planning import graph, leave_memory, plan, strategies_text
+from hocket.runtime.interrupt import heed_termination
 from hocket.saved import Evaluator, find_run, load, load_agents
 
 
@@ -41,6 +43,7 @@ class Again:
 def train(arguments: list[str]) -> None:
     """Train an agent, and keep the run in a folder."""
     word, rest = split_word(arguments)
+    heed_termination()
     # Before an environment is made, which may start JAX.
     on_slices = setting_of(rest, "distribute").startswith("sliced")
     seeds = setting_of(rest, "seeds")
@@ -57,7 +60,7 @@ def train(arguments: list[str]) -> None:
     if not command.again.quiet:
         _tell(outcome)
     if outcome.interrupted:
-        raise KeyboardInterrupt
+        sys.exit(130)  # as Ctrl-C has it; what there is to say was said
 
 
 def _watch(command: Any) -> Outcome:
@@ -244,7 +247,7 @@ def list_devices(arguments: list[str]) -> None:
     found = survey()
     print(json.dumps(found, indent=2) if command.json else as_text(found))
     if not command.json:
-        print("\nto use slices: --distribute sliced:slices=4, with cut=NAME for one of these ways")
+        print("\nto use slices: --distribute sliced:slices=2, with cut=NAME for one of these ways")
 
 
 RUN: dict[str, Callable[[list[str]], None]] = {

@@ -27,6 +27,17 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> str:
     return f"unknown {kind} `{name}`{place}.{hint} Known: {', '.join(names)}."
 
 
+def check_at_least(of: object, least: int, *names: str) -> None:
+    """Refuse settings that are smaller; every number of one that has several."""
+    for name in names:
+        value = vars(of)[name]
+        for number in value if isinstance(value, tuple) else (value,):
+            if number < least:
+                raise ValueError(
+                    f"`{name}` of {type(of).__name__} must be at least {least}, found {value}."
+                )
+
+
 def check_kind(name: str, value: object, default: object, where: str = "") -> None:
     """Refuse an option's value of another kind than its default; a whole number is a number."""
     kind = type(default)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from hocket.saved import (
     check_unchanged,
     configuration,
     find_run,
+    has_checkpoints,
     new_folder,
     newest_folder,
     state_specs,
@@ -139,8 +140,9 @@ class Experiment:
             import_tensorboard()
         self.plan = plan(algorithm, distribute=settings.distribute, launch=settings.launch)
         self.algorithm = as_planned(algorithm, self.plan.graph.num_envs, old)
-        self.config = configuration(self.algorithm, settings)
-        if old:
+        words = self.plan.words or settings.distribute
+        self.config = configuration(self.algorithm, replace(settings, distribute=words))
+        if old and has_checkpoints(old):
             check_unchanged(old, self.config)
         self.iterations = count_iterations(self.plan.iteration)
         self.seeds = settings.seeds if settings.seeds > 1 else None
@@ -155,8 +157,9 @@ class Experiment:
         self.folder = old or new_folder(settings.runs, self.config["title"], settings.name)
         self.planned = time.perf_counter() - self.started
         self.outcome = Outcome(
-            self.folder, self.config["title"], settings.seeds, self.steps(self.iterations)
-        )
+            self.folder, self.config["title"], settings.seeds, self.steps(self.iterations),
+            notes=list(self.plan.notes),
+        )  # fmt: skip
 
     def train(self) -> Outcome:
         """Run to the end, or to the first Ctrl-C."""
@@ -167,15 +170,20 @@ class Experiment:
                 f"{self.folder} could not be written: {error}. Mend that, then continue with "
                 f"--resume."
             ) from error
+        except Exception as error:
+            if has_checkpoints(self.folder):
+                error.add_note(f"{self.folder} has checkpoints: --resume continues from the last.")
+            raise
         return self.outcome
 
     def _train(self) -> None:
-        write_json(self.folder / "config.json", self.config)
         if self.watch:
             self.watch.begin(self.outcome)
         checkpoints = Checkpoints(self.folder / "checkpoints", self.settings.keep)
         try:
             start = self._start(checkpoints)
+            if start is None or start.iteration < self.iterations:
+                write_json(self.folder / "config.json", self.config)
             every = max(1, self.iterations // ROWS)
             keep = start.iteration if start else 0
             with Records(

@@ -57,7 +57,7 @@ def defaults_of(word: str | None, flags: list[str], command: str) -> tuple[Any, 
             word = "ppo"  # its help shows everything that is common to all
         else:
             raise ValueError(
-                f"which algorithm? `hocket {command} NAME`, with NAME one of "
+                f"which algorithm? `hocket {command} NAME`, then its flags, with NAME one of "
                 f"{', '.join(ALGORITHMS)}, or path/to/file.py:Name."
             )
     return _with_default_env(_algorithm(word), word), Settings()
@@ -77,6 +77,8 @@ def _from_config(config: dict[str, Any]) -> tuple[Any, Settings]:
 
 
 def _algorithm(word: str) -> Any:
+    if word.endswith(".py"):
+        raise ValueError(f"which algorithm of `{word}`? Write {word}:Name.")
     if ":" not in word:
         if word not in ALGORITHMS:
             raise ValueError(unknown("algorithm", word, ALGORITHMS))

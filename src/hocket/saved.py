@@ -184,11 +184,12 @@ def as_planned(algorithm: Any, num_envs: int, old: Path | None) -> Any:
     """An algorithm with as many environments as a strategy chose; those that it had before."""
     if algorithm.num_envs == num_envs:
         return algorithm
-    before = read_config(old)["algorithm"]["num_envs"] if old else num_envs
-    if before != num_envs:
+    began = read_config(old) if old else None
+    if began and began["algorithm"]["num_envs"] != num_envs:
+        before = began["algorithm"]["num_envs"]
         raise ValueError(
-            f"{old} began with {before:,} environments, and its strategy chooses {num_envs:,} now: "
-            f"resume it with --num-envs {before} and another --distribute."
+            f"{old} began with {before:,} environments, and the strategy chooses {num_envs:,} now: "
+            f"resume it as it began, --num-envs {before} --distribute {began['distribute']}."
         )
     return replace(algorithm, num_envs=num_envs)
 
@@ -206,6 +207,15 @@ def check_unchanged(folder: Path, config: dict[str, Any]) -> None:
             f"{folder} cannot be resumed with another configuration: {'; '.join(changed)}. Leave "
             f"that as it was, or begin a new run."
         )
+
+
+def has_checkpoints(folder: Path) -> bool:
+    """Whether a run has something to go on from."""
+    checkpoints = Checkpoints(folder / "checkpoints")
+    try:
+        return bool(checkpoints.iterations())
+    finally:
+        checkpoints.close()
 
 
 def find_run(run: Path) -> Path:

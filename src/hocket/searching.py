@@ -13,7 +13,7 @@ import jax
 
 from hocket.cluster import Cluster
 from hocket.cluster.activity import GpuActivity
-from hocket.cluster.search import Found, Point, Score, best, search
+from hocket.cluster.search import Found, Point, Score, best, room_for, search
 from hocket.core.algorithm import Algorithm
 from hocket.distribute.sliced import about_search, sliced
 from hocket.errors import PlanError
@@ -59,7 +59,8 @@ def search_here(
         tell(score)
         return score
 
-    about = about_search(algorithm, cluster)  # which can be refused, before anything starts
+    about = about_search(algorithm, cluster)
+    room_for(about)  # both can be refused, before anything starts
     scores = search(scored, instances, envs, shares=on_gpu, buffers=on_gpu)
     if all(score.failed for score in scores):
         raise PlanError(f"nothing could be measured: {scores[-1].failed}")
@@ -113,13 +114,13 @@ def told(score: Score) -> str:
 
 def table(scores: Sequence[Score]) -> str:
     """Every point with its score, the best marked, and what it gains."""
-    rows = [_row(score, best(scores)) for score in scores]
     chosen = best(scores)
-    alone = max((s.value for s in scores if s.point.instances == 1 and not s.failed), default=0.0)
+    rows = [_row(score, chosen) for score in scores]
+    alone = max((s for s in scores if s.point.instances == 1), key=lambda score: score.value)
     verdict = (
         "one instance is best"
         if chosen.point.instances == 1
-        else f"{chosen.value / alone:.2f} x the best of one instance"
+        else f"{chosen.value / alone.value:.2f} x {alone.point}, the best measured of one instance"
     )
     head = f"{'instances':>9}{'envs each':>11}{'share':>7}  {'env steps/s':>13}  spread"
     return "\n".join([head, *rows, f"best: {chosen.point}: {verdict}"])
@@ -127,7 +128,8 @@ def table(scores: Sequence[Score]) -> str:
 
 def _row(score: Score, chosen: Score) -> str:
     point = score.point
-    start = f"{point.instances:>9}{point.envs:>11,}{point.share:>6}%"
+    share = "-" if point.share is None else f"{point.share}%"
+    start = f"{point.instances:>9}{point.envs:>11,}{share:>7}"
     if score.failed:
         return f"{start}  cannot run: {score.failed}"
     low, high = score.spread
@@ -155,7 +157,7 @@ def draw(scores: Sequence[Score], out: Path) -> None:
             key=lambda s: s.point.envs,
         )  # fmt: skip
         label = f"{instances} instance{'s' * (instances != 1)}"
-        label += f" at {share} %" if share < 100 else ""
+        label += f" at {share} %" if (share or 100) < 100 else ""
         label += ", command buffers" if buffers else ""
         xs, ys = [s.point.envs for s in mine], [s.value for s in mine]
         lines.append(Line(label, xs, ys, [s.spread for s in mine]))

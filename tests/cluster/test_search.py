@@ -25,7 +25,7 @@ def machine(latency: float, rate: float, room: int, cut: float = -0.05) -> Calla
         together = min(point.instances, room)
         seconds = latency / (point.envs * together) + 1 / rate
         crowded = 0.97 if point.instances > room else 1.0
-        bounded = 1.0 + cut * point.instances / 8 if point.share < 100 else 1.0
+        bounded = 1.0 + cut * point.instances / 8 if point.share != 100 else 1.0
         return Score(point, crowded * bounded / seconds)
 
     return measure

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hocket.report.plot import plot
+from hocket.report.plot import _figure, plot
 
 PPO = {"title": "ppo on Catch", "algorithm": {"rate": 0.1}}
 
@@ -78,6 +78,23 @@ def test_one_title_with_many_other_settings_names_the_folders(tmp_path: Path) ->
     ]
     labels = [curve.label for curve in plot(runs, tmp_path / "a.png")]
     assert labels == ["ppo on Catch, first", "ppo on Catch, second"]
+
+
+def test_a_long_label_stands_below_the_curves(tmp_path: Path) -> None:
+    """Whole, and the curves keep their width."""
+    settings = [f"strategy:with={n},many_options={'x' * 30}" for n in range(2)]
+    runs = [
+        run(tmp_path / str(n), {0: 0.0, 10: 1.0}, title="ppo on Catch", distribute=words)
+        for n, words in enumerate(settings)
+    ]
+    figure = _figure(plot(runs, tmp_path / "a.png"), "return_mean", None)
+    figure.savefig(tmp_path / "b.png")  # which lays it out
+    (axes,) = figure.axes
+    legend = axes.get_legend()
+    assert legend is not None
+    box, below = legend.get_window_extent(), axes.get_window_extent()
+    assert box.x1 <= figure.bbox.x1 and 0 <= box.y0 and box.y1 <= below.y0
+    assert below.width > 0.8 * figure.bbox.width
 
 
 def test_a_folder_that_is_given_twice_is_one_seed(tmp_path: Path) -> None:

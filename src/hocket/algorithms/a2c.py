@@ -24,6 +24,7 @@ from hocket.algorithms.actor_critic import (
 from hocket.core.algorithm import Policy
 from hocket.core.fragment import fragment
 from hocket.envs import Env, HostEnv, Rollout, unroll
+from hocket.errors import check_at_least
 from hocket.nn import Network
 from hocket.ops import calm_adam, gae
 
@@ -67,6 +68,9 @@ class A2C:
     """Of those layers."""
     encoder_network: Network | None = None
     """Instead of the default one: from observations to `[..., features]`."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "env_steps", "num_envs", "length", "hidden")
 
     def init(self, key: Array, num_envs: int) -> State:
         return self._agent.init(

@@ -19,6 +19,7 @@ from jax import Array, lax
 from hocket.core.algorithm import Policy
 from hocket.core.fragment import fragment
 from hocket.envs import Actor, Discrete, Env, HostEnv, Rollout, init_actor, unroll
+from hocket.errors import check_at_least
 from hocket.nn import Dueling, Network, encoder
 from hocket.ops import clipped_adam, descend, double_q, huber
 from hocket.replay import memory
@@ -88,6 +89,12 @@ class DQN:
     activation: str = "relu"
     q_network: Network | None = None
     """Instead of the default one: from observations to a value for each action."""
+
+    def __post_init__(self) -> None:
+        check_at_least(
+            self, 1, "env_steps", "num_envs", "length", "updates", "batch_size", "capacity",
+            "steps", "hidden",
+        )  # fmt: skip
 
     def init(self, key: Array, num_envs: int) -> State:
         k_network, k_actor, k_sample = jax.random.split(key, 3)

@@ -20,6 +20,7 @@ from hocket.algorithms.proximal import Batch, improve, ppo_loss, staying_near
 from hocket.core.algorithm import Policy
 from hocket.core.fragment import fragment
 from hocket.envs import Env, HostEnv, Rollout, init_actor, unroll
+from hocket.errors import check_at_least
 from hocket.nn import Network, network
 from hocket.ops import Distribution, Moments, clipped_adam, gae, shuffle_time
 
@@ -82,6 +83,11 @@ class PPO:
     """Instead of the default one: from observations to the action distribution's parameters."""
     value_network: Network | None = None
     """Instead of the default one: from observations to `[..., 1]`."""
+
+    def __post_init__(self) -> None:
+        check_at_least(
+            self, 1, "env_steps", "num_envs", "length", "epochs", "minibatches", "hidden"
+        )
 
     def init(self, key: Array, num_envs: int) -> State:
         k_policy, k_value, k_actor, k_learner = jax.random.split(key, 4)

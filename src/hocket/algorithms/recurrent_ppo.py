@@ -21,6 +21,7 @@ from hocket.core.fragment import fragment
 from hocket.envs.env import Env
 from hocket.envs.host import HostEnv
 from hocket.envs.unroll import Rollout, unroll
+from hocket.errors import check_at_least
 from hocket.nn import Network
 from hocket.ops import Moments, clipped_adam, gae, shuffle_envs
 
@@ -75,6 +76,11 @@ class RecurrentPPO:
     """Of the layers before the memory."""
     encoder_network: Network | None = None
     """Instead of the default one: from observations to the memory's input, `[..., features]`."""
+
+    def __post_init__(self) -> None:
+        check_at_least(
+            self, 1, "env_steps", "num_envs", "length", "epochs", "minibatches", "hidden", "memory"
+        )
 
     def init(self, key: Array, num_envs: int) -> State:
         return self._agent.init(

@@ -12,7 +12,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
+
+from hocket.errors import PlanError
 
 GAIN = 1.05
 """Where more instances gain less than this, still more with as many environments are not tried."""
@@ -30,12 +33,12 @@ class Point:
     instances: int
     envs: int
     """Of each instance."""
-    share: int = 100
-    """Percent of the device that each may use."""
+    share: int | None = 100
+    """Percent of the device that each may use; None where that is not chosen, as on a CPU."""
     command_buffers: bool = False
 
     def __str__(self) -> str:
-        share = f" at {self.share} %" if self.share < 100 else ""
+        share = f" at {self.share} %" if (self.share or 100) < 100 else ""
         buffers = ", command buffers" if self.command_buffers else ""
         return f"{self.instances} x {self.envs:,} environments{share}{buffers}"
 
@@ -74,6 +77,7 @@ def search(
     one instance with command buffers, the rival of several instances.
     """
     seen: dict[Point, Score] = {}
+    whole = 100 if shares else None
     flat: set[int] = set()  # numbers of environments with which more instances gain too little
 
     def score(point: Point) -> float:
@@ -82,7 +86,7 @@ def search(
         return seen[point].value
 
     # What does not fit with few instances fits less with more of them.
-    alone = [Point(min(instances), n) for n in sorted(envs, reverse=True)]
+    alone = [Point(min(instances), n, whole) for n in sorted(envs, reverse=True)]
     at = next((point for point in alone if score(point) > 0), None)
     if at is None:
         return list(seen.values())
@@ -100,7 +104,7 @@ def search(
             at = to
     if buffers:
         score(replace(best(list(seen.values())).point, command_buffers=True))
-        score(Point(1, max(envs), command_buffers=True))
+        score(Point(1, max(envs), whole, command_buffers=True))
     return list(seen.values())
 
 
@@ -119,7 +123,7 @@ def grid(instances: Sequence[int], envs: Sequence[int], shares: bool) -> list[Po
         Point(k, n, share)
         for k in instances
         for n in envs
-        for share in ((100, advised(k)) if shares else (100,))
+        for share in ((100, advised(k)) if shares else (None,))
     ]
     return list(dict.fromkeys(found))
 
@@ -135,7 +139,7 @@ def _neighbours(
     """Where to go from a point, the most promising first; `wider`: with as many environments."""
 
     def usual(k: int, n: int) -> Point:
-        return Point(k, n, advised(k) if shares else 100)
+        return Point(k, n, advised(k) if shares else None)
 
     more = [k for k in sorted(instances) if k > at.instances][:1]
     fewer = [n for n in sorted(envs, reverse=True) if n < at.envs][:1]
@@ -161,8 +165,7 @@ class Found:
 
     def save(self) -> Path:
         """Keep it in the user's cache directory, for runs to come."""
-        path = _path(self.about)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = room_for(self.about)
         path.write_text(json.dumps({"about": self.about, **_plain(self.scores)}, indent=1))
         return path
 
@@ -171,6 +174,20 @@ class Found:
         """What was found before for the same; None if nothing was."""
         path = _path(about)
         return Found(about, read_scores(path)) if path.is_file() else None
+
+
+def room_for(about: dict[str, Any]) -> Path:
+    """The file of an outcome, in a folder that can be written to."""
+    path = _path(about)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise PlanError(
+            f"what a search finds could not be kept: {error}. Let XDG_CACHE_HOME be a folder that "
+            f"can be written to."
+        ) from error
+    return path
 
 
 def read_scores(path: Path) -> tuple[Score, ...]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hocket.cluster.devices import Device
+from hocket.cluster.devices import Device, usable_cores
 from hocket.cluster.slices import Slice, named
 from hocket.errors import PlanError
 
@@ -27,12 +27,14 @@ class Cpu:
 
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
         even = max(1, 100 // count)
-        if share not in (None, even, 100):
+        if share not in (None, even):
             raise PlanError(
                 f"slices of {device} are an even share of the cores each, so a share of {share} % "
                 f"is not to be had: leave it out."
             )
-        return tuple(named(device, self.name, i, count, even) for i in range(count))
+        cores = usable_cores()
+        note = f"{count} slices of {device} take turns on {cores} cores" if count > cores else ""
+        return tuple(named(device, self.name, i, count, even, note) for i in range(count))
 
     def open(self, slices: Sequence[Slice]) -> CpuSlices:
         return CpuSlices(slices)

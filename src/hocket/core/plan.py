@@ -125,6 +125,8 @@ class Plan:
     """Flags of XLA for the processes of a plan."""
     notes: tuple[str, ...] = ()
     """What a strategy has to say about what it chose."""
+    words: str = ""
+    """The strategy that makes this plan again, where the one that made it goes by what it finds."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", tuple(self.places))
@@ -323,6 +325,7 @@ class Plan:
                 "serving": asdict(self.serving),
                 "xla_flags": self.xla_flags,
                 "notes": list(self.notes),
+                "words": self.words,
             },
             indent=2,
         )
@@ -341,7 +344,7 @@ class Plan:
         channels = {name: Channel(**channel) for name, channel in data["channels"].items()}
         return Plan(
             graph, tuple(places), channels, data["parts"], data["launch"],
-            Serving(**data["serving"]), data["xla_flags"], tuple(data["notes"]),
+            Serving(**data["serving"]), data["xla_flags"], tuple(data["notes"]), data["words"],
         )  # fmt: skip
 
     def __str__(self) -> str:

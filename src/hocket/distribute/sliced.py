@@ -27,7 +27,7 @@ from hocket.core.fragment import ROLES
 from hocket.core.graph import Graph
 from hocket.core.plan import FREE, Channel, Place, Plan
 from hocket.core.plan_checks import REDUCTIONS
-from hocket.distribute.strategy import Lag, sample_channels, strategy
+from hocket.distribute.strategy import Lag, in_words, sample_channels, strategy
 from hocket.errors import PlanError, unknown
 
 AUTO = "auto"
@@ -93,12 +93,18 @@ def sliced(
         raise PlanError(f"with lag=free one slice learns, and learners={learners}: use lag=1.")
     if search:
         _refuse_idle(
-            "is not chosen where a search has: leave it out, or `search`", cut=cut != "auto",
-            share=share is not None, dedicated=dedicated, command_buffers=command_buffers,
+            "is not chosen where a search has: leave it out, or `search`", slices=slices != 2,
+            cut=cut != "auto", share=share is not None, dedicated=dedicated,
+            command_buffers=command_buffers,
         )  # fmt: skip
     found = found_best(graph.algorithm, cluster, devices) if search else None
+    words = ""
     if found:
         slices, share, command_buffers = found.instances, found.share, found.command_buffers
+        words = in_words(
+            sliced, slices=slices, share=share, devices=devices, reduce=reduce,
+            command_buffers=command_buffers, backend=backend,
+        )  # fmt: skip
         graph = graph.at(found.instances * found.envs * len(cluster.devices))
     parts = [part for device in cluster.devices for part in device.split(slices, share, cut)]
     flags = COMMAND_BUFFERS if command_buffers else ""
@@ -126,7 +132,9 @@ def sliced(
         }
     else:
         places, channels = (Place("slice", ROLES, parts, replicas=len(parts), backend=backend),), {}
-    made = Plan(graph, places, channels, launch="processes", xla_flags=flags, notes=notes)
+    made = Plan(
+        graph, places, channels, launch="processes", xla_flags=flags, notes=notes, words=words
+    )
     if reduce == AUTO:
         return made
     if not made.averaging:

@@ -123,12 +123,22 @@ def resolve(distribute: str | Strategy) -> Strategy:
         return distribute
     name, options = read_words(distribute)
     known = strategies()
+    home, separator, option = name.partition(":")
+    if separator and home in known:
+        raise ValueError(f"`{option}` of `{distribute}` has no value: write {option}=value.")
     if ":" not in name and name not in known:
         raise ValueError(unknown("strategy", name, known))
     configure = known[name] if name in known else find(name)
     if configure not in _REGISTRY.values():
         raise ValueError(f"`{name}` is no strategy: decorate it with `@hocket.strategy`.")
     return configure(**options)
+
+
+def in_words(configure: Callable[..., Strategy], **options: Any) -> str:
+    """A strategy with these options as `resolve` reads it: `actor_learner:actors=4`."""
+    usual = {p.name: p.default for p in _options(inspect.unwrap(configure))}
+    given = [f"{name}={value}" for name, value in options.items() if value != usual[name]]
+    return ":".join([configure.__name__, *([",".join(given)] if given else [])])
 
 
 def options_text(configure: Callable[..., Strategy]) -> str:

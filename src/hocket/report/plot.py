@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,10 @@ KEPT = {"seed", "seeds", "name", "keep", "save_every", "eval_every", "eval_episo
     "tensorboard", "hocket",
 }  # fmt: skip
 """Of a configuration, what does not make a run another experiment."""
+SHORT_LABEL = 40
+"""Letters of a label that has room among the curves."""
+LETTERS_AN_INCH = 9
+"""Of a panel's width, for the labels below it."""
 FEW_POINTS = 30
 """Up to this many are marked, since a line alone would hide how few they are."""
 
@@ -264,10 +269,11 @@ def _figure(curves: list[Curve], metric: str, title: str | None) -> Figure:
         panels.setdefault(curve.task, []).append(curve)
     columns = min(2, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = new_figure((8.0, 5.0) if len(panels) == 1 else (6.0 * columns, 4.0 * rows))
+    width, height = (8.0, 5.0) if len(panels) == 1 else (6.0, 4.0)
+    figure = new_figure((width * columns, height * rows))
     for number, panel in enumerate(panels.values(), 1):
         above = title if len(panels) == 1 else None
-        _draw(figure.add_subplot(rows, columns, number), panel, metric, above)
+        _draw(figure.add_subplot(rows, columns, number), panel, metric, above, width)
     if title and len(panels) > 1:
         figure.suptitle(title, fontsize=17, color=INK)
     return figure
@@ -289,7 +295,7 @@ def _figure_class() -> type[Figure]:
     return Figure
 
 
-def _draw(axes: Axes, curves: list[Curve], metric: str, title: str | None) -> None:
+def _draw(axes: Axes, curves: list[Curve], metric: str, title: str | None, width: float) -> None:
     for index, curve in enumerate(curves):
         color = COLORS[index % len(COLORS)]
         style = ("-", "--", ":", "-.")[index // len(COLORS) % 4]
@@ -307,8 +313,19 @@ def _draw(axes: Axes, curves: list[Curve], metric: str, title: str | None) -> No
     if title is None and len(curves) == 1:
         title = curves[0].text
     elif len(curves) > 1 or curves[0].num_seeds > 1:
-        axes.legend(fontsize=11, frameon=False, labelcolor=INK)
+        _legend(axes, width)
     axes.set_title(title or "", fontsize=15, color=INK, loc="left", pad=12)
+
+
+def _legend(axes: Axes, width: float) -> None:
+    """Among the curves where it is short; below them, in lines that fit, where it is long."""
+    lines, labels = axes.get_legend_handles_labels()
+    look: dict[str, Any] = {"fontsize": 11, "frameon": False, "labelcolor": INK}
+    if max(map(len, labels)) <= SHORT_LABEL:
+        axes.legend(**look)
+        return
+    wrapped = [textwrap.fill(label, int(LETTERS_AN_INCH * width)) for label in labels]
+    axes.legend(lines, wrapped, loc="upper left", bbox_to_anchor=(0.0, -0.14), **look)
 
 
 def _dress(axes: Axes, metric: str) -> None:

@@ -49,7 +49,8 @@ class Job:
 
 def main() -> None:
     """Serve one job."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    for number in (signal.SIGINT, signal.SIGTERM):  # they are for the process that started this one
+        signal.signal(number, signal.SIG_IGN)
     keep_to_cores()
     cast(Any, sys.stdout).reconfigure(line_buffering=True)  # it may end at any moment
     # jax prints the traceback of a callback that fails, before the run tells whose it was.
