@@ -93,7 +93,7 @@ def test_a_long_label_stands_below_the_curves(tmp_path: Path) -> None:
     legend = axes.get_legend()
     assert legend is not None
     box, below = legend.get_window_extent(), axes.get_window_extent()
-    assert box.x1 <= figure.bbox.x1 and 0 <= box.y0 and box.y1 <= below.y0
+    assert box.x1 <= figure.bbox.x1 and box.y0 >= 0 and box.y1 <= below.y0
     assert below.width > 0.8 * figure.bbox.width
 
 

@@ -112,6 +112,7 @@ class Display:
         self.console = console or Console()
         self._live: Live | None = None
         self._printed = -math.inf
+        self._ended = False
         self._told = 0
         self._returns: list[float] = []
 
@@ -138,9 +139,14 @@ class Display:
         self._told = len(run.notes)
         if self._live:
             self._live.update(picture(run, self._returns))
-        elif time.monotonic() - self._printed > LINE_SECONDS or run.env_steps >= run.total_steps:
+        elif time.monotonic() - self._printed > LINE_SECONDS or self._ends(run):
             self._printed = time.monotonic()
             self._print(plain_line(run))
+
+    def _ends(self, run: Progress) -> bool:
+        """The first time that nothing is left to do; it is saved after that."""
+        before, self._ended = self._ended, run.env_steps >= run.total_steps
+        return self._ended and not before
 
     def _print(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
