@@ -293,11 +293,13 @@ def test_debug_shows_the_traceback(hocket: Hocket) -> None:
         hocket("train", "pppo", "--debug")
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_keeps_what_there_is(how: signal.Signals, tmp_path: Path) -> None:
-    """And SIGTERM, by which a scheduler or a container ends a run."""
+@pytest.mark.parametrize(
+    ("how", "where"), [(signal.SIGINT, "anakin"), (signal.SIGTERM, "sliced:slices=2,devices=1")]
+)
+def test_ctrl_c_keeps_what_there_is(how: signal.Signals, where: str, tmp_path: Path) -> None:
+    """And SIGTERM, which a scheduler sends to all processes of a run."""
     command = [sys.executable, "-m", "hocket.cli", "train", "ppo", *SMALL, "--name", "long"]
-    command += ["--env-steps", "20000000"]
+    command += ["--env-steps", "20000000", "--distribute", where]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     run = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
     file = tmp_path / "runs/long/metrics.jsonl"
@@ -305,12 +307,19 @@ def test_ctrl_c_keeps_what_there_is(how: signal.Signals, tmp_path: Path) -> None
     while not (file.exists() and file.stat().st_size) and time.monotonic() < deadline:
         assert run.poll() is None
         time.sleep(0.1)
-    run.send_signal(how)
+    for process in [*children(run.pid), run.pid] if how == signal.SIGTERM else [run.pid]:
+        os.kill(process, how)
     out, _ = run.communicate(timeout=60)
     assert run.returncode == 130
     assert "interrupted; --resume continues it" in out and "saved in runs/long" in out
     found = json.loads((tmp_path / "runs/long/summary.json").read_text())
     assert not found["finished"] and 0 < found["env_steps"] < 20_000_000
+
+
+def children(parent: int) -> list[int]:
+    """The processes that a process has started."""
+    tasks = Path(f"/proc/{parent}/task").glob("*/children")
+    return [int(pid) for task in tasks for pid in task.read_text().split()]
 
 
 def test_seeds_share_the_cores_of_a_cpu(tmp_path: Path) -> None:

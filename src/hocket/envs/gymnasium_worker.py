@@ -80,7 +80,8 @@ class SharedMemory:
 
 def main() -> None:
     """Serve one share."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    for number in (signal.SIGINT, signal.SIGTERM):  # they are for the process that started this one
+        signal.signal(number, signal.SIG_IGN)
     socket, memory, parent = map(int, sys.argv[1:])
     for fd in (socket, memory):
         os.set_inheritable(fd, False)  # what an environment starts has nothing to do with them
