@@ -252,7 +252,11 @@ MISTAKES = [
     (None, ("train", "ppo", "--epochs", "-1"), "`epochs` of PPO must be at least 1, found -1"),
     (None, ("train", "a2c", "--length", "0"), "`length` of A2C must be at least 1, found 0"),
     (None, ("train", "dqn", "--hidden", "8", "0"), "`hidden` of DQN must be at least 1, found"),
-    (None, ("plan", "ppo", "--distribute", "sliced:slices"), "has no value: write slices=value"),
+    (
+        None,
+        ("plan", "ppo", "--distribute", "sliced:slices"),
+        "without a value: write slices=value",
+    ),
     (None, ("train", "nowhere.py:SAC"), "there is no file `nowhere.py` here"),
     (None, ("train", "math:floor"), "is no dataclass"),
     (None, ("train", "dqn", "--env", "Pendulum-v1"), "DQN needs one discrete action"),

@@ -105,8 +105,10 @@ def test_a_run_that_never_began_can_be_another(hocket: Hocket) -> None:
     flags = ("train", *CASES["ppo"], "--env-steps", PPO_20, "--name", "mended", "--quiet")
     hocket.well(*flags)
     shutil.rmtree(folder / "checkpoints")
-    hocket.well(*flags, "--resume", "--learning-rate", "0.5")
+    hocket.well(*flags, "--resume", "--learning-rate", "0.5", "--seeds", "2")
     assert library.load("runs/mended").config["algorithm"]["learning_rate"] == 0.5
+    told = sorted(path.parent.name for path in folder.glob("**/metrics.jsonl"))
+    assert told == ["seed-0", "seed-1"]  # and nothing of the one before
 
 
 def test_a_damaged_checkpoint_is_refused_by_name(two_checkpoints: Path, hocket: Hocket) -> None:

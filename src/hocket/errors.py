@@ -28,11 +28,14 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> str:
 
 
 def check_at_least(of: object, least: int, *names: str) -> None:
-    """Refuse settings that are smaller; every number of one that has several."""
+    """Refuse settings that are smaller; every number of one that has several.
+
+    What jax traces, as in a `vmap` over settings, has no value yet and is left.
+    """
     for name in names:
         value = vars(of)[name]
-        for number in value if isinstance(value, tuple) else (value,):
-            if number < least:
+        for number in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(number, int | float) and not number >= least:
                 raise ValueError(
                     f"`{name}` of {type(of).__name__} must be at least {least}, found {value}."
                 )

@@ -24,11 +24,11 @@ from hocket.saved import (
     Evaluator,
     as_planned,
     check_unchanged,
+    clear_records,
     configuration,
-    find_run,
     has_checkpoints,
     new_folder,
-    newest_folder,
+    old_folder,
     state_specs,
 )
 from hocket.training import (
@@ -135,15 +135,17 @@ class Experiment:
         self.settings, self.watch, self.trace = settings, watch, trace
         # Whatever can be refused is refused here, before anything is written.
         self.config = configuration(algorithm, settings)
-        old = _old_folder(settings, self.config["title"]) if resume else None
+        title = self.config["title"]
+        old = old_folder(settings.runs, title, settings.name) if resume else None
+        begun = old if old and has_checkpoints(old) else None
         if settings.tensorboard:
             import_tensorboard()
         self.plan = plan(algorithm, distribute=settings.distribute, launch=settings.launch)
-        self.algorithm = as_planned(algorithm, self.plan.graph.num_envs, old)
+        self.algorithm = as_planned(algorithm, self.plan.graph.num_envs, begun)
         words = self.plan.words or settings.distribute
         self.config = configuration(self.algorithm, replace(settings, distribute=words))
-        if old and has_checkpoints(old):
-            check_unchanged(old, self.config)
+        if begun:
+            check_unchanged(begun, self.config)
         self.iterations = count_iterations(self.plan.iteration)
         self.seeds = settings.seeds if settings.seeds > 1 else None
         self.executor = make_executor(
@@ -154,10 +156,10 @@ class Experiment:
         """An iteration, and the environment steps after it: of a plan before this one they may
         have been others."""
         self.evaluator = Evaluator(self.algorithm, settings.eval_episodes)
-        self.folder = old or new_folder(settings.runs, self.config["title"], settings.name)
+        self.folder = old or new_folder(settings.runs, title, settings.name)
         self.planned = time.perf_counter() - self.started
         self.outcome = Outcome(
-            self.folder, self.config["title"], settings.seeds, self.steps(self.iterations),
+            self.folder, title, settings.seeds, self.steps(self.iterations),
             notes=list(self.plan.notes),
         )  # fmt: skip
 
@@ -209,6 +211,7 @@ class Experiment:
             why = "; ".join(checkpoints.half_written()) or "no checkpoint was written yet"
             self.outcome.notes.append(f"{why}, so it began anew")
             checkpoints.set_aside_after(0)
+            clear_records(self.folder)
             return None
         found = checkpoints.latest(state_specs(self.algorithm, self.seeds))
         checkpoints.set_aside_after(found.iteration)
@@ -394,9 +397,3 @@ class _Keeper:
 
     def _elapsed(self) -> float:
         return sum(self.before.values()) + time.perf_counter() - self.of.started
-
-
-def _old_folder(settings: Settings, title: str) -> Path:
-    if settings.name is None:
-        return newest_folder(settings.runs, title)
-    return find_run(settings.runs / settings.name)

@@ -91,6 +91,8 @@ def _search(command: Any) -> None:
         check_figure(where.plot)
         where.plot.parent.mkdir(parents=True, exist_ok=True)
         where.plot.open("ab").close()  # whoever cannot write there is told now
+        if not where.plot.stat().st_size:
+            where.plot.unlink()
     found = search_here(
         command.algorithm, instances=where.instances, envs=where.envs, devices=where.devices,
         seconds=where.seconds, tell=lambda score: print(told(score), flush=True),

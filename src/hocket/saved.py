@@ -189,7 +189,7 @@ def as_planned(algorithm: Any, num_envs: int, old: Path | None) -> Any:
         before = began["algorithm"]["num_envs"]
         raise ValueError(
             f"{old} began with {before:,} environments, and the strategy chooses {num_envs:,} now: "
-            f"resume it as it began, --num-envs {before} --distribute {began['distribute']}."
+            f"resume it with --num-envs {before} --distribute {began['distribute'] or 'anakin'}."
         )
     return replace(algorithm, num_envs=num_envs)
 
@@ -242,6 +242,18 @@ def new_folder(runs: Path, title: str, name: str | None) -> Path:
             f"--name."
         ) from None
     return folder
+
+
+def old_folder(runs: Path, title: str, name: str | None) -> Path:
+    """The folder to go on in: of this name, or the last of such runs."""
+    return newest_folder(runs, title) if name is None else find_run(runs / name)
+
+
+def clear_records(folder: Path) -> None:
+    """Remove what a run has told that begins anew."""
+    for name in ("metrics.jsonl", "summary.json"):
+        for path in (*folder.glob(name), *folder.glob(f"seed-*/{name}")):
+            path.unlink()
 
 
 def newest_folder(runs: Path, title: str) -> Path:

@@ -18,6 +18,7 @@ from hocket.envs import Box, DictSpace, Discrete, Env, MultiDiscrete, Pendulum, 
 from hocket.envs.unroll import Rollout, unroll
 from hocket.ops import Categorical, Moments, clipped_surrogate
 from hocket.testing import difference
+from hocket.training import program
 
 KEY = jax.random.key(0)
 N = 8
@@ -182,6 +183,27 @@ def test_several_choices_at_once() -> None:
     head = head_for(MultiDiscrete((2, 3)), "PPO")
     choices = head.distribution(jnp.zeros((N, head.size)))
     assert choices.sample_each(jax.random.split(KEY, N)).shape == (N, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 0}, "`length` of PPO must be at least 1, found 0"),
+        ({"hidden": [16, 0]}, "`hidden` of PPO must be at least 1, found \\[16, 0\\]"),
+        ({"env_steps": float("nan")}, "`env_steps` of PPO must be at least 1, found nan"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small(**options)
+
+
+def test_a_horizon_can_be_vmapped() -> None:
+    def train(env_steps: Array) -> Any:
+        return program(small(env_steps=env_steps, hidden=[8]), num_envs=N, iterations=1)(KEY)
+
+    _, metrics = jax.eval_shape(jax.vmap(train), jnp.array([1e3, 1e4]))
+    assert metrics["policy_loss"].shape == (2, 1)
 
 
 def test_it_says_which_actions_it_cannot_take() -> None:

@@ -4,6 +4,7 @@ Importing this registers them.
 """
 
 import os
+import subprocess
 import time
 from typing import Any
 
@@ -47,6 +48,10 @@ class Counter(gym.Env[Any, Any]):
                 time.sleep(600.0)
             case "dies":
                 os._exit(3)
+            case "ends its helper":  # which is nothing wrong
+                with subprocess.Popen(["sleep", "600"]) as helper:
+                    helper.terminate()
+                return self.obs, 0.0, False, False, {}
             case "nan":
                 return np.array([np.nan, 0.0]), 0.0, False, False, {}
             case "shape":

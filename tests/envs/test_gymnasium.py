@@ -336,6 +336,16 @@ def test_a_process_that_dies_is_named_with_what_killed_it() -> None:
             step(live, np.zeros(3, np.int32))
 
 
+def test_a_worker_survives_sigterm_and_what_it_starts_does_not() -> None:
+    """A scheduler sends it to all processes of a job; the one that keeps the run decides."""
+    env = make(COUNTER, wrong="ends its helper", at=2, vectorize="processes", timeout=20.0)
+    with opened(env) as live:
+        step(live, np.zeros(3, np.int32))
+        for worker in live._workers:
+            os.kill(worker.popen.pid, signal.SIGTERM)
+        step(live, np.zeros(3, np.int32))
+
+
 def test_a_process_that_dies_is_started_again() -> None:
     env = make(COUNTER, vectorize="processes", workers=2, on_death="restart", length=9)
     with opened(env) as live:

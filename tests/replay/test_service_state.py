@@ -45,7 +45,7 @@ def test_nobody_starves(carrier: str) -> None:
 
         threads = [in_thread(lambda which=which: insert(which)) for which in range(4)]
         client = connect(address(server, carriers[0]))
-        for _ in range(400):
+        for _ in range(1000):
             client.sample(1, timeout=PATIENCE)
         found = list(counts)
         done.set()
@@ -53,7 +53,9 @@ def test_nobody_starves(carrier: str) -> None:
             with contextlib.suppress(TimeoutError):
                 client.sample(1, timeout=0.01)
         assert [found for _, found in threads] == [[None]] * 4
-        assert min(found) >= 8, found  # where the same one is always first, others have 1
+        # Where the same one is always first, others have 1. How many more they have depends on
+        # how often a busy machine lets their threads run.
+        assert min(found) >= 5, found
 
 
 @each_carrier

@@ -42,6 +42,7 @@ def shown(terminal: bool) -> str:
         display.begin(START)
         display.update(HALF)
         display.update(END)
+        display.update(END)  # it was saved besides
     return out.getvalue()
 
 

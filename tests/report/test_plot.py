@@ -82,7 +82,7 @@ def test_one_title_with_many_other_settings_names_the_folders(tmp_path: Path) ->
 
 def test_a_long_label_stands_below_the_curves(tmp_path: Path) -> None:
     """Whole, and the curves keep their width."""
-    settings = [f"strategy:with={n},many_options={'x' * 30}" for n in range(2)]
+    settings = [f"strategy:with={n},many_options={'x' * 30}" for n in range(6)]
     runs = [
         run(tmp_path / str(n), {0: 0.0, 10: 1.0}, title="ppo on Catch", distribute=words)
         for n, words in enumerate(settings)
@@ -92,9 +92,9 @@ def test_a_long_label_stands_below_the_curves(tmp_path: Path) -> None:
     (axes,) = figure.axes
     legend = axes.get_legend()
     assert legend is not None
-    box, below = legend.get_window_extent(), axes.get_window_extent()
-    assert box.x1 <= figure.bbox.x1 and box.y0 >= 0 and box.y1 <= below.y0
-    assert below.width > 0.8 * figure.bbox.width
+    box, curves, label = (x.get_window_extent() for x in (legend, axes, axes.xaxis.label))
+    assert box.x1 <= figure.bbox.x1 and box.y0 >= 0 and box.y1 <= label.y0
+    assert curves.width > 0.8 * figure.bbox.width and curves.height > 0.5 * figure.bbox.height
 
 
 def test_a_folder_that_is_given_twice_is_one_seed(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ ANSWER_SECONDS = 5.0
 def main() -> None:
     """Wait until the process that started this one is gone or done, then end its daemon."""
     control, folder, parent = sys.argv[1], Path(sys.argv[2]), os.getppid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a scheduler sends it to all processes of a job
     # What that process has forked may hold the other end too; but then this one is no child of it.
     while os.getppid() == parent and not select.select([0], [], [], LOOK_SECONDS)[0]:
         pass

@@ -125,7 +125,8 @@ def resolve(distribute: str | Strategy) -> Strategy:
     known = strategies()
     home, separator, option = name.partition(":")
     if separator and home in known:
-        raise ValueError(f"`{option}` of `{distribute}` has no value: write {option}=value.")
+        option = option or "option"
+        raise ValueError(f"`{distribute}` has an option without a value: write {option}=value.")
     if ":" not in name and name not in known:
         raise ValueError(unknown("strategy", name, known))
     configure = known[name] if name in known else find(name)

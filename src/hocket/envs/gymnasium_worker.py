@@ -80,8 +80,10 @@ class SharedMemory:
 
 def main() -> None:
     """Serve one share."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # they are for the process that started this one
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    # As is SIGTERM. It is not ignored, since what an environment starts would ignore it as well.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     socket, memory, parent = map(int, sys.argv[1:])
     for fd in (socket, memory):
         os.set_inheritable(fd, False)  # what an environment starts has nothing to do with them

@@ -137,16 +137,14 @@ class Display:
         for note in run.notes[self._told :]:
             self._print(f"note: {note}")
         self._told = len(run.notes)
+        had_ended, self._ended = self._ended, run.env_steps >= run.total_steps
         if self._live:
             self._live.update(picture(run, self._returns))
-        elif time.monotonic() - self._printed > LINE_SECONDS or self._ends(run):
+        elif had_ended:  # it is only saved after that
+            return
+        elif self._ended or time.monotonic() - self._printed > LINE_SECONDS:
             self._printed = time.monotonic()
             self._print(plain_line(run))
-
-    def _ends(self, run: Progress) -> bool:
-        """The first time that nothing is left to do; it is saved after that."""
-        before, self._ended = self._ended, run.env_steps >= run.total_steps
-        return self._ended and not before
 
     def _print(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -33,12 +33,15 @@ SHORT_LABEL = 40
 """Letters of a label that has room among the curves."""
 LETTERS_AN_INCH = 9
 """Of a panel's width, for the labels below it."""
+BELOW, LINE_HEIGHT = 0.55, 0.22
+"""Inches from the axes to those labels, and what each line of them takes."""
 FEW_POINTS = 30
 """Up to this many are marked, since a line alone would hide how few they are."""
 
 # Okabe & Ito, 2008: told apart with every kind of color blindness.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 INK = "#333740"
+LEGEND: dict[str, Any] = {"fontsize": 11, "frameon": False, "labelcolor": INK}
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,7 +276,9 @@ def _figure(curves: list[Curve], metric: str, title: str | None) -> Figure:
     figure = new_figure((width * columns, height * rows))
     for number, panel in enumerate(panels.values(), 1):
         above = title if len(panels) == 1 else None
-        _draw(figure.add_subplot(rows, columns, number), panel, metric, above, width)
+        axes = figure.add_subplot(rows, columns, number)
+        _draw(axes, panel, metric, above)
+        _lower(figure, axes, width)
     if title and len(panels) > 1:
         figure.suptitle(title, fontsize=17, color=INK)
     return figure
@@ -295,7 +300,7 @@ def _figure_class() -> type[Figure]:
     return Figure
 
 
-def _draw(axes: Axes, curves: list[Curve], metric: str, title: str | None, width: float) -> None:
+def _draw(axes: Axes, curves: list[Curve], metric: str, title: str | None) -> None:
     for index, curve in enumerate(curves):
         color = COLORS[index % len(COLORS)]
         style = ("-", "--", ":", "-.")[index // len(COLORS) % 4]
@@ -313,19 +318,24 @@ def _draw(axes: Axes, curves: list[Curve], metric: str, title: str | None, width
     if title is None and len(curves) == 1:
         title = curves[0].text
     elif len(curves) > 1 or curves[0].num_seeds > 1:
-        _legend(axes, width)
+        axes.legend(**LEGEND)
     axes.set_title(title or "", fontsize=15, color=INK, loc="left", pad=12)
 
 
-def _legend(axes: Axes, width: float) -> None:
-    """Among the curves where it is short; below them, in lines that fit, where it is long."""
+def _lower(figure: Figure, axes: Axes, width: float) -> None:
+    """Put a legend that is long below the curves, in lines that fit, and make room for it."""
+    from matplotlib.transforms import ScaledTranslation
+
     lines, labels = axes.get_legend_handles_labels()
-    look: dict[str, Any] = {"fontsize": 11, "frameon": False, "labelcolor": INK}
-    if max(map(len, labels)) <= SHORT_LABEL:
-        axes.legend(**look)
+    if axes.get_legend() is None or max(map(len, labels)) <= SHORT_LABEL:
         return
     wrapped = [textwrap.fill(label, int(LETTERS_AN_INCH * width)) for label in labels]
-    axes.legend(lines, wrapped, loc="upper left", bbox_to_anchor=(0.0, -0.14), **look)
+    below = axes.transAxes + ScaledTranslation(0.0, -BELOW, figure.dpi_scale_trans)
+    axes.legend(
+        lines, wrapped, loc="upper left", bbox_to_anchor=(0.0, 0.0), bbox_transform=below, **LEGEND
+    )
+    count = sum(label.count("\n") + 1 for label in wrapped)
+    figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * count)
 
 
 def _dress(axes: Axes, metric: str) -> None:

@@ -49,8 +49,10 @@ class Job:
 
 def main() -> None:
     """Serve one job."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # they are for the process that started this one
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    # As is SIGTERM. It is not ignored, since what an environment starts would ignore it as well.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     keep_to_cores()
     cast(Any, sys.stdout).reconfigure(line_buffering=True)  # it may end at any moment
     # jax prints the traceback of a callback that fails, before the run tells whose it was.
