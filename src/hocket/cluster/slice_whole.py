@@ -34,7 +34,8 @@ class Whole:
 
     def env(self, part: Slice) -> Mapping[str, str | None]:
         uuid = _uuid(part)
-        return {"CUDA_VISIBLE_DEVICES": uuid} if uuid else {}
+        is_one_of_several = gpu_uuid(1) is not None
+        return {"CUDA_VISIBLE_DEVICES": uuid} if uuid and is_one_of_several else {}
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
         kind, uuid = part.of.partition(":")[0], _uuid(part)
