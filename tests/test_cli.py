@@ -348,6 +348,14 @@ def test_seeds_on_slices_leave_the_cores_to_them(tmp_path: Path) -> None:
         assert len(summary(tmp_path / "runs" / name)["hardware"]["devices"]) == 1
 
 
+def test_whoever_only_looks_leaves_an_accelerators_memory(
+    hocket: Hocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
+    hocket.well("plan", "ppo")
+    assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+
+
 def test_runs_that_begin_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
     assert [new_folder(tmp_path, "ppo on X", None).name for _ in range(3)] == [
         "ppo-X-1", "ppo-X-2", "ppo-X-3",

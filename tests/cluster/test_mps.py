@@ -61,6 +61,22 @@ def test_it_starts_answers_and_ends(programs: Path) -> None:
         assert not daemon.folder.exists() and all(map(is_gone, pids))
 
 
+def test_whoever_watches_it_survives_sigterm(programs: Path) -> None:
+    """A scheduler sends that to all processes of a job, of which this one ends last."""
+    daemon = Daemon(["GPU-a"])
+    watcher = daemon._watcher.pid
+
+    def ignored() -> bool:
+        lines = Path(f"/proc/{watcher}/status").read_text().splitlines()
+        mask = next(line.split()[1] for line in lines if line.startswith("SigIgn"))
+        return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
+
+    wait_until(ignored, SOON)
+    os.kill(watcher, signal.SIGTERM)
+    daemon.close()
+    assert daemon._watcher.returncode == 0
+
+
 def test_one_that_refuses_is_told_with_its_log(programs: Path) -> None:
     (programs / "refuse").touch()
     with pytest.raises(PlanError) as found:

@@ -12,6 +12,7 @@ a GPU idle; several at once fill it. Wang et al. 2022 (GMI-DRL): https://arxiv.o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import jax
 from hocket.cluster import Cluster
 from hocket.cluster.devices import processor
 from hocket.cluster.search import Found, Point
+from hocket.cluster.slices import Slice
 from hocket.core.algorithm import Algorithm
 from hocket.core.describe import describe
 from hocket.core.fragment import ROLES
@@ -113,14 +115,7 @@ def sliced(
         instead = f", in place of {asked:,} environments" if asked != graph.num_envs else ""
         notes += (f"the best that was found here: {found}{instead}",)
     if dedicated:
-        if not 1 <= learners < len(parts):
-            raise PlanError(
-                f"learners={learners} of {len(parts)} dedicated slices: at least 1 learns and 1 "
-                f"acts. Use more `slices`, or other `learners`. {'; '.join(notes)}".strip()
-            )
-        order = sorted(parts, key=lambda part: part.index)
-        acting, learning = ([p for p in parts if p in some]
-                            for some in (order[:-learners], order[-learners:]))  # fmt: skip
+        acting, learning = _apart(parts, learners, notes)
         places = (
             Place("actor", ("env", "act"), acting, replicas=len(acting), backend=backend),
             Place("learner", ("learn", "gradient", "replay"), learning, replicas=len(learning)),
@@ -135,12 +130,28 @@ def sliced(
     made = Plan(
         graph, places, channels, launch="processes", xla_flags=flags, notes=notes, words=words
     )
-    if reduce == AUTO:
-        return made
+    return made if reduce == AUTO else _averaging_by(made, reduce)
+
+
+def _apart(
+    parts: Sequence[Slice], learners: int, notes: Sequence[str]
+) -> tuple[list[Slice], list[Slice]]:
+    """The slices that act, and those that learn: the last of each device, as many as are wanted."""
+    if not 1 <= learners < len(parts):
+        raise PlanError(
+            f"learners={learners} of {len(parts)} dedicated slices: at least 1 learns and 1 acts. "
+            f"Use more `slices`, or other `learners`. {'; '.join(notes)}".strip()
+        )
+    last = sorted(parts, key=lambda part: part.index)[-learners:]
+    return [part for part in parts if part not in last], [part for part in parts if part in last]
+
+
+def _averaging_by(made: Plan, reduce: str) -> Plan:
+    """The same plan, in which whoever averages does it in this way."""
     if not made.averaging:
         raise PlanError(f"nothing averages here, so reduce={reduce} has no effect: leave it out.")
     ways = {f"{place} -> {place}": Channel(reduce=reduce) for place in sorted(made.averaging)}
-    return replace(made, channels={**channels, **ways})
+    return replace(made, channels={**made.channels, **ways})
 
 
 def _refuse_idle(why: str, **given: bool) -> None:
