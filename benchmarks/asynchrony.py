@@ -21,10 +21,10 @@ import numpy as np
 from hocket import trace
 from hocket.algorithms import IMPALA
 from hocket.cluster import Cluster
-from hocket.distribute import resolve
 from hocket.envs import Box, Discrete, HostStep, Space
+from hocket.runtime.distributed import Split
 from hocket.runtime.executor import advance
-from hocket.runtime.split import Split
+from hocket.strategies import resolve
 
 ACTORS, LENGTH, STEP_SECONDS, STALL = 4, 10, 0.01, 2.0
 

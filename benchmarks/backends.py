@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 
 from hocket import make
-from hocket.core.backend import JAX, backend
+from hocket.core.program.backend import JAX, backend
 from hocket.envs import CartPole, init_actor, unroll
 
 LENGTH = 128

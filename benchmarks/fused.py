@@ -24,10 +24,10 @@ import plain_ppo
 
 from hocket import make
 from hocket.algorithms import PPO
-from hocket.core.graph import init_state
-from hocket.core.tuning import Tuning, tuned
+from hocket.core.graph.trace import init_state
+from hocket.core.program.tuning import Tuning, tuned
+from hocket.runtime.compile.tuning import tuning_for
 from hocket.runtime.fused import block_program
-from hocket.runtime.tune import tuning_for
 from hocket.testing import difference
 
 SECONDS = 1.0

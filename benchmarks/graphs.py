@@ -61,7 +61,7 @@ def measure(name: str, num_envs: int, *, unroll: bool) -> None:
     from hocket import make
     from hocket.algorithms import PPO
     from hocket.runtime.executor import advance
-    from hocket.training import first_key, make_executor, plan
+    from hocket.training.loop import first_key, make_executor, plan
 
     if unroll:
         module: Any = sys.modules["hocket.envs.unroll"]

@@ -1,6 +1,6 @@
 """Replay in the network: the kernel's sockets against DPDK, an end host against the middle.
 
-    cmake -S src/hocket/replay/native/dpdk -B build/dpdk && cmake --build build/dpdk
+    cmake -S src/hocket/replay/store/native/dpdk -B build/dpdk && cmake --build build/dpdk
     python benchmarks/in_network.py                     # as root: it makes network namespaces
     python benchmarks/in_network.py --rounds 1 --only gates
 

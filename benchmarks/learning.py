@@ -66,7 +66,7 @@ def main() -> None:
 
 def hocket(*arguments: str) -> None:
     subprocess.run(
-        [sys.executable, "-m", "hocket.cli", *arguments], check=True, stdout=sys.stderr
+        [sys.executable, "-m", "hocket.cli.main", *arguments], check=True, stdout=sys.stderr
     )  # fmt: skip
 
 

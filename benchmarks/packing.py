@@ -125,7 +125,7 @@ def trajectory(num_envs: int) -> list[Any]:
 
 def transfers(num_envs: int, *, packed: bool) -> int:
     """Between a device and the host, for one message."""
-    from hocket.runtime.packing import packing
+    from hocket.runtime.channels.packing import packing
 
     return len(packing(specs(num_envs)).specs(packed=packed))
 
@@ -138,7 +138,7 @@ def specs(num_envs: int) -> tuple[Any, ...]:
 
 @contextmanager
 def between(num_envs: int, way: str) -> Iterator[Way]:
-    from hocket.runtime.arena import Arena
+    from hocket.system.shared_memory import Arena
 
     arena = Arena.create(2 * _room(num_envs))
     words = {"fd": arena.fd, "num_envs": num_envs, "way": way}
@@ -160,7 +160,7 @@ def between(num_envs: int, way: str) -> Iterator[Way]:
 
 
 def echo(fd: int, num_envs: int, way: str) -> None:
-    from hocket.runtime.arena import Arena
+    from hocket.system.shared_memory import Arena
 
     arena = Arena.attach(fd, 2 * _room(num_envs))
     send, receive = ends(arena, num_envs, way, forth=False)
@@ -173,8 +173,8 @@ def ends(arena: Any, num_envs: int, way: str, *, forth: bool) -> tuple[Any, Any]
     """What sends and what receives on this side of two rings, as an instance does it."""
     import jax
 
-    from hocket.runtime.packing import Packed, unpack
-    from hocket.runtime.transport_shm import SharedMemory
+    from hocket.runtime.channels.packing import Packed, unpack
+    from hocket.runtime.channels.transports.shared_memory import SharedMemory
 
     offsets = (0, _room(num_envs)) if forth else (_room(num_envs), 0)
     to, back = (
@@ -195,13 +195,13 @@ def ends(arena: Any, num_envs: int, way: str, *, forth: bool) -> tuple[Any, Any]
 
 def _link(num_envs: int) -> Any:
     """A link of a plan, as far as a pipe looks at it."""
-    from hocket.runtime.route import Link
+    from hocket.runtime.channels.links import Link
 
     return Link(cast("Any", None), 0, 0, (0,), specs(num_envs), slots=2)
 
 
 def _room(num_envs: int) -> int:
-    from hocket.runtime.transport_shm import SharedMemory
+    from hocket.runtime.channels.transports.shared_memory import SharedMemory
 
     found = SharedMemory.nbytes(_link(num_envs))
     return found + -found % 4096
@@ -216,7 +216,7 @@ def training(rounds: int) -> None:
     from hocket import Channel, make
     from hocket.algorithms import IMPALA
     from hocket.runtime.executor import advance
-    from hocket.training import make_executor, plan
+    from hocket.training.loop import make_executor, plan
 
     impala = IMPALA(env=make("CartPole-v1"), num_envs=1024)
     for batch in (1, 2):  # samples of an iteration

@@ -21,14 +21,14 @@ from pathlib import Path
 
 TRACE = """
 import sys, time
-import hocket.core.graph as graph
-import hocket.training
+import hocket.core.graph.trace as graph
+import hocket.training.loop
 def trace(*_, **__):
     print(time.time())
     sys.exit()
-hocket.training.trace = trace
+hocket.training.loop.trace = trace
 sys.argv = ["hocket", "train", "ppo"]
-from hocket.cli import main
+from hocket.cli.main import main
 main()
 """
 
@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     options = parser.parse_args()
-    help_times = [seconds([sys.executable, "-m", "hocket.cli", "--help"]) for _ in range(5)]
+    help_times = [seconds([sys.executable, "-m", "hocket.cli.main", "--help"]) for _ in range(5)]
     tell("hocket --help", statistics.median(help_times), most=round(max(help_times), 3))
     traces = [until_trace() for _ in range(3)]
     tell("until tracing begins", statistics.median(traces), most=round(max(traces), 3))
@@ -50,7 +50,7 @@ def main() -> None:
 def learn(seed: int, run: str, cache: str) -> None:
     """Train as the README does, from the prompt to the end."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "hocket.cli", "train", "ppo", "--seed", str(seed)]
+        command = [sys.executable, "-m", "hocket.cli.main", "train", "ppo", "--seed", str(seed)]
         taken = seconds(command, cwd=folder, XDG_CACHE_HOME=cache)
         found = json.loads(next(Path(folder).glob("runs/*/summary.json")).read_text())
     parts = ("trace_seconds", "compile_seconds", "run_seconds")

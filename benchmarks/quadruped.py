@@ -24,8 +24,9 @@ from jax import lax
 
 from hocket import make
 from hocket.algorithms import PPO
-from hocket.core.backend import JAX, backend
-from hocket.envs import Quadruped, init_actor, quadruped_backends, unroll
+from hocket.core.program.backend import JAX, backend
+from hocket.envs import Quadruped, init_actor, unroll
+from hocket.envs.quadruped import backends
 
 LENGTH = 32
 
@@ -42,7 +43,7 @@ def main() -> None:
     about = {"hardware": hardware, "jax": jax.__version__, "repeats": options.repeats}
     for num_envs in options.envs:
         for name, blocks in variants(device.platform, options.blocks):
-            quadruped_backends.BLOCK, quadruped_backends.WARPS = blocks
+            backends.BLOCK, backends.WARPS = blocks
             for title, program, argument in programs(num_envs):
                 if options.only in (None, title):
                     label = name if name == JAX else f"{name} {blocks[0]}:{blocks[1]}"
@@ -56,7 +57,7 @@ def main() -> None:
 
 def variants(platform: str, blocks: list[str]) -> list[tuple[str, tuple[int, int]]]:
     """The backends of this machine, the kernel in several sizes."""
-    default = (quadruped_backends.BLOCK, quadruped_backends.WARPS)
+    default = (backends.BLOCK, backends.WARPS)
     found = [(JAX, default)]
     if Quadruped.dynamics.runs_on("pallas", platform):
         for block in blocks:

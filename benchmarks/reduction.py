@@ -89,8 +89,8 @@ def names_of(ranks: int) -> list[str]:
 def run_set(name: str, calls: int, deadline: float) -> None:
     """Start the processes of a set, and pass on what they say."""
     from hocket.cluster.slices import Slices, changed
-    from hocket.native import library
-    from hocket.runtime.arena import Arena
+    from hocket.system.native import library
+    from hocket.system.shared_memory import Arena
 
     chosen, names = SETS[name], names_of(SETS[name].ranks)
     began = time.monotonic()
@@ -182,8 +182,8 @@ class Child:
     ) -> None:
         import jax
 
-        from hocket.runtime.arena import Arena
-        from hocket.runtime.reduce import Members
+        from hocket.runtime.averaging import Members
+        from hocket.system.shared_memory import Arena
 
         self.set, self.rank, self.calls = SETS[set_name], rank, calls
         self.members = Members(tuple(names))
@@ -196,7 +196,7 @@ class Child:
         tell("device", kind=self.device.device_kind, id=self.device.id, flags=self.set.flags)
 
     def space(self) -> Any:
-        from hocket.runtime.reduce import Space
+        from hocket.runtime.averaging import Space
 
         each = len(self.members) * REGION
         made = Space(self.arena, self.regions * each, each)
@@ -204,8 +204,8 @@ class Child:
         return made
 
     def run(self) -> None:
-        from hocket.runtime.meeting import Unavailable
-        from hocket.runtime.reduce import ways
+        from hocket.runtime.averaging.choice import ways
+        from hocket.system.native import Unavailable
 
         self.loop()
         for way in self.set.ways:
@@ -231,7 +231,7 @@ class Child:
             self.ends("close")
 
     def join(self, way: str, space: Any, sites: Any) -> Any:
-        from hocket.runtime.reduce import ways
+        from hocket.runtime.averaging.choice import ways
 
         return ways()[way].join(space, self.members, self.rank, sites, 0.0)
 
@@ -291,7 +291,7 @@ class Child:
         """Microseconds of a call in a compiled loop, by round."""
         import jax
 
-        from hocket.cluster.activity import SHORTEST, GpuActivity
+        from hocket.cluster.nvidia.activity import SHORTEST, GpuActivity
 
         is_large = sum(y.size for y in jax.tree.leaves(x)) > 100_000
         rounds = max(5, round(1e6 * SECONDS / calls / TYPICAL[way][is_large]))
@@ -348,7 +348,7 @@ class Child:
         import jax.numpy as jnp
         import numpy as np
 
-        from hocket.runtime.reduce_ipc import OnOneGpu
+        from hocket.runtime.averaging.ways.ipc import OnOneGpu
 
         limit = 1.5 if how == "timeout" else 30.0
         joined = OnOneGpu(

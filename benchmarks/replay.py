@@ -159,8 +159,8 @@ def served(peers: str | None) -> AbstractContextManager[Ask]:
 
 
 def hocket(rows: Rows, capacity: int) -> Replay:
-    from hocket.replay.schema import Schema
-    from hocket.replay.table import Batch, Table
+    from hocket.replay.store.schema import Schema
+    from hocket.replay.store.table import Batch, Table
 
     table = Table(Schema.of(rows), capacity)
     one, many = ({name: x[:n] for name, x in rows.items()} for n in (1, 64))

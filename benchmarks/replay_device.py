@@ -8,9 +8,9 @@ update draws 256 rows by priority, takes a gradient step, and gives them new pri
 
 device: `hocket.replay.device`, all of it in one program on the device. fed: rows are at a server in
 a process of its own, over shared memory; a thread draws them into pinned memory and sends them
-ahead (`hocket.replay.feed`). asked: no thread, each update waits for its batch. learner: a batch
-that stays the same, on the device. New priorities go back one update later. They take turns; a
-value is updates a second, a ratio that of the same round. `busy` is how much of the time some
+ahead (`hocket.replay.store.feed`). asked: no thread, each update waits for its batch. learner: a
+batch that stays the same, on the device. New priorities go back one update later. They take turns;
+a value is updates a second, a ratio that of the same round. `busy` is how much of the time some
 kernel ran, as NVML counts it (nvidia-smi); null without that.
 """
 
@@ -33,7 +33,7 @@ from replay_service import hocket, served
 from split import Meter, tell
 
 from hocket.replay import connect, device
-from hocket.replay.feed import feed
+from hocket.replay.store.feed import feed
 
 BATCH = 256
 WAYS = ("device", "fed", "asked", "learner")

@@ -124,7 +124,7 @@ def served(case: str, capacity: int, core: int | None = None) -> Iterator[dict[s
     pin = [] if core is None else ["taskset", "-c", str(core)]
     with tempfile.TemporaryDirectory() as folder:
         server = subprocess.Popen(
-            [*pin, sys.executable, "-m", "hocket.cli", "replay", "serve", "--schema", *columns,
+            [*pin, sys.executable, "-m", "hocket.cli.main", "replay", "serve", "--schema", *columns,
              "--capacity", str(capacity), "--port", "0", "--unix", f"{folder}/socket"],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip

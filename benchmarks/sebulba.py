@@ -253,7 +253,7 @@ def serve(variant: dict[str, Any], sizes: dict[str, Any]) -> None:
 def ppo(env: str, sizes: Sizes, distribute: str) -> Any:
     from hocket import make
     from hocket.algorithms import PPO
-    from hocket.core.describe import read_words
+    from hocket.system.names import read_words
 
     name, options = read_words(env)
     _, how = read_words(distribute)
@@ -327,8 +327,8 @@ def stepping(case: str, options: argparse.Namespace) -> None:
     import numpy as np
 
     from hocket import make
-    from hocket.core.describe import read_words
     from hocket.envs.host import Watchable
+    from hocket.system.names import read_words
 
     env, size = case.split("/")
     num_envs = SIZES[size].num_envs

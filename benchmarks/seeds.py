@@ -47,7 +47,15 @@ def train(algorithm: str, runs: list[list[str]]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         for flags in runs:
-            command = [sys.executable, "-m", "hocket.cli", "train", algorithm, "--quiet", *flags]
+            command = [
+                sys.executable,
+                "-m",
+                "hocket.cli.main",
+                "train",
+                algorithm,
+                "--quiet",
+                *flags,
+            ]
             subprocess.run(command, cwd=folder, check=True)
         taken = time.perf_counter() - start
         records = list(Path(folder).rglob("metrics.jsonl"))

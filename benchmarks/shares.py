@@ -2,8 +2,9 @@
 
     XLA_FLAGS=--xla_gpu_enable_command_buffer= python benchmarks/shares.py 2048
 
-From a profile of one iteration, by the names of its operations (`hocket.runtime.profile`). A GPU's
-kernels in a command buffer do not say which operation they belong to, hence the flag.
+From a profile of one iteration, by the names of its operations
+(`hocket.runtime.observe.profile`). A GPU's kernels in a command buffer do not say which operation
+they belong to, hence the flag.
 """
 
 from __future__ import annotations

@@ -47,16 +47,16 @@ import numpy as np
 from hocket import Plan, make
 from hocket.algorithms import IMPALA, PPO
 from hocket.cluster import Cluster
-from hocket.cluster.activity import SHORTEST, GpuActivity
+from hocket.cluster.nvidia.activity import SHORTEST, GpuActivity
 from hocket.cluster.search import Point, Score, best, grid, read_scores, search
-from hocket.core.graph import Graph, trace
-from hocket.distribute.strategy import resolve
+from hocket.core.graph.trace import Graph, trace
 from hocket.envs import unroll
-from hocket.runtime.cache import enable_cache
+from hocket.runtime.compile.cache import enable_cache
 from hocket.runtime.executor import Executor, advance
-from hocket.searching import SECONDS as SEARCHED
-from hocket.searching import measure
-from hocket.training import first_key, make_executor
+from hocket.strategies.strategy import resolve
+from hocket.training.loop import first_key, make_executor
+from hocket.training.search import SECONDS as SEARCHED
+from hocket.training.search import measure
 
 ROUNDS = 3
 SECONDS = 0.8

@@ -223,9 +223,9 @@ def serve(variant: Variant) -> None:
 
     from hocket import make
     from hocket.algorithms import PPO
-    from hocket.runtime.cache import enable_cache
+    from hocket.runtime.compile.cache import enable_cache
     from hocket.runtime.executor import advance
-    from hocket.training import make_executor, plan
+    from hocket.training.loop import make_executor, plan
 
     enable_cache()
     # Acrobot's dynamics are as much work as this small learner: that is what the sizes are for.
@@ -328,8 +328,8 @@ def answer(receive: Callable[[], Any], send: Callable[[Any], None], what: str, c
 def between_threads(nbytes: int, devices: int) -> Iterator[Ends]:
     import jax
 
-    from hocket.runtime.transport_device import DeviceToDevice
-    from hocket.runtime.transport_same import SameDevice
+    from hocket.runtime.channels.transports.device import DeviceToDevice
+    from hocket.runtime.channels.transports.same_device import SameDevice
 
     here, there = jax.devices()[0], jax.devices()[devices - 1]
     same = devices == 1
@@ -353,7 +353,7 @@ def between_threads(nbytes: int, devices: int) -> Iterator[Ends]:
 def between_processes(nbytes: int, *, alone: bool) -> Iterator[Ends]:
     import jax
 
-    from hocket.runtime.arena import Arena
+    from hocket.system.shared_memory import Arena
 
     arena = Arena.create(2 * _room(nbytes))
     words = {"fd": arena.fd, "nbytes": nbytes, "alone": alone}
@@ -376,7 +376,7 @@ def between_processes(nbytes: int, *, alone: bool) -> Iterator[Ends]:
 
 
 def echo(fd: int, nbytes: int, *, alone: bool) -> None:
-    from hocket.runtime.arena import Arena
+    from hocket.system.shared_memory import Arena
 
     arena = Arena.attach(fd, 2 * _room(nbytes))
     send, receive = _ends(arena, nbytes, alone=alone, forth=False)
@@ -389,8 +389,8 @@ def _ends(arena: Any, nbytes: int, *, alone: bool, forth: bool) -> tuple[Any, An
     """What sends and what receives, on this side of two rings."""
     import jax
 
-    from hocket.runtime.ring import Ring
-    from hocket.runtime.transport_shm import SharedMemory
+    from hocket.runtime.channels.transports.shared_memory import SharedMemory
+    from hocket.system.ring import Ring
 
     offsets = (0, _room(nbytes)) if forth else (_room(nbytes), 0)
     if not alone:
@@ -415,14 +415,14 @@ def _link(nbytes: int) -> Any:
     """A link of a plan, as far as a pipe looks at it."""
     import jax
 
-    from hocket.runtime.route import Link
+    from hocket.runtime.channels.links import Link
 
     specs = (jax.ShapeDtypeStruct((nbytes // 4,), "float32"),)
     return Link(cast("Any", None), 0, 0, (0,), specs, slots=2)
 
 
 def _room(nbytes: int) -> int:
-    from hocket.runtime.transport_shm import SharedMemory
+    from hocket.runtime.channels.transports.shared_memory import SharedMemory
 
     found = SharedMemory.nbytes(_link(nbytes))
     return found + -found % 4096
@@ -444,7 +444,7 @@ def averages(rounds: int) -> None:
     import jax
 
     from hocket.runtime.executor import advance
-    from hocket.training import make_executor, plan
+    from hocket.training.loop import make_executor, plan
 
     plans = {
         "in one program": plan(averaging(), distribute="anakin:devices=1"),

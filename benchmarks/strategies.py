@@ -32,10 +32,10 @@ from split import Meter, quieter_half
 
 from hocket import Channel, make
 from hocket.algorithms import PPO
-from hocket.distribute import resolve
-from hocket.runtime.cache import enable_cache
+from hocket.runtime.compile.cache import enable_cache
 from hocket.runtime.executor import Executor, advance
-from hocket.training import make_executor, plan
+from hocket.strategies import resolve
+from hocket.training.loop import make_executor, plan
 
 STRATEGIES = {
     "anakin": "anakin",

@@ -21,7 +21,8 @@ from jax import Array
 
 from hocket import Policy, averaged, fragment, make, run
 from hocket.envs import Actor, Box, Env, Rollout, init_actor, unroll
-from hocket.nn import MLP, Network
+from hocket.nn.layers import MLP
+from hocket.nn.networks import Network
 from hocket.ops import TanhNormal
 from hocket.replay import device
 from hocket.replay.device import Batch, Replay

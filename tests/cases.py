@@ -10,7 +10,7 @@ import jax
 from hocket import Place, Plan, trace
 from hocket.runtime.executor import advance
 from hocket.testing import SMALL
-from hocket.training import make_executor
+from hocket.training.loop import make_executor
 
 NUM_ENVS = 8
 

@@ -14,9 +14,10 @@ from typing import Any
 import jax
 from jax.experimental import io_callback
 
-import hocket.core.plan
+import hocket.core.plan.data
 from hocket import Place, Plan
-from hocket.core.project import Projection, Send, project
+from hocket.core.projection.instructions import Projection, Send
+from hocket.core.projection.project import project
 from tests.toys import Toy
 
 SPLIT = (Place("actor", run=("env", "act")), Place("learner", run=("learn",)))
@@ -80,7 +81,7 @@ class Misprojected(Toy):
 
 
 def _forget() -> Toy:
-    hocket.core.plan.project = without_parameters
+    hocket.core.plan.data.project = without_parameters
     return Misprojected()
 
 
@@ -105,7 +106,7 @@ def workers(parent: int | None = None) -> dict[str, int]:
     return {
         words[-1]: pid
         for pid in children(parent)
-        if "hocket.runtime.worker" in (words := _command(pid))
+        if "hocket.runtime.launch.worker" in (words := _command(pid))
     }
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from hocket.cli import main
+from hocket.cli.main import main
 
 
 class Done(NamedTuple):

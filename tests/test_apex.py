@@ -17,15 +17,15 @@ import hocket
 from hocket import Channel, ContractError, Place, Plan, PlanError, fragment, trace
 from hocket.algorithms import DQN
 from hocket.cluster import Cluster
-from hocket.core.graph import Graph
-from hocket.core.served import served
-from hocket.core.service import Serving
-from hocket.distribute import resolve
+from hocket.core.graph.served import served
+from hocket.core.graph.trace import Graph
+from hocket.core.program.service import Serving
 from hocket.replay import connect, memory
+from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
-from hocket.runtime.health import InstanceError
-from hocket.runtime.launch_seeded import Faults, Seeded
-from hocket.runtime.split import SAMPLE_AGE, Split
+from hocket.runtime.launch.launchers.seeded import Faults, Seeded
+from hocket.runtime.launch.watch import InstanceError
+from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
 from tests.cases import LEARN, NUM_ENVS, REPLAY_APART, whole
 
@@ -362,8 +362,8 @@ def test_a_replay_on_a_place_of_its_own_may_be_served() -> None:
 
 @pytest.fixture
 def no_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "hocket.replay._store", None)
-    monkeypatch.delattr("hocket.replay._store", raising=False)
+    monkeypatch.setitem(sys.modules, "hocket.replay.store._store", None)
+    monkeypatch.delattr("hocket.replay.store._store", raising=False)
 
 
 @pytest.mark.usefixtures("no_store")

@@ -1,6 +1,6 @@
-"""Holds the picture of who imports whom (CONTRIBUTING.md), read from the source without running it.
+"""Holds the picture of who imports whom (docs/architecture.md), read from the source.
 
-A module belongs to a *part*: the first name after `hocket` (`hocket.core.plan` is of `core`).
+A module belongs to a *room*: `hocket.core.plan.data` is of `core.plan`.
 """
 
 import ast
@@ -15,33 +15,49 @@ ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "hocket"
 
 WHAT = {"algorithms", "envs", "replay", "nn", "ops"}
-WHERE = {"distribute", "cluster", "runtime"}
+WHERE = {"strategies", "cluster", "runtime"}
+BETWEEN = {"core"}
+BELOW = {"errors", "system", "report"}
 # Where the two columns meet.
-TOP = {
-    "cli",
-    "commands",
-    "flags",
-    "experiment",
-    "outcome",
-    "planning",
-    "replaying",
-    "saved",
-    "searching",
-    "seeing",
-    "training",
-} | {
-    "testing",
-    "__init__",
-}
+TOP = {"__init__", "__main__", "cli", "training", "testing"}
+
+ORDER = [
+    {"errors"},
+    {"system", "report"},
+    {"core.program"},
+    {"core.graph"},
+    {"core.analysis", "core.projection"},
+    {"core.plan"},
+    {"cluster.nvidia"},
+    {"cluster.devices", "cluster"},
+    {"cluster.slices"},
+    {"cluster.search", "cluster.survey"},
+    {"runtime.compile", "runtime.observe"},
+    {"runtime.channels", "runtime.averaging", "runtime.host_calls"},
+    {"runtime.instance"},
+    {"runtime.free"},
+    {"runtime.launch"},
+    {"runtime"},
+]
+"""Rooms from below upwards: each imports only from itself and from those before it."""
+LEVELS = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 
 JAXPR_MODULES = ("jax.extend.core", "jax.core", "jax._src")
-JAXPR_FILES = {f"core/{name}.py" for name in ("graph", "axes", "digest", "host", "loops")}
+JAXPR_FILES = {
+    "core/analysis/axes.py",
+    "core/graph/digest.py",
+    "core/graph/host_calls.py",
+    "core/graph/trace.py",
+    "core/graph/walk.py",
+    "core/program/host.py",
+    "core/program/loops.py",
+}
 JAXPR_NAMES = {  # allowed besides
-    "core/averaged.py": {"jax.extend.core.Primitive"},
-    "core/backend.py": {"jax.extend.core.Primitive"},
+    "core/program/averaged.py": {"jax.extend.core.Primitive"},
+    "core/program/backend.py": {"jax.extend.core.Primitive"},
 }
 
-MAX_LINES = 400
+MAX_LINES, MAX_FILES = 400, 16
 TEXT = {
     ".py",
     ".pyi",
@@ -60,7 +76,7 @@ HOME_PATH = re.compile(r"(?<![\w.~])/(?:home|root|Users)/\w+")
 
 
 class Import(NamedTuple):
-    """One imported name: `from hocket.core import plan` in `file` is `hocket.core.plan`."""
+    """One imported name: `from hocket.core.plan import data` is `hocket.core.plan.data`."""
 
     file: str
     line: int
@@ -78,8 +94,19 @@ class Import(NamedTuple):
             return None
         return rest[0] if rest and is_part(rest[0]) else "__init__"
 
+    @property
+    def rooms(self) -> tuple[str, str]:
+        """The room that imports, and the one that is imported from."""
+        parts = self.file.removesuffix(".py").removesuffix("/__init__").split("/")
+        return room_of(parts), room_of(self.name.split(".")[1:])
+
     def __str__(self) -> str:
         return f"src/hocket/{self.file}:{self.line} imports {self.name}"
+
+
+def room_of(parts: list[str]) -> str:
+    two = ".".join(parts[:2])
+    return two if two in LEVELS else "".join(parts[:1])
 
 
 def is_part(name: str) -> bool:
@@ -109,10 +136,19 @@ def listed(wrong: list[Import]) -> str:
     return "\n" + "\n".join(map(str, wrong))
 
 
-def test_imports_are_found() -> None:
+def test_the_tree_is_the_picture() -> None:
     """Without this, a moved directory would make every rule below pass."""
-    assert {"core", "envs", "ops", "runtime"} <= {found.source for found in imports()}
-    assert any(found.target == "core" for found in imports())
+    entries = {path.stem for path in SRC.iterdir() if path.name != "__pycache__"}
+    assert entries == WHAT | WHERE | BETWEEN | BELOW | TOP | {"py"}  # py.typed
+    for room in LEVELS:
+        path = SRC / room.replace(".", "/")
+        assert path.is_dir() or path.with_suffix(".py").is_file(), room
+    inner = [f"{p.parent.name}.{p.name}" for part in ("core", "runtime") for p in folders(part)]
+    assert set(inner) <= LEVELS.keys(), "a room without a place in the order"
+
+
+def folders(part: str) -> list[Path]:
+    return [path for path in (SRC / part).iterdir() if (path / "__init__.py").is_file()]
 
 
 def test_what_never_imports_where() -> None:
@@ -131,48 +167,58 @@ def test_only_the_top_imports_the_top() -> None:
     assert not wrong, listed(wrong)
 
 
-def test_core_imports_jax_and_errors() -> None:
+def test_rooms_stand_on_those_below() -> None:
+    wrong = []
+    for i in imports():
+        source, target = i.rooms if i.target else ("", "")
+        exports = i.file.endswith("__init__.py") and target.startswith(f"{source}.")
+        if source in LEVELS and target in LEVELS and source != target and not exports:
+            wrong += [i] if LEVELS[source] <= LEVELS[target] else []
+    assert not wrong, listed(wrong)
+
+
+def test_core_imports_jax_and_what_is_below() -> None:
     allowed = {"jax", "numpy", *sys.stdlib_module_names}
     wrong = [
         i
         for i in imports()
         if i.source == "core"
-        and i.target not in {"core", "errors"}
+        and i.target not in BELOW | BETWEEN
         and i.name.partition(".")[0] not in allowed
     ]
     assert not wrong, listed(wrong)
 
 
-def test_errors_and_report_import_nothing_of_ours() -> None:
-    wrong = [
+def test_report_imports_nothing_of_ours() -> None:
+    wrong = [i for i in imports() if i.source == "report" and i.target not in {None, "report"}]
+    assert not wrong, listed(wrong)
+
+
+def test_system_knows_no_rl() -> None:
+    """What the operating system gives stands below all, and without jax where it can."""
+    allowed = {None, "system", "errors"}
+    wrong = [i for i in imports() if i.source in {"errors", "system"} and i.target not in allowed]
+    wrong += [
         i
         for i in imports()
-        if i.source in {"errors", "report"} and i.target not in {None, i.source}
+        if i.source == "system" and i.name.startswith("jax") and i.file != "system/on_host.py"
     ]
     assert not wrong, listed(wrong)
 
 
-def test_native_imports_errors_only() -> None:
-    """Both columns stand on it, as on `core`; and `core` does without it."""
-    wrong = [
-        i for i in imports() if i.source == "native" and i.target not in {None, "native", "errors"}
-    ]
+def test_strategies_import_core_and_cluster() -> None:
+    allowed = {None, "strategies", "core", "cluster", "errors", "system"}
+    wrong = [i for i in imports() if i.source == "strategies" and i.target not in allowed]
     assert not wrong, listed(wrong)
 
 
-def test_distribute_imports_core_and_cluster() -> None:
-    allowed = {None, "distribute", "core", "cluster", "errors"}
-    wrong = [i for i in imports() if i.source == "distribute" and i.target not in allowed]
-    assert not wrong, listed(wrong)
-
-
-def test_runtime_never_imports_distribute() -> None:
-    wrong = [i for i in imports() if i.source == "runtime" and i.target == "distribute"]
+def test_runtime_never_imports_strategies() -> None:
+    wrong = [i for i in imports() if i.source == "runtime" and i.target == "strategies"]
     assert not wrong, listed(wrong)
 
 
 def test_few_files_read_jaxprs() -> None:
-    """Jaxpr types are the part of jax most likely to change: four files to mend, not twenty."""
+    """Jaxpr types are the part of jax most likely to change: few files to mend, not twenty."""
     wrong = [
         i
         for i in imports()
@@ -181,6 +227,20 @@ def test_few_files_read_jaxprs() -> None:
         and i.name not in JAXPR_NAMES.get(i.file, set())
     ]
     assert not wrong, listed(wrong)
+
+
+def test_every_package_has_a_map() -> None:
+    """The docstring of a package names the files in it."""
+    for folder in sorted(path.parent for path in SRC.rglob("__init__.py")):
+        about = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+        assert about, f"{folder} has no docstring"
+
+
+def test_folders_stay_small() -> None:
+    folders = [path.parent for path in SRC.rglob("__init__.py")]
+    counts = {path: sum(1 for file in path.glob("*.py")) for path in folders}
+    wrong = [f"{path.relative_to(ROOT)}: {n} files" for path, n in counts.items() if n > MAX_FILES]
+    assert not wrong, f"past {MAX_FILES} files, look for the second room: " + ", ".join(wrong)
 
 
 def test_files_stay_short() -> None:

@@ -20,9 +20,9 @@ from PIL import Image, ImageSequence
 import hocket as library
 from hocket import make
 from hocket.algorithms import PPO
-from hocket.distribute.anakin import anakin
-from hocket.saved import new_folder
+from hocket.strategies.anakin import anakin
 from hocket.testing import difference
+from hocket.training.folder import new_folder
 from tests.front import Hocket
 
 ROOT = Path(__file__).parents[1]
@@ -39,7 +39,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_help_needs_no_jax() -> None:
-    code = "import sys; sys.argv = ['hocket', '--help']; from hocket.cli import main; main(); "
+    code = "import sys; sys.argv = ['hocket', '--help']; from hocket.cli.main import main; main(); "
     code += "print('jax' in sys.modules, 'tyro' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False False"
@@ -302,7 +302,7 @@ def test_debug_shows_the_traceback(hocket: Hocket) -> None:
 )
 def test_ctrl_c_keeps_what_there_is(how: signal.Signals, where: str, tmp_path: Path) -> None:
     """And SIGTERM, which a scheduler sends to all processes of a run."""
-    command = [sys.executable, "-m", "hocket.cli", "train", "ppo", *SMALL, "--name", "long"]
+    command = [sys.executable, "-m", "hocket", "train", "ppo", *SMALL, "--name", "long"]
     command += ["--env-steps", "20000000", "--distribute", where]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     run = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
@@ -329,7 +329,7 @@ def children(parent: int) -> list[int]:
 def test_seeds_share_the_cores_of_a_cpu(tmp_path: Path) -> None:
     """Also where making the environment starts JAX, as gymnax does."""
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "XLA_FLAGS": ""}
-    command = [sys.executable, "-m", "hocket.cli", "train", "ppo", *SHORT, "--quiet"]
+    command = [sys.executable, "-m", "hocket", "train", "ppo", *SHORT, "--quiet"]
     flags = ["--seeds", "4", "--env", "gymnax:CartPole-v1", "--name", "four"]
     subprocess.run([*command, *flags], cwd=tmp_path, env=env, check=True)
     found = json.loads((tmp_path / "runs/four/summary.json").read_text())
@@ -340,7 +340,7 @@ def test_seeds_share_the_cores_of_a_cpu(tmp_path: Path) -> None:
 def test_seeds_on_slices_leave_the_cores_to_them(tmp_path: Path) -> None:
     """However it is said: with `=`, or by the configuration of another run."""
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "XLA_FLAGS": ""}
-    command = [sys.executable, "-m", "hocket.cli", "train"]
+    command = [sys.executable, "-m", "hocket", "train"]
     flags = ["ppo", *SHORT, "--seeds=2", "--distribute=sliced:slices=2", "--name=two"]
     for more in (flags, ["--config", "runs/two/config.json", "--name", "again"]):
         subprocess.run([*command, *more, "--quiet"], cwd=tmp_path, env=env, check=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket import native
+from hocket.system import native
 
 
 def test_without_the_library_the_error_says_what_to_do(

@@ -11,21 +11,9 @@ import pytest
 from flax import linen
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from hocket.nn import (
-    CNN,
-    GRU,
-    MLP,
-    Conv,
-    Dueling,
-    LogStd,
-    Recurrent,
-    encoder,
-    grid_cnn,
-    nature_cnn,
-    network,
-    reset_memory,
-    scan_memory,
-)
+from hocket.nn.layers import CNN, MLP, Conv, Dueling, LogStd
+from hocket.nn.networks import encoder, grid_cnn, nature_cnn, network
+from hocket.nn.recurrent import GRU, Recurrent, reset_memory, scan_memory
 
 KEY = jax.random.key(0)
 T, N = 3, 4

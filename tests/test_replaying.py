@@ -31,7 +31,7 @@ class Started:
 
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "hocket.cli", "replay", "serve", *arguments],
+            [sys.executable, "-m", "hocket", "replay", "serve", *arguments],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         self.before = []

@@ -22,7 +22,7 @@ import hocket as library
 import hocket.algorithms as algorithms
 from hocket import make
 from hocket.report.records import Records
-from hocket.runtime.interrupt import Abandoned, Deferred
+from hocket.system.signals import Abandoned, Deferred
 from hocket.testing import difference
 from tests.front import Hocket
 
@@ -43,7 +43,7 @@ CASES["dqn with a replay service"] = (*CASES["dqn"], "--distribute", "apex:lag=0
 def start(*arguments: str, cwd: Path, flags: str = "") -> subprocess.Popen[str]:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     env["XLA_FLAGS"] = f"{env['XLA_FLAGS']} {flags}"
-    command = [sys.executable, "-m", "hocket.cli", *arguments]
+    command = [sys.executable, "-m", "hocket", *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=cwd, env=env, stdout=pipe, stderr=pipe, text=True)
 
@@ -247,7 +247,7 @@ def can_mount() -> bool:
 
 @pytest.mark.skipif(not can_mount(), reason="no file system can be mounted here")
 def test_a_full_disk(tmp_path: Path) -> None:
-    train = f"{sys.executable} -m hocket.cli train {' '.join(PPO)} --env-steps 5120 --quiet"
+    train = f"{sys.executable} -m hocket train {' '.join(PPO)} --env-steps 5120 --quiet"
     script = f"mount -t tmpfs -o size=40k none {tmp_path} && cd {tmp_path} && exec {train}"
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(

@@ -9,11 +9,11 @@ import jax
 import pytest
 
 from hocket import Place, Plan, trace
-from hocket.core.graph import Graph
-from hocket.core.served import served
+from hocket.core.graph.served import served
+from hocket.core.graph.trace import Graph
 from hocket.runtime.executor import advance
 from hocket.testing import SMALL, difference
-from hocket.training import make_executor
+from hocket.training.loop import make_executor
 from tests.cases import NUM_ENVS, REPLAY_APART, SPLITS, actors, whole
 
 pytestmark = pytest.mark.xdist_group("dqn")

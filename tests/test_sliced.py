@@ -13,11 +13,12 @@ import hocket as package
 from hocket import Place, Plan, PlanError, make, trace
 from hocket.cluster import Cluster
 from hocket.cluster.devices import usable_cores
-from hocket.distribute import resolve
+from hocket.cluster.slices import split
 from hocket.runtime.executor import advance
-from hocket.searching import reason
+from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
-from hocket.training import first_key, make_executor
+from hocket.training.loop import first_key, make_executor
+from hocket.training.search import reason
 from tests.front import Hocket
 from tests.toys import Toy
 
@@ -135,7 +136,7 @@ def test_a_run_on_what_was_searched_is_like_any_other(
 
 def test_a_search_that_cannot_cut_says_so(hocket: Hocket, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs whole in place of two instances is no measurement of two."""
-    monkeypatch.setattr("hocket.cluster.slice_cpu.Cpu.probe", lambda *_: "it has no knife.")
+    monkeypatch.setattr("hocket.cluster.slices.cpu.Cpu.probe", lambda *_: "it has no knife.")
     out = hocket.well(
         "plan", "ppo", "--length", "8", "--minibatches", "2", "--search", "--instances", "1", "2",
         "--envs", "8", "--seconds", "0.1", "--devices", "1",
@@ -258,7 +259,7 @@ def test_refused(case: str) -> None:
 
 
 def test_a_slice_is_no_threads_device() -> None:
-    parts = Cluster.local().devices[0].split(2)
+    parts = split(Cluster.local().devices[0], 2)
     graph = trace(Toy(), 8)
     everything = ("env", "act", "learn")
     with pytest.raises(PlanError, match=r"is a slice.*launch=\"processes\""):

@@ -6,12 +6,12 @@ import jax
 import pytest
 
 from hocket import Channel, Place, Plan, trace
-from hocket.core.fragment import Label
-from hocket.core.host import calling
+from hocket.core.program.fragment import Label
+from hocket.core.program.host import calling
+from hocket.runtime.distributed import Split
 from hocket.runtime.executor import advance
-from hocket.runtime.instance import Instance
-from hocket.runtime.segment import arguments
-from hocket.runtime.split import Split
+from hocket.runtime.instance.interpreter import Instance
+from hocket.runtime.instance.segment import arguments
 from tests.cases import REPLAY_APART, SPLITS, actors, execute
 from tests.toys import Toy
 

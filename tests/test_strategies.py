@@ -16,14 +16,14 @@ import pytest
 
 from hocket import Channel, Place, Plan, PlanError, trace
 from hocket.cluster import Cluster
-from hocket.core.fragment import exact_fragments
-from hocket.core.graph import first_state
-from hocket.distribute import resolve, strategies
+from hocket.core.graph.trace import first_state
+from hocket.core.program.fragment import exact_fragments
 from hocket.envs import unroll
+from hocket.runtime.distributed import Split
 from hocket.runtime.executor import advance
-from hocket.runtime.split import Split
+from hocket.strategies import resolve, strategies
 from hocket.testing import SMALL, check_strategy, difference
-from hocket.training import make_executor
+from hocket.training.loop import make_executor
 from tests.cases import LEARN, NUM_ENVS, SPLITS
 
 TOLERANCE = 1e-5

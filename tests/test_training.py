@@ -14,7 +14,7 @@ import pytest
 import hocket
 from hocket import Place, Plan
 from hocket.algorithms import PPO
-from hocket.distribute import strategies
+from hocket.strategies import strategies
 from hocket.testing import check_algorithm, difference
 from tests.toys import Toy, ToyState
 

@@ -10,7 +10,7 @@ import pytest
 import hocket
 from hocket import make
 from hocket.algorithms import IMPALA
-from hocket.runtime.split import SAMPLE_AGE
+from hocket.runtime.distributed import SAMPLE_AGE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 

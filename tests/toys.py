@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from hocket import Policy, averaged, fragment
-from hocket.core.tuning import tuning
+from hocket.core.program.tuning import tuning
 
 
 class ToyState(NamedTuple):

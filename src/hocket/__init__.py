@@ -4,18 +4,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hocket.core.algorithm import Algorithm, Policy
-    from hocket.core.averaged import averaged
-    from hocket.core.fragment import fragment
-    from hocket.core.graph import Graph, trace
-    from hocket.core.plan import Channel, Place, Plan
-    from hocket.distribute import strategy
+    from hocket.core.graph.trace import Graph, trace
+    from hocket.core.plan.data import Channel, Place, Plan
+    from hocket.core.program.algorithm import Algorithm, Policy
+    from hocket.core.program.averaged import averaged
+    from hocket.core.program.fragment import fragment
     from hocket.envs import make
     from hocket.errors import ContractError, PlanError
-    from hocket.experiment import Settings, train
-    from hocket.outcome import Outcome
-    from hocket.saved import Run, load
-    from hocket.training import Report, Result, iterate, plan, program, run
+    from hocket.strategies import strategy
+    from hocket.training.keep import train
+    from hocket.training.load import Run, load
+    from hocket.training.loop import iterate, plan, program, run
+    from hocket.training.outcome import Outcome
+    from hocket.training.report import Report, Result
+    from hocket.training.settings import Settings
 
 __version__ = "0.1.0"
 
@@ -48,18 +50,20 @@ __all__ = [
 
 # Imported when first asked for: `hocket --help` needs no JAX, and answers at once.
 _HOMES = {
-    "core.algorithm": ("Algorithm", "Policy"),
-    "core.averaged": ("averaged",),
-    "core.fragment": ("fragment",),
-    "core.graph": ("Graph", "trace"),
-    "core.plan": ("Channel", "Place", "Plan"),
-    "distribute": ("strategy",),
+    "core.graph.trace": ("Graph", "trace"),
+    "core.plan.data": ("Channel", "Place", "Plan"),
+    "core.program.algorithm": ("Algorithm", "Policy"),
+    "core.program.averaged": ("averaged",),
+    "core.program.fragment": ("fragment",),
     "envs": ("make",),
     "errors": ("ContractError", "PlanError"),
-    "experiment": ("Settings", "train"),
-    "outcome": ("Outcome",),
-    "saved": ("Run", "load"),
-    "training": ("Report", "Result", "iterate", "plan", "program", "run"),
+    "strategies": ("strategy",),
+    "training.keep": ("train",),
+    "training.load": ("Run", "load"),
+    "training.loop": ("iterate", "plan", "program", "run"),
+    "training.outcome": ("Outcome",),
+    "training.report": ("Report", "Result"),
+    "training.settings": ("Settings",),
 }
 
 

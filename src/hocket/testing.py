@@ -12,14 +12,14 @@ import numpy as np
 
 from hocket.algorithms import A2C, DQN, IMPALA, PPO, RecurrentPPO
 from hocket.cluster import Cluster
-from hocket.core.algorithm import Algorithm, Policy
-from hocket.core.graph import Graph, trace
-from hocket.core.plan import Place, Plan
-from hocket.distribute import Strategy, resolve
+from hocket.core.graph.trace import Graph, trace
+from hocket.core.plan.data import Place, Plan
+from hocket.core.program.algorithm import Algorithm, Policy
 from hocket.envs import make
 from hocket.errors import ContractError, PlanError
 from hocket.runtime.executor import advance
-from hocket.training import make_executor
+from hocket.strategies import Strategy, resolve
+from hocket.training.loop import make_executor
 
 SMALL: dict[str, Callable[[], Algorithm]] = {
     "ppo": lambda: PPO(

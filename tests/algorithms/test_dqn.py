@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hocket.algorithms.dqn import DQN, State
-from hocket.core.graph import trace
+from hocket.core.graph.trace import trace
 from hocket.envs.registry import make
 from hocket.envs.unroll import Rollout
 from hocket.replay.device import Batch

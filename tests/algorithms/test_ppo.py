@@ -18,7 +18,7 @@ from hocket.envs import Box, DictSpace, Discrete, Env, MultiDiscrete, Pendulum, 
 from hocket.envs.unroll import Rollout, unroll
 from hocket.ops import Categorical, Moments, clipped_surrogate
 from hocket.testing import difference
-from hocket.training import program
+from hocket.training.loop import program
 
 KEY = jax.random.key(0)
 N = 8

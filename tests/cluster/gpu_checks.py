@@ -22,7 +22,7 @@ from typing import Any, cast
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from hocket.cluster import mps, nvml  # noqa: E402
+from hocket.cluster.nvidia import mps, nvml  # noqa: E402
 
 SOON = 30.0
 """Seconds within which all of it must be gone."""
@@ -72,7 +72,7 @@ def environment() -> dict[str, str]:
 
 def attach() -> None:
     """Four processes are clients of our server, each sees its share, and nothing stays behind."""
-    from hocket.cluster.activity import GpuActivity
+    from hocket.cluster.nvidia.activity import GpuActivity
 
     with nothing_left():
         reports, report = training(4)
@@ -123,7 +123,7 @@ def taking_turns() -> None:
 
 def killed_worker() -> None:
     """One of them is killed: the run says which, and all of it is gone."""
-    from hocket.runtime.health import InstanceError
+    from hocket.runtime.launch.watch import InstanceError
     from tests.faults import is_gone, workers
 
     with nothing_left():
@@ -192,8 +192,8 @@ def messages() -> None:
     import jax
     import numpy as np
 
-    from hocket.runtime.arena import Arena
-    from hocket.runtime.transport_ipc import OnOneGpu
+    from hocket.runtime.channels.transports.one_gpu import OnOneGpu
+    from hocket.system.shared_memory import Arena
 
     with nothing_left():
         arena = Arena.create(OnOneGpu.nbytes(_link()))
@@ -214,8 +214,8 @@ def messages() -> None:
 def _sender() -> None:
     import jax
 
-    from hocket.runtime.arena import Arena
-    from hocket.runtime.transport_ipc import OnOneGpu
+    from hocket.runtime.channels.transports.one_gpu import OnOneGpu
+    from hocket.system.shared_memory import Arena
 
     arena = Arena.attach(int(os.environ["ARENA"]), OnOneGpu.nbytes(_link()))
     pipe = OnOneGpu(arena, 0, _link(), jax.devices()[0])
@@ -229,7 +229,7 @@ def _link() -> Any:
 
     import jax
 
-    from hocket.runtime.route import Link
+    from hocket.runtime.channels.links import Link
 
     specs = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in _message(0))
     return Link(cast("Any", SimpleNamespace(source="a", target="b")), 0, 0, (), specs, 2)
@@ -250,7 +250,7 @@ def _message(k: int) -> list[Any]:
 
 
 def _numbers(x: Any) -> Any:
-    from hocket.runtime.host_arrays import to_host
+    from hocket.runtime.channels.host_arrays import to_host
 
     return to_host(x)
 
@@ -298,7 +298,7 @@ def _ppo() -> Any:
 
 
 def _full() -> int:
-    from hocket.cluster.cuda import multiprocessors
+    from hocket.cluster.nvidia.cuda import multiprocessors
 
     found = multiprocessors(0)
     assert found
@@ -326,7 +326,7 @@ def nothing_left() -> Iterator[None]:
 def ours() -> set[str]:
     """What belongs to our slices: folders, daemons, servers, watchers, workers."""
     found = {str(path) for path in mps.SHORT.glob("hocket-mps-*")}
-    marks = (b"nvidia-cuda-mps", b"mps_watch", b"hocket.runtime.worker")
+    marks = (b"nvidia-cuda-mps", b"mps_watch", b"hocket.runtime.launch.worker")
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = path.read_bytes()

@@ -8,8 +8,8 @@ from tests.cluster.driver import GPUS, MIGS, on_gpus
 
 BEGIN = """
 import json, os, subprocess, sys
-from hocket.cluster import Device, GpuActivity, nvml
-from hocket.cluster.cuda import gpu_uuid, instance_uuid, multiprocessors
+from hocket.cluster import Device, GpuActivity; from hocket.cluster.nvidia import nvml
+from hocket.cluster.nvidia.cuda import gpu_uuid, instance_uuid, multiprocessors
 from hocket.cluster.slices import Slices, changed, slice_backends, split
 from hocket.errors import PlanError
 
@@ -141,7 +141,7 @@ tell(Slices(part.name for part in parts).env(parts[2].name))
 
 SEE = """
 import json, os, sys
-from hocket.cluster.cuda import gpu_uuid, multiprocessors
+from hocket.cluster.nvidia.cuda import gpu_uuid, multiprocessors
 seen = {"pid": os.getpid(), "uuid": gpu_uuid(0), "multiprocessors": multiprocessors(0)}
 print(json.dumps(seen), flush=True)
 sys.stdin.read()

@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from hocket.cluster import mps, mps_watch
-from hocket.cluster.mps import Daemon
+from hocket.cluster.nvidia import mps, mps_watch
+from hocket.cluster.nvidia.mps import Daemon
 from hocket.errors import PlanError
 from tests.cluster.stand_in import install
 from tests.faults import is_gone, wait_until
@@ -138,7 +138,7 @@ def test_somebody_elses_is_left_alone(
 
 OWNER = """
 import json, os, subprocess, sys, time
-from hocket.cluster import mps, mps_watch
+from hocket.cluster.nvidia import mps, mps_watch
 daemon = mps.Daemon(["GPU-a"])
 started = subprocess.Popen(["sleep", "100"], stdout=subprocess.DEVNULL)
 forked = os.fork()  # which holds all that this process holds

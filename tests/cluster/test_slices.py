@@ -12,10 +12,9 @@ import pytest
 
 import hocket
 from hocket import Place, Plan
-from hocket.cluster import Cluster, Device, mps
-from hocket.cluster.cuda import memory_share, no_mps
-from hocket.cluster.slice_mps import Mps
-from hocket.cluster.slice_shared import Shared
+from hocket.cluster import Cluster, Device
+from hocket.cluster.nvidia import mps
+from hocket.cluster.nvidia.cuda import memory_share, no_mps
 from hocket.cluster.slices import (
     Slice,
     Slices,
@@ -26,8 +25,10 @@ from hocket.cluster.slices import (
     slice_backends,
     split,
 )
+from hocket.cluster.slices.mps import Mps
+from hocket.cluster.slices.shared import Shared
 from hocket.errors import PlanError
-from hocket.runtime.launch_processes import company
+from hocket.runtime.launch.launchers.processes import company
 from tests.toys import Toy
 
 CPU, GPU = Device("cpu:0", "cpu"), Device("gpu:1", "NVIDIA H200")
@@ -120,15 +121,15 @@ def _no_mps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_no_mps")
 def test_without_mps_it_is_the_whole_device_and_the_plan_says_so() -> None:
     """Unless it was asked for by name: then it is refused."""
-    (whole,) = GPU.split(4)
+    (whole,) = split(GPU, 4)
     assert whole.name == "gpu:1/whole:0of1@100%"
     why = "`nvidia-cuda-mps-control` and `nvidia-cuda-mps-server` are neither on PATH nor in"
     assert whole.note.startswith(f"gpu:1 is used whole, not as 4 slices: {why}")
     with pytest.raises(PlanError, match="cannot be cut by `mps`: `nvidia-cuda-mps-control` and"):
-        GPU.split(4, backend="mps")
+        split(GPU, 4, backend="mps")
 
     graph = hocket.plan(Toy()).graph
-    from hocket.distribute import resolve
+    from hocket.strategies import resolve
 
     plan = resolve("sliced:slices=4")(graph, Cluster((GPU,)))
     assert [place.on for place in plan.places] == [("gpu:1/whole:0of1@100%",)]
@@ -150,7 +151,7 @@ def test_the_cores_are_dealt_out(count: int) -> None:
 
 SEE = """
 import json
-from hocket.cluster.slice_cpu import keep_to_cores
+from hocket.cluster.slices.cpu import keep_to_cores
 keep_to_cores()
 from hocket.cluster.slices import seen_here
 print(json.dumps(seen_here()))

@@ -15,8 +15,8 @@ from jax import lax
 from jax.sharding import Mesh
 
 from hocket import Place, Plan, PlanError, Policy, averaged, fragment, trace
-from hocket.core import plan_checks
-from hocket.runtime.replicas import map_replicas, stack, unstack
+from hocket.core.plan import checks
+from hocket.runtime.instance.replicas import map_replicas, stack, unstack
 from hocket.testing import difference
 
 NUM_ENVS = 8  # 4 in a replica, 16 in the twin trace; no other axis has such a size
@@ -211,7 +211,7 @@ def test_what_robots_are_made_of_is_accepted() -> None:
 
 def test_the_property_can_fail(monkeypatch: Any) -> None:
     """Without the analysis these run as replicas and disagree, so the test above can fail."""
-    monkeypatch.setattr(plan_checks, "_check_replicas", lambda plan, place: None)
+    monkeypatch.setattr(checks, "_check_replicas", lambda plan, place: None)
     for name in ("environments in another order", "numbered environments", "noise from one key"):
         assert disagreement(replicated(WRONG[name])) > 1e-2
 

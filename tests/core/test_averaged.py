@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hocket import averaged
-from hocket.core.averaged import ReplicaAxis, averaging
+from hocket.core.program.averaged import ReplicaAxis, averaging
 
 X = jnp.arange(8.0).reshape(2, 4)
 

@@ -13,8 +13,8 @@ import pytest
 from jax import lax
 
 from hocket import Place, Plan, PlanError, trace
-from hocket.core.backend import backend, check_backend, swappable, swappable_p
-from hocket.core.graph import named_by
+from hocket.core.graph.walk import named_by
+from hocket.core.program.backend import backend, check_backend, swappable, swappable_p
 from tests.toys import Toy
 
 X, V = jnp.arange(6.0).reshape(2, 3), jnp.ones((2, 3))

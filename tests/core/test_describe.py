@@ -11,9 +11,10 @@ from flax import linen
 
 from hocket import make
 from hocket.algorithms import DQN, IMPALA, PPO, RecurrentPPO
-from hocket.core.describe import build, describe, find, read_words
+from hocket.core.program.describe import build, describe
 from hocket.envs import Masked
-from hocket.nn import MLP
+from hocket.nn.layers import MLP
+from hocket.system.names import find, read_words
 
 
 @pytest.mark.parametrize(

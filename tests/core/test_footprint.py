@@ -7,7 +7,7 @@ metric `x` has 32, the loss 4.
 from __future__ import annotations
 
 from hocket import Channel, Place, Plan, trace
-from hocket.core.footprint import Memory, footprint
+from hocket.core.plan.memory import Memory, footprint
 from tests.toys import Toy
 
 GRAPH = trace(Toy(), 8)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from hocket import fragment
-from hocket.core.fragment import Label, exact_fragments, read_label
+from hocket.core.program.fragment import Label, exact_fragments, read_label
 
 
 @fragment

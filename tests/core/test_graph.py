@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import pytest
 
 from hocket import trace
-from hocket.core.digest import digest_of
-from hocket.core.eager import on_host
-from hocket.core.graph import bytes_text
+from hocket.core.graph.digest import digest_of
+from hocket.system.on_host import on_host
+from hocket.system.text import bytes_text
 from tests.toys import Toy, ToyState
 
 TEXT = """\

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from hocket import Channel, Place, Plan, PlanError, trace
-from hocket.core.project import Compute, Receive, Repeat, Send
+from hocket.core.projection.instructions import Compute, Receive, Repeat, Send
 from tests.toys import Toy
 
 SPLIT = (Place("actor", run=("env", "act")), Place("learner", run=("learn",)))

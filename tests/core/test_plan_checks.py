@@ -175,7 +175,7 @@ def test_a_device_that_is_not_there() -> None:
 def test_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is allocated to find that out."""
     large = DQN(env=make("CartPole-v1"), capacity=2**29)
-    monkeypatch.setattr("hocket.runtime.hardware.host_memory", lambda: 16 * 2**30)
+    monkeypatch.setattr("hocket.runtime.refusals.host_memory", lambda: 16 * 2**30)
     before = sum(x.nbytes for x in jax.live_arrays())
     with pytest.raises(
         PlanError,

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.core.describe import build, describe, read_words
+from hocket.core.program.describe import build, describe
 from hocket.envs import Box, Discrete, HostEnv, make
+from hocket.system.names import read_words
 
 PONG = "gymnasium:ALE/Pong-v5"
 SEEDS = np.array([3, 2**32 - 1], np.uint32)

@@ -13,11 +13,11 @@ from jax import lax
 from tests.cases import ALGORITHMS, execute, whole
 
 from hocket import make
-from hocket.core.backend import backend
-from hocket.core.graph import init_state
+from hocket.core.graph.trace import init_state
+from hocket.core.program.backend import backend
 from hocket.envs import CartPole, init_actor, unroll
-from hocket.envs.cartpole import CartPoleState
-from hocket.envs.cartpole_backends import dynamics_as_kernel
+from hocket.envs.classic.cartpole import CartPoleState
+from hocket.envs.classic.cartpole_backends import dynamics_as_kernel
 from hocket.testing import difference
 
 CartPole.dynamics.register(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hocket.envs import Catch
-from hocket.envs.catch import CatchState
+from hocket.envs.classic.catch import CatchState
 
 KEY = jax.random.key(0)
 

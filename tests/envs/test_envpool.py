@@ -11,9 +11,9 @@ import pytest
 
 from hocket import iterate
 from hocket.algorithms import PPO
-from hocket.core.describe import build, describe
+from hocket.core.program.describe import build, describe
 from hocket.envs import Box, Discrete, HostEnv, make
-from hocket.envs.envpool import _LivePool
+from hocket.envs.adapters.envpool import _LivePool
 
 SEEDS = np.array([3, 2**32 - 1, 5, 9], np.uint32)
 
@@ -108,9 +108,9 @@ def test_names_and_options() -> None:
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
-    monkeypatch.delitem(sys.modules, "hocket.envs.envpool", raising=False)
+    monkeypatch.delitem(sys.modules, "hocket.envs.adapters.envpool", raising=False)
     with pytest.raises(ImportError, match=r"pip install 'hocket\[envpool\]'"):
-        importlib.import_module("hocket.envs.envpool")
+        importlib.import_module("hocket.envs.adapters.envpool")
 
 
 def test_steps_without_python_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 from tests.envs import gymnasium_toys
 
-from hocket.core.describe import build, describe, read_words
+from hocket.core.program.describe import build, describe
 from hocket.envs import Box, DictSpace, Discrete, HostEnvError, LiveEnvs, MultiDiscrete, make
+from hocket.system.names import read_words
 
 COUNTER = "gymnasium:hocket/Counter-v0"
 SPACES = "gymnasium:hocket/Spaces-v0"

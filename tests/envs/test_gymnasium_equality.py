@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from hocket.envs import Box, Discrete, make
-from hocket.envs.acrobot import AcrobotState
-from hocket.envs.cartpole import CartPoleState
+from hocket.envs.classic.acrobot import AcrobotState
+from hocket.envs.classic.cartpole import CartPoleState
+from hocket.envs.classic.mountain_car import MountainCarState
+from hocket.envs.classic.pendulum import PendulumState
 from hocket.envs.env import TimeLimitState
-from hocket.envs.mountain_car import MountainCarState
-from hocket.envs.pendulum import PendulumState
 
 NUM_STEPS = 1_000
 

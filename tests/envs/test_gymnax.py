@@ -59,6 +59,6 @@ def test_unknown_names_and_options() -> None:
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gymnax", None)
-    monkeypatch.delitem(sys.modules, "hocket.envs.gymnax")
+    monkeypatch.delitem(sys.modules, "hocket.envs.adapters.gymnax")
     with pytest.raises(ImportError, match=r"pip install 'hocket\[gymnax\]'"):
-        importlib.import_module("hocket.envs.gymnax")
+        importlib.import_module("hocket.envs.adapters.gymnax")

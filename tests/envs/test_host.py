@@ -9,9 +9,9 @@ import pytest
 from tests.envs import gymnasium_toys
 from tests.front import Hocket
 
-from hocket.core.algorithm import Policy
+from hocket.core.program.algorithm import Policy
 from hocket.envs import Env, HostEnv, evaluate, make, name_of, record
-from hocket.saved import Evaluator
+from hocket.training.load import Evaluator
 
 assert gymnasium_toys  # it registers them
 

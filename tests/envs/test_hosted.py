@@ -21,14 +21,14 @@ import hocket as library
 from hocket import PlanError, Policy, fragment, make, trace
 from hocket.algorithms import DQN, PPO
 from hocket.cluster import Cluster
-from hocket.core.host import hosts
-from hocket.distribute import resolve
+from hocket.core.graph.host_calls import hosts
 from hocket.envs import HostEnvError, HostStep, init_actor, unroll
 from hocket.runtime.executor import Executor, advance
-from hocket.runtime.health import InstanceError
-from hocket.runtime.hosts import PREFIX
+from hocket.runtime.host_calls.calls import PREFIX
+from hocket.runtime.launch.watch import InstanceError
+from hocket.strategies import resolve
 from hocket.testing import difference
-from hocket.training import make_executor
+from hocket.training.loop import make_executor
 
 assert gymnasium_toys  # it registers them
 
@@ -107,7 +107,7 @@ def test_same_numbers_where_programs_cannot_call(
 ) -> None:
     """Without the compiled part: through XLA's callback, and between programs."""
     expected = reference("ppo")
-    monkeypatch.setattr("hocket.runtime.hosts.PATH", tmp_path / "missing.so")
+    monkeypatch.setattr("hocket.runtime.host_calls.calls.PATH", tmp_path / "missing.so")
     assert difference(after(SMALL["ppo"], strategy), expected) == 0.0
 
 

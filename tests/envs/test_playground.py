@@ -26,12 +26,12 @@ KEY = jax.random.key(0)
 @pytest.fixture
 def adapter() -> Any:
     pytest.importorskip("mujoco_playground", reason="needs: pip install 'hocket[playground]'")
-    return importlib.import_module("hocket.envs.playground")
+    return importlib.import_module("hocket.envs.adapters.playground")
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mujoco_playground", None)
-    monkeypatch.delitem(sys.modules, "hocket.envs.playground", raising=False)
+    monkeypatch.delitem(sys.modules, "hocket.envs.adapters.playground", raising=False)
     with pytest.raises(ImportError, match=r"pip install 'hocket\[playground\]'"):
         make("playground:CartpoleBalance")
 

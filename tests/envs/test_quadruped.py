@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hocket.envs import Quadruped, auto_reset, make
-from hocket.envs.quadruped import QuadrupedState
+from hocket.envs.quadruped.env import QuadrupedState
 
 ENV = Quadruped()
 KEY = jax.random.key(0)

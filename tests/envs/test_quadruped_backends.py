@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hocket.core.backend import backend
+from hocket.core.program.backend import backend
 from hocket.envs import Quadruped
-from hocket.envs.quadruped_backends import dynamics_as_kernel
+from hocket.envs.quadruped.backends import dynamics_as_kernel
 
 Quadruped.dynamics.register(
     "interpreted", partial(dynamics_as_kernel, interpret=True), platforms=["cpu"]

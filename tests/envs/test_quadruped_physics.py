@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from hocket.envs import Quadruped
-from hocket.envs.arrow import dense
-from hocket.envs.quadruped import QuadrupedState, spread
-from hocket.envs.quadruped_body import Body, mjcf
-from hocket.envs.quadruped_physics import (
+from hocket.envs.quadruped.arrow import dense
+from hocket.envs.quadruped.body import Body, mjcf
+from hocket.envs.quadruped.env import QuadrupedState, spread
+from hocket.envs.quadruped.physics import (
     free_systems,
     place_legs,
     torso_diagonal,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import Array
 
-from hocket.core.algorithm import Policy
+from hocket.core.program.algorithm import Policy
 from hocket.envs import Box, Catch, Circle, Discrete, Picture, Step, TimeLimit, make, paint, record
 
 KEY = jax.random.key(0)

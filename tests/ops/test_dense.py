@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hocket.core.tuning import Tuning, tuned
-from hocket.nn import MLP
+from hocket.core.program.tuning import Tuning, tuned
+from hocket.nn.layers import MLP
 from hocket.ops import dense
 
 KEY = jax.random.key(0)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hocket.core.averaged import ReplicaAxis
+from hocket.core.program.averaged import ReplicaAxis
 from hocket.ops import Moments, standardize
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hocket.replay import Table, connect, serve
-from hocket.replay.feed import _layout, _unpack, feed
+from hocket.replay.store.feed import _layout, _unpack, feed
 
 
 def table(**options: object) -> Table:

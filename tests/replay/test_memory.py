@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hocket.core.service import At, Served, Serving, served_state
+from hocket.core.program.service import At, Served, Serving, served_state
 from hocket.replay import device, memory
 from hocket.replay.calls import Insert, Reprioritize, Sample
 from hocket.replay.service import LiveReplay, ReplayService

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent / "native"
-STORE = Path(__file__).parents[2] / "src" / "hocket" / "replay" / "native"
+STORE = Path(__file__).parents[2] / "src" / "hocket" / "replay" / "store" / "native"
 PARTS = ("table", "frames", "snapshot", "store")
 SOURCES = (HERE / "test_table.cpp", *(STORE / f"{part}.cpp" for part in PARTS))
 FLAGS = ("-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from hocket.replay import Client, connect
-from hocket.replay.server import serve
-from hocket.replay.shards import Shards
-from hocket.replay.table import Table
+from hocket.replay.store.server import serve
+from hocket.replay.store.shards import Shards
+from hocket.replay.store.table import Table
 
 CAPACITY = 1_024
 

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from hocket.replay import device
-from hocket.replay.schema import Schema
-from hocket.replay.table import Batch, Select, Table
+from hocket.replay.store.schema import Schema
+from hocket.replay.store.table import Batch, Select, Table
 
 SCHEMA = "obs:float32:4 action:int32"
 
@@ -497,7 +497,7 @@ def test_whoever_waits_is_woken_by_closing() -> None:
 def test_python_may_end_while_a_thread_waits() -> None:
     script = """
 import threading, time
-from hocket.replay.table import Table
+from hocket.replay.store.table import Table
 table = Table("x:float32", 4)
 for _ in range(3):
     threading.Thread(target=table.sample, args=(1,), daemon=True).start()
@@ -510,7 +510,7 @@ time.sleep(0.2)
 def test_ctrl_c_ends_waiting() -> None:
     script = """
 import signal, threading, os
-from hocket.replay.table import Table
+from hocket.replay.store.table import Table
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     Table("x:float32", 4).sample(1)
@@ -684,8 +684,8 @@ def test_no_byte_of_a_file_may_change(tmp_path: Path) -> None:
 
 
 def test_an_install_without_the_store_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "hocket.replay._store", None)
-    monkeypatch.delattr("hocket.replay._store", raising=False)
+    monkeypatch.setitem(sys.modules, "hocket.replay.store._store", None)
+    monkeypatch.delattr("hocket.replay.store._store", raising=False)
     with pytest.raises(
         RuntimeError, match=r"apt-get install g\+\+ python3-dev`\), and `pip install"
     ):

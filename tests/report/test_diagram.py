@@ -8,9 +8,9 @@ import pytest
 from tests.toys import Toy
 
 from hocket import Channel, Place, Plan, trace
+from hocket.cli.picture import draw_plan, drawing_of
 from hocket.report.diagram import Arrow, Box, Drawing, Layout, lay_out, svg
 from hocket.report.shapes import Point, Rect
-from hocket.seeing import draw_plan, drawing_of
 
 NAMES = ("environment-server", "actor", "replay", "learner", "parameters")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hocket.outcome import Outcome
 from hocket.report.display import (
     Display,
     ages_bar,
@@ -17,7 +16,8 @@ from hocket.report.display import (
     time_left,
     time_parts,
 )
-from hocket.runtime.timeline import Activity
+from hocket.runtime.observe.timeline import Activity
+from hocket.training.outcome import Outcome
 
 START = Outcome(Path("runs/ppo-CartPole-v1-1"), "ppo on CartPole-v1", seeds=1, total_steps=1000)
 HALF = replace(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hocket.runtime.aside import Aside
+from hocket.runtime.host_calls.thread import Aside
 
 
 def never() -> None:

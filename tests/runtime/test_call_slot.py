@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hocket.core.host import CALL_TARGET, NativeCall
-from hocket.runtime.call_slot import CallSlot
+from hocket.core.program.host import NativeCall
+from hocket.runtime.host_calls.call_slot import CallSlot
+from hocket.runtime.host_calls.lowering import CALL_TARGET
 
 PAIR = [
     jax.ShapeDtypeStruct((3,), np.dtype(np.float32)),

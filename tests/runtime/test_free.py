@@ -13,12 +13,12 @@ import pytest
 
 from hocket import Channel, Place, Plan, PlanError, Policy, fragment, trace
 from hocket.cluster import Cluster
-from hocket.distribute import resolve
-from hocket.runtime.exchange_free import fitting_samples
+from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
-from hocket.runtime.health import InstanceError
-from hocket.runtime.launch_seeded import Faults, Seeded
-from hocket.runtime.split import SAMPLE_AGE, Split
+from hocket.runtime.free.mailbox import fitting_samples
+from hocket.runtime.launch.launchers.seeded import Faults, Seeded
+from hocket.runtime.launch.watch import InstanceError
+from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
 from tests.host_toys import Walk
 from tests.toys import Toy

@@ -12,11 +12,11 @@ import pytest
 
 from hocket import Channel, Place, Plan, PlanError, fragment, trace
 from hocket.cluster import Cluster
-from hocket.distribute import resolve
-from hocket.runtime.exchange_free import fitting_samples
+from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
-from hocket.runtime.launch_seeded import Faults, Seeded
-from hocket.runtime.split import SAMPLE_AGE, Split
+from hocket.runtime.free.mailbox import fitting_samples
+from hocket.runtime.launch.launchers.seeded import Faults, Seeded
+from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
 from tests.runtime.test_free import ACTORS, NUM_ENVS, Ledger, late_samples
 from tests.toys import Toy

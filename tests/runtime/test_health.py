@@ -20,13 +20,13 @@ from jax.experimental import io_callback
 import hocket
 from hocket import Plan, fragment
 from hocket.cluster import Cluster
-from hocket.core.graph import Graph
-from hocket.distribute import resolve
-from hocket.runtime import health
-from hocket.runtime.health import Deadlock, InstanceError
-from hocket.runtime.split import Split
-from hocket.runtime.status import RECEIVING, WORKING
-from hocket.training import carry_out, first_key, make_executor
+from hocket.core.graph.trace import Graph
+from hocket.runtime.distributed import Split
+from hocket.runtime.launch import watch
+from hocket.runtime.launch.watch import Deadlock, InstanceError
+from hocket.runtime.observe.status import RECEIVING, WORKING
+from hocket.strategies import resolve
+from hocket.training.loop import carry_out, first_key, make_executor
 from tests.faults import (
     Faulty,
     Fickle,
@@ -238,9 +238,9 @@ def test_a_deadlock_says_who_waits_for_whom(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The learner does not send the parameters, and waits for what comes of them."""
-    monkeypatch.setattr(health, "PATIENCE", 0.5)
+    monkeypatch.setattr(watch, "PATIENCE", 0.5)
     if launch == "threads":  # elsewhere the algorithm sees to it, when it arrives there
-        monkeypatch.setattr("hocket.core.plan.project", without_parameters)
+        monkeypatch.setattr("hocket.core.plan.data.project", without_parameters)
     with pytest.raises(Deadlock) as found:
         hocket.run(Misprojected(), iterations=9, distribute=two, launch=launch)
     assert str(found.value).splitlines() == [
@@ -252,7 +252,7 @@ def test_a_deadlock_says_who_waits_for_whom(
 
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_slow_is_not_stuck(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "PATIENCE", 0.3)
+    monkeypatch.setattr(watch, "PATIENCE", 0.3)
     monkeypatch.setattr("tests.faults._calls", iter(range(1, 99)))
     seen: list[hocket.Report] = []
     slow = Faulty(seconds=1.0)
@@ -268,11 +268,11 @@ def test_a_pause_of_whoever_looks_is_not_a_deadlock(monkeypatch: pytest.MonkeyPa
     statuses["phase"] = RECEIVING
     clock = iter([0.0, 3600.0, 3601.0, 3604.5, 3605.5, 3606.5, 3607.5])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    watch = health.Watch(plan, statuses)
+    watching = watch.Watch(plan, statuses)
     for _ in range(5):
-        watch.look()
+        watching.look()
     with pytest.raises(Deadlock):
-        watch.look()
+        watching.look()
 
 
 def start(*command: str, folder: Path) -> subprocess.Popen[str]:
@@ -381,7 +381,7 @@ def look(w):
     return w
 """
 
-TRAIN = ("-m", "hocket.cli", "train", "mine.py:Mine", "--distribute", "actor_learner:actors=1",
+TRAIN = ("-m", "hocket", "train", "mine.py:Mine", "--distribute", "actor_learner:actors=1",
          "--launch", "processes", "--name", "mine")  # fmt: skip
 
 

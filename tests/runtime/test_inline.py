@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hocket.core.host import CALL_TARGET
-from hocket.runtime.call_slot import CallSlot
-from hocket.runtime.inline import run_inline
+from hocket.runtime.host_calls.call_slot import CallSlot
+from hocket.runtime.host_calls.inline import run_inline
+from hocket.runtime.host_calls.lowering import CALL_TARGET
 
 SQUARE = [jax.ShapeDtypeStruct((64, 64), np.dtype(np.float32))]
 

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from hocket import Place, Plan, averaged, fragment, trace
-from hocket.runtime.layout import layout
+from hocket.runtime.launch.memory_map import layout
 from tests.toys import Toy
 
 

@@ -10,7 +10,7 @@ import pytest
 
 WORKER = """
 import os, queue, sys, threading, time
-from hocket.runtime.leaving import Leaving
+from hocket.runtime.launch.leaving import Leaving
 
 how = sys.argv[1]
 commands = queue.Queue()

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from hocket import Channel, Plan, trace
 from hocket.cluster import Cluster
-from hocket.distribute import resolve
-from hocket.runtime import packing as packing_module
-from hocket.runtime.arena import Arena
+from hocket.runtime.channels import packing as packing_module
+from hocket.runtime.channels.host_arrays import is_key, to_host
+from hocket.runtime.channels.links import Link
+from hocket.runtime.channels.packing import LARGE, Packed, Packing, packing, packs, unpack
+from hocket.runtime.channels.transports.shared_memory import SharedMemory
+from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
-from hocket.runtime.host_arrays import is_key, to_host
-from hocket.runtime.packing import LARGE, Packed, Packing, packing, packs, unpack
-from hocket.runtime.route import Link
-from hocket.runtime.split import SAMPLE_AGE, Split
-from hocket.runtime.transport_latest import LatestShared
-from hocket.runtime.transport_shm import SharedMemory
+from hocket.runtime.free.newest import LatestShared
+from hocket.strategies import resolve
+from hocket.system.shared_memory import Arena
 from hocket.testing import SMALL, difference
 
 DTYPES = (

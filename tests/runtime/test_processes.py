@@ -12,7 +12,7 @@ import pytest
 
 import hocket
 from hocket import Channel, Place, Plan, fragment
-from hocket.runtime.split import Split
+from hocket.runtime.distributed import Split
 from hocket.testing import difference
 from tests.faults import all_gone, is_gone, left_behind, two, workers
 from tests.toys import Toy

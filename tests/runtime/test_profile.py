@@ -7,7 +7,7 @@ import hocket
 from hocket import make
 from hocket.algorithms import DQN, PPO
 from hocket.runtime.fused import Fused
-from hocket.runtime.profile import Event, roles_of, self_times, shares
+from hocket.runtime.observe.profile import Event, roles_of, self_times, shares
 
 TEXT = """
 HloModule jit_block

@@ -19,17 +19,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import hocket.runtime.reduce
-from hocket.core.averaged import averaged, averaging
-from hocket.core.plan_checks import REDUCTIONS
+import hocket.runtime.averaging.choice
+from hocket.core.plan.checks import REDUCTIONS
+from hocket.core.program.averaged import averaged, averaging
 from hocket.errors import PlanError
-from hocket.native import library
-from hocket.outcome import Outcome, write_summary
-from hocket.runtime.arena import Arena
-from hocket.runtime.meeting import Meeting, Unavailable
-from hocket.runtime.reduce import AUTO, Members, Reduction, Space, choices, pages, ways
-from hocket.runtime.reduce_shm import OnHost
-from hocket.runtime.reduction_table import choose, only
+from hocket.runtime.averaging import Members, Space
+from hocket.runtime.averaging.choice import AUTO, Reduction, choices, pages, ways
+from hocket.runtime.averaging.table import choose, only
+from hocket.runtime.averaging.ways.shm import OnHost
+from hocket.system.native import Unavailable, library
+from hocket.system.rendezvous import Meeting
+from hocket.system.shared_memory import Arena
+from hocket.training.outcome import Outcome, write_summary
 
 SITES = [[jax.ShapeDtypeStruct((1000,), jnp.float32)], [jax.ShapeDtypeStruct((), jnp.float32)]]
 TWO = [f"cpu:0/cpu:{i}of2@50%" for i in range(2)]
@@ -70,13 +71,13 @@ def measured(reduction: Reduction, index: int) -> Any:
 
 def measured_alone(reduction: Reduction, index: int) -> Any:
     """The others do not come; how long they are waited for is made short."""
-    hocket.runtime.reduce.TRIAL_SECONDS = 2.0
+    hocket.runtime.averaging.choice.TRIAL_SECONDS = 2.0
     return reduction.measure()
 
 
 def measured_and_left(reduction: Reduction, index: int) -> Any:
     """The others do not come, and this one is ended meanwhile, as when a run is interrupted."""
-    hocket.runtime.reduce.TRIAL_SECONDS = 1000.0
+    hocket.runtime.averaging.choice.TRIAL_SECONDS = 1000.0
     threading.Timer(1.0, reduction.close).start()
     return reduction.measure()
 

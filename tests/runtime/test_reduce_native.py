@@ -9,13 +9,15 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hocket.native import KERNEL, library
-from hocket.runtime import nvrtc, reduce_nccl
-from hocket.runtime.arena import Arena
-from hocket.runtime.control import control_bytes, said
-from hocket.runtime.meeting import Meeting, Unavailable
-from hocket.runtime.nvrtc import NoCompiler, cubin
-from hocket.runtime.reduce import Members, Space, ways
+from hocket.cluster.nvidia import nvrtc
+from hocket.cluster.nvidia.nvrtc import NoCompiler, cubin
+from hocket.runtime.averaging import Members, Space
+from hocket.runtime.averaging.choice import ways
+from hocket.runtime.averaging.ffi import control_bytes
+from hocket.runtime.averaging.ways import nccl
+from hocket.system.native import KERNEL, Unavailable, library, said
+from hocket.system.rendezvous import Meeting
+from hocket.system.shared_memory import Arena
 from tests.replay.test_native import FLAGS, HERE, SANITIZERS, compiler, run
 from tests.replay.test_service_native import THREADS, has_thread_sanitizer
 
@@ -55,9 +57,9 @@ def test_without_a_compiler_the_reason_says_what_brings_it(monkeypatch: pytest.M
 
 
 def test_without_nccl_the_reason_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reduce_nccl, "_candidates", lambda: iter(["nowhere/libnccl.so.2"]))
+    monkeypatch.setattr(nccl, "_candidates", lambda: iter(["nowhere/libnccl.so.2"]))
     with pytest.raises(Unavailable, match=r"NCCL was not found.*jax\[cuda13\].*nowhere"):
-        reduce_nccl.new_id()
+        nccl.new_id()
 
 
 @needs_no_gpu

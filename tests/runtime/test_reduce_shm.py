@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hocket.core.averaged import averaged, averaging
-from hocket.native import library
-from hocket.runtime.arena import Arena
-from hocket.runtime.reduce import Space
-from hocket.runtime.reduce_shm import OnHost, nbytes
+from hocket.core.program.averaged import averaged, averaging
+from hocket.runtime.averaging import Space
+from hocket.runtime.averaging.ways.shm import OnHost, nbytes
+from hocket.system.native import library
+from hocket.system.shared_memory import Arena
 
 NBYTES = 1 << 20
 REPLICAS = 2

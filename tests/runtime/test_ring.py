@@ -13,10 +13,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hocket.native import library
-from hocket.runtime.arena import Arena
-from hocket.runtime.channel import Closed
-from hocket.runtime.ring import Ring, Spec
+from hocket.system.events import Closed
+from hocket.system.native import library
+from hocket.system.ring import Ring, Spec
+from hocket.system.shared_memory import Arena
 
 SLOTS = 3
 DTYPES = [np.bool_, np.int8, np.int32, np.uint32, np.float16, np.float32, ml_dtypes.bfloat16]

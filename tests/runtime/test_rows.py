@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from hocket.runtime.rows import KEPT, Rows, _written, is_on_accelerator
+from hocket.runtime.instance.metrics import KEPT, Rows, _written, is_on_accelerator
 
 
 def reported(k: int) -> list[Any]:

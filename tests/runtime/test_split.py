@@ -9,10 +9,10 @@ import pytest
 from jax.experimental import io_callback
 
 from hocket import Place, Plan, fragment, trace
+from hocket.runtime.distributed import Split
 from hocket.runtime.executor import advance
 from hocket.runtime.fused import Fused
-from hocket.runtime.health import InstanceError
-from hocket.runtime.split import Split
+from hocket.runtime.launch.watch import InstanceError
 from hocket.testing import difference
 from tests.toys import Toy, ToyState
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hocket.runtime.timeline import Span, Timeline
+from hocket.runtime.observe.timeline import Span, Timeline
 
 WAY = "actor/{} -> learner/0 #3"
 # Two actors compute for a second each, the second one later; the learner waits, then updates.

@@ -15,20 +15,21 @@ import pytest
 from jax.experimental import io_callback
 
 from hocket import Channel, Place, Plan, PlanError, trace
-from hocket.native import library
-from hocket.runtime import health, transport_ipc
-from hocket.runtime.arena import Arena
-from hocket.runtime.exchange import Exchange
-from hocket.runtime.health import InstanceError
-from hocket.runtime.launch_threads import Threads
-from hocket.runtime.layout import layout
-from hocket.runtime.pipes import pipes_of
-from hocket.runtime.route import Link, links
-from hocket.runtime.status import new_statuses
-from hocket.runtime.transport_ipc import OnOneGpu, stays_on_gpu
-from hocket.runtime.transport_shm import SharedMemory
+from hocket.runtime.channels.choice import pipes_of
+from hocket.runtime.channels.links import Link, links
+from hocket.runtime.channels.transports import one_gpu
+from hocket.runtime.channels.transports.one_gpu import OnOneGpu, stays_on_gpu
+from hocket.runtime.channels.transports.shared_memory import SharedMemory
+from hocket.runtime.instance.exchange import Exchange
+from hocket.runtime.launch import watch
+from hocket.runtime.launch.launchers.threads import Threads
+from hocket.runtime.launch.memory_map import layout
+from hocket.runtime.launch.watch import InstanceError
+from hocket.runtime.observe.status import new_statuses
+from hocket.system.native import library
+from hocket.system.shared_memory import Arena
 from hocket.testing import difference
-from hocket.training import make_executor
+from hocket.training.loop import make_executor
 from tests.runtime.test_reduce_native import NO_DRIVER, needs_no_gpu
 from tests.toys import Toy
 
@@ -39,7 +40,7 @@ ACTING, LEARNING = "gpu:0/mps:0of2@100%", "gpu:0/mps:1of2@100%"
 @pytest.fixture(autouse=True)
 def there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names decide, and whether there is CUDA."""
-    monkeypatch.setattr(transport_ipc, "gpu_uuid", lambda _: "GPU-0")
+    monkeypatch.setattr(one_gpu, "gpu_uuid", lambda _: "GPU-0")
 
 
 def planned(
@@ -104,7 +105,7 @@ def test_what_goes_through_the_host_and_why(case: str) -> None:
 def test_nothing_stays_there_that_is_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(channel=Channel(direct=False))
     assert not stays_on_gpu(plan, up(plan))
-    monkeypatch.setattr(transport_ipc, "gpu_uuid", lambda _: None)  # of another maker
+    monkeypatch.setattr(one_gpu, "gpu_uuid", lambda _: None)  # of another maker
     assert not stays_on_gpu(planned(), up(planned()))
 
 
@@ -222,14 +223,14 @@ def test_a_gpu_that_takes_its_time_is_no_deadlock(
     slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Be it the program, which the host does not wait for, or its launch, which may compile."""
-    monkeypatch.setattr(transport_ipc, "SOON", 0.1)
-    monkeypatch.setattr(health, "PATIENCE", 0.5)
+    monkeypatch.setattr(one_gpu, "SOON", 0.1)
+    monkeypatch.setattr(watch, "PATIENCE", 0.5)
     monkeypatch.setattr(OnHost, slow, 1.5)
     run(monkeypatch)
 
 
 def test_what_failed_on_the_gpu_is_told_by_whoever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_ipc, "SOON", 0.1)
+    monkeypatch.setattr(one_gpu, "SOON", 0.1)
     monkeypatch.setattr(OnHost, "fails", "CUDA_ERROR_ILLEGAL_ADDRESS")
     with pytest.raises(InstanceError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
         run(monkeypatch)

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 from hocket import Channel, Place, Plan, trace
-from hocket.runtime.arena import Arena
-from hocket.runtime.channel import Closed, Pipe
-from hocket.runtime.launch_threads import Threads
-from hocket.runtime.route import Link, links
-from hocket.runtime.services import Services
-from hocket.runtime.transport_device import DeviceToDevice
-from hocket.runtime.transport_same import SameDevice
-from hocket.runtime.transport_shm import SharedMemory
+from hocket.runtime.channels import Pipe
+from hocket.runtime.channels.links import Link, links
+from hocket.runtime.channels.transports.device import DeviceToDevice
+from hocket.runtime.channels.transports.same_device import SameDevice
+from hocket.runtime.channels.transports.shared_memory import SharedMemory
+from hocket.runtime.host_calls.services import Services
+from hocket.runtime.launch.launchers.threads import Threads
+from hocket.system.events import Closed
+from hocket.system.shared_memory import Arena
 from tests.toys import Toy
 
 ACT, LEARN = ("env", "act"), ("learn",)

@@ -14,13 +14,15 @@ from jax.extend.core import Jaxpr, jaxprs_in_params
 import hocket
 from hocket import Place, Plan, make, trace
 from hocket.algorithms import PPO
-from hocket.core.fragment import ROLES
-from hocket.core.tuning import Tuning, tuned
-from hocket.runtime import fused, instance, launch_processes
+from hocket.core.program.fragment import ROLES
+from hocket.core.program.tuning import Tuning, tuned
+from hocket.runtime import fused
+from hocket.runtime.compile.tuning import SHORTEST_GRAPH, compiler_options
+from hocket.runtime.distributed import Split
 from hocket.runtime.executor import advance
-from hocket.runtime.launch_processes import Processes
-from hocket.runtime.split import Split
-from hocket.runtime.tune import SHORTEST_GRAPH, compiler_options
+from hocket.runtime.instance import interpreter
+from hocket.runtime.launch.launchers import processes
+from hocket.runtime.launch.launchers.processes import Processes
 from tests.toys import Toy
 
 LENGTH = 24
@@ -54,7 +56,7 @@ def test_kernels_in_a_row_are_one_launch_on_a_gpu(monkeypatch: pytest.MonkeyPatc
     assert compiler_options(gpu) == {}
 
 
-@pytest.mark.parametrize(("of", "distribute"), [(fused, "anakin"), (instance, "actor_learner")])
+@pytest.mark.parametrize(("of", "distribute"), [(fused, "anakin"), (interpreter, "actor_learner")])
 def test_the_compiler_is_told(of: Any, distribute: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of, "compiler_options", lambda devices: {"xla_no_such_option": 1})
     with pytest.raises(Exception, match="xla_no_such_option"):
@@ -72,7 +74,7 @@ def test_one_replica_compiles_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Processes, "_ask_some", ask_some)
     plain = hocket.run(Toy(), distribute="sliced:slices=2,devices=1", iterations=2)
     assert not asked  # processes on a CPU compile at the same time
-    monkeypatch.setattr(launch_processes, "_on_gpu", lambda plan: True)
+    monkeypatch.setattr(processes, "_on_gpu", lambda plan: True)
     alike = hocket.run(Toy(), distribute="sliced:slices=2,devices=1", iterations=2)
     assert asked == [(["slice/0"], "compile")]
     jax.tree.map(np.testing.assert_array_equal, alike.metrics, plain.metrics)

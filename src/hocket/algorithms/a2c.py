@@ -21,11 +21,11 @@ from hocket.algorithms.actor_critic import (
     one_step,
     policy_gradient_loss,
 )
-from hocket.core.algorithm import Policy
-from hocket.core.fragment import fragment
+from hocket.core.program.algorithm import Policy
+from hocket.core.program.fragment import fragment
 from hocket.envs import Env, HostEnv, Rollout, unroll
 from hocket.errors import check_at_least
-from hocket.nn import Network
+from hocket.nn.networks import Network
 from hocket.ops import calm_adam, gae
 
 

@@ -13,12 +13,14 @@ from flax import linen
 from jax import Array
 
 from hocket.algorithms.heads import Head, head_for
-from hocket.core.algorithm import Policy
-from hocket.core.averaged import averaged
+from hocket.core.program.algorithm import Policy
+from hocket.core.program.averaged import averaged
 from hocket.envs.env import Env
 from hocket.envs.host import HostEnv
 from hocket.envs.unroll import Actor, Rollout, init_actor
-from hocket.nn import GRU, MLP, Network, Recurrent, encoder
+from hocket.nn.layers import MLP
+from hocket.nn.networks import Network, encoder
+from hocket.nn.recurrent import GRU, Recurrent
 from hocket.ops import Distribution, Moments, descend
 
 # Legend: T steps of a rollout, N environments.

@@ -16,11 +16,12 @@ import optax
 from flax import linen
 from jax import Array, lax
 
-from hocket.core.algorithm import Policy
-from hocket.core.fragment import fragment
+from hocket.core.program.algorithm import Policy
+from hocket.core.program.fragment import fragment
 from hocket.envs import Actor, Discrete, Env, HostEnv, Rollout, init_actor, unroll
 from hocket.errors import check_at_least
-from hocket.nn import Dueling, Network, encoder
+from hocket.nn.layers import Dueling
+from hocket.nn.networks import Network, encoder
 from hocket.ops import clipped_adam, descend, double_q, huber
 from hocket.replay import memory
 from hocket.replay.device import Batch

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from hocket.envs.spaces import Box, Discrete, MultiDiscrete, Space
-from hocket.nn import LogStd
+from hocket.nn.layers import LogStd
 from hocket.ops.distributions import Categorical, Distribution, MultiCategorical, Normal
 
 

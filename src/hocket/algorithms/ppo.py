@@ -17,11 +17,11 @@ from jax import Array
 from hocket.algorithms.actor_critic import Learner, State, after, init_learner, seen
 from hocket.algorithms.heads import Head, head_for
 from hocket.algorithms.proximal import Batch, improve, ppo_loss, staying_near
-from hocket.core.algorithm import Policy
-from hocket.core.fragment import fragment
+from hocket.core.program.algorithm import Policy
+from hocket.core.program.fragment import fragment
 from hocket.envs import Env, HostEnv, Rollout, init_actor, unroll
 from hocket.errors import check_at_least
-from hocket.nn import Network, network
+from hocket.nn.networks import Network, network
 from hocket.ops import Distribution, Moments, clipped_adam, gae, shuffle_time
 
 # Legend: T steps of a rollout, N environments, M minibatches.

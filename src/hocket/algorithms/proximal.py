@@ -11,7 +11,7 @@ import optax
 from jax import Array, lax
 
 from hocket.algorithms.actor_critic import Learner
-from hocket.core.averaged import averaged
+from hocket.core.program.averaged import averaged
 from hocket.ops import Distribution, clipped_surrogate, descend, standardize
 
 

@@ -16,13 +16,13 @@ from jax import Array
 
 from hocket.algorithms.actor_critic import Agent, Learner, State, after, agent_for, seen
 from hocket.algorithms.proximal import Batch, improve, ppo_loss, staying_near
-from hocket.core.algorithm import Policy
-from hocket.core.fragment import fragment
+from hocket.core.program.algorithm import Policy
+from hocket.core.program.fragment import fragment
 from hocket.envs.env import Env
 from hocket.envs.host import HostEnv
 from hocket.envs.unroll import Rollout, unroll
 from hocket.errors import check_at_least
-from hocket.nn import Network
+from hocket.nn.networks import Network
 from hocket.ops import Moments, clipped_adam, gae, shuffle_envs
 
 # Legend: T steps of a rollout, N environments, M minibatches.

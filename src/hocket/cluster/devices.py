@@ -11,16 +11,13 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
-from hocket.cluster import nvml
-from hocket.cluster.cuda import gpu_uuid, ordinal_of
+from hocket.cluster.nvidia import nvml
+from hocket.cluster.nvidia.cuda import gpu_uuid, ordinal_of
 from hocket.errors import PlanError, unknown
-
-if TYPE_CHECKING:
-    from hocket.cluster.slices import Slice
 
 
 @dataclass(frozen=True)
@@ -38,14 +35,6 @@ class Device:
     @property
     def is_cpu(self) -> bool:
         return self.name.startswith("cpu:")
-
-    def split(
-        self, count: int, share: int | None = None, backend: str = "auto"
-    ) -> tuple[Slice, ...]:
-        """`count` parts of it, each with at most `share` percent: `cluster.slices.split`."""
-        from hocket.cluster import slices
-
-        return slices.split(self, count, share, backend)
 
 
 class Link(NamedTuple):

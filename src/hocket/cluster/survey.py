@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from hocket.cluster import nvml
-from hocket.cluster.cuda import gpu_uuid, multiprocessors, ordinal_of
 from hocket.cluster.devices import Cluster, Device, processor
+from hocket.cluster.nvidia import nvml
+from hocket.cluster.nvidia.cuda import gpu_uuid, multiprocessors, ordinal_of
 from hocket.cluster.slices import NOT_FOR_JAX, slice_backends
 
 

@@ -1,1 +1,10 @@
-"""The mechanism: fragments, the traced graph, plans, projection. No RL, no hardware."""
+"""What both columns share: programs, graphs and plans. No RL, no hardware.
+
+    program/      what a `step` may say: fragments, `averaged`, host functions, services
+    graph/        the step, traced: fragments, loops, and the values between them
+    analysis/     what each value on a replicated place is, and what is refused because of it
+    projection/   from one program for all places to one program for each
+    plan/         places, channels and schedule as data, with the checks that refuse a plan
+
+In this order: a sub-package imports only those before it.
+"""

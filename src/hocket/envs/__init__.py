@@ -1,19 +1,19 @@
 """Environments: the pure contract, environments of our own, and adapters to others'."""
 
-from hocket.envs.acrobot import Acrobot
-from hocket.envs.cartpole import CartPole
-from hocket.envs.catch import Catch
 from hocket.envs.check import check_env
+from hocket.envs.classic.acrobot import Acrobot
+from hocket.envs.classic.cartpole import CartPole
+from hocket.envs.classic.catch import Catch
+from hocket.envs.classic.masked import Masked
+from hocket.envs.classic.mountain_car import MountainCar
+from hocket.envs.classic.pendulum import Pendulum
 from hocket.envs.drawing import Cells, Circle, Drawable, Line, Picture, Polygon, depict, paint
 from hocket.envs.env import Env, Step, TimeLimit, auto_reset
 from hocket.envs.episode import EpisodeStats
-from hocket.envs.evaluate import Evaluation, evaluate
 from hocket.envs.host import HostEnv, HostEnvError, HostStep, LiveEnvs
-from hocket.envs.masked import Masked
-from hocket.envs.mountain_car import MountainCar
-from hocket.envs.pendulum import Pendulum
-from hocket.envs.quadruped import Quadruped
-from hocket.envs.recording import Recording, record
+from hocket.envs.play.evaluate import Evaluation, evaluate
+from hocket.envs.play.recording import Recording, record
+from hocket.envs.quadruped.env import Quadruped
 from hocket.envs.registry import make, name_of, names
 from hocket.envs.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space
 from hocket.envs.unroll import Actor, Rollout, init_actor, unroll

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from hocket.core.host import NativeCall
+from hocket.core.program.host import NativeCall
 from hocket.envs.spaces import Space
 
 # Legend: n environments. All arrays are numpy's, with one row for each environment `[n, ...]`.

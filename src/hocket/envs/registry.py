@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from hocket.envs.acrobot import Acrobot
-from hocket.envs.cartpole import CartPole
-from hocket.envs.catch import Catch
+from hocket.envs.classic.acrobot import Acrobot
+from hocket.envs.classic.cartpole import CartPole
+from hocket.envs.classic.catch import Catch
+from hocket.envs.classic.masked import Masked
+from hocket.envs.classic.mountain_car import MountainCar
+from hocket.envs.classic.pendulum import Pendulum
 from hocket.envs.env import TimeLimit
 from hocket.envs.host import HostEnv
-from hocket.envs.masked import Masked
-from hocket.envs.mountain_car import MountainCar
-from hocket.envs.pendulum import Pendulum
-from hocket.envs.quadruped import Quadruped
+from hocket.envs.quadruped.env import Quadruped
 from hocket.errors import check_kind, unknown
+from hocket.system.registry import Registry
 
 # Each with the time limit that Gymnasium registers, the quadruped with Ant's; Catch ends by itself.
 # Without its velocities (POPGym's PositionOnlyCartPole) CartPole needs a memory.
@@ -31,8 +31,8 @@ _ENVS: dict[str, tuple[Any, int | None]] = {
 }
 
 
-# Whose environments a name may be of: the word before its colon, which is an extra as well.
-ADAPTERS = ("envpool", "gymnasium", "gymnax", "playground")
+# The word before the colon of a name: a file of `adapters`, or a package that offers one.
+_ADAPTERS = Registry("adapter", "hocket.envs.adapters", group="hocket.environments")
 
 
 def make(name: str, **options: Any) -> Any:
@@ -50,11 +50,11 @@ def make(name: str, **options: Any) -> Any:
         make("gymnasium:ALE/Pong-v5")
         make("envpool:Pong-v5", num_threads=4)
     """
-    adapter, colon, rest = name.partition(":")
-    if colon and adapter in ADAPTERS:
-        return import_module(f"hocket.envs.{adapter}").make(rest, **options)
+    if is_adapted(name):
+        adapter, _, rest = name.partition(":")
+        return _ADAPTERS[adapter].make(rest, **options)
     if name not in _ENVS:
-        known = [*_ENVS, *(f"{adapter}:<name>" for adapter in ADAPTERS)]
+        known = [*_ENVS, *(f"{adapter}:<name>" for adapter in _ADAPTERS.names)]
         raise ValueError(unknown("environment", name, known))
     env, max_steps = _ENVS[name]
     max_steps = options.pop("max_steps", max_steps)
@@ -69,6 +69,12 @@ def make(name: str, **options: Any) -> Any:
     return env if max_steps is None else TimeLimit(env, max_steps)
 
 
+def is_adapted(name: str) -> bool:
+    """Whether a name is of another package's environment: `gymnax:Breakout-MinAtar`."""
+    adapter, colon, _ = name.partition(":")
+    return bool(colon) and adapter in _ADAPTERS.names
+
+
 def name_of(env: Any) -> str:
     """The name that `make` knows this environment by; of a wrapper or a stranger, its class."""
     for name in _ENVS:
@@ -76,8 +82,9 @@ def name_of(env: Any) -> str:
             return name
     if isinstance(env, HostEnv):
         return env.name
-    if type(env).__module__ in ("hocket.envs.gymnax", "hocket.envs.playground"):
-        return f"{type(env).__module__.rpartition('.')[2]}:{env.name}"
+    home, _, adapter = type(env).__module__.rpartition(".")
+    if home == _ADAPTERS.package:
+        return f"{adapter}:{env.name}"
     if isinstance(env, TimeLimit):
         return name_of(env.env)
     return type(env).__name__
@@ -87,6 +94,6 @@ def names() -> list[str]:
     """The names of pure environments that `make` knows here, gymnax's where it is installed."""
     if find_spec("gymnax") is None:
         return sorted(_ENVS)
-    from hocket.envs import gymnax
+    from hocket.envs.adapters import gymnax
 
     return sorted(_ENVS) + [f"gymnax:{name}" for name in gymnax.names()]

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from hocket.core.fragment import fragment
-from hocket.core.loops import has_loops
-from hocket.core.tuning import tuning
-from hocket.envs import hosted
+from hocket.core.program.fragment import fragment
+from hocket.core.program.loops import has_loops
+from hocket.core.program.tuning import tuning
+from hocket.envs import host_steps
 from hocket.envs.env import Env, auto_reset
 from hocket.envs.episode import EpisodeStats
 from hocket.envs.host import HostEnv
@@ -77,7 +77,7 @@ def init_actor(env: Env | HostEnv, key: Array, num_envs: int, memory: Any = None
     """
     k_reset, k_envs, k_act = (jax.random.split(k, num_envs) for k in jax.random.split(key, 3))
     if isinstance(env, HostEnv):
-        state = hosted.begin(env, k_reset)
+        state = host_steps.begin(env, k_reset)
         obs = state.obs
     else:
         state, obs = jax.vmap(env.reset)(k_reset)
@@ -97,7 +97,7 @@ def unroll(env: Env | HostEnv, act: Act, actor: Actor, length: int) -> tuple[Act
     @fragment(role="env", name="env")
     def step_envs(envs: Envs, action: Any) -> tuple[Envs, Any, Any]:
         if isinstance(env, HostEnv):  # nothing but this call, so that it needs no program
-            state, episode, step = hosted.step(env, envs.state, envs.episode, action)
+            state, episode, step = host_steps.step(env, envs.state, envs.episode, action)
             return Envs(state, envs.key, episode), state.obs, step
 
         pure = env

@@ -21,7 +21,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from hocket.core.fragment import current_role
+from hocket.core.program.fragment import current_role
 
 # Legend: R rows; a block of rows passes through the layers at once, a program does some blocks.
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from hocket.core.averaged import averaged
+from hocket.core.program.averaged import averaged
 
 
 class Moments(NamedTuple):

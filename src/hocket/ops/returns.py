@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from hocket.core.tuning import tuning
+from hocket.core.program.tuning import tuning
 
 Tree = TypeVar("Tree")
 

@@ -1,14 +1,14 @@
 """Replay: what happened, kept to be learned from again.
 
-`hocket.replay.device` is pure JAX and fuses into an algorithm's program. `hocket.replay.table` is
-native code, and `serve` and `connect` let other processes use such tables; these work alone.
+`hocket.replay.device` is pure JAX and fuses into an algorithm's program. `Table` is native code,
+and `serve` and `connect` let other processes use such tables; these work alone (`replay/store`).
 """
 
-from hocket.replay.access import Batch
-from hocket.replay.client import Client, connect
-from hocket.replay.schema import Column, Schema
-from hocket.replay.server import Server, serve
-from hocket.replay.table import Table
-from hocket.replay.writer import Writer
+from hocket.replay.store.access import Batch
+from hocket.replay.store.client import Client, connect
+from hocket.replay.store.schema import Column, Schema
+from hocket.replay.store.server import Server, serve
+from hocket.replay.store.table import Table
+from hocket.replay.store.writer import Writer
 
 __all__ = ["Batch", "Client", "Column", "Schema", "Server", "Table", "Writer", "connect", "serve"]

@@ -13,13 +13,13 @@ from dataclasses import dataclass, fields
 import jax
 import numpy as np
 
-from hocket.core.host import LiveFunction, Specs
-from hocket.core.service import At
-from hocket.replay.access import Access, Batch
+from hocket.core.program.host import LiveFunction, Specs
+from hocket.core.program.service import At
 from hocket.replay.device import HIGHEST
-from hocket.replay.prefetch import Prefetch
 from hocket.replay.service import LiveReplay, ReplayService, stores
-from hocket.replay.shards import Shards
+from hocket.replay.store.access import Access, Batch
+from hocket.replay.store.prefetch import Prefetch
+from hocket.replay.store.shards import Shards
 
 
 @dataclass(frozen=True)

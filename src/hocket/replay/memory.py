@@ -16,13 +16,13 @@ from typing import Any
 import jax
 from jax import Array
 
-from hocket.core.host import call_host
-from hocket.core.service import Served, is_served, ticket_for
+from hocket.core.program.host import call_host
+from hocket.core.program.service import Served, is_served, ticket_for
 from hocket.replay import device
 from hocket.replay.calls import Insert, Reprioritize, Sample
 from hocket.replay.device import Batch, Replay
 from hocket.replay.service import ReplayService
-from hocket.replay.table import store
+from hocket.replay.store.table import store
 
 
 def init(row: Any, capacity: int, name: str = "replay") -> Replay | Served:

@@ -19,17 +19,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hocket.core.contract import leaf_names
-from hocket.core.graph import bytes_text
-from hocket.core.service import At, Serving, Shapes
+from hocket.core.program.contract import leaf_names
+from hocket.core.program.service import At, Serving, Shapes
 from hocket.errors import PlanError
 from hocket.replay import device
-from hocket.replay.access import Access
-from hocket.replay.client import connect
 from hocket.replay.device import Replay
-from hocket.replay.schema import Column, Schema
-from hocket.replay.server import serve
-from hocket.replay.table import Table
+from hocket.replay.store.access import Access
+from hocket.replay.store.client import connect
+from hocket.replay.store.schema import Column, Schema
+from hocket.replay.store.server import serve
+from hocket.replay.store.table import Table
+from hocket.system.text import bytes_text
 
 # Legend: C capacity, S shards.
 

@@ -23,9 +23,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hocket.core.contract import leaf_names
-from hocket.core.graph import bytes_text
-from hocket.runtime.host_arrays import is_key, with_impl
+from hocket.core.program.contract import leaf_names
+from hocket.runtime.channels.host_arrays import is_key, with_impl
+from hocket.system.text import bytes_text
 
 UNFINISHED = ".orbax-checkpoint-tmp"
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from hocket.core.plan import Plan
-from hocket.runtime.reduction_table import Table
-from hocket.runtime.timeline import Activity, Timeline
+from hocket.core.plan.data import Plan
+from hocket.runtime.averaging.table import Table
+from hocket.runtime.observe.timeline import Activity, Timeline
 
 
 @dataclass

@@ -15,21 +15,21 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from hocket.cluster.devices import find_devices
-from hocket.core.backend import backend
-from hocket.core.fragment import exact_fragments
-from hocket.core.graph import first_state
-from hocket.core.host import calling
-from hocket.core.plan import Plan
-from hocket.core.tuning import tuned
+from hocket.core.graph.trace import first_state
+from hocket.core.plan.data import Plan
+from hocket.core.program.backend import backend
+from hocket.core.program.fragment import exact_fragments
+from hocket.core.program.host import calling
+from hocket.core.program.tuning import tuned
 from hocket.errors import PlanError
+from hocket.runtime.averaging.table import Table
+from hocket.runtime.compile.tuning import compiler_options, tuning_for
 from hocket.runtime.executor import Timings, by_seed
-from hocket.runtime.hosts import Hosts, is_one_cpu
-from hocket.runtime.profile import profiled
-from hocket.runtime.reduction_table import Table
-from hocket.runtime.replicas import home, map_replicas, replica_mesh, stack, unstack
-from hocket.runtime.services import Services
-from hocket.runtime.timeline import Activity, Span, Timeline
-from hocket.runtime.tune import compiler_options, tuning_for
+from hocket.runtime.host_calls.calls import Hosts, is_one_cpu
+from hocket.runtime.host_calls.services import Services
+from hocket.runtime.instance.replicas import home, map_replicas, replica_mesh, stack, unstack
+from hocket.runtime.observe.profile import profiled
+from hocket.runtime.observe.timeline import Activity, Span, Timeline
 
 METRIC_BYTES = 8 * 2**20
 """A block holds its metrics on the device until it ends; at most so many bytes of them."""

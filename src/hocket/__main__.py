@@ -1,0 +1,5 @@
+"""`python -m hocket`: the command line."""
+
+from hocket.cli.main import main
+
+main()

@@ -1,0 +1,149 @@
+"""The commands, each a function of its arguments; flags are the fields of dataclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from hocket.cli.lists import list_algorithms, list_devices, list_envs, list_strategies
+from hocket.cli.look import graph, plan
+from hocket.cli.train import train
+from hocket.training.folder import find_run
+from hocket.training.load import Evaluator, load, load_agents
+
+
+@dataclass(frozen=True)
+class Eval:
+    """Play a trained agent and say how good it is."""
+
+    run: tyro.conf.Positional[Path]
+    """The run: its folder, or its name in `runs`."""
+    episodes: int | None = None
+    """How many episodes; by default as in evaluations during training."""
+    seed: int = 0
+    """Other seeds are other episodes; 0 are those of evaluations during training."""
+    checkpoint: str = "latest"
+    """Which agent: `latest`, `best`, or that after so many iterations."""
+    agent: int | None = None
+    """Which one, where several seeds were trained; by default all."""
+
+
+def evaluate(arguments: list[str]) -> None:
+    """Evaluate the agents of a run."""
+    command = tyro.cli(Eval, args=arguments, prog="hocket eval")
+    if command.episodes is not None and command.episodes < 1:
+        raise ValueError(f"episodes must be at least 1, found {command.episodes}.")
+    runs = load_agents(command.run, checkpoint=checkpoint_of(command.checkpoint))
+    if command.agent is not None:
+        runs = [
+            load(command.run, agent=command.agent, checkpoint=checkpoint_of(command.checkpoint))
+        ]
+    for note in runs[0].notes:
+        print(f"note: {note}: the one before it is used")
+    episodes = command.episodes or runs[0].config["eval_episodes"]
+    evaluator = Evaluator(runs[0].algorithm, episodes, command.seed)
+    for agent, run in enumerate(runs):
+        found = evaluator(run.state)
+        which = f"agent {agent}: " if len(runs) > 1 else ""
+        print(
+            f"{which}return {found.returns.mean():.1f} (from {found.returns.min():.1f} to "
+            f"{found.returns.max():.1f}, {episodes} episodes), length "
+            f"{found.lengths.mean():.1f}, after {run.iteration:,} iterations"
+        )
+        if not found.ended.all():
+            cut = int((~found.ended).sum())
+            print(f"note: {cut} episodes did not end and were cut at {found.lengths.max():,} steps")
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Draw the learning curves of runs; those that differ only in the seed share a band."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """The runs: their folders, or their names in `runs`."""
+    out: Path = Path("curves.png")
+    """Where to draw: a .png, .svg or .pdf."""
+    metric: str = "return_mean"
+    """What to draw: any number of metrics.jsonl."""
+    title: str | None = None
+    """Above the picture; by default what all curves have in common."""
+
+
+def plot(arguments: list[str]) -> None:
+    """Draw learning curves."""
+    command = tyro.cli(Plot, args=arguments, prog="hocket plot")
+    from hocket.report.plot import plot as draw
+
+    if not command.runs:
+        raise ValueError("name at least one run: hocket plot runs/ppo-CartPole-v1-1")
+    folders = [find_run(run) for run in command.runs]
+    for curve in draw(folders, command.out, metric=command.metric, title=command.title):
+        print(f"{curve.text}: {curve.mean[-1]:.1f} at the end")
+    print(f"drawn in {command.out}")
+
+
+@dataclass(frozen=True)
+class Record:
+    """Film a trained agent."""
+
+    run: tyro.conf.Positional[Path]
+    """The run: its folder, or its name in `runs`."""
+    out: Path = Path("policy.mp4")
+    """Where to: a .mp4 or .gif."""
+    episodes: int = 1
+    """How many episodes."""
+    max_steps: int = 1000
+    """Longer episodes are cut there."""
+    fps: int = 30
+    """Frames a second."""
+    seed: int = 0
+    """Other seeds are other episodes."""
+    checkpoint: str = "latest"
+    """Which agent: `latest`, `best`, or that after so many iterations."""
+    agent: int = 0
+    """Which one, where several seeds were trained."""
+
+
+def record(arguments: list[str]) -> None:
+    """Film a trained agent."""
+    import jax
+
+    from hocket.envs.play.recording import record as film
+    from hocket.report.video import check_name, write_video
+
+    command = tyro.cli(Record, args=arguments, prog="hocket record")
+    check_name(command.out)
+    run = load(command.run, agent=command.agent, checkpoint=checkpoint_of(command.checkpoint))
+    filmed = film(
+        run.env, run.algorithm.policy(run.state), jax.random.key(command.seed),
+        episodes=command.episodes, max_steps=command.max_steps,
+    )  # fmt: skip
+    write_video(command.out, filmed.frames, command.fps)
+    returns = ", ".join(f"{x:.1f}" for x in filmed.returns)
+    print(f"{len(filmed.frames)} frames in {command.out}; return {returns}")
+
+
+RUN: dict[str, Callable[[list[str]], None]] = {
+    "train": train,
+    "eval": evaluate,
+    "plot": plot,
+    "record": record,
+    "plan": plan,
+    "graph": graph,
+    "algorithms": list_algorithms,
+    "envs": list_envs,
+    "strategies": list_strategies,
+    "devices": list_devices,
+}
+
+
+def checkpoint_of(word: str) -> Any:
+    if word in ("latest", "best"):
+        return word
+    if not word.isdigit():
+        raise ValueError(f"checkpoint must be `latest`, `best` or a number, found `{word}`.")
+    return int(word)

@@ -1,0 +1,92 @@
+"""The commands that list what there is: algorithms, environments, strategies, devices."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import tyro
+
+from hocket.algorithms import ALGORITHMS
+from hocket.cli.look import leave_memory
+from hocket.envs import Discrete, Env, make, names
+from hocket.strategies import options_text, strategies
+
+
+def list_algorithms(arguments: list[str]) -> None:
+    """List the algorithms."""
+    _only_help("algorithms", arguments)
+    for name, cls in ALGORITHMS.items():
+        print(f"{name:<16}{_first_line(cls)}")
+    print("\none of your own: hocket train path/to/file.py:Name, or package.module:Name")
+
+
+def list_envs(arguments: list[str]) -> None:
+    """List the environments."""
+    _only_help("envs", arguments)
+    known = names()
+    for name in known:
+        about = "" if name.startswith("gymnax:") else _spaces(make(name))
+        print(f"{name:<16}{about}".rstrip())
+    if not any(name.startswith("gymnax:") for name in known):
+        print("gymnax:<name>   those of gymnax, after: pip install 'hocket[gymnax]'")
+    print("playground:<name>   those of MuJoCo Playground, such as CartpoleBalance")
+    print("gymnasium:<name>, envpool:<name>   those of Gymnasium, Atari too, and EnvPool")
+    print("\nwith options:    --env CartPole-v1:gravity=1.6,max_steps=200")
+    print("one of your own: --env path/to/file.py:Env, or package.module:Env")
+
+
+def list_strategies(arguments: list[str]) -> None:
+    """List the strategies."""
+    _only_help("strategies", arguments)
+    for name, configure in strategies().items():
+        print(f"{name:<20}{_first_line(configure)}\n{'':<20}options: {options_text(configure)}")
+    print("\nwith options:    --distribute actor_learner:actors=4,lag=1 --launch processes")
+    print("one of your own: --distribute path/to/file.py:name, decorated with @hocket.strategy")
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Print what this machine has, and how each device can be cut into slices.
+
+    Where a GPU has NVIDIA's MPS, that is started to see whether it does, and ended again.
+    """
+
+    json: bool = False
+    """As JSON, for programs."""
+
+
+def list_devices(arguments: list[str]) -> None:
+    """List the devices, and how each can be cut."""
+    command = tyro.cli(Devices, args=arguments, prog="hocket devices")
+    from hocket.cluster.survey import as_text, survey
+
+    leave_memory()
+    found = survey()
+    print(json.dumps(found, indent=2) if command.json else as_text(found))
+    if not command.json:
+        print("\nto use slices: --distribute sliced:slices=2, with cut=NAME for one of these ways")
+
+
+def _only_help(command: str, arguments: list[str]) -> None:
+    @dataclass(frozen=True)
+    class Nothing:
+        pass
+
+    Nothing.__doc__ = f"Prints the {command}."
+    tyro.cli(Nothing, args=arguments, prog=f"hocket {command}")
+
+
+def _spaces(env: Env) -> str:
+    seen, done = env.observation_space.spec(), env.action_space
+    acts = f"one of {done.n}" if isinstance(done, Discrete) else _shape(done.spec())
+    return f"observes {_shape(seen)}, acts {acts}"
+
+
+def _shape(spec: Any) -> str:
+    return f"{spec.dtype}{list(spec.shape)}"
+
+
+def _first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().partition("\n")[0]

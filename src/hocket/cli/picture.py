@@ -1,0 +1,107 @@
+"""Plans as pictures: what a plan knows, turned into what `report` draws."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from hocket.core.plan.data import Flow, Place, Plan
+from hocket.core.plan.memory import Memory, footprint
+from hocket.report.diagram import Arrow, Box, Drawing, svg
+from hocket.system.text import bytes_text
+
+LINE, LINES = 26, 2
+"""How much of what crosses is named beside an arrow: letters a line, and lines."""
+
+
+def draw_plan(plan: Plan) -> str:
+    """A plan as the text of an SVG file: its places, their memory, and what crosses.
+
+    Path("plan.svg").write_text(draw_plan(hocket.plan(PPO(env=env))))
+    """
+    return svg(drawing_of(plan))
+
+
+def drawing_of(plan: Plan) -> Drawing:
+    """What the picture of a plan shows."""
+    memory = footprint(plan)
+    return Drawing(
+        title=type(plan.graph.algorithm).__name__,
+        subtitle=", ".join(_about(plan)),
+        boxes=tuple(_box(plan, place, memory[place.name]) for place in plan.places),
+        arrows=tuple(_arrow(plan, flow) for flow in plan.flows),
+    )
+
+
+def _about(plan: Plan) -> Iterator[str]:
+    yield f"{plan.graph.num_envs:,} environments"
+    yield f"{plan.graph.env_steps:,} environment steps an iteration"
+    if plan.parts > 1:
+        yield f"loops in {plan.parts} parts"
+    if plan.launch != "threads":
+        yield f"launched as {plan.launch}"
+    if not plan.flows and not plan.averaging:
+        yield "nothing crosses"
+
+
+def _box(plan: Plan, place: Place, memory: Memory) -> Box:
+    labels = [label for label in plan.graph.labels if plan.where[label.name] == place.name]
+    facts = [
+        ("memory of each" if plan.instances(place.name) > 1 else "memory", ""),
+        ("state", bytes_text(memory.state)),
+        ("at once", f"≥ {bytes_text(memory.peak)}"),
+    ]
+    if memory.messages:
+        facts.append(("messages", f"≤ {bytes_text(memory.messages)}"))
+    return Box(
+        name=place.name,
+        pills=tuple((label.name, label.role) for label in labels),
+        on=_hardware(place),
+        facts=tuple(facts),
+        replicas=place.replicas,
+        note="replicas in one program" if place.name in plan.grouped else "",
+        loop=_averages(plan, place),
+    )
+
+
+def _hardware(place: Place) -> str:
+    """`gpu:0`, or for many `gpu:0 to gpu:7`."""
+    devices = ", ".join(place.on) if len(place.on) < 4 else f"{place.on[0]} to {place.on[-1]}"
+    backend = f", {place.backend}" if place.backend != "jax" else ""
+    return (devices or "any device") + backend
+
+
+def _averages(plan: Plan, place: Place) -> str:
+    if place.name not in plan.averaging:
+        return ""
+    calls, nbytes = plan.averages[place.name]
+    return f"averages {bytes_text(nbytes)}, {_messages(calls)}"
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} message{'s' * (count != 1)}"
+
+
+def _arrow(plan: Plan, flow: Flow) -> Arrow:
+    channel = plan.channel(flow.source, flow.target)
+    late = [f"lag {channel.lag}"] * bool(channel.lag)
+    late += [f"delay {channel.delay * 1e3:g} ms"] * bool(channel.delay)
+    return Arrow(
+        source=flow.source,
+        target=flow.target,
+        nbytes=flow.nbytes,
+        label=f"{bytes_text(flow.nbytes)}, {_messages(flow.messages)}",
+        details=_crossing(flow.values),
+        late=", ".join(late),
+    )
+
+
+def _crossing(names: Iterable[str]) -> tuple[str, ...]:
+    """What crosses, in a few short lines."""
+    heads: dict[str, int] = {}
+    for name in names:
+        made = name.partition(" of ")[2] if "`" in name else ".".join(name.split(".")[:2])
+        head = made.partition(" at ")[0].strip("`")
+        heads[head] = heads.get(head, 0) + 1
+    text = ", ".join(head + (f" ({n} arrays)" if n > 1 else "") for head, n in heads.items())
+    return tuple(textwrap.wrap(text, LINE, max_lines=LINES, placeholder=" ..."))

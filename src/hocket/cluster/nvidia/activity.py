@@ -1,0 +1,135 @@
+"""How busy a GPU was: the counters of its multiprocessors, over a stretch of time.
+
+What `nvidia-smi` calls utilisation is the time in which anything at all ran, by whomever; one warp
+counts as much as a full GPU. These counters (NVML's GPM, from Hopper on) say how much of it ran.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import time
+from typing import Any
+
+from hocket.cluster.nvidia import nvml
+from hocket.cluster.nvidia.cuda import gpu_uuid, ordinal_of
+
+METRICS = {"sm_active": 2, "sm_occupancy": 3, "tensor": 5, "dram": 10, "fp32": 12}
+"""`nvmlGpmMetricId_t`: multiprocessors that had work, warps on them, tensor cores, bandwidth of the
+memory, plain float32; each in percent of what the GPU has."""
+VERSION = 1
+MOST = 512
+"""Room for metrics in a request: as much as any driver knows. It reads only what is asked for."""
+SHORTEST = 0.1
+"""Seconds that two samples must be apart for the counters to mean something."""
+
+
+class _Sample(ctypes.Structure):
+    """Opaque."""
+
+
+class _Info(ctypes.Structure):
+    _fields_ = (
+        ("short", ctypes.c_char_p),
+        ("long", ctypes.c_char_p),
+        ("unit", ctypes.c_char_p),
+    )
+
+
+class _Metric(ctypes.Structure):
+    _fields_ = (
+        ("id", ctypes.c_uint),
+        ("code", ctypes.c_uint),
+        ("value", ctypes.c_double),
+        ("info", _Info),
+    )
+
+
+class _Request(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("count", ctypes.c_uint),
+        ("first", ctypes.POINTER(_Sample)),
+        ("second", ctypes.POINTER(_Sample)),
+        ("metrics", _Metric * MOST),
+    )
+
+
+class _Support(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint), ("is_supported", ctypes.c_uint))
+
+
+class GpuActivity:
+    """Averages over the time within it, in percent. Where there are none, `why` says why not.
+
+        with GpuActivity("gpu:0") as activity:
+            ...
+        print(activity.report())    # {"sm_active": 61.2, "sm_occupancy": 22.0, "dram": 8.1, ...}
+
+    Whoever uses the GPU is counted.
+    """
+
+    def __init__(self, device: str = "gpu:0") -> None:
+        self.why = ""
+        self.seconds = 0.0
+        self._device = device
+        self._samples: list[Any] = []
+        self._found: dict[str, float] = {}
+
+    def __enter__(self) -> GpuActivity:
+        self._try(self._begin)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.why:
+            self._try(self._end)
+        for sample in self._samples:
+            with contextlib.suppress(nvml.NvmlError):
+                nvml.call("nvmlGpmSampleFree", sample)
+        self._samples = []
+
+    def report(self) -> dict[str, float]:
+        """By counter: its average; nothing where `why` says so."""
+        return dict(self._found)
+
+    def __str__(self) -> str:
+        numbers = ", ".join(f"{name} {x:.1f} %" for name, x in self._found.items())
+        return numbers or f"unknown: {self.why}"
+
+    def _try(self, step: Any) -> None:
+        try:
+            step()
+        except nvml.NvmlError as error:
+            self.why = str(error)
+
+    def _begin(self) -> None:
+        uuid = None if not self._device.startswith("gpu:") else gpu_uuid(ordinal_of(self._device))
+        if uuid is None:
+            raise nvml.NvmlError(f"{self._device} is no GPU of the CUDA driver's.")
+        self._handle = nvml.handle_of(uuid)
+        support = _Support(VERSION, 0)
+        nvml.call("nvmlGpmQueryDeviceSupport", self._handle, ctypes.byref(support))
+        if not support.is_supported:
+            raise nvml.NvmlError(f"a {nvml.gpu(uuid).name} has no such counters (before Hopper).")
+        for _ in range(2):
+            sample = ctypes.POINTER(_Sample)()
+            nvml.call("nvmlGpmSampleAlloc", ctypes.byref(sample))
+            self._samples.append(sample)
+        self._sample(0)
+        self._since = time.monotonic()
+
+    def _end(self) -> None:
+        time.sleep(max(0.0, SHORTEST - (time.monotonic() - self._since)))
+        self._sample(1)
+        self.seconds = time.monotonic() - self._since
+        request = _Request(VERSION, len(METRICS), *self._samples)
+        for metric, number in zip(request.metrics, METRICS.values(), strict=False):
+            metric.id = number
+        nvml.call("nvmlGpmMetricsGet", ctypes.byref(request))
+        answers = zip(METRICS, request.metrics, strict=False)
+        self._found = {name: metric.value for name, metric in answers if metric.code == 0}
+        if not self._found:
+            raise nvml.NvmlError("the driver answered for none of the counters.")
+
+    def _sample(self, which: int) -> None:
+        nvml.call("nvmlGpmSampleGet", self._handle, self._samples[which])

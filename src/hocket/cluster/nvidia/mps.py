@@ -1,0 +1,176 @@
+"""A control daemon of NVIDIA MPS of our own: started, asked, and ended whatever happens.
+
+It has a private folder for its pipes and logs, so it neither sees nor is seen by anybody else's.
+The clients of one daemon run on a GPU at the same time; without it, they take turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from hocket.cluster.nvidia import mps_watch
+from hocket.errors import PlanError
+
+CONTROL, SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
+FOLDERS = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/opt/nvidia/bin")
+"""Where drivers put them, beside PATH."""
+START_SECONDS = 15.0
+SETTLE_SECONDS = 3.0
+"""What a server gets that has said something bad, since not all of that keeps it from starting."""
+SHORT = Path("/tmp")
+"""Its sockets lie below: the name of a socket has 107 characters at most."""
+TROUBLE = re.compile(r"fail|error|unable|denied|exited with status [1-9]", re.IGNORECASE)
+
+
+def find(name: str) -> str | None:
+    """Where a program of NVIDIA's is."""
+    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(FOLDERS))
+
+
+def missing() -> str:
+    """Why there is no MPS on this machine; "" if there is."""
+    if sys.platform != "linux":
+        return "NVIDIA MPS is for Linux."
+    absent = [name for name in (CONTROL, SERVER) if find(name) is None]
+    if absent:
+        return (
+            f"`{'` and `'.join(absent)}` {'is' if len(absent) == 1 else 'are'} neither on PATH nor "
+            f"in {', '.join(FOLDERS)}. They come with the NVIDIA driver (in a container, with its "
+            f"`utility` and `compute` parts)."
+        )
+    return ""
+
+
+@cache
+def refuses(uuid: str) -> str:
+    """Why MPS does not start on a GPU; "" if it does. Tried once."""
+    try:
+        Daemon([uuid]).close()
+    except PlanError as error:
+        return str(error)
+    return ""
+
+
+class Daemon:
+    """A daemon for these GPUs, until it is closed or this process is gone."""
+
+    def __init__(self, uuids: Sequence[str]) -> None:
+        self._control = find(CONTROL) or CONTROL
+        short = SHORT if os.access(SHORT, os.W_OK) else None
+        self.folder = Path(tempfile.mkdtemp(prefix="hocket-mps-", dir=short))
+        for name in ("pipe", "log"):
+            (self.folder / name).mkdir(mode=0o700)
+        self._alive: int | None = None
+        self._watcher = self._watch()
+        try:
+            self._start(uuids)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What makes a process a client of this daemon."""
+        return mps_watch.where(self.folder)
+
+    def servers(self) -> list[int]:
+        """The processes that own the GPUs for the clients."""
+        return _numbers(self._ask("get_server_list"))
+
+    def clients(self) -> list[int]:
+        """The processes of the clients, as numbered where the daemon runs."""
+        return [pid for s in self.servers() for pid in _numbers(self._ask(f"get_client_list {s}"))]
+
+    def log(self) -> str:
+        """The last lines of what the daemon and its servers say."""
+        found = sorted((self.folder / "log").glob("*"))
+        lines = [line for path in found for line in _text(path).splitlines()]
+        return "\n".join(lines[-12:]) or "(its log is empty)"
+
+    def close(self) -> None:
+        """End it, and remove what it has left. Once more does nothing."""
+        if self._alive is not None:
+            with contextlib.suppress(OSError):  # the watcher is gone
+                os.write(self._alive, b".")  # a fork of this process may hold the pipe open
+            os.close(self._alive)
+            self._alive = None
+        try:
+            self._watcher.wait(2 * mps_watch.QUIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._watcher.kill()
+            self._watcher.wait()
+        mps_watch.end(self._control, self.folder)  # if the watcher could not
+
+    def _watch(self) -> subprocess.Popen[bytes]:
+        """Somebody who ends the daemon should this process be killed: before there is one."""
+        reading, self._alive = os.pipe()  # which nothing that is started inherits
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-I", mps_watch.__file__, self._control, str(self.folder)],
+                stdin=reading, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                start_new_session=True, cwd="/",
+            )  # fmt: skip
+        finally:
+            os.close(reading)
+
+    def _start(self, uuids: Sequence[str]) -> None:
+        said = self.folder / "log" / "start.txt"
+        environment = mps_watch.environment(self.folder)
+        server = str(Path(find(SERVER) or SERVER).parent)  # which the daemon looks for
+        environment["PATH"] = os.pathsep.join(filter(None, (environment.get("PATH"), server)))
+        with said.open("wb") as to:  # no pipe: the daemon would hold it open
+            try:
+                code: int | str = subprocess.run(
+                    [self._control, "-d"], stdin=subprocess.DEVNULL, stdout=to, stderr=to,
+                    env=environment | {"CUDA_VISIBLE_DEVICES": ",".join(uuids)},
+                    start_new_session=True, timeout=START_SECONDS, check=False, cwd="/",
+                ).returncode  # fmt: skip
+            except subprocess.TimeoutExpired:
+                code = f"none within {START_SECONDS:.0f} s"
+            except OSError as error:
+                code = str(error)
+        if code != 0:
+            raise self._refusal(f"`{self._control} -d` ended with code {code}")
+        # The first client would start a server; asked for now, its trouble is told before any is.
+        self._ask(f"start_server -uid {os.getuid()}")
+        begin = time.monotonic()
+        while not self.servers():
+            waited = time.monotonic() - begin
+            if self._ask("get_server_list") is None:
+                raise self._refusal(f"the daemon of `{self._control}` does not answer")
+            if waited > SETTLE_SECONDS and TROUBLE.search(self.log()):
+                raise self._refusal("its server does not start")
+            if waited > START_SECONDS:
+                return  # nothing is said to be wrong: whether clients attach is verified
+            time.sleep(0.05)
+
+    def _refusal(self, what: str) -> PlanError:
+        return PlanError(
+            f"NVIDIA MPS does not start: {what}. Its log says\n{self.log()}\nAnother MPS server on "
+            f"the GPU, or a compute mode other than the default, can be why (`nvidia-smi -q -d "
+            f"COMPUTE`). Use `cut=shared`, where processes take turns, or one slice."
+        )
+
+    def _ask(self, command: str) -> str | None:
+        return mps_watch.ask(self._control, self.folder, command)
+
+
+def _numbers(answer: str | None) -> list[int]:
+    return [int(word) for word in (answer or "").split() if word.isdigit()]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

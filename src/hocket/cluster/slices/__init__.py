@@ -1,0 +1,208 @@
+"""Slices: parts of one device, each a process's device, and a device to everyone else.
+
+A *backend* says how a device is cut: `cpu`, `whole`, `shared`, `mps`, `mig`, a file of this folder
+each. A slice is known by its name, which says all of it: `gpu:0/mps:1of4@50%` is the second of four
+parts of `gpu:0`, and may use at most half of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hocket.cluster.devices import Device
+from hocket.cluster.nvidia.cuda import gpu_uuid, instance_uuid, multiprocessors
+from hocket.errors import PlanError, unknown
+from hocket.system.registry import Registry
+
+AUTO = "auto"
+NOT_FOR_JAX = {
+    "green": "XLA does not know green contexts: what it computes is on the primary context, which "
+    "runs on the multiprocessors that such a context has reserved, too.",
+}
+"""Ways to cut a device that nothing here can use."""
+
+
+@dataclass(frozen=True)
+class Slice(Device):
+    """Part `index` of `count` of the device `of`, which may use `share` percent of it."""
+
+    of: str
+    backend: str
+    index: int
+    count: int
+    share: int
+    note: str = ""
+    """Why it is not what was asked for."""
+
+
+class Opened(Protocol):
+    """Slices of one backend in use by processes: what they need was started."""
+
+    def env(self, part: Slice) -> Mapping[str, str | None]:
+        """What to set for the process of a slice, before it imports jax; None unsets."""
+        ...
+
+    def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
+        """What is wrong with a slice, given what its process sees (`seen`); "" if nothing is."""
+        ...
+
+    def close(self) -> None:
+        """End what was started. Once more does nothing."""
+        ...
+
+
+class Backend(Protocol):
+    """One way to cut a device."""
+
+    name: str
+
+    def probe(self, device: Device) -> str:
+        """Why it cannot cut this device here; "" if it can."""
+        ...
+
+    def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
+        """So many parts of a device, each with at most `share` percent of it."""
+        ...
+
+    def open(self, slices: Sequence[Slice]) -> Opened:
+        """Start what these slices need."""
+        ...
+
+
+def slice_backends() -> Mapping[str, Backend]:
+    """Every backend by its name: the files of this folder."""
+    return _BACKENDS.built_in
+
+
+_BACKENDS = Registry("slice backend", __name__, "BACKEND")
+
+
+def split(
+    device: Device, count: int, share: int | None = None, backend: str = AUTO
+) -> tuple[Slice, ...]:
+    """`count` parts of a device, each with at most `share` percent of it.
+
+    By default a CPU is cut into processes on some of its cores, and a GPU by MPS. Where that cannot
+    be had, it is the whole device in one part, whose `note` says why.
+    """
+    backends = slice_backends()
+    if count < 1 or (share is not None and not 1 <= share <= 100):
+        raise PlanError(
+            f"{device} cannot be cut into {count} slices of {share or 100} %: at least 1 slice, of "
+            f"1 to 100 %."
+        )
+    if backend in NOT_FOR_JAX:
+        raise PlanError(f"{device} cannot be cut by `{backend}`: {NOT_FOR_JAX[backend]}")
+    if backend not in (AUTO, *backends):
+        raise PlanError(unknown("slice backend", backend, (AUTO, *backends)))
+    chosen = backend if backend != AUTO else "cpu" if device.is_cpu else "mps"
+    if count == 1 and backend == AUTO and share in (None, 100):
+        chosen = "whole"
+    if not (why := backends[chosen].probe(device)):
+        return backends[chosen].layout(device, count, share)
+    if backend != AUTO:
+        raise PlanError(f"{device} cannot be cut by `{backend}`: {why}")
+    note = f"{device} is used whole, not as {count} slices: {why}"
+    return (named(device, "whole", 0, 1, 100, note),)
+
+
+def named(
+    device: Device, backend: str, index: int, count: int, share: int, note: str = ""
+) -> Slice:
+    """A slice with the name that says what it is."""
+    name = f"{device.name}/{backend}:{index}of{count}@{share}%"
+    return Slice(name, device.kind, device.name, backend, index, count, share, note)
+
+
+def read_slice(name: str) -> Slice | None:
+    """The slice of such a name; None for the name of a whole device."""
+    found = re.fullmatch(r"(\w+:\d+)/(\w+):(\d+)of(\d+)@(\d+)%", name)
+    if found is None:
+        return None
+    of, backend, *numbers = found.groups()
+    index, count, share = map(int, numbers)
+    return named(Device(of, ""), backend, index, count, share)
+
+
+def device_of(name: str) -> str:
+    """The device that a name means, or that it is a slice of."""
+    part = read_slice(name)
+    return part.of if part else name
+
+
+class Slices:
+    """The slices that the processes of a plan use, given the names of their devices.
+
+        with Slices(names) as slices:
+            Popen(..., env=changed(os.environ, slices.env(name)))
+
+    Names of whole devices are left alone.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        found = [part for name in dict.fromkeys(names) if (part := read_slice(name))]
+        self.seen: dict[str, dict[str, Any]] = {}
+        """By slice: what its process saw of it, and whether that is right."""
+        self._opened: dict[str, Opened] = {}
+        self._parts = {part.name: part for part in found}
+        try:
+            for backend in dict.fromkeys(part.backend for part in found):
+                mine = [part for part in found if part.backend == backend]
+                self._opened[backend] = slice_backends()[backend].open(mine)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Slices:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def env(self, name: str) -> dict[str, str | None]:
+        """What to set for a process on this device, before it imports jax; None unsets."""
+        part = self._parts.get(name)
+        return dict(self._opened[part.backend].env(part)) if part else {}
+
+    def verify(self, name: str, seen: Mapping[str, Any]) -> None:
+        """Refuse a slice whose process sees something else than it should."""
+        part = self._parts.get(name)
+        if part is None:
+            return
+        wrong = self._opened[part.backend].verify(part, seen)
+        self.seen[name] = {**seen, "verified": not wrong}
+        if wrong:
+            raise PlanError(f"the slice {name} is not what it should be: {wrong}")
+
+    def close(self) -> None:
+        """End what was started for them."""
+        for opened in self._opened.values():
+            opened.close()
+
+
+def changed(environment: Mapping[str, str], by: Mapping[str, str | None]) -> dict[str, str]:
+    """An environment with these variables set, and those that are None unset."""
+    kept = {name: value for name, value in environment.items() if name not in by}
+    return kept | {name: value for name, value in by.items() if value is not None}
+
+
+def seen_here() -> dict[str, Any]:
+    """What this process sees of its slice, for `Slices.verify`: after jax has started."""
+    import jax
+
+    device = jax.local_devices()[0]
+    is_gpu = device.platform == "gpu"
+    return {
+        "pid": os.getpid(),
+        "device": f"{device.platform}:{device.id}",
+        "kind": device.device_kind,
+        "cores": sorted(os.sched_getaffinity(0)),
+        "uuid": gpu_uuid(device.local_hardware_id) if is_gpu else None,
+        "instance": instance_uuid(device.local_hardware_id) if is_gpu else None,
+        "multiprocessors": multiprocessors(device.local_hardware_id) if is_gpu else None,
+        "memory": (device.memory_stats() or {}).get("bytes_limit"),
+    }

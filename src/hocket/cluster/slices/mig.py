@@ -1,0 +1,88 @@
+"""Slices of an NVIDIA GPU that its administrator has cut: MIG instances, each with its own part.
+
+They are found, never made: that needs rights, and nobody else on the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hocket.cluster.devices import Device
+from hocket.cluster.nvidia import nvml
+from hocket.cluster.nvidia.cuda import gpu_uuid, memory_share, no_mps, ordinal_of
+from hocket.cluster.slices import Slice, named
+from hocket.errors import PlanError
+
+ADMINISTRATOR = "`nvidia-smi -i 0 -mig 1`, then `nvidia-smi mig -i 0 -cgi 3g.71gb,3g.71gb -C`"
+
+
+class Mig:
+    """One process a slice, on an instance that exists."""
+
+    name = "mig"
+
+    def probe(self, device: Device) -> str:
+        if not device.name.startswith("gpu:"):
+            return f"it cuts NVIDIA GPUs, and this is a {device.kind}."
+        try:
+            found = instances(device)
+        except nvml.NvmlError as error:
+            return f"what it is cut into cannot be known: {error}"
+        if found:
+            return ""
+        return (
+            f"{device} has no MIG instances, and hocket makes none. An administrator can, for "
+            f"instance with {ADMINISTRATOR} (the profiles that it has: `nvidia-smi mig -lgip`)."
+        )
+
+    def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
+        found = [name for _, name in instances(device)]
+        if share is not None:
+            raise PlanError(
+                f"what a MIG instance of {device} has is settled, so it cannot be {share} %: leave "
+                f"`share` out. There are {', '.join(found)}."
+            )
+        if count > len(found):
+            raise PlanError(
+                f"{device} was to be cut into {count}, and has {len(found)} MIG instances: "
+                f"{', '.join(found)}."
+            )
+        return tuple(named(device, self.name, i, count, 100) for i in range(count))
+
+    def open(self, slices: Sequence[Slice]) -> MigSlices:
+        return MigSlices(slices)
+
+
+class MigSlices:
+    """The first instances of each GPU, one a slice."""
+
+    def __init__(self, slices: Sequence[Slice]) -> None:
+        of = {part.of: instances(part) for part in slices}
+        self._uuids = {part.name: of[part.of][part.index][0] for part in slices}
+
+    def env(self, part: Slice) -> Mapping[str, str | None]:
+        mine = {"CUDA_VISIBLE_DEVICES": self._uuids[part.name]}
+        return {**no_mps(), **mine, **memory_share(1)}
+
+    def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
+        mine = self._uuids[part.name]
+        # Drivers before 470 name an instance otherwise than CUDA does.
+        is_mine = seen["instance"] == mine or (mine.startswith("MIG-GPU-") and seen["uuid"])
+        where = seen["instance"] or seen["uuid"] or seen["device"]
+        return "" if is_mine else f"its process is on {where}, not on {mine}."
+
+    def close(self) -> None:
+        pass
+
+
+def instances(device: Device) -> list[tuple[str, str]]:
+    """The MIG instances of a GPU (or of the one that a slice is of): UUID and name of each."""
+    name = device.of if isinstance(device, Slice) else device.name
+    uuid = gpu_uuid(ordinal_of(name))
+    if uuid is None:
+        raise nvml.NvmlError(f"the CUDA driver knows no {name}.")
+    return nvml.mig_instances(uuid)
+
+
+BACKEND = Mig()

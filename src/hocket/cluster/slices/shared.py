@@ -1,0 +1,63 @@
+"""Slices of an NVIDIA GPU that take turns: processes that share it, and nothing that helps them.
+
+One at a time computes, for a while each, so more of them are no faster: for comparison, and where
+MPS cannot be had and somebody insists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hocket.cluster.devices import Device
+from hocket.cluster.nvidia import nvml
+from hocket.cluster.nvidia.cuda import gpu_uuid, memory_share, no_mps, ordinal_of
+from hocket.cluster.slices import Slice, named
+from hocket.cluster.slices.mps import gpus_of
+from hocket.errors import PlanError
+
+
+class Shared:
+    """One process a slice, each with its part of the memory."""
+
+    name = "shared"
+
+    def probe(self, device: Device) -> str:
+        if not device.name.startswith("gpu:"):
+            return f"it cuts NVIDIA GPUs, and this is a {device.kind}."
+        if (uuid := gpu_uuid(ordinal_of(device.name))) is None:
+            return f"it cuts NVIDIA GPUs, and the CUDA driver knows no {device.name}."
+        return nvml.not_shared(uuid)
+
+    def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
+        if share not in (None, 100):
+            raise PlanError(
+                f"`shared` slices of {device} take turns with all of it, so a share of {share} % "
+                f"is not to be had. Leave it out, or use `cut=mps`."
+            )
+        return tuple(named(device, self.name, i, count, 100) for i in range(count))
+
+    def open(self, slices: Sequence[Slice]) -> SharedSlices:
+        return SharedSlices(slices)
+
+
+class SharedSlices:
+    """Nothing is started for them."""
+
+    def __init__(self, slices: Sequence[Slice]) -> None:
+        self._gpus = gpus_of(slices)
+        self._free = {name: nvml.free_part(uuid) for name, uuid in self._gpus.items()}
+
+    def env(self, part: Slice) -> Mapping[str, str | None]:
+        gpu = {"CUDA_VISIBLE_DEVICES": self._gpus[part.of]}
+        return {**no_mps(), **gpu, **memory_share(part.count, self._free[part.of])}
+
+    def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
+        expected = self._gpus[part.of]
+        return "" if seen["uuid"] == expected else f"it is on {seen['uuid']}, not on {expected}."
+
+    def close(self) -> None:
+        pass
+
+
+BACKEND = Shared()

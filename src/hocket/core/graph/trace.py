@@ -1,0 +1,319 @@
+"""The graph of a training step: its fragments, its loops, and the values that flow between them.
+
+Tracing turns `step` into a first-order program. Reading it here gives every value and every node a
+number that does not depend on the number of environments, so that a graph traced for a replica's
+share of them matches the whole one node by node.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import source_info_util
+from jax.extend.core import (
+    ClosedJaxpr,
+    DebugInfo,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    jaxpr_as_fun,
+)
+
+from hocket.core.graph.digest import digest_of
+from hocket.core.graph.walk import count_calls, label_of, labels_of, scan_sizes, source_line
+from hocket.core.program import fragment as fragments
+from hocket.core.program.algorithm import Algorithm
+from hocket.core.program.contract import check_names, check_step, leaf_names
+from hocket.core.program.fragment import Label, exact_fragments
+from hocket.core.program.service import served_state
+from hocket.core.program.tuning import PLAIN, Tuning, tuned
+from hocket.errors import ContractError
+from hocket.system.on_host import on_host
+from hocket.system.text import bytes_text
+
+source_info_util.register_exclusion(fragments.__file__)
+
+
+@dataclass(frozen=True)
+class Value:
+    """An array of the program: what it is called, and its size."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One equation of the program: a fragment, or glue between fragments."""
+
+    id: int
+    title: str
+    labels: tuple[Label, ...]
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+    where: str
+    eqn: JaxprEqn
+
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
+        """Run the equation on the values of its `ins`."""
+        inputs = [v for v in self.eqn.invars if not isinstance(v, Literal)]
+        about = DebugInfo("segment", self.title, None, None)
+        alone = Jaxpr((), inputs, self.eqn.outvars, [self.eqn], self.eqn.effects, about)
+        return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*values)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A straight run of nodes: the step itself, or the body of a loop."""
+
+    inputs: tuple[int, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Loop(Node):
+    """A `scan` with fragments inside. `ins`: constants, first carry, sequences, as in the body."""
+
+    body: Block
+    length: int
+    reverse: bool
+    num_consts: int
+    num_carry: int
+
+    def parts(self) -> tuple[slice, slice, slice]:
+        """The constants, the carry and the sequences, as slices of `ins` and `body.inputs`."""
+        carry = self.num_consts + self.num_carry
+        return slice(0, self.num_consts), slice(self.num_consts, carry), slice(carry, None)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A step traced for `num_envs` environments."""
+
+    algorithm: Algorithm
+    num_envs: int
+    exact: bool
+    closed: ClosedJaxpr
+    state: Any
+    metrics: Any
+    block: Block
+    values: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    constants: dict[int, Any]
+    """Values that every place has by itself: literals and what `step` closed over."""
+    served: bool = False
+    """Whether services keep what they can keep of the state."""
+
+    @property
+    def num_leaves(self) -> int:
+        return len(jax.tree.leaves(self.state))
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """Every fragment once, in the order of the program."""
+        return tuple(dict.fromkeys(label for node in self.block.nodes for label in node.labels))
+
+    @functools.cached_property
+    def env_steps(self) -> int:
+        """Environment steps of one iteration."""
+        return self.num_envs * count_calls(self.closed.jaxpr, "env")
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The same for the same program, in every process."""
+        return digest_of(self.closed, [v.name for v in self.values[: self.num_leaves]])
+
+    def at(self, num_envs: int, choice: Tuning = PLAIN) -> Graph:
+        """The same step traced for another number of environments, or for some hardware."""
+        return _at(self, num_envs, choice)
+
+    def __str__(self) -> str:
+        head = (
+            f"{type(self.algorithm).__name__}: {self.num_envs} environments, "
+            f"{self.env_steps:,} environment steps an iteration, "
+            f"state {bytes_text(sum(v.nbytes for v in self.values[: self.num_leaves]))}"
+        )
+        return "\n".join([head, *_lines(self, self.block, "  ")])
+
+
+def trace(
+    algorithm: Algorithm, num_envs: int, *, exact: bool = False, served: bool = False
+) -> Graph:
+    """Trace `algorithm.step` into a graph, refusing a step that does not keep its contract."""
+    if num_envs < 1:
+        raise ValueError(f"num_envs must be at least 1, found {num_envs}.")
+    with exact_fragments(exact), on_host():
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        state = jax.eval_shape(lambda key: init_state(algorithm, key, num_envs, served), key)
+        # A new function each time: jax caches traces by function, and knows nothing of `exact`.
+        closed, out = jax.make_jaxpr(lambda s: algorithm.step(s), return_shape=True)(state)
+    check_step(algorithm, state, out)
+    reader = _Reader()
+    names = [*leaf_names(state), *leaf_names(out[1], "metrics.")]
+    inputs = tuple(
+        reader.value(v, name) for v, name in zip(closed.jaxpr.invars, names, strict=False)
+    )
+    block = reader.block(closed.jaxpr, closed.consts, inputs)
+    check_names(algorithm, (label for node in block.nodes for label in node.labels))
+    return Graph(
+        algorithm, num_envs, exact, closed, state, out[1], block,
+        tuple(reader.values), tuple(reader.nodes), reader.constants, served,
+    )  # fmt: skip
+
+
+def init_state(algorithm: Algorithm, key: jax.Array, num_envs: int, served: bool = False) -> Any:
+    """The first state. Always called inside `jit`: eagerly it differs in a last bit."""
+    with served_state(served):
+        state = algorithm.init(key, num_envs)
+    # Weak types would make the step's second trace differ from its first.
+    return jax.tree.map(lambda x: jnp.asarray(x, x.dtype), state)
+
+
+def first_state(graph: Graph, key: jax.Array) -> Any:
+    """The first state of a run, made in one compiled program under every plan.
+
+    Of keys `[seeds]`, the states of so many runs, each as it would be alone.
+    """
+
+    def init(key: jax.Array) -> Any:
+        return init_state(graph.algorithm, key, graph.num_envs, graph.served)
+
+    return jax.jit(functools.partial(lax.map, init) if key.ndim else init)(key)
+
+
+@functools.lru_cache(maxsize=64)
+def _at(graph: Graph, num_envs: int, choice: Tuning) -> Graph:
+    if (num_envs, choice) == (graph.num_envs, PLAIN):
+        return graph
+    try:
+        with tuned(choice):
+            other = trace(graph.algorithm, num_envs, exact=graph.exact, served=graph.served)
+    except (TypeError, ValueError) as error:
+        raise ContractError(
+            f"{type(graph.algorithm).__name__} can be traced with {graph.num_envs} environments "
+            f"and not with {num_envs}: read sizes from arrays (`x.shape[0]`), never from a "
+            f"configuration.\n{error}"
+        ) from error
+    ours, theirs = (
+        [(n.eqn.primitive.name, n.title, n.ins, getattr(n, "length", 0)) for n in g.nodes]
+        for g in (graph, other)
+    )
+    if ours != theirs:
+        pairs = enumerate(zip(ours, theirs, strict=False))
+        found = next((i for i, (a, b) in pairs if a != b), len(ours) - 1)
+        raise ContractError(
+            f"the step of {type(graph.algorithm).__name__} is another program with {num_envs} "
+            f"environments than with {graph.num_envs} (from `{graph.nodes[found].title}` at "
+            f"{graph.nodes[found].where} on). Sizes may depend on the number of environments; "
+            f"equations and loop lengths may not."
+        )
+    return other
+
+
+class _Reader:
+    """Numbers the values and nodes of a program while reading it."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self.nodes: list[Node] = []
+        self.constants: dict[int, Any] = {}
+
+    def value(self, var: Any, name: str) -> int:
+        self.values.append(Value(name, tuple(var.aval.shape), var.aval.dtype))
+        return len(self.values) - 1
+
+    def constant(self, var: Any, value: Any) -> int:
+        number = self.value(var, "a constant")
+        self.constants[number] = value
+        return number
+
+    def block(self, jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[int]) -> Block:
+        known: dict[Var, int] = dict(zip(jaxpr.invars, inputs, strict=True))
+        known |= {v: self.constant(v, c) for v, c in zip(jaxpr.constvars, consts, strict=True)}
+        nodes = self._read(jaxpr, known)
+        return Block(tuple(inputs), tuple(nodes), self._numbers(jaxpr.outvars, known))
+
+    def _read(self, jaxpr: Jaxpr, known: dict[Var, int]) -> list[Node]:
+        nodes: list[Node] = []
+        for eqn in jaxpr.eqns:
+            labels = tuple(dict.fromkeys(labels_of(eqn)))
+            if eqn.primitive.name == "jit" and labels and label_of(eqn) is None:
+                nodes += self._inline(eqn, known)  # a jitted function that calls fragments
+            elif eqn.primitive.name == "scan" and labels:
+                nodes.append(self._loop(eqn, labels, known))
+            else:
+                nodes.append(self._node(eqn, labels, known))
+        return nodes
+
+    def _node(self, eqn: JaxprEqn, labels: tuple[Label, ...], known: dict[Var, int]) -> Node:
+        label, where = label_of(eqn), source_line(eqn)
+        title = label.name if label else eqn.primitive.name
+        outs = tuple(
+            self.value(v, f"output {i} of `{title}`" + ("" if label else f" at {where}"))
+            for i, v in enumerate(eqn.outvars)
+        )
+        known |= dict(zip(eqn.outvars, outs, strict=True))
+        ins = tuple(known[v] for v in eqn.invars if not isinstance(v, Literal))
+        node = Node(len(self.nodes), title, labels, ins, outs, where, eqn)
+        self.nodes.append(node)
+        return node
+
+    def _loop(self, eqn: JaxprEqn, labels: tuple[Label, ...], known: dict[Var, int]) -> Loop:
+        ins = self._numbers(eqn.invars, known)
+        body: ClosedJaxpr = eqn.params["jaxpr"]
+        inputs = [
+            self.value(v, self.values[number].name)
+            for v, number in zip(body.jaxpr.invars, ins, strict=True)
+        ]
+        block = self.block(body.jaxpr, body.consts, inputs)
+        outs = tuple(
+            self.value(v, self.values[inner].name)
+            for v, inner in zip(eqn.outvars, block.outputs, strict=True)
+        )
+        known |= dict(zip(eqn.outvars, outs, strict=True))
+        where = source_line(eqn)
+        loop = Loop(
+            len(self.nodes), "loop", labels, ins, outs, where, eqn, block,
+            eqn.params["length"], eqn.params["reverse"], *scan_sizes(eqn.params),
+        )  # fmt: skip
+        self.nodes.append(loop)
+        return loop
+
+    def _inline(self, eqn: JaxprEqn, known: dict[Var, int]) -> list[Node]:
+        inner: ClosedJaxpr = eqn.params["jaxpr"]
+        block = self.block(inner.jaxpr, inner.consts, self._numbers(eqn.invars, known))
+        known |= dict(zip(eqn.outvars, block.outputs, strict=True))
+        return list(block.nodes)
+
+    def _numbers(self, variables: Iterable[Any], known: dict[Var, int]) -> tuple[int, ...]:
+        return tuple(
+            self.constant(v, v.val) if isinstance(v, Literal) else known[v] for v in variables
+        )
+
+
+def _lines(graph: Graph, block: Block, indent: str) -> Iterator[str]:
+    for node in block.nodes:
+        if isinstance(node, Loop):
+            yield f"{indent}repeat {node.length} times"
+            yield from _lines(graph, node.body, indent + "  ")
+        elif node.labels:
+            sizes = [sum(graph.values[v].nbytes for v in side) for side in (node.ins, node.outs)]
+            names = ", ".join(f"{label.name} ({label.role})" for label in node.labels)
+            under = "" if label_of(node.eqn) else f"under `{node.title}`: "
+            yield f"{indent}{under}{names:<{40 - len(indent)}} " + (
+                f"in {bytes_text(sizes[0]):>10}   out {bytes_text(sizes[1]):>10}"
+            )

@@ -1,0 +1,309 @@
+"""What a plan refuses, by name, before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from math import inf
+from typing import TYPE_CHECKING
+
+from hocket.core.analysis.axes import Axes, check_kind, uses_averaged
+from hocket.core.analysis.kinds import Kind
+from hocket.core.graph.trace import Loop
+from hocket.core.graph.walk import named_by
+from hocket.core.plan.checks_free import check_free_channel, check_free_plan
+from hocket.core.plan.checks_services import check_services
+from hocket.core.program.backend import check_backend, swappable_p
+from hocket.core.program.fragment import ROLES
+from hocket.errors import PlanError, unknown
+
+if TYPE_CHECKING:
+    from hocket.core.plan.data import Channel, Place, Plan
+
+LAUNCHERS = ("threads", "processes")
+REDUCTIONS = ("auto", "shm", "ipc", "nccl", "hier")
+"""How `averaged` may go between replicas in processes."""
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse a plan that cannot run, or would not give the fused program's numbers."""
+    if plan.launch not in LAUNCHERS:
+        raise PlanError(unknown("launcher", plan.launch, LAUNCHERS))
+    if plan.xla_flags and plan.launch == "threads":
+        raise PlanError(
+            f"flags of XLA ({plan.xla_flags}) are for processes that have not started yet, and "
+            f'this plan runs as threads: use launch="processes", or set XLA_FLAGS yourself.'
+        )
+    _check_slices(plan)
+    check_free_channel(plan)
+    _check_names(plan)
+    for place in plan.places:
+        _check_share(plan, place)
+        _check_backend(plan, place)
+    _check_channels(plan)
+    if plan.free:
+        check_free_plan(plan)
+    check_services(plan)
+    for place in plan.places:
+        if place.replicas > 1:
+            _check_replicas(plan, place)
+            _check_averaging(plan, place)
+    if plan.parts != 1:
+        _check_parts(plan)
+
+
+def _check_names(plan: Plan) -> None:
+    names = [place.name for place in plan.places]
+    if not names or len(set(names)) < len(names):
+        raise PlanError(f"a plan needs places of different names, found {names}.")
+    known = {*ROLES, *(label.name for label in plan.graph.labels)}
+    for place in plan.places:
+        for entry in place.run:
+            if entry not in known:
+                where = f"in `run` of the place `{place.name}`"
+                raise PlanError(unknown("fragment or role", entry, known, where))
+    for place in plan.places:
+        if place.name not in plan.where.values():
+            raise PlanError(f"the place `{place.name}` runs no fragment of this graph; remove it.")
+
+
+def _check_share(plan: Plan, place: Place) -> None:
+    """Environments and devices must go round."""
+    envs, replicas, devices = plan.envs_of(place.name), place.replicas, len(place.on)
+    if replicas < 1:
+        raise PlanError(f"the place `{place.name}` needs at least 1 replica, found {replicas}.")
+    if envs % replicas:
+        raise PlanError(
+            f"{envs} environments cannot be shared equally by {replicas} replicas of "
+            f"`{place.name}`: choose a multiple of {replicas}."
+        )
+    if devices and max(devices, replicas) % min(devices, replicas):
+        raise PlanError(
+            f"{devices} devices cannot be shared equally by {replicas} replicas of "
+            f"`{place.name}`: make one number a multiple of the other."
+        )
+    each = max(1, devices // replicas)
+    # A single program may have other things to share, such as seeds: its executor sees to that.
+    if (replicas > 1 or len(plan.places) > 1) and envs // replicas % each:
+        raise PlanError(
+            f"{envs // replicas} environments of `{place.name}` cannot be shared equally by "
+            f"{each} devices: choose a multiple of {each}."
+        )
+
+
+def _check_slices(plan: Plan) -> None:
+    """A slice is a process's device."""
+    parts = [name for place in plan.places for name in place.on if "/" in name]
+    if parts and plan.launch == "threads":
+        raise PlanError(
+            f"{parts[0]} is a slice, which is a process's device, and this plan runs as threads: "
+            f'use launch="processes".'
+        )
+    for place in plan.places:
+        if any("/" in name for name in place.on) and len(place.on) > place.replicas:
+            raise PlanError(
+                f"an instance of `{place.name}` would have {len(place.on) // place.replicas} "
+                f"slices, and it is one process: make it {len(place.on)} replicas, or give each "
+                f"one slice."
+            )
+
+
+def _check_backend(plan: Plan, place: Place) -> None:
+    owner = plan.projection.placement.node
+    found = {
+        fn
+        for n in plan.graph.nodes
+        if owner.get(n.id) == place.name
+        for fn in named_by(swappable_p, n.eqn)
+    }
+    check_backend(place.backend, found, place.share(0), place.name)
+
+
+def _check_channels(plan: Plan) -> None:
+    crossing = [f"{flow.source} -> {flow.target}" for flow in plan.flows]
+    within = [f"{name} -> {name}" for name in sorted(plan.averaging)]
+    for name, channel in plan.channels.items():
+        if name not in (*crossing, *within):
+            raise PlanError(unknown("channel", name, [*crossing, *within]))
+        whole = all(type(x) is int for x in (channel.capacity, channel.late))
+        if not whole or channel.capacity < 1 or channel.late < 0 or not 0 <= channel.delay < inf:
+            raise PlanError(
+                f"the channel `{name}` needs a whole capacity >= 1, a whole lag >= 0 and a finite "
+                f"delay >= 0: found capacity={channel.capacity}, lag={channel.lag} and "
+                f"delay={channel.delay}."
+            )
+        if channel.reduce not in REDUCTIONS:
+            raise PlanError(unknown("reduction", channel.reduce, REDUCTIONS, f"of `{name}`"))
+        if name in within:
+            _check_average_channel(plan, name, channel)
+            continue
+        if channel.direct:
+            _check_direct(plan, name)
+        if channel.pack and plan.launch == "threads":
+            raise PlanError(
+                f"the channel `{name}` cannot be packed: threads pass arrays on as they are. Leave "
+                f'`pack` out, or use launch="processes".'
+            )
+        if channel.reduce != "auto":
+            raise PlanError(
+                f"the channel `{name}` carries values, and takes no reduction: that is for the "
+                f"replicas of one place ({', '.join(within) or 'none here averages'})."
+            )
+    for t in plan.projection.transfers:
+        if t.loops and plan.channel_of(t).late:
+            what = ", ".join(plan.graph.values[v].name for v in t.values[:3])
+            raise PlanError(
+                f"the channel `{t.source} -> {t.target}` cannot be late: {what} crosses "
+                f"{t.times} times an iteration, and only what crosses once can be an iteration "
+                f"old. Put both ends of the loop on one place, or use lag=0."
+            )
+    for flow in plan.flows:
+        a, b = plan.instances(flow.source), plan.instances(flow.target)
+        if max(a, b) % min(a, b):
+            raise PlanError(
+                f"{a} replicas of `{flow.source}` cannot share out to {b} of `{flow.target}`: "
+                f"make one number a multiple of the other."
+            )
+
+
+def _check_direct(plan: Plan, name: str) -> None:
+    """The rest, which names do not tell, is said when the run starts."""
+    on = {device for end in name.split(" -> ") for device in plan.place(end).on}
+    if plan.launch == "threads" or not any(device.startswith("gpu:") for device in on):
+        where = ", ".join(sorted(on)) or "devices without a name"
+        raise PlanError(
+            f"the channel `{name}` cannot be direct: that is for processes on one GPU, and these "
+            f"are {plan.launch} on {where}. Leave `direct` out, or False."
+        )
+
+
+def _check_average_channel(plan: Plan, name: str, channel: Channel) -> None:
+    """Between the replicas of one place only a delay and a way can be chosen."""
+    others = [field for field in fields(channel) if field.name not in ("delay", "reduce")]
+    given = [field.name for field in others if getattr(channel, field.name) != field.default]
+    if given:
+        raise PlanError(
+            f"the channel `{name}` is an average over replicas, which wait for each other: it "
+            f"takes a delay and a reduction, and no {' or '.join(given)}."
+        )
+    place = name.partition(" -> ")[0]
+    gpus = {on.partition("/")[0] for on in plan.place(place).on if on.startswith("gpu:")}
+    if channel.delay and len(gpus) > 1 and channel.reduce != "shm":
+        raise PlanError(
+            f"the channel `{name}` has delay={channel.delay}, which between GPUs only reduce=shm "
+            f"can add: found reduce={channel.reduce}."
+        )
+    if plan.launch == "threads":
+        what = "a delay" if channel.delay else "a reduction"
+        raise PlanError(
+            f"the channel `{name}` cannot have {what}: as threads the replicas are one program. "
+            f'Use launch="processes".'
+        )
+
+
+def _check_replicas(plan: Plan, place: Place) -> None:
+    """Refuse what would not give the fused program's numbers with several replicas."""
+    axes, kinds = plan.axes_on(place), plan.kinds[place.name]
+    home, block, values = plan.projection.placement.home, plan.graph.block, plan.graph.values
+
+    def check(value: int, what: str, kind: Kind | None = None) -> None:
+        kind = kind or kinds.get(value) or axes.from_outside(value)
+        check_kind(axes, value, kind, what, place.name)
+
+    for t in plan.projection.transfers:
+        for v in t.values:
+            if place.name == t.source:
+                check(v, f"{values[v].name}, sent to `{t.target}`")
+            elif place.name == t.target:
+                received = f"{values[v].name}, received from `{t.source}`"
+                check(v, received, axes.from_outside(v))
+    for v, out in zip(block.inputs, block.outputs, strict=False):
+        if home[v] == place.name:
+            check(v, f"`{values[v].name}` of the state")
+            check(out, f"`{values[v].name}` of the state")
+    for name, out in zip(
+        sorted(plan.graph.metrics), block.outputs[plan.graph.num_leaves :], strict=True
+    ):
+        if plan.projection.placement.reports[out] == place.name:
+            check(out, f"the metric `{name}`")
+
+
+def _check_averaging(plan: Plan, place: Place) -> None:
+    each = len(place.on) // place.replicas
+    if plan.launch == "processes" and place.name in plan.averaging and each > 1:
+        raise PlanError(
+            f"as processes, the replicas of `{place.name}` average from one device each, and here "
+            f'each has {each}. Use as many devices as replicas, or launch="threads".'
+        )
+
+
+def _check_parts(plan: Plan) -> None:
+    """Refuse to run a loop in parts of the environments where that would change a number."""
+    if plan.parts < 1:
+        raise PlanError(f"parts must be at least 1, found {plan.parts}.")
+    loops = [n for n in plan.graph.nodes if isinstance(n, Loop) and n.id in plan.cut_loops]
+    if not loops:
+        raise PlanError(
+            f"parts={plan.parts} cuts loops that cross places, and none does here. Use parts=1."
+        )
+    members = {place for loop in loops for place in plan.projection.placement.members(loop)}
+    for place in plan.places:
+        if place.name in members:
+            _check_parts_of(plan, place, loops)
+
+
+def _check_parts_of(plan: Plan, place: Place, loops: list[Loop]) -> None:
+    each = plan.graph.num_envs // place.replicas
+    devices = max(1, len(place.on) // place.replicas)
+    if each % (plan.parts * devices):
+        raise PlanError(
+            f"{each} environments of `{place.name}` on {devices} devices cannot be cut into "
+            f"{plan.parts} equal parts."
+        )
+    if place.name in plan.grouped:
+        raise PlanError(
+            f"the replicas of `{place.name}` are one program, so its loops cannot run in "
+            f"{plan.parts} parts. Use parts=1."
+        )
+    axes, placement = plan.axes_on(place, plan.parts), plan.projection.placement
+    inner = {n for loop in loops for n in _bodies(loop)}
+    for n in plan.graph.nodes:
+        if n.id in inner and placement.node.get(n.id) == place.name and uses_averaged(n):
+            raise PlanError(
+                f"`{n.title}` at {n.where} averages over environments in a loop that crosses "
+                f"places, so that loop cannot run in {plan.parts} parts of them. Use parts=1."
+            )
+    kinds = axes.on_place(
+        lambda n: (n.id in inner and placement.node.get(n.id) == place.name) or placement.is_free(n)
+    )
+    for loop in loops:
+        for v in (*loop.body.outputs, *_sent(plan, place, loop)):
+            if placement.home.get(v) == place.name:
+                _check_part(plan, axes, kinds, v, place)
+
+
+def _check_part(
+    plan: Plan, axes: Axes, kinds: Mapping[int, Kind], value: int, place: Place
+) -> None:
+    kind = kinds.get(value) or axes.from_outside(value)
+    what = f"{plan.graph.values[value].name}, in a loop that runs in {plan.parts} parts"
+    check_kind(axes, value, kind, what, place.name)
+
+
+def _sent(plan: Plan, place: Place, loop: Loop) -> set[int]:
+    return {
+        v
+        for t in plan.projection.transfers
+        if t.source == place.name and loop.id in t.loops
+        for v in t.values
+    }
+
+
+def _bodies(loop: Loop) -> set[int]:
+    """The nodes inside a loop, at any depth."""
+    found: set[int] = set()
+    for node in loop.body.nodes:
+        found.add(node.id)
+        if isinstance(node, Loop):
+            found |= _bodies(node)
+    return found

@@ -1,0 +1,168 @@
+"""What a plan with a free channel refuses, by name, before anything starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hocket.core.projection.instructions import Instruction, Receive, Repeat, Send
+from hocket.errors import PlanError, unknown
+
+if TYPE_CHECKING:
+    from hocket.core.plan.data import Plan
+
+FREE = "free"
+
+
+def check_free_channel(plan: Plan) -> None:
+    """Refuse a free channel that is none, or whose age cannot be kept; before it is used."""
+    free = [name for name, channel in plan.channels.items() if channel.lag == FREE]
+    for name, channel in plan.channels.items():
+        if type(channel.lag) is not int and channel.lag != FREE:
+            raise PlanError(
+                f"the channel `{name}` has lag={channel.lag!r}: use a whole number, or `free`."
+            )
+        if channel.lag != FREE and channel.max_age:
+            raise PlanError(
+                f"the channel `{name}` has max_age={channel.max_age}, which is for free channels: "
+                f"use lag=free, or leave it out."
+            )
+        if channel.lag != FREE and channel.batch != 1:
+            raise PlanError(
+                f"the channel `{name}` has batch={channel.batch}, which is for free channels: "
+                f"elsewhere an iteration waits for the samples of all. Use lag=free, or leave it "
+                f"out."
+            )
+    if len(free) > 1:
+        raise PlanError(f"a plan has one free channel, found {', '.join(f'`{n}`' for n in free)}.")
+    if not free:
+        return
+    places = {place.name: place for place in plan.places}
+    learner, _, maker = free[0].partition(" -> ")
+    for name in (learner, maker):
+        if name not in places:
+            raise PlanError(unknown("place", name, places, where=f"of the channel `{free[0]}`"))
+    age, makers = plan.channels[free[0]].max_age, places[maker].replicas
+    batch = plan.channels[free[0]].batch
+    if type(batch) is not int or batch < 1 or makers % batch:
+        raise PlanError(
+            f"the free channel `{free[0]}` has batch={batch}, which does not divide the {makers} "
+            f"replicas of `{maker}`: so many samples make an iteration. Use one of "
+            f"{', '.join(str(n) for n in range(1, makers + 1) if makers % n == 0)}."
+        )
+    least, at_once = makers // batch, f" and {batch} taken at once" if batch > 1 else ""
+    if type(age) is not int or age < least:
+        waits = " That would wait like lag=0." if age == 0 else ""
+        raise PlanError(
+            f"the free channel `{free[0]}` has max_age={age}: with {makers} of `{maker}` at work "
+            f"at once{at_once} a sample may be {least} iterations old, so max_age must be at least "
+            f"{least}.{waits}"
+        )
+
+
+def check_free_plan(plan: Plan) -> None:
+    """Refuse a plan in which somebody would have to wait for a version, or for each other."""
+    assert plan.free
+    learner, maker = plan.free
+    if plan.place(learner).replicas > 1:
+        raise PlanError(
+            f"`{learner}` has {plan.place(learner).replicas} replicas and a free channel to "
+            f"`{maker}`: one place learns. Give it several devices instead."
+        )
+    others = [p.name for p in plan.places if p.name not in plan.free]
+    if others and plan.makers > 1:
+        raise PlanError(
+            f"`{maker}` has {plan.makers} replicas that do not wait for each other, and shares "
+            f"{', '.join(others)}, who would have to wait for all: give it one replica."
+        )
+    _check_transfers(plan, learner, maker)
+    _check_order(plan, learner, maker)
+    _check_values(plan, learner, maker)
+
+
+def _check_transfers(plan: Plan, learner: str, maker: str) -> None:
+    for t in plan.projection.transfers:
+        what, ends = plan.graph.values[t.values[0]].name, {t.source, t.target}
+        if t.source == learner and t.target != maker:
+            raise PlanError(
+                f"`{learner}` has a free channel to `{maker}`, and sends {what} to `{t.target}`, "
+                f"who would wait for it: let `{maker}` run what needs it."
+            )
+        if learner in ends and t.loops:
+            raise PlanError(
+                f"the channel `{learner} -> {maker}` cannot be free: {what} crosses from "
+                f"`{t.source}` to `{t.target}` {t.times} times an iteration, and each waits for "
+                f"the other. Put both ends of the loop on one place, or use lag=0."
+            )
+    for name, channel in plan.channels.items():
+        if channel.lag and channel.lag != FREE:
+            raise PlanError(
+                f"the channel `{name}` is {channel.lag} iterations late beside a free one: use "
+                f"lag=0 there."
+            )
+        if channel.lag == FREE and channel.delay:
+            raise PlanError(f"the free channel `{name}` takes no delay: nobody waits for it.")
+        if set(name.split(" -> ")) == {learner, maker} and channel.capacity > 1:
+            raise PlanError(
+                f"the channel `{name}` takes no capacity: where one is free, `max_age` bounds what "
+                f"is under way."
+            )
+
+
+def _check_order(plan: Plan, learner: str, maker: str) -> None:
+    """In an iteration a version goes out before a sample comes in, and comes in before one goes."""
+    for place, first in ((learner, Send), (maker, Receive)):
+        talk = [
+            step for step in _messages(plan.projection.programs[place])
+            if {step.transfer.source, step.transfer.target} == {learner, maker}
+        ]  # fmt: skip
+        kinds = [isinstance(step, first) for step in talk]
+        if kinds != sorted(kinds, reverse=True):
+            late = next(s for s, k in zip(talk, kinds, strict=True) if not k)
+            what = plan.graph.values[late.transfer.values[0]].name
+            raise PlanError(
+                f"the channel `{learner} -> {maker}` cannot be free: after {what} something "
+                f"crosses the other way again in the same iteration, so that each waits for the "
+                f"other."
+            )
+
+
+def _messages(code: tuple[Instruction, ...]) -> list[Send | Receive]:
+    return [
+        message
+        for step in code
+        for message in (
+            _messages(step.code)
+            if isinstance(step, Repeat)
+            else [step] if isinstance(step, Send | Receive) else []
+        )
+    ]  # fmt: skip
+
+
+def _check_values(plan: Plan, learner: str, maker: str) -> None:
+    """What the learner holds and sends may not be per environment: it sees some at a time."""
+    if plan.makers == 1:
+        return
+    home, values = plan.projection.placement.home, plan.graph.values
+    sent = [(v, f"sent to `{maker}`") for t in plan.projection.transfers
+            if t.source == learner for v in t.values]  # fmt: skip
+    held = [(v, "of the state") for v in plan.graph.block.inputs if home[v] == learner]
+    for v, where in (*sent, *held):
+        if plan.axes.grown(v):
+            raise PlanError(
+                f"`{learner}` learns from any {plan.batch} of {plan.makers} replicas of `{maker}` "
+                f"at a time, and `{values[v].name}`, {where}, has a part for each environment: "
+                f"give `{maker}` one replica, or use lag=0."
+            )
+    alike = [v for t in plan.projection.transfers if t.target == learner for v in t.values
+             if plan.axes.axis(v) is None]  # fmt: skip
+    if plan.batch > 1 and alike:
+        raise PlanError(
+            f"`{learner}` learns from {plan.batch} samples at once, and `{values[alike[0]].name}`, "
+            f"sent by `{maker}`, is one for all environments of a sample: give it an axis of "
+            f"environments, or use batch=1."
+        )
+    if maker in plan.averaging:
+        raise PlanError(
+            f"the replicas of `{maker}` average, so they wait for each other, and with a free "
+            f"channel they do not. Use one replica, or lag=0."
+        )

@@ -1,0 +1,137 @@
+"""A plan for people: who runs where on what, in how much memory, and what crosses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from hocket.core.graph.host_calls import host_call
+from hocket.core.plan.checks_services import users
+from hocket.core.plan.memory import footprint
+from hocket.core.program.service import services
+from hocket.core.projection.host_loops import calls_inside, host_nodes
+from hocket.system.text import bytes_text
+
+if TYPE_CHECKING:
+    from hocket.core.plan.data import Flow, Place, Plan
+
+
+def plan_text(plan: Plan) -> str:
+    """The graph, then a line for each place and each channel."""
+    lines = [str(plan.graph), ""]
+    if plan.shares > 1:
+        one = plan.iteration
+        lines.insert(
+            1,
+            f"an iteration is of any {one.num_envs} environments, one in {plan.shares}: "
+            f"{one.env_steps:,} environment steps",
+        )
+    memory = footprint(plan)
+    for place in plan.places:
+        lines.append(_place_line(plan, place))
+        each = " of each" if plan.instances(place.name) > 1 else ""
+        lines.append(f"    memory{each}: {memory[place.name]}")
+    if plan.launch != "threads":
+        flags = f" with {plan.xla_flags}" if plan.xla_flags else ""
+        lines.append(f"launched as {plan.launch}{flags}")
+    if plan.parts > 1:
+        lines.append(f"loops that cross places run in {plan.parts} parts of the environments")
+    lines += _host_lines(plan)
+    lines += _service_lines(plan)
+    for flow in plan.flows:
+        lines += _flow_lines(plan, flow)
+    for name in sorted(plan.averaging):
+        calls, nbytes = plan.averages[name]
+        many = f"{calls} message{'s' * (calls != 1)}"
+        lines.append(
+            f"{name} averages: {bytes_text(nbytes)} an iteration of each replica in {many}"
+        )
+    if not plan.flows and not plan.averaging:
+        lines.append("nothing crosses")
+    lines += plan.notes
+    return "\n".join(lines)
+
+
+def _place_line(plan: Plan, place: Place) -> str:
+    runs = ", ".join(n for n, p in plan.where.items() if p == place.name)
+    times = f" x{place.replicas}" if place.replicas > 1 else ""
+    together = " (one program)" if place.name in plan.grouped else ""
+    backend = f" with {place.backend}" if place.backend != "jax" else ""
+    on = f"  on {', '.join(place.on)}" if place.on else ""
+    return f"{place.name}{times}{together}: {runs}{backend}{on}"
+
+
+def _host_lines(plan: Plan) -> Iterator[str]:
+    """What runs on the host, how it is called, and what goes there and comes back each time."""
+    fused = len(plan.places) == 1 and plan.launch == "threads" and len(plan.places[0].on) <= 1
+    within = set(_called_within(plan))
+    for node, times in plan.nodes():
+        call = host_call(node)
+        if call is None or call.of.service is not None:
+            continue
+        down, up = (bytes_text(sum(plan.graph.values[v].nbytes for v in vs))
+                    for vs in (node.ins, node.outs))  # fmt: skip
+        how = (
+            "the compiled program stops and calls back" if fused
+            else "called by the compiled program" if node.id in within
+            else "called between compiled programs"
+        )  # fmt: skip
+        yield (
+            f"{call.of.name} runs on the host: {times} calls an iteration ({how}), each with "
+            f"{down} there and {up} back"
+        )
+
+
+def _service_lines(plan: Plan) -> Iterator[str]:
+    """What each service keeps, who asks it, and what goes there and comes back in an iteration."""
+    values, often = plan.iteration.values, {node.id: times for node, times in plan.nodes()}
+    for service in services(plan.graph.state):
+        yield service.about(plan.serving)
+        for place, nodes in users(plan, service).items():
+            for node in nodes:
+                times = often[node.id]
+                down, up = (
+                    bytes_text(times * sum(values[v].nbytes for v in vs))
+                    for vs in (node.ins, node.outs)
+                )
+                yield (
+                    f"    {place} calls `{node.title}` {times} time{'s' * (times != 1)} an "
+                    f"iteration: {down} there and {up} back"
+                )
+
+
+def _called_within(plan: Plan) -> Iterator[int]:
+    """The nodes of host functions that a loop calls by itself, compiled for a CPU device."""
+    for place in plan.places:
+        on_cpu = all(name.startswith("cpu:") for name in place.on)
+        if place.name in plan.grouped or not on_cpu or not 1 <= len(place.on) <= place.replicas:
+            continue
+        code = plan.projection.programs[place.name]
+        if calls_inside(plan.graph, code, plan.cut_loops):
+            yield from host_nodes(code)
+
+
+def _flow_lines(plan: Plan, flow: Flow) -> Iterator[str]:
+    channel = plan.channel(flow.source, flow.target)
+    late = f", {channel.lag} iteration{'s' * (channel.late != 1)} late" if channel.late else ""
+    if plan.free == (flow.source, flow.target):
+        late = f", free: the newest, for samples at most {channel.max_age} iterations old"
+    elif plan.free == (flow.target, flow.source) and plan.makers > 1:
+        late = f", from any of {plan.makers}"
+        late += f", {plan.batch} samples at a time" if plan.batch > 1 else ""
+    slow = f", {channel.delay * 1e3:g} ms of delay each" if channel.delay else ""
+    room = f", room for {channel.capacity}" if channel.capacity > 1 else ""
+    yield (
+        f"{flow.source} -> {flow.target}: {bytes_text(flow.nbytes)} an iteration in "
+        f"{flow.messages} message{'s' * (flow.messages != 1)}{late}{slow}{room}"
+    )
+    yield from (f"    {name}" for name in shortened(flow.values))
+
+
+def shortened(names: Iterable[str]) -> list[str]:
+    """Names of one tree on one line: `learner.params (12 arrays)`."""
+    groups: dict[str, int] = {}
+    for name in names:
+        head = ".".join(name.split(".")[:2]) if "`" not in name else name.partition(" of ")[2]
+        groups[head] = groups.get(head, 0) + 1
+    return [head + (f" ({n} arrays)" if n > 1 else "") for head, n in groups.items()]

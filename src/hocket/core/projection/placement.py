@@ -1,0 +1,242 @@
+"""Where each node of a graph runs and each value lives, given where its fragments run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from hocket.core.graph.host_calls import calls_host
+from hocket.core.graph.trace import Block, Graph, Loop, Node
+from hocket.errors import PlanError
+
+
+class Placement:
+    """The place of every node and the home of every value.
+
+    Fragments go where the plan says. Glue goes whole to one side: neighbouring equations between
+    fragments stay together, on the place where the fewest bytes cross. A loop with fragments of one
+    place is a node there; with fragments of several, or with a host function, it belongs to none,
+    and its body is placed like the step. Values made from constants alone have no home: every place
+    makes them for itself.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        where: Mapping[str, str],
+        places: Mapping[str, int],
+        reporter: str | None = None,
+    ) -> None:
+        self.graph = graph
+        self.places = places  # name -> replicas
+        self.node: dict[int, str] = {}
+        self.home: dict[int, str] = {}
+        self._producer: dict[int, Node] = {}
+        self._stacked: dict[int, list[int]] = defaultdict(list)  # by the rows that a loop makes
+        self._source: dict[int, int] = {}  # a value that is another one, seen across a loop's edge
+        self.carried: dict[int, int] = dict(
+            zip(graph.block.inputs, graph.block.outputs, strict=False)
+        )  # the value that takes another's place in the next iteration
+        self._everywhere = set(graph.constants)
+        self.reports: dict[int, str] = {}  # where each metric is reported
+        self._place_fragments(graph.block, where)
+        for _ in range(2):  # the second time, glue sees where the glue of other blocks went
+            for block in self.open_blocks(graph.block):
+                self._place_glue(block)
+        self.home = {v: home for v in range(len(graph.values)) if (home := self._home(v))}
+        self.home |= {v: self._first_user(v) for v in self.carried if v not in self.home}
+        self.home |= {v: home for v in range(len(graph.values)) if (home := self._home(v))}
+        self._stack_where_used()
+        # What has no home is reported by a place that holds it whole.
+        whole = min(places, key=lambda place: places[place])
+        metrics = graph.block.outputs[graph.num_leaves :]
+        for out in metrics:
+            self.home.setdefault(out, whole)
+        self.reports = {out: reporter or self.home[out] for out in metrics}
+
+    def _stack_where_used(self) -> None:
+        """What a loop stacks is stacked where it is needed, if each row is there already."""
+        for block in self.open_blocks(self.graph.block):
+            wants = self.users(block)
+            for loop in block.nodes:
+                if not (isinstance(loop, Loop) and self.crosses(loop)):
+                    continue
+                inside = self.users(loop.body)
+                rows = zip(loop.body.outputs, loop.outs, strict=True)
+                for inner, out in list(rows)[loop.num_carry :]:
+                    users = [p for p in wants if out in wants[p]]
+                    ready = [p for p in users if inner in inside[p]]
+                    if ready and self.home.get(out) not in users:
+                        self.home[out] = ready[0]
+                    elif out not in self.home:  # rows that every place can make
+                        near = users or self.members(loop)
+                        self.home[out] = next(place for place in self.places if place in near)
+
+    def open_blocks(self, block: Block) -> Iterator[Block]:
+        """The step, and the body of every loop that crosses places."""
+        yield block
+        for node in block.nodes:
+            if isinstance(node, Loop) and self.crosses(node):
+                yield from self.open_blocks(node.body)
+
+    def crosses(self, node: Node) -> bool:
+        """Whether a node is a loop that belongs to no place: each drives its part of it."""
+        return bool(node.labels) and node.id not in self.node
+
+    def is_free(self, node: Node) -> bool:
+        """Made from constants alone, so that every place makes it for itself."""
+        return not node.labels and not node.eqn.effects and self._everywhere.issuperset(node.ins)
+
+    def users(self, block: Block) -> dict[str, set[int]]:
+        """The values that each place needs in a block, including what comes in and goes out."""
+        wants: dict[str, set[int]] = defaultdict(set)
+        for node in block.nodes:
+            if isinstance(node, Loop) and self.crosses(node):
+                for place, values in self.loop_users(node).items():
+                    wants[place] |= values
+            elif node.id in self.node:
+                wants[self.node[node.id]] |= set(node.ins)
+        for value in block.inputs:
+            if value in self.carried:
+                wants[self.home[value]].add(self.carried[value])
+        if block is self.graph.block:
+            for out, place in self.reports.items():
+                wants[place].add(out)
+        for row in block.outputs:
+            for out in self._stacked.get(row, ()):
+                if out in self.home:
+                    wants[self.home[out]].add(row)
+        return wants
+
+    def members(self, loop: Loop) -> set[str]:
+        """The places that take part in a loop that crosses places."""
+        found = set(self.loop_users(loop)) | {self.home[v] for v in loop.outs if v in self.home}
+        for node in loop.body.nodes:
+            if node.id in self.node:
+                found.add(self.node[node.id])
+            elif isinstance(node, Loop):
+                found |= self.members(node)
+        return found
+
+    def loop_users(self, loop: Loop) -> dict[str, set[int]]:
+        """The values from outside that each place needs for its part of a loop."""
+        consts, carry, xs = loop.parts()
+        wants: dict[str, set[int]] = defaultdict(set)
+        inside = self.users(loop.body)
+        for part in (consts, xs):
+            for outer, inner in zip(loop.ins[part], loop.body.inputs[part], strict=True):
+                for place, values in inside.items():
+                    if inner in values:
+                        wants[place].add(outer)
+        for outer, inner in zip(loop.ins[carry], loop.body.inputs[carry], strict=True):
+            wants[self.home[inner]].add(outer)
+        return wants
+
+    def _place_fragments(self, block: Block, where: Mapping[str, str]) -> None:
+        for node in block.nodes:
+            self._producer |= dict.fromkeys(node.outs, node)
+            places = {where[label.name] for label in node.labels}
+            driven = isinstance(node, Loop) and calls_host(node.body)
+            if len(places) == 1 and not driven:
+                self.node[node.id] = places.pop()
+            elif places and isinstance(node, Loop):
+                self._open(node)
+                self._place_fragments(node.body, where)
+            elif places:
+                names = ", ".join(f"`{x.name}` on `{where[x.name]}`" for x in node.labels)
+                raise PlanError(
+                    f"fragments under one `{node.title}` at {node.where} may not be on different "
+                    f"places: {names}. Put them on one place, or mask instead of branching."
+                )
+            elif self.is_free(node):
+                self._everywhere |= set(node.outs)
+
+    def _open(self, loop: Loop) -> None:
+        consts, carry, xs = loop.parts()
+        outs, inputs = loop.body.outputs, loop.body.inputs
+        for part in (consts, xs):
+            self._source |= dict(zip(inputs[part], loop.ins[part], strict=True))
+        for inner, out, first in zip(inputs[carry], outs, loop.ins[carry], strict=False):
+            if inner == out:
+                self._source[inner] = first
+            else:
+                self.carried[inner] = out
+        for row, out in zip(outs[loop.num_carry :], loop.outs[loop.num_carry :], strict=True):
+            self._stacked[row].append(out)
+        after = [*inputs[carry], *outs[loop.num_carry :]]
+        self._source |= dict(zip(loop.outs, after, strict=True))
+
+    def _home(self, value: int, seen: frozenset[int] = frozenset()) -> str | None:
+        """Where a value lives, as far as is known."""
+        if value in self._source:
+            return self._home(self._source[value], seen)
+        if value in self.home:
+            return self.home[value]
+        if value in self.carried:
+            out = self.carried[value]
+            return None if out in seen | {value} else self._home(out, seen | {value})
+        node = self._producer.get(value)
+        return self.node.get(node.id) if node and value not in self._everywhere else None
+
+    def _first_user(self, value: int) -> str:
+        """The home of a state that no node makes: where it is used first, else the first place."""
+        for node in self.graph.nodes:
+            if value in node.ins and node.id in self.node:
+                return self.node[node.id]
+        return next(iter(self.places))
+
+    def _place_glue(self, block: Block) -> None:
+        used_by: dict[int, list[Node]] = defaultdict(list)
+        for node in block.nodes:
+            for v in node.ins:
+                used_by[v].append(node)
+        for group in self._glue(block):
+            costs = {place: self._cost(block, group, place, used_by) for place in self.places}
+            best = min(costs, key=lambda place: (costs[place], self.places[place] > 1))
+            self.node |= {node.id: best for node in group}
+
+    def _glue(self, block: Block) -> list[list[Node]]:
+        """Glue in connected groups."""
+        groups: list[tuple[set[int], list[Node]]] = []
+        for node in block.nodes:
+            if node.labels or self.is_free(node):
+                continue
+            values = {v for v in (*node.ins, *node.outs) if v not in self._everywhere}
+            made = {v for v in values if v in self._producer and not self._producer[v].labels}
+            touching = [g for g in groups if g[0] & made]
+            merged = set().union(made, *(g[0] for g in touching))
+            nodes = [n for g in touching for n in g[1]]
+            groups = [g for g in groups if g not in touching]
+            groups.append((merged, [*nodes, node]))
+        return [sorted(nodes, key=lambda n: n.id) for _, nodes in groups]
+
+    def _cost(
+        self, block: Block, group: list[Node], place: str, used_by: Mapping[int, list[Node]]
+    ) -> int:
+        """Bytes that cross if this glue goes to `place`."""
+        members = {node.id for node in group}
+        made = {v for node in group for v in node.outs}
+        needed = {v for node in group for v in node.ins} - made - self._everywhere
+        cost = 0
+        for v in needed:
+            if self.carried.get(v) in made:
+                continue
+            there = self._places_of(used_by[v], members) | {self._home(v)}
+            cost += 0 if place in there else self.graph.values[v].nbytes
+        for v in made:
+            carried = [i for i in block.inputs if self.carried.get(i) == v]
+            readers = [n for u in (v, *carried) for n in used_by[u]]
+            away = self._places_of(readers, members) - {place}
+            cost += self.graph.values[v].nbytes * len(away)
+        return cost
+
+    def _places_of(self, nodes: list[Node], members: set[int]) -> set[str | None]:
+        found: set[str | None] = set()
+        for node in nodes:
+            if isinstance(node, Loop) and self.crosses(node):
+                found |= {
+                    self.node[n.id] for n in node.body.nodes if n.id in self.node and n.labels
+                }
+            elif node.id not in members and node.id in self.node:
+                found.add(self.node[node.id])
+        return found

@@ -1,0 +1,249 @@
+"""Adapter for EnvPool's environments, which run in threads of C++ (`hocket[envpool]`)."""
+
+from __future__ import annotations
+
+import difflib
+import threading
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from hocket.core.program.host import NativeCall
+from hocket.envs.host import HostEnvError, HostStep, LiveEnvs, channels_last
+from hocket.envs.spaces import Box, Space
+from hocket.errors import check_kind, unknown
+
+try:
+    import envpool
+except ImportError as error:
+    raise ImportError(
+        "EnvPool's environments need the package envpool. Run: pip install 'hocket[envpool]'"
+    ) from error
+
+from hocket.envs.gymnasium.spaces import Actions, Observations
+from hocket.envs.native.pool import NativePool, offered
+
+_FILTERS = threading.Lock()
+"""Filters of warnings are the whole process's."""
+
+
+def make(name: str, num_threads: int = 0, **options: Any) -> EnvPoolEnv:
+    """The EnvPool environment called `name`; see `EnvPoolEnv`."""
+    known = envpool.list_all_envs()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=8, cutoff=0.3)
+        raise ValueError(
+            f"{unknown('EnvPool environment', name, near)} All of them: envpool.list_all_envs()."
+        )
+    env = EnvPoolEnv(name, options, num_threads)
+    _ = env.observation_space, env.action_space  # made now, so that mistakes are told now
+    return env
+
+
+@dataclass(frozen=True)
+class EnvPoolEnv:
+    """An EnvPool environment by its name.
+
+    Its options are EnvPool's, which for Atari are those of DQN: four grey frames, four frames a
+    step, up to 30 no-ops; see its documentation for the others. Images are turned to have their
+    channels last. Rewards are the game's own, unless `reward_clip=True`. EnvPool calls an end
+    that coincides with the time limit a truncation.
+    """
+
+    id: str
+    """EnvPool's name for it, `Pong-v5`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """For `envpool.make`."""
+    num_threads: int = 0
+    """0 for one for each core or environment, whichever are fewer."""
+
+    def __post_init__(self) -> None:
+        check_kind("num_threads", self.num_threads, 0, where=f"of `{self.name}`")
+        for option in ("num_envs", "batch_size", "seed", "env_type"):
+            if option in self.options:
+                raise ValueError(f"`{option}` of `{self.name}` is for hocket to say: leave it out.")
+
+    def __hash__(self) -> int:
+        return hash((self.id, *self.options, self.num_threads))
+
+    @property
+    def name(self) -> str:
+        return f"envpool:{self.id}"
+
+    @property
+    def observation_space(self) -> Space:
+        space = _converters(self)[0].space
+        return _turned(space) if _is_image(space) else space
+
+    @property
+    def action_space(self) -> Space:
+        return _converters(self)[1].space
+
+    def open(self, num_envs: int) -> LiveEnvs:
+        return _LivePool(self, num_envs)
+
+    def pool(self, seeds: list[int]) -> Any:
+        """EnvPool's own object, with an environment for each seed."""
+        try:
+            return envpool.make(
+                self.id,
+                env_type="gymnasium",
+                num_envs=len(seeds),
+                num_threads=self.num_threads,
+                seed=seeds,
+                **self.options,
+            )
+        except (TypeError, ValueError, AssertionError) as error:
+            given = ", ".join(f"{k}={v!r}" for k, v in self.options.items()) or "no options"
+            raise ValueError(f"`{self.name}` cannot be made with {given}: {error}") from error
+
+
+@lru_cache(maxsize=64)
+def _converters(env: EnvPoolEnv) -> tuple[Observations, Actions]:
+    pool = env.pool([0])
+    try:
+        seen, done = _spaces(pool)
+        return Observations(seen, env.name), Actions(done, env.name)
+    finally:
+        pool.close()
+
+
+def _spaces(pool: Any) -> tuple[Any, Any]:
+    """Its spaces, which it makes when it is first asked: several pools may be, each in a thread."""
+    with _FILTERS, warnings.catch_warnings():
+        # It writes its bounds in float64 and says the dtype is float32, which nobody can help.
+        warnings.filterwarnings("ignore", ".*precision lowered by casting")
+        return pool.observation_space, pool.action_space
+
+
+_STEP = ("obs", "reward", "done", "trunc")
+
+
+class _LivePool:
+    """Environments under way. EnvPool offers no snapshot.
+
+    By itself, it ignores the action after an end and returns the first observation instead. So
+    those that ended are stepped once more within `recv`, with an action that nobody reads.
+    """
+
+    def __init__(self, env: EnvPoolEnv, num_envs: int) -> None:
+        self._env, self._num_envs = env, num_envs
+        self._observations, self._actions = _converters(env)
+        self._turned = _is_image(self._observations.space)
+        self._none = [
+            np.zeros((num_envs, *leaf.shape), leaf.dtype) for leaf in self._actions.leaves
+        ]
+        self._pool: Any = None
+        self._where: list[int] = []
+        self._given: Any = None
+        self._native: NativePool | None = None
+
+    def reset(self, seeds: np.ndarray) -> Any:
+        self.close()
+        self._given = self._native = None
+        # A pool is seeded once, where it is made. Its seeds are int32.
+        self._pool = self._env.pool([int(seed) & 0x7FFFFFFF for seed in seeds])
+        _spaces(self._pool)
+        first = self._tree(self._arrays(self._pool.reset()[0]))
+        names, keys = list(self._pool._state_keys), list(self._pool._spec._action_keys)
+        is_array = isinstance(self._actions.batch(self._none), np.ndarray)
+        if is_array and "obs" in names and keys[:-1] == ["env_id", "players.env_id"]:
+            self._where = [names.index(name) for name in _STEP]
+        return first
+
+    def send(self, actions: Any) -> None:
+        if self._native and self._native.has_received:
+            return
+        given = self._actions.batch(self._actions.arrays(actions))
+        if not self._where:
+            self._pool.send(given)
+            return
+        if self._given is None:
+            self._given = self._pool._from(given)
+            self._pool._check_action(self._given)
+        self._given[-1] = np.ascontiguousarray(given, self._given[-1].dtype)
+        self._pool._send(self._given)
+
+    def recv(self) -> HostStep:
+        seen, reward, ended, truncated = self._receive()
+        obs = final = self._arrays(seen)
+        if np.count_nonzero(ended) + np.count_nonzero(truncated):
+            done = np.flatnonzero(ended | truncated).astype(np.int32)
+            final = [x.copy() for x in obs]
+            for rows, new in zip(obs, self._arrays(self._begin_anew(done)), strict=True):
+                rows[done] = new
+        terminated = ended & ~truncated
+        reward = reward.astype(np.float32, copy=False)
+        return HostStep(self._tree(obs), reward, terminated, truncated, self._tree(final))
+
+    # With one array of actions: as its `send` and `recv`, without their Python, which would take
+    # half of the time of a step of 8 environments.
+
+    def _receive(self) -> Any:
+        """`(obs, reward, ended, truncated)`, `ended` also where an episode was truncated."""
+        if self._native and self._native.has_received:
+            return self._native.take()
+        if self._where:
+            found = self._pool._recv()
+            return [found[k] for k in self._where]
+        seen, reward, terminated, truncated, _ = self._pool.recv()
+        return seen, reward, terminated.astype(np.bool_), truncated.astype(np.bool_)
+
+    def _begin_anew(self, done: np.ndarray) -> Any:
+        """The first observations of those environments' next episodes."""
+        nothing = self._actions.batch([x[: len(done)] for x in self._none])
+        if not self._where:
+            return self._pool.step(nothing, done)[0]
+        self._pool._send([done, done, np.ascontiguousarray(nothing, self._given[-1].dtype)])
+        return self._pool._recv()[self._where[0]]
+
+    def native(self, seed: np.ndarray, steps: np.ndarray) -> NativeCall | None:
+        if self._given is None or self._turned or (found := offered(self._pool)) is None:
+            return None
+        offer, kinds = found
+        rows = [np.zeros(shape, dtype) for shape, dtype in kinds]
+        seen, reward, *ends = (rows[k] for k in self._where)
+        pairs = (self._observations, seen), (self._actions, self._given[-1])
+        same = all(len(of.leaves) == 1 and of.leaves[0].is_as(x) for of, x in pairs)
+        if not same or reward.dtype != np.float32 or any(x.dtype != np.bool_ for x in ends):
+            return None
+        given = [np.ascontiguousarray(x).copy() for x in self._given]
+        self._native = NativePool(offer, given, rows, self._where, seed, steps)
+        return self._native.call
+
+    def snapshot(self) -> None:
+        return None
+
+    def restore(self, snapshots: list[bytes]) -> None:
+        raise HostEnvError(f"`{self._env.name}` cannot be restored: EnvPool has no snapshot.")
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = self._native = None
+
+    def _tree(self, arrays: list[np.ndarray]) -> Any:
+        return self._observations.tree(arrays)
+
+    def _arrays(self, seen: Any) -> list[np.ndarray]:
+        """Observations in new arrays."""
+        if self._turned:
+            return [channels_last(seen)]
+        return self._observations.batch(seen)
+
+
+def _is_image(space: Space) -> bool:
+    """Whether observations are images with their channels first."""
+    if not isinstance(space, Box) or len(space.shape) != 3 or space.dtype != np.uint8:
+        return False
+    return space.shape[0] < min(space.shape[1:])
+
+
+def _turned(space: Any) -> Box:
+    bounds = (np.broadcast_to(x, space.shape) for x in (space.low, space.high))
+    low, high = (np.moveaxis(x, 0, -1) for x in bounds)
+    return Box(low, high, (*space.shape[1:], space.shape[0]), space.dtype)

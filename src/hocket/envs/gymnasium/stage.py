@@ -1,0 +1,49 @@
+"""One Gymnasium environment that shows itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.error import DependencyNotInstalled
+
+from hocket.envs.gymnasium.spaces import Actions, Observations
+
+
+class GymnasiumStage:
+    """An environment made with `render_mode="rgb_array"`."""
+
+    def __init__(
+        self, env: gym.Env[Any, Any], name: str, observations: Observations, actions: Actions
+    ) -> None:
+        self._env, self._name = env, name
+        self._observations, self._actions = observations, actions
+
+    def reset(self, seed: int) -> Any:
+        return self._observed(self._env.reset(seed=seed)[0])
+
+    def step(self, action: Any) -> tuple[Any, float, bool]:
+        arrays = self._actions.arrays(action)
+        obs, reward, terminated, truncated, _ = self._env.step(self._actions.rows(arrays)[0])
+        return self._observed(obs), float(reward), bool(terminated or truncated)
+
+    def frame(self) -> np.ndarray:
+        try:
+            frame = np.asarray(self._env.render())
+        except DependencyNotInstalled as error:
+            raise ImportError(f"to draw `{self._name}`: {error}") from error
+        if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[-1] != 3:
+            raise ValueError(
+                f"`{self._name}` draws nothing: its `render` returned {frame.dtype}"
+                f"{list(frame.shape)}, where uint8 [H, W, 3] belongs (render_mode='rgb_array')."
+            )
+        return frame
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _observed(self, obs: Any) -> Any:
+        rows = self._observations.empty(1)
+        self._observations.writer(rows)(0, obs)
+        return self._observations.tree(rows)

@@ -1,0 +1,103 @@
+"""Gymnasium's own vector environments, as a block."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from hocket.envs.gymnasium.block import EnvFault, Rows, check_observations, check_rewards
+from hocket.envs.gymnasium.spaces import Actions, Observations
+
+
+class VectorBlock:
+    """A vector environment of `gymnasium.make_vec` that begins episodes where they end.
+
+    One that shares random numbers among its environments is seeded by all seeds together.
+    """
+
+    def __init__(
+        self,
+        make_vector: Callable[[int], VectorEnv[Any, Any, Any]],
+        observations: Observations,
+        actions: Actions,
+        check: bool,
+        num_envs: int,
+        at: Any,
+    ) -> None:
+        self._observations, self._actions, self._check = observations, actions, check
+        self._env = make_vector(num_envs)
+        _ = at  # which of them is at work, nobody knows
+
+    def reset(self, seeds: Sequence[int], obs: list[np.ndarray]) -> None:
+        if isinstance(self._env, CartPoleVectorEnv):
+            found = self._env.reset(seed=int(np.random.SeedSequence(seeds).generate_state(1)[0]))
+        else:
+            each: Any = [int(seed) for seed in seeds]
+            found = self._env.reset(seed=each)
+        self._write(found[0], obs)
+
+    def step(self, actions: list[np.ndarray], rows: Rows) -> None:
+        try:
+            obs, reward, terminated, truncated, info = self._env.step(self._actions.batch(actions))
+        except Exception as error:
+            raise EnvFault(None, f"raised in `step`:\n{traceback.format_exc()}") from error
+        rows.reward[:] = reward
+        rows.terminated[:] = terminated
+        rows.truncated[:] = np.asarray(truncated) & ~np.asarray(terminated)
+        done = rows.terminated | rows.truncated
+        if done.any():
+            obs = self._begin_again(obs, info, done, rows)
+        self._write(obs, rows.obs)
+        if self._check:
+            check_rewards(rows.reward)
+
+    def snapshot(self) -> list[bytes] | None:
+        return None  # it is one object, not one for each environment
+
+    def restore(self, snapshots: list[bytes]) -> None:
+        raise EnvFault(None, "cannot be restored: a vector environment has no snapshot.")
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _begin_again(self, obs: Any, info: dict[str, Any], done: np.ndarray, rows: Rows) -> Any:
+        """Keep the final observations; what to act on next."""
+        if isinstance(self._env, CartPoleVectorEnv):
+            self._write(obs, rows.final)
+            return _begin_cartpoles(self._env)
+        write = self._observations.writer(rows.final)
+        for i in np.flatnonzero(done):
+            write(int(i), info["final_obs"][i])
+        return obs
+
+    def _write(self, obs: Any, arrays: list[np.ndarray]) -> None:
+        """A batch of observations into rows."""
+        for rows, found in zip(arrays, self._observations.batch(obs), strict=True):
+            rows[:] = found
+        if self._check:
+            check_observations(self._observations, arrays)
+
+
+def same_step(vector: VectorEnv[Any, Any, Any]) -> bool:
+    """Whether it can begin an episode in the step that ended the one before."""
+    mode = vector.metadata.get("autoreset_mode")
+    return isinstance(vector, CartPoleVectorEnv) or mode == AutoresetMode.SAME_STEP
+
+
+def _begin_cartpoles(env: CartPoleVectorEnv) -> np.ndarray:
+    """Begin new episodes where they ended, now: by itself it does so a step later.
+
+    It draws what it would have drawn then, so that the episodes are the same.
+    """
+    done = env.prev_done
+    assert env.state is not None
+    drawn = env.np_random.uniform(low=env.low, high=env.high, size=(4, int(done.sum())))
+    env.state[:, done] = drawn
+    env.steps[done] = 0
+    env.prev_done = np.zeros_like(done)
+    return env.state.T.astype(np.float32)

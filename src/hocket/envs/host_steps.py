@@ -1,0 +1,324 @@
+"""Host environments inside a traced program: their first observations, and their steps."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from hocket.core.program.host import LiveFunction, NativeCall, Specs, call_host
+from hocket.core.program.service import At
+from hocket.envs.env import Step
+from hocket.envs.episode import EpisodeStats
+from hocket.envs.host import (
+    HostEnv,
+    HostEnvError,
+    HostStep,
+    LiveEnvs,
+    NativeEnvs,
+    Watchable,
+    WatchedEnvs,
+)
+
+COUNTS = len(EpisodeStats._fields)
+
+
+class HostState(NamedTuple):
+    """What the program knows of environments that it does not hold, `[N, ...]`."""
+
+    seed: Array
+    """With which each began."""
+    steps: Array
+    """How many each has taken."""
+    obs: Any
+    """What each showed last."""
+
+
+def begin(env: HostEnv, keys: Array) -> HostState:
+    """The environments before their first step, each seeded by its key.
+
+    An environment must show the same first observation for the same seed: it is opened here to see
+    it, and again where it will run.
+    """
+    seed = jax.vmap(lambda key: jax.random.bits(key, (), jnp.uint32))(keys)
+    leaves = call_host(_Beginning(env), seed)
+    obs = jax.tree.unflatten(jax.tree.structure(env.observation_space.spec()), leaves)
+    return HostState(seed, jnp.zeros(seed.shape, jnp.int32), obs)
+
+
+def step(
+    env: HostEnv, state: HostState, episode: EpisodeStats, action: Any
+) -> tuple[HostState, EpisodeStats, Step]:
+    """One step of all environments, in a single call of the host."""
+    shape = jax.tree.structure(env.observation_space.spec())
+    given = (state.seed, state.steps, *episode, *jax.tree.leaves((state.obs, action)))
+    made = call_host(_Stepping(env), *given)
+    steps, *counts = made[: 1 + COUNTS]
+    ends, seen = made[1 + COUNTS : 4 + COUNTS], made[4 + COUNTS :]
+    halves = seen[: len(seen) // 2], seen[len(seen) // 2 :]
+    obs, final = (jax.tree.unflatten(shape, half) for half in halves)
+    return HostState(state.seed, steps, obs), EpisodeStats(*counts), Step(final, *ends)
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    env: HostEnv
+    keeps_state = False
+    service = None
+    changes = False
+
+    @property
+    def name(self) -> str:
+        return self.env.name
+
+    def __repr__(self) -> str:
+        return f"begin {self.env!r}"
+
+    def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
+        return _observations(self.env, arrays[0].shape[0])
+
+    def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
+        return _Begun(self.env)
+
+
+class _Begun:
+    """Opens environments, looks, and closes them."""
+
+    def __init__(self, env: HostEnv) -> None:
+        self._env = env
+        self._seen: list[np.ndarray] = []
+
+    def start(self, arrays: Sequence[np.ndarray]) -> None:
+        with _Blamed(self._env):
+            live = self._env.open(len(arrays[0]))
+            try:
+                self._seen = jax.tree.leaves(live.reset(arrays[0]))
+            finally:
+                live.close()
+        _check(self._env, _kinds(_observations(self._env, len(arrays[0]))), self._seen)
+
+    def finish(self) -> list[np.ndarray]:
+        return self._seen
+
+    def snapshot(self) -> None:
+        return None
+
+    def restore(self, pieces: Mapping[str, bytes]) -> None:
+        pass
+
+    def overdue(self) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class _Stepping:
+    env: HostEnv
+    keeps_state = True
+    service = None
+    changes = False
+
+    @property
+    def name(self) -> str:
+        return self.env.name
+
+    def __repr__(self) -> str:
+        return f"step {self.env!r}"
+
+    def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
+        num = arrays[0].shape[0]
+        steps, episode = arrays[1], arrays[2 : 2 + COUNTS]
+        observed = _observations(self.env, num)
+        return [steps, *episode, *_ends(num), *observed, *observed]
+
+    def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
+        return _Stepped(self.env, watched=watched)
+
+
+class _Stepped:
+    """The live environments of one instance, in batches as the program steps them.
+
+    A batch is known by its first seed: a program may step several, in turn.
+    """
+
+    def __init__(self, env: HostEnv, *, watched: bool) -> None:
+        self._env, self._watched = env, watched
+        self._batches: dict[int, _Batch] = {}
+        self._under_way: list[_Batch] = []
+        self._pieces: Mapping[str, bytes] = {}
+
+    def start(self, arrays: Sequence[np.ndarray]) -> None:
+        first = int(arrays[0][0])
+        if first not in self._batches:
+            self._batches[first] = _Batch(self._env, arrays[0], arrays[1], watched=self._watched)
+            self._batches[first].begin(self._pieces)
+        batch = self._batches[first]
+        batch.start(arrays)
+        self._under_way.append(batch)
+
+    def finish(self) -> list[np.ndarray]:
+        return self._under_way.pop(0).finish()
+
+    def native(self) -> NativeCall | None:
+        if len(self._batches) != 1 or self._under_way:
+            return None
+        return next(iter(self._batches.values())).native()
+
+    def snapshot(self) -> dict[str, bytes] | None:
+        found = [batch.snapshot() for batch in self._batches.values()]
+        whole = [pieces for pieces in found if pieces is not None]
+        return {k: x for pieces in whole for k, x in pieces.items()} if found == whole else None
+
+    def restore(self, pieces: Mapping[str, bytes]) -> None:
+        self._pieces = pieces
+
+    def overdue(self) -> HostEnvError | None:
+        watched = [b.live for b in list(self._batches.values()) if isinstance(b.live, WatchedEnvs)]
+        return next((error for live in watched if (error := live.overdue())), None)
+
+    def close(self) -> None:
+        for batch in self._batches.values():
+            batch.live.close()
+        self._batches.clear()
+
+
+class _Batch:
+    """Environments that step together."""
+
+    def __init__(self, env: HostEnv, seed: np.ndarray, steps: np.ndarray, *, watched: bool) -> None:
+        self._env, self._seed, self._steps = env, seed.copy(), steps.copy()
+        self._actions = jax.tree.structure(env.action_space.spec())
+        self._given: Sequence[np.ndarray] = ()
+        self._first: Any = None
+        observed = _observations(env, len(seed))
+        self._wanted = _kinds([*observed, *_ends(len(seed)), *observed])
+        with _Blamed(env):
+            here = env.open_here(len(seed)) if watched and isinstance(env, Watchable) else None
+            self.live: LiveEnvs = here if here is not None else env.open(len(seed))
+
+    def begin(self, pieces: Mapping[str, bytes]) -> None:
+        """The first episodes, or those that were saved in pieces."""
+        seed, steps = self._seed, self._steps
+        with _Blamed(self._env):
+            begun = bool(steps.any())
+            # An episode that nobody saved cannot go on: the next one begins, from another seed.
+            first = self.live.reset(seed ^ steps.astype(np.uint32) if begun else seed)
+            if begun and all(name in pieces for name in self._names()):
+                self.live.restore([pieces[name] for name in self._names()])
+            elif begun:
+                self._first = first
+
+    def start(self, arrays: Sequence[np.ndarray]) -> None:
+        if arrays[1].tobytes() != self._steps.tobytes():  # sooner told than with `array_equal`
+            raise RuntimeError(
+                f"{self._env.name} has taken other steps than the program that steps it: "
+                f"environments on the host cannot go back, nor serve two runs."
+            )
+        self._given = arrays
+        if self._first is None:
+            actions = jax.tree.unflatten(self._actions, arrays[-self._actions.num_leaves :])
+            with _Blamed(self._env):
+                self.live.send(actions)
+
+    def finish(self) -> list[np.ndarray]:
+        _, steps, *rest = self._given
+        took = self._receive() if self._first is None else self._cut_short(rest)
+        np.add(steps, np.int32(1), out=self._steps)
+        episode = _after(rest[:COUNTS], took)
+        ends = took.reward, took.terminated, took.truncated
+        return [self._steps.copy(), *episode, *ends, *jax.tree.leaves((took.obs, took.final_obs))]
+
+    def native(self) -> NativeCall | None:
+        live = self.live
+        return live.native(self._seed, self._steps) if isinstance(live, NativeEnvs) else None
+
+    def snapshot(self) -> dict[str, bytes] | None:
+        pieces = self.live.snapshot() if self._first is None else None
+        return None if pieces is None else dict(zip(self._names(), pieces, strict=True))
+
+    def _receive(self) -> HostStep:
+        with _Blamed(self._env):
+            took = self.live.recv()
+        _check(self._env, self._wanted, jax.tree.leaves(took))
+        return took
+
+    def _names(self) -> list[str]:
+        """Of each environment as it is now: what was saved before or after fits no more."""
+        return [f"{a}-{b}" for a, b in zip(self._seed, self._steps, strict=True)]
+
+    def _cut_short(self, rest: Sequence[np.ndarray]) -> HostStep:
+        """Instead of a step: the episodes from before a restart end here, truncated."""
+        first, self._first = self._first, None
+        shape = jax.tree.structure(first)
+        last = jax.tree.unflatten(shape, rest[COUNTS : COUNTS + shape.num_leaves])
+        none = np.zeros(len(rest[0]), bool)
+        return HostStep(first, none.astype(np.float32), none, ~none, last)
+
+
+def _observations(env: HostEnv, num: int) -> list[jax.ShapeDtypeStruct]:
+    leaves = jax.tree.leaves(env.observation_space.spec())
+    return [jax.ShapeDtypeStruct((num, *x.shape), x.dtype) for x in leaves]
+
+
+def _ends(num: int) -> list[jax.ShapeDtypeStruct]:
+    """Of reward, terminated, truncated."""
+    return [jax.ShapeDtypeStruct((num,), kind) for kind in (jnp.float32, jnp.bool_, jnp.bool_)]
+
+
+def _kinds(specs: Specs) -> list[tuple[Any, Any]]:
+    return [(spec.shape, np.dtype(spec.dtype)) for spec in specs]
+
+
+class _Blamed:
+    """Within, whatever is raised names the environment."""
+
+    def __init__(self, env: HostEnv) -> None:
+        self._env = env
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, HostEnvError):
+            raised = "".join(traceback.format_exception(error))
+            raise HostEnvError(f"`{self._env.name}` failed:\n{raised}") from None
+
+
+def _check(env: HostEnv, wanted: list[tuple[Any, Any]], found: list[Any]) -> None:
+    """Refuse arrays that are not what the spaces say, before a program reads them."""
+    if all(type(x) is np.ndarray for x in found) and [(x.shape, x.dtype) for x in found] == wanted:
+        return
+    got = ", ".join(_short(np.shape(x), np.asarray(x).dtype) for x in found)
+    raise HostEnvError(
+        f"`{env.name}` returned {got} where its spaces say "
+        f"{', '.join(_short(*kind) for kind in wanted)}: arrays of numpy, with a row for each "
+        f"environment."
+    )
+
+
+def _short(shape: Any, dtype: Any) -> str:
+    return f"{dtype.name}{list(shape)}"
+
+
+def _after(episode: Sequence[np.ndarray], took: HostStep) -> tuple[np.ndarray, ...]:
+    """`EpisodeStats.after` in numpy, for all environments at once."""
+    ret, length, ended_return, ended_length, ended = episode
+    ret, length = ret + took.reward, length + np.int32(1)
+    if not np.count_nonzero(took.terminated) + np.count_nonzero(took.truncated):
+        return ret, length, ended_return, ended_length, ended
+    done = took.terminated | took.truncated
+    return (
+        np.where(done, np.float32(0), ret),
+        np.where(done, np.int32(0), length),
+        ended_return + np.where(done, ret, np.float32(0)),
+        ended_length + np.where(done, length, np.int32(0)),
+        ended + done.astype(np.int32),
+    )

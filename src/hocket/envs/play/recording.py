@@ -1,0 +1,135 @@
+"""Recording a policy: the episodes it plays, as frames to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from hocket.core.program.algorithm import Policy
+from hocket.envs.drawing import Cells, Picture, Size, depict, paint
+from hocket.envs.env import Env
+from hocket.envs.host import HostEnv
+from hocket.envs.play.host_play import watch
+
+
+class Recording(NamedTuple):
+    """Some episodes, one after the other."""
+
+    frames: np.ndarray
+    """uint8 `[T, H, W, 3]`: every state, the one after an episode's last step included."""
+    returns: list[float]
+    """One for each episode."""
+
+
+class Moment(NamedTuple):
+    """An episode between two steps."""
+
+    state: Any
+    obs: Any
+    memory: Any
+    total: Array
+    """The return so far."""
+    done: Array
+
+
+def record(
+    env: Env | HostEnv,
+    policy: Policy,
+    key: Array,
+    *,
+    episodes: int = 1,
+    max_steps: int = 1000,
+    size: Size = (480, 320),
+    caption: bool = True,
+) -> Recording:
+    """Play `policy` in `env`, and paint every state in `size`, `(width, height)`.
+
+    An episode that has not ended by itself is cut after `max_steps`. With `caption`, each frame
+    says which step it is and what the return is by then. An environment is drawn by its `draw`,
+    or from its observation if that is a grid; one of Gymnasium shows what it renders. Needs
+    `pip install 'hocket[video]'`.
+
+        frames, returns = record(env, algorithm.policy(state), jax.random.key(0))
+    """
+    if episodes < 1 or max_steps < 1:
+        raise ValueError(
+            f"nothing to record: episodes={episodes}, max_steps={max_steps}. Use at least one of "
+            "each."
+        )
+    if isinstance(env, HostEnv):
+        return _record_on_host(env, policy, key, episodes, max_steps, size, caption)
+    _check_drawing(env, key, size)
+    play = jax.jit(partial(_play, env, policy, max_steps))
+    played = [_until_done(jax.device_get(play(k))) for k in jax.random.split(key, episodes)]
+    # Filled in place: a list that is stacked at the end would need the memory twice.
+    frames = np.empty((sum(map(len, played)), size[1], size[0], 3), np.uint8)
+    captions = _captions(played) if caption else iter(lambda: "", None)
+    moments = (moment for episode in played for moment in episode)
+    for frame, moment, text in zip(frames, moments, captions, strict=False):
+        frame[:] = paint(replace(depict(env, moment.state, moment.obs), caption=text), size)
+    return Recording(frames, [float(episode[-1].total) for episode in played])
+
+
+def _record_on_host(
+    env: HostEnv,
+    policy: Policy,
+    key: Array,
+    episodes: int,
+    max_steps: int,
+    size: Size,
+    caption: bool,
+) -> Recording:
+    played = list(watch(env, policy, key, episodes=episodes, max_steps=max_steps))
+    captions = _captions(played) if caption else iter(lambda: "", None)
+    frames = np.empty((sum(map(len, played)), size[1], size[0], 3), np.uint8)
+    moments = (moment for episode in played for moment in episode)
+    for frame, moment, text in zip(frames, moments, captions, strict=False):
+        rows, columns, _ = moment.frame.shape
+        shown = Picture((0, 0, columns, rows), [Cells(moment.frame)], caption=text)
+        frame[:] = paint(shown, size)
+    return Recording(frames, [float(episode[-1].total) for episode in played])
+
+
+def _check_drawing(env: Env, key: Array, size: Size) -> None:
+    """Whatever cannot be drawn is refused before anything is compiled."""
+    state, obs = jax.device_get(env.reset(key))
+    paint(depict(env, state, obs), size)
+
+
+def _play(env: Env, policy: Policy, max_steps: int, key: Array) -> Moment:
+    """One episode: its moments `[max_steps + 1]`, the last of them repeated once it is done."""
+
+    def go_on(moment: Moment, key: Array) -> Moment:
+        k_act, k_step = jax.random.split(key)
+        action, memory = policy(moment.obs, moment.memory, k_act)
+        state, step = env.step(moment.state, action, k_step)
+        return Moment(state, step.obs, memory, moment.total + step.reward, step.done)
+
+    def one_step(moment: Moment, key: Array) -> tuple[Moment, Moment]:
+        onward = lax.cond(moment.done, lambda moment, _: moment, go_on, moment, key)
+        return onward, moment._replace(memory=None)
+
+    k_reset, k_steps = jax.random.split(key)
+    memory = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), policy.memory)
+    first = Moment(*env.reset(k_reset), memory, jnp.float32(0.0), jnp.bool_(False))
+    return lax.scan(one_step, first, jax.random.split(k_steps, max_steps + 1))[1]
+
+
+def _until_done(moments: Moment) -> list[Moment]:
+    """The moments one by one, to the first that is done."""
+    count = int(moments.done.argmax()) + 1 if moments.done.any() else len(moments.done)
+    return [jax.tree.map(lambda x, t=t: x[t], moments) for t in range(count)]
+
+
+def _captions(played: Sequence[Sequence[Any]]) -> Iterator[str]:
+    for number, episode in enumerate(played, 1):
+        which = f"episode {number}   " if len(played) > 1 else ""
+        for step, moment in enumerate(episode):
+            yield f"{which}step {step}   return {float(moment.total):.4g}"

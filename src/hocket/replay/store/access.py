@@ -1,0 +1,258 @@
+"""What one does with a replay table, in this process or at a server."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hocket.replay.store.schema import Column, Schema
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+_OK, _WAIT = 0, 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows that were drawn."""
+
+    rows: dict[str, NDArray[Any]]
+    """`[n, ...]` of each column; of a column of frames `[n, frames, ...]`."""
+    keys: NDArray[np.uint32]
+    """`[n, 2]`: slot, and how often it was written. A key never names a later row."""
+    probability: NDArray[np.float32]
+    """Of drawing each of the rows, `[n]`; importance weights are made of it."""
+    evenly: bool
+    """Whether all priorities were zero, so that rows were drawn evenly."""
+
+
+class Access(ABC):
+    """A table, wherever it is. Threads may share one."""
+
+    schema: Schema
+    _native: Any
+    """Takes arrays that were compared with the schema."""
+    _given: list[tuple[str, np.dtype[Any], tuple[int, ...]]]
+
+    def insert(
+        self,
+        rows: Mapping[str, Any],
+        priority: ArrayLike | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> NDArray[np.uint32]:
+        """Add rows, `[n, ...]` of each column, the oldest first; their keys `[n, 2]`.
+
+        Without priorities they have the highest so far. All of them are added or none.
+        """
+        arrays = self._arrays(rows)
+        num = len(arrays[0])
+        keys = np.empty((num, 2), np.uint32)
+        if priority is not None:
+            priority = _floats("priority", priority, num)
+        seconds = seconds_of(timeout)
+        self._told(self._native.insert(num, arrays, priority, keys, seconds), seconds)
+        return keys
+
+    def sample(
+        self,
+        num: int,
+        *,
+        uniforms: ArrayLike | None = None,
+        out: Batch | None = None,
+        timeout: float | None = None,
+    ) -> Batch:
+        """Draw rows, one from each of `num` equal parts of the total priority.
+
+        `uniforms` in [0, 1) say where in its part; without, the table draws them, from its seed. A
+        batch of before in `out`, of as many rows, is written over: its arrays are returned.
+        """
+        return self.ask(num, uniforms=uniforms, out=out, timeout=timeout)()
+
+    def ask(
+        self,
+        num: int,
+        *,
+        uniforms: ArrayLike | None = None,
+        out: Batch | None = None,
+        timeout: float | None = None,
+    ) -> Callable[[], Batch]:
+        """A sample under way: call what this returns for the batch, once. A server draws now."""
+        if uniforms is not None:
+            uniforms = _below_one(_floats("uniforms", uniforms, num), uniforms)
+        if out is not None and len(out.keys) != num:
+            out = None
+        return self._ask(num, uniforms, out, seconds_of(timeout))
+
+    def batches(self, num: int, *, ahead: int = 2, timeout: float | None = None) -> Iterator[Batch]:
+        """Samples without end; so many are always asked for ahead of the one that is used."""
+        if ahead < 1:
+            raise ValueError(f"ahead={ahead}: at least one batch is asked for.")
+        asked = deque(self.ask(num, timeout=timeout) for _ in range(ahead))
+        while True:
+            batch = asked.popleft()()
+            asked.append(self.ask(num, timeout=timeout))
+            yield batch
+
+    def update(self, keys: ArrayLike, priority: ArrayLike) -> int:
+        """Give rows other priorities; how many keys were of rows that are gone, and left out."""
+        keys = np.asarray(keys)
+        if keys.ndim != 2 or keys.shape[1] != 2 or keys.dtype.kind not in "iu":
+            raise ValueError(
+                f"keys are an array uint32 [n, 2] from `sample`, found {keys.dtype} "
+                f"{list(keys.shape)}."
+            )
+        if keys.dtype != np.uint32:
+            if keys.size and not (keys.min() >= 0 and keys.max() < 2**32):
+                raise ValueError(f"keys are from 0 to 2**32 - 1, found {keys.min()}, {keys.max()}.")
+            keys = keys.astype(np.uint32)
+        keys = np.ascontiguousarray(keys)
+        priority = _floats("priority", priority, len(keys))
+        return self._told(self._native.update(len(keys), keys, priority))
+
+    def add_frames(self, frames: ArrayLike) -> NDArray[np.uint64]:
+        """Store frames `[n, ...]`; rows refer to them by the numbers that come back, `[n]`.
+
+        The newest `num_frames` are kept. Rows whose frames are gone are removed.
+        """
+        column = next((column for column in self.schema.columns if column.frames), None)
+        if column is None:
+            raise ValueError(f"this table has no column of frames: {self.schema}.")
+        array = np.asarray(frames)
+        _check(column.name, array, column.dtype, column.shape)
+        data = plain((np.ascontiguousarray(array),))[0]
+        first = self._told(self._native.add_frames(len(array), data))
+        return np.arange(first, first + len(array), dtype=np.uint64)
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Remove all rows; limits and the highest priority are as in the beginning."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Whoever waits gets an error now, and whoever asks for something later."""
+
+    @abstractmethod
+    def info(self) -> dict[str, Any]:
+        """How many rows there are, came, went and were drawn; `bytes` are those of a full one."""
+
+    @abstractmethod
+    def _ask(
+        self, num: int, uniforms: NDArray[np.float32] | None, out: Batch | None, seconds: float
+    ) -> Callable[[], Batch]: ...
+
+    @property
+    def capacity(self) -> int:
+        """How many rows there may be."""
+        return self.info()["capacity"]
+
+    def __len__(self) -> int:
+        return self.info()["size"]
+
+    def _use(self, native: Any, schema: Schema) -> None:
+        self.schema, self._native = schema, native
+        self._given = [(column.name, *column.given) for column in schema.columns]
+
+    def _batch(self, num: int) -> Batch:
+        if not 0 < num <= 2**30:
+            raise ValueError(f"a sample has from 1 to 2**30 rows, found {num}.")
+        columns = self.schema.columns
+        return Batch(
+            rows={c.name: np.empty((num, *c.drawn), c.dtype) for c in columns},
+            keys=np.empty((num, 2), np.uint32),
+            probability=np.empty(num, np.float32),
+            evenly=False,
+        )
+
+    def _columns(self, batch: Batch) -> tuple[Any, ...]:
+        """The arrays of a batch that rows are written to."""
+        arrays = []
+        for column in self.schema.columns:
+            array = batch.rows.get(column.name)
+            shape = (len(batch.keys), *column.drawn)
+            if array is None or array.dtype != column.dtype or array.shape != shape:
+                raise ValueError(f"`out` is a batch of another table than one of {self.schema}.")
+            arrays.append(array)
+        return plain(tuple(arrays))
+
+    def _arrays(self, rows: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The columns of a batch, as the native part takes them."""
+        if len(rows) != len(self._given):
+            raise _mismatch(self.schema, rows)
+        arrays = []
+        for name, dtype, shape in self._given:
+            if name not in rows:
+                raise _mismatch(self.schema, rows)
+            array = rows[name]
+            if not isinstance(array, np.ndarray):
+                array = np.asarray(array)
+            if array.dtype != dtype or array.shape[1:] != shape or not array.ndim:
+                _check(name, array, dtype, shape)
+            if len(array) != len(rows[self._given[0][0]]):
+                raise ValueError(
+                    f"all columns have as many rows, found "
+                    f"{ {name: len(rows[name]) for name, _, _ in self._given} }."
+                )
+            arrays.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
+        return plain(tuple(arrays))
+
+    def _told(self, native: tuple[int, str, Any], timeout: float = 0.0) -> Any:
+        status, why, found = native
+        if status == _OK:
+            return found
+        if status == _WAIT:
+            raise TimeoutError(f"not within {timeout:g} s: {why}.")
+        raise ValueError(f"{why}.")
+
+
+def seconds_of(timeout: float | None) -> float:
+    if timeout is None:
+        return math.inf
+    if not timeout >= 0:
+        raise ValueError(f"a timeout is in seconds, from 0 on, or None, found {timeout}.")
+    return float(timeout)
+
+
+def _below_one(uniforms: NDArray[np.float32], given: ArrayLike) -> NDArray[np.float32]:
+    """Of those below 1 none is 1 because it was rounded."""
+    if uniforms is given:
+        return uniforms
+    below = np.nextafter(np.float32(1), np.float32(0))
+    return np.where(np.less(given, 1.0), np.minimum(uniforms, below), uniforms)
+
+
+def _floats(what: str, values: ArrayLike, num: int) -> NDArray[np.float32]:
+    array = np.ascontiguousarray(values, np.float32)
+    if array.shape != (num,):
+        raise ValueError(f"{what} is one number for each of {num} rows, found {list(array.shape)}.")
+    return array
+
+
+def _check(name: str, array: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    if array.dtype != dtype or array.shape[1:] != shape or not array.ndim:
+        raise ValueError(
+            f"`{name}` is a batch of {dtype} {list(shape)}, found {array.dtype} "
+            f"{list(array.shape)} (the first axis is the batch)."
+        )
+
+
+def _mismatch(schema: Schema, rows: Mapping[str, Any]) -> ValueError:
+    found = " ".join(
+        str(Column(name, x.dtype, x.shape[1:]))
+        for name, x in ((name, np.asarray(x)) for name, x in rows.items())
+    )
+    return ValueError(f"the table has the columns {schema}, found {found or 'none'}.")
+
+
+def plain(arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
+    """The same memory in dtypes that buffers know: numpy has none for bfloat16 and its like."""
+    if all(array.dtype.isbuiltin == 1 for array in arrays):
+        return arrays
+    return tuple(a.view(f"V{a.dtype.itemsize}") if a.dtype.isbuiltin != 1 else a for a in arrays)

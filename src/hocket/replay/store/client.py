@@ -1,0 +1,189 @@
+"""A replay table at a server, used like one in this process.
+
+    replay = connect("shm:///run/replay.sock")         # on this machine
+    replay = connect("tcp://learner-1:7777", table="sequences")
+    replay.insert({"obs": obs, "action": action}, priority)
+    batch = replay.sample(256)
+    replay.update(batch.keys, priority)
+
+`hocket replay serve` starts a server, or `hocket.replay.serve` in a program.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hocket.errors import unknown
+from hocket.replay.store.access import Access, Batch, seconds_of
+from hocket.replay.store.schema import Schema
+from hocket.replay.store.table import store
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ALIGNED = 64
+_MOST_AHEAD = 32
+
+
+def connect(address: str, *, table: str | None = None, timeout: float = 10.0) -> Client:
+    """A table of the server at `shm://PATH`, `unix://PATH`, `tcp://HOST:PORT` or `udp://HOST:PORT`.
+
+    Over `shm`, memory is shared with a server on this machine; `unix` copies through its socket.
+    `udp` sends packets, again if they are lost; a server that is silent for 5 s is gone.
+    `table` may be left out where the server has only one; `timeout` is for reaching it.
+    """
+    seconds = seconds_of(timeout)
+    native = _connected(address, seconds)
+    tables = _tables(native, seconds)
+    if table is None and len(tables) > 1:
+        raise ValueError(f"{address} has the tables {', '.join(tables)}: say which, `table=`.")
+    name = next(iter(tables)) if table is None else table
+    if name not in tables:
+        raise ValueError(f"{unknown('table', name, tables)} These are at {address}.")
+    number, schema = tables[name]
+    return Client(native, address, name, number, schema)
+
+
+def tables_at(address: str, *, timeout: float = 10.0) -> list[str]:
+    """The names of a server's tables."""
+    seconds = seconds_of(timeout)
+    native = _connected(address, seconds)
+    try:
+        return list(_tables(native, seconds))
+    finally:
+        native.close()
+
+
+class Client(Access):
+    """A table at a server; see `connect`. Threads may share one.
+
+    Over `shm`, the arrays of a sample are memory that the server wrote to, and are used again only
+    once nobody refers to them. Where a batch is put on a CPU device without copying, keep it until
+    the computation is done.
+    """
+
+    def __init__(self, native: Any, address: str, name: str, number: int, schema: str) -> None:
+        self.address, self.name = address, name
+        self._connection = native
+        parsed = Schema.parse(schema)
+        columns = [(column.bytes, column.frames) for column in parsed.columns]
+        remote = store().Remote(client=native, table=number, schema=schema, columns=columns)
+        self._use(remote, parsed)
+        self.size, self.total = 0, 0.0
+        """Of the table, as the last sample found it."""
+
+    def batches(self, num: int, *, ahead: int = 2, timeout: float | None = None) -> Iterator[Batch]:
+        if ahead > _MOST_AHEAD:
+            raise ValueError(f"ahead={ahead}: from 1 to {_MOST_AHEAD} batches are asked for.")
+        return super().batches(num, ahead=ahead, timeout=timeout)
+
+    def save(self) -> None:
+        """Have the server write the table to its folder of snapshots; returns once it is there."""
+        _said(self._native, "SAVE", math.inf)
+
+    def clear(self) -> None:
+        _said(self._native, "RESET")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def info(self) -> dict[str, Any]:
+        """As a table's, and what the server knows: clients, requests, and its limits."""
+        lines = (line.split() for line in _said(self._native, "INFO").splitlines())
+        return {name: float(x) if name in _FLOATS else int(x) for name, x in lines}
+
+    def __repr__(self) -> str:
+        return f"Client({self.address!r}, table={self.name!r}, {str(self.schema)!r})"
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(
+        self, num: int, uniforms: NDArray[np.float32] | None, out: Batch | None, seconds: float
+    ) -> Callable[[], Batch]:
+        if out is None and self._native.may_stay():
+            _check_rows(num)
+            asked = self._native.ask_sample(num, uniforms, None, None, None, seconds)
+        else:
+            out = self._batch(num) if out is None else out
+            arrays = self._columns(out)
+            asked = self._native.ask_sample(
+                num, uniforms, out.keys, out.probability, arrays, seconds
+            )
+        return partial(self._take, asked, num, out, seconds)
+
+    def _take(self, asked: Any, num: int, out: Batch | None, seconds: float) -> Batch:
+        evenly, self.size, self.total = self._told(asked.take(), seconds)
+        if out is None:
+            return self._views(asked, num, evenly)
+        return out if evenly == out.evenly else Batch(out.rows, out.keys, out.probability, evenly)
+
+    def _views(self, memory: Any, num: int, evenly: bool) -> Batch:
+        """Arrays on memory that stays theirs while one of them lives."""
+        offset = 0
+
+        def view(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+            nonlocal offset
+            array = np.ndarray((num, *shape), dtype, memory, offset)
+            offset += -(-array.nbytes // _ALIGNED) * _ALIGNED
+            return array
+
+        keys, probability = view(np.dtype(np.uint32), (2,)), view(np.dtype(np.float32), ())
+        rows = {c.name: view(c.dtype, c.drawn) for c in self.schema.columns}
+        return Batch(rows, keys, probability, evenly)
+
+
+def _said(remote: Any, op: str, seconds: float = 30.0) -> str:
+    """The text that answers a request without arrays."""
+    status, why, text = remote.say(getattr(store(), op), seconds)
+    if status != 0:
+        raise ValueError(f"{why}.")
+    return text
+
+
+_FLOATS = ("highest", "total", "samples_per_insert", "least", "most")
+
+
+def _connected(address: str, seconds: float) -> Any:
+    carrier, found, where = address.partition("://")
+    if not found or carrier not in _CARRIERS or not where:
+        raise ValueError(
+            f"`{address}` is no address of a replay server: write shm://PATH, unix://PATH, "
+            f"tcp://HOST:PORT, udp://HOST:PORT, or dpdk://PATH of a relay's socket."
+        )
+    if carrier == "shm":
+        return store().connect_shm(where, _SLOTS, seconds)
+    if carrier in ("unix", "dpdk"):
+        return store().connect_unix(where)
+    host, _, port = where.rpartition(":")
+    if not host or not port.isdigit() or int(port) >= 2**16:
+        raise ValueError(f"`{address}` needs a host and a port: {carrier}://HOST:PORT.")
+    if carrier == "udp":
+        return store().connect_udp(host.strip("[]"), int(port))
+    return store().connect_tcp(host.strip("[]"), int(port), seconds)
+
+
+_CARRIERS = ("shm", "unix", "tcp", "udp", "dpdk")
+_SLOTS = 64
+"""In one region: only there requests are taken up in their order. Unused, they cost nothing."""
+
+
+def _tables(native: Any, seconds: float) -> dict[str, tuple[int, str]]:
+    """By their names: number and schema."""
+    text = _said(store().Remote(native, 0, "", []), "HELLO", seconds)
+    lines = (line.split(" ", 2) for line in text.splitlines())
+    return {name: (number, schema) for number, (name, _, schema) in zip(itertools.count(), lines)}
+
+
+def _check_rows(num: int) -> None:
+    if not 0 < num <= 2**30:
+        raise ValueError(f"a sample has from 1 to 2**30 rows, found {num}.")

@@ -1,0 +1,146 @@
+"""A replay server: tables that other processes and machines insert into and sample from.
+
+    table = Table("obs:float32:4 action:int32", capacity=1_000_000)
+    with serve(table, tcp="0.0.0.0:7777", unix="/run/replay.sock") as server:
+        print(server.addresses)
+
+It answers in a thread of native code, which needs nothing of Python, so that a process may compute
+and serve. Whoever has the table in this process may go on using it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hocket.replay.store.table import Table, store
+
+_NAME = re.compile(r"[\w.-]+")
+
+
+class Server:
+    """Serves tables until it is closed; see `serve`."""
+
+    def __init__(
+        self, tables: Mapping[str, Table], *, tcp: str | None, unix: str | Path | None,
+        udp: str | None, snapshots: Path | None, max_bytes: int, max_clients: int,
+    ) -> None:  # fmt: skip
+        self.tables = dict(tables)
+        about = [
+            (name, str(table.schema), table._native, *_files(snapshots, name))
+            for name, table in tables.items()
+        ]
+        try:
+            native = store().Server(about, max_bytes, max_clients, _SPIN)
+            self.addresses = _listen(native, tcp, unix, udp)
+        except RuntimeError as error:
+            raise OSError(f"{error}.") from None
+        native.start()
+        self._native = native
+        self._stop = weakref.finalize(self, native.stop)  # also when Python ends
+
+    @property
+    def address(self) -> str:
+        """The best of its addresses for a client on this machine."""
+        return self.addresses[0]
+
+    def check(self) -> None:
+        """Raise if it does not serve any more."""
+        if problem := self._native.problem():
+            raise RuntimeError(f"the replay server at {self.address} failed: {problem}.")
+
+    def close(self) -> None:
+        """End all connections. The tables stay."""
+        self._stop()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def serve(
+    tables: Table | Mapping[str, Table],
+    *,
+    tcp: str | None = None,
+    unix: str | Path | None = None,
+    udp: str | None = None,
+    snapshots: str | Path | None = None,
+    max_bytes: int = 2**30,
+    max_clients: int = 1000,
+) -> Server:
+    """Serve tables by their names (one alone is `replay`) at one address or several.
+
+    `tcp` and `udp` are `HOST:PORT`, with port 0 for any that is free. Over a Unix socket clients
+    can share memory with the server (`shm://PATH`). In the folder `snapshots`, clients may have
+    tables saved.
+    """
+    if tcp is None and unix is None and udp is None:
+        raise ValueError(
+            "where to serve? Say `tcp=` or `udp=`, such as 127.0.0.1:7777, or `unix=`, a path."
+        )
+    named = {"replay": tables} if isinstance(tables, Table) else tables
+    for name in named:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"`{name}` is no name of a table: use letters, digits, `.`, `-`, `_`.")
+    if not 0 < len(named) < 2**16:
+        raise ValueError(f"a server has from 1 to 2**16 - 1 tables, found {len(named)}.")
+    if not 2**12 <= max_bytes <= 2**40:
+        raise ValueError(f"max_bytes is from 2**12 to 2**40, found {max_bytes}.")
+    folder = None if snapshots is None else Path(snapshots)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    return Server(
+        named,
+        tcp=tcp,
+        unix=unix,
+        udp=udp,
+        snapshots=folder,
+        max_bytes=max_bytes,
+        max_clients=max_clients,
+    )
+
+
+_SPIN = 50e-6
+"""Seconds for which a server looks for requests before it sleeps: waking up takes about as long."""
+
+
+def snapshot_file(folder: Path, name: str) -> Path:
+    """Where a table of that name is saved."""
+    return folder / f"{name}.replay"
+
+
+def tally_file(folder: Path, name: str) -> Path:
+    """Where the rows that were ever inserted are counted, whatever happens to the server."""
+    return folder / f"{name}.inserts"
+
+
+def _files(folder: Path | None, name: str) -> tuple[str, str]:
+    if folder is None:
+        return "", ""
+    return os.fspath(snapshot_file(folder, name)), os.fspath(tally_file(folder, name))
+
+
+def _listen(
+    native: Any, tcp: str | None, unix: str | Path | None, udp: str | None
+) -> tuple[str, ...]:
+    found = []
+    if unix is not None:
+        native.listen_unix(os.fsdecode(unix))
+        found += [f"shm://{os.fsdecode(unix)}", f"unix://{os.fsdecode(unix)}"]
+    for carrier, where in (("tcp", tcp), ("udp", udp)):
+        if where is None:
+            continue
+        host, _, port = where.rpartition(":")
+        if not host or not port.isdigit() or int(port) >= 2**16:
+            raise ValueError(
+                f"{carrier}={where!r}: write HOST:PORT, such as 127.0.0.1:7777 or 0.0.0.0:0."
+            )
+        listen = native.listen_tcp if carrier == "tcp" else native.listen_udp
+        found.append(f"{carrier}://{host}:{listen(host.strip('[]'), int(port))}")
+    return tuple(found)

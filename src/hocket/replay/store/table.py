@@ -1,0 +1,207 @@
+"""A replay table in this process: rows of a schema, drawn by priority or by age.
+
+    table = Table("obs:float32:4 action:int32", capacity=100_000)
+    keys = table.insert({"obs": obs, "action": action})          # [n, 4], [n]; the highest priority
+    batch = table.sample(256)
+    table.update(batch.keys, priority)                           # of rows that are still there
+
+It is native code, usable without the rest of hocket; threads may share one table. Priorities
+arrive already raised to alpha, so that alpha = 0 is uniform sampling.
+
+Schaul et al. 2016, "Prioritized Experience Replay": https://arxiv.org/abs/1511.05952
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from hocket.replay.store.access import Access, Batch, plain
+from hocket.replay.store.schema import Schema
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Select = Literal["prioritized", "uniform", "oldest", "newest", "highest", "lowest"]
+"""Which row: at random in proportion to its priority, any, or the one with the most extreme age or
+priority. Reverb calls them Prioritized, Uniform, Fifo, Lifo, MaxHeap and MinHeap."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All rows of a table, the oldest first."""
+
+    rows: dict[str, NDArray[Any]]
+    keys: NDArray[np.uint32]
+    """`[n, 2]`, as in a batch."""
+    priority: NDArray[np.float32]
+
+
+class Table(Access):
+    """A table of at most `capacity` rows.
+
+    When it is full, `remover` says which row an insert replaces; `sampler` says which are drawn.
+    Rows that were drawn `max_times_sampled` times are removed.
+
+    Sampling begins with `min_size` rows. With `samples_per_insert`, the rows inserted times that
+    minus the rows sampled stay within `tolerance` of where sampling begins: whoever is ahead
+    waits, up to the `timeout` of the request, and then gets a TimeoutError; for ever, if it is
+    None.
+    """
+
+    def __init__(
+        self,
+        schema: Schema | str,
+        capacity: int,
+        *,
+        sampler: Select = "prioritized",
+        remover: Select = "oldest",
+        max_times_sampled: int = 0,
+        min_size: int = 1,
+        samples_per_insert: float | None = None,
+        tolerance: float | None = None,
+        num_frames: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        schema = Schema.parse(schema) if isinstance(schema, str) else schema
+        columns = schema.columns
+        capacity = _count("capacity", capacity)
+        if num_frames is None:
+            num_frames = 2 * capacity if any(column.frames for column in columns) else 0
+        least, most = _limits(samples_per_insert, tolerance, min_size)
+        native = store().Table(
+            capacity=capacity,
+            columns=[(column.bytes, column.frames) for column in columns],
+            num_frames=_count("num_frames", num_frames),
+            sampler=_select("sampler", sampler),
+            remover=_select("remover", remover),
+            max_times_sampled=_count("max_times_sampled", max_times_sampled),
+            min_size=_count("min_size", min_size),
+            samples_per_insert=samples_per_insert or 0.0,
+            least=least,
+            most=most,
+            seed=operator.index(seed) % 2**64,
+        )
+        self._use(native, schema)
+
+    @classmethod
+    def restore(cls, path: str | Path) -> Table:
+        """The table that `save` wrote there: the same rows and keys, and the draws go on."""
+        with open(path, "rb"):  # says what is the matter with the path itself
+            pass
+        table, native = cls.__new__(cls), store()
+        try:
+            restored, schema = native.restore(os.fsdecode(path))
+        except RuntimeError as error:
+            raise ValueError(f"{error}.") from None
+        table._use(restored, Schema.parse(schema))
+        return table
+
+    def contents(self) -> Contents:
+        """Every row there is now, the oldest first."""
+        while True:  # others may insert meanwhile
+            num = len(self)
+            rows = {c.name: np.empty((num, *c.drawn), c.dtype) for c in self.schema.columns}
+            keys, priority = np.empty((num, 2), np.uint32), np.empty(num, np.float32)
+            if self._native.look(num, keys, priority, plain(tuple(rows.values()))):
+                return Contents(rows, keys, priority)
+
+    def save(self, path: str | Path) -> None:
+        """Write the table of this moment to a file; other threads may go on with it meanwhile.
+
+        The file has its name once it is complete. Rows that are replaced before they are written
+        are kept for it in memory.
+        """
+        try:
+            self._native.save(os.fsdecode(path), str(self.schema))
+        except RuntimeError as error:
+            raise OSError(f"{error}.") from None
+
+    def options(self) -> dict[str, Any]:
+        """How it was made; `least` and `most` are what `tolerance` allows."""
+        found = self._native.made()
+        names = get_args(Select)
+        return found | {name: names[found[name]] for name in ("sampler", "remover")}
+
+    def clear(self) -> None:
+        self._native.clear()
+
+    def close(self) -> None:
+        self._native.close()
+
+    def info(self) -> dict[str, Any]:
+        return self._native.counts()
+
+    def __repr__(self) -> str:
+        info = self.info()
+        return f"Table({str(self.schema)!r}, {info['size']:,} of {info['capacity']:,} rows)"
+
+    def _ask(
+        self, num: int, uniforms: NDArray[np.float32] | None, out: Batch | None, seconds: float
+    ) -> Callable[[], Batch]:
+        return partial(self._draw, num, uniforms, out, seconds)
+
+    def _draw(
+        self, num: int, uniforms: NDArray[np.float32] | None, out: Batch | None, seconds: float
+    ) -> Batch:
+        out = self._batch(num) if out is None else out
+        arrays = self._columns(out)
+        native = self._native.sample(num, uniforms, out.keys, out.probability, arrays, seconds)
+        evenly = self._told(native, seconds)
+        return out if evenly == out.evenly else Batch(out.rows, out.keys, out.probability, evenly)
+
+
+def store() -> Any:
+    """The native part."""
+    try:
+        from hocket.replay.store import _store  # pyright: ignore[reportAttributeAccessIssue]
+    except ImportError as error:
+        raise RuntimeError(
+            "hocket was installed without its replay store, because no C++ compiler or no headers "
+            "of Python were found then. Install them (on Debian: `apt-get install g++ "
+            "python3-dev`), and `pip install` hocket again."
+        ) from error
+    return _store
+
+
+def _count(what: str, number: int) -> int:
+    try:
+        count = operator.index(number)
+    except TypeError:
+        raise ValueError(f"{what} is a whole number, found {number!r}.") from None
+    if not 0 <= count < 2**32:
+        raise ValueError(f"{what} is a count below 2**32, found {count}.")
+    return count
+
+
+def _select(what: str, name: str) -> int:
+    names = get_args(Select)
+    if name not in names:
+        raise ValueError(f"there is no {what} `{name}`: use one of {', '.join(names)}.")
+    return names.index(name)
+
+
+def _limits(
+    samples_per_insert: float | None, tolerance: float | None, min_size: int
+) -> tuple[float, float]:
+    if samples_per_insert is None:
+        if tolerance is not None:
+            raise ValueError(f"tolerance={tolerance} is for tables with samples_per_insert.")
+        return -math.inf, math.inf
+    if not 0 < samples_per_insert < math.inf:
+        raise ValueError(f"samples_per_insert is above 0, found {samples_per_insert}.")
+    if tolerance is None:
+        raise ValueError(
+            "samples_per_insert needs a tolerance: how many samples inserting and sampling may be "
+            "ahead of each other. A few batches are usual."
+        )
+    middle = min_size * samples_per_insert
+    return middle - tolerance, middle + tolerance

@@ -1,0 +1,94 @@
+"""From one to many, the newest only: no reader waits for the writer, nor it for a reader."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from hocket.runtime.channels.packing import Packing, packing
+from hocket.system.native import library
+from hocket.system.ring import slot_layout
+
+SLOTS = 3
+
+
+class Latest(Protocol):
+    """Holds the newest message, and its version."""
+
+    def write(self, version: int, message: list[Any]) -> None: ...
+
+    def read(self) -> tuple[int, Any]: ...
+
+
+class LatestHere:
+    """In one process: the arrays themselves."""
+
+    def __init__(self) -> None:
+        self._newest: tuple[int, list[Any]] = (0, [])
+
+    def write(self, version: int, message: list[Any]) -> None:
+        self._newest = version, message
+
+    def read(self) -> tuple[int, Any]:
+        return self._newest
+
+
+class LatestShared:
+    """In memory that processes share: copied in by the writer, and out by each reader.
+
+    An end that is `packed` writes the small arrays as one, or reads them so.
+    """
+
+    def __init__(
+        self, memory: mmap.mmap, offset: int, like: Sequence[Any], *, packed: bool = False
+    ) -> None:
+        self._library, self._packing = library(), packing(tuple(like))
+        self._packed = packed and self._packing.pays()
+        specs = self._specs(self._packing, packed=self._packed)
+        self._memory, self._offset = memory, offset
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
+        starts, stride = slot_layout(specs)
+        first = offset + self._library.hocket_latest_header_bytes()
+        self._views = [
+            [
+                np.ndarray(shape, dtype, buffer=memory, offset=first + slot * stride + start)
+                for (shape, dtype), start in zip(specs, starts, strict=True)
+            ]
+            for slot in range(SLOTS)
+        ]
+
+    @staticmethod
+    def _specs(how: Packing, *, packed: bool) -> list[Any]:
+        return [((1,), np.dtype(np.int64)), *how.specs(packed=packed)]
+
+    @staticmethod
+    def nbytes(like: Sequence[Any]) -> int:
+        stride = slot_layout(LatestShared._specs(packing(tuple(like)), packed=False))[1]
+        return library().hocket_latest_header_bytes() + SLOTS * stride
+
+    def empty(self) -> None:
+        """Without a message again; nobody may be using it."""
+        nbytes = self._library.hocket_latest_header_bytes()
+        self._memory[self._offset : self._offset + nbytes] = bytes(nbytes)
+
+    def write(self, version: int, message: list[Any]) -> None:
+        arrays = [np.array([version]), *self._packing.to_slot(message, packed=self._packed)]
+        number = self._library.hocket_latest_begin(self._address)
+        for view, x in zip(self._views[number % SLOTS], arrays, strict=True):
+            np.copyto(view, x, casting="no")
+        self._library.hocket_latest_publish(self._address)
+
+    def read(self) -> tuple[int, Any]:
+        while True:
+            number = self._library.hocket_latest_newest(self._address)
+            if not number:  # its version can be seen sooner than itself
+                continue
+            stamp, *views = self._views[number % SLOTS]
+            version = int(stamp[0])
+            message = self._packing.from_slot(views, packed=self._packed)
+            if self._library.hocket_latest_is_whole(self._address, number, SLOTS):
+                return version, message

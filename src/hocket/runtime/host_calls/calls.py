@@ -1,0 +1,182 @@
+"""The host functions that an instance, or a program that calls back, keeps open."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from hocket.core.program.host import HostFunction, LiveFunction, NativeCall, NativeFunction, Specs
+from hocket.core.program.service import At, Service
+from hocket.runtime.host_calls.call_slot import CallSlot
+from hocket.runtime.host_calls.inline import run_inline
+from hocket.runtime.host_calls.thread import Aside
+from hocket.system.events import Closed
+from hocket.system.native import PATH
+
+PREFIX = "host-"
+
+
+class Hosts:
+    """Opens each host function when it is first called.
+
+    With `inside`, compiled programs call them by themselves: those of one CPU device can.
+    """
+
+    def __init__(self, name: str = "all", *, inside: bool = False) -> None:
+        self._name = PREFIX + name.replace("/", "-")
+        self.inside = inside and PATH.is_file()
+        self._slots: dict[Any, CallSlot] = {}
+        weakref.finalize(self, _close, self._slots).atexit = False
+        self._aside: Aside | None = None
+        self._calling = threading.Lock()
+        self._noted = False
+        self.find: Callable[[Service], At] | None = None
+        """Where the services are that some of them work on."""
+        self._live: dict[HostFunction, LiveFunction] = {}
+        self._pieces: dict[str, bytes] = {}
+        self._ended = False
+        self.failure: BaseException | None = None
+        """What a call raised: XLA passes on its text, not the exception."""
+
+    def get(self, of: HostFunction) -> LiveFunction:
+        if self._ended:
+            raise Closed
+        if of not in self._live:
+            at = self.find(of.service) if self.find and of.service else None
+            self._live[of] = of.open(watched=self._aside is not None, at=at)
+            if self._pieces:
+                self._live[of].restore(self._pieces)
+        return self._live[of]
+
+    def __call__(self, of: HostFunction, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """For a compiled program that calls back."""
+        try:
+            with self._calling:
+                live = self.get(of)
+                live.start(arrays)
+                return live.finish()
+        except BaseException as error:
+            self._failed(error)
+            raise
+
+    def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
+        """See `Caller`."""
+        if not self.inside:
+            return None
+        key = of, *((x.shape, x.dtype) for x in (*ins, *outs))
+        if key not in self._slots:
+            me = weakref.ref(self)  # a slot that nobody closes keeps nothing open
+
+            def call(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+                hosts = me()
+                if hosts is None:
+                    raise Closed
+                return hosts(of, arrays)
+
+            def native() -> NativeCall | None:
+                return hosts._native(of) if (hosts := me()) else None
+
+            self._slots[key] = CallSlot(
+                call, ins, outs, lambda e: (hosts := me()) and hosts._failed(e), native
+            )
+            self._slots[key].note(self._noted)
+        return self._slots[key].number
+
+    def note(self, noted: bool) -> None:
+        """Whether to note, from now on, when programs call these functions."""
+        self._noted = noted
+        for slot in self._slots.values():
+            slot.note(noted)
+
+    def noted(self) -> list[tuple[str, float, float]]:
+        """Who was called from when to when, in this order."""
+        calls = [(key[0].name, *at) for key, slot in self._slots.items() for at in slot.noted()]
+        return sorted(calls, key=lambda call: call[1])
+
+    def run(self, program: Callable[[], Any]) -> Any:
+        """Run what calls these functions, in a thread of its own; an error if one of them hangs."""
+        self._aside = self._aside or Aside(self._name)
+        try:
+            return self._in_thread(lambda: run_inline(program))
+        except Exception as error:  # noqa: BLE001 (JAX's, of several kinds)
+            raise self.failure or error from None
+
+    def load(self, late: Mapping[str, Any]) -> None:
+        """Begin anew, or from what `late` had."""
+        self._in_thread(self._close_all)
+        self.failure = None
+        blobs = [np.asarray(x) for name, x in late.items() if name.startswith(PREFIX)]
+        self._pieces = {name: piece for blob in blobs for name, piece in _unpack(blob).items()}
+
+    def late(self) -> dict[str, np.ndarray]:
+        """What the functions keep, as bytes; nothing where one cannot tell."""
+        mine = [live for of, live in self._live.items() if of.service is None]
+        kept = self._in_thread(lambda: [live.snapshot() for live in mine])
+        kept = kept or [self._pieces]
+        if any(not pieces for pieces in kept):
+            return {}
+        return {self._name: _pack({k: x for pieces in kept for k, x in (pieces or {}).items()})}
+
+    def end(self, *, at_rest: bool = True) -> None:
+        """Close all for good: whoever is still at work in another thread opens nothing again."""
+        self._ended = True
+        if at_rest and not (self._aside and self._aside.hangs):
+            self._in_thread(self._close_all)
+            _close(self._slots)
+        else:
+            self._close_all()  # and the slots stay taken: a program may yet call them
+
+    def _in_thread(self, work: Callable[[], Any]) -> Any:
+        """All that environments do, they do in one thread, if there is one for them."""
+        return self._aside.run(work, self._overdue) if self._aside else work()
+
+    def _overdue(self) -> Exception | None:
+        """What hangs, asked from another thread."""
+        return next(
+            (error for live in list(self._live.values()) if (error := live.overdue())), None
+        )
+
+    def _failed(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+
+    def _native(self, of: HostFunction) -> NativeCall | None:
+        live = self._live.get(of)
+        return live.native() if isinstance(live, NativeFunction) else None
+
+    def _close_all(self) -> None:
+        # A native call that never comes back still has them: they stay open.
+        slow = [slot.slow_down() for slot in self._slots.values()]
+        if not all(slow):
+            self._live.clear()
+        while self._live:
+            self._live.popitem()[1].close()
+
+
+def _close(slots: dict[Any, CallSlot]) -> None:
+    while slots:
+        slots.popitem()[1].close()
+
+
+def is_one_cpu(devices: Sequence[Any]) -> bool:
+    """Whether a program of these devices can call the host by itself, and does it only once."""
+    return len(devices) == 1 and devices[0].platform == "cpu"
+
+
+def _pack(pieces: Mapping[str, bytes]) -> np.ndarray:
+    """As one array, of few different sizes: what writes it down is compiled for each."""
+    content = msgspec.msgpack.encode(dict(pieces))
+    room = 1 << max(12, (len(content) + 8).bit_length())
+    packed = np.zeros(room, np.uint8)
+    packed[:8] = np.frombuffer(len(content).to_bytes(8, "little"), np.uint8)
+    packed[8 : 8 + len(content)] = np.frombuffer(content, np.uint8)
+    return packed
+
+
+def _unpack(packed: np.ndarray) -> dict[str, bytes]:
+    size = int.from_bytes(packed[:8].tobytes(), "little")
+    return msgspec.msgpack.decode(packed[8 : 8 + size].tobytes(), type=dict[str, bytes])

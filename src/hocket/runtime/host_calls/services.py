@@ -1,0 +1,82 @@
+"""The services of a run: started once, used by all instances, and in a state only as tickets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from hocket.core.plan.data import Plan
+from hocket.core.program.service import (
+    At,
+    LiveService,
+    Served,
+    Service,
+    Serving,
+    services,
+    ticket_for,
+)
+
+
+class Services:
+    """What keeps a part of the state outside of the programs; nothing is started before `load`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._state, self._how = plan.graph.state, plan.serving
+        self._in_order = plan.free is None
+        self._live: dict[Service, LiveService] = {}
+        self._last: dict[Service, Any] = {}
+
+    def load(self, state: Any) -> Any:
+        """A state as the programs have it, once the services keep their part of it."""
+
+        def kept(mine: Any, x: Any) -> Any:
+            if not isinstance(mine, Served):
+                return x
+            live = self._live.setdefault(mine.by, mine.by.start(self._how))
+            # A first state has a ticket already: what would be in its place was never made.
+            live.load(None if isinstance(x, Served) else x)
+            return ticket_for(mine.by)
+
+        return jax.tree.map(kept, self._state, state, is_leaf=_is_served) if self else state
+
+    def whole(self, state: Any) -> Any:
+        """A state as it is seen from outside, with what the services keep now."""
+
+        def found(x: Any) -> Any:
+            if not isinstance(x, Served):
+                return x
+            return self._live[x.by].content() if x.by in self._live else self._last[x.by]
+
+        return jax.tree.map(found, state, is_leaf=_is_served) if self else state
+
+    def at(self, member: int) -> Callable[[Service], At]:
+        """Where an instance of this process finds a service."""
+        return lambda service: At(self._live[service], self._how, member, self._in_order)
+
+    def addresses(self) -> dict[str, Sequence[str]]:
+        """Where other processes find them, by name."""
+        return {service.name: live.addresses() for service, live in self._live.items()}
+
+    def close(self, *, keep: bool = False) -> None:
+        """End them; with `keep`, what they kept can still be asked for."""
+        while self._live:
+            service, live = self._live.popitem()
+            if keep:
+                self._last[service] = live.content()
+            live.close()
+
+    def __bool__(self) -> bool:
+        return bool(services(self._state))
+
+
+def elsewhere(
+    addresses: Mapping[str, Sequence[str]], how: Serving, member: int
+) -> Callable[[Service], At]:
+    """Where an instance of another process finds a service."""
+    return lambda service: At(addresses[service.name], how, member)
+
+
+def _is_served(x: Any) -> bool:
+    return isinstance(x, Served)

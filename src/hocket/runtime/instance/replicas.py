@@ -1,0 +1,183 @@
+"""Replicas that use `averaged`, run as one program.
+
+Per-environment values are held stacked, `[replicas, ...]`, each replica's share in its own row;
+what is uniform is held once. `vmap` maps a program over the rows, with a name for them by which
+`averaged` finds its mean; on several devices `shard_map` gives each device its rows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from hocket.core.plan.data import Plan
+from hocket.core.program.averaged import ReplicaAxis
+
+
+def split_axis(x: jax.Array, axis: int, replicas: int) -> jax.Array:
+    """A whole value as its replicas' shares: `[replicas, ...]`."""
+    shape = (*x.shape[:axis], replicas, x.shape[axis] // replicas, *x.shape[axis + 1 :])
+    return jnp.moveaxis(x.reshape(shape), axis, 0)
+
+
+def merge_axis(x: jax.Array, axis: int) -> jax.Array:
+    """The shares of `split_axis` as the whole value again."""
+    x = jnp.moveaxis(x, 0, axis)
+    return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+
+
+def cut_parts(x: Any, axis: int | None, parts: int, blocks: int) -> Sequence[Any]:
+    """A value in parts of its environments, each with as many of every block of neighbours.
+
+    Blocks are the environments of those replicas that have fewest, so that all agree on the parts.
+    """
+    if axis is None:
+        return [x] * parts
+    by_block = split_axis(x, axis, blocks)  # [blocks, ...]
+    by_part = split_axis(by_block, axis + 1, parts)  # [parts, blocks, ...]
+    return [merge_axis(part, axis) for part in by_part]
+
+
+def join_parts(found: Sequence[Any], axis: int | None, blocks: int) -> Any:
+    """The value that `cut_parts` cut."""
+    if axis is None:
+        return found[0]
+    by_part = jnp.stack([split_axis(x, axis, blocks) for x in found])
+    return merge_axis(merge_axis(by_part, axis + 1), axis)
+
+
+def stack(plan: Plan, place: str, state: Any) -> Any:
+    """The whole state with its per-environment leaves stacked by replica."""
+    replicas = plan.place(place).replicas
+    return _by_leaf(plan, state, lambda x, axis: split_axis(x, axis, replicas))
+
+
+def unstack(plan: Plan, state: Any) -> Any:
+    """The whole state again, as the fused program has it."""
+    return _by_leaf(plan, state, merge_axis)
+
+
+def _by_leaf(plan: Plan, state: Any, change: Callable[[Any, int], Any]) -> Any:
+    leaves, tree = jax.tree.flatten(state)
+    for i, value in enumerate(plan.graph.block.inputs):
+        axis = plan.axes.axis(value)
+        if axis is not None:
+            leaves[i] = change(leaves[i], axis)
+    return jax.tree.unflatten(tree, leaves)
+
+
+def without_aliases(values: dict[int, Any]) -> dict[int, Any]:
+    """Two leaves of a state may be one array; each gets its own before either is donated."""
+    seen: set[int] = set()
+    for v, x in values.items():
+        if id(x) in seen:
+            values[v] = jnp.copy(x)
+        seen.add(id(x))
+    return values
+
+
+def join_values(
+    found: Mapping[int, Sequence[Any]], axes: Mapping[int, int], device: Any
+) -> dict[int, Any]:
+    """Values from the parts that their sources sent; one without an axis is the same in all."""
+    many = {v: axis for v, axis in axes.items() if len(found[v]) > 1}
+    whole = {v: parts[0] for v, parts in found.items()}
+    if many:  # put together on one device: a part may be too small to be shared by all
+        parts = jax.device_put([found[v] for v in many], device)
+        whole |= zip(many, concatenated(parts, tuple(many.values())), strict=True)
+    return whole
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def concatenated(found: list[list[Any]], axes: tuple[int, ...]) -> list[Any]:
+    """The parts of each value put together, all of them by one program."""
+    return [jnp.concatenate(parts, axis) for parts, axis in zip(found, axes, strict=True)]
+
+
+@jax.jit
+def _stacked(rows: list[list[Any]], axes: Any) -> list[Any]:
+    return [jnp.stack(made, axis.ndim) for made, axis in zip(rows, axes, strict=True)]
+
+
+def stack_rows(rows: list[list[Any]], axes: tuple[int, ...]) -> list[Any]:
+    """Each list of rows as one array: of the device's in one program, since a call for each takes
+    3x as long, of the host's on the host.
+    """
+    there = [k for k, made in enumerate(rows) if isinstance(made[0], jax.Array)]
+    # The axis is told by a shape, which is static where a number would be traced.
+    stacked = _stacked([rows[k] for k in there], [np.zeros((1,) * axes[k]) for k in there])
+    found = dict(zip(there, stacked, strict=True))
+    return [found[k] if k in found else np.stack(rows[k], axes[k]) for k in range(len(rows))]
+
+
+def replica_mesh(devices: Sequence[Any], replicas: int) -> Mesh:
+    """The devices of a place; where each replica has several, they are an axis of their own."""
+    auto = AxisType.Auto
+    if replicas == 1 or len(devices) <= replicas:
+        return Mesh(np.array(devices), ("devices",), axis_types=(auto,))
+    grid = np.array(devices).reshape(replicas, -1)
+    return Mesh(grid, ("devices", "shards"), axis_types=(auto, auto))
+
+
+def home(mesh: Mesh, axis: int | None, *, stacked: bool) -> NamedSharding:
+    """How a place holds a value: its environments split over the devices, the rest on all."""
+    if axis is None or mesh.size == 1:
+        return NamedSharding(mesh, PartitionSpec())
+    if not stacked:
+        return NamedSharding(mesh, PartitionSpec(*[None] * axis, "devices"))
+    if "shards" not in mesh.axis_names:
+        return NamedSharding(mesh, PartitionSpec("devices"))
+    return NamedSharding(mesh, PartitionSpec("devices", *[None] * axis, "shards"))
+
+
+def map_program(
+    fn: Callable[..., Sequence[Any]],
+    ins: Sequence[bool],
+    outs: Sequence[bool],
+    mesh: Mesh,
+    replicas: int,
+) -> Callable[..., Sequence[Any]]:
+    """Map a program for one replica over the rows of its arguments; False: one for all rows."""
+    axes_in = tuple(0 if rows else None for rows in ins)
+    axes_out = [0 if rows else None for rows in outs]
+    axis = ReplicaAxis() if mesh.size == 1 else ReplicaAxis("devices")
+    rows = replicas // mesh.size
+    mapped = jax.vmap(fn, axes_in, axes_out, axis_name=axis, axis_size=rows)
+    if mesh.size == 1:
+        return mapped
+    by_row = {True: PartitionSpec("devices"), False: PartitionSpec()}
+    return jax.shard_map(
+        mapped, mesh=mesh, check_vma=False, axis_names={"devices"},
+        in_specs=tuple(by_row[rows] for rows in ins), out_specs=[by_row[rows] for rows in outs],
+    )  # fmt: skip
+
+
+def map_replicas(plan: Plan, mesh: Mesh) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
+    """The step of a plan whose only place is replicated, on a stacked state."""
+    graph = plan.graph
+    algorithm, tree = graph.algorithm, jax.tree.structure(graph.state)
+    ins = [plan.axes.axis(v) is not None for v in graph.block.inputs]
+    out_axes = [plan.axes.axis(v) for v in graph.block.outputs[graph.num_leaves :]]
+
+    def one(*leaves: Any) -> list[Any]:
+        return jax.tree.leaves(algorithm.step(jax.tree.unflatten(tree, leaves)))
+
+    def step(state: Any) -> tuple[Any, dict[str, Any]]:
+        outs = [*ins, *(axis is not None for axis in out_axes)]
+        leaves = list(
+            map_program(one, ins, outs, mesh, plan.places[0].replicas)(*jax.tree.leaves(state))
+        )
+        rows = [
+            x if axis is None else merge_axis(x, axis)
+            for x, axis in zip(leaves[graph.num_leaves :], out_axes, strict=True)
+        ]
+        metrics = jax.tree.unflatten(jax.tree.structure(graph.metrics), rows)
+        return jax.tree.unflatten(tree, leaves[: graph.num_leaves]), metrics
+
+    return step

@@ -1,0 +1,87 @@
+"""A segment of a place's program, compiled: neighbouring nodes as one function."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hocket.core.graph.trace import Graph
+from hocket.core.projection.instructions import Compute
+
+
+class Segment:
+    """A jitted segment, with the names of its fragments.
+
+    Replicas in one process share it: the first to call it compiles, the others wait for that.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        step: Compute,
+        options: Mapping[str, Any],
+        mapped: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    ) -> None:
+        fn = _build(graph, step)
+        self.name = ", ".join(dict.fromkeys(_titles(graph, step))) or "glue"
+        self.fn: Any = jax.jit(
+            mapped(fn) if mapped else fn, donate_argnums=range(len(step.donate)),
+            compiler_options=dict(options),
+        )  # fmt: skip
+        self._compiled: set[tuple[int, ...]] = set()
+        self._compiling = threading.Lock()
+
+    def __call__(self, args: Sequence[Any], devices: tuple[int, ...]) -> Sequence[Any]:
+        if devices in self._compiled:
+            return self.fn(*args)
+        with self._compiling:
+            outs = self.fn(*args)
+            self._compiled.add(devices)
+        return outs
+
+
+class Segments:
+    """The segments of a place, by what they compute and in how many parts."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Compute, int], Segment] = {}
+        self._making = threading.Lock()
+
+    def get(self, step: Compute, parts: int, make: Callable[[], Segment]) -> Segment:
+        if (step, parts) not in self._found:
+            with self._making:
+                if (step, parts) not in self._found:
+                    self._found[step, parts] = make()
+        return self._found[step, parts]
+
+    def all(self) -> list[tuple[tuple[Compute, int], Segment]]:
+        return list(self._found.items())
+
+
+def arguments(step: Compute) -> list[int]:
+    """The values that a segment takes, in their order: first those it may overwrite."""
+    return [*step.donate, *(v for v in step.ins if v not in step.donate)]
+
+
+def _titles(graph: Graph, step: Compute) -> list[str]:
+    return [label.name for n in step.nodes for label in graph.nodes[n].labels]
+
+
+def _build(graph: Graph, step: Compute) -> Callable[..., list[Any]]:
+    """The function of a segment: its nodes one after another."""
+
+    def segment(*args: Any) -> list[Any]:
+        values = {**graph.constants, **dict(zip(arguments(step), args, strict=True))}
+        for number in step.nodes:
+            node = graph.nodes[number]
+            values |= zip(node.outs, node([values[v] for v in node.ins]), strict=True)
+        # What a node only passes on would share a buffer with its input, which others may hold.
+        given = {id(x) for x in args}
+        outs = [values[v] for v in step.outs]
+        return [jnp.copy(x) if id(x) in given else x for x in outs]
+
+    return segment

@@ -1,0 +1,6 @@
+"""The ways to start instances, a file each.
+
+threads.py     threads of this process
+processes.py   processes of this machine, which share memory
+seeded.py      one thread, in an order that a seed decides: for tests
+"""

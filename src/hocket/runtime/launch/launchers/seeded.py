@@ -1,0 +1,159 @@
+"""The instances of a plan in one thread, their interleaving chosen by a seed: for tests.
+
+Whoever can go on is drawn at random, up to where it may have to wait again. So an asynchronous run
+repeats exactly, and a seed is an order of events that threads would show once in a thousand runs.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hocket.core.plan.data import Plan
+from hocket.errors import PlanError
+from hocket.runtime.channels.links import Link
+from hocket.runtime.channels.transports.same_device import SameDevice
+from hocket.runtime.host_calls.services import Services
+from hocket.runtime.instance.exchange import Wait
+from hocket.runtime.instance.interpreter import Instance
+from hocket.runtime.instance.metrics import Rows
+from hocket.runtime.launch.launchers.threads import Threads
+from hocket.runtime.launch.watch import Deadlock, InstanceError
+from hocket.runtime.observe.status import IDLE, WORKING, counting, deadlock
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong in a run whose order is chosen by a seed."""
+
+    stall: float = 0.0
+    """The chance, each time an instance is drawn, that it then stands still."""
+    turns: int = 20
+    """For up to how many turns of others."""
+    crash: tuple[str, int] | None = None
+    """An instance, and the iteration in which it fails: `("actor/0", 3)`."""
+
+
+NO_FAULTS = Faults()
+
+
+class InjectedCrash(RuntimeError):
+    """Somebody asked for it."""
+
+
+@dataclass
+class _Task:
+    instance: Instance
+    steps: Iterator[Wait | None]
+    rows: Rows
+    wait: Wait | None = None
+    stalled_until: int = 0
+
+
+class Seeded(Threads):
+    """As threads, but one at a time and in an order that `seed` decides."""
+
+    def __init__(self, plan: Plan, seed: int, faults: Faults = NO_FAULTS) -> None:
+        if plan.parts > 1:
+            raise PlanError(f"an order by seed needs loops in one part, found {plan.parts}.")
+        super().__init__(plan)
+        self._seed, self._faults = seed, faults
+        self._tasks: dict[str, _Task] = {}
+        self._begin_anew()
+
+    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], services: Services) -> None:
+        super().load(leaves, late, services)
+        self._begin_anew()
+
+    def reseed(self, seed: int) -> None:
+        """Another order, from the next `load` on; what is compiled is kept."""
+        self._seed = seed
+
+    def run(self, count: int) -> list[dict[int, np.ndarray]]:
+        counts = counting(self.plan)
+        with self._or_fail():
+            self._let_go_on()
+            for instance in self.instances:
+                if instance.place in counts:
+                    self._add(instance, count)
+            self._work_until([i.name for i in self.instances if i.place in counts])
+        return [self._rows.pop(i.name, {}) for i in self.instances]
+
+    def starve(self) -> None:
+        """Give the place that learns no turn, until nobody else can go on."""
+        with self._or_fail():
+            self._let_go_on()
+            while able := [task for task in self._tasks.values() if self._is_ready(task)]:
+                self._advance(self._random.choice(able))
+
+    def _let_go_on(self) -> None:
+        """Those of a free channel who go on until they are stopped."""
+        if self.board:
+            self.board.set_stop(False)
+        for instance in self.instances:
+            if instance.place not in counting(self.plan) and instance.name not in self._tasks:
+                self._add(instance, None)
+
+    def pause(self) -> None:
+        with self._or_fail():
+            if self.board and self._tasks:
+                self.board.set_stop(True)
+                self._work_until(list(self._tasks))
+
+    def _begin_anew(self) -> None:
+        self._random, self._turn = random.Random(self._seed), 0
+        self._tasks.clear()
+
+    def _add(self, instance: Instance, count: int | None) -> None:
+        rows = Rows()
+        self._tasks[instance.name] = _Task(instance, instance.steps(count, rows), rows)
+
+    def _work_until(self, names: list[str]) -> None:
+        """Give turns until these have come to an end."""
+        while any(name in self._tasks for name in names):
+            self._turn += 1
+            able = [task for task in self._tasks.values() if self._is_ready(task)]
+            if not able:
+                raise Deadlock(deadlock(self.plan, self.statuses, self.statuses))
+            awake = [task for task in able if task.stalled_until <= self._turn]
+            task = self._random.choice(awake or able)
+            if self._random.random() < self._faults.stall:
+                task.stalled_until = self._turn + self._random.randint(1, self._faults.turns)
+                continue
+            self._advance(task)
+
+    def _advance(self, task: _Task) -> None:
+        instance = task.instance
+        try:
+            if self._faults.crash == (instance.name, int(instance.status["iteration"])):
+                raise InjectedCrash(f"as asked, in iteration {instance.status['iteration']}")
+            instance.status["phase"] = WORKING
+            task.wait = next(task.steps)
+            if task.wait is not None:
+                instance.exchange.show(task.wait)
+        except StopIteration:
+            instance.status["phase"] = IDLE
+            del self._tasks[instance.name]
+            self._rows[instance.name] = instance.metrics(task.rows)
+        except Exception as error:
+            text = traceback.format_exc()
+            raise InstanceError(f"the instance `{instance.name}` failed:\n{text}") from error
+
+    def _is_ready(self, task: _Task) -> bool:
+        wait = task.wait
+        if wait is None:
+            return True
+        if wait.ready is not None:
+            return wait.ready()
+        keys = [(wait.transfer.id, source, task.instance.index) for source in wait.peers]
+        return all(self.pipes[key].has_message for key in keys)
+
+    def _pipe(self, link: Link) -> SameDevice:
+        """With room for all: nobody can wait inside a call, where nobody else would get a turn."""
+        return super()._pipe(replace(link, slots=sys.maxsize))

@@ -1,0 +1,200 @@
+"""When each instance of a run computed, sent, received and waited, and how busy that left it."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hocket.system.text import bytes_text
+
+
+class Span(NamedTuple):
+    """Something that an instance did from `start` to `end`, in seconds of one clock for all.
+
+    A computation is named by its fragments, what crosses by its way (`actor/0 -> learner/0 #3`: the
+    same name at both ends), and waiting by the place that is waited for.
+    """
+
+    instance: str
+    """A place and a number: `actor/0`."""
+    kind: str
+    """`compute`, `send`, `receive` or `wait`; waiting may be a part of what it is for."""
+    name: str
+    start: float
+    end: float
+    nbytes: int = 0
+    iteration: int = 0
+
+
+@dataclass(frozen=True)
+class Activity:
+    """How a place spends its time: the mean of its instances, and the bytes of all of them."""
+
+    name: str
+    replicas: int
+    busy: float
+    """The share of the time in which it computes."""
+    waits: Mapping[str, float] = field(default_factory=dict)
+    """For whom it waits, and for what share of the time."""
+    bytes_per_second: float = 0.0
+    """What it sends."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The spans of a part of a run.
+
+    timeline.save("run.json")       # open it at https://ui.perfetto.dev
+    print(timeline)                 # who was busy, and who waited for whom
+    """
+
+    spans: tuple[Span, ...]
+    left_out: int = 0
+    """How many spans there were besides, for which there was no room."""
+
+    @functools.cached_property
+    def seconds(self) -> float:
+        """From the first start to the last end."""
+        return max((s.end for s in self.spans), default=0.0) - self._start
+
+    @functools.cached_property
+    def instances(self) -> tuple[str, ...]:
+        """Everybody who did something, place by place."""
+        order = list(dict.fromkeys(_place(s.instance) for s in self.spans))
+        found = {s.instance for s in self.spans}
+        return tuple(sorted(found, key=lambda i: (order.index(_place(i)), len(i), i)))
+
+    def busy(self) -> dict[str, float]:
+        """The share of the time in which each instance computes."""
+        return {
+            i: self._share(s for s in self._of(i) if s.kind == "compute") for i in self.instances
+        }
+
+    def waits(self) -> dict[tuple[str, str], float]:
+        """The share of the time in which each instance waits for each place."""
+        found: dict[tuple[str, str], list[Span]] = defaultdict(list)
+        for instance in self.instances:
+            for s in self._of(instance):
+                if s.kind == "wait":
+                    found[instance, s.name].append(s)
+        return {pair: self._share(spans) for pair, spans in found.items()}
+
+    def sent(self) -> dict[str, int]:
+        """The bytes that each instance sent; what it averaged is told where it waited for that."""
+        kinds = ("send", "wait")
+        return {i: sum(s.nbytes for s in self._of(i) if s.kind in kinds) for i in self.instances}
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as a trace that https://ui.perfetto.dev and `chrome://tracing` show.
+
+        Every place is a process there, every instance a thread of it, and an arrow leads from what
+        is sent to where it is received.
+        """
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"traceEvents": self.events(), "displayTimeUnit": "ms"}))
+        return path
+
+    def events(self) -> list[dict[str, Any]]:
+        """The trace as events: names first, then all by time, the outer before the inner."""
+        spans = [s for s in self.spans if s.kind != "wait" or s.end > s.start]
+        events = [*map(self._event, spans), *self._arrows()]
+        events.sort(key=lambda e: (e["ts"], -e.get("dur", 0.0), e["cat"] == "wait"))
+        return [*self._names(), *events]
+
+    def __str__(self) -> str:
+        if not self.spans:
+            return "nothing was recorded (the first iteration, which compiles, is left out)"
+        busy, waits, sent = self.busy(), self.waits(), self.sent()
+        width = max(8, *(len(i) for i in self.instances))
+        lines = [f"{'instance':<{width}}   busy   waits   {'sent':>10}   for whom"]
+        for i in self.instances:
+            mine = {peer: share for (who, peer), share in waits.items() if who == i}
+            order = sorted(mine, key=lambda peer: -mine[peer])
+            whom = ", ".join(f"{peer} {mine[peer]:.0%}" for peer in order if mine[peer] >= 0.005)
+            lines.append(
+                f"{i:<{width}}   {busy[i]:4.0%}   {sum(mine.values()):5.0%}   "
+                f"{bytes_text(sent[i]):>10}   {whom or '-'}"
+            )
+        more = f"; {self.left_out:,} more spans had no room" if self.left_out else ""
+        return "\n".join([*lines, f"{len(self.spans):,} spans in {self.seconds:.3g} s{more}"])
+
+    @functools.cached_property
+    def _start(self) -> float:
+        return min((s.start for s in self.spans), default=0.0)
+
+    def _of(self, instance: str) -> Iterator[Span]:
+        return (s for s in self.spans if s.instance == instance)
+
+    def _share(self, spans: Iterable[Span]) -> float:
+        """The part of the time that spans cover; where two overlap it counts once."""
+        covered, until = 0.0, self._start
+        for s in sorted(spans, key=lambda s: s.start):
+            covered += max(0.0, s.end - max(s.start, until))
+            until = max(until, s.end)
+        return covered / (self.seconds or 1.0)
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, dict[str, int]]:
+        places = list(dict.fromkeys(map(_place, self.instances)))
+        return {
+            instance: {"pid": places.index(_place(instance)) + 1, "tid": number}
+            for number, instance in enumerate(self.instances, 1)
+        }
+
+    def _names(self) -> Iterator[dict[str, Any]]:
+        for instance in self.instances:
+            ids = self._ids[instance]
+            for what, name in (("process", _place(instance)), ("thread", instance)):
+                order = ids["pid" if what == "process" else "tid"]
+                yield {"ph": "M", "name": f"{what}_name", "args": {"name": name}, **ids}
+                yield {
+                    "ph": "M",
+                    "name": f"{what}_sort_index",
+                    "args": {"sort_index": order},
+                    **ids,
+                }
+
+    def _event(self, s: Span) -> dict[str, Any]:
+        return {
+            "ph": "X",
+            "name": s.name if s.kind == "compute" else f"{s.kind} {s.name}",
+            "cat": s.kind,
+            "ts": self._micros(s.start),
+            "dur": round(self._micros(s.end) - self._micros(s.start), 3),
+            "args": {"bytes": s.nbytes, "iteration": s.iteration},
+            **self._ids[s.instance],
+        }
+
+    def _arrows(self) -> Iterator[dict[str, Any]]:
+        """From every send to its receive: messages of one name arrive in their order."""
+        ends: dict[tuple[str, str], deque[Span]] = defaultdict(deque)
+        for s in sorted(self.spans, key=lambda s: s.start):
+            ends[s.kind, s.name].append(s)
+        sends = [s for (kind, _), found in ends.items() if kind == "send" for s in found]
+        for number, send in enumerate(sends):
+            receives = ends.get(("receive", send.name), deque())
+            while receives and receives[0].end < send.start:
+                receives.popleft()  # sent before the recording began
+            if receives:
+                yield from self._arrow(number, send, receives.popleft())
+
+    def _arrow(self, number: int, send: Span, receive: Span) -> Iterator[dict[str, Any]]:
+        about = {"name": "message", "cat": "flow", "id": number}
+        # A receive may have begun before the send, and have waited until shortly before its end.
+        arrival = receive.end - 0.01 * (receive.end - max(send.start, receive.start))
+        ids = self._ids[send.instance], self._ids[receive.instance]
+        yield {"ph": "s", **about, "ts": self._micros(send.start), **ids[0]}
+        yield {"ph": "f", "bp": "e", **about, "ts": self._micros(arrival), **ids[1]}
+
+    def _micros(self, seconds: float) -> float:
+        return round(1e6 * (seconds - self._start), 3)
+
+
+def _place(instance: str) -> str:
+    return instance.partition("/")[0]

@@ -1,0 +1,43 @@
+"""Anakin: environment, acting and learning in one program, the environments shared by all devices.
+
+    device 0: [ env act learn ]  N/2 environments
+                      |           gradients: an all-reduce that XLA adds
+    device 1: [ env act learn ]  N/2 environments
+
+Hessel et al. 2021, "Podracer architectures for scalable Reinforcement Learning":
+https://arxiv.org/abs/2104.06272
+"""
+
+from __future__ import annotations
+
+from hocket.cluster import Cluster
+from hocket.core.graph.host_calls import hosts
+from hocket.core.graph.trace import Graph
+from hocket.core.plan.data import Place, Plan
+from hocket.core.program.fragment import ROLES
+from hocket.errors import PlanError
+from hocket.strategies.strategy import strategy
+
+
+@strategy
+def anakin(
+    graph: Graph, cluster: Cluster, *, devices: int | None = None, callback: bool = False,
+    backend: str = "jax",
+) -> Plan:  # fmt: skip
+    """One program on the first `devices` devices, by default on all.
+
+    With `callback` it may call environments that run on the host, at each of their steps.
+    """
+    if (found := hosts(graph)) and not callback:
+        raise PlanError(
+            f"{found[0].name} runs on the host, so `anakin` cannot compile it. Use "
+            f'`distribute="sebulba"`, a pure environment (`hocket envs`), or '
+            f"`anakin:callback=true`, whose program stops for it at every step."
+        )
+    if found and (devices or 1) > 1:
+        raise PlanError(
+            f"{found[0].name} runs on the host, and a program on {devices} devices cannot call "
+            f"back from each: leave out `devices`, or use `sebulba`."
+        )
+    on = cluster.first(1 if found and devices is None else devices, "anakin").devices
+    return Plan(graph, (Place("anakin", run=ROLES, on=on, backend=backend),))

@@ -1,0 +1,51 @@
+"""Ape-X: many actors fill a replay that a service keeps, one learner draws from it by priority.
+
+    actor 0: [ env act insert ] --experience-->
+    actor 1: [ env act insert ] --experience-->  replay  --batches-->  learner: [ learn ]
+    actor 2: [ env act insert ] --experience-->  service <--priorities--
+        ^------------ the newest parameters, at the next rollout ------------+
+
+Nobody waits for another: an iteration of the learner is one rollout of any actor, so that samples
+for each insert stay as the algorithm has them. With `lag=0` everybody waits, and the learner
+inserts, so that rows lie in the order of one program. Horgan et al. 2018, "Distributed Prioritized
+Experience Replay": https://arxiv.org/abs/1803.00933
+"""
+
+from __future__ import annotations
+
+from hocket.cluster import Cluster
+from hocket.core.graph.served import served, writers
+from hocket.core.graph.trace import Graph
+from hocket.core.plan.data import FREE, Place, Plan
+from hocket.core.program.service import Serving
+from hocket.strategies.sharing import apart, sample_channels, share_out
+from hocket.strategies.strategy import Lag, strategy
+
+
+@strategy
+def apex(
+    graph: Graph, cluster: Cluster, *, actors: int = 4, learners: int = 1, carrier: str = "near",
+    shards: int = 1, prefetch: int | None = None, lag: Lag = FREE, max_age: int | None = None,
+    backend: str = "jax",
+) -> Plan:  # fmt: skip
+    """`actors` replicas that step, act and insert into a replay service, and a learner.
+
+    The service is reached by a call in one process and over shared memory from others, or as
+    `carrier` says: `shm`, `tcp`. It has so many `shards`, each filled by some of the actors; while
+    the learner computes, `prefetch` batches (2, where nobody waits) are drawn for it. With several
+    devices the learner has the last `learners` of them, the actors share the others.
+    """
+    graph, free = served(graph), lag == FREE
+    others, learning = apart(cluster, learners)
+    acting = share_out(others, actors, graph.num_envs)
+    inserting = writers(graph) if free else ()
+    ahead = (2 if free else 0) if prefetch is None else prefetch
+    return Plan(
+        graph,
+        (
+            Place("actor", ("env", "act", *inserting), acting, replicas=actors, backend=backend),
+            Place("learner", ("learn", "gradient", "replay"), on=learning),
+        ),
+        sample_channels("actor", "learner", lag, max_age, actors),
+        serving=Serving(carrier, shards, ahead),
+    )

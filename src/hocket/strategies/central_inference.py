@@ -1,0 +1,44 @@
+"""Central inference: environments step on many places, one place acts for all and learns.
+
+    env 0: [ env ] --observations-->
+    env 1: [ env ] --observations-->  learner: [ act learn replay ]
+    env 2: [ env ] --observations-->
+       ^------- actions, every step -------+
+
+Environments are cut in two halves, so that one half steps while the other half's actions are
+computed. With `lag=free` the learner is a place of its own, and nobody waits for it. Espeholt et
+al. 2020 (SEED RL): https://arxiv.org/abs/1910.06591; Zhu et al. 2023 (MSRL), "single learner fine".
+"""
+
+from __future__ import annotations
+
+from hocket.cluster import Cluster
+from hocket.core.graph.trace import Graph
+from hocket.core.plan.data import Place, Plan
+from hocket.strategies.sharing import apart, sample_channels, share_out
+from hocket.strategies.strategy import Lag, strategy
+
+
+@strategy
+def central_inference(
+    graph: Graph, cluster: Cluster, *, envs: int = 2, learners: int = 1, parts: int = 2,
+    lag: Lag = 0, max_age: int | None = None, backend: str = "jax",
+) -> Plan:  # fmt: skip
+    """Observations up, actions down, each step: `envs` replicas that step, one place for the rest.
+
+    With several devices the last `learners` act and learn, the environments share the others. In
+    two `parts` of the environments both sides are busy; in one they take turns. With `lag=free` or
+    a number another place acts, with parameters that old, while the learner learns.
+    """
+    others, learning = apart(cluster, learners)
+    stepping = share_out(others, envs, graph.num_envs)
+    env = Place("env", ("env",), on=stepping, replicas=envs, backend=backend)
+    learn = ("learn", "gradient", "replay")
+    if lag == 0:
+        return Plan(graph, (env, Place("learner", ("act", *learn), on=learning)), parts=parts)
+    return Plan(
+        graph,
+        (env, Place("actor", ("act",), on=learning[:1]), Place("learner", learn, on=learning)),
+        sample_channels("actor", "learner", lag, max_age, 1),
+        parts=parts,
+    )

@@ -1,0 +1,53 @@
+"""How strategies share out devices and environments, and the channels of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hocket.cluster import Cluster, Device
+from hocket.core.plan.data import FREE, Channel
+from hocket.errors import PlanError
+from hocket.strategies.strategy import Lag
+
+
+def share_out(devices: Sequence[Device], replicas: int, num_envs: int) -> Sequence[Device]:
+    """As many of the devices as so many replicas can share equally, with their environments."""
+
+    def fits(n: int) -> bool:
+        return replicas % n == 0 or (n % replicas == 0 and num_envs % n == 0)
+
+    counts = [n for n in range(1, len(devices) + 1) if replicas > 0 and fits(n)]
+    return devices[: max(counts, default=1)]
+
+
+def apart(cluster: Cluster, learners: int) -> tuple[Sequence[Device], Sequence[Device]]:
+    """The devices in two: all but the last `learners`, and those; if there is one, it twice."""
+    devices = cluster.devices
+    if not 1 <= learners <= max(1, len(devices) - 1):
+        raise PlanError(f"{learners} learner devices beside others were asked for of {cluster}.")
+    return (devices[:-learners], devices[-learners:]) if len(devices) > 1 else (devices, devices)
+
+
+def sample_channels(
+    source: str, target: str, lag: Lag, max_age: int | None, replicas: int, batch: int = 1
+) -> dict[str, Channel]:
+    """Samples from `source` to `target`, and back what the next ones are made with.
+
+    That is `lag` iterations late. Free, it is the newest there is, samples are learned from `batch`
+    at a time, and at most `max_age` iterations later: by default with room for one of each of the
+    `replicas`.
+    """
+    back = f"{target} -> {source}"
+    if lag == FREE:
+        usual = -(-replicas // max(1, batch))
+        age = usual if max_age is None else max_age
+        return {back: Channel(lag=FREE, max_age=age, batch=batch)}
+    if batch != 1:
+        raise PlanError(
+            f"batch={batch} is for free channels, and lag={lag}, which waits for the samples of "
+            f"all: use lag={FREE}."
+        )
+    if max_age is not None:
+        raise PlanError(f"max_age={max_age} is for free channels, and lag={lag}: use lag={FREE}.")
+    ahead = lag if isinstance(lag, int) else 0  # what is no number is refused by the plan
+    return {f"{source} -> {target}": Channel(capacity=max(1, ahead)), back: Channel(lag=lag)}

@@ -1,0 +1,12 @@
+"""What the operating system gives, and nothing of RL: memory, events, processes, names.
+
+shared_memory.py   memory that a group of processes shares
+ring.py            messages through a ring of slots in such memory
+events.py          something has changed: whoever waits looks again
+rendezvous.py      where a group of processes tells each other something before it begins
+signals.py         Ctrl-C and SIGTERM
+on_host.py         what is computed at once is computed by the CPU
+names.py           objects by name: `module:name`, `file.py:name`
+text.py            numbers for people
+native/            the C++ library, and its functions
+"""

@@ -1,0 +1,63 @@
+"""The ways to do one thing, by name: files of a folder, installed packages, or `module:NAME`.
+
+LAUNCHERS = Registry("launcher", "hocket.runtime.launch.launchers", "LAUNCHER",
+                     group="hocket.launchers")
+LAUNCHERS["threads"]                # the LAUNCHER of launchers/threads.py
+LAUNCHERS["mine.py:SlowLauncher"]   # of a file or a module; every worker imports it, too
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from hocket.errors import unknown
+from hocket.system.names import find
+
+
+class Registry:
+    """Finds the ways to do one thing. Nothing is imported before it is asked for."""
+
+    def __init__(self, kind: str, package: str, attribute: str = "", *, group: str = "") -> None:
+        self.kind, self.package, self.group = kind, package, group
+        self._attribute = attribute
+
+    @cached_property
+    def built_in(self) -> Mapping[str, Any]:
+        """The ways that come with hocket, by the names of their files, all imported."""
+        return {name: self._built_in(name) for name in self._files}
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of all ways, those of installed packages after our own."""
+        return (*self._files, *(name for name in self._installed if name not in self._files))
+
+    def __contains__(self, name: str) -> bool:
+        return ":" in name or name in self.names
+
+    def __getitem__(self, name: str) -> Any:
+        """The way of this name; `ValueError` with a suggestion where there is none."""
+        if name in self._files:
+            return self._built_in(name)
+        if name in self._installed:
+            return self._installed[name].load()
+        if ":" in name:
+            return find(name)
+        raise ValueError(unknown(self.kind, name, self.names))
+
+    @cached_property
+    def _files(self) -> tuple[str, ...]:
+        folder = importlib.import_module(self.package).__path__
+        return tuple(sorted(module.name for module in pkgutil.iter_modules(folder)))
+
+    @cached_property
+    def _installed(self) -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=self.group)} if self.group else {}
+
+    def _built_in(self, name: str) -> Any:
+        module = importlib.import_module(f"{self.package}.{name}")
+        return vars(module)[self._attribute] if self._attribute else module

@@ -1,0 +1,77 @@
+"""Where the processes of a group tell each other something, once each, before they begin."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from hocket.system.events import SharedEvent
+from hocket.system.native import Unavailable
+from hocket.system.shared_memory import Arena
+
+SECONDS = 60.0
+"""For how long the others are waited for; they may still be starting."""
+
+_ROUNDS, _ROOM, _LOOK = 4, 400, 0.002
+_ABSENT, _HERE, _FAILED = 0, 1, 2
+
+
+class Meeting:
+    """Rounds in which everyone says something and hears all others; or why it cannot go on.
+
+    Its memory must be zeros at first, and begins at a multiple of 64 bytes.
+    """
+
+    def __init__(self, arena: Arena, offset: int, members: int, index: int) -> None:
+        self._fence, self._index, self._round = SharedEvent(arena.memory, offset), index, 0
+        start = offset + SharedEvent.nbytes()
+        self._said = np.ndarray((_ROUNDS, members), _record(), buffer=arena.memory, offset=start)
+
+    @staticmethod
+    def nbytes(members: int) -> int:
+        return SharedEvent.nbytes() + _ROUNDS * members * _record().itemsize
+
+    def tell(self, mine: bytes, seconds: float = SECONDS) -> list[bytes]:
+        """What all members say in this round, in their order."""
+        said, self._round = self._said[self._round], self._round + 1
+        self._say(said, _HERE, mine)
+        end = time.monotonic() + seconds
+        while (said["state"] == _ABSENT).any() and not (said["state"] == _FAILED).any():
+            if time.monotonic() > end:
+                late = ", ".join(map(str, np.flatnonzero(said["state"] == _ABSENT)))
+                raise Unavailable(f"waited {seconds:g} s for replica {late}")
+            time.sleep(_LOOK)
+        self._fence.signal()  # what was said is read after who has said it
+        heard = [bytes(x[:n]) for x, n in zip(said["content"], said["size"], strict=True)]
+        for who in np.flatnonzero(said["state"] == _FAILED):
+            raise Unavailable(f"{heard[who].decode(errors='replace')} (in replica {who})")
+        return heard
+
+    def fail(self, why: str) -> None:
+        """Tell the others that this member cannot go on."""
+        if self._round < _ROUNDS:
+            self._say(self._said[self._round], _FAILED, why.encode()[:_ROOM])
+
+    @contextlib.contextmanager
+    def or_told(self) -> Iterator[None]:
+        """Within, whoever fails tells the others, so that they do not wait for it."""
+        try:
+            yield
+        except BaseException as error:
+            self.fail(str(error))
+            raise
+
+    def _say(self, said: Any, state: int, content: bytes) -> None:
+        mine = said[self._index]
+        mine["content"][: len(content)] = np.frombuffer(content, np.uint8)
+        mine["size"] = len(content)
+        self._fence.signal()
+        mine["state"] = state
+
+
+def _record() -> np.dtype[Any]:
+    return np.dtype([("state", "i4"), ("size", "i4"), ("content", "u1", (_ROOM,))])

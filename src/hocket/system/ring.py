@@ -1,0 +1,161 @@
+"""Messages between two processes of one machine, through a ring of slots in shared memory.
+
+Both sides know a message's shapes and dtypes beforehand, so that nothing is pickled: a message is
+copied once, into its slot, and read there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import byref, c_uint64
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hocket.system.events import Closed
+from hocket.system.native import library
+
+Spec = tuple[tuple[int, ...], Any]  # shape, dtype
+
+SPIN_NS = 20_000 if (os.cpu_count() or 1) > 1 else 0
+"""For how long a side looks again and again before it sleeps: a message is often that near."""
+
+_SLICE_NS = 200_000_000  # a long wait is cut in parts, between which Python sees signals
+_TIMEOUT, _CLOSED = -1, -2
+
+
+class Waited(NamedTuple):
+    """Nanoseconds for which each side has waited for the other."""
+
+    writer: int
+    reader: int
+
+
+class Ring:
+    """A bounded queue of messages, from one process that sends to one that receives.
+
+    Its memory must be zeros at first, as in a new arena; `initialise` makes them so again.
+
+        specs = [((8, 4), np.float32), ((8,), np.int32)]
+        arena = Arena.create(Ring.nbytes(2, specs))
+        ring = Ring(arena.memory, 0, 2, specs)      # the same in both processes
+        ring.send([observation, action])            # here
+        with ring.lease() as (observation, action): # there: views, good until the block ends
+            ...
+    """
+
+    def __init__(
+        self, memory: mmap.mmap, offset: int, slots: int, specs: Sequence[Spec], spin: int = SPIN_NS
+    ) -> None:
+        if offset % 64:
+            raise ValueError(f"a ring begins at a multiple of 64 bytes, found {offset}.")
+        self._library, self._slots, self._spin = library(), slots, spin
+        self._memory, self._offset = memory, offset
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
+        starts, stride = slot_layout(specs)
+        first = offset + self._library.hocket_ring_header_bytes()
+        self._views: list[list[np.ndarray]] = [
+            [
+                np.ndarray(shape, dtype, buffer=memory, offset=first + slot * stride + start)
+                for (shape, dtype), start in zip(specs, starts, strict=True)
+            ]
+            for slot in range(slots)
+        ]
+
+    @staticmethod
+    def nbytes(slots: int, specs: Sequence[Spec]) -> int:
+        """The memory that a ring takes, a multiple of 64 bytes."""
+        return library().hocket_ring_header_bytes() + slots * slot_layout(specs)[1]
+
+    def initialise(self) -> None:
+        """Make the ring empty and open; by whoever made the memory, before anyone uses it."""
+        nbytes = self._library.hocket_ring_header_bytes()
+        self._memory[self._offset : self._offset + nbytes] = bytes(nbytes)
+
+    def send(self, arrays: Sequence[np.ndarray], timeout: float | None = None) -> None:
+        """Copy a message into a free slot, waiting for one while the ring is full."""
+        for view, array in zip(self._views[0], arrays, strict=True):
+            if (array.shape, array.dtype) != (view.shape, view.dtype):
+                raise ValueError(
+                    f"this ring carries {view.dtype}{view.shape}, found {array.dtype}{array.shape}."
+                )
+        for view, array in zip(self._views[self.free_slot(timeout)], arrays, strict=True):
+            np.copyto(view, array, casting="no")
+        self._library.hocket_ring_publish(self._address)
+
+    @contextmanager
+    def lease(self, timeout: float | None = None) -> Iterator[list[np.ndarray]]:
+        """The oldest message, waiting until there is one; its slot is used again afterwards."""
+        views = self._views[self.full_slot(timeout)]
+        try:
+            yield views
+        finally:
+            self._library.hocket_ring_release(self._address)
+
+    def free_slot(self, timeout: float | None = None) -> int:
+        """The next slot to fill, waiting for one; somebody else publishes it, in order."""
+        return self._wait(self._library.hocket_ring_acquire, timeout)
+
+    def full_slot(self, timeout: float | None = None) -> int:
+        """The next slot to read, waiting for one; somebody else releases it, in order."""
+        return self._wait(self._library.hocket_ring_lease, timeout)
+
+    def views(self, slot: int) -> list[np.ndarray]:
+        """The arrays of a slot."""
+        return self._views[slot]
+
+    @property
+    def address(self) -> int:
+        """Where it is in this process."""
+        return self._address
+
+    def close(self) -> None:
+        """End every wait, now and later, with `Closed`; a third process may do it too."""
+        self._library.hocket_ring_close(self._address)
+
+    @property
+    def messages(self) -> int:
+        """How many messages have been sent."""
+        return self._counts()[0]
+
+    @property
+    def waited_ns(self) -> Waited:
+        return Waited(*self._counts()[1:])
+
+    def _counts(self) -> list[int]:
+        counts = c_uint64(), c_uint64(), c_uint64()
+        self._library.hocket_ring_counts(self._address, *map(byref, counts))
+        return [count.value for count in counts]
+
+    def _wait(self, call: Any, timeout: float | None) -> int:
+        """The slot that `call` waits for."""
+        slot = call(self._address, self._slots, self._spin, 0)
+        if slot == _TIMEOUT:
+            slot = self._sleep(call, math.inf if timeout is None else timeout)
+        if slot == _CLOSED:
+            raise Closed
+        return slot
+
+    def _sleep(self, call: Any, timeout: float) -> int:
+        end = time.monotonic() + timeout
+        while (left := end - time.monotonic()) > 0:
+            slot = call(self._address, self._slots, 0, int(min(1e9 * left, _SLICE_NS)))
+            if slot != _TIMEOUT:
+                return slot
+        raise TimeoutError(f"no answer from the other side of a ring for {timeout:g} seconds")
+
+
+def slot_layout(specs: Sequence[Spec]) -> tuple[list[int], int]:
+    """Where in a slot each array begins, and the size of a slot."""
+    starts, end = [], 0
+    for shape, dtype in specs:
+        starts.append(end)
+        end += math.prod(shape) * np.dtype(dtype).itemsize
+        end += -end % 64
+    return starts, max(end, 64)

@@ -1,0 +1,148 @@
+"""What a run left behind, read again: its configuration, its agent, how good that is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hocket import __version__, algorithms, envs
+from hocket.core.program.describe import describe
+from hocket.errors import unknown
+from hocket.training.homes import with_present_names
+
+# What may be another when a run is resumed: none of it changes a number.
+FREE = {"title", "hocket", "distribute", "launch", "name", "save_every", "keep", "tensorboard"} | {
+    "eval_every", "eval_episodes",
+}  # fmt: skip
+
+
+def configuration(algorithm: Any, settings: Any) -> dict[str, Any]:
+    """All that a run depends on, as `config.json` holds it."""
+    about = {k: v for k, v in settings.__dict__.items() if k != "runs"}
+    return {
+        "title": f"{algorithms.name_of(algorithm)} on {envs.name_of(algorithm.env)}",
+        "algorithm": describe(algorithm, type(algorithm).__name__),
+        **about,
+        "hocket": __version__,
+    }
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration of a run, or of any file of the same form."""
+    path = folder / "config.json" if folder.is_dir() else folder
+    try:
+        config = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as a configuration: {error}.") from error
+    missing = [name for name in ("algorithm", "seed", "seeds") if name not in config]
+    if missing:
+        raise ValueError(f"{path} is not the configuration of a run: it has no `{missing[0]}`.")
+    return {**config, "algorithm": with_present_names(config["algorithm"])}
+
+
+def as_planned(algorithm: Any, num_envs: int, old: Path | None) -> Any:
+    """An algorithm with as many environments as a strategy chose; those that it had before."""
+    if algorithm.num_envs == num_envs:
+        return algorithm
+    began = read_config(old) if old else None
+    if began and began["algorithm"]["num_envs"] != num_envs:
+        before = began["algorithm"]["num_envs"]
+        raise ValueError(
+            f"{old} began with {before:,} environments, and the strategy chooses {num_envs:,} now: "
+            f"resume it with --num-envs {before} --distribute {began['distribute'] or 'anakin'}."
+        )
+    return replace(algorithm, num_envs=num_envs)
+
+
+def check_unchanged(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse to resume with another configuration than the run began with; say what changed."""
+    before, after = (dict(_flat(c)) for c in (read_config(folder), config))
+    changed = [
+        f"{name.removeprefix('algorithm.')} was {before.get(name)!r} and is {after.get(name)!r}"
+        for name in sorted(before.keys() | after.keys())
+        if name not in FREE and before.get(name) != after.get(name)
+    ]
+    if changed:
+        raise ValueError(
+            f"{folder} cannot be resumed with another configuration: {'; '.join(changed)}. Leave "
+            f"that as it was, or begin a new run."
+        )
+
+
+def has_checkpoints(folder: Path) -> bool:
+    """Whether a run has something to go on from; without the library that writes them."""
+    return any(path.name.isdigit() for path in (folder / "checkpoints").glob("*"))
+
+
+def find_run(run: Path) -> Path:
+    """The folder of a run, given itself or its name in `runs`."""
+    for folder in (run, Path("runs") / run):
+        if (folder / "config.json").exists():
+            return folder
+    beside = run.parent if run.parent.is_dir() and run.parent != Path() else Path("runs")
+    there = [path.parent.name for path in sorted(beside.glob("*/config.json"))]
+    if not there:
+        raise ValueError(f"there is no run `{run}`, nor any other in {beside}: `hocket train` one.")
+    raise ValueError(unknown("run", run.name, there, where=f"in {beside}"))
+
+
+def new_folder(runs: Path, title: str, name: str | None) -> Path:
+    """Make the folder of a new run, of this name or else of the first number that is free.
+
+    Nobody else can have it then: two runs that begin at once get two folders.
+    """
+    folder = runs / (name or f"{_slug(title)}-{max([0, *_numbers(runs, title)]) + 1}")
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        if name is None:
+            return new_folder(runs, title, name)
+        raise ValueError(
+            f"there is a run in {folder} already: continue it with --resume, or choose another "
+            f"--name."
+        ) from None
+    return folder
+
+
+def old_folder(runs: Path, title: str, name: str | None) -> Path:
+    """The folder to go on in: of this name, or the last of such runs."""
+    return newest_folder(runs, title) if name is None else find_run(runs / name)
+
+
+def clear_records(folder: Path) -> None:
+    """Remove what a run has told that begins anew."""
+    for name in ("metrics.jsonl", "summary.json"):
+        for path in (*folder.glob(name), *folder.glob(f"seed-*/{name}")):
+            path.unlink()
+
+
+def newest_folder(runs: Path, title: str) -> Path:
+    """The last folder of such runs, which had no names."""
+    numbers = _numbers(runs, title)
+    if not numbers:
+        raise ValueError(
+            f"there is no run of {title} in {runs} to resume: leave --resume out, or give --name."
+        )
+    return runs / f"{_slug(title)}-{max(numbers)}"
+
+
+def _numbers(runs: Path, title: str) -> list[int]:
+    start = f"{_slug(title)}-"
+    ends = (path.name.removeprefix(start) for path in runs.glob(f"{start}*"))
+    return [int(end) for end in ends if end.isdigit()]
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^\w.]+", "-", title.replace(" on ", " ")).strip("-")
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _flat(inner, f"{path}.{name}" if path else name)
+    else:
+        yield path, list(value) if isinstance(value, tuple) else value

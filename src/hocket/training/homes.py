@@ -1,0 +1,51 @@
+"""Where the names in old runs are now: the one table that keeps run folders readable.
+
+A configuration names classes and functions as `module:name`. When something moves out of its public
+home, what it was called goes into this table, and no old run has to be touched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+HOMES = {
+    "hocket.algorithms.a2c": "hocket.algorithms",
+    "hocket.algorithms.dqn": "hocket.algorithms",
+    "hocket.algorithms.impala": "hocket.algorithms",
+    "hocket.algorithms.ppo": "hocket.algorithms",
+    "hocket.algorithms.recurrent_ppo": "hocket.algorithms",
+    "hocket.envs.acrobot": "hocket.envs",
+    "hocket.envs.atari": "hocket.envs.gymnasium.atari",
+    "hocket.envs.cartpole": "hocket.envs",
+    "hocket.envs.catch": "hocket.envs",
+    "hocket.envs.env": "hocket.envs",
+    "hocket.envs.envpool": "hocket.envs.adapters.envpool",
+    "hocket.envs.gymnasium": "hocket.envs.adapters.gymnasium",
+    "hocket.envs.gymnax": "hocket.envs.adapters.gymnax",
+    "hocket.envs.masked": "hocket.envs",
+    "hocket.envs.mountain_car": "hocket.envs",
+    "hocket.envs.pendulum": "hocket.envs",
+    "hocket.envs.playground": "hocket.envs.adapters.playground",
+    "hocket.envs.quadruped": "hocket.envs",
+    "hocket.envs.quadruped_body": "hocket.envs.quadruped.body",
+}
+"""Modules of earlier versions: where what they defined is found today."""
+
+
+def with_present_names(description: Any) -> Any:
+    """A description of an algorithm, as `describe` made it once, in today's names."""
+    match description:
+        case dict():
+            return {
+                key: _present(value) if key in ("class", "object") else with_present_names(value)
+                for key, value in description.items()
+            }
+        case list():
+            return [with_present_names(value) for value in description]
+        case _:
+            return description
+
+
+def _present(path: str) -> str:
+    home, colon, name = path.rpartition(":")
+    return f"{HOMES.get(home, home)}{colon}{name}"

@@ -1,0 +1,350 @@
+"""A run that is kept: a folder with its configuration, records, checkpoints and a summary."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from hocket.core.graph.host_calls import hosts
+from hocket.core.program.algorithm import Algorithm
+from hocket.errors import unknown
+from hocket.report.records import Records, import_tensorboard, write_json
+from hocket.runtime.channels.host_arrays import from_host, host_spec
+from hocket.runtime.checkpoint import Checkpoint, Checkpoints
+from hocket.runtime.distributed import SAMPLE_AGE
+from hocket.runtime.free.mailbox import PREFIX as SAMPLE
+from hocket.runtime.free.mailbox import fitting_samples
+from hocket.runtime.host_calls.calls import PREFIX as HOST
+from hocket.system.signals import Abandoned, Deferred
+from hocket.training.folder import (
+    as_planned,
+    check_unchanged,
+    clear_records,
+    configuration,
+    has_checkpoints,
+    new_folder,
+    old_folder,
+)
+from hocket.training.load import Evaluator, state_specs
+from hocket.training.loop import carry_out, count_iterations, first_key, make_executor, plan
+from hocket.training.outcome import Outcome, write_summary
+from hocket.training.report import Report
+from hocket.training.settings import Settings
+
+ROWS = 500
+"""About how many rows of metrics a whole run leaves."""
+SAVE_SECONDS = 60.0
+"""How often a checkpoint is written where nobody says."""
+
+
+class Watcher(Protocol):
+    """Whoever looks on, such as the live display."""
+
+    def begin(self, outcome: Outcome, /) -> None: ...
+
+    def update(self, outcome: Outcome, /) -> None: ...
+
+
+def train(
+    algorithm: Algorithm,
+    *,
+    resume: bool = False,
+    watch: Watcher | None = None,
+    trace: Path | str | None = None,
+    **settings: Any,
+) -> Outcome:
+    """Train, and keep the run in a folder that can be resumed, loaded, evaluated and plotted.
+
+        hocket.train(PPO(env=make("CartPole-v1")), name="first", seed=1, eval_every=50_000)
+        policy = hocket.load("runs/first").policy
+
+    The keywords are the fields of `Settings`. Ctrl-C ends the run with what there is; `resume`
+    goes on from the last checkpoint, exactly. `trace` names a file for what every instance did
+    when, to be opened at https://ui.perfetto.dev; recording that slows a run down.
+    """
+    known = [f.name for f in fields(Settings)]
+    for name in settings.keys() - known:
+        raise ValueError(unknown("setting", name, known))
+    return Experiment(algorithm, Settings(**settings), resume, watch, trace).train()
+
+
+class Experiment:
+    """One kept run, from its configuration to its summary."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        settings: Settings,
+        resume: bool = False,
+        watch: Watcher | None = None,
+        trace: Path | str | None = None,
+    ) -> None:
+        self.started = time.perf_counter()
+        self.settings, self.watch, self.trace = settings, watch, trace
+        # Whatever can be refused is refused here, before anything is written.
+        self.config = configuration(algorithm, settings)
+        title = self.config["title"]
+        old = old_folder(settings.runs, title, settings.name) if resume else None
+        begun = old if old and has_checkpoints(old) else None
+        if settings.tensorboard:
+            import_tensorboard()
+        self.plan = plan(algorithm, distribute=settings.distribute, launch=settings.launch)
+        self.algorithm = as_planned(algorithm, self.plan.graph.num_envs, begun)
+        words = self.plan.words or settings.distribute
+        self.config = configuration(self.algorithm, replace(settings, distribute=words))
+        if begun:
+            check_unchanged(begun, self.config)
+        self.iterations = count_iterations(self.plan.iteration)
+        self.seeds = settings.seeds if settings.seeds > 1 else None
+        self.executor = make_executor(
+            self.plan, self.iterations, self.seeds, record=trace is not None
+        )
+        self.resume = resume
+        self.base = 0, 0
+        """An iteration, and the environment steps after it: of a plan before this one they may
+        have been others."""
+        self.evaluator = Evaluator(self.algorithm, settings.eval_episodes)
+        self.folder = old or new_folder(settings.runs, title, settings.name)
+        self.planned = time.perf_counter() - self.started
+        self.outcome = Outcome(
+            self.folder, title, settings.seeds, self.steps(self.iterations),
+            notes=list(self.plan.notes),
+        )  # fmt: skip
+
+    def train(self) -> Outcome:
+        """Run to the end, or to the first Ctrl-C."""
+        try:
+            self._train()
+        except OSError as error:
+            raise OSError(
+                f"{self.folder} could not be written: {error}. Mend that, then continue with "
+                f"--resume."
+            ) from error
+        except Exception as error:
+            if has_checkpoints(self.folder):
+                error.add_note(f"{self.folder} has checkpoints: --resume continues from the last.")
+            raise
+        return self.outcome
+
+    def _train(self) -> None:
+        if self.watch:
+            self.watch.begin(self.outcome)
+        checkpoints = Checkpoints(self.folder / "checkpoints", self.settings.keep)
+        try:
+            start = self._start(checkpoints)
+            if start is None or start.iteration < self.iterations:
+                write_json(self.folder / "config.json", self.config)
+            every = max(1, self.iterations // ROWS)
+            keep = start.iteration if start else 0
+            with Records(
+                self.folder, seeds=self.seeds, every=every, keep=keep,
+                board=self.settings.tensorboard,
+            ) as records:  # fmt: skip
+                _Keeper(self, checkpoints, records, start).keep_all()
+        finally:
+            checkpoints.close()
+            self.executor.close()
+            self._write_trace()
+        write_summary(self.outcome, self.settings.seed)
+
+    def _write_trace(self) -> None:
+        timeline = self.executor.timeline()
+        if self.trace is not None and timeline is not None:
+            timeline.save(self.trace)
+
+    def _start(self, checkpoints: Checkpoints) -> Checkpoint | None:
+        if not self.resume:
+            return None
+        if not checkpoints.iterations():
+            why = "; ".join(checkpoints.half_written()) or "no checkpoint was written yet"
+            self.outcome.notes.append(f"{why}, so it began anew")
+            checkpoints.set_aside_after(0)
+            clear_records(self.folder)
+            return None
+        found = checkpoints.latest(state_specs(self.algorithm, self.seeds))
+        checkpoints.set_aside_after(found.iteration)
+        steps = found.about.get("env_steps", found.iteration * self.plan.graph.env_steps)
+        self.base = found.iteration, steps
+        left = self.algorithm.env_steps - steps
+        each = self.plan.iteration.env_steps
+        self.iterations = found.iteration + max(0, math.ceil(left / each))
+        self.outcome.notes += [f"{why}: the one before it is used" for why in found.refused]
+        self.outcome.notes.append(f"resumed after {self.steps(found.iteration):,} steps")
+        late, specs = self.late(found), self.executor.late_specs()
+        if not late.keys() >= specs.keys():
+            self.outcome.notes.append(
+                "what is late in this plan was not on its way in the other: it begins anew"
+            )
+        left = [name for name in found.late if name.startswith(SAMPLE) and name not in late]
+        if left:
+            count = sum(name.endswith("-age") for name in left)
+            self.outcome.notes.append(
+                f"{count} samples that were on their way do not fit this plan: they are left behind"
+            )
+        for host in hosts(self.plan.graph):
+            if not any(name.startswith(HOST) for name in late):
+                self.outcome.notes.append(
+                    f"{host.name} cannot be saved: its episodes ended there, truncated"
+                )
+        return found
+
+    def late(self, found: Checkpoint) -> dict[str, Any]:
+        """What was on its way in late channels, if the run was carried out as it is now.
+
+        And what was kept of environments on the host, however it was carried out.
+        """
+        specs = self.executor.late_specs()
+        kept = {name: x for name, x in found.late.items() if name.startswith(HOST)}
+        kept |= fitting_samples(self.plan, found.late)
+        saved = {
+            name: (x.shape, x.dtype)
+            for name, x in found.late.items()
+            if not name.startswith((HOST, SAMPLE))
+        }
+        if saved != {name: host_spec(spec) for name, spec in specs.items()}:
+            return kept
+        return {**{name: from_host(found.late[name], spec) for name, spec in specs.items()}, **kept}
+
+    def steps(self, iteration: int) -> int:
+        """Environment steps of one agent after so many iterations."""
+        start, steps = self.base
+        return steps + (iteration - start) * self.plan.iteration.env_steps
+
+    def period(self, env_steps: int | None) -> int | None:
+        """Environment steps as a whole number of iterations."""
+        return env_steps and math.ceil(env_steps / self.plan.iteration.env_steps)
+
+
+class _Keeper:
+    """Takes the reports of a run: records, evaluates, saves, and keeps the outcome up to date."""
+
+    def __init__(
+        self, of: Experiment, checkpoints: Checkpoints, records: Records, start: Checkpoint | None
+    ) -> None:
+        self.of, self.checkpoints, self.records, self.start = of, checkpoints, records, start
+        self.outcome = of.outcome
+        self.before: dict[str, float] = start.about["seconds"] if start else {}
+        self.spent = {"evaluate": 0.0, "save": 0.0}
+        self.saved_at = time.perf_counter()
+        self.saved = self.evaluated = start.iteration if start else 0
+        self.outcome.env_steps = of.steps(self.saved)
+        self.outcome.eval_means = start.about["eval_means"] if start else []
+        self.best: float = start.about["best"] if start else -math.inf
+        """The best evaluation so far."""
+        self.outcome.return_means = records.return_means
+        self.outcome.seconds = dict(self.before)
+        self.outcome.shares = start.about["shares"] if start else {}
+
+    def keep_all(self) -> None:
+        of, report = self.of, None
+        eval_period, save_period = map(of.period, (of.settings.eval_every, of.settings.save_every))
+        reports = carry_out(
+            of.executor, of.iterations, first_key(of.settings.seed, of.seeds), profile=True,
+            start_from=self.start and self.start.state, start_at=self.saved,
+            late=self.start and of.late(self.start),
+            pauses=[p for p in (eval_period, save_period) if p],
+        )  # fmt: skip
+        try:
+            for report in reports:
+                with Deferred() as interrupt:
+                    self._take(report)
+                    last = report.iteration == of.iterations
+                    if eval_period and (last or report.iteration % eval_period == 0):
+                        self._evaluate(report)
+                    if self._save_is_due(report, save_period):
+                        self._save(report)
+                    self._tell(report)
+                if interrupt.seen:
+                    raise KeyboardInterrupt
+        except Abandoned:
+            raise
+        except KeyboardInterrupt:
+            if report is None:
+                raise
+            self.outcome.interrupted = True
+            self.outcome.notes.append("interrupted; --resume continues it")
+        if report is not None:
+            self._finish(report)
+            return
+        self.outcome.notes.append("nothing is left to do: the run is finished")
+        if of.watch:
+            of.watch.update(self.outcome)
+
+    def _finish(self, report: Report) -> None:
+        self._save(report)
+        start = time.perf_counter()
+        self.checkpoints.wait()
+        self.spent["save"] += time.perf_counter() - start
+        self._tell(report)
+
+    def _take(self, report: Report) -> None:
+        self.records.add(report.metrics, self.of.steps, self._elapsed())
+        self.outcome.env_steps = self.of.steps(report.iteration)
+        self.outcome.return_means = self.records.return_means
+        self.outcome.shares = report.shares or self.outcome.shares
+        self.outcome.places = list(report.places)
+        self.outcome.note_reductions(report.executor.reductions())
+        ages = report.metrics.get(SAMPLE_AGE)
+        for age in () if ages is None else ages.ravel():
+            self.outcome.ages += [0] * (1 + age - len(self.outcome.ages))
+            self.outcome.ages[age] += 1
+
+    def _evaluate(self, report: Report) -> None:
+        start = time.perf_counter()
+        found = self.of.evaluator.means(report.state, self.of.seeds)
+        self.outcome.eval_means, self.evaluated = found, report.iteration
+        more = [{"eval_return_mean": mean} for mean in found]
+        self.records.flush(self.of.steps(report.iteration), self._elapsed(), more)
+        self.spent["evaluate"] += time.perf_counter() - start
+        if self.outcome.eval_mean > self.best:
+            self.best = self.outcome.eval_mean
+            self._save(report)
+
+    def _save_is_due(self, report: Report, period: int | None) -> bool:
+        if period:
+            return report.iteration % period == 0
+        return time.perf_counter() - self.saved_at > SAVE_SECONDS
+
+    def _save(self, report: Report) -> None:
+        if self.saved == report.iteration:
+            return
+        start = time.perf_counter()
+        self.records.flush(self.of.steps(report.iteration), self._elapsed())
+        outcome, score = self.outcome, self.outcome.return_mean
+        if self.of.settings.eval_every:  # then only an agent that was evaluated can be the best
+            score = outcome.eval_mean if self.evaluated == report.iteration else math.nan
+        about = {
+            "env_steps": self.of.steps(report.iteration),
+            "seconds": self._seconds(report),
+            "shares": outcome.shares,
+            "eval_means": outcome.eval_means,
+            "best": self.best,
+        }
+        late = report.executor.late()
+        self.checkpoints.save(report.iteration, report.state, score=score, about=about, late=late)
+        self.saved, self.saved_at = report.iteration, time.perf_counter()
+        self.spent["save"] += self.saved_at - start
+
+    def _tell(self, report: Report) -> None:
+        self.outcome.seconds = self._seconds(report)
+        if self.of.watch:
+            self.of.watch.update(self.outcome)
+
+    def _seconds(self, report: Report) -> dict[str, float]:
+        """Seconds by what they went to, those before a resume included."""
+        timings = report.timings
+        now = {
+            "trace": self.of.planned + timings.trace,
+            "compile": timings.compile,
+            "run": timings.run,
+            "profile": timings.profile,
+            **self.spent,
+        }
+        now["other"] = max(0.0, time.perf_counter() - self.of.started - sum(now.values()))
+        return {name: value + self.before.get(name, 0.0) for name, value in now.items()}
+
+    def _elapsed(self) -> float:
+        return sum(self.before.values()) + time.perf_counter() - self.of.started

@@ -1,0 +1,148 @@
+"""A kept run as Python objects: its algorithm, its state, its policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+
+from hocket.core.graph.trace import init_state
+from hocket.core.program.algorithm import Algorithm, Policy
+from hocket.core.program.describe import build
+from hocket.envs import Env, HostEnv
+from hocket.envs.play.evaluate import Evaluation, evaluate, evaluate_on_host
+from hocket.errors import unknown
+from hocket.runtime.checkpoint import Checkpoints
+from hocket.runtime.executor import by_seed
+from hocket.training.folder import find_run, read_config
+
+
+@dataclass(frozen=True)
+class Run:
+    """A saved run: what was trained, and the agent as it was at a checkpoint."""
+
+    folder: Path
+    config: dict[str, Any]
+    algorithm: Any
+    iteration: int
+    state: Any
+    notes: tuple[str, ...] = ()
+    """Why a later checkpoint was not used."""
+
+    @property
+    def env(self) -> Env | HostEnv:
+        return self.algorithm.env
+
+    @property
+    def policy(self) -> Policy:
+        """The greedy policy, compiled: `action, memory = run.policy(obs)`."""
+        policy = self.algorithm.policy(self.state)
+        return Policy(jax.jit(policy.act), policy.memory)
+
+    def evaluate(self, episodes: int | None = None, seed: int = 0) -> Evaluation:
+        """Play whole episodes; by default as many as evaluations during training had."""
+        count = self.config["eval_episodes"] if episodes is None else episodes
+        return Evaluator(self.algorithm, count, seed)(self.state)
+
+
+def load(
+    run: str | Path,
+    *,
+    agent: int = 0,
+    checkpoint: int | Literal["latest", "best"] = "latest",
+    algorithm: Algorithm | None = None,
+) -> Run:
+    """The agent of a run, by its folder or by its name in `runs`.
+
+        run = hocket.load("runs/first")
+        action, memory = run.policy(obs)
+
+    `agent` is which one, where several seeds were trained. The algorithm is made again from the
+    run's configuration, unless it is given. (If its class stands in a script, that script is
+    imported: let it train only under `if __name__ == "__main__"`.)
+    """
+    runs = load_agents(run, checkpoint=checkpoint, algorithm=algorithm)
+    if not 0 <= agent < len(runs):
+        raise ValueError(f"{runs[0].folder} has agents 0 to {len(runs) - 1}, found agent={agent}.")
+    return runs[agent]
+
+
+def load_agents(
+    run: str | Path,
+    *,
+    checkpoint: int | Literal["latest", "best"] = "latest",
+    algorithm: Algorithm | None = None,
+) -> list[Run]:
+    """All agents of a run: one, or one for each seed."""
+    folder = find_run(Path(run))
+    config = read_config(folder)
+    algorithm = algorithm or build(config["algorithm"])
+    assert algorithm is not None
+    seeds = config["seeds"] if config["seeds"] > 1 else None
+    specs = state_specs(algorithm, seeds)
+    checkpoints = Checkpoints(folder / "checkpoints")
+    which = {"latest": checkpoints.latest, "best": checkpoints.best}
+    try:
+        if isinstance(checkpoint, int):
+            found = checkpoints.at(checkpoint, specs)
+        elif checkpoint in which:
+            found = which[checkpoint](specs)
+        else:
+            raise ValueError(unknown("checkpoint", checkpoint, [*which, "a number"]))
+    finally:
+        checkpoints.close()
+    return [
+        Run(folder, config, algorithm, found.iteration, state, found.refused)
+        for state in agents_of(found.state, seeds)
+    ]
+
+
+def agents_of(state: Any, seeds: int | None) -> list[Any]:
+    """The states of the agents in the state of a run."""
+    if seeds is None:
+        return [state]
+    return [jax.tree.map(lambda x, i=i: x[i], state) for i in range(seeds)]
+
+
+class Evaluator:
+    """Evaluates the greedy policies of states, in one compiled program.
+
+    Where the environment runs on the host, the policy is compiled, and Python is around it.
+    """
+
+    def __init__(self, algorithm: Any, episodes: int, seed: int = 0) -> None:
+        def play(state: Any, key: jax.Array) -> Evaluation:
+            return evaluate(algorithm.env, algorithm.policy(state), key, episodes=episodes)
+
+        @jax.jit
+        def act(state: Any, obs: Any, memory: Any, keys: jax.Array) -> Any:
+            return jax.vmap(algorithm.policy(state).act)(obs, memory, keys)
+
+        def play_on_host(state: Any, key: jax.Array) -> Evaluation:
+            return evaluate_on_host(
+                algorithm.env, partial(act, state), algorithm.policy(state).memory, key,
+                episodes=episodes,
+            )  # fmt: skip
+
+        # Not the key that training with this seed begins with: other episodes than those.
+        self._key = jax.random.fold_in(jax.random.key(seed), 1)
+        self._play = play_on_host if isinstance(algorithm.env, HostEnv) else jax.jit(play)
+
+    def __call__(self, state: Any) -> Evaluation:
+        return jax.device_get(self._play(jax.device_put(state, jax.local_devices()[0]), self._key))
+
+    def means(self, state: Any, seeds: int | None) -> list[float]:
+        """The mean return of each agent; one by one, so that each is as it would be alone."""
+        return [float(self(agent).returns.mean()) for agent in agents_of(state, seeds)]
+
+
+def state_specs(algorithm: Algorithm, seeds: int | None) -> Any:
+    """The structure, shapes and dtypes of an algorithm's state."""
+
+    def init(key: jax.Array) -> Any:
+        return init_state(algorithm, key, algorithm.num_envs)
+
+    return by_seed(jax.eval_shape(init, jax.random.key(0)), seeds)
