@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.front import Hocket
@@ -37,7 +38,7 @@ def test_a_run_of_before_goes_on(name: str, runs: Path, hocket: Hocket) -> None:
         leaves = jax.tree.leaves(library.load(runs / name).state)
         assert len(whole.files) == len(leaves)
         for number, leaf in zip(whole.files, leaves, strict=True):
-            is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
             found = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
             # Bit for bit with the jax that made them; another one compiles other programs.
             np.testing.assert_allclose(found, whole[number], rtol=1e-5, atol=1e-6)
