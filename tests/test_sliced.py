@@ -15,6 +15,7 @@ from hocket.cluster import Cluster
 from hocket.cluster.devices import usable_cores
 from hocket.cluster.slices import split
 from hocket.runtime.executor import advance
+from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
 from hocket.training.loop import first_key, make_executor
@@ -265,7 +266,7 @@ def test_a_slice_is_no_threads_device() -> None:
     with pytest.raises(PlanError, match=r"is a slice.*launch=\"processes\""):
         Plan(graph, (Place("all", everything, parts, replicas=2),))
     with pytest.raises(PlanError, match="would have 2 slices, and it is one process"):
-        Plan(graph, (Place("all", everything, parts),), launch="processes")
+        Plan(graph, (Place("all", everything, parts),), launch=launch_named("processes"))
 
 
 def test_flags_of_xla_are_for_processes() -> None:

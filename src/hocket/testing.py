@@ -18,6 +18,7 @@ from hocket.core.program.algorithm import Algorithm, Policy
 from hocket.envs import make
 from hocket.errors import ContractError, PlanError
 from hocket.runtime.executor import advance
+from hocket.runtime.launch import launch_named
 from hocket.strategies import Strategy, resolve
 from hocket.training.loop import make_executor
 
@@ -175,7 +176,9 @@ def check_strategy(
         first, expected = _run(Plan(graph, (Place("all", run=_names(graph)),)), seed, iterations)
         check.moved[name] = difference(first, expected)
         for launcher in launch:
-            found = difference(_run(replace(plan, launch=launcher), seed, iterations)[1], expected)
+            found = difference(
+                _run(replace(plan, launch=launch_named(launcher)), seed, iterations)[1], expected
+            )
             if not found <= tolerance:
                 raise PlanError(
                     f"{name} computes other numbers as {launcher}: they differ by {found:.2g} "

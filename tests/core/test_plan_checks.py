@@ -12,6 +12,7 @@ import pytest
 import hocket
 from hocket import Channel, Place, Plan, PlanError, averaged, make, trace
 from hocket.algorithms import DQN
+from hocket.runtime.launch import launch_named
 from tests.toys import Toy
 
 ACTOR, LEARNER = Place("actor", ("env", "act")), Place("learner", ("learn",))
@@ -158,7 +159,7 @@ def test_parts_of_environments_that_average() -> None:
 def test_a_loop_that_may_be_unrolled_has_room_for_all_its_averages() -> None:
     """It is on a GPU, where each pass of it is a call of its own."""
     sites = [
-        len(Plan(trace(toy, 8), whole(2), launch="processes").average_sites("all"))
+        len(Plan(trace(toy, 8), whole(2), launch=launch_named("processes")).average_sites("all"))
         for toy in (Toy(), AveragedCrowd())
     ]
     assert sites[1] == sites[0] + Toy.length

@@ -16,7 +16,8 @@ from hocket.cluster import Cluster
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.free.mailbox import fitting_samples
-from hocket.runtime.launch.launchers.seeded import Faults, Seeded
+from hocket.runtime.launch import launch_named
+from hocket.runtime.launch.seeded import Faults, Seeded
 from hocket.runtime.launch.watch import InstanceError
 from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
@@ -173,7 +174,7 @@ def test_an_injected_crash_has_a_name() -> None:
 
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_asynchrony_is_real(launch: str) -> None:
-    executor = Split(replace(plan_of(), launch=launch))
+    executor = Split(replace(plan_of(), launch=launch_named(launch)))
     executor.start(jax.random.key(0))
     metrics = advance(executor, 60)
     state = executor.state()
@@ -191,7 +192,7 @@ def test_central_inference_learns_on_the_side(launch: str) -> None:
     """The environments and who acts for them wait for each other, and not for the learner."""
     graph = trace(SMALL["ppo"](), 8)
     strategy = resolve("central_inference:envs=2,parts=1,lag=free,max_age=3")
-    executor = Split(replace(strategy(graph, Cluster.local()), launch=launch))
+    executor = Split(replace(strategy(graph, Cluster.local()), launch=launch_named(launch)))
     executor.start(jax.random.key(0))
     first = executor.state()
     ages = advance(executor, 12)[SAMPLE_AGE]
@@ -222,7 +223,7 @@ def test_central_inference_in_orders_by_seed() -> None:
 
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_loaded_while_others_work(launch: str) -> None:
-    executor = Split(replace(plan_of(), launch=launch))
+    executor = Split(replace(plan_of(), launch=launch_named(launch)))
     executor.start(jax.random.key(0))
     first = executor.state()
     advance(executor, 8)

@@ -15,7 +15,8 @@ from hocket.cluster import Cluster
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.free.mailbox import fitting_samples
-from hocket.runtime.launch.launchers.seeded import Faults, Seeded
+from hocket.runtime.launch import launch_named
+from hocket.runtime.launch.seeded import Faults, Seeded
 from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
 from tests.runtime.test_free import ACTORS, NUM_ENVS, Ledger, late_samples
@@ -102,7 +103,7 @@ def test_one_program_puts_samples_together() -> None:
     )
     up, back = Channel(pack=True), replace(plan.channels["learner -> actor"], pack=True)
     channels = {"actor -> learner": up, "learner -> actor": back}
-    executor = Split(replace(plan, channels=channels, launch="processes"))
+    executor = Split(replace(plan, channels=channels, launch=launch_named("processes")))
     executor.start(jax.random.key(0))
     first = executor.state()
     ages = advance(executor, 6)[SAMPLE_AGE]

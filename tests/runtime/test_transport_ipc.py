@@ -21,7 +21,7 @@ from hocket.runtime.channels.transports import one_gpu
 from hocket.runtime.channels.transports.one_gpu import OnOneGpu, stays_on_gpu
 from hocket.runtime.channels.transports.shared_memory import SharedMemory
 from hocket.runtime.instance.exchange import Exchange
-from hocket.runtime.launch import watch
+from hocket.runtime.launch import launch_named, watch
 from hocket.runtime.launch.launchers.threads import Threads
 from hocket.runtime.launch.memory_map import layout
 from hocket.runtime.launch.watch import InstanceError
@@ -51,7 +51,9 @@ def planned(
         Place("actor", ("env", "act"), on=acting, replicas=replicas),
         Place("learner", ("learn",), on=learning),
     )
-    return Plan(trace(Toy(), 8), places, {"actor -> learner": channel}, launch="processes")
+    return Plan(
+        trace(Toy(), 8), places, {"actor -> learner": channel}, launch=launch_named("processes")
+    )
 
 
 def up(plan: Plan) -> Link:
@@ -117,7 +119,7 @@ def test_who_was_not_asked_for_it_goes_as_before() -> None:
         Place("env", ("env",), on=(ACTING,)),
         Place("rest", ("act", "learn"), on=(LEARNING,)),
     )
-    plan = Plan(trace(Toy(), 8), places, launch="processes")
+    plan = Plan(trace(Toy(), 8), places, launch=launch_named("processes"))
     looping = [link for link in links(plan) if link.transfer.loops]
     assert looping and not any(stays_on_gpu(plan, link) for link in looping)
 

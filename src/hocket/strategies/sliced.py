@@ -30,7 +30,7 @@ from hocket.core.program.algorithm import Algorithm
 from hocket.core.program.describe import describe
 from hocket.core.program.fragment import ROLES
 from hocket.errors import PlanError, unknown
-from hocket.strategies.sharing import sample_channels
+from hocket.strategies.sharing import PROCESSES, sample_channels
 from hocket.strategies.strategy import Lag, in_words, strategy
 
 AUTO = "auto"
@@ -129,7 +129,7 @@ def sliced(
     else:
         places, channels = (Place("slice", ROLES, parts, replicas=len(parts), backend=backend),), {}
     made = Plan(
-        graph, places, channels, launch="processes", xla_flags=flags, notes=notes, words=words
+        graph, places, channels, launch=PROCESSES, xla_flags=flags, notes=notes, words=words
     )
     return made if reduce == AUTO else _averaging_by(made, reduce)
 

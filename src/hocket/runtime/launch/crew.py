@@ -1,0 +1,424 @@
+"""The running instances of a plan: started by a launcher, told what to do, watched, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from hocket.cluster.slices import Slices
+from hocket.core.plan.data import Plan
+from hocket.runtime.averaging.table import Table
+from hocket.runtime.channels.host_arrays import from_host, to_host
+from hocket.runtime.channels.links import late_specs
+from hocket.runtime.host_calls.services import Services
+from hocket.runtime.instance.segment import Segments
+from hocket.runtime.launch import Command, Fate, Launcher, Member, launcher_of
+from hocket.runtime.launch.averages import settle
+from hocket.runtime.launch.control import (
+    Answer,
+    Answers,
+    Control,
+    Failure,
+    Line,
+    Local,
+    Remote,
+    connect,
+)
+from hocket.runtime.launch.leaving import FINISH_SECONDS
+from hocket.runtime.launch.process import Job, worker_command
+from hocket.runtime.launch.seats import company, computes_on_gpu, environment_of, seats_of
+from hocket.runtime.launch.shared import Shared
+from hocket.runtime.launch.shipping import pack
+from hocket.runtime.launch.watch import GRACE_SECONDS, LOOK_SECONDS, InstanceError, Watch
+from hocket.runtime.launch.worker import Worker, serve
+from hocket.runtime.observe.status import WORKING, counting, names
+from hocket.runtime.observe.timeline import Span
+from hocket.system.native import library
+
+HELLO_SECONDS = 60.0
+"""What a process gets to say where it listens."""
+RESERVE_SECONDS = 60.0
+CLOSING_SECONDS = 0.02
+"""What it takes a kernel that waits to see that there is nobody to wait for."""
+
+
+@dataclass
+class Hand:
+    """One instance at work: who runs it, and how it is told."""
+
+    name: str
+    member: Member
+    control: Control
+
+    @property
+    def place(self) -> str:
+        return self.name.rpartition("/")[0]
+
+
+@dataclass
+class Holdings:
+    """What must be given back whatever becomes of a crew, or of Python."""
+
+    launcher: Launcher
+    shared: Shared
+    slices: Slices
+    grace: float
+    workers: list[Worker]
+    """The instances of this process; none where each has a process of its own."""
+    hands: list[Hand] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    """Where in the shared memory groups begin that average."""
+    owner: int = field(default_factory=os.getpid)
+
+
+class Crew:
+    """The instances of a plan. None is started before there is a state to begin with."""
+
+    def __init__(self, plan: Plan, launcher: Launcher | None = None) -> None:
+        self.plan, self._launcher = plan, launcher or launcher_of(plan)
+        here = plan.launch.one_process
+        self.reductions: dict[str, Table] = {}
+        self._shared = (
+            Shared.here(plan) if here
+            else Shared.alone(plan) if plan.launch.shares_memory == "none"
+            else Shared.create(plan)
+        )  # fmt: skip
+        self.workers = _workers(plan, self._shared) if here else []
+        self._answers: Answers = queue.SimpleQueue()
+        self._at_work: set[str] = set()
+        """Those who run, of a free channel, until they are told to stop."""
+        self._has_state = False
+        self._failure: BaseException | None = None
+        slices = Slices(device for place in plan.places for device in place.on)
+        self.slices = slices
+        grace = FINISH_SECONDS + GRACE_SECONDS if computes_on_gpu(plan) else GRACE_SECONDS
+        self._held = Holdings(self._launcher, self._shared, slices, grace, self.workers)
+        self._end = weakref.finalize(self, end, self._held)
+
+    @property
+    def instances(self) -> list[Any]:
+        """The instances of this process."""
+        return [worker.instance for worker in self.workers]
+
+    @property
+    def statuses(self) -> np.ndarray:
+        return self._shared.statuses
+
+    @property
+    def board(self) -> Any:
+        return self._shared.board
+
+    @property
+    def is_well(self) -> bool:
+        """Whether there is a state, and nothing has failed."""
+        return self._failure is None and self._has_state
+
+    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], services: Services) -> None:
+        """Begin anew, from a state and from what was on its way."""
+        is_new = not self._has_state
+        if is_new:
+            with self._or_end():
+                self._start()
+        self.pause()
+        self._shared.clear()
+        addresses = {key: x for found in self.ask("listen") for key, x in found.items()}
+        self.ask("connect", addresses)
+        home, here = self.plan.projection.placement.home, self.plan.launch.one_process
+        arrays = leaves if here else {v: to_host(x) for v, x in leaves.items()}
+        on_its_way = late if here else {name: to_host(x) for name, x in late.items()}
+        find = services.at if here else services.elsewhere
+        self._ask_each({
+            f"{place}/{index}": (
+                "load", {v: x for v, x in arrays.items() if home[v] == place}, on_its_way,
+                find(index),
+            )
+            for place, index in names(self.plan)
+        })  # fmt: skip
+        if is_new and not here:
+            self._compile_once()
+        self._has_state = True
+
+    def held(self) -> list[dict[int, Any]]:
+        """The part of the state that each instance has."""
+        found = self.ask("held")
+        if self.plan.launch.one_process:
+            return found
+        values = self.plan.graph.values
+        return [
+            {v: jax.numpy.asarray(from_host(x, values[v])) for v, x in held.items()}
+            for held in found
+        ]
+
+    def late(self) -> dict[str, Any]:
+        """What is on its way in late channels."""
+        found = {name: x for late in self.ask("late") for name, x in late.items()}
+        if self.plan.launch.one_process:
+            return found
+        specs = late_specs(self.plan)
+        return {
+            name: jax.numpy.asarray(from_host(x, specs.get(name, x))) for name, x in found.items()
+        }
+
+    def run(self, count: int) -> list[dict[int, np.ndarray]]:
+        """So many iterations of those who count them; others of a free channel go on meanwhile."""
+        with self._or_end():
+            if self.board:
+                self.board.set_stop(False)
+            counts = counting(self.plan)
+            for hand, status in zip(self._held.hands, self.statuses, strict=True):
+                if hand.name in self._at_work:
+                    continue
+                status["phase"] = WORKING  # until it has ended, also where it has not begun
+                hand.control.tell("run", count if hand.place in counts else None)
+                if hand.place not in counts:
+                    self._at_work.add(hand.name)
+            rows = self._wait_for(h.name for h in self._held.hands if h.place in counts)
+        return [rows.get(hand.name, {}) for hand in self._held.hands]
+
+    def pause(self) -> None:
+        """Let everybody come to the end of an iteration."""
+        with self._or_end():
+            if self.board and self._at_work:
+                self.board.set_stop(True)
+                self._wait_for(self._at_work)
+                self._at_work.clear()
+
+    def record(self) -> None:
+        """Keep a timeline from now on."""
+        self.ask("record")
+
+    def spans(self) -> tuple[list[Span], int]:
+        """The timeline so far, and how many spans did not fit into it."""
+        if self._failure:  # they may be gone with the processes
+            return [], 0
+        found = self.ask("spans")
+        return [span for spans, _ in found for span in spans], sum(left for _, left in found)
+
+    def close(self) -> None:
+        """End all instances, by force where they do not end by themselves."""
+        self._failure = self._failure or RuntimeError("this run has ended: make another executor.")
+        self._end()
+        self._shared.close()
+
+    def ask(self, *command: Any, of: str = "") -> list[Any]:
+        """Tell all instances, or those of a place, the same; their answers, in order."""
+        mine = [f"{place}/{index}" for place, index in names(self.plan) if of in ("", place)]
+        return self._ask_each(dict.fromkeys(mine, command))
+
+    def _ask_each(self, commands: Mapping[str, tuple[Any, ...]]) -> list[Any]:
+        """Tell each of these instances something; their answers, in order."""
+        self.pause()
+        with self._or_end():
+            for hand in self._held.hands:
+                if hand.name in commands:
+                    hand.control.tell(*commands[hand.name])
+            answers = self._wait_for(commands)
+            return [answers[name] for name in commands]
+
+    def _start(self) -> None:
+        seats = seats_of(self.plan)
+        self._launcher.reserve(seats, RESERVE_SECONDS)
+        if self.workers:
+            for worker, seat in zip(self.workers, seats, strict=True):
+                control = Local()
+                work = partial(serve, worker, control.commands, self._answers)
+                member = self._launcher.start(seat, Command(work=work))
+                self._held.hands.append(Hand(seat.name, member, control))
+            return
+        self._start_processes()
+        seen = self._wait_for(hand.name for hand in self._held.hands)
+        for place, index in names(self.plan):
+            for device in self.plan.place(place).share(index):
+                self.slices.verify(device, seen[f"{place}/{index}"])
+        for place in sorted(self.plan.averaging):
+            assert self._shared.layout
+            start, _ = self._shared.layout.averages[place]
+            ask = partial(self.ask, of=place)
+            self.reductions[place] = settle(self.plan, place, start, ask, self._held.groups)
+
+    def _start_processes(self) -> None:
+        """Start a process for each seat, then connect to each, in a folder nobody else enters."""
+        algorithm = pack(self.plan.graph.algorithm, self.plan.graph.state)
+        folder, started = Path(tempfile.mkdtemp(prefix="hocket-")), []
+        try:
+            for seat, (place, index) in zip(seats_of(self.plan), names(self.plan), strict=True):
+                env = environment_of(self.plan, self.plan.place(place), index, self.slices)
+                command = Command(worker_command(folder, seat.name), env)
+                started.append((seat.name, self._launcher.start(seat, command)))
+            while started:
+                name, member = started[0]
+                line = _greeted(name, member)
+                note = partial(_note, self._shared, len(self._held.hands))
+                control = Remote(name, line, self._answers, note)
+                self._held.hands.append(Hand(name, member, control))
+                started.pop(0)
+                self._hand_over(name, line, algorithm)
+        finally:
+            for _, member in started:  # where one could not be reached
+                member.kill(GRACE_SECONDS)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _hand_over(self, name: str, line: Line, algorithm: bytes) -> None:
+        """Tell a process what it is."""
+        place, _, index = name.rpartition("/")
+        graph, arena = self.plan.graph, self._shared.arena
+        config = {
+            name: value
+            for name, value in jax.config.values.items()
+            if isinstance(value, (bool, int, float, str)) and name != "jax_platforms"
+        }
+        job = Job(
+            place, int(index), self.plan.to_json(), graph.digest, graph.num_envs, graph.exact,
+            graph.served, algorithm, config, arena.nbytes if arena else None,
+        )  # fmt: skip
+        with contextlib.suppress(OSError):  # where it has ended, its missing answer says so
+            line.write(sys.path)
+            line.write(job)
+            if arena:
+                line.send_fd(arena.fd)
+
+    def _compile_once(self) -> None:
+        """One of the replicas on a GPU compiles for all, and leaves the others what it compiled.
+
+        Compilers on one GPU at a time would time each other's kernels when they choose among them.
+        """
+        first = {f"{place.name}/0" for place in self.plan.places if place.replicas > 1}
+        if computes_on_gpu(self.plan):
+            self._ask_each(dict.fromkeys(sorted(first), ("compile",)))
+
+    @contextlib.contextmanager
+    def _or_end(self) -> Iterator[None]:
+        """Within, any failure ends all instances; a run that failed stays failed."""
+        if self._failure:
+            raise self._failure
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error
+            self.close()
+            raise
+
+    def _wait_for(self, instances: Iterable[str]) -> dict[str, Any]:
+        """An answer of each of these; the first failure of any instance is raised."""
+        missing, found = set(instances), {}
+        watch = Watch(self.plan, self.statuses)
+        while missing:
+            try:
+                answer = self._answers.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                self._check_alive()
+            else:
+                found[answer.instance] = self._content(answer)
+                missing.discard(answer.instance)
+            watch.look()
+        return found
+
+    def _content(self, answer: Answer) -> Any:
+        if answer.outcome == "done":
+            return answer.content
+        if answer.outcome == "gone":
+            hand = next(hand for hand in self._held.hands if hand.name == answer.instance)
+            raise InstanceError(_epitaph(hand.name, hand.member))
+        failure: Failure = answer.content
+        shared = company(self.plan, answer.instance) if "CUDA" in failure.text else ""
+        raise InstanceError(
+            f"the instance `{answer.instance}` failed:\n{failure.text}{shared}"
+        ) from failure.error
+
+    def _check_alive(self) -> None:
+        """A process that is gone closes its connection, unless one that it has forked holds it."""
+        for hand in self._held.hands:
+            if hand.member.poll() is not None and self._answers.empty():
+                raise InstanceError(_epitaph(hand.name, hand.member))
+
+
+def _note(shared: Shared, row: int, status: bytes) -> None:
+    """Keep what an instance that shares no memory reports of itself."""
+    shared.statuses[row] = np.frombuffer(status, shared.statuses.dtype)[0]
+
+
+def _workers(plan: Plan, shared: Shared) -> list[Worker]:
+    """The instances of a plan in this process; replicas of a place share what is compiled."""
+    segments = {place.name: Segments() for place in plan.places}
+    return [
+        Worker(plan, place, index, shared, segments=segments[place]) for place, index in names(plan)
+    ]
+
+
+def _greeted(name: str, member: Member) -> Line:
+    """The connection to a process that was started; or why there is none."""
+    try:
+        address = member.hello(HELLO_SECONDS)
+        if not address:
+            raise InstanceError(_epitaph(name, member))
+        return connect(address, HELLO_SECONDS)
+    except (OSError, ValueError) as error:  # TimeoutError is an OSError
+        ended = member.poll()
+        why = _words(ended) if ended else str(error)
+        raise InstanceError(f"the instance `{name}` could not be reached: {why}") from error
+
+
+def _epitaph(name: str, member: Member) -> str:
+    """How an instance ended that said nothing."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while (ended := member.poll()) is None:
+        if time.monotonic() > deadline:
+            return f"the instance `{name}` stopped answering."
+        time.sleep(0.01)
+    return f"the instance `{name}` failed: {_words(ended)}"
+
+
+def _words(fate: Fate) -> str:
+    hint = " Was there enough memory?" if signal.SIGKILL.name in fate.how else ""
+    last = f"\n{fate.stderr.rstrip()}" if fate.stderr.strip() else ""
+    return f"{fate.how}.{hint}{last}"
+
+
+def end(held: Holdings) -> None:
+    """Let every instance end, by force where it does not within the grace; then its slices."""
+    if os.getpid() != held.owner:  # a fork of the process that they belong to
+        return
+    if held.shared.board:
+        held.shared.board.close()
+    for worker in held.workers:
+        worker.close()
+    for start in held.groups:  # nobody waits on a GPU for another that is gone
+        assert held.shared.arena
+        library().hocket_average_close(held.shared.arena.address + start)
+    if held.groups:
+        time.sleep(CLOSING_SECONDS)
+    for hand in held.hands:
+        hand.control.close()  # which ends it, whatever it is doing
+    deadline = time.monotonic() + held.grace
+    at_rest = {hand.name: _has_ended(hand.member, deadline) for hand in held.hands}
+    for worker in held.workers:
+        worker.end(at_rest=at_rest.get(worker.name, True))  # True: it was never started
+    held.hands.clear()
+    held.launcher.release()
+    held.slices.close()
+    if held.shared.arena:
+        held.shared.arena.close()
+
+
+def _has_ended(member: Member, deadline: float) -> bool:
+    """Whether a member has ended by then; or then by force, where that can be."""
+    while member.poll() is None:
+        if time.monotonic() > deadline:
+            return member.kill(GRACE_SECONDS)
+        time.sleep(0.002)
+    return True
