@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 
+import pytest
+from examples.own_launcher import Programs
 from examples.own_strategy import wide
 from examples.sac import SAC
 
 from hocket import make
-from hocket.testing import SMALL, check_algorithm, check_strategy
+from hocket.testing import SMALL, check_algorithm, check_launcher, check_strategy
 from tests.front import Hocket
 
 
@@ -32,3 +34,18 @@ def test_own_strategy(hocket: Hocket) -> None:
     file = inspect.getsourcefile(inspect.unwrap(wide))
     text = hocket.well("plan", "ppo", "--distribute", f"{file}:wide:actors=8,lag=1")
     assert "actor x8" in text and "1 iteration late" in text
+
+
+def test_own_launcher(hocket: Hocket) -> None:
+    """A launcher of one's own starts, hears and ends programs, and a run has the fused numbers."""
+    file = inspect.getsourcefile(Programs)
+    check = check_launcher(f"{file}:Programs")
+    assert check.differences["one place"] <= 1e-5 and len(check.tried) == 7
+    text = hocket.well("plan", "ppo", "--launch", f"{file}:Programs")
+    assert f"launched as {file}:Programs" in text
+
+
+@pytest.mark.parametrize("launcher", ["threads", "processes"])
+def test_our_launchers(launcher: str) -> None:
+    check = check_launcher(launcher)
+    assert max(check.differences.values()) <= 1e-5 and len(check.differences) == 2
