@@ -24,8 +24,11 @@ REDUCTIONS = ("auto", "shm", "ipc", "nccl", "hier")
 """How `averaged` may go between replicas in processes."""
 
 
-def check_plan(plan: Plan) -> None:
-    """Refuse a plan that cannot run, or would not give the fused program's numbers."""
+def check(plan: Plan) -> Plan:
+    """The plan; refused if it cannot run, or would not give the fused program's numbers.
+
+    Strategies are checked where they are called, and every plan before it is carried out.
+    """
     if plan.xla_flags and plan.launch.one_process:
         raise PlanError(
             f"flags of XLA ({plan.xla_flags}) are for processes that have not started yet, and "
@@ -47,6 +50,7 @@ def check_plan(plan: Plan) -> None:
             _check_averaging(plan, place)
     if plan.parts != 1:
         _check_parts(plan)
+    return plan
 
 
 def _check_names(plan: Plan) -> None:

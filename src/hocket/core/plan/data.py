@@ -11,7 +11,6 @@ from typing import Any, Literal
 from hocket.core.analysis.axes import Axes, average_sites, averages, shrinks_to_one, uses_averaged
 from hocket.core.analysis.kinds import Kind
 from hocket.core.graph.trace import Block, Graph, Loop, Node
-from hocket.core.plan.checks import check_plan
 from hocket.core.plan.checks_free import FREE
 from hocket.core.plan.text import plan_text
 from hocket.core.program.fragment import Label
@@ -124,7 +123,7 @@ class Flow:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Places and channels for one graph, checked when made: what cannot run is refused by name.
+    """Places and channels for one graph. `check` refuses one that cannot run, by name.
 
     With a free channel, an iteration is one of the place that sends through it, on a sample of any
     replica of the place that reads, or on a batch of samples: on those shares of the environments.
@@ -149,7 +148,6 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", tuple(self.places))
-        check_plan(self)
 
     def channel(self, source: str, target: str) -> Channel:
         """How values cross from one place to another."""
