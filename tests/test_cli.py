@@ -119,13 +119,13 @@ def test_names_count_up_and_are_not_overwritten(hocket: Hocket) -> None:
     assert "nothing is left to do" in again
 
 
-def test_quiet_is_quiet(hocket: Hocket) -> None:
-    assert hocket.well("train", "ppo", *SHORT, "--quiet") == ""
-
-
-def test_tensorboard(hocket: Hocket) -> None:
-    hocket.well("train", "ppo", *SHORT, "--quiet", "--tensorboard", "--name", "board")
-    assert list(Path("runs/board").glob("events.out.tfevents.*"))
+def test_quiet_says_one_line(hocket: Hocket) -> None:
+    out = hocket.well("train", "ppo", *SHORT, "--quiet", "--name", "still")
+    line = r"return (\d+\.\d) after 1,280 steps, ([\d,]+) steps/s: runs/still\n"
+    found, about = re.fullmatch(line, out), summary(Path("runs/still"))
+    assert found, out
+    assert found[1] == f"{about['return_mean']:.1f}"
+    assert found[2] == f"{about['env_steps_per_second']:,}"
 
 
 def test_ones_own_algorithm_environment_and_strategy(hocket: Hocket) -> None:

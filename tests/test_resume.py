@@ -21,7 +21,8 @@ import pytest
 import hocket as library
 import hocket.algorithms as algorithms
 from hocket import make
-from hocket.report.records import Records
+from hocket.report.loggers import About
+from hocket.report.loggers.jsonl import Jsonl
 from hocket.system.signals import Abandoned, Deferred
 from hocket.testing import difference
 from tests.front import Hocket
@@ -236,7 +237,7 @@ def test_a_record_that_cannot_be_written(hocket: Hocket) -> None:
         done = hocket(*flags, "--name", "full")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert done.code == 2 and "runs/full could not be written" in done.err, done
+    assert done.code == 2 and "the logger `jsonl` failed: OSError" in done.err, done
     assert "File too large" in done.err
 
 
@@ -286,8 +287,11 @@ def test_seeds_and_evaluations_go_on_exactly(hocket: Hocket) -> None:
 
 def test_records_survive_a_kill_while_resuming(two_checkpoints: Path) -> None:
     before = (two_checkpoints / "metrics.jsonl").read_text()
-    with Records(two_checkpoints, seeds=None, every=1, keep=40):  # before its first row
-        assert (two_checkpoints / "metrics.jsonl").read_text() == before
+    progress = library.Outcome(two_checkpoints, "", 1, 5120)
+    logger = Jsonl()
+    logger.begin(About("", two_checkpoints, {0: two_checkpoints}, {}, progress, last_step=5120))
+    assert (two_checkpoints / "metrics.jsonl").read_text() == before  # and no row has come yet
+    logger.end({})
 
 
 def test_a_second_ctrl_c_keeps_nothing_that_is_in_no_order() -> None:

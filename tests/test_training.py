@@ -69,7 +69,7 @@ def test_unknown_strategies_and_options() -> None:
     with pytest.raises(
         ValueError, match=r"unknown option `actor` of the strategy `apart`.*`actors`"
     ):
-        apart(actor=3)
+        strategies()["apart"](actor=3)
     with pytest.raises(ValueError, match="asked for 9 devices"):
         hocket.run(Toy(), distribute=strategies()["anakin"](devices=9))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from rich.console import Console
 
 from hocket.report.display import (
-    Display,
     ages_bar,
     picture,
     plain_line,
@@ -16,6 +15,8 @@ from hocket.report.display import (
     time_left,
     time_parts,
 )
+from hocket.report.loggers import About
+from hocket.report.loggers.display import Display
 from hocket.runtime.observe.timeline import Activity
 from hocket.training.outcome import Outcome
 
@@ -36,13 +37,19 @@ PLACES = [
 ]
 
 
+def begun(run: Outcome, out: io.StringIO, terminal: bool) -> Display:
+    display = Display(Console(file=out, force_terminal=terminal, width=110))
+    display.begin(About(run.title, run.folder, {0: run.folder}, {}, run))
+    return display
+
+
 def shown(terminal: bool) -> str:
     out = io.StringIO()
-    with Display(Console(file=out, force_terminal=terminal, width=110)) as display:
-        display.begin(START)
-        display.update(HALF)
-        display.update(END)
-        display.update(END)  # it was saved besides
+    display = begun(START, out, terminal)
+    display.update(HALF)
+    display.update(END)
+    display.update(END)  # it was saved besides
+    display.end({"error": "not drawn again"})
     return out.getvalue()
 
 
@@ -55,6 +62,21 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     assert "\x1b" not in begin + half + end
 
 
+def test_rows_draw_it_too() -> None:
+    """Where nobody calls `update`: the outcome is as it stands when a row comes."""
+    out, run = io.StringIO(), replace(START)
+    display = begun(run, out, terminal=False)
+    vars(run).update(vars(HALF))
+    display.row(500, {"iteration": 1}, 0)
+    vars(run).update(vars(END))
+    display.row(500, {"iteration": 2}, 0)  # too soon to be drawn again
+    display.media(Path("trace.json"))
+    display.end({})
+    _, half, written, note, end = out.getvalue().splitlines()
+    assert "500 steps" in half and written == "written: trace.json"
+    assert note == "note: resumed after 500 steps" and "return 123.4" in end
+
+
 def test_a_panel_in_a_terminal() -> None:
     text = shown(terminal=True)
     for part in ("ppo on CartPole-v1", "━", "123.4", "compiling 2.0 s", "environment 12%"):
@@ -65,9 +87,7 @@ def test_names_are_no_markup() -> None:
     odd = replace(END, folder=Path("runs/[/x] [bold]"), title="[red]", notes=["[/b] is damaged"])
     for terminal in (True, False):
         out = io.StringIO()
-        with Display(Console(file=out, force_terminal=terminal, width=110)) as display:
-            display.begin(odd)
-            display.update(odd)
+        begun(odd, out, terminal).end({})
         assert "[/x] [bold]" in out.getvalue() and "[/b] is damaged" in out.getvalue()
 
 

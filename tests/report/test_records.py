@@ -6,7 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hocket.report.records import Records, Window, read_rows
+from hocket.report.loggers import About
+from hocket.report.loggers.jsonl import Jsonl, read_rows, rows_until
+from hocket.report.records import Records, Row, Window
+from hocket.training.folder import agent_folders
+from hocket.training.outcome import Outcome
 
 
 def metrics(first: int, count: int, seeds: int | None = None) -> dict[str, np.ndarray]:
@@ -19,13 +23,24 @@ def metrics(first: int, count: int, seeds: int | None = None) -> dict[str, np.nd
             "loss": i}  # fmt: skip
 
 
+def begun(folder: Path, seeds: int = 1, last_step: int = 0) -> Jsonl:
+    """The logger of a run, which goes on from a step."""
+    progress = Outcome(folder, "test", seeds, 100)
+    logger = Jsonl()
+    logger.begin(About("", folder, agent_folders(folder, 0, seeds), {}, progress, last_step))
+    return logger
+
+
 def write(folder: Path, blocks: list[int], keep: int = 0) -> list[dict[str, float]]:
-    with Records(folder, seeds=None, every=3, keep=keep) as records:
-        at = keep
-        for count in blocks:
-            records.add(metrics(at, count), lambda i: 10 * i, seconds=1.0)
-            at += count
-        records.flush(10 * at, 1.0)
+    logger = begun(folder, last_step=10 * keep)
+    before = [list(rows_until(folder / "metrics.jsonl", 10 * keep))]
+    records = Records(None, logger.row, every=3, start_at=keep, before=before)
+    at = keep
+    for count in blocks:
+        records.add(metrics(at, count), lambda i: 10 * i, seconds=1.0)
+        at += count
+    records.flush(10 * at, 1.0)
+    logger.end({})
     return list(read_rows(folder / "metrics.jsonl"))
 
 
@@ -47,22 +62,36 @@ def test_going_on_drops_what_was_lost(tmp_path: Path) -> None:
     assert write(tmp_path / "cut", [3], keep=6) == whole
 
 
+def test_the_last_episodes_go_on_from_the_rows_before() -> None:
+    told: list[Row] = []
+    first = Records(None, lambda step, row, agent: told.append(row), every=1)
+    first.add(metrics(1, 4), lambda i: i, 0.0)
+    second = Records(None, lambda *_: None, every=1, start_at=4, before=[told])
+    assert second.return_means == pytest.approx(first.return_means) == [3.0]
+
+
 def test_a_row_without_episodes(tmp_path: Path) -> None:
-    with Records(tmp_path, seeds=None, every=1) as records:
-        records.add({"loss": np.array([np.nan])}, lambda i: i, 0.0)
-        assert np.isnan(records.return_means[0])
-    assert next(read_rows(tmp_path / "metrics.jsonl")) == {
+    logger = begun(tmp_path)
+    records = Records(None, logger.row, every=1)
+    records.add({"loss": np.array([np.nan])}, lambda i: i, 0.0)
+    assert np.isnan(records.return_means[0])
+    logger.end({})
+    row = next(read_rows(tmp_path / "metrics.jsonl"))
+    assert row == {
         "iteration": 1, "env_steps": 1, "seconds": 0.0, "episodes": 0, "return_mean": None,
         "length_mean": None, "loss": None,
     }  # fmt: skip
+    assert list(row)[:3] == ["iteration", "env_steps", "seconds"]  # what a reader sees first
 
 
 def test_seeds_are_apart(tmp_path: Path) -> None:
-    with Records(tmp_path, seeds=2, every=1) as records:
-        both = metrics(1, 2, seeds=2)
-        both["loss"] = both["loss"] * np.array([1.0, -1.0])
-        records.add(both, lambda i: i, 0.0)
-        records.flush(2, 0.0, [{"eval_return_mean": 5.0}, {"eval_return_mean": 6.0}])
+    logger = begun(tmp_path, seeds=2)
+    records = Records(2, logger.row, every=1)
+    both = metrics(1, 2, seeds=2)
+    both["loss"] = both["loss"] * np.array([1.0, -1.0])
+    records.add(both, lambda i: i, 0.0)
+    records.flush(2, 0.0, [{"eval_return_mean": 5.0}, {"eval_return_mean": 6.0}])
+    logger.end({})
     rows = [list(read_rows(tmp_path / f"seed-{i}/metrics.jsonl")) for i in range(2)]
     assert [r["loss"] for r in rows[1][:2]] == [-1.0, -2.0]
     assert [r[-1]["eval_return_mean"] for r in rows] == [5.0, 6.0]

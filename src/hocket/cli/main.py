@@ -63,12 +63,11 @@ def main() -> None:
     except Exception as error:
         if debug or not (_is_mistake(error) or _is_told(error)):
             raise
-        if _is_told(error):
-            notes = vars(error).get("__notes__", [])
-            print("\n".join([f"hocket: {error}", *notes]), file=sys.stderr)
-            sys.exit(1)
-        print(f"hocket: {_sentence(error)}", file=sys.stderr)
-        sys.exit(2)
+        told = _is_told(error)
+        notes = vars(error).get("__notes__", [])
+        lines = [f"hocket: {error if told else _sentence(error)}", *notes]
+        print("\n".join(lines), file=sys.stderr)
+        sys.exit(1 if told else 2)
 
 
 def _run(name: str, *arguments: str) -> None:
@@ -83,8 +82,10 @@ def _run(name: str, *arguments: str) -> None:
 def _is_mistake(error: Exception) -> bool:
     """Whether the user can do something about it: then a sentence is enough."""
     from hocket.runtime.checkpoint import CheckpointError
+    from hocket.training.loggers import LoggerError
 
-    return isinstance(error, (Mistake, ValueError, ImportError, OSError, CheckpointError))
+    kinds = (Mistake, ValueError, ImportError, OSError, CheckpointError, LoggerError)
+    return isinstance(error, kinds)
 
 
 def _is_told(error: Exception) -> bool:

@@ -28,7 +28,7 @@ class Again:
     """Write what every instance did when (segments, messages, waits) into this file, for
     https://ui.perfetto.dev. Recording slows a run down."""
     quiet: bool = False
-    """Show nothing."""
+    """Show nothing but a line at the end."""
     debug: bool = False
     """Show the traceback of a mistake."""  # `main` reads it, before anything can go wrong
 
@@ -49,31 +49,50 @@ def train(arguments: list[str]) -> None:
     command: Any = parse(
         "train", word, rest, about, algorithm=defaults, settings=settings, again=Again()
     )
-    outcome = _watch(command) if not command.again.quiet else _experiment(command, None).train()
-    if not command.again.quiet:
+    if command.again.quiet:
+        outcome = Experiment(**_about(command)).train()
+        print(_line(outcome))
+    else:
+        outcome = _shown(command)
         _tell(outcome)
     if outcome.interrupted:
         sys.exit(130)  # as Ctrl-C has it; what there is to say was said
 
 
-def _watch(command: Any) -> Outcome:
-    from hocket.report.display import Display
+def _shown(command: Any) -> Outcome:
+    from hocket.report.loggers.display import Display
 
-    with Display() as display:
-        return _experiment(command, display).train()
+    display = Display()
+    about = _about(command)
+    return Experiment(**about, watch=display.update, loggers={"display": display}).train()
 
 
-def _experiment(command: Any, watch: Any) -> Experiment:
-    again = command.again
-    return Experiment(command.algorithm, command.settings, again.resume, watch, again.trace)
+def _about(command: Any) -> dict[str, Any]:
+    again, settings = command.again, command.settings
+    return {
+        "algorithm": command.algorithm, "settings": settings, "resume": again.resume,
+        "trace": again.trace,
+    }  # fmt: skip
 
 
 def _tell(outcome: Outcome) -> None:
     seconds = outcome.seconds
     compiling = seconds.get("trace", 0.0) + seconds.get("compile", 0.0)
-    found = "no episode ended" if math.isnan(outcome.return_mean) else f"{outcome.return_mean:.1f}"
     print(
-        f"return {found} (last 100 episodes) after {outcome.env_steps:,} steps: "
+        f"{_return(outcome)} (last 100 episodes) after {outcome.env_steps:,} steps: "
         f"{seconds.get('run', 0.0):.1f} s running, {compiling:.1f} s compiling"
     )
     print(f"saved in {outcome.folder}; next: hocket eval {outcome.folder}")
+
+
+def _line(outcome: Outcome) -> str:
+    """The end of a run that was quiet: how well, how fast, and where it is."""
+    rate = f"{outcome.env_steps_per_second:,.0f} steps/s"
+    stopped = ", interrupted" if outcome.interrupted else ""
+    steps = f"{outcome.env_steps:,} steps{stopped}"
+    return f"{_return(outcome)} after {steps}, {rate}: {outcome.folder}"
+
+
+def _return(outcome: Outcome) -> str:
+    mean = outcome.return_mean
+    return "no episode ended" if math.isnan(mean) else f"return {mean:.1f}"

@@ -1,4 +1,4 @@
-"""The live display of a run: how well, how fast, how far, and where the time goes.
+"""What the live display of a run shows: how well, how fast, how far, and where the time goes.
 
     ╭─ ppo on CartPole-v1 ──────────────────────────────────────────────────────╮
     │ steps   ━━━━━━━━━━━━━━━━━━━━━━╺━━━━━━━━━━━━  352,256 of 507,904, 0:01 left │
@@ -21,13 +21,11 @@ Where there is no terminal, plain lines.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Group
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -36,8 +34,6 @@ from rich.text import Text
 BUSY = 8
 """Blocks that show how busy a place is."""
 BLOCKS = "▁▂▃▄▅▆▇█"
-LINE_SECONDS = 2.0
-"""How often a plain line is printed."""
 ROLES = {
     "env": "environment",
     "act": "acting",
@@ -103,51 +99,6 @@ class Progress(Protocol):
 
     @property
     def env_steps_per_second(self) -> float: ...
-
-
-class Display:
-    """Shows a run while it goes on; use it as a context."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console()
-        self._live: Live | None = None
-        self._printed = -math.inf
-        self._ended = False
-        self._told = 0
-        self._returns: list[float] = []
-
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
-
-    def begin(self, run: Progress) -> None:
-        """Show a run that is about to compile."""
-        if self.console.is_terminal:
-            self._live = Live(picture(run, []), console=self.console, refresh_per_second=8)
-            self._live.start()
-        else:
-            self._print(f"{run.title}: compiling; records in {run.folder}")
-
-    def update(self, run: Progress) -> None:
-        """Show a run as it stands."""
-        self._returns.append(mean(run.return_means))
-        for note in run.notes[self._told :]:
-            self._print(f"note: {note}")
-        self._told = len(run.notes)
-        had_ended, self._ended = self._ended, run.env_steps >= run.total_steps
-        if self._live:
-            self._live.update(picture(run, self._returns))
-        elif had_ended:  # it is only saved after that
-            return
-        elif self._ended or time.monotonic() - self._printed > LINE_SECONDS:
-            self._printed = time.monotonic()
-            self._print(plain_line(run))
-
-    def _print(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def picture(run: Progress, returns: Sequence[float]) -> Panel:

@@ -1,15 +1,10 @@
-"""The records of a run: one line of metrics after another, and a summary.
-
-A run's folder has `metrics.jsonl`; one of several seeds has `seed-0/metrics.jsonl` and so on.
-"""
+"""From the metrics of iterations to the rows that loggers are told."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +14,8 @@ WINDOW = 100
 
 Metrics = dict[str, np.ndarray]
 Row = dict[str, Any]
+Tell = Callable[[int, Row, int], None]
+"""Takes the environment steps, the numbers of a row, and the index of the agent."""
 
 
 class Window:
@@ -40,26 +37,16 @@ class Window:
         return sum(total for _, total in self._parts) / episodes if episodes else math.nan
 
 
-class Record:
-    """The rows of one agent, in a file; a row covers some iterations."""
+class Agent:
+    """One agent: its last episodes, and the metrics that no row has told yet."""
 
-    def __init__(self, folder: Path, *, keep: int = 0, board: bool = False) -> None:
-        """Continue with the rows up to iteration `keep`; later ones are of a run that was lost."""
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, before: Iterable[Mapping[str, Any]] = ()) -> None:
+        """Continue after the rows that were told before."""
         self.window = Window()
-        self._path = folder / "metrics.jsonl"
         self._pending: list[Metrics] = []
-        rows = [r for r in read_rows(self._path) if r["iteration"] <= keep] if keep else []
-        for row in rows:
+        for row in before:
             if row.get("episodes") and row["return_mean"] is not None:
                 self.window.add(row["episodes"], row["return_mean"] * row["episodes"])
-        # In one piece: a run that is killed right here keeps its rows.
-        fresh = self._path.with_suffix(".new")
-        fresh.write_text("".join(map(_line, rows)))
-        fresh.replace(self._path)
-        self._file = self._path.open("a")
-        after = rows[-1]["env_steps"] + 1 if rows else None
-        self._board = import_tensorboard()(str(folder), purge_step=after) if board else None
 
     def add(self, metrics: Metrics) -> None:
         """The metrics of some iterations, `[iterations, ...]`."""
@@ -67,30 +54,17 @@ class Record:
         for episodes, total in zip(*_episodes(metrics), strict=True):
             self.window.add(episodes, total)
 
-    def write(self, iteration: int, env_steps: int, seconds: float, **more: float) -> None:
-        """One row of everything that was added since the last; `more` is written as it is."""
+    def row(self, iteration: int, seconds: float, more: Mapping[str, float]) -> Row | None:
+        """Everything that was added since the last row; None where that is nothing."""
         if not self._pending and not more:
-            return
-        row = {
-            "iteration": iteration, "env_steps": env_steps, "seconds": round(seconds, 3),
-            **_summed(self._pending), **{k: _number(v) for k, v in more.items()},
-        }  # fmt: skip
+            return None
+        row = {"iteration": iteration, "seconds": round(seconds, 3), **_summed(self._pending)}
         self._pending = []
-        self._file.write(_line(row))
-        self._file.flush()
-        if self._board is not None:
-            for name, value in row.items():
-                if name not in ("iteration", "env_steps") and value is not None:
-                    self._board.add_scalar(name, value, env_steps)
-
-    def close(self) -> None:
-        self._file.close()
-        if self._board is not None:
-            self._board.close()
+        return row | {name: _number(value) for name, value in more.items()}
 
 
 class Records:
-    """The records of all seeds of a run; use it as a context.
+    """The rows of all agents of a run, told as they are complete.
 
     A row covers `every` iterations, however they were cut into blocks; a save or an evaluation ends
     one early.
@@ -98,24 +72,18 @@ class Records:
 
     def __init__(
         self,
-        folder: Path,
+        agents: int | None,
+        tell: Tell,
         *,
-        seeds: int | None,
         every: int,
-        keep: int = 0,
-        board: bool = False,
+        start_at: int = 0,
+        before: Sequence[Iterable[Mapping[str, Any]]] = (),
     ) -> None:
-        folders = [folder] if seeds is None else [folder / f"seed-{i}" for i in range(seeds)]
-        self.agents = [Record(each, keep=keep, board=board) for each in folders]
-        self._alone = seeds is None
-        self._every, self._at = every, keep
-
-    def __enter__(self) -> Records:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for agent in self.agents:
-            agent.close()
+        """`agents` is None where metrics have no axis of agents; `before` has the rows of each."""
+        rows = before or [()] * (agents or 1)
+        self.agents = [Agent(mine) for mine in rows]
+        self._alone, self._tell = agents is None, tell
+        self._every, self._at = every, start_at
 
     def add(self, metrics: Metrics, steps: Callable[[int], int], seconds: float) -> None:
         """The metrics of the next iterations; `steps(i)` are the environment steps after i."""
@@ -129,45 +97,25 @@ class Records:
                 )
             self._at += stop - start
             if self._at % self._every == 0:
-                self._write(steps(self._at), seconds)
+                self.flush(steps(self._at), seconds)
             start = stop
 
     def flush(self, env_steps: int, seconds: float, more: Sequence[dict[str, float]] = ()) -> None:
-        """Write what was added and not written yet, with further numbers of each agent."""
-        self._write(env_steps, seconds, more)
+        """Tell what was added and not told yet, with further numbers of each agent."""
+        extras = more or [{}] * len(self.agents)
+        for i, (agent, extra) in enumerate(zip(self.agents, extras, strict=True)):
+            row = agent.row(self._at, seconds, extra)
+            if row is not None:
+                self._tell(env_steps, row, i)
 
     @property
     def return_means(self) -> list[float]:
-        """Of each agent, the mean return of its last episodes; nan where none ended."""
+        """For each agent the mean return of its last episodes; nan where none ended."""
         return [agent.window.mean for agent in self.agents]
-
-    def _write(self, env_steps: int, seconds: float, more: Sequence[dict[str, float]] = ()) -> None:
-        for agent, extra in zip(self.agents, more or [{}] * len(self.agents), strict=True):
-            agent.write(self._at, env_steps, seconds, **extra)
-
-
-def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file of metrics; a last one that was cut off in the middle is left out."""
-    if not path.exists():
-        return
-    lines = path.read_text().splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            yield json.loads(line)
-        except ValueError as error:
-            if number < len(lines):
-                raise ValueError(f"{path}:{number} is not a line of metrics: {error}.") from error
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Replace a file by a whole one, or leave it as it was."""
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(value, indent=2) + "\n")
-    fresh.replace(path)
 
 
 def _episodes(metrics: Metrics) -> tuple[np.ndarray, np.ndarray]:
-    """Of each iteration, how many episodes ended and the sum of their returns."""
+    """For each iteration, how many episodes ended and the sum of their returns."""
     if "episode_count" not in metrics:
         return np.zeros(0), np.zeros(0)
     count, total = metrics["episode_count"], metrics["episode_return"]
@@ -191,18 +139,3 @@ def _summed(parts: list[Metrics]) -> Row:
 def _number(x: Any) -> float | None:
     """JSON knows no nan."""
     return float(x) if math.isfinite(x) else None
-
-
-def _line(row: Row) -> str:
-    return json.dumps(row) + "\n"
-
-
-def import_tensorboard() -> Any:
-    """The class that writes for TensorBoard, or what to install."""
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError as error:
-        raise ImportError(
-            "--tensorboard needs the package tensorboardX. Run: pip install 'hocket[tensorboard]'"
-        ) from error
-    return SummaryWriter

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias
 
-import hocket.strategies
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
 from hocket.core.plan.data import FREE, Plan
 from hocket.errors import check_kind, unknown
 from hocket.system.names import find, read_words
+from hocket.system.registry import Registry
 
 Lag: TypeAlias = int | str
-"""Of a strategy's option: a number of iterations, or `free`."""
+"""An option of strategies: a number of iterations, or `free`."""
+Options = ParamSpec("Options")
+"""The options of a strategy, with their types: what follows `(graph, cluster, *, ...`."""
 
 
 class Strategy(Protocol):
@@ -26,12 +26,15 @@ class Strategy(Protocol):
     def __call__(self, graph: Graph, cluster: Cluster, /) -> Plan: ...
 
 
-_REGISTRY: dict[str, Callable[..., Strategy]] = {}
+_DECORATED: dict[str, Callable[..., Strategy]] = {}
+_INSTALLED = Registry("strategy", group="hocket.strategies")
 _OPTIONAL = {f"{type(x).__name__} | None": x for x in (False, 0, 0.0, "")}
 """A value of the kind that an option has, where its default is None."""
 
 
-def strategy(fn: Callable[..., Plan]) -> Callable[..., Strategy]:
+def strategy(
+    fn: Callable[Concatenate[Graph, Cluster, Options], Plan],
+) -> Callable[Options, Strategy]:
     """Register `fn(graph, cluster, *, options) -> Plan`; calling it with options gives a strategy.
 
     @hocket.strategy
@@ -44,34 +47,47 @@ def strategy(fn: Callable[..., Plan]) -> Callable[..., Strategy]:
     options = {p.name: p for p in _options(fn)}
 
     @functools.wraps(fn)
-    def configure(**chosen: Any) -> Strategy:
-        where = f"of the strategy `{fn.__name__}`"
+    def configure(*unnamed: Options.args, **chosen: Options.kwargs) -> Strategy:
+        if unnamed:
+            raise ValueError(
+                f"the strategy `{fn.__name__}` takes its options by name ({', '.join(options)}): "
+                f"found {unnamed[0]!r} without one."
+            )
         for name, value in chosen.items():
-            if name not in options:
-                raise ValueError(unknown("option", name, options, where))
-            default = options[name].default
-            if options[name].annotation == "Lag":
-                if type(value) is not int and value != FREE:
-                    raise ValueError(
-                        f"the option `{name}` {where} is a whole number, or `{FREE}`: found "
-                        f"{value!r}."
-                    )
-                continue
-            if default is None and value is not None:
-                default = _OPTIONAL.get(options[name].annotation)
-            if default is not None and default is not inspect.Parameter.empty:
-                check_kind(name, value, default, where)
+            _check_option(fn.__name__, options, name, value)
         return functools.partial(fn, **chosen)
 
-    _REGISTRY[fn.__name__] = configure
+    # What `help` and editors show: the options alone.
+    signature = inspect.Signature([*options.values()], return_annotation="Strategy")
+    vars(configure)["__signature__"] = signature
+    _DECORATED[fn.__name__] = configure
     return configure
 
 
+def _check_option(
+    strategy: str, options: dict[str, inspect.Parameter], name: str, value: object
+) -> None:
+    """Refuse an option that the strategy does not have, or a value of another kind."""
+    where = f"of the strategy `{strategy}`"
+    if name not in options:
+        raise ValueError(unknown("option", name, options, where))
+    default, annotation = options[name].default, options[name].annotation
+    if annotation == "Lag":
+        if type(value) is not int and value != FREE:
+            raise ValueError(
+                f"the option `{name}` {where} is a whole number, or `{FREE}`: found {value!r}."
+            )
+        return
+    if default is None and value is not None:
+        default = _OPTIONAL.get(annotation)
+    if default is not None and default is not inspect.Parameter.empty:
+        check_kind(name, value, default, where)
+
+
 def strategies() -> dict[str, Callable[..., Strategy]]:
-    """Every strategy by name: those of this package, and users' own."""
-    for module in pkgutil.iter_modules(hocket.strategies.__path__):
-        importlib.import_module(f"hocket.strategies.{module.name}")
-    return dict(sorted(_REGISTRY.items()))
+    """Every strategy by name: those of this package, of installed ones, and users' own."""
+    installed = {name: _INSTALLED[name] for name in _INSTALLED.names}
+    return dict(sorted({**installed, **_DECORATED}.items()))
 
 
 def resolve(distribute: str | Strategy) -> Strategy:
@@ -87,22 +103,22 @@ def resolve(distribute: str | Strategy) -> Strategy:
     if ":" not in name and name not in known:
         raise ValueError(unknown("strategy", name, known))
     configure = known[name] if name in known else find(name)
-    if configure not in _REGISTRY.values():
+    if configure not in _DECORATED.values():
         raise ValueError(f"`{name}` is no strategy: decorate it with `@hocket.strategy`.")
     return configure(**options)
 
 
 def in_words(configure: Callable[..., Strategy], **options: Any) -> str:
     """A strategy with these options as `resolve` reads it: `actor_learner:actors=4`."""
-    usual = {p.name: p.default for p in _options(inspect.unwrap(configure))}
+    usual = {p.name: p.default for p in _options(configure)}
     given = [f"{name}={value}" for name, value in options.items() if value != usual[name]]
     return ":".join([configure.__name__, *([",".join(given)] if given else [])])
 
 
 def options_text(configure: Callable[..., Strategy]) -> str:
     """The options of a strategy with their defaults: `actors=2,lag=0`."""
-    return ",".join(f"{p.name}={p.default}" for p in _options(inspect.unwrap(configure)))
+    return ",".join(f"{p.name}={p.default}" for p in _options(configure))
 
 
-def _options(fn: Callable[..., Plan]) -> list[inspect.Parameter]:
+def _options(fn: Callable[..., object]) -> list[inspect.Parameter]:
     return [p for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY]

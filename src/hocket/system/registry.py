@@ -4,6 +4,8 @@ LAUNCHERS = Registry("launcher", "hocket.runtime.launch.launchers", "LAUNCHER",
                      group="hocket.launchers")
 LAUNCHERS["threads"]                # the LAUNCHER of launchers/threads.py
 LAUNCHERS["mine.py:SlowLauncher"]   # of a file or a module; every worker imports it, too
+
+Without a package it holds what others have installed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from hocket.system.names import find
 class Registry:
     """Finds the ways to do one thing. Nothing is imported before it is asked for."""
 
-    def __init__(self, kind: str, package: str, attribute: str = "", *, group: str = "") -> None:
+    def __init__(
+        self, kind: str, package: str = "", attribute: str = "", *, group: str = ""
+    ) -> None:
         self.kind, self.package, self.group = kind, package, group
         self._attribute = attribute
 
@@ -44,19 +48,29 @@ class Registry:
         if name in self._files:
             return self._built_in(name)
         if name in self._installed:
-            return self._installed[name].load()
+            return self._load(self._installed[name])
         if ":" in name:
             return find(name)
         raise ValueError(unknown(self.kind, name, self.names))
 
     @cached_property
     def _files(self) -> tuple[str, ...]:
-        folder = importlib.import_module(self.package).__path__
+        folder = importlib.import_module(self.package).__path__ if self.package else ()
         return tuple(sorted(module.name for module in pkgutil.iter_modules(folder)))
 
     @cached_property
     def _installed(self) -> dict[str, EntryPoint]:
         return {point.name: point for point in entry_points(group=self.group)} if self.group else {}
+
+    def _load(self, point: EntryPoint) -> Any:
+        try:
+            return point.load()
+        except (ImportError, AttributeError) as error:
+            package = point.dist.name if point.dist else point.value
+            raise ImportError(
+                f"the {self.kind} `{point.name}` of the package {package} cannot be imported: "
+                f"{error}. Mend that, or uninstall {package}."
+            ) from error
 
     def _built_in(self, name: str) -> Any:
         module = importlib.import_module(f"{self.package}.{name}")

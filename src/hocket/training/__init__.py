@@ -3,6 +3,7 @@
     loop.py       `run`, `iterate`, `program`, `plan`: from an algorithm to an executor and its loop
     report.py     what they give back: a report a block, a result at the end
     keep.py       `train`: a run with records, evaluations, checkpoints and a summary
+    loggers.py    who is told of every row of such a run
     settings.py   the settings of such a run
     folder.py     where a run lies, and its configuration
     homes.py      where the names in old runs are now

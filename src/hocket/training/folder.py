@@ -1,10 +1,10 @@
-"""What a run left behind, read again: its configuration, its agent, how good that is."""
+"""The folder of a run: where it lies, its configuration, its records; all are read here."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ from typing import Any
 from hocket import __version__, algorithms, envs
 from hocket.core.program.describe import describe
 from hocket.errors import unknown
-from hocket.training.homes import with_present_names
+from hocket.report.loggers.jsonl import NAME as METRICS
+from hocket.report.loggers.jsonl import rows_until
+from hocket.training.homes import with_present_settings
 
 # What may be another when a run is resumed: none of it changes a number.
-FREE = {"title", "hocket", "distribute", "launch", "name", "save_every", "keep", "tensorboard"} | {
+FREE = {"title", "hocket", "distribute", "launch", "name", "save_every", "keep", "loggers"} | {
     "eval_every", "eval_episodes",
 }  # fmt: skip
 
@@ -41,7 +43,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     missing = [name for name in ("algorithm", "seed", "seeds") if name not in config]
     if missing:
         raise ValueError(f"{path} is not the configuration of a run: it has no `{missing[0]}`.")
-    return {**config, "algorithm": with_present_names(config["algorithm"])}
+    return with_present_settings(config)
 
 
 def as_planned(algorithm: Any, num_envs: int, old: Path | None) -> Any:
@@ -115,9 +117,31 @@ def old_folder(runs: Path, title: str, name: str | None) -> Path:
 
 def clear_records(folder: Path) -> None:
     """Remove what a run has told that begins anew."""
-    for name in ("metrics.jsonl", "summary.json"):
+    for name in (METRICS, "summary.json"):
         for path in (*folder.glob(name), *folder.glob(f"seed-*/{name}")):
             path.unlink()
+
+
+def agent_folders(folder: Path, seed: int, seeds: int) -> dict[int, Path]:
+    """For each seed the folder of its records: that of the run, or one in it where there are more.
+
+    They are numbered from 0, whatever the first seed is.
+    """
+    if seeds == 1:
+        return {seed: folder}
+    return {seed + i: folder / f"seed-{i}" for i in range(seeds)}
+
+
+def rows_before(folders: Iterable[Path], last_step: int) -> list[list[dict[str, Any]]]:
+    """The rows of each agent up to the step from which a run goes on."""
+    return [list(rows_until(folder / METRICS, last_step)) for folder in folders]
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a file by a whole one, or leave it as it was."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(value, indent=2) + "\n")
+    fresh.replace(path)
 
 
 def newest_folder(runs: Path, title: str) -> Path:

@@ -1,4 +1,4 @@
-"""Where the names in old runs are now: the one table that keeps run folders readable.
+"""Where the names in old runs are now: the one place that keeps run folders readable.
 
 A configuration names classes and functions as `module:name`. When something moves out of its public
 home, what it was called goes into this table, and no old run has to be touched.
@@ -30,6 +30,14 @@ HOMES = {
     "hocket.envs.quadruped_body": "hocket.envs.quadruped.body",
 }
 """Modules of earlier versions: where what they defined is found today."""
+
+
+def with_present_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration that an earlier version wrote, as today's would."""
+    settings = {**config, "algorithm": with_present_names(config["algorithm"])}
+    if settings.pop("tensorboard", False):  # it was a switch of its own
+        settings["loggers"] = ["tensorboard"]
+    return settings
 
 
 def with_present_names(description: Any) -> Any:

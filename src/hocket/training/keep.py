@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hocket.core.graph.host_calls import hosts
 from hocket.core.program.algorithm import Algorithm
 from hocket.errors import unknown
-from hocket.report.records import Records, import_tensorboard, write_json
+from hocket.report.loggers import About, Logger
+from hocket.report.records import Records
 from hocket.runtime.channels.host_arrays import from_host, host_spec
 from hocket.runtime.checkpoint import Checkpoint, Checkpoints
 from hocket.runtime.distributed import SAMPLE_AGE
@@ -20,6 +22,7 @@ from hocket.runtime.free.mailbox import fitting_samples
 from hocket.runtime.host_calls.calls import PREFIX as HOST
 from hocket.system.signals import Abandoned, Deferred
 from hocket.training.folder import (
+    agent_folders,
     as_planned,
     check_unchanged,
     clear_records,
@@ -27,8 +30,11 @@ from hocket.training.folder import (
     has_checkpoints,
     new_folder,
     old_folder,
+    rows_before,
+    write_json,
 )
 from hocket.training.load import Evaluator, state_specs
+from hocket.training.loggers import Loggers, make_loggers
 from hocket.training.loop import carry_out, count_iterations, first_key, make_executor, plan
 from hocket.training.outcome import Outcome, write_summary
 from hocket.training.report import Report
@@ -40,19 +46,11 @@ SAVE_SECONDS = 60.0
 """How often a checkpoint is written where nobody says."""
 
 
-class Watcher(Protocol):
-    """Whoever looks on, such as the live display."""
-
-    def begin(self, outcome: Outcome, /) -> None: ...
-
-    def update(self, outcome: Outcome, /) -> None: ...
-
-
 def train(
     algorithm: Algorithm,
     *,
     resume: bool = False,
-    watch: Watcher | None = None,
+    watch: Callable[[Outcome], None] | None = None,
     trace: Path | str | None = None,
     **settings: Any,
 ) -> Outcome:
@@ -62,7 +60,8 @@ def train(
         policy = hocket.load("runs/first").policy
 
     The keywords are the fields of `Settings`. Ctrl-C ends the run with what there is; `resume`
-    goes on from the last checkpoint, exactly. `trace` names a file for what every instance did
+    goes on from the last checkpoint, exactly. `watch` is called every quarter of a second or so
+    with how the run stands. `trace` names a file for what every instance did
     when, to be opened at https://ui.perfetto.dev; recording that slows a run down.
     """
     known = [f.name for f in fields(Settings)]
@@ -79,9 +78,11 @@ class Experiment:
         algorithm: Algorithm,
         settings: Settings,
         resume: bool = False,
-        watch: Watcher | None = None,
+        watch: Callable[[Outcome], None] | None = None,
         trace: Path | str | None = None,
+        loggers: Mapping[str, Logger] | None = None,
     ) -> None:
+        """`loggers` are told as well as those of the settings, and are in no configuration."""
         self.started = time.perf_counter()
         self.settings, self.watch, self.trace = settings, watch, trace
         # Whatever can be refused is refused here, before anything is written.
@@ -89,8 +90,7 @@ class Experiment:
         title = self.config["title"]
         old = old_folder(settings.runs, title, settings.name) if resume else None
         begun = old if old and has_checkpoints(old) else None
-        if settings.tensorboard:
-            import_tensorboard()
+        self.loggers = {**make_loggers(settings.loggers), **(loggers or {})}
         self.plan = plan(algorithm, distribute=settings.distribute, launch=settings.launch)
         self.algorithm = as_planned(algorithm, self.plan.graph.num_envs, begun)
         words = self.plan.words or settings.distribute
@@ -108,6 +108,7 @@ class Experiment:
         have been others."""
         self.evaluator = Evaluator(self.algorithm, settings.eval_episodes)
         self.folder = old or new_folder(settings.runs, title, settings.name)
+        self.folders = agent_folders(self.folder, settings.seed, settings.seeds)
         self.planned = time.perf_counter() - self.started
         self.outcome = Outcome(
             self.folder, title, settings.seeds, self.steps(self.iterations),
@@ -130,25 +131,26 @@ class Experiment:
         return self.outcome
 
     def _train(self) -> None:
-        if self.watch:
-            self.watch.begin(self.outcome)
-        checkpoints = Checkpoints(self.folder / "checkpoints", self.settings.keep)
-        try:
-            start = self._start(checkpoints)
-            if start is None or start.iteration < self.iterations:
-                write_json(self.folder / "config.json", self.config)
-            every = max(1, self.iterations // ROWS)
-            keep = start.iteration if start else 0
-            with Records(
-                self.folder, seeds=self.seeds, every=every, keep=keep,
-                board=self.settings.tensorboard,
-            ) as records:  # fmt: skip
-                _Keeper(self, checkpoints, records, start).keep_all()
-        finally:
-            checkpoints.close()
-            self.executor.close()
-            self._write_trace()
-        write_summary(self.outcome, self.settings.seed)
+        with Loggers(self.loggers) as loggers:
+            checkpoints = Checkpoints(self.folder / "checkpoints", self.settings.keep)
+            try:
+                start = self._start(checkpoints)
+                if start is None or start.iteration < self.iterations:
+                    write_json(self.folder / "config.json", self.config)
+                loggers.begin(self._about(start))
+                _Keeper(self, checkpoints, loggers, start).keep_all()
+            finally:
+                checkpoints.close()
+                self.executor.close()
+                self._write_trace()
+            if self.trace is not None and Path(self.trace).exists():
+                loggers.media(Path(self.trace))
+            loggers.end(write_summary(self.outcome, self.settings.seed))
+
+    def _about(self, start: Checkpoint | None) -> About:
+        last_step = self.steps(start.iteration) if start else 0
+        title, progress = self.config["title"], self.outcome
+        return About(title, self.folder, self.folders, self.config, progress, last_step)
 
     def _write_trace(self) -> None:
         timeline = self.executor.timeline()
@@ -208,6 +210,17 @@ class Experiment:
             return kept
         return {**{name: from_host(found.late[name], spec) for name, spec in specs.items()}, **kept}
 
+    def records(self, loggers: Loggers, start: Checkpoint | None) -> Records:
+        """The rows of this run from here on, which its loggers are told."""
+        begun = start.iteration if start else 0
+        return Records(
+            self.seeds,
+            lambda step, row, agent: loggers.row(step, row, self.settings.seed + agent),
+            every=max(1, self.iterations // ROWS),
+            start_at=begun,
+            before=rows_before(self.folders.values(), self.steps(begun) if start else 0),
+        )
+
     def steps(self, iteration: int) -> int:
         """Environment steps of one agent after so many iterations."""
         start, steps = self.base
@@ -219,12 +232,13 @@ class Experiment:
 
 
 class _Keeper:
-    """Takes the reports of a run: records, evaluates, saves, and keeps the outcome up to date."""
+    """Takes the reports of a run: tells, evaluates, saves, and keeps the outcome up to date."""
 
     def __init__(
-        self, of: Experiment, checkpoints: Checkpoints, records: Records, start: Checkpoint | None
+        self, of: Experiment, checkpoints: Checkpoints, loggers: Loggers, start: Checkpoint | None
     ) -> None:
-        self.of, self.checkpoints, self.records, self.start = of, checkpoints, records, start
+        self.of, self.checkpoints, self.start = of, checkpoints, start
+        self.records = of.records(loggers, start)
         self.outcome = of.outcome
         self.before: dict[str, float] = start.about["seconds"] if start else {}
         self.spent = {"evaluate": 0.0, "save": 0.0}
@@ -234,7 +248,7 @@ class _Keeper:
         self.outcome.eval_means = start.about["eval_means"] if start else []
         self.best: float = start.about["best"] if start else -math.inf
         """The best evaluation so far."""
-        self.outcome.return_means = records.return_means
+        self.outcome.return_means = self.records.return_means
         self.outcome.seconds = dict(self.before)
         self.outcome.shares = start.about["shares"] if start else {}
 
@@ -271,7 +285,7 @@ class _Keeper:
             return
         self.outcome.notes.append("nothing is left to do: the run is finished")
         if of.watch:
-            of.watch.update(self.outcome)
+            of.watch(self.outcome)
 
     def _finish(self, report: Report) -> None:
         self._save(report)
@@ -331,7 +345,7 @@ class _Keeper:
     def _tell(self, report: Report) -> None:
         self.outcome.seconds = self._seconds(report)
         if self.of.watch:
-            self.of.watch.update(self.outcome)
+            self.of.watch(self.outcome)
 
     def _seconds(self, report: Report) -> dict[str, float]:
         """Seconds by what they went to, those before a resume included."""

@@ -12,9 +12,9 @@ from typing import Any
 
 from hocket import __version__
 from hocket.cluster import hardware
-from hocket.report.records import write_json
 from hocket.runtime.averaging.table import Table
 from hocket.runtime.observe.timeline import Activity
+from hocket.training.folder import agent_folders, write_json
 
 
 @dataclass
@@ -75,8 +75,11 @@ class Outcome:
         return self.env_steps >= self.total_steps
 
 
-def write_summary(outcome: Outcome, seed: int) -> None:
-    """`summary.json`: what came of the run, and for several seeds one for each as well."""
+def write_summary(outcome: Outcome, seed: int) -> dict[str, Any]:
+    """Write what came of the run into `summary.json`, and for several seeds one for each as well.
+
+    Returns that of the whole run.
+    """
     seconds = outcome.seconds
     about = {
         "title": outcome.title,
@@ -93,15 +96,15 @@ def write_summary(outcome: Outcome, seed: int) -> None:
         "versions": versions(),
         "hardware": hardware(),
     }
-    seeds = range(seed, seed + outcome.seeds)
-    each = [{**_results(outcome, [i]), "seed": s} for i, s in enumerate(seeds)]
+    folders = agent_folders(outcome.folder, seed, outcome.seeds)
+    each = [{**_results(outcome, [i]), "seed": s} for i, s in enumerate(folders)]
+    for folder, mine in zip(folders.values(), each, strict=True):
+        write_json(folder / "summary.json", {**mine, **about})
     if outcome.seeds == 1:
-        write_json(outcome.folder / "summary.json", {**each[0], **about})
-        return
-    for i, mine in enumerate(each):
-        write_json(outcome.folder / f"seed-{i}" / "summary.json", {**mine, **about})
-    whole = {**_results(outcome, range(outcome.seeds)), "each": each}
-    write_json(outcome.folder / "summary.json", {**whole, **about})
+        return {**each[0], **about}
+    whole = {**_results(outcome, range(outcome.seeds)), "each": each, **about}
+    write_json(outcome.folder / "summary.json", whole)
+    return whole
 
 
 def _results(outcome: Outcome, agents: Sequence[int]) -> dict[str, float | None]:

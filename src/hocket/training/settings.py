@@ -31,11 +31,18 @@ class Settings:
     """Environment steps between evaluations of the greedy policy; by default there are none."""
     eval_episodes: int = 64
     """Episodes of an evaluation."""
-    tensorboard: bool = False
-    """Write for TensorBoard as well."""
+    loggers: tuple[str, ...] = ()
+    """Who is told of every row beside metrics.jsonl: tensorboard, path/to/file.py:Name, or one of
+    an installed package; each with options as NAME:option=value,..."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "runs", Path(self.runs))
+        if isinstance(self.loggers, str) or not all(isinstance(x, str) for x in self.loggers):
+            raise ValueError(
+                'loggers are named, so that a configuration can keep them: loggers=["tensorboard", '
+                f'"mine.py:Mine"], found {self.loggers!r}.'
+            )
+        object.__setattr__(self, "loggers", tuple(self.loggers))
         if self.name is not None and self.name in ("", ".", ".."):
             raise ValueError(f"`{self.name}` is no name for a folder.")
         if not isinstance(self.distribute, str | None):

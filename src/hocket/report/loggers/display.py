@@ -1,0 +1,81 @@
+"""The live display, or plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+
+from hocket.report.display import Progress, mean, picture, plain_line
+from hocket.report.loggers import About, Numbers
+
+LINE_SECONDS = 2.0
+"""How often a plain line is printed."""
+DRAW_SECONDS = 0.25
+"""How often rows have it drawn again."""
+
+
+class Display:
+    """Shows a run while it goes on: as a panel in a terminal, elsewhere as lines.
+
+    It is drawn again with a row, and whenever `update` is called besides, since of a long run there
+    may be a minute between two rows.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self._run: Progress | None = None
+        self._live: Live | None = None
+        self._printed = self._drawn = -math.inf
+        self._ended = False
+        self._told = 0
+        self._returns: list[float] = []
+
+    def begin(self, about: About) -> None:
+        """Show a run that is about to compile."""
+        self._run = run = about.progress
+        if self.console.is_terminal:
+            self._live = Live(picture(run, []), console=self.console, refresh_per_second=8)
+            self._live.start()
+        else:
+            self._print(f"{run.title}: compiling; records in {run.folder}")
+
+    def row(self, step: int, numbers: Numbers, seed: int) -> None:
+        if self._run is not None and time.monotonic() - self._drawn > DRAW_SECONDS:
+            self.update(self._run)
+
+    def media(self, path: Path) -> None:
+        self._print(f"written: {path}")
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        if self._run is not None and "error" not in summary:
+            self.update(self._run)
+        if self._live:
+            self._live.stop()
+
+    def update(self, run: Progress) -> None:
+        """Show a run as it stands."""
+        self._drawn = time.monotonic()
+        self._returns.append(mean(run.return_means))
+        for note in run.notes[self._told :]:
+            self._print(f"note: {note}")
+        self._told = len(run.notes)
+        had_ended, self._ended = self._ended, run.env_steps >= run.total_steps
+        if self._live:
+            self._live.update(picture(run, self._returns))
+        elif had_ended:  # it is only saved after that
+            return
+        elif self._ended or time.monotonic() - self._printed > LINE_SECONDS:
+            self._printed = time.monotonic()
+            self._print(plain_line(run))
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+LOGGER = Display

@@ -1,0 +1,67 @@
+"""`metrics.jsonl`: one line of JSON for each row, in the folder of each seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from hocket.report.loggers import About, Numbers
+
+NAME = "metrics.jsonl"
+
+
+class Jsonl:
+    """Writes lines that `read_rows` reads. Every kept run has this logger."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, TextIO] = {}
+
+    def begin(self, about: About) -> None:
+        for seed, folder in about.folders.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / NAME
+            rows = list(rows_until(path, about.last_step))
+            # In one piece: a run that is killed right here keeps its rows.
+            fresh = path.with_suffix(".new")
+            fresh.write_text("".join(map(_line, rows)))
+            fresh.replace(path)
+            self._files[seed] = path.open("a")
+
+    def row(self, step: int, numbers: Numbers, seed: int) -> None:
+        row = {"iteration": numbers["iteration"], "env_steps": step, **numbers}
+        self._files[seed].write(_line(row))
+        self._files[seed].flush()
+
+    def media(self, path: Path) -> None:
+        """Nothing: a row is numbers, and the file is there."""
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        for file in self._files.values():
+            file.close()
+
+
+LOGGER = Jsonl
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file of metrics; a last one that was cut off in the middle is left out."""
+    if not path.exists():
+        return
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            if number < len(lines):
+                raise ValueError(f"{path}:{number} is not a line of metrics: {error}.") from error
+
+
+def rows_until(path: Path, last_step: int) -> Iterator[dict[str, Any]]:
+    """The rows up to a step; later ones are of a run that was lost."""
+    return (row for row in read_rows(path) if row["env_steps"] <= last_step)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row) + "\n"
