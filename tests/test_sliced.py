@@ -14,6 +14,7 @@ from hocket import Place, Plan, PlanError, make, trace
 from hocket.cluster import Cluster
 from hocket.cluster.devices import usable_cores
 from hocket.cluster.slices import split
+from hocket.core.plan.checks import check
 from hocket.runtime.executor import advance
 from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
@@ -264,11 +265,11 @@ def test_a_slice_is_no_threads_device() -> None:
     graph = trace(Toy(), 8)
     everything = ("env", "act", "learn")
     with pytest.raises(PlanError, match=r"is a slice.*launch=\"processes\""):
-        Plan(graph, (Place("all", everything, parts, replicas=2),))
+        check(Plan(graph, (Place("all", everything, parts, replicas=2),)))
     with pytest.raises(PlanError, match="would have 2 slices, and it is one process"):
-        Plan(graph, (Place("all", everything, parts),), launch=launch_named("processes"))
+        check(Plan(graph, (Place("all", everything, parts),), launch=launch_named("processes")))
 
 
 def test_flags_of_xla_are_for_processes() -> None:
     with pytest.raises(PlanError, match=r"--xla_x.*XLA_FLAGS yourself"):
-        Plan(trace(Toy(), 8), (Place("all", ("env", "act", "learn")),), xla_flags="--xla_x")
+        check(Plan(trace(Toy(), 8), (Place("all", ("env", "act", "learn")),), xla_flags="--xla_x"))

@@ -16,6 +16,7 @@ import numpy as np
 from hocket.algorithms import A2C, DQN, IMPALA, PPO, RecurrentPPO
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph, trace
+from hocket.core.plan.checks import check as check_plan
 from hocket.core.plan.data import Place, Plan
 from hocket.core.program.algorithm import Algorithm, Policy
 from hocket.envs import make
@@ -108,7 +109,7 @@ def check_algorithm(
     check = Check(graph, unchanged=_unchanged(graph, first, expected))
     for name, places in _plans(graph).items():
         try:
-            plan = Plan(graph, places)
+            plan = check_plan(Plan(graph, places))
         except PlanError as error:
             if all(place.replicas == 1 for place in places):
                 raise

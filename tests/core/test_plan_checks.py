@@ -12,6 +12,8 @@ import pytest
 import hocket
 from hocket import Channel, Place, Plan, PlanError, averaged, make, trace
 from hocket.algorithms import DQN
+from hocket.core.plan.checks import check
+from hocket.core.plan.data import Launch
 from hocket.runtime.launch import launch_named
 from tests.toys import Toy
 
@@ -41,9 +43,11 @@ def whole(replicas: int, devices: int = 0) -> tuple[Place, ...]:
 
 
 REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
-    "an unknown launcher": (
-        SPLIT, {"launch": "process"},
-        "unknown launcher `process`. Did you mean `processes`? Known: processes, threads.",
+    "nobody waits, and no memory is shared": (
+        SPLIT, {"launch": Launch("far", one_process=False, one_program=False, shares_memory="none"),
+                "channels": {"learner -> actor": Channel(lag="free", max_age=1)}},
+        "the channel `learner -> actor` is free, which needs memory that all instances see, and "
+        "those of `far` share none. Use another launcher, or lag=0.",
     ),
     "lag inside a loop": (
         APART, {"channels": {"act -> env": Channel(lag=1)}},
@@ -101,7 +105,7 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
         "8 environments of `actor` cannot be shared equally by 3 devices: choose a multiple of 3.",
     ),
     "several devices for each process that averages": (
-        whole(2, devices=4), {"launch": "processes"},
+        whole(2, devices=4), {"launch": launch_named("processes")},
         "as processes, the replicas of `all` average from one device each, and here each has 2. "
         'Use as many devices as replicas, or launch="threads".',
     ),
@@ -137,23 +141,23 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
 def test_refused(what: str) -> None:
     places, options, message = REFUSED[what]
     with pytest.raises(PlanError, match=f"^{re.escape(message)}"):
-        Plan(trace(Toy(), 8), places, **options)
+        check(Plan(trace(Toy(), 8), places, **options))
 
 
 def test_parts_of_environments_that_look_at_each_other() -> None:
     graph = trace(Crowd(), 8)
-    assert Plan(graph, APART)
+    assert check(Plan(graph, APART))
     with pytest.raises(
         PlanError,
         match=r"output 0 of `env`, in a loop that runs in 2 parts.*Crowd\.noise.*mean over",
     ):
-        Plan(graph, APART, parts=2)
+        check(Plan(graph, APART, parts=2))
 
 
 def test_parts_of_environments_that_average() -> None:
     """`averaged` is over replicas, and parts are no replicas."""
     with pytest.raises(PlanError, match=r"averages over environments in a loop.*Use parts=1"):
-        Plan(trace(AveragedCrowd(), 8), APART, parts=2)
+        check(Plan(trace(AveragedCrowd(), 8), APART, parts=2))
 
 
 def test_a_loop_that_may_be_unrolled_has_room_for_all_its_averages() -> None:

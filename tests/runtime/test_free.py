@@ -13,6 +13,7 @@ import pytest
 
 from hocket import Channel, Place, Plan, PlanError, Policy, fragment, trace
 from hocket.cluster import Cluster
+from hocket.core.plan.checks import check
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.free.mailbox import fitting_samples
@@ -321,7 +322,7 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Channel], str]] = {
 def test_refused(what: str) -> None:
     places, channels, message = REFUSED[what]
     with pytest.raises(PlanError, match=message):
-        Plan(trace(Toy(), 8), places, channels)
+        check(Plan(trace(Toy(), 8), places, channels))
 
 
 OPTIONS = {
@@ -349,7 +350,7 @@ def test_options_of_sebulba() -> None:
 def test_a_learner_with_something_for_each_environment_is_refused() -> None:
     places = (Place("actor", ("act",), replicas=2), Place("learner", ("env", "learn")))
     with pytest.raises(PlanError, match=r"cannot be free|has a part for each"):
-        Plan(trace(Toy(), 8), places, {"learner -> actor": Channel(lag="free", max_age=2)})
+        check(Plan(trace(Toy(), 8), places, {"learner -> actor": Channel(lag="free", max_age=2)}))
 
 
 def test_a_learner_takes_a_part_of_the_environments() -> None:

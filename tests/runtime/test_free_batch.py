@@ -12,6 +12,7 @@ import pytest
 
 from hocket import Channel, Place, Plan, PlanError, fragment, trace
 from hocket.cluster import Cluster
+from hocket.core.plan.checks import check
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.free.mailbox import fitting_samples
@@ -80,7 +81,7 @@ def test_in_orders_by_seed(room: str) -> None:
 
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_asynchrony_is_real(launch: str) -> None:
-    plan = plan_of(5, launch=launch)
+    plan = plan_of(5, launch=launch_named(launch))
     executor = Split(plan)
     executor.start(jax.random.key(0))
     metrics = advance(executor, 40)
@@ -174,7 +175,7 @@ REFUSED: dict[str, tuple[Channel, str]] = {
 def test_refused(what: str) -> None:
     channel, message = REFUSED[what]
     with pytest.raises(PlanError, match=message):
-        Plan(trace(Toy(), 8), (ACTOR, LEARNER), {"learner -> actor": channel})
+        check(Plan(trace(Toy(), 8), (ACTOR, LEARNER), {"learner -> actor": channel}))
 
 
 def test_an_option_refused() -> None:
@@ -199,4 +200,4 @@ def test_what_is_one_for_a_whole_sample_is_refused() -> None:
     graph = trace(Warm(), NUM_ENVS)
     Plan(graph, (ACTOR, LEARNER), {"learner -> actor": channel})
     with pytest.raises(PlanError, match=r"`warmth`.*one for all environments of a sample.*batch=1"):
-        Plan(graph, (ACTOR, LEARNER), {"learner -> actor": replace(channel, batch=2)})
+        check(Plan(graph, (ACTOR, LEARNER), {"learner -> actor": replace(channel, batch=2)}))

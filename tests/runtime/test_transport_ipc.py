@@ -15,6 +15,7 @@ import pytest
 from jax.experimental import io_callback
 
 from hocket import Channel, Place, Plan, PlanError, trace
+from hocket.core.plan.checks import check
 from hocket.runtime.channels.choice import pipes_of
 from hocket.runtime.channels.links import Link, links
 from hocket.runtime.channels.transports import one_gpu
@@ -139,7 +140,7 @@ def test_wsl_has_no_memory_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_threads_have_nothing_to_be_direct_about() -> None:
     places = (Place("actor", ("env", "act")), Place("learner", ("learn",)))
     with pytest.raises(PlanError, match=r"for processes on one GPU.*are threads on devices with"):
-        Plan(trace(Toy(), 8), places, {"actor -> learner": Channel(direct=True)})
+        check(Plan(trace(Toy(), 8), places, {"actor -> learner": Channel(direct=True)}))
 
 
 def test_what_stays_on_the_gpu_takes_little_of_the_hosts_memory() -> None:

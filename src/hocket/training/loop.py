@@ -13,6 +13,7 @@ import numpy as np
 from hocket.cluster import Cluster
 from hocket.core.graph.host_calls import hosts
 from hocket.core.graph.trace import Graph, init_state, trace
+from hocket.core.plan.checks import check
 from hocket.core.plan.data import Plan
 from hocket.core.program.algorithm import Algorithm
 from hocket.core.program.contract import check_state
@@ -59,7 +60,7 @@ def plan(
     usual = "sebulba" if hosts(graph) else "anakin"
     made = resolve(distribute or usual)(graph, Cluster.local())
     if launch is not None:
-        made = replace(made, launch=launch_named(launch))
+        made = check(replace(made, launch=launch_named(launch)))
     refuse(made)
     return made
 
@@ -236,6 +237,7 @@ def make_executor(
     made: Plan, iterations: int, seeds: int | None = None, *, record: bool = False
 ) -> Executor:
     """What carries a plan out, in blocks of at most so many iterations; nothing starts yet."""
+    refuse(check(made))
     # One program on several devices cannot call the host from each: it is driven from there.
     apart = len(made.places[0].on) > 1 and (made.graph.served or bool(hosts(made.graph)))
     if seeds is not None and made.graph.served:

@@ -1,13 +1,17 @@
 """How the instances of a plan are started, commanded, watched and ended.
 
     launchers/      the ways to start them, a file each; `Launcher` and `Member` are below
-    crew.py         the instances of a plan, started by a launcher: each is told, all answer
+    crew.py         the instances of a plan: each is told, all answer, and somebody watches
+    seats.py        which processes a plan needs, and how each shares the machine
+    starting.py     processes started, connected to, and told what they are
+    hands.py        one instance at work, from the side of the run
     control.py      the connection between a run and an instance: commands there, answers back
     worker.py       one instance, with a method for each command
     process.py      a worker in an operating-system process of its own
     shared.py       what instances share: statuses, the ledger of a free plan, its newest version
     memory_map.py   where in the shared memory of a plan each of these lies
     shipping.py     an algorithm on its way to another process
+    wiring.py       the channels of one instance: listen, then connect
     averages.py     which way a place averages, once its replicas have measured them
     watch.py        how a run ends when it cannot go on
     leaving.py      how a worker's process ends, on a GPU not in the midst of a program

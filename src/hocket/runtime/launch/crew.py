@@ -5,16 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import shutil
-import signal
-import sys
-import tempfile
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,47 +22,23 @@ from hocket.runtime.channels.host_arrays import from_host, to_host
 from hocket.runtime.channels.links import late_specs
 from hocket.runtime.host_calls.services import Services
 from hocket.runtime.instance.segment import Segments
-from hocket.runtime.launch import Command, Fate, Launcher, Member, launcher_of
+from hocket.runtime.launch import Command, Launcher, launcher_of
 from hocket.runtime.launch.averages import settle
-from hocket.runtime.launch.control import (
-    Answer,
-    Answers,
-    Control,
-    Failure,
-    Line,
-    Local,
-    Remote,
-    connect,
-)
+from hocket.runtime.launch.control import Answer, Answers, Failure, Local
+from hocket.runtime.launch.hands import Hand, epitaph, has_ended
 from hocket.runtime.launch.leaving import FINISH_SECONDS
-from hocket.runtime.launch.process import Job, worker_command
-from hocket.runtime.launch.seats import company, computes_on_gpu, environment_of, seats_of
+from hocket.runtime.launch.seats import company, computes_on_gpu, seats_of
 from hocket.runtime.launch.shared import Shared
-from hocket.runtime.launch.shipping import pack
+from hocket.runtime.launch.starting import start_processes
 from hocket.runtime.launch.watch import GRACE_SECONDS, LOOK_SECONDS, InstanceError, Watch
 from hocket.runtime.launch.worker import Worker, serve
 from hocket.runtime.observe.status import WORKING, counting, names
 from hocket.runtime.observe.timeline import Span
 from hocket.system.native import library
 
-HELLO_SECONDS = 60.0
-"""What a process gets to say where it listens."""
 RESERVE_SECONDS = 60.0
 CLOSING_SECONDS = 0.02
 """What it takes a kernel that waits to see that there is nobody to wait for."""
-
-
-@dataclass
-class Hand:
-    """One instance at work: who runs it, and how it is told."""
-
-    name: str
-    member: Member
-    control: Control
-
-    @property
-    def place(self) -> str:
-        return self.name.rpartition("/")[0]
 
 
 @dataclass
@@ -240,7 +211,10 @@ class Crew:
                 member = self._launcher.start(seat, Command(work=work))
                 self._held.hands.append(Hand(seat.name, member, control))
             return
-        self._start_processes()
+        start_processes(
+            self.plan, self._launcher, seats, self._shared, self.slices, self._answers,
+            self._held.hands,
+        )  # fmt: skip
         seen = self._wait_for(hand.name for hand in self._held.hands)
         for place, index in names(self.plan):
             for device in self.plan.place(place).share(index):
@@ -250,47 +224,6 @@ class Crew:
             start, _ = self._shared.layout.averages[place]
             ask = partial(self.ask, of=place)
             self.reductions[place] = settle(self.plan, place, start, ask, self._held.groups)
-
-    def _start_processes(self) -> None:
-        """Start a process for each seat, then connect to each, in a folder nobody else enters."""
-        algorithm = pack(self.plan.graph.algorithm, self.plan.graph.state)
-        folder, started = Path(tempfile.mkdtemp(prefix="hocket-")), []
-        try:
-            for seat, (place, index) in zip(seats_of(self.plan), names(self.plan), strict=True):
-                env = environment_of(self.plan, self.plan.place(place), index, self.slices)
-                command = Command(worker_command(folder, seat.name), env)
-                started.append((seat.name, self._launcher.start(seat, command)))
-            while started:
-                name, member = started[0]
-                line = _greeted(name, member)
-                note = partial(_note, self._shared, len(self._held.hands))
-                control = Remote(name, line, self._answers, note)
-                self._held.hands.append(Hand(name, member, control))
-                started.pop(0)
-                self._hand_over(name, line, algorithm)
-        finally:
-            for _, member in started:  # where one could not be reached
-                member.kill(GRACE_SECONDS)
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _hand_over(self, name: str, line: Line, algorithm: bytes) -> None:
-        """Tell a process what it is."""
-        place, _, index = name.rpartition("/")
-        graph, arena = self.plan.graph, self._shared.arena
-        config = {
-            name: value
-            for name, value in jax.config.values.items()
-            if isinstance(value, (bool, int, float, str)) and name != "jax_platforms"
-        }
-        job = Job(
-            place, int(index), self.plan.to_json(), graph.digest, graph.num_envs, graph.exact,
-            graph.served, algorithm, config, arena.nbytes if arena else None,
-        )  # fmt: skip
-        with contextlib.suppress(OSError):  # where it has ended, its missing answer says so
-            line.write(sys.path)
-            line.write(job)
-            if arena:
-                line.send_fd(arena.fd)
 
     def _compile_once(self) -> None:
         """One of the replicas on a GPU compiles for all, and leaves the others what it compiled.
@@ -333,7 +266,7 @@ class Crew:
             return answer.content
         if answer.outcome == "gone":
             hand = next(hand for hand in self._held.hands if hand.name == answer.instance)
-            raise InstanceError(_epitaph(hand.name, hand.member))
+            raise InstanceError(epitaph(hand.name, hand.member))
         failure: Failure = answer.content
         shared = company(self.plan, answer.instance) if "CUDA" in failure.text else ""
         raise InstanceError(
@@ -344,12 +277,7 @@ class Crew:
         """A process that is gone closes its connection, unless one that it has forked holds it."""
         for hand in self._held.hands:
             if hand.member.poll() is not None and self._answers.empty():
-                raise InstanceError(_epitaph(hand.name, hand.member))
-
-
-def _note(shared: Shared, row: int, status: bytes) -> None:
-    """Keep what an instance that shares no memory reports of itself."""
-    shared.statuses[row] = np.frombuffer(status, shared.statuses.dtype)[0]
+                raise InstanceError(epitaph(hand.name, hand.member))
 
 
 def _workers(plan: Plan, shared: Shared) -> list[Worker]:
@@ -358,35 +286,6 @@ def _workers(plan: Plan, shared: Shared) -> list[Worker]:
     return [
         Worker(plan, place, index, shared, segments=segments[place]) for place, index in names(plan)
     ]
-
-
-def _greeted(name: str, member: Member) -> Line:
-    """The connection to a process that was started; or why there is none."""
-    try:
-        address = member.hello(HELLO_SECONDS)
-        if not address:
-            raise InstanceError(_epitaph(name, member))
-        return connect(address, HELLO_SECONDS)
-    except (OSError, ValueError) as error:  # TimeoutError is an OSError
-        ended = member.poll()
-        why = _words(ended) if ended else str(error)
-        raise InstanceError(f"the instance `{name}` could not be reached: {why}") from error
-
-
-def _epitaph(name: str, member: Member) -> str:
-    """How an instance ended that said nothing."""
-    deadline = time.monotonic() + GRACE_SECONDS
-    while (ended := member.poll()) is None:
-        if time.monotonic() > deadline:
-            return f"the instance `{name}` stopped answering."
-        time.sleep(0.01)
-    return f"the instance `{name}` failed: {_words(ended)}"
-
-
-def _words(fate: Fate) -> str:
-    hint = " Was there enough memory?" if signal.SIGKILL.name in fate.how else ""
-    last = f"\n{fate.stderr.rstrip()}" if fate.stderr.strip() else ""
-    return f"{fate.how}.{hint}{last}"
 
 
 def end(held: Holdings) -> None:
@@ -405,7 +304,7 @@ def end(held: Holdings) -> None:
     for hand in held.hands:
         hand.control.close()  # which ends it, whatever it is doing
     deadline = time.monotonic() + held.grace
-    at_rest = {hand.name: _has_ended(hand.member, deadline) for hand in held.hands}
+    at_rest = {hand.name: has_ended(hand.member, deadline) for hand in held.hands}
     for worker in held.workers:
         worker.end(at_rest=at_rest.get(worker.name, True))  # True: it was never started
     held.hands.clear()
@@ -413,12 +312,3 @@ def end(held: Holdings) -> None:
     held.slices.close()
     if held.shared.arena:
         held.shared.arena.close()
-
-
-def _has_ended(member: Member, deadline: float) -> bool:
-    """Whether a member has ended by then; or then by force, where that can be."""
-    while member.poll() is None:
-        if time.monotonic() > deadline:
-            return member.kill(GRACE_SECONDS)
-        time.sleep(0.002)
-    return True
