@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import csv
 import inspect
+import json
+from pathlib import Path
 
+from examples.own_logger import Table
 from examples.own_strategy import wide
 from examples.sac import SAC
 
 from hocket import make
-from hocket.testing import SMALL, check_algorithm, check_strategy
+from hocket.testing import SMALL, check_algorithm, check_logger, check_strategy
 from tests.front import Hocket
 
 
@@ -32,3 +37,26 @@ def test_own_strategy(hocket: Hocket) -> None:
     file = inspect.getsourcefile(inspect.unwrap(wide))
     text = hocket.well("plan", "ppo", "--distribute", f"{file}:wide:actors=8,lag=1")
     assert "actor x8" in text and "1 iteration late" in text
+
+
+def test_own_logger(hocket: Hocket) -> None:
+    """A logger of one's own knows nothing of hocket but the Protocol, and keeps what it is told."""
+    file = Path(inspect.getsourcefile(Table) or "")
+    ours = [
+        node.module
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hocket")
+    ]
+    assert ours == ["hocket.report.loggers", "hocket.testing"]
+    assert check_logger(Table).files == ("numbers.csv",)
+    flags = ("--num-envs", "8", "--length", "16", "--hidden", "8", "--minibatches", "2")
+    hocket.well(
+        "train", "ppo", *flags, "--env-steps", "1280", "--seeds", "2", "--seed", "7", "--quiet",
+        "--name", "own", "--loggers", f"{file}:Table:file=all.csv",
+    )  # fmt: skip
+    lines = list(csv.reader(Path("runs/own/all.csv").read_text().splitlines()))
+    for index, seed in enumerate((7, 8)):
+        text = Path(f"runs/own/seed-{index}/metrics.jsonl").read_text()
+        told = {row["env_steps"]: row["policy_loss"] for row in map(json.loads, text.splitlines())}
+        kept = {int(x[0]): float(x[3]) for x in lines if x[1:3] == [str(seed), "policy_loss"]}
+        assert kept == told and len(told) == 10

@@ -1,4 +1,4 @@
-"""Tests for what users write: does an algorithm keep its contract, and the law of same numbers?"""
+"""Does an algorithm keep its contract, and a strategy the law of same numbers?"""
 
 from __future__ import annotations
 
