@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -129,6 +130,18 @@ def test_a_missing_package_is_named_by_its_extra(
     done = hocket(*TRAIN, "--loggers", "tensorboard")
     assert done.code == 2 and "pip install 'hocket[tensorboard]'" in done.err, done
     assert not Path("runs").exists()
+
+
+def test_an_installed_package_brings_its_own(tmp_path: Path) -> None:
+    about = tmp_path / "notes-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: notes\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[hocket.loggers]\nnotes = mine:Notes\n")
+    (tmp_path / "mine.py").write_text(MINE)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
+    code += "from hocket.training.loggers import make_logger as m; print(m('notes:fail=end').fail)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "end\n"
 
 
 def test_in_python_loggers_are_named_too() -> None:
