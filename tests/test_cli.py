@@ -151,11 +151,16 @@ def test_ones_own_algorithm_environment_and_strategy(hocket: Hocket) -> None:
 
 
 def test_lists(hocket: Hocket) -> None:
-    assert "CartPole-v1     observes float32[4], acts one of 2" in hocket.well("envs")
+    envs = hocket.well("envs")
+    assert "CartPole-v1           observes float32[4], acts one of 2\n" in envs
+    assert "PositionOnlyCartPole  observes float32[2], acts one of 2\n" in envs
     listed = hocket.well("strategies")
     assert "options: devices=None" in listed and "options: actors=2,learners=1,lag=0" in listed
     assert "recurrent-ppo" in hocket.well("algorithms")
     assert hocket.well("--version").startswith("hocket 0.")
+    command = [sys.executable, "-m", "hocket", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == hocket.well("--version")
 
 
 def test_plan_starts_nothing(hocket: Hocket) -> None:

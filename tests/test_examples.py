@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import csv
 import inspect
+import json
+from pathlib import Path
 
 import pytest
 from examples.own_launcher import Programs
+from examples.own_logger import Table
 from examples.own_strategy import wide
 from examples.sac import SAC
 
 from hocket import make
-from hocket.testing import SMALL, check_algorithm, check_launcher, check_strategy
+from hocket.testing import SMALL, check_algorithm, check_launcher, check_logger, check_strategy
 from tests.front import Hocket
 
 
@@ -49,3 +54,26 @@ def test_own_launcher(hocket: Hocket) -> None:
 def test_our_launchers(launcher: str) -> None:
     check = check_launcher(launcher)
     assert max(check.differences.values()) <= 1e-5 and len(check.differences) == 2
+
+
+def test_own_logger(hocket: Hocket) -> None:
+    """A logger of one's own knows nothing of hocket but the Protocol, and keeps what it is told."""
+    file = Path(inspect.getsourcefile(Table) or "")
+    ours = [
+        node.module
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hocket")
+    ]
+    assert ours == ["hocket.report.loggers", "hocket.testing"]
+    assert check_logger(Table).files == ("numbers.csv",)
+    flags = ("--num-envs", "8", "--length", "16", "--hidden", "8", "--minibatches", "2")
+    hocket.well(
+        "train", "ppo", *flags, "--env-steps", "1280", "--seeds", "2", "--seed", "7", "--quiet",
+        "--name", "own", "--loggers", f"{file}:Table:file=all.csv",
+    )  # fmt: skip
+    lines = list(csv.reader(Path("runs/own/all.csv").read_text().splitlines()))
+    for index, seed in enumerate((7, 8)):
+        text = Path(f"runs/own/seed-{index}/metrics.jsonl").read_text()
+        told = {row["env_steps"]: row["policy_loss"] for row in map(json.loads, text.splitlines())}
+        kept = {int(x[0]): float(x[3]) for x in lines if x[1:3] == [str(seed), "policy_loss"]}
+        assert kept == told and len(told) == 10

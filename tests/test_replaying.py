@@ -76,6 +76,18 @@ def test_a_server_is_started_and_ended(start: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
+def test_a_column_of_one_number_has_no_shape(start: Any, hocket: Hocket) -> None:
+    """With a colon at its end, too: whoever reads `name:dtype:shape` leaves the shape empty."""
+    server = start("--schema", "obs:float32:2", "action:int32:", "--port", "0", "--capacity", "9")
+    with connect(server.addresses[0]) as client:
+        assert str(client.schema) == "obs:float32:2 action:int32"
+        client.insert({"obs": np.ones((3, 2), np.float32), "action": np.arange(3, dtype=np.int32)})
+        assert client.sample(4).rows["action"].shape == (4,)
+    assert server.end(signal.SIGINT) == (0, "")
+    helped = " ".join(re.sub("[│|]", "", hocket.well("replay", "serve", "--help")).split())
+    assert "or name:dtype where it is one number" in helped
+
+
 def test_a_server_for_packets(start: Any, hocket: Hocket) -> None:
     server = start(*SCHEMA, "--port", "-1", "--udp-port", "0", "--capacity", "100")
     (address,) = server.addresses
@@ -225,6 +237,8 @@ def test_info(hocket: Hocket) -> None:
         (["swerve"], "unknown action of `hocket replay` `swerve`. Did you mean `serve`?"),
         (["serve"], "which columns does table `replay` have? Say --schema"),
         (["serve", "--schema", "x:flat32"], "unknown dtype `flat32`"),
+        (["serve", "--schema", "x"], "name:dtype for one number a row, such as `action:int32`"),
+        (["serve", "--schema", "x:int32:x"], "`x:int32:x` is no column"),
         (["serve", *SCHEMA, "--port", "70000"], "from 0 to 65535"),
         (["serve", *SCHEMA, "--port", "-1"], "where to serve?"),
         (["serve", *SCHEMA, "--udp-port", "65536"], "--udp-port is from 0 to 65535, or -1"),

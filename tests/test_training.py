@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import signal
 import threading
 import time
@@ -27,6 +28,21 @@ def test_run_spends_the_budget() -> None:
     assert np.isnan(result.return_mean)
     action, memory = result.policy(jnp.ones(4))
     assert action.shape == () and memory is None
+
+
+def test_a_result_is_printed_in_a_line() -> None:
+    time = r"\d+\.\d s tracing, \d+\.\d s compiling, \d+\.\d s running"
+    text = str(hocket.run(Toy(), iterations=5))
+    assert re.fullmatch(
+        f"<Result of Toy: no episode ended after 120 steps in 5 iterations; {time}>", text
+    ), text
+    ppo = PPO(
+        env=hocket.make("CartPole-v1"), num_envs=4, length=64, minibatches=1, hidden=(4,),
+        epochs=1,
+    )  # fmt: skip
+    result = hocket.run(ppo, iterations=2, seeds=2)
+    start = f"<Result of PPO: return {result.return_mean:.1f} after 512 steps by each of 2 agents"
+    assert repr(result).startswith(f"{start} in 2 iterations; ")
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

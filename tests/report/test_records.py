@@ -99,8 +99,8 @@ def test_seeds_are_apart(tmp_path: Path) -> None:
 
 def test_broken_lines_are_named(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"iteration": 1}\nnot json\n' + json.dumps({"iteration": 2}) + "\n")
-    with pytest.raises(ValueError, match=r"metrics.jsonl:2 is not a line of metrics"):
+    path.write_text('{"env_steps": 1}\nnot json\n' + json.dumps({"env_steps": 2}) + "\n")
+    with pytest.raises(ValueError, match=r"metrics.jsonl:2 is not a row of metrics"):
         list(read_rows(path))
 
 

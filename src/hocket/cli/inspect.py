@@ -76,12 +76,15 @@ class Plot:
 def plot(arguments: list[str]) -> None:
     """Draw learning curves."""
     command = tyro.cli(Plot, args=arguments, prog="hocket plot")
-    from hocket.report.plot import plot as draw
+    from hocket.report.plot import check_figure, draw_curves
+    from hocket.training.curves import read_curves
 
     if not command.runs:
         raise ValueError("name at least one run: hocket plot runs/ppo-CartPole-v1-1")
-    folders = [find_run(run) for run in command.runs]
-    for curve in draw(folders, command.out, metric=command.metric, title=command.title):
+    check_figure(command.out)
+    curves = read_curves([find_run(run) for run in command.runs], command.metric)
+    draw_curves(curves, command.out, command.metric, command.title)
+    for curve in curves:
         print(f"{curve.text}: {curve.mean[-1]:.1f} at the end")
     print(f"drawn in {command.out}")
 

@@ -26,9 +26,10 @@ def list_envs(arguments: list[str]) -> None:
     """List the environments."""
     _only_help("envs", arguments)
     known = names()
-    for name in known:
-        about = "" if name.startswith("gymnax:") else _spaces(make(name))
-        print(f"{name:<16}{about}".rstrip())
+    spaces = {name: "" if name.startswith("gymnax:") else _spaces(make(name)) for name in known}
+    width = 2 + max(len(name) for name, about in spaces.items() if about)
+    for name, about in spaces.items():
+        print(f"{name:<{width}}{about}".rstrip())
     if not any(name.startswith("gymnax:") for name in known):
         print("gymnax:<name>   those of gymnax, after: pip install 'hocket[gymnax]'")
     print("playground:<name>   those of MuJoCo Playground, such as CartpoleBalance")

@@ -55,8 +55,9 @@ class TableOptions:
     """A table."""
 
     schema: tuple[str, ...] = ()
-    """The columns, as name:dtype:shape: obs:float32:4 image:uint8:84x84x3 reward:float32. Four
-    frames of 84 x 84 that are stored once: image:uint8:84x84*4."""
+    """The columns of a row. Each is name:dtype:shape, or name:dtype where it is one number:
+    obs:float32:4 image:uint8:84x84x3 action:int32. A dtype is one of numpy's, or bfloat16.
+    Frames that rows share are stored once: four of 84 x 84 are image:uint8:84x84*4."""
     capacity: int = 1_000_000
     """Rows that there may be."""
     sampler: Select = "prioritized"
@@ -176,7 +177,8 @@ def _open(name: str, about: TableOptions, folder: Path | None) -> Table:
     """A new table, or that of the last snapshot."""
     if not about.schema:
         raise ValueError(
-            f"which columns does table `{name}` have? Say --schema obs:float32:4 action:int32 ..."
+            f"which columns does table `{name}` have? Say --schema obs:float32:4 action:int32 ... "
+            f"(name:dtype:shape, or name:dtype where it is one number)."
         )
     options = {f.name: getattr(about, f.name) for f in fields(about)}
     table = Table(" ".join(options.pop("schema")), options.pop("capacity"), **options)

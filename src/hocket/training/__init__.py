@@ -7,6 +7,7 @@
     settings.py   the settings of such a run
     folder.py     where a run lies, and its configuration
     homes.py      where the names in old runs are now
+    curves.py     learning curves from such folders
     load.py       a kept run as Python objects: its algorithm, state and policy
     outcome.py    what came of a run, and its summary
     search.py     how the devices of this machine are best cut, by measurement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,9 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = json.loads(path.read_text())
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read as a configuration: {error}.") from error
-    missing = [name for name in ("algorithm", "seed", "seeds") if name not in config]
-    if missing:
-        raise ValueError(f"{path} is not the configuration of a run: it has no `{missing[0]}`.")
+    for name in ("algorithm", "seed", "seeds"):
+        if not isinstance(config, dict) or name not in config:
+            raise ValueError(f"{path} is not the configuration of a run: it has no `{name}`.")
     return with_present_settings(config)
 
 
@@ -62,7 +62,7 @@ def as_planned(algorithm: Any, num_envs: int, old: Path | None) -> Any:
 
 def check_unchanged(folder: Path, config: dict[str, Any]) -> None:
     """Refuse to resume with another configuration than the run began with; say what changed."""
-    before, after = (dict(_flat(c)) for c in (read_config(folder), config))
+    before, after = (flat(c) for c in (read_config(folder), config))
     changed = [
         f"{name.removeprefix('algorithm.')} was {before.get(name)!r} and is {after.get(name)!r}"
         for name in sorted(before.keys() | after.keys())
@@ -132,6 +132,13 @@ def agent_folders(folder: Path, seed: int, seeds: int) -> dict[int, Path]:
     return {seed + i: folder / f"seed-{i}" for i in range(seeds)}
 
 
+def metrics_files(folder: Path) -> list[Path]:
+    """Where each agent of a run wrote its rows, in their order; none where nothing was told yet."""
+    if (folder / METRICS).is_file():
+        return [folder / METRICS]
+    return sorted(folder.glob(f"seed-*/{METRICS}"), key=lambda path: (len(str(path)), path))
+
+
 def rows_before(folders: Iterable[Path], last_step: int) -> list[list[dict[str, Any]]]:
     """The rows of each agent up to the step from which a run goes on."""
     return [list(rows_until(folder / METRICS, last_step)) for folder in folders]
@@ -164,9 +171,14 @@ def _slug(title: str) -> str:
     return re.sub(r"[^\w.]+", "-", title.replace(" on ", " ")).strip("-")
 
 
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _flat(inner, f"{path}.{name}" if path else name)
-    else:
-        yield path, list(value) if isinstance(value, tuple) else value
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The settings in a configuration by their paths: `algorithm.env.gravity`."""
+    settings: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        settings |= flat(value, f"{name}.") if isinstance(value, dict) else {name: _plain(value)}
+    return settings
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -43,7 +43,7 @@ class Report:
         return mean_of_episodes(self.metrics, "episode_return")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A finished run."""
 
@@ -60,6 +60,17 @@ class Result:
     timeline: Timeline | None = None
     """With `record=True`, what each instance did when: computed, sent, received, waited. From the
     second iteration on, since the first one compiles."""
+
+    def __repr__(self) -> str:
+        """How well and how far; the arrays are in `state` and `metrics`."""
+        mean = self.return_mean
+        found = "no episode ended" if math.isnan(mean) else f"return {mean:.1f}"
+        agents = f" by each of {self.seeds} agents" if self.seeds is not None else ""
+        iterations = len(next(iter(self.metrics.values()), ()))
+        return (
+            f"<Result of {type(self.algorithm).__name__}: {found} after {self.env_steps:,} steps"
+            f"{agents} in {iterations:,} iterations; {self.timings}>"
+        )
 
     def agent(self, index: int) -> Result:
         """The run of one of several seeds."""

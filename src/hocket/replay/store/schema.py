@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 _COLUMN = re.compile(
-    r"(?P<name>[^:\s]+):(?P<dtype>\w+)(:(?P<shape>\d+(x\d+)*))?(\*(?P<frames>[1-9]\d*))?"
+    r"(?P<name>[^:\s]+):(?P<dtype>\w+)(:(?P<shape>\d+(x\d+)*)?)?(\*(?P<frames>[1-9]\d*))?"
 )
 
 
@@ -59,7 +59,7 @@ class Schema:
 
     @classmethod
     def parse(cls, text: str) -> Schema:
-        """From `name:dtype:shape` for each column; `4x84x84` is a shape, none is a number."""
+        """From `name:dtype:shape` for each column; `4x84x84` is a shape, none is one number."""
         return cls(tuple(_parse(word) for word in text.split()))
 
     @classmethod
@@ -102,8 +102,9 @@ def _parse(word: str) -> Column:
     found = _COLUMN.fullmatch(word)
     if not found:
         raise ValueError(
-            f"`{word}` is no column. Write name:dtype:shape, such as `obs:float32:4`, "
-            f"`image:uint8:84x84x3`, `reward:float32`, or `image:uint8:84x84*4` for four frames."
+            f"`{word}` is no column. Write name:dtype:shape, such as `obs:float32:4` or "
+            f"`image:uint8:84x84x3`; name:dtype for one number a row, such as `action:int32`; "
+            f"`image:uint8:84x84*4` for four frames."
         )
     try:
         dtype = np.dtype(found["dtype"])

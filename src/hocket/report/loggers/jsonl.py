@@ -47,15 +47,20 @@ LOGGER = Jsonl
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a file of metrics; a last one that was cut off in the middle is left out."""
-    if not path.exists():
-        return
-    lines = path.read_text().splitlines()
-    for number, line in enumerate(lines, 1):
+    text = path.read_text(errors="replace") if path.exists() else ""
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
         try:
-            yield json.loads(line)
+            row = json.loads(line)
         except ValueError as error:
-            if number < len(lines):
-                raise ValueError(f"{path}:{number} is not a line of metrics: {error}.") from error
+            # Only the last line can lack its end: a run is writing it, or was stopped there.
+            if not line.endswith("\n"):
+                return
+            raise ValueError(
+                f"{path}:{number} is not a row of metrics: {error}. Remove that line."
+            ) from error
+        if not isinstance(row, dict) or not isinstance(row.get("env_steps"), (int, float)):
+            raise ValueError(f"{path}:{number} has no number `env_steps`. Remove that line.")
+        yield row
 
 
 def rows_until(path: Path, last_step: int) -> Iterator[dict[str, Any]]:

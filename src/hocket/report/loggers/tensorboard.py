@@ -20,7 +20,9 @@ class TensorBoard:
         # Tells TensorBoard to forget the rows of a run that was lost.
         after = about.last_step + 1 if about.last_step else None
         for seed, folder in about.folders.items():
-            self._boards[seed] = self._writer(str(folder), purge_step=after)
+            # The files of a folder need names of their own, and these have only the second in them.
+            suffix = f".{about.last_step}"
+            self._boards[seed] = self._writer(str(folder), purge_step=after, filename_suffix=suffix)
 
     def row(self, step: int, numbers: Numbers, seed: int) -> None:
         board = self._boards[seed]

@@ -19,8 +19,8 @@ const std::map<std::string, uint64_t>& dtypes() {
 
 [[noreturn]] void no_column(const std::string& word) {
   throw std::invalid_argument("`" + word + "` is no column. Write name:dtype:shape, such as "
-                              "obs:float32:4, image:uint8:84x84x3, reward:float32, or "
-                              "image:uint8:84x84*4 for four frames");
+                              "obs:float32:4 or image:uint8:84x84x3; name:dtype for one number a "
+                              "row, such as action:int32; image:uint8:84x84*4 for four frames");
 }
 
 uint64_t positive(const std::string& text, const std::string& word) {
@@ -50,7 +50,7 @@ Column parse_column(const std::string& word) {
                                 dtype + "`. Use one of " + all);
   }
   column.bytes = found->second;
-  if (second == std::string::npos) return column;
+  if (second == std::string::npos || second + 1 == rest.size()) return column;
   std::istringstream sizes(rest.substr(second + 1) + "x");
   uint64_t axes = 0;
   for (std::string size; std::getline(sizes, size, 'x'); ++axes) {

@@ -1,10 +1,7 @@
-"""Tests for what users write: does an algorithm keep its contract, and the law of same numbers?"""
+"""Does an algorithm keep its contract, and a strategy the law of same numbers?"""
 
 from __future__ import annotations
 
-import os
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,9 +18,8 @@ from hocket.core.plan.data import Place, Plan
 from hocket.core.program.algorithm import Algorithm, Policy
 from hocket.envs import make
 from hocket.errors import ContractError, PlanError
-from hocket.runtime.distributed import Split
 from hocket.runtime.executor import Executor, advance
-from hocket.runtime.launch import Command, Fate, Member, Seat, launch_named, launcher_named
+from hocket.runtime.launch import launch_named
 from hocket.strategies import Strategy, resolve
 from hocket.training.loop import make_executor
 
@@ -99,7 +95,9 @@ def check_algorithm(
             f"{type(algorithm).__name__}.step calls no fragment, so nothing can be placed. Mark "
             f'its parts: `@fragment(role="act")`, `@fragment(role="learn")`.'
         )
-    first, expected = _run(Plan(graph, (Place("all", run=_names(graph)),)), seed, iterations)
+    first, expected = carried_out(
+        Plan(graph, (Place("all", run=names_of(graph)),)), seed, iterations
+    )
     if not difference(first, expected):
         raise ContractError(
             f"{iterations} iterations of {type(algorithm).__name__} changed nothing."
@@ -115,7 +113,7 @@ def check_algorithm(
                 raise
             check.refused[name] = str(error)
             continue
-        found = difference(_run(plan, seed, iterations)[1], expected)
+        found = difference(carried_out(plan, seed, iterations)[1], expected)
         if not found <= tolerance:
             raise ContractError(
                 f"{type(algorithm).__name__} computes other numbers as {name}: they differ by "
@@ -178,12 +176,13 @@ def check_strategy(
                 f"the channel `{late[0]}` has lag={plan.channels[late[0]].lag}, so the "
                 f"numbers are not the fused program's: check the strategy with lag=0."
             )
-        first, expected = _run(Plan(graph, (Place("all", run=_names(graph)),)), seed, iterations)
+        first, expected = carried_out(
+            Plan(graph, (Place("all", run=names_of(graph)),)), seed, iterations
+        )
         check.moved[name] = difference(first, expected)
         for launcher in launch:
-            found = difference(
-                _run(replace(plan, launch=launch_named(launcher)), seed, iterations)[1], expected
-            )
+            launched = replace(plan, launch=launch_named(launcher))
+            found = difference(carried_out(launched, seed, iterations)[1], expected)
             if not found <= tolerance:
                 raise PlanError(
                     f"{name} computes other numbers as {launcher}: they differ by {found:.2g} "
@@ -194,111 +193,6 @@ def check_strategy(
         why = "\n".join(f"{name}: {reason}" for name, reason in check.refused.items())
         raise PlanError(f"the strategy can place none of these algorithms:\n{why}")
     return check
-
-
-@dataclass
-class LauncherCheck:
-    """What `check_launcher` found; printing it shows a line for each thing that was tried."""
-
-    name: str
-    tried: list[str] = field(default_factory=list)
-    differences: dict[str, float] = field(default_factory=dict)
-    """For each plan that it ran, how far its state is from the fused program's."""
-
-    def __str__(self) -> str:
-        ran = [f"{name}: max difference {value:.2g}" for name, value in self.differences.items()]
-        return "\n".join([*(f"  {line}" for line in (*self.tried, *ran)), f"ok: `{self.name}`"])
-
-
-def check_launcher(
-    launcher: str, *, iterations: int = 3, tolerance: float = 1e-5, seconds: float = 60.0
-) -> LauncherCheck:
-    """Verify a launcher: it starts, hears and ends what it should, and runs have the same numbers.
-
-    `launcher` is its name: `processes`, `package.module:Mine` or `path/to/file.py:Mine`. Where it
-    starts programs, some small ones are started, heard and ended; then PPO runs under it.
-
-        print(check_launcher("examples/own_launcher.py:Programs"))
-    """
-    check = LauncherCheck(launcher)
-    if not launch_named(launcher).one_process:
-        _check_members(check, seconds)
-    graph = trace(SMALL["ppo"](), 8)
-    whole = (Place("all", _names(graph)),)
-    apart = (Place("actor", ("env", "act")), Place("learner", ("learn",)))
-    plans = {"one place": whole}
-    if launch_named(launcher).shares_memory != "none":
-        plans |= {"actor | learner": apart}
-    expected = _run(Plan(graph, whole), 0, iterations)[1]
-    for name, places in plans.items():
-        plan = Plan(graph, places, launch=launch_named(launcher))
-        found = difference(_run(plan, 0, iterations, Split)[1], expected)
-        if not found <= tolerance:
-            raise PlanError(
-                f"`{launcher}` computes other numbers with {name}: they differ by {found:.2g} "
-                f"after {iterations} iterations (allowed: {tolerance:.2g})."
-            )
-        check.differences[name] = found
-    return check
-
-
-def _check_members(check: LauncherCheck, seconds: float) -> None:
-    """Start programs that say something, nothing, or end by themselves."""
-
-    def program(name: str, code: str, stdin: bytes = b"") -> Member:
-        seat = Seat(name, (name,))
-        launcher.reserve([seat], seconds)
-        env = {**os.environ, "HOCKET_CHECK": f"it is {name}"}
-        return launcher.start(seat, Command((sys.executable, "-c", code), env, stdin))
-
-    def expect(what: str, found: Any, *, well: bool) -> None:
-        if not well:
-            raise ValueError(f"`{check.name}` {what}: found {found!r}.")
-        check.tried.append(what)
-
-    launcher = launcher_named(check.name)
-    speak = "import os, sys, time; print(os.environ['HOCKET_CHECK'], sys.stdin.read()); "
-    try:
-        alive = program("a/0", f"{speak}sys.stdout.flush(); time.sleep({seconds})", b"and heard")
-        other = program("a/1", f"{speak}sys.stdout.flush(); time.sleep({seconds})")
-        said = alive.hello(seconds), other.hello(seconds).strip()
-        expect("passes on what each program says first, its environment and its input", said,
-               well=said == ("it is a/0 and heard", "it is a/1"))  # fmt: skip
-        ended = alive.poll(), other.poll()
-        expect("does not take a running program for one that has ended", ended,
-               well=ended == (None, None))  # fmt: skip
-        is_certain, fate = alive.kill(seconds), alive.poll()
-        expect("ends a program by force, and knows when it has", (is_certain, fate),
-               well=is_certain == (fate is not None))  # fmt: skip
-        expect("ends one program and no other", other.poll(), well=other.poll() is None)
-        other.kill(seconds)
-        failing = program("a/2", "import sys; sys.exit('the last words')")
-        expect("hears nothing of a program that ends without a word", failing.hello(seconds),
-               well=failing.hello(seconds) == "")  # fmt: skip
-        fate = _fate(failing, seconds)
-        expect("tells how a program ended, with its last words", fate,
-               well=fate is not None and "the last words" in fate.stderr)  # fmt: skip
-        silent = program("a/3", f"import time; time.sleep({seconds})")
-        expect("says in time that a program says nothing", silent, well=_times_out(silent))
-        silent.kill(seconds)
-    finally:
-        launcher.release()
-        launcher.release()  # once more does nothing
-
-
-def _fate(member: Member, seconds: float) -> Fate | None:
-    deadline = time.monotonic() + seconds
-    while (fate := member.poll()) is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return fate
-
-
-def _times_out(member: Member) -> bool:
-    try:
-        member.hello(0.2)
-    except TimeoutError:
-        return True
-    return False
 
 
 def difference(a: Any, b: Any) -> float:
@@ -335,7 +229,7 @@ def _leaf_difference(x: Any, y: Any) -> float:
         )
 
 
-def _run(
+def carried_out(
     plan: Plan, seed: int, iterations: int, carry_out: Callable[[Plan], Executor] | None = None
 ) -> tuple[Any, Any]:
     executor = carry_out(plan) if carry_out else make_executor(plan, iterations)
@@ -348,19 +242,19 @@ def _run(
         executor.close()
 
 
-def _names(graph: Graph) -> list[str]:
+def names_of(graph: Graph) -> list[str]:
     return [label.name for label in graph.labels]
 
 
 def _plans(graph: Graph) -> dict[str, tuple[Place, ...]]:
     """The plans to try, of those that this graph's roles allow."""
     actors = [label.name for label in graph.labels if label.role in ("env", "act")]
-    rest = [name for name in _names(graph) if name not in actors]
+    rest = [name for name in names_of(graph) if name not in actors]
     plans: dict[str, tuple[Place, ...]] = {
-        "two replicas of the whole loop": (Place("all", run=_names(graph), replicas=2),)
+        "two replicas of the whole loop": (Place("all", run=names_of(graph), replicas=2),)
     }
     if len(graph.labels) > 1:
-        alone = tuple(Place(name, run=(name,)) for name in _names(graph))
+        alone = tuple(Place(name, run=(name,)) for name in names_of(graph))
         plans["each fragment alone"] = alone
     if actors and rest:
         learner = Place("learner", run=rest)

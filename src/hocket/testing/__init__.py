@@ -1,0 +1,32 @@
+"""Conformance kits: tests for what users write.
+
+    same_numbers.py  `check_algorithm`, `check_strategy`: the contract, and the law of same numbers
+    launcher.py      `check_launcher`: what is started is heard and ended, and computes the same
+    logger.py        `check_logger`: no row is lost, also where a run is killed and resumed
+
+(`check_env` is where environments are, in `hocket.envs`.)
+"""
+
+from hocket.testing.launcher import LauncherCheck, check_launcher
+from hocket.testing.logger import LoggerCheck, check_logger
+from hocket.testing.same_numbers import (
+    SMALL,
+    Check,
+    StrategyCheck,
+    check_algorithm,
+    check_strategy,
+    difference,
+)
+
+__all__ = [
+    "SMALL",
+    "Check",
+    "LauncherCheck",
+    "LoggerCheck",
+    "StrategyCheck",
+    "check_algorithm",
+    "check_launcher",
+    "check_logger",
+    "check_strategy",
+    "difference",
+]
