@@ -1,4 +1,4 @@
-"""Whether the hardware that a plan names is there, and has the memory: before anything runs."""
+"""What is refused where a plan would run, by name, before anything starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from hocket.cluster.slices import device_of
 from hocket.core.plan.data import Plan
 from hocket.core.plan.memory import footprint
 from hocket.errors import PlanError
+from hocket.runtime.averaging.known import check_averages
 from hocket.system.text import bytes_text
+
+
+def check_here(plan: Plan) -> None:
+    """Refuse a plan that cannot be carried out here; every way into a run calls this."""
+    check_hardware(plan)
+    check_averages(plan)
 
 
 def check_hardware(plan: Plan) -> None:

@@ -25,7 +25,7 @@ from hocket.runtime.compile.tuning import tuning_here
 from hocket.runtime.distributed import Split
 from hocket.runtime.executor import Executor, by_seed
 from hocket.runtime.fused import Fused
-from hocket.runtime.refusals import check_hardware
+from hocket.runtime.refusals import check_here
 from hocket.runtime.seeds import Agents
 from hocket.strategies import Strategy, resolve
 from hocket.system.signals import Abandoned, Deferred
@@ -59,7 +59,7 @@ def plan(
     made = resolve(distribute or usual)(graph, Cluster.local())
     if launch is not None:
         made = replace(made, launch=launch)
-    check_hardware(made)
+    check_here(made)
     return made
 
 
@@ -235,6 +235,7 @@ def make_executor(
     made: Plan, iterations: int, seeds: int | None = None, *, record: bool = False
 ) -> Executor:
     """What carries a plan out, in blocks of at most so many iterations; nothing starts yet."""
+    check_here(made)
     # One program on several devices cannot call the host from each: it is driven from there.
     apart = len(made.places[0].on) > 1 and (made.graph.served or bool(hosts(made.graph)))
     if seeds is not None and made.graph.served:

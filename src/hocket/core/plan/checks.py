@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from hocket.core.plan.data import Channel, Place, Plan
 
 LAUNCHERS = ("threads", "processes")
-REDUCTIONS = ("auto", "shm", "ipc", "nccl", "hier")
-"""How `averaged` may go between replicas in processes."""
 
 
 def check_plan(plan: Plan) -> None:
@@ -132,8 +130,6 @@ def _check_channels(plan: Plan) -> None:
                 f"delay >= 0: found capacity={channel.capacity}, lag={channel.lag} and "
                 f"delay={channel.delay}."
             )
-        if channel.reduce not in REDUCTIONS:
-            raise PlanError(unknown("reduction", channel.reduce, REDUCTIONS, f"of `{name}`"))
         if name in within:
             _check_average_channel(plan, name, channel)
             continue
@@ -144,7 +140,7 @@ def _check_channels(plan: Plan) -> None:
                 f"the channel `{name}` cannot be packed: threads pass arrays on as they are. Leave "
                 f'`pack` out, or use launch="processes".'
             )
-        if channel.reduce != "auto":
+        if channel.reduce != type(channel).reduce:
             raise PlanError(
                 f"the channel `{name}` carries values, and takes no reduction: that is for the "
                 f"replicas of one place ({', '.join(within) or 'none here averages'})."
@@ -185,13 +181,6 @@ def _check_average_channel(plan: Plan, name: str, channel: Channel) -> None:
         raise PlanError(
             f"the channel `{name}` is an average over replicas, which wait for each other: it "
             f"takes a delay and a reduction, and no {' or '.join(given)}."
-        )
-    place = name.partition(" -> ")[0]
-    gpus = {on.partition("/")[0] for on in plan.place(place).on if on.startswith("gpu:")}
-    if channel.delay and len(gpus) > 1 and channel.reduce != "shm":
-        raise PlanError(
-            f"the channel `{name}` has delay={channel.delay}, which between GPUs only reduce=shm "
-            f"can add: found reduce={channel.reduce}."
         )
     if plan.launch == "threads":
         what = "a delay" if channel.delay else "a reduction"

@@ -118,8 +118,9 @@ class _Worker:
         from hocket.core.graph.trace import trace
         from hocket.core.plan.data import Plan
         from hocket.errors import PlanError
-        from hocket.runtime.averaging import Members, Space
+        from hocket.runtime.averaging import Space
         from hocket.runtime.averaging.choice import Reduction
+        from hocket.runtime.averaging.known import Averaging
         from hocket.runtime.channels.choice import pipes_of
         from hocket.runtime.channels.packing import packs
         from hocket.runtime.compile.cache import enable_cache
@@ -146,11 +147,8 @@ class _Worker:
         status = new_statuses(plan, arena.memory, where.statuses)
         average = None
         if job.place in plan.averaging:
-            channel = plan.channel(job.place, job.place)
-            average = Reduction(
-                Space(arena, *where.averages[job.place]), Members.of(plan, job.place), job.index,
-                plan.average_sites(job.place), channel.reduce, channel.delay,
-            )  # fmt: skip
+            space = Space(arena, *where.averages[job.place])
+            average = Reduction(Averaging.of(plan, job.place), job.index, space)
         mine = status[names(plan).index((job.place, job.index))]
         board = shared_board(plan, arena.memory, where)
         learner = plan.free[0] if plan.free else None
@@ -186,14 +184,19 @@ class _Worker:
     def compile(self) -> None:
         self.instance.compile()
 
-    def measure(self) -> dict[str, float | str]:
-        """What each way to average costs, together with the other replicas."""
-        assert self._average
-        return self._average.measure()
+    # How replicas come to average: the commands of `averaging.table.agree`.
 
-    def use(self, way: str) -> None:
+    def listen(self, ways: Sequence[str], is_trial: bool) -> Any:
         assert self._average
-        self._average.use(way)
+        return self._average.listen(ways, is_trial=is_trial)
+
+    def measure(self, offers: Any, epoch: int) -> dict[str, float | str]:
+        assert self._average
+        return self._average.measure(offers, epoch)
+
+    def join(self, way: str, offers: Any, epoch: int) -> None:
+        assert self._average
+        self._average.join(way, offers, epoch)
 
     def late(self) -> dict[str, Any]:
         from hocket.runtime.channels.host_arrays import to_host

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import selectors
 import signal
@@ -22,9 +23,8 @@ from hocket.cluster.devices import usable_cores
 from hocket.cluster.slices import Slices, changed, device_of
 from hocket.core.plan.data import Place, Plan
 from hocket.errors import PlanError
-from hocket.runtime.averaging import Members
-from hocket.runtime.averaging.choice import Reduction
-from hocket.runtime.averaging.table import Table, choose, only
+from hocket.runtime.averaging.known import Averaging
+from hocket.runtime.averaging.table import Table, agree
 from hocket.runtime.channels.choice import empty_pipes
 from hocket.runtime.channels.host_arrays import from_host, to_host
 from hocket.runtime.channels.links import late_specs
@@ -37,11 +37,7 @@ from hocket.runtime.launch.watch import GRACE_SECONDS, LOOK_SECONDS, InstanceErr
 from hocket.runtime.launch.worker import Job
 from hocket.runtime.observe.status import WORKING, counting, names, new_statuses
 from hocket.runtime.observe.timeline import Span
-from hocket.system.native import library
 from hocket.system.shared_memory import Arena
-
-CLOSING_SECONDS = 0.02
-"""What it takes a kernel that waits to see that there is nobody to wait for."""
 
 
 @dataclass
@@ -70,15 +66,13 @@ class Processes:
         self.slices = Slices(device for place in plan.places for device in place.on)
         self.reductions: dict[str, Table] = {}
         """By place that averages: which way was chosen, and what each costs."""
-        self._groups: list[int] = []
-        """Where in the arena groups begin that average."""
         self._at_work: set[str] = set()
         """Those who run, of a free channel, until they are told to stop."""
         self._failure: BaseException | None = None
         # Whatever becomes of this object or of Python, no process and no memory stays behind.
         grace = FINISH_SECONDS + GRACE_SECONDS if _on_gpu(plan) else GRACE_SECONDS
         self._end = weakref.finalize(
-            self, _end, self._processes, self._arena, self._groups, self.slices, grace, os.getpid()
+            self, _end, self._processes, self._arena, self.slices, grace, os.getpid()
         )
 
     @property
@@ -190,22 +184,9 @@ class Processes:
             for device in self.plan.place(place).share(index):
                 self.slices.verify(device, seen[f"{place}/{index}"])
         for place in sorted(self.plan.averaging):
-            self.reductions[place] = self._reduction(place)
-
-    def _reduction(self, place: str) -> Table:
-        """Which way this place averages: where there are several, its replicas measure them."""
-        members, sites = Members.of(self.plan, place), self.plan.average_sites(place)
-        wanted, (start, _) = self.plan.channel(place, place).reduce, self._layout.averages[place]
-        table = only(members, sites, wanted)
-        if table is None:
-            mine = [process for process in self._processes if process.place == place]
-            trials = Reduction.headers(members, sites, wanted)
-            self._groups += [start + at for at in trials]
-            table = choose(members, sites, self._ask_some(mine, "measure"))
-            self._ask_some(mine, "use", table.chosen)
-        headers = Reduction.headers(members, sites, wanted, table.chosen)
-        self._groups += [start + at for at in headers]
-        return table
+            replicas = [process for process in self._processes if process.place == place]
+            ask = functools.partial(self._ask_some, replicas)
+            self.reductions[place] = agree(Averaging.of(self.plan, place), ask)
 
     def _compile_once(self) -> None:
         """One of the replicas on a GPU compiles for all, and leaves the others what it compiled.
@@ -354,17 +335,10 @@ def _epitaph(process: _Process) -> str:
     return f"the instance `{process.name}` failed: process {process.popen.pid} {how}.{hint}"
 
 
-def _end(
-    processes: list[_Process], arena: Arena, groups: list[int], slices: Slices, grace: float,
-    owner: int,
-) -> None:  # fmt: skip
+def _end(processes: list[_Process], arena: Arena, slices: Slices, grace: float, owner: int) -> None:
     """Let every process end, by force where it does not within `grace` seconds; then its slices."""
     if os.getpid() != owner:  # a fork of the process that they belong to
         return
-    for start in groups:  # nobody waits on a GPU for another that is gone
-        library().hocket_average_close(arena.address + start)
-    if groups:
-        time.sleep(CLOSING_SECONDS)
     for process in processes:
         process.connection.close()  # which ends it, whatever it is doing
     deadline = time.monotonic() + grace
