@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+from dataclasses import replace
+from pathlib import Path
 
+import examples.own_average
 from examples.own_strategy import wide
 from examples.sac import SAC
 
-from hocket import make
-from hocket.testing import SMALL, check_algorithm, check_strategy
+import hocket as package
+from hocket import Channel, Plan, make
+from hocket.cluster import Cluster
+from hocket.core.graph.trace import Graph
+from hocket.strategies import resolve
+from hocket.testing import SMALL, check_algorithm, check_average, check_strategy
 from tests.front import Hocket
+
+FIFO = f"{Path(examples.own_average.__file__)}:Fifo"
 
 
 def test_sac() -> None:
@@ -32,3 +42,35 @@ def test_own_strategy(hocket: Hocket) -> None:
     file = inspect.getsourcefile(inspect.unwrap(wide))
     text = hocket.well("plan", "ppo", "--distribute", f"{file}:wide:actors=8,lag=1")
     assert "actor x8" in text and "1 iteration late" in text
+
+
+def by_fifo(graph: Graph, cluster: Cluster) -> Plan:
+    """`data_parallel` as processes, which average through named FIFOs."""
+    made = resolve("data_parallel")(graph, cluster)
+    return replace(made, launch="processes", channels={"replica -> replica": Channel(reduce=FIFO)})
+
+
+def test_own_average() -> None:
+    """A way to average of one's own gives the fused program's numbers, and keeps its contract."""
+    check = check_strategy(by_fifo, {"ppo": SMALL["ppo"]()}, launch=["processes"])
+    assert list(check.differences) == ["ppo, processes"] and check.moved["ppo"] > 1e-3
+    (report,) = package.iterate(SMALL["ppo"](), num_envs=8, iterations=1, distribute=by_fifo)
+    table = report.executor.reductions()["replica"]
+    assert table.chosen == FIFO and "`shm`" not in table.sentence
+    assert "through named FIFOs (not measured: " in str(table)
+    found = check_average(FIFO)
+    assert found.room == 0 and found.difference == 0
+    ours = {name for name in imported(FIFO.removesuffix(":Fifo")) if name.startswith("hocket")}
+    assert ours == {"hocket.runtime.averaging"}
+
+
+def imported(file: str) -> set[str]:
+    """The modules that a file imports."""
+    nodes = list(ast.walk(ast.parse(Path(file).read_text())))
+    whole = {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names}
+    return whole | {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}
+
+
+def test_own_average_in_words(hocket: Hocket) -> None:
+    text = hocket.well("plan", "ppo", "--distribute", f"sliced:slices=2,devices=1,reduce={FIFO}")
+    assert "slice x2" in text

@@ -17,9 +17,13 @@ from hocket.core.plan.data import Place, Plan
 from hocket.core.program.algorithm import Algorithm, Policy
 from hocket.envs import make
 from hocket.errors import ContractError, PlanError
+from hocket.runtime.averaging.conformance import AverageCheck, check_average
 from hocket.runtime.executor import advance
 from hocket.strategies import Strategy, resolve
 from hocket.training.loop import make_executor
+
+__all__ = ["SMALL", "AverageCheck", "Check", "StrategyCheck", "check_algorithm", "check_average"]
+__all__ += ["check_strategy", "difference"]
 
 SMALL: dict[str, Callable[[], Algorithm]] = {
     "ppo": lambda: PPO(
