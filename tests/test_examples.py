@@ -16,7 +16,7 @@ from hocket import Channel, Plan, make
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
 from hocket.strategies import resolve
-from hocket.testing import SMALL, check_algorithm, check_average, check_strategy
+from hocket.testing import SMALL, check_algorithm, check_average, check_strategy, difference
 from tests.front import Hocket
 
 FIFO = f"{Path(examples.own_average.__file__)}:Fifo"
@@ -52,9 +52,10 @@ def by_fifo(graph: Graph, cluster: Cluster) -> Plan:
 
 def test_own_average() -> None:
     """A way to average of one's own gives the fused program's numbers, and keeps its contract."""
-    check = check_strategy(by_fifo, {"ppo": SMALL["ppo"]()}, launch=["processes"])
-    assert list(check.differences) == ["ppo, processes"] and check.moved["ppo"] > 1e-3
-    (report,) = package.iterate(SMALL["ppo"](), num_envs=8, iterations=1, distribute=by_fifo)
+    ppo, fused = SMALL["ppo"](), "anakin:devices=1"
+    *_, report = package.iterate(ppo, num_envs=8, iterations=3, distribute=by_fifo)
+    expected = package.run(ppo, num_envs=8, iterations=3, distribute=fused).state
+    assert difference(report.state, expected) < 1e-5
     table = report.executor.reductions()["replica"]
     assert table.chosen == FIFO and "`shm`" not in table.sentence
     assert "through named FIFOs (not measured: " in str(table)

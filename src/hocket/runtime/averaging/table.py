@@ -90,7 +90,7 @@ def only(averaging: Averaging) -> Table | None:
         return None
     why = "the only way here" if averaging.wanted == AUTO else f"`{averaging.wanted}` was asked for"
     if averaging.wanted == AUTO and averaging.is_exact:
-        why = "the first one here, since with exact=True no clock chooses"
+        why = "with exact=True no clock chooses"
     return _table(averaging, {}, first, why)
 
 
