@@ -80,12 +80,6 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
         "the channel `all -> all` is an average over replicas, which wait for each other: it takes "
         "a delay and a reduction, and no pack or direct.",
     ),
-    "a delay between GPUs": (
-        (dataclasses.replace(whole(2)[0], on=("gpu:0", "gpu:1")),),
-        {"channels": {"all -> all": Channel(delay=0.1)}, "launch": "processes"},
-        "the channel `all -> all` has delay=0.1, which between GPUs only reduce=shm can add: found "
-        "reduce=auto.",
-    ),
     "messages of threads, packed": (
         SPLIT, {"channels": {"actor -> learner": Channel(pack=True)}},
         "the channel `actor -> learner` cannot be packed: threads pass arrays on as they are.",

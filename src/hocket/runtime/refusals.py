@@ -10,14 +10,16 @@ from hocket.cluster.slices import device_of
 from hocket.core.plan.data import Plan
 from hocket.core.plan.memory import footprint
 from hocket.errors import PlanError
+from hocket.runtime.averaging.known import check_averages
 from hocket.runtime.launch import launcher_of
 from hocket.system.text import bytes_text
 
 
 def refuse(plan: Plan) -> None:
-    """Refuse a plan whose launcher, devices or memory are not to be had here."""
+    """Refuse a plan whose launcher, devices, memory or ways to average are not to be had here."""
     launcher_of(plan)
     _check_hardware(plan)
+    check_averages(plan)
 
 
 def _check_hardware(plan: Plan) -> None:

@@ -20,9 +20,6 @@ from hocket.errors import PlanError, unknown
 if TYPE_CHECKING:
     from hocket.core.plan.data import Channel, Place, Plan
 
-REDUCTIONS = ("auto", "shm", "ipc", "nccl", "hier")
-"""How `averaged` may go between replicas in processes."""
-
 
 def check(plan: Plan) -> Plan:
     """The plan; refused if it cannot run, or would not give the fused program's numbers.
@@ -137,8 +134,6 @@ def _check_channels(plan: Plan) -> None:
                 f"delay >= 0: found capacity={channel.capacity}, lag={channel.lag} and "
                 f"delay={channel.delay}."
             )
-        if channel.reduce not in REDUCTIONS:
-            raise PlanError(unknown("reduction", channel.reduce, REDUCTIONS, f"of `{name}`"))
         if name in within:
             _check_average_channel(plan, name, channel)
             continue
@@ -149,7 +144,7 @@ def _check_channels(plan: Plan) -> None:
                 f"the channel `{name}` cannot be packed: threads pass arrays on as they are. Leave "
                 f'`pack` out, or use launch="processes".'
             )
-        if channel.reduce != "auto":
+        if channel.reduce != type(channel).reduce:
             raise PlanError(
                 f"the channel `{name}` carries values, and takes no reduction: that is for the "
                 f"replicas of one place ({', '.join(within) or 'none here averages'})."
@@ -190,13 +185,6 @@ def _check_average_channel(plan: Plan, name: str, channel: Channel) -> None:
         raise PlanError(
             f"the channel `{name}` is an average over replicas, which wait for each other: it "
             f"takes a delay and a reduction, and no {' or '.join(given)}."
-        )
-    place = name.partition(" -> ")[0]
-    gpus = {on.partition("/")[0] for on in plan.place(place).on if on.startswith("gpu:")}
-    if channel.delay and len(gpus) > 1 and channel.reduce != "shm":
-        raise PlanError(
-            f"the channel `{name}` has delay={channel.delay}, which between GPUs only reduce=shm "
-            f"can add: found reduce={channel.reduce}."
         )
     if plan.launch.one_program:
         what = "a delay" if channel.delay else "a reduction"

@@ -12,7 +12,6 @@
     memory_map.py   where in the shared memory of a plan each of these lies
     shipping.py     an algorithm on its way to another process
     wiring.py       the channels of one instance: listen, then connect
-    averages.py     which way a place averages, once its replicas have measured them
     watch.py        how a run ends when it cannot go on
     leaving.py      how a worker's process ends, on a GPU not in the midst of a program
     seeded.py       a crew in one thread, in an order that a seed decides: for tests

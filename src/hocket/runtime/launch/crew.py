@@ -17,13 +17,13 @@ import numpy as np
 
 from hocket.cluster.slices import Slices
 from hocket.core.plan.data import Plan
-from hocket.runtime.averaging.table import Table
+from hocket.runtime.averaging.known import Averaging
+from hocket.runtime.averaging.table import Table, agree
 from hocket.runtime.channels.host_arrays import from_host, to_host
 from hocket.runtime.channels.links import late_specs
 from hocket.runtime.host_calls.services import Services
 from hocket.runtime.instance.segment import Segments
 from hocket.runtime.launch import Command, Launcher, launcher_of
-from hocket.runtime.launch.averages import settle
 from hocket.runtime.launch.control import Answer, Answers, Failure, Local
 from hocket.runtime.launch.hands import Hand, epitaph, has_ended
 from hocket.runtime.launch.leaving import FINISH_SECONDS
@@ -34,11 +34,8 @@ from hocket.runtime.launch.watch import GRACE_SECONDS, LOOK_SECONDS, InstanceErr
 from hocket.runtime.launch.worker import Worker, serve
 from hocket.runtime.observe.status import WORKING, counting, names
 from hocket.runtime.observe.timeline import Span
-from hocket.system.native import library
 
 RESERVE_SECONDS = 60.0
-CLOSING_SECONDS = 0.02
-"""What it takes a kernel that waits to see that there is nobody to wait for."""
 
 
 @dataclass
@@ -52,8 +49,6 @@ class Holdings:
     workers: list[Worker]
     """The instances of this process; none where each has a process of its own."""
     hands: list[Hand] = field(default_factory=list)
-    groups: list[int] = field(default_factory=list)
-    """Where in the shared memory groups begin that average."""
     owner: int = field(default_factory=os.getpid)
 
 
@@ -220,10 +215,8 @@ class Crew:
             for device in self.plan.place(place).share(index):
                 self.slices.verify(device, seen[f"{place}/{index}"])
         for place in sorted(self.plan.averaging):
-            assert self._shared.layout
-            start, _ = self._shared.layout.averages[place]
-            ask = partial(self.ask, of=place)
-            self.reductions[place] = settle(self.plan, place, start, ask, self._held.groups)
+            ask = partial(self.ask, "averages", of=place)
+            self.reductions[place] = agree(Averaging.of(self.plan, place), ask)
 
     def _compile_once(self) -> None:
         """One of the replicas on a GPU compiles for all, and leaves the others what it compiled.
@@ -296,11 +289,6 @@ def end(held: Holdings) -> None:
         held.shared.board.close()
     for worker in held.workers:
         worker.close()
-    for start in held.groups:  # nobody waits on a GPU for another that is gone
-        assert held.shared.arena
-        library().hocket_average_close(held.shared.arena.address + start)
-    if held.groups:
-        time.sleep(CLOSING_SECONDS)
     for hand in held.hands:
         hand.control.close()  # which ends it, whatever it is doing
     deadline = time.monotonic() + held.grace

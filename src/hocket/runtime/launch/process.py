@@ -114,8 +114,9 @@ def _worker(job: Job, fd: int | None, line: Line) -> Any:
     from hocket.core.plan.checks import check
     from hocket.core.plan.data import Plan
     from hocket.errors import PlanError
-    from hocket.runtime.averaging import Members, Space
+    from hocket.runtime.averaging import Space
     from hocket.runtime.averaging.choice import Reduction
+    from hocket.runtime.averaging.known import Averaging
     from hocket.runtime.compile.cache import enable_cache
     from hocket.runtime.launch.shared import Shared
     from hocket.runtime.launch.shipping import unpack
@@ -139,12 +140,10 @@ def _worker(job: Job, fd: int | None, line: Line) -> Any:
         shared = Shared.attach(plan, Arena.attach(fd, job.arena_bytes), job.place, devices)
     average = None
     if job.place in plan.averaging:
-        channel = plan.channel(job.place, job.place)
-        assert shared.arena and shared.layout
-        average = Reduction(
-            Space(shared.arena, *shared.layout.averages[job.place]), Members.of(plan, job.place),
-            job.index, plan.average_sites(job.place), channel.reduce, channel.delay,
-        )  # fmt: skip
+        space = None
+        if shared.arena and shared.layout:
+            space = Space(shared.arena, *shared.layout.averages[job.place])
+        average = Reduction(Averaging.of(plan, job.place), job.index, space)
     worker = RemoteWorker(plan, job.place, job.index, shared, average)
     if fd is None:
         _aside(_report, worker, line)

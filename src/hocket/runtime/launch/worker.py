@@ -66,15 +66,10 @@ class Worker:
         """Compile what an iteration begins with."""
         self.instance.compile()
 
-    def measure(self) -> dict[str, float | str]:
-        """What each way to average costs, together with the other replicas."""
+    def averages(self, command: str, *arguments: Any) -> Any:
+        """How replicas come to average: the commands of `averaging.table.agree`."""
         assert self.average
-        return self.average.measure()
-
-    def use(self, way: str) -> None:
-        """Average in this way from now on."""
-        assert self.average
-        self.average.use(way)
+        return getattr(self.average, command)(*arguments)
 
     def run(self, count: int | None) -> Any:
         """So many iterations, or until the ledger says stop; the metrics of all of them."""
