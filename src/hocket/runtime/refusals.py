@@ -10,11 +10,12 @@ from hocket.cluster.slices import device_of
 from hocket.core.plan.data import Plan
 from hocket.core.plan.memory import footprint
 from hocket.errors import PlanError
+from hocket.runtime.channels.choice import check_transports
 from hocket.system.text import bytes_text
 
 
 def check_hardware(plan: Plan) -> None:
-    """Refuse devices that are not there, and places that cannot fit into theirs."""
+    """Refuse devices that are not there, too little memory, and links that nothing can carry."""
     memory = footprint(plan)
     needed: dict[Any, int] = defaultdict(int)
     for place in plan.places:
@@ -36,6 +37,7 @@ def check_hardware(plan: Plan) -> None:
                 f"{bytes_text(nbytes)} there. Use fewer environments, a smaller replay, or more "
                 f"devices."
             )
+    check_transports(plan)
 
 
 def _memory_of(device: Any) -> int | None:

@@ -120,12 +120,16 @@ class _Worker:
         from hocket.errors import PlanError
         from hocket.runtime.averaging import Members, Space
         from hocket.runtime.averaging.choice import Reduction
-        from hocket.runtime.channels.choice import pipes_of
         from hocket.runtime.channels.packing import packs
         from hocket.runtime.compile.cache import enable_cache
         from hocket.runtime.free.mailbox import make_exchange
         from hocket.runtime.instance.interpreter import Instance
-        from hocket.runtime.launch.memory_map import layout, shared_board, shared_latest
+        from hocket.runtime.launch.memory_map import (
+            layout,
+            link_spaces,
+            shared_board,
+            shared_latest,
+        )
         from hocket.runtime.launch.shipping import unpack
         from hocket.runtime.observe.status import names, new_statuses
         from hocket.system.shared_memory import Arena
@@ -142,7 +146,6 @@ class _Worker:
         where, arena = layout(plan), Arena.attach(arena_fd, job.arena_bytes)
         assert where.nbytes == job.arena_bytes, "the parent lays its memory out in another way"
         devices = find_devices(plan.place(job.place).share(job.index))
-        pipes = pipes_of(plan, job.place, job.index, arena, where.pipes, devices)
         status = new_statuses(plan, arena.memory, where.statuses)
         average = None
         if job.place in plan.averaging:
@@ -157,7 +160,8 @@ class _Worker:
         asked = plan.channel(*plan.free).pack if plan.free else None
         packed = packs(asked, devices, sends=job.place == learner)
         latest = shared_latest(plan, arena.memory, where, packed=packed)
-        exchange = make_exchange(plan, job.place, job.index, pipes, mine, board, latest)
+        spaces = link_spaces(arena, where)
+        exchange = make_exchange(plan, job.place, job.index, mine, board, latest, spaces)
         self.instance = Instance(plan, job.place, job.index, exchange, average)
         self._average = average
 
@@ -182,6 +186,15 @@ class _Worker:
             {v: from_host(x, values[v]) for v, x in leaves.items()},
             {name: from_host(x, specs.get(name, x)) for name, x in late.items()},
         )
+
+    def disconnect(self) -> None:
+        self.instance.exchange.disconnect()
+
+    def listen(self) -> Any:
+        return self.instance.exchange.listen()
+
+    def connect(self, addresses: Any, epoch: int) -> None:
+        self.instance.exchange.connect(addresses, epoch)
 
     def compile(self) -> None:
         self.instance.compile()

@@ -25,7 +25,6 @@ from hocket.errors import PlanError
 from hocket.runtime.averaging import Members
 from hocket.runtime.averaging.choice import Reduction
 from hocket.runtime.averaging.table import Table, choose, only
-from hocket.runtime.channels.choice import empty_pipes
 from hocket.runtime.channels.host_arrays import from_host, to_host
 from hocket.runtime.channels.links import late_specs
 from hocket.runtime.host_calls.services import Services
@@ -75,6 +74,7 @@ class Processes:
         self._at_work: set[str] = set()
         """Those who run, of a free channel, until they are told to stop."""
         self._failure: BaseException | None = None
+        self._epoch = 0
         # Whatever becomes of this object or of Python, no process and no memory stays behind.
         grace = FINISH_SECONDS + GRACE_SECONDS if _on_gpu(plan) else GRACE_SECONDS
         self._end = weakref.finalize(
@@ -91,7 +91,7 @@ class Processes:
             with self._or_end():
                 self._start()
         self.pause()
-        empty_pipes(self.plan, self._arena, self._layout.pipes)
+        self._connect()
         if self.board:
             latest = shared_latest(self.plan, self._arena.memory, self._layout)
             assert latest is not None
@@ -109,6 +109,13 @@ class Processes:
         if is_new:
             with self._or_end():
                 self._compile_once()
+
+    def _connect(self) -> None:
+        """Make all links anew, in two phases: nothing that was on its way arrives any more."""
+        self._epoch += 1
+        self._ask("disconnect")
+        addresses = {key: at for mine in self._ask("listen") for key, at in mine.items()}
+        self._ask("connect", addresses, self._epoch)
 
     def held(self) -> list[dict[int, Any]]:
         values = self.plan.graph.values

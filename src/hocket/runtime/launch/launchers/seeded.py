@@ -17,8 +17,6 @@ import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.errors import PlanError
-from hocket.runtime.channels.links import Link
-from hocket.runtime.channels.transports.same_device import SameDevice
 from hocket.runtime.host_calls.services import Services
 from hocket.runtime.instance.exchange import Wait
 from hocket.runtime.instance.interpreter import Instance
@@ -63,6 +61,12 @@ class Seeded(Threads):
         if plan.parts > 1:
             raise PlanError(f"an order by seed needs loops in one part, found {plan.parts}.")
         super().__init__(plan)
+        for instance in self.instances:
+            # With room for all: nobody can wait inside a call, where no other would get a turn.
+            instance.exchange.wires = [
+                wire._replace(link=replace(wire.link, slots=sys.maxsize))
+                for wire in instance.exchange.wires
+            ]
         self._seed, self._faults = seed, faults
         self._tasks: dict[str, _Task] = {}
         self._begin_anew()
@@ -151,9 +155,5 @@ class Seeded(Threads):
             return True
         if wait.ready is not None:
             return wait.ready()
-        keys = [(wait.transfer.id, source, task.instance.index) for source in wait.peers]
-        return all(self.pipes[key].has_message for key in keys)
-
-    def _pipe(self, link: Link) -> SameDevice:
-        """With room for all: nobody can wait inside a call, where nobody else would get a turn."""
-        return super()._pipe(replace(link, slots=sys.maxsize))
+        receivers = task.instance.exchange.receivers
+        return all(receivers[wait.transfer.id, source].box.ready() for source in wait.peers)

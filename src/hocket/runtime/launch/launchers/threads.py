@@ -10,14 +10,10 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.runtime.averaging.table import Table
-from hocket.runtime.channels.links import Link, Route, links
-from hocket.runtime.channels.transports.device import DeviceToDevice
-from hocket.runtime.channels.transports.same_device import SameDevice
 from hocket.runtime.free.ledger import Board
 from hocket.runtime.free.mailbox import make_exchange
 from hocket.runtime.free.newest import LatestHere
@@ -36,14 +32,14 @@ class Threads:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.statuses = plan, new_statuses(plan)
         self.reductions: dict[str, Table] = {}
-        self.pipes: dict[tuple[int, int, int], SameDevice] = {}
+        self._epoch = 0
         self.board = Board(plan, ThreadEvent()) if plan.free else None
         segments = {place.name: Segments() for place in plan.places}
         latest = LatestHere()
         self.instances = [
             Instance(
                 plan, place, index,
-                make_exchange(plan, place, index, self.pipes, self.statuses[k], self.board, latest),
+                make_exchange(plan, place, index, self.statuses[k], self.board, latest),
                 segments=segments[place],
             )
             for k, (place, index) in enumerate(names(plan))
@@ -55,12 +51,11 @@ class Threads:
 
     @property
     def is_well(self) -> bool:
-        return self._failure is None and bool(self.pipes)
+        return self._failure is None and self._epoch > 0
 
     def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], services: Services) -> None:
         self.pause()
-        self.pipes.clear()
-        self.pipes.update((link.key, self._pipe(link)) for link in links(self.plan))
+        self._connect()
         for instance in self.instances:
             instance.hosts.find = services.at(instance.index)
             instance.load(leaves, late)
@@ -98,7 +93,7 @@ class Threads:
         return found, sum(exchange.spans_left_out for exchange in exchanges)
 
     def close(self) -> None:
-        self._close_pipes()
+        self._close_links()
         deadline = time.monotonic() + GRACE_SECONDS
         for thread in self._threads.values():
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -122,7 +117,7 @@ class Threads:
             yield
         except BaseException as error:
             self._failure = error
-            self._close_pipes()
+            self._close_links()
             raise
 
     def _start(self, instance: Instance, count: int | None) -> None:
@@ -133,7 +128,7 @@ class Threads:
                 pass
             except BaseException as error:  # noqa: BLE001 (reported with the instance's name)
                 self._failures.append((instance, error, traceback.format_exc()))
-                self._close_pipes()
+                self._close_links()
 
         thread = threading.Thread(target=work, name=instance.name, daemon=True)
         self._threads[instance.name] = thread
@@ -154,24 +149,18 @@ class Threads:
         for name in names:
             del self._threads[name]
 
-    def _pipe(self, link: Link) -> SameDevice:
-        """The transport for where the two ends are."""
-        t, delay = link.transfer, self.plan.channel_of(link.transfer).delay
-        source, target = (
-            next(i for i in self.instances if (i.place, i.index) == end)
-            for end in ((t.source, link.source), (t.target, link.target))
-        )
-        if source.mesh.devices.tolist() == target.mesh.devices.tolist():
-            return SameDevice(link.slots, delay)
-        route = Route.of(self.plan, t)
-        several = route.sources > route.targets and (not route.any or self.plan.batch > 1)
-        if target.grouped or several:  # it is put together there first
-            first = jax.sharding.SingleDeviceSharding(target.mesh.devices.flat[0])
-            return DeviceToDevice(link.slots, [first] * len(link.values), delay)
-        return DeviceToDevice(link.slots, [target.home(v) for v in link.values], delay)
+    def _connect(self) -> None:
+        """Make all links anew, in two phases: nothing that was on its way arrives any more."""
+        self._epoch += 1
+        exchanges = [instance.exchange for instance in self.instances]
+        for exchange in exchanges:
+            exchange.disconnect()
+        addresses = {key: at for exchange in exchanges for key, at in exchange.listen().items()}
+        for exchange in exchanges:
+            exchange.connect(addresses, self._epoch)
 
-    def _close_pipes(self) -> None:
-        for pipe in self.pipes.values():
-            pipe.close()
+    def _close_links(self) -> None:
+        for instance in self.instances:
+            instance.exchange.disconnect()
         if self.board:
             self.board.close()
