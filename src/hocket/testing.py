@@ -17,6 +17,7 @@ from hocket.core.plan.data import Place, Plan
 from hocket.core.program.algorithm import Algorithm, Policy
 from hocket.envs import make
 from hocket.errors import ContractError, PlanError
+from hocket.runtime.channels.conformance import check_transport as check_transport
 from hocket.runtime.executor import advance
 from hocket.strategies import Strategy, resolve
 from hocket.training.loop import make_executor

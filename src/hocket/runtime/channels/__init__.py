@@ -10,11 +10,12 @@ transports/     the transports, a file each
 packing.py      the small arrays of a message as one block
 host_arrays.py  arrays of a device as numpy has them, random keys among them
 device_work.py  what an instance has begun on its device, where that keeps the order of messages
+conformance/    `check_transport`, which tests a transport against this contract
 
 A transport is an object with the members of `Transport`. Ours are found by listing; another one is
 named in a channel, `Channel(transport="my_package.my_module:NAME")` or `"my_file.py:NAME"`, or
 comes with an installed package that has an entry point in the group `hocket.transports`. Whoever
-writes one needs nothing of hocket but the Protocols here.
+writes one needs nothing of hocket but the Protocols here (`examples/own_transport.py`).
 """
 
 from __future__ import annotations
