@@ -173,37 +173,45 @@ def ends(arena: Any, num_envs: int, way: str, *, forth: bool) -> tuple[Any, Any]
     """What sends and what receives on this side of two rings, as an instance does it."""
     import jax
 
+    from hocket.runtime.channels import Here
+    from hocket.runtime.channels.joins import FIRST, Joined, Part
     from hocket.runtime.channels.packing import Packed, unpack
-    from hocket.runtime.channels.transports.shared_memory import SharedMemory
+    from hocket.runtime.channels.transports.shared_memory import TRANSPORT
+    from hocket.runtime.instance.wiring import Wire
+    from hocket.system.shared_memory import Space
 
     offsets = (0, _room(num_envs)) if forth else (_room(num_envs), 0)
     to, back = (
-        SharedMemory(arena, at, _link(num_envs), packed=packed)
-        for at, packed in zip(offsets, WAYS[way], strict=True)
-    )
+        Wire(
+            replace(_link(num_envs), packed=packed), TRANSPORT,
+            Here(sends, space=Space(arena, at, _room(num_envs))),
+        )
+        for sends, at, packed in zip((True, False), offsets, WAYS[way], strict=True)
+    )  # fmt: skip
+    sender, receiver = to.sender(None, 1), back.receiver(None, 1)
     home = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    joins = tuple((None, ((0, k),)) for k in range(len(specs(num_envs))))
+    joins = tuple(Joined(FIRST, (Part(0, k),)) for k in range(len(specs(num_envs))))
 
     def receive() -> list[Any]:
-        message = back.receive()
+        message = receiver.receive()
         whole = isinstance(message, Packed)
         here = unpack([message], joins, home) if whole else jax.device_put(message, home)
         return jax.block_until_ready(here)
 
-    return to.send, receive
+    return sender.send, receive
 
 
 def _link(num_envs: int) -> Any:
-    """A link of a plan, as far as a pipe looks at it."""
+    """A link of a plan, as far as a transport looks at it."""
     from hocket.runtime.channels.links import Link
 
     return Link(cast("Any", None), 0, 0, (0,), specs(num_envs), slots=2)
 
 
 def _room(num_envs: int) -> int:
-    from hocket.runtime.channels.transports.shared_memory import SharedMemory
+    from hocket.runtime.channels.transports.shared_memory import TRANSPORT
 
-    found = SharedMemory.nbytes(_link(num_envs))
+    found = TRANSPORT.room(_link(num_envs))
     return found + -found % 4096
 
 

@@ -288,7 +288,7 @@ def transports(rounds: int) -> None:
 
 
 class Ends(NamedTuple):
-    """Both pipes as this side sees them, and how to tell the other side what to do."""
+    """Both links as this side sees them, and how to tell the other side what to do."""
 
     message: Any
     send: Callable[[Any], None]
@@ -328,25 +328,28 @@ def answer(receive: Callable[[], Any], send: Callable[[Any], None], what: str, c
 def between_threads(nbytes: int, devices: int) -> Iterator[Ends]:
     import jax
 
-    from hocket.runtime.channels.transports.device import DeviceToDevice
-    from hocket.runtime.channels.transports.same_device import SameDevice
+    from hocket.runtime.channels import Here
+    from hocket.runtime.channels.transports import device, same_device
 
     here, there = jax.devices()[0], jax.devices()[devices - 1]
-    same = devices == 1
-    pipes: list[Any] = [
-        SameDevice(2) if same else DeviceToDevice(2, [jax.sharding.SingleDeviceSharding(device)])
-        for device in (there, here)
-    ]
+    transport, link = (same_device if devices == 1 else device).TRANSPORT, _link(nbytes)
+    boxes: list[tuple[Any, Any]] = []
+    for home in (there, here):
+        homes = (jax.sharding.SingleDeviceSharding(home),)
+        address = transport.listen(link, Here(sends=False, homes=homes))
+        ends = (transport.connect(link, address, Here(sends), 1) for sends in (True, False))
+        boxes.append((next(ends), next(ends)))
+    (send, taken), (back, answered) = boxes
 
-    def receive(pipe: Any) -> Any:
-        return jax.block_until_ready(pipe.receive())
+    def receive(inbox: Any) -> Any:
+        return jax.block_until_ready(inbox.receive())
 
     def begin(what: str, count: int) -> None:
-        arguments = (lambda: receive(pipes[0])), pipes[1].send, what, count
+        arguments = (lambda: receive(taken)), back.send, what, count
         threading.Thread(target=answer, args=arguments, daemon=True).start()
 
     message = [jax.device_put(array(nbytes), here)]
-    yield Ends(message, pipes[0].send, lambda: receive(pipes[1]), begin)
+    yield Ends(message, send.send, lambda: receive(answered), begin)
 
 
 @contextmanager
@@ -389,18 +392,26 @@ def _ends(arena: Any, nbytes: int, *, alone: bool, forth: bool) -> tuple[Any, An
     """What sends and what receives, on this side of two rings."""
     import jax
 
-    from hocket.runtime.channels.transports.shared_memory import SharedMemory
+    from hocket.runtime.channels import Here
+    from hocket.runtime.channels.transports.shared_memory import TRANSPORT
+    from hocket.runtime.instance.wiring import Wire
     from hocket.system.ring import Ring
+    from hocket.system.shared_memory import Space
 
     offsets = (0, _room(nbytes)) if forth else (_room(nbytes), 0)
     if not alone:
-        pipes = [SharedMemory(arena, offset, _link(nbytes)) for offset in offsets]
+        spaces = [Space(arena, offset, _room(nbytes)) for offset in offsets]
+        to, back = (
+            Wire(_link(nbytes), TRANSPORT, Here(sends, space=space))
+            for sends, space in zip((True, False), spaces, strict=True)
+        )
+        sender, receiver = to.sender(None, 1), back.receiver(None, 1)
         home = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
         def receive() -> Any:  # as an instance does
-            return jax.block_until_ready(jax.device_put(pipes[1].receive(), [home]))
+            return jax.block_until_ready(jax.device_put(receiver.receive(), [home]))
 
-        return pipes[0].send, receive
+        return sender.send, receive
     specs = [((nbytes // 4,), "float32")]
     rings = [Ring(arena.memory, offset, 2, specs) for offset in offsets]
 
@@ -412,7 +423,7 @@ def _ends(arena: Any, nbytes: int, *, alone: bool, forth: bool) -> tuple[Any, An
 
 
 def _link(nbytes: int) -> Any:
-    """A link of a plan, as far as a pipe looks at it."""
+    """A link of a plan, as far as a transport looks at it."""
     import jax
 
     from hocket.runtime.channels.links import Link
@@ -422,9 +433,9 @@ def _link(nbytes: int) -> Any:
 
 
 def _room(nbytes: int) -> int:
-    from hocket.runtime.channels.transports.shared_memory import SharedMemory
+    from hocket.runtime.channels.transports.shared_memory import TRANSPORT
 
-    found = SharedMemory.nbytes(_link(nbytes))
+    found = TRANSPORT.room(_link(nbytes))
     return found + -found % 4096
 
 

@@ -6,8 +6,10 @@ import ast
 import csv
 import inspect
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import examples.own_average
 import pytest
@@ -17,9 +19,11 @@ from examples.own_strategy import wide
 from examples.sac import SAC
 
 import hocket as package
-from hocket import Channel, Plan, make
+from hocket import Channel, Place, Plan, make, trace
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
+from hocket.runtime.launch import launch_named
+from hocket.runtime.launch.memory_map import layout
 from hocket.strategies import resolve
 from hocket.testing import (
     SMALL,
@@ -28,6 +32,7 @@ from hocket.testing import (
     check_launcher,
     check_logger,
     check_strategy,
+    check_transport,
     difference,
 )
 from tests.front import Hocket
@@ -98,7 +103,8 @@ def test_own_logger(hocket: Hocket) -> None:
 def by_fifo(graph: Graph, cluster: Cluster) -> Plan:
     """`data_parallel` as processes, which average through named FIFOs."""
     made = resolve("data_parallel")(graph, cluster)
-    return replace(made, launch="processes", channels={"replica -> replica": Channel(reduce=FIFO)})
+    by = {"replica -> replica": Channel(reduce=FIFO)}
+    return replace(made, launch=launch_named("processes"), channels=by)
 
 
 def test_own_average() -> None:
@@ -126,3 +132,40 @@ def imported(file: str) -> set[str]:
 def test_own_average_in_words(hocket: Hocket) -> None:
     text = hocket.well("plan", "ppo", "--distribute", f"sliced:slices=2,devices=1,reduce={FIFO}")
     assert "slice x2" in text
+
+
+OWN_TRANSPORT = Path(__file__).parents[1] / "examples" / "own_transport.py"
+
+
+def test_own_transport_keeps_the_contract() -> None:
+    """Between processes that share no memory, and whatever else is there."""
+    check = check_transport(f"{OWN_TRANSPORT}:FIFO")
+    assert "processes that share none" in check.passed and len(check.passed) == 4
+
+
+def test_own_transport_carries_ppo() -> None:
+    """As processes, with the fused numbers, and nothing goes through shared memory."""
+
+    def through_fifos(graph: Any, cluster: Any) -> Plan:
+        named = Channel(transport=f"{OWN_TRANSPORT}:FIFO")
+        places = (
+            Place("actor", ("env", "act"), replicas=2),
+            Place("learner", ("learn", "gradient", "replay")),
+        )
+        channels = {"actor -> learner": named, "learner -> actor": named}
+        return Plan(graph, places, channels, launch=launch_named("processes"))
+
+    plan = through_fifos(trace(SMALL["ppo"](), 8), None)
+    assert not layout(plan).links and layout(replace(plan, channels={})).links
+    before = set(Path(tempfile.gettempdir()).glob("hocket-*"))
+    check = check_strategy(through_fifos, {"ppo": SMALL["ppo"]()}, launch=("processes",))
+    assert check.moved["ppo"] > 1e-3
+    assert set(Path(tempfile.gettempdir()).glob("hocket-*")) <= before  # it has left no FIFO
+
+
+def test_own_transport_needs_the_protocols_alone() -> None:
+    imported = [
+        node.module for node in ast.walk(ast.parse(OWN_TRANSPORT.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hocket")
+    ]  # fmt: skip
+    assert imported == ["hocket.runtime.channels", "hocket.system.events"]

@@ -15,6 +15,7 @@ from hocket.cluster import Cluster
 from hocket.cluster.devices import usable_cores
 from hocket.cluster.slices import split
 from hocket.core.plan.checks import check
+from hocket.runtime.channels.choice import check_transports
 from hocket.runtime.executor import advance
 from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
@@ -247,10 +248,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "the option `dedicated` of `sliced` is not chosen where a search has",
     ),
     "command buffers of a CPU": ("sliced:command_buffers=true", "buffers are for GPUs"),
-    "messages that stay on a CPU": (
-        "sliced:slices=2,devices=1,dedicated=true,direct=true",
-        "direct.*processes on one GPU",
-    ),
     "environments that do not go round": ("sliced:slices=3,devices=1", "multiple of 3"),
 }
 
@@ -260,6 +257,12 @@ def test_refused(case: str) -> None:
     words, message = REFUSED[case]
     with pytest.raises(PlanError, match=message):
         plan(words)
+
+
+def test_messages_that_stay_on_a_cpu() -> None:
+    made = plan("sliced:slices=2,devices=1,dedicated=true,direct=true")
+    with pytest.raises(PlanError, match=r"cannot go by `one_gpu`: .* on one GPU, and these are on"):
+        check_transports(made)
 
 
 def test_a_slice_is_no_threads_device() -> None:

@@ -192,18 +192,15 @@ def messages() -> None:
     import jax
     import numpy as np
 
-    from hocket.runtime.channels.transports.one_gpu import OnOneGpu
-    from hocket.system.shared_memory import Arena
-
     with nothing_left():
-        arena = Arena.create(OnOneGpu.nbytes(_link()))
-        pipe = OnOneGpu(arena, 0, _link(), jax.devices()[0])
+        arena, connect = _here(sends=False)
+        inbox = connect()
         sender = subprocess.Popen(
             [sys.executable, __file__, "--here", "_sender"], pass_fds=[arena.fd],
             env={**environment(), "ARENA": str(arena.fd)}, stdin=subprocess.PIPE,
         )  # fmt: skip
         for k in range(5):
-            for sent, found in zip(_message(k), pipe.receive(), strict=True):
+            for sent, found in zip(_message(k), inbox.receive(), strict=True):
                 assert sent.dtype == found.dtype and found.devices() == {jax.devices()[0]}
                 same = jax.tree.map(_numbers, (sent, found))
                 assert np.array_equal(*same), f"{sent.dtype}: sent {same[0]}, found {same[1]}"
@@ -212,16 +209,25 @@ def messages() -> None:
 
 
 def _sender() -> None:
+    _, connect = _here(sends=True, fd=int(os.environ["ARENA"]))
+    outbox = connect()
+    for k in range(5):
+        outbox.send(_message(k))
+    sys.stdin.read()  # the memory is this process's, and the other one still reads
+
+
+def _here(*, sends: bool, fd: int | None = None) -> tuple[Any, Any]:
+    """The memory of a link, made here or elsewhere, and what connects this end of it."""
     import jax
 
-    from hocket.runtime.channels.transports.one_gpu import OnOneGpu
-    from hocket.system.shared_memory import Arena
+    from hocket.runtime.channels import Here
+    from hocket.runtime.channels.transports.one_gpu import TRANSPORT
+    from hocket.system.shared_memory import Arena, Space
 
-    arena = Arena.attach(int(os.environ["ARENA"]), OnOneGpu.nbytes(_link()))
-    pipe = OnOneGpu(arena, 0, _link(), jax.devices()[0])
-    for k in range(5):
-        pipe.send(_message(k))
-    sys.stdin.read()  # the memory is this process's, and the other one still reads
+    room = TRANSPORT.room(_link())
+    arena = Arena.create(room) if fd is None else Arena.attach(fd, room)
+    here = Here(sends, (jax.devices()[0],), space=Space(arena, 0, room))
+    return arena, lambda: TRANSPORT.connect(_link(), None, here, 1)
 
 
 def _link() -> Any:

@@ -76,9 +76,9 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
         "a delay and a reduction, and no lag.",
     ),
     "messages of replicas that average": (
-        whole(2), {"channels": {"all -> all": Channel(pack=True, direct=True)}},
+        whole(2), {"channels": {"all -> all": Channel(pack=True, transport="device")}},
         "the channel `all -> all` is an average over replicas, which wait for each other: it takes "
-        "a delay and a reduction, and no pack or direct.",
+        "a delay and a reduction, and no pack or transport.",
     ),
     "messages of threads, packed": (
         SPLIT, {"channels": {"actor -> learner": Channel(pack=True)}},

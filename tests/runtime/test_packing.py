@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,17 +14,20 @@ from hypothesis import strategies as st
 
 from hocket import Channel, Plan, trace
 from hocket.cluster import Cluster
+from hocket.runtime.channels import Here
 from hocket.runtime.channels import packing as packing_module
 from hocket.runtime.channels.host_arrays import is_key, to_host
+from hocket.runtime.channels.joins import FIRST, Concat, Joined, Part
 from hocket.runtime.channels.links import Link
 from hocket.runtime.channels.packing import LARGE, Packed, Packing, packing, packs, unpack
-from hocket.runtime.channels.transports.shared_memory import SharedMemory
+from hocket.runtime.channels.transports.shared_memory import TRANSPORT
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.free.newest import LatestShared
+from hocket.runtime.instance.wiring import Wire
 from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
-from hocket.system.shared_memory import Arena
+from hocket.system.shared_memory import Arena, Space
 from hocket.testing import SMALL, difference
 
 DTYPES = (
@@ -59,7 +62,8 @@ def specs(message: list[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
 
 
 def unpacked(message: Packed) -> list[Any]:
-    return unpack([message], tuple((None, ((0, k),)) for k in range(len(message.chosen))), HERE)
+    joins = tuple(Joined(FIRST, (Part(0, k),)) for k in range(len(message.chosen)))
+    return unpack([message], joins, HERE)
 
 
 def assert_same(found: Any, message: list[Any]) -> None:
@@ -103,7 +107,10 @@ def test_several_messages_are_put_together_by_one_program(message: list[Any], co
         return
     how = packing(specs(message))
     block = how.to_slot(message, packed=True)
-    joins = tuple((x.ndim - 1, tuple((m, k) for m in range(count))) for k, x in enumerate(message))
+    joins = tuple(
+        Joined(Concat(x.ndim - 1), tuple(Part(m, k) for m in range(count)))
+        for k, x in enumerate(message)
+    )
     found = unpack([how.from_slot(block, packed=True)] * count, joins, HERE)
     assert_same(found, [jnp.concatenate([x] * count, x.ndim - 1) for x in message])
 
@@ -148,9 +155,14 @@ MESSAGE = [jnp.arange(4.0), jax.random.split(jax.random.key(1), 2), jnp.array([T
 @pytest.mark.parametrize("delay", [0.0, 0.001])
 @pytest.mark.parametrize("ends", [(True, True), (True, False), (False, True)])
 def test_an_end_may_pack_and_the_other_not(ends: tuple[bool, bool], delay: float) -> None:
-    link = Link(None, 0, 0, (0, 1, 2), specs(MESSAGE), slots=2)  # pyright: ignore[reportArgumentType]
-    arena = Arena.create(SharedMemory.nbytes(link, delay))
-    sender, receiver = (SharedMemory(arena, 0, link, delay, packed=packed) for packed in ends)
+    link = Link(cast(Any, None), 0, 0, (0, 1, 2), specs(MESSAGE), slots=2, delay=delay)
+    room = TRANSPORT.room(link)
+    space = Space(Arena.create(room), 0, room)
+    to, back = (
+        Wire(replace(link, packed=packed), TRANSPORT, Here(sends, space=space))
+        for sends, packed in zip((True, False), ends, strict=True)
+    )
+    sender, receiver = to.sender(None, 1), back.receiver(None, 1)
     for _ in range(3):
         sender.send(MESSAGE)
         found = receiver.receive()

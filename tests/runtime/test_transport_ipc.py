@@ -15,26 +15,26 @@ import pytest
 from jax.experimental import io_callback
 
 from hocket import Channel, Place, Plan, PlanError, trace
-from hocket.core.plan.checks import check
-from hocket.runtime.channels.choice import pipes_of
+from hocket.runtime.channels import Ends, Here
+from hocket.runtime.channels.choice import transport_of
 from hocket.runtime.channels.links import Link, links
-from hocket.runtime.channels.transports import one_gpu
-from hocket.runtime.channels.transports.one_gpu import OnOneGpu, stays_on_gpu
-from hocket.runtime.channels.transports.shared_memory import SharedMemory
+from hocket.runtime.channels.transports import one_gpu, shared_memory
+from hocket.runtime.channels.transports.one_gpu import OneGpu, OnOneGpu
+from hocket.runtime.instance import wiring
 from hocket.runtime.instance.exchange import Exchange
 from hocket.runtime.launch import launch_named, watch
-from hocket.runtime.launch.launchers.threads import Threads
 from hocket.runtime.launch.memory_map import layout
 from hocket.runtime.launch.watch import InstanceError
 from hocket.runtime.observe.status import new_statuses
+from hocket.system.events import ThreadEvent
 from hocket.system.native import library
-from hocket.system.shared_memory import Arena
+from hocket.system.shared_memory import Arena, Space
 from hocket.testing import difference
 from hocket.training.loop import make_executor
 from tests.runtime.test_reduce_native import NO_DRIVER, needs_no_gpu
 from tests.toys import Toy
 
-USUAL = Channel()
+USUAL, ASKED = Channel(), Channel(transport="one_gpu")
 ACTING, LEARNING = "gpu:0/mps:0of2@100%", "gpu:0/mps:1of2@100%"
 
 
@@ -57,6 +57,10 @@ def planned(
     )
 
 
+def stays_on_gpu(plan: Plan, link: Link) -> bool:
+    return transport_of(plan, link) is one_gpu.TRANSPORT
+
+
 def up(plan: Plan) -> Link:
     return next(link for link in links(plan) if link.transfer.source == "actor")
 
@@ -71,12 +75,15 @@ STAYS: dict[str, dict[str, Any]] = {
     "the GPU itself, asked for": {
         "acting": ("gpu:0",),
         "learning": ("gpu:0",),
-        "channel": Channel(direct=True),
+        "channel": ASKED,
     },
 }
 GOES: dict[str, tuple[dict[str, Any], str]] = {
     "two GPUs": ({"acting": ("gpu:1",)}, r"two instances on one GPU, and these are on .*gpu:1"),
-    "a CPU": ({"acting": ("cpu:0",), "learning": ("cpu:0",)}, "these are processes on cpu:0"),
+    "a CPU": (
+        {"acting": ("cpu:0",), "learning": ("cpu:0",)},
+        "on one GPU, and these are on cpu:0",
+    ),
     "a GPU and the host": ({"acting": ("cpu:0",)}, "these are on cpu:0, gpu:0"),
     "MIG": ({"acting": ("gpu:0/mig:0of2@50%",), "learning": ("gpu:0/mig:1of2@50%",)}, "of MIG do"),
     "a delay": ({"channel": Channel(delay=0.1)}, "with a delay waits in the host's memory"),
@@ -95,18 +102,14 @@ def test_what_goes_through_the_host_and_why(case: str) -> None:
     options, why = GOES[case]
     plan = planned(**options)
     assert not stays_on_gpu(plan, up(plan))
-    asked = replace(options.get("channel", USUAL), direct=True)
-
-    def ask() -> None:
-        plan = planned(**{**options, "channel": asked})
-        stays_on_gpu(plan, up(plan))
-
-    with pytest.raises(PlanError, match=rf"`actor.* -> learner.*` cannot be direct: .*{why}"):
-        ask()
+    asked = replace(options.get("channel", USUAL), transport="one_gpu")
+    plan = planned(**{**options, "channel": asked})
+    with pytest.raises(PlanError, match=rf"`actor -> learner` cannot go by `one_gpu`: .*{why}"):
+        transport_of(plan, up(plan))
 
 
 def test_nothing_stays_there_that_is_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = planned(channel=Channel(direct=False))
+    plan = planned(channel=Channel(transport="shared_memory"))
     assert not stays_on_gpu(plan, up(plan))
     monkeypatch.setattr(one_gpu, "gpu_uuid", lambda _: None)  # of another maker
     assert not stays_on_gpu(planned(), up(planned()))
@@ -126,37 +129,28 @@ def test_who_was_not_asked_for_it_goes_as_before() -> None:
 
 
 def test_a_message_without_arrays_goes_through_the_host() -> None:
-    plan = planned()
-    assert not stays_on_gpu(plan, replace(up(plan), specs=()))
+    """Also where it was asked for."""
+    for channel in (USUAL, ASKED):
+        plan = planned(channel=channel)
+        assert not stays_on_gpu(plan, replace(up(plan), arrays=()))
 
 
 def test_wsl_has_no_memory_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.release", lambda: "5.15.90.1-microsoft-standard-WSL2")
-    plan = planned(channel=Channel(direct=True))
+    plan = planned(channel=ASKED)
     with pytest.raises(PlanError, match="cannot share memory of a GPU on WSL"):
-        stays_on_gpu(plan, up(plan))
-
-
-def test_threads_have_nothing_to_be_direct_about() -> None:
-    places = (Place("actor", ("env", "act")), Place("learner", ("learn",)))
-    with pytest.raises(PlanError, match=r"for processes on one GPU.*are threads on devices with"):
-        check(Plan(trace(Toy(), 8), places, {"actor -> learner": Channel(direct=True)}))
+        transport_of(plan, up(plan))
 
 
 def test_what_stays_on_the_gpu_takes_little_of_the_hosts_memory() -> None:
-    wheres, kinds = {}, {}
-    for way in (True, False):
-        plan = planned(channel=Channel(direct=way))
-        wheres[way] = where = layout(plan)
-        arena, device = Arena.create(where.nbytes), SimpleNamespace(platform="gpu")
-        found = pipes_of(plan, "learner", 0, arena, where.pipes, [device])
-        kinds[way] = type(found[up(plan).key])
-    assert kinds == {True: OnOneGpu, False: SharedMemory}
-    assert OnOneGpu.nbytes(replace(up(planned()), specs=large)) == OnOneGpu.nbytes(up(planned()))
-    assert SharedMemory.nbytes(replace(up(planned()), specs=large)) > 1 << 20
-
-
-large = (jax.ShapeDtypeStruct((1 << 20,), "float32"),)
+    large = (jax.ShapeDtypeStruct((1 << 20,), "float32"),)
+    rooms = {}
+    for name, transport in (("one_gpu", one_gpu), ("shared_memory", shared_memory)):
+        plan = planned(channel=Channel(transport=name))
+        link = up(plan)
+        assert layout(plan).links[link.key][1] == transport.TRANSPORT.room(link)
+        rooms[name] = [transport.TRANSPORT.room(replace(link, arrays=x)) for x in ((), large)]
+    assert rooms["one_gpu"][0] == rooms["one_gpu"][1] and rooms["shared_memory"][1] > 1 << 20
 
 
 class OnHost(OnOneGpu):
@@ -164,9 +158,9 @@ class OnHost(OnOneGpu):
 
     later, takes, fails = 0.0, 0.0, ""
 
-    def __init__(self, link: Link) -> None:
-        super().__init__(Arena.create(OnOneGpu.nbytes(link)), 0, link, jax.local_devices()[0])
-        self._there: dict[int, list[np.ndarray]] = {}
+    def __init__(self, arena: Arena, link: Link, there: dict[int, list[np.ndarray]]) -> None:
+        super().__init__(arena, 0, link, jax.local_devices()[0])
+        self._there = there
         self._telling: list[threading.Timer] = []
 
     def settle(self) -> None:
@@ -175,9 +169,6 @@ class OnHost(OnOneGpu):
             raise RuntimeError(self.fails)
         for timer in self._telling:
             timer.join()
-
-    def close(self) -> None:
-        self._ring.close()
 
     def _asked(self, name: str, *arguments: Any) -> int:
         return 0
@@ -200,12 +191,28 @@ class OnHost(OnOneGpu):
         return io_callback(fill if given else empty, makes, *given, ordered=False)
 
 
+class HostInstead(OneGpu):
+    """The transport whose ends are those."""
+
+    def why_not(self, link: Link, ends: Ends) -> str:
+        return ""
+
+    def listen(self, link: Link, here: Here) -> Any:
+        return Arena.create(OnOneGpu.nbytes(link)), {}
+
+    def connect(self, link: Link, address: Any, here: Here, epoch: int) -> OnHost:
+        arena, there = address
+        end = OnHost(arena, link, there)
+        end.begin(here)
+        return end
+
+
 def run(monkeypatch: pytest.MonkeyPatch, *, direct: bool = True) -> Any:
     """The state after four iterations of an actor and a learner that is one behind."""
     places = (Place("actor", ("env", "act")), Place("learner", ("learn",)))
     plan = Plan(trace(Toy(), 8), places, {"learner -> actor": Channel(lag=1)})
     if direct:
-        monkeypatch.setattr(Threads, "_pipe", lambda _, link: OnHost(link))
+        monkeypatch.setattr(wiring, "transport_of", lambda *_: HostInstead())
     executor = make_executor(plan, 4)
     try:
         executor.start(jax.random.key(3))
@@ -240,31 +247,70 @@ def test_what_failed_on_the_gpu_is_told_by_whoever_waits(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("busy", [True, False])
-def test_a_host_that_waits_while_its_gpu_works_is_busy(busy: bool) -> None:
-    plan = planned()
-    pipe = OnHost(link := up(plan))
+def test_a_host_that_waits_while_its_gpu_works_is_busy(
+    busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, transport = planned(), HostInstead()
+    monkeypatch.setattr(wiring, "transport_of", lambda *_: transport)
     status = new_statuses(plan)[1]
-    exchange = Exchange(plan, "learner", 0, {link.key: pipe}, status)
-    pipe.later = 0.2
-    pipe.send([jnp.ones(x.shape, x.dtype) for x in link.specs])
-    pipe.last = SimpleNamespace(is_ready=lambda: not busy)
+    exchange = Exchange(plan, "learner", 0, status)
+    link, addresses = up(plan), exchange.listen()
+    down = next(link for link in links(plan) if link.transfer.source == "learner")
+    exchange.connect({**addresses, down.key: transport.listen(down, Here(sends=False))}, 1)
+    sender = transport.connect(link, addresses[link.key], Here(sends=True), 1)
+    sender.later = 0.2
+    sender.send([jnp.ones(x.shape, x.dtype) for x in link.arrays])
+    receiver = exchange.receivers[link.transfer.id, 0]
+    exchange._work.begun(receiver.box, SimpleNamespace(is_ready=lambda: not busy))
     exchange.receive(link.transfer, 0)
     assert (status["waited"].sum() > 0) == (not busy)
 
 
+def on_host() -> OnHost:
+    link = up(planned())
+    return OnHost(Arena.create(OnOneGpu.nbytes(link)), link, {})
+
+
 def test_a_message_is_what_its_link_carries() -> None:
-    pipe = OnHost(up(planned()))
     with pytest.raises(ValueError, match=r"`actor/0 -> learner/0` carries .*, found \[\(\(3,\)"):
-        pipe.send([jnp.zeros(3)])
+        on_host().send([jnp.zeros(3)])
 
 
 @needs_no_gpu
 def test_without_a_driver_the_error_says_what_to_do() -> None:
     link = up(planned())
-    arena = Arena.create(OnOneGpu.nbytes(link))
-    pipe = OnOneGpu(arena, 0, link, SimpleNamespace(local_hardware_id=0))
+    room = one_gpu.TRANSPORT.room(link)
+    device = SimpleNamespace(local_hardware_id=0)
+    here = Here(sends=True, devices=(device,), space=Space(Arena.create(room), 0, room))
+    box = OneGpu().connect(link, None, here, 1)
     with pytest.raises(
         RuntimeError,
         match=rf"`actor/0 -> learner/0` cannot stay on the GPU: .*({NO_DRIVER}).*:direct=false`",
     ):
-        pipe.send([])
+        box.send([])
+
+
+def test_an_epoch_uses_the_memory_of_the_one_before() -> None:
+    """It is on the GPU, and the other process has opened it."""
+    transport, link = OneGpu(), up(planned())
+    room = transport.room(link)
+    space, devices = Space(Arena.create(room), 0, room), tuple(jax.local_devices()[:1])
+    here, there = (Here(sends, devices, space=space) for sends in (True, False))
+    first = [transport.connect(link, None, end, 1) for end in (here, there)]
+    first[0].close()
+    transport.listen(link, there)
+    second = [transport.connect(link, None, end, 2) for end in (here, there)]
+    assert all(a is b for a, b in zip(first, second, strict=True))
+    assert first[0] is not first[1] and not second[1].ready()
+
+
+def test_an_event_for_what_the_gpu_tells_the_ring() -> None:
+    link, there = up(planned()), {}
+    arena = Arena.create(OnOneGpu.nbytes(link))
+    sender, receiver = (OnHost(arena, link, there) for _ in range(2))
+    event = ThreadEvent()
+    receiver.wake(event)
+    sender.send([jnp.ones(x.shape, x.dtype) for x in link.arrays])
+    event.wait(0)
+    assert event.count() > 0 and receiver.ready()
+    receiver.close()

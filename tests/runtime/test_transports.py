@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,42 +12,45 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hocket import Channel, Place, Plan, trace
-from hocket.runtime.channels import Pipe
+from hocket import Channel, Place, Plan, PlanError, trace
+from hocket.runtime.channels import Ends, Here, Transport
+from hocket.runtime.channels.choice import TRANSPORTS, check_transports, ends_of, transport_of
 from hocket.runtime.channels.links import Link, links
-from hocket.runtime.channels.transports.device import DeviceToDevice
-from hocket.runtime.channels.transports.same_device import SameDevice
-from hocket.runtime.channels.transports.shared_memory import SharedMemory
-from hocket.runtime.host_calls.services import Services
-from hocket.runtime.launch.crew import Crew
-from hocket.system.events import Closed
-from hocket.system.shared_memory import Arena
+from hocket.runtime.channels.transports import device, same_device, shared_memory
+from hocket.runtime.instance.wiring import Receiver, Sender, Wire
+from hocket.runtime.launch import launch_named
+from hocket.system.events import Closed, ThreadEvent
+from hocket.system.shared_memory import Arena, Space
+from hocket.training.loop import make_executor
 from tests.toys import Toy
 
 ACT, LEARN = ("env", "act"), ("learn",)
+KINDS = {"same": same_device.TRANSPORT, "device": device.TRANSPORT, "shm": shared_memory.TRANSPORT}
 
 
-def planned(delay: float = 0.0, learner: tuple[str, ...] = ("cpu:0",)) -> Plan:
+def planned(
+    delay: float = 0.0, learner: tuple[str, ...] = ("cpu:0",), transport: str = "",
+    launch: str = "threads",
+) -> Plan:  # fmt: skip
     places = (Place("actor", ACT, on=("cpu:0",)), Place("learner", LEARN, on=learner))
-    return Plan(trace(Toy(), 8), places, {"actor -> learner": Channel(2, delay=delay)})
+    channels = {"actor -> learner": Channel(2, delay=delay, transport=transport)}
+    return Plan(trace(Toy(), 8), places, channels, launch=launch_named(launch))
 
 
 def upwards(plan: Plan) -> Link:
     return next(link for link in links(plan) if link.transfer.source == "actor")
 
 
-def shared(delay: float = 0.0) -> SharedMemory:
-    link = upwards(planned(delay))
-    return SharedMemory(Arena.create(SharedMemory.nbytes(link, delay)), 0, link, delay)
-
-
-def pipes(delay: float = 0.0) -> dict[str, Pipe]:
-    home = jax.sharding.SingleDeviceSharding(jax.local_devices()[1])
-    return {
-        "same": SameDevice(2, delay),
-        "device": DeviceToDevice(2, [home], delay),
-        "shm": shared(delay),
-    }
+def connected(kind: str, delay: float = 0.0) -> tuple[Sender, Receiver]:
+    """Both ends of a link, in this process."""
+    link, transport = upwards(planned(delay)), KINDS[kind]
+    room = transport.room(link)
+    space = Space(Arena.create(room), 0, room) if room else None
+    homes = (jax.sharding.SingleDeviceSharding(jax.local_devices()[1]),)
+    there = Wire(link, transport, Here(sends=False, homes=homes, space=space))
+    address = there.listen()
+    here = Wire(link, transport, Here(sends=True, space=space))
+    return here.sender(address, 1), there.receiver(address, 1)
 
 
 def message(number: float) -> list[Any]:
@@ -54,76 +58,180 @@ def message(number: float) -> list[Any]:
     return [jnp.full((3, 8, 4), float(number))]
 
 
-@pytest.mark.parametrize("kind", ["same", "device", "shm"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_first_in_first_out_with_back_pressure(kind: str) -> None:
-    pipe = pipes()[kind]
-    sender = threading.Thread(target=lambda: [pipe.send(message(k)) for k in range(5)])
-    sender.start()
-    sender.join(0.2)
-    assert sender.is_alive()  # there is room for two, and nobody has read one
-    found = [float(np.asarray(pipe.receive()[0])[0, 0, 0]) for _ in range(5)]
-    sender.join()
+    sender, receiver = connected(kind)
+    thread = threading.Thread(target=lambda: [sender.send(message(k)) for k in range(5)])
+    thread.start()
+    while sender.box.sent < 2:  # so many find room, though nobody has read one
+        thread.join(0.05)
+    thread.join(0.2)
+    assert thread.is_alive() and sender.box.sent == 2 and receiver.box.ready()
+    found = [float(np.asarray(next(iter(receiver.receive())))[0, 0, 0]) for _ in range(5)]
+    thread.join()
     assert found == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert pipe.waited[0] > 0
+    assert sender.box.waited_ns > 0
+    assert (sender.box.sent, receiver.box.taken) == (5, 5) and not receiver.box.ready()
 
 
-@pytest.mark.parametrize("kind", ["same", "device", "shm"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_delay_is_how_long_a_message_takes(kind: str) -> None:
-    pipe = pipes(delay=0.05)[kind]
+    sender, receiver = connected(kind, delay=0.05)
     start = time.perf_counter()
-    pipe.send(message(1.0))
-    pipe.send(message(2.0))  # the sender goes on
+    sender.send(message(1.0))
+    sender.send(message(2.0))  # the sender goes on
+    assert not receiver.box.ready()
     for _ in range(2):
-        pipe.receive()
+        receiver.receive()
         assert time.perf_counter() - start >= 0.05
 
 
 def test_on_one_device_nothing_is_copied() -> None:
-    (x,), pipe = message(1.0), SameDevice(1)
-    pipe.send([x])
-    assert pipe.receive()[0] is x
+    (x,), (sender, receiver) = message(1.0), connected("same")
+    sender.send([x])
+    assert receiver.receive()[0] is x
 
 
 def test_between_devices_an_array_arrives_where_it_is_wanted() -> None:
-    pipe = pipes()["device"]
-    pipe.send(message(1.0))
-    assert pipe.receive()[0].devices() == {jax.local_devices()[1]}
+    sender, receiver = connected("device")
+    sender.send(message(1.0))
+    assert receiver.receive()[0].devices() == {jax.local_devices()[1]}
 
 
 def test_what_was_received_outlives_its_slot() -> None:
     """JAX takes aligned memory as it is, so it must not be the ring's."""
-    pipe = shared()
-    pipe.send(message(1.0))
-    (x,) = (jnp.asarray(x) for x in pipe.receive())
+    sender, receiver = connected("shm")
+    sender.send(message(1.0))
+    (x,) = (jnp.asarray(x) for x in receiver.receive())
     for k in (2.0, 3.0):
-        pipe.send(message(k))
-        pipe.receive()
+        sender.send(message(k))
+        receiver.receive()
     assert (np.asarray(x) == 1.0).all()
 
 
-def test_closing_wakes_whoever_waits() -> None:
-    pipe, ended = SameDevice(1), []
+@pytest.mark.parametrize("closer", ["sender", "receiver"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_closing_wakes_whoever_waits(kind: str, closer: str) -> None:
+    sender, receiver = connected(kind)
+    ended = []
 
     def wait() -> None:
         try:
-            pipe.receive()
+            receiver.receive()
         except Closed:
             ended.append(True)
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    pipe.close()
+    (sender if closer == "sender" else receiver).box.close()
     waiter.join()
     assert ended == [True]
+    with pytest.raises(Closed):
+        sender.send(message(1.0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_event_for_whatever_arrives(kind: str) -> None:
+    event, pairs = ThreadEvent(), [connected(kind) for _ in range(3)]
+    for _, receiver in pairs:
+        receiver.box.wake(event)
+    for sender, receiver in pairs:
+        count = event.count()
+        sender.send(message(1.0))
+        deadline = time.monotonic() + 10.0
+        while event.count() == count and time.monotonic() < deadline:
+            event.wait(count)
+        assert event.count() > count and receiver.box.ready()
+        receiver.receive()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_of_an_earlier_epoch_arrives(kind: str) -> None:
+    link, transport = upwards(planned()), KINDS[kind]
+    room = transport.room(link)
+    space = Space(Arena.create(room), 0, room) if room else None
+    here, there = (Wire(link, transport, Here(sends, space=space)) for sends in (True, False))
+    for epoch in (1, 2):
+        address = there.listen()
+        sender, receiver = here.sender(address, epoch), there.receiver(address, epoch)
+        assert not receiver.box.ready() and sender.box.sent == receiver.box.taken == 0
+        sender.send(message(float(epoch)))
+        sender.box.close()
 
 
 @pytest.mark.parametrize(
-    ("learner", "kind"), [(("cpu:0",), SameDevice), (("cpu:1",), DeviceToDevice)]
+    ("options", "kind"),
+    [
+        ({}, same_device),
+        ({"learner": ("cpu:1",)}, device),
+        ({"transport": "device"}, device),
+        ({"launch": "processes"}, shared_memory),
+    ],
 )
-def test_the_transport_is_chosen_by_where_the_ends_are(learner: Any, kind: type) -> None:
-    crew = Crew(planned(learner=learner))
-    first = dict(enumerate(jax.tree.leaves(Toy().init(jax.random.key(0), 8))))
-    crew.load(first, {}, Services(crew.plan))
-    pipes = [pipe for worker in crew.workers for pipe in worker.pipes.values()]
-    assert {type(pipe) for pipe in pipes} == {kind}
-    crew.close()
+def test_the_transport_is_chosen_by_where_the_ends_are(options: Any, kind: Any) -> None:
+    plan = planned(**options)
+    assert transport_of(plan, upwards(plan)) is kind.TRANSPORT
+
+
+def test_every_transport_is_whole_and_has_a_place_in_the_order() -> None:
+    found = [TRANSPORTS[name] for name in TRANSPORTS.names]
+    assert all(isinstance(transport, Transport) for transport in found)
+    assert len({transport.preference for transport in found}) == len(found) >= 4
+
+
+REFUSED = {
+    "shared_memry": r"`actor -> learner`: unknown transport `shared_memry`.*`shared_memory`",
+    "shared_memory": r"cannot go by `shared_memory`: .*share no memory\..*name another: device",
+    "one_gpu": r"cannot go by `one_gpu`: that is between two processes",
+    "hocket.core.plan.data:Plan": r"names `\S*:Plan` as its transport, which is a class",
+    "hocket.errors:unknown": r"names `\S*:unknown` as .*, which has no `preference`, .*`listen`",
+    "nowhere.py:X": r"`actor -> learner`: there is no file `nowhere.py`",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_before_anything_starts(name: str) -> None:
+    with pytest.raises(PlanError, match=REFUSED[name]):
+        check_transports(planned(transport=name))
+    with pytest.raises(PlanError, match=REFUSED[name]):
+        make_executor(planned(transport=name), 1)
+
+
+def test_a_free_channel_goes_its_own_way() -> None:
+    places = (Place("actor", ACT), Place("learner", LEARN))
+    free = {"learner -> actor": Channel(lag="free", max_age=1, transport="device")}
+    with pytest.raises(PlanError, match=r"`learner -> actor` is free and names the tr.* `device`"):
+        check_transports(Plan(trace(Toy(), 8), places, free))
+
+
+def test_where_nothing_can_carry_a_link_all_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, ends = planned(), Ends(("cpu:0",), ("cpu:0",), one_process=False, share_memory=False)
+    monkeypatch.setattr("hocket.runtime.channels.choice.ends_of", lambda *_: ends)
+    with pytest.raises(PlanError, match=r"nothing can carry `actor/0 -> learner/0`:") as caught:
+        transport_of(plan, upwards(plan))
+    assert all(f"  {name}: " in str(caught.value) for name in TRANSPORTS.names)
+
+
+def test_what_a_message_is_made_of() -> None:
+    """The bytes are the same whether an end packs or not."""
+    arrays = (jax.ShapeDtypeStruct((3,), "bool"), jax.ShapeDtypeStruct((), jax.random.key(0).dtype))
+    link = replace(upwards(planned()), arrays=arrays)
+    packed = replace(link, packed=True)
+    assert [spec for spec, _ in packed.specs] == [(32,)]
+    assert link.message_nbytes == packed.message_nbytes == 128
+    buffer = bytearray(128)
+    flags, key = link.views(buffer)
+    flags[:], key[:] = [True, False, True], [7, 8]
+    (words,) = packed.views(buffer)
+    assert words[0] == 0x010001 and list(words[16:18]) == [7, 8]
+
+
+def test_what_is_named_is_what_carries() -> None:
+    plan = planned(transport="device")
+    assert ends_of(plan, upwards(plan)).one_process
+    executor: Any = make_executor(plan, 1)
+    executor.start(jax.random.key(0))
+    actor = executor.crew.instances[0]
+    wires = {w.link.transfer.source: w.transport for w in actor.exchange.wires}
+    assert wires == {"actor": device.TRANSPORT, "learner": same_device.TRANSPORT}
+    executor.close()

@@ -11,14 +11,16 @@ from hocket.core.plan.data import Plan
 from hocket.core.plan.memory import footprint
 from hocket.errors import PlanError
 from hocket.runtime.averaging.known import check_averages
+from hocket.runtime.channels.choice import check_transports
 from hocket.runtime.launch import launcher_of
 from hocket.system.text import bytes_text
 
 
 def refuse(plan: Plan) -> None:
-    """Refuse a plan whose launcher, devices, memory or ways to average are not to be had here."""
+    """Refuse a plan whose launcher, devices, memory, links or averages are not to be had here."""
     launcher_of(plan)
     _check_hardware(plan)
+    check_transports(plan)
     check_averages(plan)
 
 
@@ -45,6 +47,7 @@ def _check_hardware(plan: Plan) -> None:
                 f"{bytes_text(nbytes)} there. Use fewer environments, a smaller replay, or more "
                 f"devices."
             )
+    check_transports(plan)
 
 
 def _memory_of(device: Any) -> int | None:

@@ -119,10 +119,10 @@ def sliced(
             Place("learner", ("learn", "gradient", "replay"), learning, replicas=len(learning)),
         )
         usual = sample_channels("actor", "learner", lag, max_age, len(acting), batch)
-        channels = {
-            name: replace(usual.get(name, Channel()), direct=direct)
-            for name in ("actor -> learner", "learner -> actor")
-        }
+        named = {None: "", True: "one_gpu", False: "shared_memory"}[direct]
+        waiting = ("actor -> learner", *(["learner -> actor"] if lag != FREE else []))
+        carried = {name: replace(usual.get(name, Channel()), transport=named) for name in waiting}
+        channels = {**usual, **carried}
     else:
         places, channels = (Place("slice", ROLES, parts, replicas=len(parts), backend=backend),), {}
     made = Plan(

@@ -8,6 +8,7 @@ import errno
 import mmap
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 
 class Arena:
@@ -51,6 +52,22 @@ class Arena:
         os.close(self.fd)
         # Not `memory.close()`: an array over the memory does not keep it from being unmapped.
         del self.memory
+
+
+class Space(NamedTuple):
+    """A part of an arena that somebody has for itself, all zeros at first."""
+
+    arena: Arena
+    offset: int
+    nbytes: int
+
+    @property
+    def address(self) -> int:
+        return self.arena.address + self.offset
+
+    def part(self, offset: int, nbytes: int) -> Space | None:
+        """So many bytes of it; None for none."""
+        return Space(self.arena, self.offset + offset, nbytes) if nbytes else None
 
 
 def _available() -> float:

@@ -2,6 +2,7 @@
 
     same_numbers.py  `check_algorithm`, `check_strategy`: the contract, and the law of same numbers
     launcher.py      `check_launcher`: what is started is heard and ended, and computes the same
+    transport/       `check_transport`: messages arrive whole and in order, and every wait ends
     average.py       `check_average`: the means of all replicas, and no wait without an end
     logger.py        `check_logger`: no row is lost, also where a run is killed and resumed
 
@@ -19,6 +20,7 @@ from hocket.testing.same_numbers import (
     check_strategy,
     difference,
 )
+from hocket.testing.transport import check_transport
 
 __all__ = [
     "SMALL",
@@ -32,5 +34,6 @@ __all__ = [
     "check_launcher",
     "check_logger",
     "check_strategy",
+    "check_transport",
     "difference",
 ]

@@ -137,8 +137,6 @@ def _check_channels(plan: Plan) -> None:
         if name in within:
             _check_average_channel(plan, name, channel)
             continue
-        if channel.direct:
-            _check_direct(plan, name)
         if channel.pack and plan.launch.one_process:
             raise PlanError(
                 f"the channel `{name}` cannot be packed: threads pass arrays on as they are. Leave "
@@ -164,17 +162,6 @@ def _check_channels(plan: Plan) -> None:
                 f"{a} replicas of `{flow.source}` cannot share out to {b} of `{flow.target}`: "
                 f"make one number a multiple of the other."
             )
-
-
-def _check_direct(plan: Plan, name: str) -> None:
-    """The rest, which names do not tell, is said when the run starts."""
-    on = {device for end in name.split(" -> ") for device in plan.place(end).on}
-    if plan.launch.one_process or not any(device.startswith("gpu:") for device in on):
-        where = ", ".join(sorted(on)) or "devices without a name"
-        raise PlanError(
-            f"the channel `{name}` cannot be direct: that is for processes on one GPU, and these "
-            f"are {_instances(plan)} on {where}. Leave `direct` out, or False."
-        )
 
 
 def _check_average_channel(plan: Plan, name: str, channel: Channel) -> None:

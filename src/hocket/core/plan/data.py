@@ -82,9 +82,9 @@ class Channel:
     pack: bool | None = None
     """Between processes: whether an end on one device sends or receives the small arrays of a
     message as one. None: where that is faster. No number depends on it."""
-    direct: bool | None = None
-    """Between processes on one GPU: whether messages stay there, in memory that both see, and do
-    not go through the host's. None: where they can. No number depends on it."""
+    transport: str = ""
+    """What carries the messages, by name, or as `module:NAME` or `file.py:NAME`; empty for what is
+    best where the ends are. No number depends on it."""
 
     @property
     def late(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
 
@@ -19,7 +19,7 @@ from hocket.cluster.devices import find_devices
 from hocket.cluster.slices import device_of, read_slice
 from hocket.core.plan.data import Plan
 from hocket.system.native import Unavailable
-from hocket.system.shared_memory import Arena
+from hocket.system.shared_memory import Space
 
 __all__ = ["Address", "Average", "Epoch", "Joined", "Listener", "Members", "Sites", "Space"]
 __all__ += ["Unavailable"]
@@ -30,22 +30,6 @@ Address: TypeAlias = Any
 """What the others need to reach a replica: bytes, a path, any small value that can be pickled."""
 Epoch: TypeAlias = int
 """How often the instances of a run were started before: what an older start sent is dropped."""
-
-
-class Space(NamedTuple):
-    """Memory that a group of processes shares, all zeros at first, from the start of a page."""
-
-    arena: Arena
-    offset: int
-    nbytes: int
-
-    @property
-    def address(self) -> int:
-        return self.arena.address + self.offset
-
-    def part(self, offset: int, nbytes: int) -> Space | None:
-        """So many bytes of it; None for none."""
-        return Space(self.arena, self.offset + offset, nbytes) if nbytes else None
 
 
 @dataclass(frozen=True)

@@ -1,60 +1,46 @@
-"""Which instances of two places exchange parts of a value, and what one message holds."""
+"""One sender and one receiver of one transfer: what a message of theirs holds, and how it lies."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
+import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.core.projection.instructions import Transfer
+from hocket.runtime.channels.packing import packing
+from hocket.runtime.channels.routes import Route, crossing, is_version
+from hocket.system.ring import Spec, slot_layout
 
-
-@dataclass(frozen=True)
-class Route:
-    """How the instances of a source and of a target pair up."""
-
-    sources: int
-    targets: int
-    any: bool = False
-    """Whether what one source sends is whole without that of the others."""
-
-    @staticmethod
-    def of(plan: Plan, transfer: Transfer) -> Route:
-        sources, targets = plan.instances(transfer.source), plan.instances(transfer.target)
-        return Route(sources, targets, any=plan.free == (transfer.target, transfer.source))
-
-    def cuts(self) -> int:
-        """Into how many parts a source cuts a per-environment value."""
-        return max(1, self.targets // self.sources)
-
-    def pairs(self) -> list[tuple[int, int]]:
-        most = max(self.sources, self.targets)
-        return [(k * self.sources // most, k * self.targets // most) for k in range(most)]
-
-    def leads(self, source: int, target: int) -> bool:
-        """Whether this source is the one that sends the target what is uniform."""
-        return self.any or source == next(s for s, t in self.pairs() if t == target)
+LinkKey: TypeAlias = tuple[int, int, int]  # (transfer, source instance, target instance)
 
 
 @dataclass(frozen=True)
 class Link:
-    """One pipe of a plan: a transfer between one instance and another."""
+    """A transfer between one instance and another."""
 
     transfer: Transfer
     source: int
     target: int
     values: tuple[int, ...]
     """Those of the transfer's values that cross here."""
-    specs: tuple[jax.ShapeDtypeStruct, ...]
-    """The arrays of one message."""
+    arrays: tuple[jax.ShapeDtypeStruct, ...]
+    """The arrays of one message, as instances have them."""
     slots: int
     """How many messages may be under way."""
+    delay: float = 0.0
+    """Seconds that every message takes in addition."""
+    packed: bool = False
+    """Whether this end has the small arrays of a message as one block."""
+    transport: str = ""
+    """The transport that the channel names; empty where it names none."""
 
     @property
-    def key(self) -> tuple[int, int, int]:
+    def key(self) -> LinkKey:
         return self.transfer.id, self.source, self.target
 
     @property
@@ -66,9 +52,23 @@ class Link:
         """The place and the instance that receive."""
         return self.transfer.target, self.target
 
+    @functools.cached_property
+    def specs(self) -> list[Spec]:
+        """The arrays of one message on the host, as this end has them: shapes and dtypes."""
+        return packing(self.arrays).specs(packed=self.packed)
+
     @property
-    def nbytes(self) -> int:
-        return sum(x.size * x.dtype.itemsize for x in self.specs)
+    def message_nbytes(self) -> int:
+        """The bytes that one message takes."""
+        return slot_layout(self.specs)[1]
+
+    def views(self, buffer: Any) -> list[np.ndarray]:
+        """The arrays of a message that lies in these bytes."""
+        starts = slot_layout(self.specs)[0]
+        return [
+            np.ndarray(shape, dtype, buffer, start)
+            for (shape, dtype), start in zip(self.specs, starts, strict=True)
+        ]
 
 
 def is_sample(plan: Plan, transfer: Transfer) -> bool:
@@ -78,7 +78,7 @@ def is_sample(plan: Plan, transfer: Transfer) -> bool:
 
 def versions(plan: Plan) -> list[Transfer]:
     """What crosses through a free channel, together."""
-    return [t for t in plan.projection.transfers if plan.free == (t.source, t.target)]
+    return [t for t in plan.projection.transfers if is_version(plan, t)]
 
 
 def version_specs(plan: Plan) -> list[jax.ShapeDtypeStruct]:
@@ -88,34 +88,29 @@ def version_specs(plan: Plan) -> list[jax.ShapeDtypeStruct]:
 
 
 def links(plan: Plan) -> Iterator[Link]:
-    """Every pipe that the instances of a plan need; versions go another way."""
+    """Every link that the instances of a plan need; versions go another way."""
     for t in plan.projection.transfers:
-        if t in versions(plan):
+        if is_version(plan, t):
             continue
         route, channel = Route.of(plan, t), plan.channel_of(t)
+        room = plan.window if is_sample(plan, t) else channel.capacity + channel.late
         for a, b in route.pairs():
             values = crossing(plan, t, a, b)
-            specs = tuple(_spec(plan, t, route, v) for v in values)
-            room = plan.window if is_sample(plan, t) else channel.capacity + channel.late
-            yield Link(t, a, b, values, specs, room * plan.cuts(t))
-
-
-def crossing(plan: Plan, transfer: Transfer, source: int, target: int) -> tuple[int, ...]:
-    """The values that cross between two instances: what is uniform, from one of the sources."""
-    leads = Route.of(plan, transfer).leads(source, target)
-    return tuple(v for v in transfer.values if plan.axes.axis(v) is not None or leads)
+            arrays = tuple(_array(plan, t, route, v) for v in values)
+            slots, named = room * plan.cuts(t), channel.transport
+            yield Link(t, a, b, values, arrays, slots, channel.delay, transport=named)
 
 
 def late_links(plan: Plan) -> list[Link]:
-    """The pipes of late channels."""
+    """The links of late channels."""
     return [link for link in links(plan) if plan.channel_of(link.transfer).late]
 
 
 def late_names(plan: Plan, link: Link) -> list[list[str]]:
-    """Names for what is on its way in a late pipe: of each array of each message, oldest first."""
+    """Names for what is on its way in a late link: of each array of each message, oldest first."""
     lag = plan.channel_of(link.transfer).late
     head = "-".join(map(str, link.key))
-    return [[f"{head}-{k}-{j}" for j in range(len(link.specs))] for k in range(lag)]
+    return [[f"{head}-{k}-{j}" for j in range(len(link.arrays))] for k in range(lag)]
 
 
 def late_specs(plan: Plan) -> dict[str, jax.ShapeDtypeStruct]:
@@ -124,11 +119,11 @@ def late_specs(plan: Plan) -> dict[str, jax.ShapeDtypeStruct]:
         name: spec
         for link in late_links(plan)
         for names in late_names(plan, link)
-        for name, spec in zip(names, link.specs, strict=True)
+        for name, spec in zip(names, link.arrays, strict=True)
     }
 
 
-def _spec(plan: Plan, transfer: Transfer, route: Route, value: int) -> jax.ShapeDtypeStruct:
+def _array(plan: Plan, transfer: Transfer, route: Route, value: int) -> jax.ShapeDtypeStruct:
     found, axis = plan.graph.values[value], plan.axes.axis(value)
     shape: list[Any] = list(found.shape)
     if axis is not None:

@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ import numpy as np
 from jax import lax
 
 from hocket.runtime.channels.host_arrays import from_host, host_spec, is_key, to_host, with_impl
+from hocket.runtime.channels.joins import Joined
 from hocket.system.ring import Spec, slot_layout
 
 LARGE = 1 << 20
@@ -28,9 +29,6 @@ LARGE = 1 << 20
 many take 20 us, about what a transfer more costs."""
 
 _LINE = 16  # words, of 64 bytes: where the arrays of a slot begin
-Joins: TypeAlias = tuple[tuple[int | None, tuple[tuple[int, int], ...]], ...]
-"""What is wanted: for each value the axis along which its parts are put together, and each part as
-the number of a message and that of an array in it."""
 
 
 def packs(asked: bool | None, devices: Sequence[Any], *, sends: bool, loops: bool = False) -> bool:
@@ -101,12 +99,14 @@ class Packing:
                 x.copy_to_host_async()
         return [np.asarray(x) for x in arrays]
 
-    def from_slot(self, views: Sequence[np.ndarray], *, packed: bool) -> Any:
-        """The message in a slot, or a `Packed`; copied, since JAX takes aligned memory as it is."""
-        found = [np.array(view) for view in views]
+    def from_slot(self, arrays: Sequence[np.ndarray], *, packed: bool) -> Any:
+        """The message that arrived as these arrays, or a `Packed`.
+
+        They must not be views of memory that is used again: JAX takes aligned memory as it is.
+        """
         if packed:
-            return Packed(self, found[0], tuple(found[1:]), tuple(range(len(self.like))))
-        by_number = dict(zip((*self.small, *self.large), found, strict=True))
+            return Packed(self, arrays[0], tuple(arrays[1:]), tuple(range(len(self.like))))
+        by_number = dict(zip((*self.small, *self.large), arrays, strict=True))
         return [from_host(by_number[k], like) for k, like in enumerate(self.like)]
 
     def _packed_on_host(self, small: Sequence[Any]) -> np.ndarray:
@@ -155,7 +155,9 @@ class Packed:
             yield from_host(x, self.packing.like[k])
 
 
-def unpack(messages: Sequence[Packed], joins: Joins, where: jax.sharding.Sharding) -> list[Any]:
+def unpack(
+    messages: Sequence[Packed], joins: tuple[Joined, ...], where: jax.sharding.Sharding
+) -> list[Any]:
     """What is wanted of some messages, on a device: a transfer for each of them, and a program."""
     put = jax.device_put([(m.block, m.large) for m in messages], where)
     return _program(tuple((m.packing, m.chosen) for m in messages), joins, where)(put)
@@ -163,14 +165,13 @@ def unpack(messages: Sequence[Packed], joins: Joins, where: jax.sharding.Shardin
 
 @functools.cache
 def _program(
-    messages: tuple[tuple[Packing, tuple[int, ...]], ...], joins: Joins,
+    messages: tuple[tuple[Packing, tuple[int, ...]], ...], joins: tuple[Joined, ...],
     where: jax.sharding.Sharding,
 ) -> Any:  # fmt: skip
     def unpacked(put: Sequence[tuple[Any, Sequence[Any]]]) -> list[Any]:
         found = []
-        for axis, parts in joins:
-            arrays = [messages[m][0].array(messages[m][1][k], *put[m]) for m, k in parts]
-            found.append(jnp.concatenate(arrays, axis) if len(arrays) > 1 else arrays[0])
+        for join, parts in joins:
+            found.append(join([messages[m][0].array(messages[m][1][k], *put[m]) for m, k in parts]))
         return found
 
     return jax.jit(unpacked, out_shardings=where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +15,8 @@ from hocket.runtime.channels.host_arrays import from_host, host_spec
 from hocket.runtime.channels.links import is_sample, links, versions
 from hocket.runtime.free.ledger import Board
 from hocket.runtime.free.newest import Latest
-from hocket.runtime.instance.exchange import AGES, Exchange, Pipes, Wait
+from hocket.runtime.instance.exchange import AGES, NO_SPACES, Exchange, Wait
+from hocket.runtime.instance.wiring import Spaces
 from hocket.runtime.observe.status import RECEIVING, SENDING
 from hocket.system.events import Closed
 
@@ -28,10 +29,10 @@ class FreeExchange(Exchange):
     """Of the learner, of a maker of samples, or of an instance that works for such a one."""
 
     def __init__(
-        self, plan: Plan, place: str, index: int, pipes: Pipes, status: Any, board: Board,
+        self, plan: Plan, place: str, index: int, status: Any, spaces: Spaces, board: Board,
         latest: Latest,
     ) -> None:  # fmt: skip
-        super().__init__(plan, place, index, pipes, status)
+        super().__init__(plan, place, index, status, spaces)
         assert plan.free
         self.board, self._latest = board, latest
         self._learner, self._maker = plan.free
@@ -84,7 +85,7 @@ class FreeExchange(Exchange):
 
     # Messages.
 
-    def may_receive(self, transfer: Transfer, sources: list[int]) -> Wait | None:
+    def may_receive(self, transfer: Transfer, sources: Sequence[int]) -> Wait | None:
         if transfer in self._samples and self._chosen is None:
             self._publish()
             return Wait(self._may_take, RECEIVING, transfer, (0,))
@@ -93,7 +94,7 @@ class FreeExchange(Exchange):
         away = [s for s in sources if not self._bundle.get((transfer.id, s))]
         return super().may_receive(transfer, away) if away else None
 
-    def sources(self, transfer: Transfer, sources: list[int]) -> list[int]:
+    def sources(self, transfer: Transfer, sources: Sequence[int]) -> Sequence[int]:
         """Of samples, the makers whose turn it is, or all who work for the only one."""
         if transfer not in self._samples:
             return sources
@@ -112,7 +113,7 @@ class FreeExchange(Exchange):
     def send(self, transfer: Transfer, target: int, message: list[Any]) -> None:
         if transfer not in self._versions:
             super().send(transfer, target, message)
-        elif target == 0:  # there is one for all
+        else:
             self._put_by({(transfer.id, 0): message})
             self._count(transfer, message)
 
@@ -165,7 +166,7 @@ class FreeExchange(Exchange):
         for maker, backlog in enumerate(self._backlog):
             while len(backlog) < n["made"][maker] - n["taken"][maker]:
                 keys = message_specs(self.plan, maker)
-                backlog.append({key: self._pipes[*key, 0].receive() for key in keys})
+                backlog.append({key: self.receivers[key].receive() for key in keys})
             for k, sample in enumerate(backlog):
                 at = (n["taken"][maker] + k) % self.board.window
                 name = f"{PREFIX}{maker}-{k}"
@@ -227,7 +228,7 @@ def message_specs(plan: Plan, maker: int) -> dict[Key, tuple[Any, ...]]:
     """The messages that a sample of a maker consists of."""
     assert plan.free
     return {
-        (link.transfer.id, link.source): link.specs
+        (link.transfer.id, link.source): link.arrays
         for link in links(plan)
         if is_sample(plan, link.transfer)
         and (link.transfer.source != plan.free[1] or link.source == maker)
@@ -235,13 +236,13 @@ def message_specs(plan: Plan, maker: int) -> dict[Key, tuple[Any, ...]]:
 
 
 def make_exchange(
-    plan: Plan, place: str, index: int, pipes: Pipes, status: Any, board: Board | None,
-    latest: Latest | None,
+    plan: Plan, place: str, index: int, status: Any, board: Board | None, latest: Latest | None,
+    spaces: Spaces = NO_SPACES,
 ) -> Exchange:  # fmt: skip
     """What an instance of a plan needs, be a channel free or not."""
     if board is None or latest is None:
-        return Exchange(plan, place, index, pipes, status)
-    return FreeExchange(plan, place, index, pipes, status, board, latest)
+        return Exchange(plan, place, index, status, spaces)
+    return FreeExchange(plan, place, index, status, spaces, board, latest)
 
 
 def _dealt(message: Any, transfers: list[Transfer]) -> dict[Key, Any]:

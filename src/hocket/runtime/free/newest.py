@@ -96,6 +96,7 @@ class LatestShared:
                 continue
             stamp, *views = self._views[number % SLOTS]
             version = int(stamp[0])
-            message = self._packing.from_slot(views, packed=self._packed)
+            found = [np.array(view) for view in views]
+            message = self._packing.from_slot(found, packed=self._packed)
             if self._library.hocket_latest_is_whole(self._address, number, SLOTS):
                 return version, message

@@ -31,7 +31,7 @@ from hocket.core.projection.instructions import (
     Transfer,
 )
 from hocket.runtime.averaging.choice import Reduction
-from hocket.runtime.channels.links import Route, crossing
+from hocket.runtime.channels.joins import Join
 from hocket.runtime.channels.packing import Packed, unpack
 from hocket.runtime.compile.tuning import compiler_options, tuning_for
 from hocket.runtime.host_calls.calls import Hosts, is_one_cpu
@@ -197,7 +197,8 @@ class Instance:
                 case Send(transfer):
                     self._send(transfer, values)
                 case Receive(transfer):
-                    yield self.exchange.may_receive(transfer, self._sources(transfer))
+                    sources = self.exchange.incoming[transfer.id].sources
+                    yield self.exchange.may_receive(transfer, sources)
                     self._receive(transfer, values)
                 case Repeat():
                     if step.node in self.plan.cut_loops and parts == 1:
@@ -330,39 +331,28 @@ class Instance:
         return self.plan.kinds[self.place][value].tag != "uniform"
 
     def _send(self, transfer: Transfer, values: Values) -> None:
-        route = Route.of(self.plan, transfer)
-        targets = [t for s, t in route.pairs() if s == self.index]
+        to = self.exchange.outgoing[transfer.id]
         whole = {v: self._whole(v, values[v]) for v in transfer.values}
         if not self.exchange.may_be_early(transfer):
             jax.block_until_ready(list(whole.values()))  # whoever receives it need not wait again
-        for part, target in enumerate(targets):
-            message = []
-            for v in crossing(self.plan, transfer, self.index, target):
-                x, axis = whole[v], self.plan.axes.axis(v)
-                if axis is not None and route.cuts() > 1:
-                    x = split_axis(x, axis, route.cuts())[part]
-                message.append(x)
+        parts = {v: split_axis(whole[v], axis, len(to.targets)) for v, axis in to.cut.items()}
+        for k, (target, crossing) in enumerate(zip(to.targets, to.values, strict=True)):
+            message = [parts[v][k] if v in parts else whole[v] for v in crossing]
             self.exchange.send(transfer, target, message)
 
     def _receive(self, transfer: Transfer, values: Values) -> None:
-        sources = self.exchange.sources(transfer, self._sources(transfer))
+        of = self.exchange.incoming[transfer.id]
+        sources = self.exchange.sources(transfer, of.sources)
         messages = [self.exchange.receive(transfer, source) for source in sources]
-        found: dict[int, list[tuple[int, int]]] = {v: [] for v in transfer.values}
-        for m, source in enumerate(sources):
-            for k, v in enumerate(crossing(self.plan, transfer, source, self.index)):
-                found[v].append((m, k))
         if all(isinstance(message, Packed) for message in messages):
-            joins = tuple((self.plan.axes.axis(v), tuple(at)) for v, at in found.items())
-            outs = unpack(messages, joins, self.home(transfer.values[0]))
-            values |= zip(found, outs, strict=True)
+            outs = unpack(messages, of.joins, self.home(transfer.values[0]))
+            values |= zip(transfer.values, outs, strict=True)
             return
         arrays = [list(message) for message in messages]
-        whole = self._joined({v: [arrays[m][k] for m, k in at] for v, at in found.items()})
+        parts = [[arrays[m][k] for m, k in joined.parts] for joined in of.joins]
+        whole = self._joined(transfer, parts, [joined.join for joined in of.joins])
         self._put_all([v for v, x in whole.items() if not self._is_here(x, transfer)], whole)
         values |= whole
-
-    def _sources(self, transfer: Transfer) -> list[int]:
-        return [s for s, t in Route.of(self.plan, transfer).pairs() if t == self.index]
 
     def _is_here(self, x: Any, transfer: Transfer) -> bool:
         """Whether an array can be used as it is: on this instance's only device, or for one step.
@@ -376,12 +366,15 @@ class Instance:
             return x.devices() == set(self.mesh.devices.flat)
         return bool(transfer.loops) and self._is_default
 
-    def _joined(self, found: dict[int, list[Any]]) -> Values:
+    def _joined(
+        self, transfer: Transfer, parts: Sequence[Sequence[Any]], joins: Sequence[Join]
+    ) -> Values:
         """Received values as this place holds them, from the parts that their sources sent."""
-        axes = {v: axis for v in found if (axis := self.plan.axes.axis(v)) is not None}
-        whole = join_values(found, axes, self.mesh.devices.flat[0])
-        if self.grouped:
-            whole |= {v: split_axis(whole[v], a, self.spot.replicas) for v, a in axes.items()}
+        found = join_values(parts, joins, self.mesh.devices.flat[0])
+        whole = dict(zip(transfer.values, found, strict=True))
+        for v in whole if self.grouped else ():
+            if (axis := self.plan.axes.axis(v)) is not None:
+                whole[v] = split_axis(whole[v], axis, self.spot.replicas)
         return whole
 
     def _whole(self, value: int, x: Any) -> Any:

@@ -8,7 +8,7 @@ what is uniform is held once. `vmap` maps a program over the rows, with a name f
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from hocket.core.plan.data import Plan
 from hocket.core.program.averaged import ReplicaAxis
+from hocket.runtime.channels.joins import Join
 
 
 def split_axis(x: jax.Array, axis: int, replicas: int) -> jax.Array:
@@ -82,22 +83,21 @@ def without_aliases(values: dict[int, Any]) -> dict[int, Any]:
     return values
 
 
-def join_values(
-    found: Mapping[int, Sequence[Any]], axes: Mapping[int, int], device: Any
-) -> dict[int, Any]:
-    """Values from the parts that their sources sent; one without an axis is the same in all."""
-    many = {v: axis for v, axis in axes.items() if len(found[v]) > 1}
-    whole = {v: parts[0] for v, parts in found.items()}
-    if many:  # put together on one device: a part may be too small to be shared by all
-        parts = jax.device_put([found[v] for v in many], device)
-        whole |= zip(many, concatenated(parts, tuple(many.values())), strict=True)
+def join_values(found: Sequence[Sequence[Any]], joins: Sequence[Join], device: Any) -> list[Any]:
+    """Values from the parts of each that their sources sent."""
+    whole = [parts[0] for parts in found]
+    if many := [k for k, parts in enumerate(found) if len(parts) > 1]:
+        # Put together on one device: a part may be too small to be shared by all.
+        parts = jax.device_put([found[k] for k in many], device)
+        for k, x in zip(many, joined(parts, tuple(joins[k] for k in many)), strict=True):
+            whole[k] = x
     return whole
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def concatenated(found: list[list[Any]], axes: tuple[int, ...]) -> list[Any]:
-    """The parts of each value put together, all of them by one program."""
-    return [jnp.concatenate(parts, axis) for parts, axis in zip(found, axes, strict=True)]
+def joined(found: list[list[Any]], joins: tuple[Join, ...]) -> list[Any]:
+    """Each value from its parts, all of them by one program."""
+    return [join(parts) for parts, join in zip(found, joins, strict=True)]
 
 
 @jax.jit

@@ -68,7 +68,7 @@ class Crew:
         self._answers: Answers = queue.SimpleQueue()
         self._at_work: set[str] = set()
         """Those who run, of a free channel, until they are told to stop."""
-        self._has_state = False
+        self._has_state, self._epoch = False, 0
         self._failure: BaseException | None = None
         slices = Slices(device for place in plan.places for device in place.on)
         self.slices = slices
@@ -102,8 +102,7 @@ class Crew:
                 self._start()
         self.pause()
         self._shared.clear()
-        addresses = {key: x for found in self.ask("listen") for key, x in found.items()}
-        self.ask("connect", addresses)
+        self._connect()
         home, here = self.plan.projection.placement.home, self.plan.launch.one_process
         arrays = leaves if here else {v: to_host(x) for v, x in leaves.items()}
         on_its_way = late if here else {name: to_host(x) for name, x in late.items()}
@@ -118,6 +117,13 @@ class Crew:
         if is_new and not here:
             self._compile_once()
         self._has_state = True
+
+    def _connect(self) -> None:
+        """Make all links anew, in two phases: nothing that was on its way arrives any more."""
+        self._epoch += 1
+        self.ask("disconnect")
+        addresses = {key: at for mine in self.ask("listen") for key, at in mine.items()}
+        self.ask("connect", addresses, self._epoch)
 
     def held(self) -> list[dict[int, Any]]:
         """The part of the state that each instance has."""
@@ -288,7 +294,7 @@ def end(held: Holdings) -> None:
     if held.shared.board:
         held.shared.board.close()
     for worker in held.workers:
-        worker.close()
+        worker.disconnect()
     for hand in held.hands:
         hand.control.close()  # which ends it, whatever it is doing
     deadline = time.monotonic() + held.grace

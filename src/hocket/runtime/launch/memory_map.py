@@ -9,20 +9,22 @@ import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.runtime.averaging.known import Averaging, pages
-from hocket.runtime.channels.choice import pipe_bytes
-from hocket.runtime.channels.links import Link, links, version_specs
+from hocket.runtime.channels.choice import transport_of
+from hocket.runtime.channels.links import LinkKey, links, version_specs
 from hocket.runtime.free.ledger import Board, board_dtype
 from hocket.runtime.free.newest import LatestShared
 from hocket.runtime.observe.status import names, status_dtype
 from hocket.system.events import SharedEvent
+from hocket.system.shared_memory import Arena, Space
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Statuses first, then the pipes, what each averaging place needs, and a free channel's."""
+    """Statuses first, then the links, what each averaging place needs, and a free channel's."""
 
     statuses: int
-    pipes: tuple[tuple[Link, int], ...]
+    links: dict[LinkKey, tuple[int, int]]
+    """By link, of those whose transport needs memory: where its part begins, and the bytes."""
     averages: dict[str, tuple[int, int]]
     """By place: where its averages begin, and their bytes."""
     nbytes: int
@@ -33,10 +35,11 @@ class Layout:
 
 def layout(plan: Plan) -> Layout:
     end = pages(len(names(plan)) * status_dtype(plan).itemsize)
-    pipes = []
+    rooms = {}
     for link in links(plan):
-        pipes.append((link, end))
-        end += pages(pipe_bytes(plan, link))
+        if room := transport_of(plan, link).room(link):
+            rooms[link.key] = end, room
+            end += pages(room)
     averages = {}
     for place in sorted(plan.averaging):
         size = Averaging.of(plan, place).nbytes
@@ -48,7 +51,12 @@ def layout(plan: Plan) -> Layout:
     latest = end
     if plan.free:
         end += pages(LatestShared.nbytes(version_specs(plan)))
-    return Layout(0, tuple(pipes), averages, end, board, latest)
+    return Layout(0, rooms, averages, end, board, latest)
+
+
+def link_spaces(arena: Arena, where: Layout) -> dict[LinkKey, Space]:
+    """The part of the memory that each link has."""
+    return {key: Space(arena, *room) for key, room in where.links.items()}
 
 
 def shared_board(plan: Plan, memory: mmap.mmap, where: Layout) -> Board | None:

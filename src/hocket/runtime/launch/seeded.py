@@ -10,14 +10,13 @@ import random
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.errors import PlanError
-from hocket.runtime.channels.transports.same_device import SameDevice
 from hocket.runtime.host_calls.services import Services
 from hocket.runtime.instance.exchange import Wait
 from hocket.runtime.instance.interpreter import Instance
@@ -64,10 +63,21 @@ class Seeded(Crew):
         if not plan.launch.one_process:
             raise PlanError(f"an order by seed is of one process, found {plan.launch.name}.")
         super().__init__(plan)
+        for instance in self.instances:
+            # With room for all: nobody can wait inside a call, where no other would get a turn.
+            instance.exchange.wires = [
+                wire._replace(link=replace(wire.link, slots=sys.maxsize))
+                for wire in instance.exchange.wires
+            ]
         self._seed, self._faults = seed, faults
         self._tasks: dict[str, _Task] = {}
         self._rows: dict[str, dict[int, np.ndarray]] = {}
-        self.pipes: dict[Any, SameDevice] = {}
+        for instance in self.instances:
+            # With room for all: nobody can wait inside a call, where no other would get a turn.
+            instance.exchange.wires = [
+                wire._replace(link=replace(wire.link, slots=sys.maxsize))
+                for wire in instance.exchange.wires
+            ]
         self._begin_anew()
 
     def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], services: Services) -> None:
@@ -108,13 +118,7 @@ class Seeded(Crew):
         self.pause()
         workers = {worker.name: worker for worker in self.workers}
         with self._or_end():
-            found = [getattr(workers[n], name)(*given) for n, (name, *given) in commands.items()]
-        if {name for name, *_ in commands.values()} == {"listen"}:
-            # With room for all: nobody can wait inside a call, where nobody else would get a turn.
-            self.pipes = {key: pipe for mine in found for key, pipe in mine.items()}
-            for pipe in self.pipes.values():
-                pipe.capacity = sys.maxsize
-        return found
+            return [getattr(workers[n], name)(*given) for n, (name, *given) in commands.items()]
 
     def _let_go_on(self) -> None:
         """Those of a free channel who go on until they are stopped."""
@@ -169,5 +173,5 @@ class Seeded(Crew):
             return True
         if wait.ready is not None:
             return wait.ready()
-        keys = [(wait.transfer.id, source, task.instance.index) for source in wait.peers]
-        return all(self.pipes[key].has_message for key in keys)
+        receivers = task.instance.exchange.receivers
+        return all(receivers[wait.transfer.id, source].box.ready() for source in wait.peers)

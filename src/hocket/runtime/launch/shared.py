@@ -16,7 +16,14 @@ from hocket.core.plan.data import Plan
 from hocket.runtime.channels.packing import packs
 from hocket.runtime.free.ledger import Board
 from hocket.runtime.free.newest import Latest, LatestHere
-from hocket.runtime.launch.memory_map import Layout, layout, shared_board, shared_latest
+from hocket.runtime.instance.wiring import Spaces
+from hocket.runtime.launch.memory_map import (
+    Layout,
+    layout,
+    link_spaces,
+    shared_board,
+    shared_latest,
+)
 from hocket.runtime.observe.status import new_statuses
 from hocket.system.events import ThreadEvent
 from hocket.system.shared_memory import Arena
@@ -31,6 +38,11 @@ class Shared:
     latest: Latest | None = None
     arena: Arena | None = None
     layout: Layout | None = None
+
+    @property
+    def spaces(self) -> Spaces:
+        """The part of the memory that each link has, of those that need some."""
+        return link_spaces(self.arena, self.layout) if self.arena and self.layout else {}
 
     @staticmethod
     def here(plan: Plan) -> Shared:

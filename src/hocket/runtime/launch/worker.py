@@ -14,12 +14,12 @@ from typing import Any
 from hocket.core.plan.data import Plan
 from hocket.core.program.service import At, Service
 from hocket.runtime.averaging.choice import Reduction
+from hocket.runtime.channels import Address
 from hocket.runtime.channels.host_arrays import from_host, to_host
-from hocket.runtime.channels.links import late_specs
+from hocket.runtime.channels.links import LinkKey, late_specs
 from hocket.runtime.free.mailbox import make_exchange
 from hocket.runtime.instance.interpreter import Instance
 from hocket.runtime.instance.segment import Segments
-from hocket.runtime.launch import wiring
 from hocket.runtime.launch.control import Answer, Answers, Failure
 from hocket.runtime.launch.shared import Shared
 from hocket.runtime.observe.status import names
@@ -37,10 +37,9 @@ class Worker:
         average: Reduction | None = None, segments: Segments | None = None,
     ) -> None:  # fmt: skip
         self.plan, self.shared, self.average = plan, shared, average
-        self.pipes: dict[Any, Any] = {}
         status = shared.statuses[names(plan).index((place, index))]
         exchange = make_exchange(
-            plan, place, index, self.pipes, status, shared.board, shared.latest
+            plan, place, index, status, shared.board, shared.latest, shared.spaces
         )
         self.instance = Instance(plan, place, index, exchange, average, segments)
 
@@ -48,14 +47,17 @@ class Worker:
     def name(self) -> str:
         return self.instance.name
 
-    def listen(self) -> dict[Any, Any]:
-        """Be ready for messages: an address for every link that ends here."""
-        return wiring.listen(self.instance, self.shared)
+    def disconnect(self) -> None:
+        """End every wait for a message, here and at the other ends; from any thread."""
+        self.instance.exchange.disconnect()
 
-    def connect(self, addresses: Mapping[Any, Any]) -> None:
+    def listen(self) -> dict[LinkKey, Address]:
+        """Be ready for messages: an address for every link that ends here."""
+        return self.instance.exchange.listen()
+
+    def connect(self, addresses: Mapping[LinkKey, Address], epoch: int) -> None:
         """Open every link of this instance, given the addresses of all."""
-        self.pipes.clear()
-        self.pipes |= wiring.connect(self.instance, self.shared, addresses)
+        self.instance.exchange.connect(addresses, epoch)
 
     def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], find: Find) -> None:
         """Go on from here: this instance's part of a state, and what is on its way to it."""
@@ -88,11 +90,6 @@ class Worker:
         """What was done when, and how many spans were left out."""
         exchange = self.instance.exchange
         return exchange.spans or [], exchange.spans_left_out
-
-    def close(self) -> None:
-        """Wake whoever waits for a message, here or at the other end; from any thread."""
-        for pipe in list(self.pipes.values()):
-            pipe.close()
 
     def end(self, *, at_rest: bool) -> None:
         """Close what the instance keeps open; `at_rest`: nobody works in it any more."""

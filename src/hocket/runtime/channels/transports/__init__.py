@@ -1,4 +1,4 @@
-"""The ways in which a message gets from one instance to another, a file each.
+"""The ways in which a message gets from one instance to another, a file each with its `TRANSPORT`.
 
 same_device.py     between threads on one device: the arrays themselves
 device.py          between devices of one process

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import jax
-
-from hocket.runtime.channels.transports.same_device import SameDevice
+from hocket.runtime.channels import Ends, Here
+from hocket.runtime.channels.links import Link
+from hocket.runtime.channels.transports.same_device import Queue, SameDevice
 
 
 class DeviceToDevice(SameDevice):
     """Puts every array where its reader wants it, without a way through the host."""
 
-    def __init__(self, capacity: int, homes: Sequence[Any], delay: float = 0.0) -> None:
-        super().__init__(capacity, delay)
-        self._homes = homes
+    preference = 10.0
 
-    def send(self, message: list[Any]) -> None:
-        super().send(jax.device_put(message, list(self._homes)))
+    def why_not(self, link: Link, ends: Ends) -> str:
+        if not ends.one_process:
+            return "that is between threads of one process, and these are two processes."
+        return ""
+
+    def listen(self, link: Link, here: Here) -> Queue:
+        return Queue(link.slots, link.delay, here.homes)
+
+
+TRANSPORT = DeviceToDevice()

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -19,10 +21,10 @@ import numpy as np
 
 from hocket.cluster.nvidia.cuda import gpu_uuid
 from hocket.cluster.slices import device_of, read_slice
-from hocket.core.plan.data import Plan
-from hocket.errors import PlanError
+from hocket.runtime.channels import Ends, Here
 from hocket.runtime.channels.host_arrays import host_spec, is_key, with_impl
 from hocket.runtime.channels.links import Link
+from hocket.system.events import Event
 from hocket.system.native import Unavailable, library, said
 from hocket.system.ring import Ring, slot_layout
 from hocket.system.shared_memory import Arena
@@ -31,36 +33,73 @@ _FILL, _EMPTY = "hocket_slots_fill", "hocket_slots_empty"
 _HANDLE = ((64,), np.dtype(np.uint8))  # to the sender's memory
 SOON = 1.0
 """Seconds after which whoever waits sees to its own work first: less than counts as a deadlock."""
+WATCH_SECONDS = 0.001
+"""How often a watched inbox looks: the GPU tells the ring what has arrived, and nobody else."""
 
 
-def stays_on_gpu(plan: Plan, link: Link) -> bool:
-    """Whether what crosses here stays on a GPU: refused where it was asked for and cannot be.
+class OneGpu:
+    """Leaves messages on the GPU, for the other process to copy.
 
-    If nobody asked, between slices, and not at every step of a loop: what was not measured goes as
-    it did.
+    Where no channel names it, it is used between slices, and not at every step of a loop: what was
+    not measured goes as it did.
     """
-    asked = plan.channel_of(link.transfer).direct
-    if asked is False or not link.specs:
-        return False
-    why = _why_not(plan, link)
-    if asked and why:
-        raise PlanError(f"`{link.name}` cannot be direct: {why} Leave `direct` out, or False.")
-    return not why and (bool(asked) or (not link.transfer.loops and _are_slices(plan, link)))
+
+    preference = 20.0
+    on_devices = True
+    device_ordered = True
+
+    def __init__(self) -> None:
+        # The memory of a link is made once, and serves all epochs.
+        self._ends: dict[tuple[int, bool], OnOneGpu] = {}
+
+    def why_not(self, link: Link, ends: Ends) -> str:
+        if ends.one_process or not ends.share_memory:
+            return "that is between two processes that share memory."
+        return _why_not(link, ends) or _why_unasked(link, ends)
+
+    def room(self, link: Link) -> int:
+        return OnOneGpu.nbytes(link)
+
+    def listen(self, link: Link, here: Here) -> None:
+        self._end(link, here).empty()
+
+    def connect(self, link: Link, address: None, here: Here, epoch: int) -> OnOneGpu:
+        end = self._end(link, here)
+        end.begin(here)
+        return end
+
+    def _end(self, link: Link, here: Here) -> OnOneGpu:
+        assert here.space
+        key = here.space.address, here.sends
+        if key not in self._ends:
+            self._ends[key] = OnOneGpu(here.space.arena, here.space.offset, link, here.devices[0])
+        return self._ends[key]
 
 
-def _why_not(plan: Plan, link: Link) -> str:
+TRANSPORT = OneGpu()
+
+
+def _why_unasked(link: Link, ends: Ends) -> str:
+    if not link.transport and (link.transfer.loops or not all(map(read_slice, _names(ends)))):
+        return "it was measured between slices alone, and not in loops: elsewhere, ask for it."
+    return ""
+
+
+def _why_not(link: Link, ends: Ends) -> str:
     """As far as names tell, which are the same in every process."""
-    for place in (link.transfer.source, link.transfer.target):
-        if place in plan.grouped or len(plan.place(place).share(0)) != 1:
+    if not link.arrays:
+        return "a message without arrays has nothing to leave there."
+    for place, names in ((link.transfer.source, ends.source), (link.transfer.target, ends.target)):
+        if len(names) != 1:
             return f"`{place}` has not one device by name for each instance."
-    names = _names(plan, link)
+    names = _names(ends)
     devices = {device_of(name) for name in names}
     if len(devices) > 1 or not names[0].startswith("gpu:"):
         there = ", ".join(sorted(set(names)))
         return f"that is for two instances on one GPU, and these are on {there}."
     if any((part := read_slice(name)) and part.backend == "mig" for name in names):
         return "instances of MIG do not see each other's memory."
-    if plan.channel_of(link.transfer).delay:
+    if link.delay:
         return "a message with a delay waits in the host's memory."
     if gpu_uuid(0) is None:  # its number may be another in another process
         return f"{devices.pop()} is no GPU of CUDA's."
@@ -69,14 +108,8 @@ def _why_not(plan: Plan, link: Link) -> str:
     return ""
 
 
-def _names(plan: Plan, link: Link) -> list[str]:
-    t = link.transfer
-    ends = (t.source, link.source), (t.target, link.target)
-    return [plan.place(place).share(index)[0] for place, index in ends]
-
-
-def _are_slices(plan: Plan, link: Link) -> bool:
-    return all(map(read_slice, _names(plan, link)))
+def _names(ends: Ends) -> list[str]:
+    return [*ends.source, *ends.target]
 
 
 class OnOneGpu:
@@ -88,54 +121,88 @@ class OnOneGpu:
 
     def __init__(self, arena: Arena, offset: int, link: Link, device: Any = None) -> None:
         self._link, self._device = link, device
-        self._stride = slot_layout([host_spec(x) for x in link.specs])[1]
+        self._stride = slot_layout([host_spec(x) for x in link.arrays])[1]
         self._ring = Ring(arena.memory, offset, link.slots, [_HANDLE])
-        self.last: Any = None
-        """An array of the last program of this end: when it is ready, so is the message."""
-        self.meanwhile: Callable[[], None] = self.settle
-        """What to do when the other end keeps this one waiting: it may wait for this one's GPU."""
-        self.begins: Callable[[], None] = lambda: None
-        """Whom to tell that this end waits no longer: a program may have to be compiled first."""
+        self._here = Here(sends=False)
+        self._last: Any = None
+        self._closed = threading.Event()
+        self.sent = self.taken = 0
 
     @staticmethod
     def nbytes(link: Link) -> int:
         """Of the host's memory."""
         return Ring.nbytes(link.slots, [_HANDLE])
 
-    @property
-    def waited(self) -> tuple[int, int]:
-        return self._ring.waited_ns
+    def begin(self, here: Here) -> None:
+        """Begin an epoch."""
+        self._here, self._last, self._closed = here, None, threading.Event()
+        self.sent = self.taken = 0
+        if here.work:
+            here.work.add(self.settle)
 
-    def send(self, message: list[Any]) -> None:
+    @property
+    def waited_ns(self) -> int:
+        waited = self._ring.waited_ns
+        return waited.writer if self._here.sends else waited.reader
+
+    def send(self, arrays: Sequence[Any]) -> None:
         slot = self._await(self._ring.free_slot)
         handle, fill = self._filling
         self._ring.views(slot)[0][:] = handle
         with jax.default_device(self._device):
-            self.last = fill[slot](message)
+            self._note(fill[slot](list(arrays)))
+        self.sent += 1
+
+    def ready(self) -> bool:
+        return self._ring.messages > self.taken
+
+    def wake(self, event: Event) -> None:
+        threading.Thread(target=self._watch, args=(event, self._closed), daemon=True).start()
 
     def receive(self) -> list[Any]:
         slot = self._await(self._ring.full_slot)
         self._theirs = self._ring.views(slot)[0].tobytes()
         found = self._taking[slot]()
-        self.last = min(found, key=lambda x: x.size)  # a large one would keep its memory
+        self._note(min(found, key=lambda x: x.size))  # a large one would keep its memory
+        self.taken += 1
         return found
 
     def settle(self) -> None:
         """Until the ring knows of all that this end has done; raises what failed there."""
-        jax.block_until_ready(self.last)
+        jax.block_until_ready(self._last)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._ring.close()
 
     def empty(self) -> None:
         """Without messages again; nobody may be using it."""
         self._ring.initialise()
 
+    def _note(self, last: Any) -> None:
+        """Keep an array of the last program of this end: when it is ready, so is the message."""
+        self._last = last
+        if self._here.work:
+            self._here.work.begun(self, last)
+
     def _await(self, wait: Callable[[float | None], int]) -> int:
         try:
             slot = wait(SOON)
         except TimeoutError:
-            self.meanwhile()
+            # The other end may wait for this one's GPU.
+            (self._here.work or self).settle()
             slot = wait(None)
-        self.begins()
+        if self._here.work:
+            self._here.work.resume()
         return slot
+
+    def _watch(self, event: Event, closed: threading.Event) -> None:
+        seen = 0
+        while not closed.is_set():
+            if self._ring.messages > seen:
+                seen = self._ring.messages
+                event.signal()
+            time.sleep(WATCH_SECONDS)
 
     @cached_property
     def _filling(self) -> tuple[np.ndarray, list[Any]]:
@@ -146,7 +213,7 @@ class OnOneGpu:
         def fill(message: list[Any], slot: int) -> jax.Array:
             plain = [jax.random.key_data(x) if is_key(x) else x for x in message]
             found = [(x.shape, x.dtype) for x in plain]
-            if found != (like := [host_spec(x) for x in self._link.specs]):
+            if found != (like := [host_spec(x) for x in self._link.arrays]):
                 raise ValueError(f"`{self._link.name}` carries {like}, found {found}.")
             done = jax.ShapeDtypeStruct((1,), jnp.uint32)
             return self._call(_FILL, done, number, slot, plain)
@@ -158,11 +225,11 @@ class OnOneGpu:
     def _taking(self) -> list[Any]:
         """What copies out of each slot of the memory that the other end sends through."""
         number = self._asked("hocket_slots_open", self._theirs)
-        specs = [jax.ShapeDtypeStruct(*host_spec(x)) for x in self._link.specs]
+        specs = [jax.ShapeDtypeStruct(*host_spec(x)) for x in self._link.arrays]
 
         def take(slot: int) -> list[Any]:
             found = self._call(_EMPTY, specs, number, slot)
-            pairs = zip(found, self._link.specs, strict=True)
+            pairs = zip(found, self._link.arrays, strict=True)
             return [with_impl(x, like) if is_key(like) else x for x, like in pairs]
 
         here = jax.sharding.SingleDeviceSharding(self._device)
@@ -181,7 +248,8 @@ class OnOneGpu:
         except Unavailable as error:
             raise RuntimeError(
                 f"what crosses `{self._link.name}` cannot stay on the GPU: {error}. "
-                f"Have it go through the host: `sliced:direct=false`, or `Channel(direct=False)`."
+                f"Have it go through the host: `sliced:direct=false`, or "
+                f'`Channel(transport="shared_memory")`.'
             ) from None
 
 

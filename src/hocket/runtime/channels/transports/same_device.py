@@ -5,58 +5,129 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from hocket.system.events import Closed
+import jax
+
+from hocket.cluster.devices import find_devices
+from hocket.runtime.channels import Ends, Here
+from hocket.runtime.channels.links import Link
+from hocket.system.events import Closed, Event
+
+
+class Queue:
+    """The messages between two threads. A sent buffer is never donated, so both may hold it."""
+
+    def __init__(self, slots: int, delay: float = 0.0, homes: Sequence[Any] = ()) -> None:
+        self.slots, self.delay, self.homes = slots, delay, list(homes)
+        self.messages: deque[tuple[float, Sequence[Any]]] = deque()
+        self.changed = threading.Condition()
+        self.event: Event | None = None
+        self._closed = False
+
+    def has_room(self) -> bool:
+        return len(self.messages) < self.slots
+
+    def has_message(self) -> bool:
+        return bool(self.messages) and (
+            not self.delay or self.messages[0][0] <= time.perf_counter()
+        )
+
+    def wait(self, ready: Callable[[], bool], *, delayed: bool = False) -> int:
+        """Wait until `ready()`, with the lock held; return the nanoseconds that it took."""
+        start = time.perf_counter_ns()
+        while not self._closed and not ready():
+            late = delayed and bool(self.messages)
+            self.changed.wait(max(self.messages[0][0] - time.perf_counter(), 0.0) if late else None)
+        if self._closed:
+            raise Closed
+        return time.perf_counter_ns() - start
+
+    def close(self) -> None:
+        with self.changed:
+            self._closed = True
+            self.changed.notify_all()
+
+
+class QueueOutbox:
+    """The end of a queue that sends, putting every array where its reader wants it, if anywhere."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.sent = self.waited_ns = 0
+
+    def send(self, arrays: Sequence[Any]) -> None:
+        queue = self._queue
+        message = jax.device_put(arrays, queue.homes) if queue.homes else arrays
+        with queue.changed:
+            self.waited_ns += queue.wait(queue.has_room)
+            queue.messages.append((time.perf_counter() + queue.delay, message))
+            queue.changed.notify_all()
+        self.sent += 1
+        if queue.event:
+            queue.event.signal()
+
+    def settle(self) -> None:
+        """Nothing is begun that others would not wait for by themselves."""
+
+    def close(self) -> None:
+        self._queue.close()
+
+
+class QueueInbox:
+    """The end of a queue that receives."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.taken = self.waited_ns = 0
+
+    def ready(self) -> bool:
+        return self._queue.has_message()
+
+    def wake(self, event: Event) -> None:
+        self._queue.event = event
+
+    def receive(self) -> Sequence[Any]:
+        queue = self._queue
+        with queue.changed:
+            self.waited_ns += queue.wait(queue.has_message, delayed=True)
+            _, message = queue.messages.popleft()
+            queue.changed.notify_all()
+        self.taken += 1
+        return message
+
+    def settle(self) -> None:
+        """Nothing is begun that others would not wait for by themselves."""
+
+    def close(self) -> None:
+        self._queue.close()
 
 
 class SameDevice:
-    """A bounded queue. A sent buffer is never donated, so both ends may hold it."""
+    """Hands the sender's arrays over as they are."""
 
-    def __init__(self, capacity: int, delay: float = 0.0) -> None:
-        self.capacity, self._delay = capacity, delay
-        self._messages: deque[tuple[float, list[Any]]] = deque()
-        self._changed = threading.Condition()
-        self._closed = False
-        self._waited = [0, 0]
+    preference = 0.0
+    on_devices = True
+    device_ordered = False
 
-    @property
-    def waited(self) -> tuple[int, int]:
-        return self._waited[0], self._waited[1]
+    def why_not(self, link: Link, ends: Ends) -> str:
+        if not ends.one_process:
+            return "that is between threads of one process, and these are two processes."
+        if find_devices(ends.source) != find_devices(ends.target):
+            return "that is between two instances on the same devices, and these are on others."
+        return ""
 
-    @property
-    def has_message(self) -> bool:
-        return self._arrived()
+    def room(self, link: Link) -> int:
+        return 0
 
-    def send(self, message: list[Any]) -> None:
-        with self._changed:
-            self._wait(0, lambda: len(self._messages) < self.capacity)
-            self._messages.append((time.perf_counter() + self._delay, message))
-            self._changed.notify_all()
+    def listen(self, link: Link, here: Here) -> Queue:
+        return Queue(link.slots, link.delay)
 
-    def receive(self) -> list[Any]:
-        with self._changed:
-            self._wait(1, self._arrived)
-            _, message = self._messages.popleft()
-            self._changed.notify_all()
-            return message
+    def connect(
+        self, link: Link, address: Queue, here: Here, epoch: int
+    ) -> QueueOutbox | QueueInbox:
+        return QueueOutbox(address) if here.sends else QueueInbox(address)
 
-    def close(self) -> None:
-        """Wake whoever waits, with `Closed`."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
 
-    def _arrived(self) -> bool:
-        return bool(self._messages) and (
-            not self._delay or self._messages[0][0] <= time.perf_counter()
-        )
-
-    def _wait(self, side: int, ready: Any) -> None:
-        start = time.perf_counter_ns()
-        while not self._closed and not ready():
-            left = self._messages[0][0] - time.perf_counter() if side and self._messages else None
-            self._changed.wait(left if left is None else max(left, 0.0))
-        self._waited[side] += time.perf_counter_ns() - start
-        if self._closed:
-            raise Closed
+TRANSPORT = SameDevice()

@@ -1,0 +1,12 @@
+"""The side of a check that is in another process.
+
+python -m hocket.testing.transport SOCKET MEMORY BYTES NAME DEVICES...
+"""
+
+import sys
+
+from hocket.testing.transport.sides import serve
+
+if __name__ == "__main__":
+    fd, memory, nbytes, name, *devices = sys.argv[1:]
+    serve(int(fd), int(memory), int(nbytes), name, devices)

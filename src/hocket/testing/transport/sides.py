@@ -1,0 +1,294 @@
+"""The two sides of a link that is tested: each does as it is told, and says what it finds wrong."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hocket.cluster.devices import find_devices
+from hocket.core.projection.instructions import Transfer
+from hocket.errors import ContractError
+from hocket.runtime.channels import Ends, Here, Transport
+from hocket.runtime.channels.choice import TRANSPORTS
+from hocket.runtime.channels.host_arrays import from_host, to_host
+from hocket.runtime.channels.links import Link
+from hocket.runtime.channels.packing import packing
+from hocket.system.events import Closed, ThreadEvent
+from hocket.system.shared_memory import Arena, Space
+
+SECONDS = 30.0
+"""After which something that has not returned counts as stuck."""
+SLOTS = 3
+_DTYPES = ("bool", "int8", "uint16", "int32", "float16", "bfloat16", "float32", "complex64")
+
+
+class Kind(NamedTuple):
+    """A link to try, from the one side to the other; `back` is from the other to the one."""
+
+    link: Link
+    back: bool = False
+    packed: tuple[bool, bool] = (False, False)
+
+
+@functools.cache
+def kinds() -> list[Kind]:
+    key = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3))
+    every = [jax.ShapeDtypeStruct((3, 5), dtype) for dtype in _DTYPES]
+    every += [jax.ShapeDtypeStruct((), "float32"), jax.ShapeDtypeStruct((0, 4), "int32"), key]
+    large = (jax.ShapeDtypeStruct((8, 1 << 18), "float32"),)  # 8 MiB
+    small, many = _link(tuple(every), 1), _link(large, SLOTS)
+    return [
+        Kind(many), Kind(many, back=True), Kind(small), Kind(small, packed=(True, True)),
+        Kind(small, packed=(False, True)), Kind(small, back=True, packed=(True, False)),
+        Kind(_link((), 1)),
+    ]  # fmt: skip
+
+
+def _link(arrays: tuple[jax.ShapeDtypeStruct, ...], slots: int) -> Link:
+    values = tuple(range(len(arrays)))
+    return Link(Transfer(0, "one", "other", values, 1), 0, 0, values, arrays, slots)
+
+
+class Side:
+    """One of the two sides: it does as it is told, by name, and raises what it finds wrong."""
+
+    def __init__(
+        self, transport: Transport, devices: tuple[Any, ...], spaces: Mapping[int, Space]
+    ) -> None:
+        self._transport, self._devices, self._spaces = transport, devices, spaces
+        self._ends: dict[int, Any] = {}
+        self._kinds = kinds()
+        self._links: dict[int, Link] = {}
+
+    def listen(self, number: int) -> Any:
+        return self._transport.listen(self._end(number, sends=False), self._here(number, False))
+
+    def connect(self, number: int, address: Any, epoch: int, sends: bool) -> None:
+        link = self._links[number] = self._end(number, sends=sends)
+        here = self._here(number, sends)
+        self._ends[number] = self._transport.connect(link, address, here, epoch)
+
+    def send(self, number: int, first: int, count: int) -> None:
+        for k in range(first, first + count):
+            self._ends[number].send(self._message(number, k))
+
+    def receive(self, number: int, first: int, count: int) -> None:
+        # All are looked at in the end: no message may change one before it.
+        found = [list(self._ends[number].receive()) for _ in range(count)]
+        for k, arrays in enumerate(found, first):
+            self._compare(number, k, arrays)
+
+    def wait_ready(self, number: int) -> bool:
+        deadline = time.monotonic() + SECONDS / 2
+        while not (ready := self._ends[number].ready()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return ready
+
+    def ready(self, number: int) -> bool:
+        return self._ends[number].ready()
+
+    def counts(self, number: int, name: str) -> tuple[int, int]:
+        return getattr(self._ends[number], name), self._ends[number].waited_ns
+
+    def event(self, number: int) -> bool:
+        """Have an event signalled, and wait for that."""
+        event = ThreadEvent()
+        self._ends[number].wake(event)
+        deadline = time.monotonic() + SECONDS / 2
+        while not (count := event.count()) and time.monotonic() < deadline:
+            event.wait(count)
+        return bool(count)
+
+    def until_closed(self, number: int, what: str) -> str:
+        try:
+            while True:
+                getattr(self._ends[number], what)(*([self._message(number, 0)] * (what == "send")))
+        except Closed:
+            return "Closed"
+
+    def close(self, number: int) -> None:
+        self._ends[number].settle()
+        self._ends[number].close()
+
+    def _here(self, number: int, sends: bool) -> Here:
+        homes = [jax.sharding.SingleDeviceSharding(self._devices[0])]
+        count = len(self._kinds[number].link.arrays)
+        return Here(sends, self._devices, tuple(homes * count), self._spaces.get(number))
+
+    def _end(self, number: int, *, sends: bool) -> Link:
+        kind = self._kinds[number]
+        packed = kind.packed[0 if sends else 1] and not self._transport.on_devices
+        return replace(kind.link, packed=packed)
+
+    def _message(self, number: int, seed: int) -> list[Any]:
+        link = self._links[number]
+        plain = replace(link, packed=False)
+        buffer = bytearray(link.message_nbytes)
+        for view, x in zip(plain.views(buffer), _arrays(plain, seed), strict=True):
+            view[...] = x
+        if not self._transport.on_devices:
+            return link.views(buffer)
+        there = zip(plain.views(buffer), _order(link), strict=True)
+        found = {k: jnp.asarray(from_host(np.array(x), link.arrays[k])) for x, k in there}
+        return [jax.device_put(found[k], self._devices[0]) for k in sorted(found)]
+
+    def _compare(self, number: int, seed: int, arrays: list[Any]) -> None:
+        link = self._links[number]
+        if self._transport.on_devices:
+            arrays = [to_host(arrays[k]) for k in _order(link)]
+        found = [(x.shape, np.dtype(x.dtype)) for x in arrays]
+        if found != (wanted := [(s, np.dtype(d)) for s, d in link.specs]):
+            raise ContractError(f"a message arrived as {found}, and its link has {wanted}.")
+        buffer, plain = bytearray(link.message_nbytes), replace(link, packed=False)
+        for view, x in zip(link.views(buffer), arrays, strict=True):
+            view[...] = x
+        for view, x in zip(plain.views(buffer), _arrays(plain, seed), strict=True):
+            if view.tobytes() != x.tobytes():
+                raise ContractError(
+                    f"message {seed} arrived with other numbers in its {x.dtype}{list(x.shape)}: "
+                    f"is the order kept, and does nobody change what was received?"
+                )
+
+
+def _order(link: Link) -> list[int]:
+    """Which of the link's arrays each of its specs is, where it does not pack."""
+    return [*packing(link.arrays).small, *packing(link.arrays).large]
+
+
+def _arrays(link: Link, seed: int) -> list[np.ndarray]:
+    """The arrays of a message on the host, other ones for each seed."""
+    random, found = np.random.default_rng(seed), []
+    for shape, dtype in link.specs:
+        numbers = random.integers(0, 2 if dtype == np.bool_ else 100, shape)
+        found.append(np.asarray(numbers).astype(dtype))
+    return found
+
+
+class Told(Protocol):
+    """A side, here or in another process."""
+
+    def __call__(self, command: str, *arguments: Any) -> Future[Any]: ...
+
+
+@contextmanager
+def both_sides(name: str, transport: Transport, ends: Ends) -> Iterator[tuple[Told, Told]]:
+    """The two sides, the other one in another process if the ends are."""
+    arena = Arena.create(_room(transport)) if ends.share_memory else None
+    spaces = _spaces(transport, arena)
+    source, target = (tuple(find_devices(names)) for names in (ends.source, ends.target))
+    one = _here(Side(transport, source, spaces))
+    if ends.one_process:
+        yield one, _here(Side(transport, target, spaces))
+        return
+    mine, theirs = socket.socketpair()
+    fds = [theirs.fileno(), *([arena.fd] if arena else [])]
+    at = [str(arena.fd if arena else -1), str(arena.nbytes if arena else 0), name, *ends.target]
+    command = [sys.executable, "-m", "hocket.testing.transport", str(theirs.fileno())]
+    process = subprocess.Popen([*command, *at], pass_fds=fds)
+    theirs.close()
+    try:
+        yield one, _Remote(Connection(os.dup(mine.fileno())))
+    finally:
+        mine.shutdown(socket.SHUT_RDWR)  # closing it would not end the thread that reads
+        mine.close()
+        try:
+            process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _room(transport: Transport) -> int:
+    return max(1, sum(map(_pages, map(transport.room, (kind.link for kind in kinds())))))
+
+
+def _pages(nbytes: int) -> int:
+    return nbytes + -nbytes % 4096
+
+
+def _spaces(transport: Transport, arena: Arena | None) -> dict[int, Space]:
+    """The part of the shared memory that each link has."""
+    found, end = {}, 0
+    for number, kind in enumerate(kinds()):
+        if arena and (room := transport.room(kind.link)):
+            found[number] = Space(arena, end, room)
+            end += _pages(room)
+    return found
+
+
+def _here(side: Side) -> Told:
+    def tell(command: str, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(getattr(side, command)(*arguments))
+            except BaseException as error:  # noqa: BLE001 (raised where the answer is taken)
+                future.set_exception(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        return future
+
+    return tell
+
+
+class _Remote:
+    """The side in the other process."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._asked = connection, dict[int, Future[Any]]()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def __call__(self, command: str, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        number = len(self._asked)
+        self._asked[number] = future
+        self._connection.send((number, command, arguments))
+        return future
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                number, answer, failure = self._connection.recv()
+            except (EOFError, OSError):
+                return
+            if failure:
+                self._asked[number].set_exception(ContractError(failure))
+            else:
+                self._asked[number].set_result(answer)
+
+
+def serve(fd: int, memory: int, nbytes: int, name: str, devices: Sequence[str]) -> None:
+    connection, transport = Connection(fd), TRANSPORTS[name]
+    spaces = _spaces(transport, Arena.attach(memory, nbytes) if nbytes else None)
+    tell, writing = _here(Side(transport, tuple(find_devices(devices)), spaces)), threading.Lock()
+
+    def answer(number: int, told: Future[Any]) -> None:
+        error = told.exception()
+        failure = "".join(traceback.format_exception(error)) if error else ""
+        with writing:
+            connection.send((number, None if error else told.result(), failure))
+
+    while True:
+        try:
+            number, command, arguments = connection.recv()
+        except EOFError:
+            os._exit(0)  # whatever still waits
+        told = tell(command, *arguments)
+        told.add_done_callback(lambda told, number=number: answer(number, told))
