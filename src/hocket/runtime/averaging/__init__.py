@@ -5,7 +5,7 @@ choice.py   one replica's average: it measures the ways it can choose from, and 
 table.py    all replicas agree on a way, and the table that says why
 ways/       the ways, a file each
 vectors.py  ffi.py  in_memory.py   what several ways need
-conformance.py   the checks of `hocket.testing.check_average`
+conformance.py  conformance_replica.py   the checks of `hocket.testing.check_average`
 """
 
 from __future__ import annotations

@@ -1,34 +1,27 @@
-"""Does a way to average keep its contract? Replicas as processes, which no launcher starts.
-
-python -m hocket.runtime.averaging.conformance CONNECTION MEMORY      # one replica
-"""
+"""Does a way to average keep its contract? Replicas as processes, which no launcher starts."""
 
 from __future__ import annotations
 
-import logging
 import os
-import queue
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hocket.cluster.devices import usable_cores
 from hocket.cluster.slices import Slices, changed
 from hocket.errors import ContractError
-from hocket.runtime.averaging import Joined, Listener, Members, Sites, Space
+from hocket.runtime.averaging import Members, conformance_replica
+from hocket.runtime.averaging.conformance_replica import SITES, SMALL, TURNS, Job, expected_means
 from hocket.runtime.averaging.known import choices, find_way, pages, roomy
 from hocket.system.shared_memory import Arena
 
@@ -36,22 +29,7 @@ SECONDS = 120.0
 """What replicas get for whatever they are told to do; most of it is starting and compiling."""
 WAITING_SECONDS = 30.0
 """What a replica gets to see that another one has ended, or that it is closed itself."""
-TURNS = 20
-SMALL = [jax.ShapeDtypeStruct((1000,), jnp.float32)]
-"""What is averaged in a loop, and where a replica waits for one that does not come."""
-SITES: Sites = [
-    [jax.ShapeDtypeStruct((57_288,), jnp.float32)],  # past what a pipe holds
-    [jax.ShapeDtypeStruct((), jnp.float32)],
-    [jax.ShapeDtypeStruct((0,), jnp.float32)],
-    [
-        jax.ShapeDtypeStruct(shape, dtype)
-        for shape, dtype in (
-            ((3, 7), jnp.float32), ((9,), jnp.bfloat16), ((1,), jnp.float16), ((0,), jnp.bfloat16),
-            ((5,), jnp.complex64),
-        )
-    ],
-    SMALL,
-]  # fmt: skip
+EPOCHS = 5
 
 
 @dataclass(frozen=True)
@@ -124,17 +102,6 @@ def _checked(name: str, members: Members) -> int:
     return room
 
 
-class _Job(NamedTuple):
-    """What one process is."""
-
-    name: str
-    members: Members
-    replica: int
-    room: int
-    memory: int
-    path: list[str]
-
-
 class _Process(NamedTuple):
     popen: subprocess.Popen[bytes]
     connection: Connection
@@ -143,7 +110,7 @@ class _Process(NamedTuple):
 @contextmanager
 def _started(name: str, members: Members, room: int) -> Iterator[_Group]:
     """A process for each replica; whatever becomes of them, none stays."""
-    arena = Arena.create(max(4096, _EPOCHS * pages(room)))
+    arena = Arena.create(max(4096, EPOCHS * pages(room)))
     slices, processes = Slices(members.names), list[_Process]()
     threads = str(max(1, usable_cores() // len(members)))
     usual = {"PJRT_NPROC": threads, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
@@ -153,7 +120,7 @@ def _started(name: str, members: Members, room: int) -> Iterator[_Group]:
         for device in members.names:
             processes.append(_spawn(arena, changed(usual, slices.env(device))))
         for index, process in enumerate(processes):
-            job = _Job(name, members, index, room, arena.nbytes, sys.path)
+            job = Job(name, members, index, room, arena.nbytes, sys.path)
             process.connection.send(job)
         group = _Group(name, processes)
         group.answers("start")
@@ -172,9 +139,11 @@ def _spawn(arena: Arena, environment: Mapping[str, str]) -> _Process:
     fds = theirs.fileno(), arena.fd
     with theirs:
         popen = subprocess.Popen(
-            [sys.executable, "-m", __name__, *map(str, fds)], pass_fds=fds, env=environment,
+            [sys.executable, "-m", conformance_replica.__name__, *map(str, fds)],
+            pass_fds=fds,
+            env=environment,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
     return _Process(popen, Connection(mine.detach()))
 
 
@@ -224,7 +193,7 @@ class _Group:
                 )
             if counts[0] < 2 * (len(SITES) - 2 + TURNS):  # one site has nothing to send
                 raise ContractError(f"`{self._name}` counts {counts[0]} calls.")
-        expected = _expected(count)
+        expected = expected_means(count)
         apart = [_apart(a, b) for a, b in zip(found[0][0], expected, strict=True)]
         if max(apart) > tolerance:
             worst = expected[apart.index(max(apart))]
@@ -275,35 +244,6 @@ class _Group:
             raise ContractError(f"`{self._name}` makes a mean without a replica that {why}.")
 
 
-# The same in every process: the arrays of each replica, and what comes of them.
-
-_EPOCHS = 5
-
-
-def _arrays(index: int) -> list[list[np.ndarray]]:
-    made = np.random.default_rng(index)
-
-    def array(x: Any) -> np.ndarray:
-        imaginary = 1j if jnp.issubdtype(x.dtype, jnp.complexfloating) else 0
-        return np.asarray(made.normal(size=x.shape) + index + imaginary * index).astype(x.dtype)
-
-    return [[array(x) for x in site] for site in SITES[:-1]]
-
-
-def _expected(count: int) -> list[np.ndarray]:
-    trees = [_arrays(index) for index in range(count)]
-    means = [_mean(xs) for site in zip(*trees, strict=True) for xs in zip(*site, strict=True)]
-    x = np.arange(SMALL[0].size, dtype=np.float32)
-    for _ in range(TURNS):
-        x = _mean([np.float32(0.5) * x + np.float32(index) for index in range(count)])
-    return [*means, x]
-
-
-def _mean(xs: Sequence[np.ndarray]) -> np.ndarray:
-    wide = np.result_type(xs[0].dtype, np.float32)
-    return np.mean(np.stack([x.astype(wide) for x in xs]), 0).astype(xs[0].dtype)
-
-
 def _apart(found: np.ndarray, expected: np.ndarray) -> float:
     """How far two arrays are apart: of a narrow type, where they differ by more than a step."""
     if found.dtype != expected.dtype or found.shape != expected.shape:
@@ -313,100 +253,3 @@ def _apart(found: np.ndarray, expected: np.ndarray) -> float:
     step = float(jnp.finfo(expected.dtype).eps) if expected.dtype.itemsize < 4 else 0.0
     apart = np.abs(a - b) / np.maximum(1.0, np.abs(b))
     return float(np.max(np.where(apart <= step, 0.0, apart), initial=0.0))
-
-
-class _Replica:
-    """The commands that one process understands."""
-
-    def __init__(self, job: _Job, fd: int) -> None:
-        sys.path[:0] = [path for path in job.path if path not in sys.path]
-        self._job, self._arena = job, Arena.attach(fd, job.memory)
-        self._device = job.members.device(job.replica)
-        self._listener: Listener | None = None
-        self._joined: Joined | None = None
-
-    def listen(self, epoch: int) -> Any:
-        room = pages(self._job.room)
-        space = Space(self._arena, epoch * room, room) if room else None
-        way, members = find_way(self._job.name), self._job.members
-        self._listener = way.listen(members, self._job.replica, roomy(SITES), space)
-        return self._listener.address
-
-    def join(self, addresses: Sequence[Any], epoch: int) -> None:
-        assert self._listener
-        self._joined = self._listener.join(addresses, epoch)
-
-    def means(self) -> tuple[list[np.ndarray], tuple[int, int, int]]:
-        joined, index = self._at_work, self._job.replica
-
-        def turn(x: jax.Array, _: None) -> tuple[jax.Array, None]:
-            return joined(0.5 * x + index)[0], None
-
-        @jax.jit
-        def program(sites: Any, x: jax.Array) -> Any:
-            return [joined(*xs) for xs in sites], jax.lax.scan(turn, x, None, TURNS)[0]
-
-        with jax.default_device(self._device):
-            given = jax.tree.map(jnp.asarray, _arrays(index)), jnp.arange(float(SMALL[0].size))
-            made = [jax.tree.leaves(jax.device_get(program(*given))) for _ in range(2)]
-        joined.check()
-        for first, second in zip(*made, strict=True):
-            np.testing.assert_array_equal(first, second, "the program's second run differs")
-        return [np.asarray(x) for x in made[1]], joined.counts()
-
-    def free(self) -> None:
-        self._at_work.free()
-
-    def wait(self, size: int) -> str:
-        """Average what no other replica may have: the error that says so, and then this leaves."""
-        try:
-            with jax.default_device(self._device):
-                jax.block_until_ready(jax.jit(self._at_work)(jnp.ones(size)))
-            self._at_work.check()
-        except Exception as error:  # noqa: BLE001
-            self.leave()
-            return f"{error}" or type(error).__name__
-        return ""
-
-    def leave(self) -> None:
-        self._at_work.close()
-
-    @property
-    def _at_work(self) -> Joined:
-        assert self._joined
-        return self._joined
-
-
-def main(connection: Connection, fd: int) -> None:
-    """Do as told, until whoever told it is gone."""
-    os.set_inheritable(connection.fileno(), False)
-    # jax prints the traceback of a callback that fails, and here some must.
-    logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
-    commands: queue.Queue[Any] = queue.Queue()
-    try:
-        replica = _Replica(connection.recv(), fd)
-        threading.Thread(target=_listen, args=(connection, commands, replica), daemon=True).start()
-        connection.send(("done", None))
-        while True:
-            name, *arguments = commands.get()
-            connection.send(("done", getattr(replica, name)(*arguments)))
-    except BaseException:  # noqa: BLE001 (told to whoever started this process)
-        connection.send(("failed", traceback.format_exc()))
-        os._exit(1)
-
-
-def _listen(connection: Connection, commands: queue.Queue[Any], replica: _Replica) -> None:
-    """Pass commands on; close at once, since the main thread may be waiting for another replica."""
-    while True:
-        try:
-            message = connection.recv()
-        except (EOFError, OSError):
-            os._exit(1)
-        if message == ("close",):
-            replica.leave()
-        else:
-            commands.put(message)
-
-
-if __name__ == "__main__":
-    main(Connection(int(sys.argv[1])), int(sys.argv[2]))
