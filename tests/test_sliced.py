@@ -211,10 +211,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "more than all of it": ("sliced:share=120,devices=1", "of 120 %"),
     "an unknown cut": ("sliced:cut=mpx,devices=1", "unknown slice backend `mpx`.*`mps`"),
     "one that cuts other devices": ("sliced:cut=mps,devices=1", "cannot be cut by `mps`"),
-    "an unknown way to average": (
-        "sliced:reduce=shn,devices=1",
-        "the channel `slice -> slice`: unknown way to average `shn`. Did you mean `shm`",
-    ),
     "a single dedicated slice": (
         "sliced:slices=1,devices=1,dedicated=true",
         "learners=1 of 1 dedicated slices: at least 1 learns and 1 acts. Use more `slices`",

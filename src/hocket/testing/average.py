@@ -24,12 +24,13 @@ from hocket.runtime.averaging import Members
 from hocket.runtime.averaging.known import choices, find_way, pages, roomy
 from hocket.system.shared_memory import Arena
 from hocket.testing import replica
-from hocket.testing.replica import SITES, SMALL, TURNS, Job, arrays_of
+from hocket.testing.replica import SITES, SMALL, TURNS, Job, expected_means
 
 SECONDS = 120.0
 """What replicas get for whatever they are told to do; most of it is starting and compiling."""
 WAITING_SECONDS = 30.0
 """What a replica gets to see that another one has ended, or that it is closed itself."""
+EPOCHS = 5
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class _Process(NamedTuple):
 @contextmanager
 def _started(name: str, members: Members, room: int) -> Iterator[_Group]:
     """A process for each replica; whatever becomes of them, none stays."""
-    arena = Arena.create(max(4096, _EPOCHS * pages(room)))
+    arena = Arena.create(max(4096, EPOCHS * pages(room)))
     slices, processes = Slices(members.names), list[_Process]()
     threads = str(max(1, usable_cores() // len(members)))
     usual = {"PJRT_NPROC": threads, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
@@ -139,9 +140,11 @@ def _spawn(arena: Arena, environment: Mapping[str, str]) -> _Process:
     fds = theirs.fileno(), arena.fd
     with theirs:
         popen = subprocess.Popen(
-            [sys.executable, "-m", replica.__name__, *map(str, fds)], pass_fds=fds, env=environment,
+            [sys.executable, "-m", replica.__name__, *map(str, fds)],
+            pass_fds=fds,
+            env=environment,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
     return _Process(popen, Connection(mine.detach()))
 
 
@@ -191,7 +194,7 @@ class _Group:
                 )
             if counts[0] < 2 * (len(SITES) - 2 + TURNS):  # one site has nothing to send
                 raise ContractError(f"`{self._name}` counts {counts[0]} calls.")
-        expected = _expected(count)
+        expected = expected_means(count)
         apart = [_apart(a, b) for a, b in zip(found[0][0], expected, strict=True)]
         if max(apart) > tolerance:
             worst = expected[apart.index(max(apart))]
@@ -240,25 +243,6 @@ class _Group:
     def _must_be_errors(self, errors: Sequence[str], why: str) -> None:
         if not all(errors):
             raise ContractError(f"`{self._name}` makes a mean without a replica that {why}.")
-
-
-# The same in every process: the arrays of each replica, and what comes of them.
-
-_EPOCHS = 5
-
-
-def _expected(count: int) -> list[np.ndarray]:
-    trees = [arrays_of(index) for index in range(count)]
-    means = [_mean(xs) for site in zip(*trees, strict=True) for xs in zip(*site, strict=True)]
-    x = np.arange(SMALL[0].size, dtype=np.float32)
-    for _ in range(TURNS):
-        x = _mean([np.float32(0.5) * x + np.float32(index) for index in range(count)])
-    return [*means, x]
-
-
-def _mean(xs: Sequence[np.ndarray]) -> np.ndarray:
-    wide = np.result_type(xs[0].dtype, np.float32)
-    return np.mean(np.stack([x.astype(wide) for x in xs]), 0).astype(xs[0].dtype)
 
 
 def _apart(found: np.ndarray, expected: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""One replica of `check_average`, in a process of its own.
+"""One replica under check: a process that averages as `conformance` tells it.
 
 python -m hocket.testing.replica CONNECTION MEMORY
 """
@@ -52,7 +52,8 @@ class Job(NamedTuple):
     path: list[str]
 
 
-def arrays_of(index: int) -> list[list[np.ndarray]]:
+def arrays(index: int) -> list[list[np.ndarray]]:
+    """The arrays of one replica at every site but that of the loop."""
     made = np.random.default_rng(index)
 
     def array(x: Any) -> np.ndarray:
@@ -62,8 +63,24 @@ def arrays_of(index: int) -> list[list[np.ndarray]]:
     return [[array(x) for x in site] for site in SITES[:-1]]
 
 
-class _Replica:
-    """The commands that one process understands."""
+def expected_means(count: int) -> list[np.ndarray]:
+    """What every replica must get: NumPy's means of so many, and what the loop ends with."""
+    trees = [arrays(index) for index in range(count)]
+    means = [mean_of(xs) for site in zip(*trees, strict=True) for xs in zip(*site, strict=True)]
+    x = np.arange(SMALL[0].size, dtype=np.float32)
+    for _ in range(TURNS):
+        x = mean_of([np.float32(0.5) * x + np.float32(index) for index in range(count)])
+    return [*means, x]
+
+
+def mean_of(xs: Sequence[np.ndarray]) -> np.ndarray:
+    """Added up in the order of the replicas; narrow floats as float32."""
+    wide = np.result_type(xs[0].dtype, np.float32)
+    return np.mean(np.stack([x.astype(wide) for x in xs]), 0).astype(xs[0].dtype)
+
+
+class Replica:
+    """The commands that one process understands, of which `close` comes from another thread."""
 
     def __init__(self, job: Job, fd: int) -> None:
         sys.path[:0] = [path for path in job.path if path not in sys.path]
@@ -94,7 +111,7 @@ class _Replica:
             return [joined(*xs) for xs in sites], jax.lax.scan(turn, x, None, TURNS)[0]
 
         with jax.default_device(self._device):
-            given = jax.tree.map(jnp.asarray, arrays_of(index)), jnp.arange(float(SMALL[0].size))
+            given = jax.tree.map(jnp.asarray, arrays(index)), jnp.arange(float(SMALL[0].size))
             made = [jax.tree.leaves(jax.device_get(program(*given))) for _ in range(2)]
         joined.check()
         for first, second in zip(*made, strict=True):
@@ -131,7 +148,7 @@ def main(connection: Connection, fd: int) -> None:
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
     commands: queue.Queue[Any] = queue.Queue()
     try:
-        replica = _Replica(connection.recv(), fd)
+        replica = Replica(connection.recv(), fd)
         threading.Thread(target=_listen, args=(connection, commands, replica), daemon=True).start()
         connection.send(("done", None))
         while True:
@@ -142,7 +159,7 @@ def main(connection: Connection, fd: int) -> None:
         os._exit(1)
 
 
-def _listen(connection: Connection, commands: queue.Queue[Any], replica: _Replica) -> None:
+def _listen(connection: Connection, commands: queue.Queue[Any], replica: Replica) -> None:
     """Pass commands on; close at once, since the main thread may be waiting for another replica."""
     while True:
         try:
