@@ -1,6 +1,6 @@
 """A launcher of one's own: a program for each instance, which inherits nothing but its environment.
 
-hocket train ppo --distribute data_parallel:replicas=1 --launch examples/own_launcher.py:Programs
+hocket train ppo --launch examples/own_launcher.py:Programs
 python examples/own_launcher.py     # passes the launchers' own tests
 """
 

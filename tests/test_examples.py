@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import examples.own_average
+import jax
 import pytest
 from examples.own_launcher import Programs
 from examples.own_logger import Table
@@ -22,6 +23,7 @@ import hocket as package
 from hocket import Channel, Place, Plan, make, trace
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
+from hocket.runtime.executor import advance
 from hocket.runtime.launch import launch_named
 from hocket.runtime.launch.memory_map import layout
 from hocket.strategies import resolve
@@ -35,6 +37,7 @@ from hocket.testing import (
     check_transport,
     difference,
 )
+from hocket.training.loop import make_executor
 from tests.front import Hocket
 
 FIFO = f"{Path(examples.own_average.__file__)}:Fifo"
@@ -169,3 +172,29 @@ def test_own_transport_needs_the_protocols_alone() -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hocket")
     ]  # fmt: skip
     assert imported == ["hocket.runtime.channels", "hocket.system.events"]
+
+
+def test_everything_of_ones_own_together() -> None:
+    """Programs that share no memory, messages and means through named FIFOs: the fused numbers."""
+    launch = launch_named(f"{inspect.getsourcefile(Programs)}:Programs")
+    graph = trace(SMALL["ppo"](), 8)
+    fifo = Channel(transport=f"{OWN_TRANSPORT}:FIFO")
+    apart = (
+        Place("actor", ("env", "act"), replicas=2),
+        Place("learner", ("learn",), replicas=2),
+    )
+    channels = {
+        "actor -> learner": fifo,
+        "learner -> actor": fifo,
+        "learner -> learner": Channel(reduce=FIFO),
+    }
+    plan = Plan(graph, apart, channels, launch=launch)
+    whole = Plan(graph, (Place("all", ("env", "act", "learn")),))
+    states = []
+    for made in (plan, whole):
+        executor = make_executor(made, 3)
+        executor.start(jax.random.key(0))
+        advance(executor, 3)
+        states.append(executor.state())
+        executor.close()
+    assert difference(*states) < 1e-5
