@@ -24,6 +24,7 @@ from hocket.cluster import Cluster
 from hocket.envs import Box, Discrete, HostStep, Space
 from hocket.runtime.distributed import Split
 from hocket.runtime.executor import advance
+from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
 
 ACTORS, LENGTH, STEP_SECONDS, STALL = 4, 10, 0.01, 2.0
@@ -76,7 +77,9 @@ class LiveSlow:
 def measure(launch: str, max_age: int) -> None:
     impala = IMPALA(env=Slow(), num_envs=2 * ACTORS, length=LENGTH)
     strategy = resolve(f"actor_learner:actors={ACTORS},lag=free,max_age={max_age}")
-    plan = replace(strategy(trace(impala, 2 * ACTORS), Cluster.local()), launch=launch)
+    plan = replace(
+        strategy(trace(impala, 2 * ACTORS), Cluster.local()), launch=launch_named(launch)
+    )
     executor: Any = Split(plan)
     executor.start(jax.random.key(0))
     advance(executor, 60)  # until all have compiled

@@ -204,7 +204,7 @@ class Child:
         return made
 
     def run(self) -> None:
-        from hocket.runtime.averaging.choice import ways
+        from hocket.runtime.averaging.known import ways
         from hocket.system.native import Unavailable
 
         self.loop()
@@ -231,9 +231,10 @@ class Child:
             self.ends("close")
 
     def join(self, way: str, space: Any, sites: Any) -> Any:
-        from hocket.runtime.averaging.choice import ways
+        from hocket.runtime.averaging.known import ways
 
-        return ways()[way].join(space, self.members, self.rank, sites, 0.0)
+        listener = ways()[way].listen(self.members, self.rank, sites, space)
+        return listener.join([listener.address] * len(self.members), 0)
 
     def vectors(self, size: int) -> Any:
         import jax

@@ -34,6 +34,7 @@ from hocket import Channel, make
 from hocket.algorithms import PPO
 from hocket.runtime.compile.cache import enable_cache
 from hocket.runtime.executor import Executor, advance
+from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
 from hocket.training.loop import make_executor, plan
 
@@ -132,7 +133,7 @@ def slowed(words: str, delay: float) -> Callable[..., Any]:
     """That strategy as processes, with a delay on all that crosses."""
 
     def where(graph: Any, cluster: Any) -> Any:
-        made = dataclasses.replace(resolve(words)(graph, cluster), launch="processes")
+        made = dataclasses.replace(resolve(words)(graph, cluster), launch=launch_named("processes"))
         crossing = [f"{flow.source} -> {flow.target}" for flow in made.flows]
         crossing += [f"{place} -> {place}" for place in made.averaging]
         channels = {

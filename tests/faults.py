@@ -106,7 +106,7 @@ def workers(parent: int | None = None) -> dict[str, int]:
     return {
         words[-1]: pid
         for pid in children(parent)
-        if "hocket.runtime.launch.worker" in (words := _command(pid))
+        if "hocket.runtime.launch.process" in (words := _command(pid))
     }
 
 

@@ -23,7 +23,8 @@ from hocket.core.program.service import Serving
 from hocket.replay import connect, memory
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
-from hocket.runtime.launch.launchers.seeded import Faults, Seeded
+from hocket.runtime.launch import launch_named
+from hocket.runtime.launch.seeded import Faults, Seeded
 from hocket.runtime.launch.watch import InstanceError
 from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
@@ -143,7 +144,7 @@ def test_actors_rate_what_they_insert() -> None:
 @pytest.mark.parametrize("after", [0, 2])
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_a_service_that_fails_ends_the_run_by_its_name(launch: str, after: int) -> None:
-    executor = Split(replace(planned("apex:actors=2,prefetch=1"), launch=launch))
+    executor = Split(replace(planned("apex:actors=2,prefetch=1"), launch=launch_named(launch)))
     executor.start(jax.random.key(0))
     if after:
         advance(executor, after)
@@ -158,7 +159,9 @@ def test_a_service_that_fails_ends_the_run_by_its_name(launch: str, after: int) 
 def test_processes_reach_it_by_any_carrier(carrier: str) -> None:
     """Two actors with a shard each, and a learner, in processes; nothing stays behind."""
     executor = Split(
-        replace(planned(f"apex:actors=2,shards=2,carrier={carrier}"), launch="processes")
+        replace(
+            planned(f"apex:actors=2,shards=2,carrier={carrier}"), launch=launch_named("processes")
+        )
     )
     executor.start(jax.random.key(0))
     advance(executor, 60)

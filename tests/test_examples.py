@@ -6,15 +6,33 @@ import ast
 import csv
 import inspect
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import examples.own_average
+import pytest
+from examples.own_launcher import Programs
 from examples.own_logger import Table
 from examples.own_strategy import wide
 from examples.sac import SAC
 
-from hocket import make
-from hocket.testing import SMALL, check_algorithm, check_logger, check_strategy
+import hocket as package
+from hocket import Channel, Plan, make
+from hocket.cluster import Cluster
+from hocket.core.graph.trace import Graph
+from hocket.strategies import resolve
+from hocket.testing import (
+    SMALL,
+    check_algorithm,
+    check_average,
+    check_launcher,
+    check_logger,
+    check_strategy,
+    difference,
+)
 from tests.front import Hocket
+
+FIFO = f"{Path(examples.own_average.__file__)}:Fifo"
 
 
 def test_sac() -> None:
@@ -39,6 +57,21 @@ def test_own_strategy(hocket: Hocket) -> None:
     assert "actor x8" in text and "1 iteration late" in text
 
 
+def test_own_launcher(hocket: Hocket) -> None:
+    """A launcher of one's own starts, hears and ends programs, and a run has the fused numbers."""
+    file = inspect.getsourcefile(Programs)
+    check = check_launcher(f"{file}:Programs")
+    assert check.differences["one place"] <= 1e-5 and len(check.tried) == 7
+    text = hocket.well("plan", "ppo", "--launch", f"{file}:Programs")
+    assert f"launched as {file}:Programs" in text
+
+
+@pytest.mark.parametrize("launcher", ["threads", "processes"])
+def test_our_launchers(launcher: str) -> None:
+    check = check_launcher(launcher)
+    assert max(check.differences.values()) <= 1e-5 and len(check.differences) == 2
+
+
 def test_own_logger(hocket: Hocket) -> None:
     """A logger of one's own knows nothing of hocket but the Protocol, and keeps what it is told."""
     file = Path(inspect.getsourcefile(Table) or "")
@@ -60,3 +93,36 @@ def test_own_logger(hocket: Hocket) -> None:
         told = {row["env_steps"]: row["policy_loss"] for row in map(json.loads, text.splitlines())}
         kept = {int(x[0]): float(x[3]) for x in lines if x[1:3] == [str(seed), "policy_loss"]}
         assert kept == told and len(told) == 10
+
+
+def by_fifo(graph: Graph, cluster: Cluster) -> Plan:
+    """`data_parallel` as processes, which average through named FIFOs."""
+    made = resolve("data_parallel")(graph, cluster)
+    return replace(made, launch="processes", channels={"replica -> replica": Channel(reduce=FIFO)})
+
+
+def test_own_average() -> None:
+    """A way to average of one's own gives the fused program's numbers, and keeps its contract."""
+    ppo, fused = SMALL["ppo"](), "anakin:devices=1"
+    *_, report = package.iterate(ppo, num_envs=8, iterations=3, distribute=by_fifo)
+    expected = package.run(ppo, num_envs=8, iterations=3, distribute=fused).state
+    assert difference(report.state, expected) < 1e-5
+    table = report.executor.reductions()["replica"]
+    assert table.chosen == FIFO and "`shm`" not in table.sentence
+    assert "through named FIFOs (not measured: " in str(table)
+    found = check_average(FIFO)
+    assert found.room == 0 and found.difference == 0
+    ours = {name for name in imported(FIFO.removesuffix(":Fifo")) if name.startswith("hocket")}
+    assert ours == {"hocket.runtime.averaging"}
+
+
+def imported(file: str) -> set[str]:
+    """The modules that a file imports."""
+    nodes = list(ast.walk(ast.parse(Path(file).read_text())))
+    whole = {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names}
+    return whole | {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}
+
+
+def test_own_average_in_words(hocket: Hocket) -> None:
+    text = hocket.well("plan", "ppo", "--distribute", f"sliced:slices=2,devices=1,reduce={FIFO}")
+    assert "slice x2" in text

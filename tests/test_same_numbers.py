@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from hocket import Place, Plan, PlanError, trace
+from hocket.core.plan.checks import check
 from hocket.runtime.fused import Fused
 from hocket.testing import difference
 from tests.cases import ALGORITHMS, NUM_ENVS, REPLAY_APART, SPLITS, actors, execute, whole
@@ -73,7 +74,7 @@ def test_whole_loop_in_replicas_on_several_devices(name: str) -> None:
 def test_whole_loop_of_dqn_is_refused() -> None:
     graph = trace(ALGORITHMS["dqn"](), NUM_ENVS)
     with pytest.raises(PlanError, match=r"the place `all` cannot run as replicas: `replay\."):
-        Plan(graph, whole(2))
+        check(Plan(graph, whole(2)))
 
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2", "cpu:3")

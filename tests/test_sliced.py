@@ -14,7 +14,9 @@ from hocket import Place, Plan, PlanError, make, trace
 from hocket.cluster import Cluster
 from hocket.cluster.devices import usable_cores
 from hocket.cluster.slices import split
+from hocket.core.plan.checks import check
 from hocket.runtime.executor import advance
+from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
 from hocket.training.loop import first_key, make_executor
@@ -208,8 +210,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "more than all of it": ("sliced:share=120,devices=1", "of 120 %"),
     "an unknown cut": ("sliced:cut=mpx,devices=1", "unknown slice backend `mpx`.*`mps`"),
     "one that cuts other devices": ("sliced:cut=mps,devices=1", "cannot be cut by `mps`"),
-    "an unknown reduction": ("sliced:reduce=ring,devices=1", "unknown reduction `ring`"),
-    "that where nothing averages": ("sliced:slices=1,devices=1,reduce=ring", "unknown reduction"),
+    "an unknown way to average": (
+        "sliced:reduce=shn,devices=1",
+        "the channel `slice -> slice`: unknown way to average `shn`. Did you mean `shm`",
+    ),
     "a single dedicated slice": (
         "sliced:slices=1,devices=1,dedicated=true",
         "learners=1 of 1 dedicated slices: at least 1 learns and 1 acts. Use more `slices`",
@@ -263,11 +267,11 @@ def test_a_slice_is_no_threads_device() -> None:
     graph = trace(Toy(), 8)
     everything = ("env", "act", "learn")
     with pytest.raises(PlanError, match=r"is a slice.*launch=\"processes\""):
-        Plan(graph, (Place("all", everything, parts, replicas=2),))
+        check(Plan(graph, (Place("all", everything, parts, replicas=2),)))
     with pytest.raises(PlanError, match="would have 2 slices, and it is one process"):
-        Plan(graph, (Place("all", everything, parts),), launch="processes")
+        check(Plan(graph, (Place("all", everything, parts),), launch=launch_named("processes")))
 
 
 def test_flags_of_xla_are_for_processes() -> None:
     with pytest.raises(PlanError, match=r"--xla_x.*XLA_FLAGS yourself"):
-        Plan(trace(Toy(), 8), (Place("all", ("env", "act", "learn")),), xla_flags="--xla_x")
+        check(Plan(trace(Toy(), 8), (Place("all", ("env", "act", "learn")),), xla_flags="--xla_x"))

@@ -12,6 +12,7 @@ from hocket.runtime.distributed import Split
 from hocket.runtime.executor import advance
 from hocket.runtime.instance.interpreter import Instance
 from hocket.runtime.instance.segment import arguments
+from hocket.runtime.launch import launch_named
 from tests.cases import REPLAY_APART, SPLITS, actors, execute
 from tests.toys import Toy
 
@@ -58,7 +59,7 @@ def test_averages_between_processes_are_seen() -> None:
     name = "replica -> replica"
     plan = Plan(
         trace(Toy(), 8), (Place("replica", ("env", "act", "learn"), replicas=2),),
-        {name: Channel(delay=0.01)}, launch="processes",
+        {name: Channel(delay=0.01)}, launch=launch_named("processes"),
     )  # fmt: skip
     executor = Split(plan, record=True)
     executor.start(jax.random.key(0))

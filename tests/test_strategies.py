@@ -21,6 +21,7 @@ from hocket.core.program.fragment import exact_fragments
 from hocket.envs import unroll
 from hocket.runtime.distributed import Split
 from hocket.runtime.executor import advance
+from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve, strategies
 from hocket.testing import SMALL, check_strategy, difference
 from hocket.training.loop import make_executor
@@ -107,7 +108,9 @@ def test_late_channels_are_a_delay_line(lag: int, launch: str) -> None:
     graph = trace(ppo, NUM_ENVS, exact=True)
     strategy = resolve(f"actor_learner:actors=1,lag={lag}")
     made = strategy(graph, Cluster.local())
-    executor = make_executor(Plan(graph, made.places, made.channels, launch=launch), 8)
+    executor = make_executor(
+        Plan(graph, made.places, made.channels, launch=launch_named(launch)), 8
+    )
     executor.start(jax.random.key(3))
     advance(executor, 8)
     late = executor.state()
@@ -176,7 +179,7 @@ def test_wide_networks_in_four_replicas_do_not_hang(launch: str) -> None:
     ppo = replace(cast(Any, SMALL["ppo"]()), hidden=(512, 512), epochs=1)
     graph = trace(ppo, 32)
     plan = resolve("data_parallel:replicas=4")(graph, Cluster(Cluster.local().devices[:1]))
-    executor = make_executor(replace(plan, launch=launch), 1000)
+    executor = make_executor(replace(plan, launch=launch_named(launch)), 1000)
     executor.start(jax.random.key(0))
     first = executor.state()
     metrics = advance(executor, 1000)

@@ -326,7 +326,7 @@ def nothing_left() -> Iterator[None]:
 def ours() -> set[str]:
     """What belongs to our slices: folders, daemons, servers, watchers, workers."""
     found = {str(path) for path in mps.SHORT.glob("hocket-mps-*")}
-    marks = (b"nvidia-cuda-mps", b"mps_watch", b"hocket.runtime.launch.worker")
+    marks = (b"nvidia-cuda-mps", b"mps_watch", b"hocket.runtime.launch.process")
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = path.read_bytes()

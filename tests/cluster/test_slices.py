@@ -28,7 +28,8 @@ from hocket.cluster.slices import (
 from hocket.cluster.slices.mps import Mps
 from hocket.cluster.slices.shared import Shared
 from hocket.errors import PlanError
-from hocket.runtime.launch.launchers.processes import company
+from hocket.runtime.launch import launch_named
+from hocket.runtime.launch.seats import company
 from tests.toys import Toy
 
 CPU, GPU = Device("cpu:0", "cpu"), Device("gpu:1", "NVIDIA H200")
@@ -101,7 +102,7 @@ def test_an_error_says_who_shares_a_gpu() -> None:
 
     def on(*parts: Slice) -> Plan:
         place = Place("slice", ("env", "act", "learn"), parts, replicas=len(parts))
-        return Plan(graph, (place,), launch="processes")
+        return Plan(graph, (place,), launch=launch_named("processes"))
 
     there = (Device("gpu:0", ""), GPU)
     four = [part for device in there for part in Mps().layout(device, 2, None)]

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from hocket import Place, Plan, PlanError, Policy, averaged, fragment, trace
 from hocket.core.plan import checks
+from hocket.core.plan.checks import check
 from hocket.runtime.instance.replicas import map_replicas, stack, unstack
 from hocket.testing import difference
 
@@ -165,7 +166,7 @@ def test_whatever_is_accepted_agrees_with_fused(program: tuple[Instruction, ...]
 
 def replicated(program: tuple[Instruction, ...]) -> Plan:
     place = Place("all", run=("learn",), replicas=2)
-    return Plan(trace(Random(program), NUM_ENVS), (place,))
+    return check(Plan(trace(Random(program), NUM_ENVS), (place,)))
 
 
 def disagreement(plan: Plan) -> float:

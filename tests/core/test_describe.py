@@ -94,5 +94,7 @@ def test_words() -> None:
         "a", {"x": 1, "y": 0.5, "z": True, "w": "text", "v": None},
     )  # fmt: skip
     assert read_words("file.py:f:x=1") == ("file.py:f", {"x": 1})
-    with pytest.raises(ValueError, match="`y` in `a:x=1,y` is no option"):
-        read_words("a:x=1,y")
+    assert read_words("a:x=1,y=file.py:f") == ("a", {"x": 1, "y": "file.py:f"})
+    for words, wrong in {"a:x=1,y": "y", "a:y,x=1": "y", "a:=1": "=1", "a:x=": "x="}.items():
+        with pytest.raises(ValueError, match=f"`{wrong}` in `{words}` is no option"):
+            read_words(words)

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from hocket import Channel, Place, Plan, PlanError, trace
+from hocket.core.plan.checks import check
 from hocket.core.projection.instructions import Compute, Receive, Repeat, Send
 from tests.toys import Toy
 
@@ -30,14 +31,14 @@ def test_a_plan_is_frozen() -> None:
 def test_channels_are_checked() -> None:
     graph = trace(Toy(), 8)
     with pytest.raises(PlanError, match=r"unknown channel `actor -> lerner`.*`actor -> learner`"):
-        Plan(graph, SPLIT, {"actor -> lerner": Channel()})
+        check(Plan(graph, SPLIT, {"actor -> lerner": Channel()}))
     with pytest.raises(PlanError, match="capacity >= 1"):
-        Plan(graph, SPLIT, {"actor -> learner": Channel(capacity=0)})
+        check(Plan(graph, SPLIT, {"actor -> learner": Channel(capacity=0)}))
 
 
 def test_names_of_places() -> None:
     with pytest.raises(PlanError, match="different names"):
-        Plan(trace(Toy(), 8), (SPLIT[0], dataclasses.replace(SPLIT[1], name="actor")))
+        check(Plan(trace(Toy(), 8), (SPLIT[0], dataclasses.replace(SPLIT[1], name="actor"))))
 
 
 def test_a_name_wins_over_a_role() -> None:

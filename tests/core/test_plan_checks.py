@@ -12,6 +12,9 @@ import pytest
 import hocket
 from hocket import Channel, Place, Plan, PlanError, averaged, make, trace
 from hocket.algorithms import DQN
+from hocket.core.plan.checks import check
+from hocket.core.plan.data import Launch
+from hocket.runtime.launch import launch_named
 from tests.toys import Toy
 
 ACTOR, LEARNER = Place("actor", ("env", "act")), Place("learner", ("learn",))
@@ -40,9 +43,11 @@ def whole(replicas: int, devices: int = 0) -> tuple[Place, ...]:
 
 
 REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
-    "an unknown launcher": (
-        SPLIT, {"launch": "process"},
-        "unknown launcher `process`. Did you mean `processes`? Known: processes, threads.",
+    "nobody waits, and no memory is shared": (
+        SPLIT, {"launch": Launch("far", one_process=False, one_program=False, shares_memory="none"),
+                "channels": {"learner -> actor": Channel(lag="free", max_age=1)}},
+        "the channel `learner -> actor` is free, which needs memory that all instances see, and "
+        "those of `far` share none. Use another launcher, or lag=0.",
     ),
     "lag inside a loop": (
         APART, {"channels": {"act -> env": Channel(lag=1)}},
@@ -75,12 +80,6 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
         "the channel `all -> all` is an average over replicas, which wait for each other: it takes "
         "a delay and a reduction, and no pack or direct.",
     ),
-    "a delay between GPUs": (
-        (dataclasses.replace(whole(2)[0], on=("gpu:0", "gpu:1")),),
-        {"channels": {"all -> all": Channel(delay=0.1)}, "launch": "processes"},
-        "the channel `all -> all` has delay=0.1, which between GPUs only reduce=shm can add: found "
-        "reduce=auto.",
-    ),
     "messages of threads, packed": (
         SPLIT, {"channels": {"actor -> learner": Channel(pack=True)}},
         "the channel `actor -> learner` cannot be packed: threads pass arrays on as they are.",
@@ -100,7 +99,7 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
         "8 environments of `actor` cannot be shared equally by 3 devices: choose a multiple of 3.",
     ),
     "several devices for each process that averages": (
-        whole(2, devices=4), {"launch": "processes"},
+        whole(2, devices=4), {"launch": launch_named("processes")},
         "as processes, the replicas of `all` average from one device each, and here each has 2. "
         'Use as many devices as replicas, or launch="threads".',
     ),
@@ -136,29 +135,29 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
 def test_refused(what: str) -> None:
     places, options, message = REFUSED[what]
     with pytest.raises(PlanError, match=f"^{re.escape(message)}"):
-        Plan(trace(Toy(), 8), places, **options)
+        check(Plan(trace(Toy(), 8), places, **options))
 
 
 def test_parts_of_environments_that_look_at_each_other() -> None:
     graph = trace(Crowd(), 8)
-    assert Plan(graph, APART)
+    assert check(Plan(graph, APART))
     with pytest.raises(
         PlanError,
         match=r"output 0 of `env`, in a loop that runs in 2 parts.*Crowd\.noise.*mean over",
     ):
-        Plan(graph, APART, parts=2)
+        check(Plan(graph, APART, parts=2))
 
 
 def test_parts_of_environments_that_average() -> None:
     """`averaged` is over replicas, and parts are no replicas."""
     with pytest.raises(PlanError, match=r"averages over environments in a loop.*Use parts=1"):
-        Plan(trace(AveragedCrowd(), 8), APART, parts=2)
+        check(Plan(trace(AveragedCrowd(), 8), APART, parts=2))
 
 
 def test_a_loop_that_may_be_unrolled_has_room_for_all_its_averages() -> None:
     """It is on a GPU, where each pass of it is a call of its own."""
     sites = [
-        len(Plan(trace(toy, 8), whole(2), launch="processes").average_sites("all"))
+        len(Plan(trace(toy, 8), whole(2), launch=launch_named("processes")).average_sites("all"))
         for toy in (Toy(), AveragedCrowd())
     ]
     assert sites[1] == sites[0] + Toy.length

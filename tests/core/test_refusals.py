@@ -10,6 +10,7 @@ import pytest
 from jax import lax
 
 from hocket import ContractError, Place, Plan, PlanError, averaged, fragment, trace
+from hocket.core.plan.checks import check
 from hocket.ops import standardize
 from tests.toys import Toy, ToyState
 
@@ -19,7 +20,7 @@ SPLIT = (Place("actor", run=("env", "act")), Place("learner", run=("learn",)))
 
 
 def plan(algorithm: Any, places: tuple[Place, ...], num_envs: int = 8) -> Plan:
-    return Plan(trace(algorithm, num_envs), places)
+    return check(Plan(trace(algorithm, num_envs), places))
 
 
 @pytest.mark.parametrize("places", [ACTORS, WHOLE, SPLIT])

@@ -25,6 +25,7 @@ from hocket.core.graph.host_calls import hosts
 from hocket.envs import HostEnvError, HostStep, init_actor, unroll
 from hocket.runtime.executor import Executor, advance
 from hocket.runtime.host_calls.calls import PREFIX
+from hocket.runtime.launch import launch_named
 from hocket.runtime.launch.watch import InstanceError
 from hocket.strategies import resolve
 from hocket.testing import difference
@@ -61,7 +62,7 @@ def executor_of(algorithm: Any, strategy: str, launch: str = "threads") -> Execu
     """With `exact`, so that numbers are equal bit for bit where no batch size changes."""
     graph = trace(algorithm, NUM_ENVS, exact=True)
     made = resolve(strategy)(graph, Cluster.local())
-    return make_executor(replace(made, launch=launch), ITERATIONS)
+    return make_executor(replace(made, launch=launch_named(launch)), ITERATIONS)
 
 
 def after(algorithm: Any, strategy: str, launch: str = "threads", seed: int = 3) -> Any:

@@ -11,6 +11,7 @@ from hocket import Channel, Place, Plan, trace
 from hocket.cli.picture import draw_plan, drawing_of
 from hocket.report.diagram import Arrow, Box, Drawing, Layout, lay_out, svg
 from hocket.report.shapes import Point, Rect
+from hocket.runtime.launch import launch_named
 
 NAMES = ("environment-server", "actor", "replay", "learner", "parameters")
 
@@ -140,7 +141,7 @@ def test_a_plan_that_averages() -> None:
     workers = Place(
         "worker", run=("env", "act", "learn"), on=[f"cpu:{i}" for i in range(4)], replicas=4
     )
-    drawing = drawing_of(Plan(trace(Toy(), 8), (workers,), launch="processes"))
+    drawing = drawing_of(Plan(trace(Toy(), 8), (workers,), launch=launch_named("processes")))
     (box,) = drawing.boxes
     assert drawing.subtitle.endswith("an iteration, launched as processes")
     assert (box.on, box.loop) == ("cpu:0 to cpu:3", "averages 20 B, 2 messages")

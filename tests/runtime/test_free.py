@@ -13,10 +13,12 @@ import pytest
 
 from hocket import Channel, Place, Plan, PlanError, Policy, fragment, trace
 from hocket.cluster import Cluster
+from hocket.core.plan.checks import check
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.free.mailbox import fitting_samples
-from hocket.runtime.launch.launchers.seeded import Faults, Seeded
+from hocket.runtime.launch import launch_named
+from hocket.runtime.launch.seeded import Faults, Seeded
 from hocket.runtime.launch.watch import InstanceError
 from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
@@ -173,7 +175,7 @@ def test_an_injected_crash_has_a_name() -> None:
 
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_asynchrony_is_real(launch: str) -> None:
-    executor = Split(replace(plan_of(), launch=launch))
+    executor = Split(replace(plan_of(), launch=launch_named(launch)))
     executor.start(jax.random.key(0))
     metrics = advance(executor, 60)
     state = executor.state()
@@ -191,7 +193,7 @@ def test_central_inference_learns_on_the_side(launch: str) -> None:
     """The environments and who acts for them wait for each other, and not for the learner."""
     graph = trace(SMALL["ppo"](), 8)
     strategy = resolve("central_inference:envs=2,parts=1,lag=free,max_age=3")
-    executor = Split(replace(strategy(graph, Cluster.local()), launch=launch))
+    executor = Split(replace(strategy(graph, Cluster.local()), launch=launch_named(launch)))
     executor.start(jax.random.key(0))
     first = executor.state()
     ages = advance(executor, 12)[SAMPLE_AGE]
@@ -222,7 +224,7 @@ def test_central_inference_in_orders_by_seed() -> None:
 
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_loaded_while_others_work(launch: str) -> None:
-    executor = Split(replace(plan_of(), launch=launch))
+    executor = Split(replace(plan_of(), launch=launch_named(launch)))
     executor.start(jax.random.key(0))
     first = executor.state()
     advance(executor, 8)
@@ -320,7 +322,7 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Channel], str]] = {
 def test_refused(what: str) -> None:
     places, channels, message = REFUSED[what]
     with pytest.raises(PlanError, match=message):
-        Plan(trace(Toy(), 8), places, channels)
+        check(Plan(trace(Toy(), 8), places, channels))
 
 
 OPTIONS = {
@@ -348,7 +350,7 @@ def test_options_of_sebulba() -> None:
 def test_a_learner_with_something_for_each_environment_is_refused() -> None:
     places = (Place("actor", ("act",), replicas=2), Place("learner", ("env", "learn")))
     with pytest.raises(PlanError, match=r"cannot be free|has a part for each"):
-        Plan(trace(Toy(), 8), places, {"learner -> actor": Channel(lag="free", max_age=2)})
+        check(Plan(trace(Toy(), 8), places, {"learner -> actor": Channel(lag="free", max_age=2)}))
 
 
 def test_a_learner_takes_a_part_of_the_environments() -> None:

@@ -12,10 +12,12 @@ import pytest
 
 from hocket import Channel, Place, Plan, PlanError, fragment, trace
 from hocket.cluster import Cluster
+from hocket.core.plan.checks import check
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.free.mailbox import fitting_samples
-from hocket.runtime.launch.launchers.seeded import Faults, Seeded
+from hocket.runtime.launch import launch_named
+from hocket.runtime.launch.seeded import Faults, Seeded
 from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
 from tests.runtime.test_free import ACTORS, NUM_ENVS, Ledger, late_samples
@@ -79,7 +81,7 @@ def test_in_orders_by_seed(room: str) -> None:
 
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_asynchrony_is_real(launch: str) -> None:
-    plan = plan_of(5, launch=launch)
+    plan = plan_of(5, launch=launch_named(launch))
     executor = Split(plan)
     executor.start(jax.random.key(0))
     metrics = advance(executor, 40)
@@ -102,7 +104,7 @@ def test_one_program_puts_samples_together() -> None:
     )
     up, back = Channel(pack=True), replace(plan.channels["learner -> actor"], pack=True)
     channels = {"actor -> learner": up, "learner -> actor": back}
-    executor = Split(replace(plan, channels=channels, launch="processes"))
+    executor = Split(replace(plan, channels=channels, launch=launch_named("processes")))
     executor.start(jax.random.key(0))
     first = executor.state()
     ages = advance(executor, 6)[SAMPLE_AGE]
@@ -173,7 +175,7 @@ REFUSED: dict[str, tuple[Channel, str]] = {
 def test_refused(what: str) -> None:
     channel, message = REFUSED[what]
     with pytest.raises(PlanError, match=message):
-        Plan(trace(Toy(), 8), (ACTOR, LEARNER), {"learner -> actor": channel})
+        check(Plan(trace(Toy(), 8), (ACTOR, LEARNER), {"learner -> actor": channel}))
 
 
 def test_an_option_refused() -> None:
@@ -198,4 +200,4 @@ def test_what_is_one_for_a_whole_sample_is_refused() -> None:
     graph = trace(Warm(), NUM_ENVS)
     Plan(graph, (ACTOR, LEARNER), {"learner -> actor": channel})
     with pytest.raises(PlanError, match=r"`warmth`.*one for all environments of a sample.*batch=1"):
-        Plan(graph, (ACTOR, LEARNER), {"learner -> actor": replace(channel, batch=2)})
+        check(Plan(graph, (ACTOR, LEARNER), {"learner -> actor": replace(channel, batch=2)}))

@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from hocket import Place, Plan, averaged, fragment, trace
+from hocket.runtime.launch import launch_named
 from hocket.runtime.launch.memory_map import layout
 from tests.toys import Toy
 
@@ -20,6 +21,6 @@ def test_the_memory_of_a_plan_is_for_what_is_summed() -> None:
             return w, key, means[0].astype(jnp.float32).mean()
 
     places = (Place("all", ("env", "act", "learn"), replicas=2),)
-    plan = Plan(trace(Narrow(), 8), places, launch="processes")
+    plan = Plan(trace(Narrow(), 8), places, launch=launch_named("processes"))
     _, nbytes = layout(plan).averages["all"]
     assert nbytes >= 2 * 2 * (4 * 200_000 + 64)

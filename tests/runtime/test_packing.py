@@ -22,6 +22,7 @@ from hocket.runtime.channels.transports.shared_memory import SharedMemory
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.free.newest import LatestShared
+from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
 from hocket.system.shared_memory import Arena
 from hocket.testing import SMALL, difference
@@ -177,7 +178,7 @@ def test_programs_are_shared_by_channels_of_one_kind() -> None:
 def packed_plan(plan: Plan, pack: bool | None = True) -> Plan:
     ways = ("actor -> learner", "learner -> actor")
     channels = {way: replace(plan.channels.get(way, Channel()), pack=pack) for way in ways}
-    return replace(plan, channels=channels, launch="processes")
+    return replace(plan, channels=channels, launch=launch_named("processes"))
 
 
 @pytest.mark.parametrize("lag", [0, 1])

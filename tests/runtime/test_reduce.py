@@ -10,7 +10,8 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,16 @@ import numpy as np
 import pytest
 
 import hocket.runtime.averaging.choice
-from hocket.core.plan.checks import REDUCTIONS
 from hocket.core.program.averaged import averaged, averaging
 from hocket.errors import PlanError
 from hocket.runtime.averaging import Members, Space
-from hocket.runtime.averaging.choice import AUTO, Reduction, choices, pages, ways
+from hocket.runtime.averaging.choice import Offer, Reduction
+from hocket.runtime.averaging.in_memory import InMemory
+from hocket.runtime.averaging.known import AUTO, Averaging, choices, pages, ways
 from hocket.runtime.averaging.table import choose, only
+from hocket.runtime.averaging.ways import nccl
 from hocket.runtime.averaging.ways.shm import OnHost
-from hocket.system.native import Unavailable, library
+from hocket.system.native import Unavailable
 from hocket.system.rendezvous import Meeting
 from hocket.system.shared_memory import Arena
 from hocket.training.outcome import Outcome, write_summary
@@ -41,13 +44,29 @@ MPS = [f"gpu:0/mps:{i}of2@100%" for i in range(2)]
 
 def main(case: str, names: str, wanted: str, index: int, fd: int, nbytes: int, path: Path) -> None:
     """Run a case as a replica, and write down what came of it."""
-    members = Members(tuple(names.split(",")))
+    averaging, space = asked(names.split(","), wanted), Space(Arena.attach(fd, nbytes), 0, nbytes)
     try:
-        space = Space(Arena.attach(fd, nbytes), 0, nbytes)
-        found = CASES[case](Reduction(space, members, index, SITES, wanted), index)
+        alone = Reduction(averaging, index, space)
+        reduction = alone if wanted == AUTO else joined_alone(averaging, index, space)
+        found = CASES[case](reduction, index)
     except Exception as error:  # noqa: BLE001
         found = str(error)
     path.write_bytes(pickle.dumps(found))
+
+
+def asked(names: Sequence[str], wanted: str = AUTO, *, is_exact: bool = False) -> Averaging:
+    return Averaging(Members(tuple(names)), SITES, wanted, is_exact)
+
+
+def offers(
+    averaging: Averaging, wanted: Sequence[str], space: Space, *, is_trial: bool
+) -> dict[str, list[Offer]]:
+    """What all replicas offer: the ways here make nothing when they listen, so one can tell."""
+    each = [
+        Reduction(averaging, index, space).listen(wanted, is_trial=is_trial)
+        for index in range(len(averaging.members))
+    ]
+    return {way: [offer[way] for offer in each] for way in wanted}
 
 
 def means(reduction: Reduction, index: int) -> Any:
@@ -63,23 +82,34 @@ def means(reduction: Reduction, index: int) -> Any:
     return np.asarray(x), np.asarray(rows), reduction.counts()[0]
 
 
+def trials(reduction: Reduction) -> Any:
+    """What every way costs, as if all replicas had listened."""
+    averaging, space = reduction._averaging, reduction._space
+    assert space
+    reduction.listen(averaging.choices, is_trial=True)
+    return reduction.measure(offers(averaging, averaging.choices, space, is_trial=True))
+
+
 def measured(reduction: Reduction, index: int) -> Any:
-    costs = reduction.measure()
-    reduction.use("hier")
+    costs, space = trials(reduction), reduction._space
+    assert space
+    reduction.listen(["hier"], is_trial=False)
+    there = offers(reduction._averaging, ["hier"], space, is_trial=False)
+    reduction.join("hier", there["hier"])
     return costs, means(reduction, index)
 
 
 def measured_alone(reduction: Reduction, index: int) -> Any:
     """The others do not come; how long they are waited for is made short."""
     hocket.runtime.averaging.choice.TRIAL_SECONDS = 2.0
-    return reduction.measure()
+    return trials(reduction)
 
 
 def measured_and_left(reduction: Reduction, index: int) -> Any:
     """The others do not come, and this one is ended meanwhile, as when a run is interrupted."""
     hocket.runtime.averaging.choice.TRIAL_SECONDS = 1000.0
     threading.Timer(1.0, reduction.close).start()
-    return reduction.measure()
+    return trials(reduction)
 
 
 def narrow(reduction: Reduction, index: int) -> Any:
@@ -92,11 +122,10 @@ def narrow_floats(index: int) -> np.ndarray:
     return np.asarray(jax.random.normal(jax.random.key(index), (1000,)))
 
 
-def alone(reduction: Reduction, index: int) -> Any:
-    """The others never come."""
+def closed(reduction: Reduction, index: int) -> Any:
+    """The others never come, and this one is ended meanwhile, as when a run ends."""
     fn = jax.jit(reduction).lower(jnp.ones(1000)).compile()
-    sys.stdout.write("waiting\n")
-    sys.stdout.flush()
+    threading.Timer(1.0, reduction.close).start()
     return fn(jnp.ones(1000))
 
 
@@ -105,7 +134,7 @@ def other_size(reduction: Reduction, index: int) -> Any:
 
 
 CASES: dict[str, Callable[[Reduction, int], Any]] = {
-    "means": means, "measured": measured, "measured_alone": measured_alone, "alone": alone,
+    "means": means, "measured": measured, "measured_alone": measured_alone, "closed": closed,
     "other_size": other_size, "measured_and_left": measured_and_left, "narrow": narrow,
 }  # fmt: skip
 
@@ -116,8 +145,7 @@ class Replicas:
     def __init__(
         self, case: str, names: list[str], wanted: str, folder: Path, only: tuple[int, ...] = ()
     ) -> None:
-        self.members = Members(tuple(names))
-        self.arena = Arena.create(nbytes := Reduction.nbytes(self.members, SITES, wanted))
+        self.arena = Arena.create(nbytes := asked(names, wanted).nbytes)
         self.paths = [folder / str(index) for index in only or range(len(names))]
         given = [case, ",".join(names), wanted]
         self.processes = [
@@ -151,6 +179,14 @@ def expected(replicas: int) -> tuple[np.ndarray, np.ndarray]:
     return x, np.asarray(rows)
 
 
+def joined_alone(averaging: Averaging, index: int, space: Space) -> Reduction:
+    """One replica in the way that was asked for."""
+    reduction, wanted = Reduction(averaging, index, space), averaging.wanted
+    reduction.listen([wanted], is_trial=False)
+    reduction.join(wanted, offers(averaging, [wanted], space, is_trial=False)[wanted])
+    return reduction
+
+
 @pytest.mark.parametrize(("names", "wanted"), [(FOUR, "shm"), (APART, "nccl"), (FOUR, "hier")])
 def test_every_way_gives_the_mean(names: list[str], wanted: str, tmp_path: Path) -> None:
     found = Replicas("means", names, wanted, tmp_path).results()
@@ -170,7 +206,7 @@ def test_replicas_measure_every_way_and_use_the_one_they_are_told(tmp_path: Path
         assert all(isinstance(cost, float) and cost > 0 for cost in costs.values()), costs
         np.testing.assert_allclose(x, expected(4)[0], atol=1e-4)
         assert calls >= 80, "a mean and its way back are two calls"
-    table = choose(Members(tuple(FOUR)), SITES, [costs for costs, _ in found])
+    table = choose(asked(FOUR), [costs for costs, _ in found])
     slowest = {way: max(costs[way] for costs, _ in found) for way in ("shm", "hier")}
     assert table.chosen == min(slowest, key=lambda way: slowest[way])
 
@@ -198,16 +234,16 @@ def test_a_narrow_float_is_rounded_once_in_two_steps(tmp_path: Path) -> None:
 def test_a_leader_without_a_second_step_keeps_nobody_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    members, closed = Members(tuple(FOUR)), list[OnHost]()
-    arena = Arena.create(nbytes := Reduction.nbytes(members, SITES, "hier"))
+    averaging, closed = asked(FOUR, "hier"), list[OnHost]()
+    space = Space(Arena.create(averaging.nbytes), 0, averaging.nbytes)
 
-    def refused(*_: Any) -> Any:
+    def refused() -> Any:
         raise Unavailable("there is no NCCL")
 
-    monkeypatch.setattr(ways()["nccl"], "join", refused)
+    monkeypatch.setattr(nccl.AVERAGE, "listen", lambda *_: InMemory(refused))
     monkeypatch.setattr(OnHost, "close", lambda joined: closed.append(joined))
     with pytest.raises(PlanError, match="there is no NCCL"):
-        Reduction(Space(arena, 0, nbytes), members, 0, SITES, "hier")
+        joined_alone(averaging, 0, space)
     assert len(closed) == 1
 
 
@@ -215,16 +251,13 @@ def test_a_leader_without_a_second_step_keeps_nobody_waiting(
 def test_how_long_a_replica_waits_is_a_number(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_REDUCE_SECONDS", text)
     with pytest.raises(PlanError, match=f"HOCKET_REDUCE_SECONDS={text}: that is no number"):
-        Reduction.nbytes(Members(tuple(MPS)), SITES)
+        _ = asked(MPS).nbytes
 
 
-def test_close_ends_the_waits_of_both_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("names", "wanted"), [(FOUR, "shm"), (FOUR, "hier")])
+def test_close_ends_the_waits_of_all_steps(names: list[str], wanted: str, tmp_path: Path) -> None:
     """Replicas 0 and 1 of one device wait for the leader of the other, and for their own."""
-    replicas = Replicas("alone", FOUR, "hier", tmp_path, only=(0, 1))
-    for process in replicas.processes:
-        assert process.stdout and process.stdout.readline() == b"waiting\n"
-    for start in Reduction.headers(replicas.members, SITES, "hier", "hier"):
-        library().hocket_average_close(replicas.arena.address + start)
+    replicas = Replicas("closed", names, wanted, tmp_path, only=(0, 1))
     for error in replicas.results():
         assert "another replica has ended" in error
 
@@ -273,18 +306,60 @@ def test_what_is_worth_measuring(names: list[str], found: list[str]) -> None:
     assert choices(Members(tuple(names))) == found
 
 
-def test_a_plan_can_ask_for_every_way() -> None:
-    assert (AUTO, *ways()) == REDUCTIONS
+def test_ways_have_an_order_of_their_own() -> None:
+    assert list(ways()) == ["shm", "ipc", "nccl", "hier"]
+    assert [name for name, way in ways().items() if way.name != name] == []
+
+
+def test_exact_has_no_clock_choose() -> None:
+    for names in (FOUR, MPS, ["gpu:0", "gpu:1"]):
+        assert asked(names, is_exact=True).choices == ("shm",)
+    assert asked(FOUR, "hier", is_exact=True).choices == ("hier",)
+    table = only(asked(FOUR, is_exact=True))
+    assert table and table.chosen == "shm" and "with exact=True no clock chooses" in str(table)
+
+
+@pytest.mark.parametrize("names", [TWO, APART, FOUR, MPS])
+def test_without_memory_that_all_share_no_way_of_ours_goes(names: list[str]) -> None:
+    members = replace(Members(tuple(names)), shares_memory=False)
+    with pytest.raises(PlanError, match=r"no way to average between these .*here they share none"):
+        choices(members)
+    with pytest.raises(PlanError, match=r"cannot go by `shm` here: .*they share none"):
+        choices(members, "shm")
+
+
+def test_a_delay_is_refused_by_who_cannot_add_one() -> None:
+    members = replace(Members(("gpu:0", "gpu:1")), delay=0.1)
+    assert choices(members) == ["shm"]
+    with pytest.raises(PlanError, match="cannot go by `nccl` here: it cannot make a mean take"):
+        choices(members, "nccl")
+    four = tuple(f"gpu:{d}/mps:{i}of2@100%" for d in range(2) for i in range(2))
+    with pytest.raises(PlanError, match="a step of it goes by `nccl`: it cannot make a mean"):
+        choices(replace(Members(four), delay=0.1), "hier")
+
+
+def test_who_cannot_listen_is_told_to_all() -> None:
+    """A trial goes on with the next way; the way that was asked for ends the run."""
+    averaging = asked(TWO, "shm")
+    space = Space(Arena.create(averaging.nbytes), 0, averaging.nbytes)
+    reduction = Reduction(averaging, 0, space)
+    mine = reduction.listen(["shm"], is_trial=False)["shm"]
+    there = [mine, Offer(why_not="there is no memory")]
+    assert reduction.measure({"shm": there}) == {"shm": "there is no memory (in replica 1)"}
+    reduction.listen(["shm"], is_trial=False)
+    with pytest.raises(
+        PlanError, match=r"cannot go by `shm` here: there is no memory \(in replica"
+    ):
+        reduction.join("shm", there)
 
 
 def test_the_cheapest_way_of_the_slowest_replica_is_chosen() -> None:
-    members = Members(tuple(MPS))
-    table = choose(members, SITES, [{"shm": 3e-4, "ipc": 1e-5}, {"shm": 2e-4, "ipc": 9e-4}])
+    table = choose(asked(MPS), [{"shm": 3e-4, "ipc": 1e-5}, {"shm": 2e-4, "ipc": 9e-4}])
     assert table.chosen == "shm"
     assert {row.way: row.seconds for row in table.rows} == {
         "shm": 3e-4, "ipc": 9e-4, "nccl": None, "hier": None,
     }  # fmt: skip
-    table = choose(members, SITES, [{"shm": 3e-4, "ipc": 1e-5}, {"shm": 2e-4, "ipc": 2e-5}])
+    table = choose(asked(MPS), [{"shm": 3e-4, "ipc": 1e-5}, {"shm": 2e-4, "ipc": 2e-5}])
     assert table.chosen == "ipc" and table.sentence.endswith(
         "`ipc` in 20 us a call, against `shm` 300 us"
     )
@@ -294,26 +369,24 @@ def test_the_cheapest_way_of_the_slowest_replica_is_chosen() -> None:
 
 
 def test_a_way_that_fails_in_one_replica_is_not_chosen() -> None:
-    members = Members(tuple(MPS))
-    table = choose(members, SITES, [{"shm": 3e-4, "ipc": 1e-5}, {"shm": 2e-4, "ipc": "no NVRTC"}])
+    table = choose(asked(MPS), [{"shm": 3e-4, "ipc": 1e-5}, {"shm": 2e-4, "ipc": "no NVRTC"}])
     assert table.chosen == "shm"
     assert next(row.note for row in table.rows if row.way == "ipc") == "no NVRTC (replica 1)"
     with pytest.raises(PlanError, match=r"no way to average works .*`shm`: a \(replica 0\)"):
-        choose(members, SITES, [{"shm": "a", "ipc": "b"}] * 2)
+        choose(asked(MPS), [{"shm": "a", "ipc": "b"}] * 2)
 
 
 def test_with_one_way_nothing_is_measured() -> None:
-    members = Members(tuple(TWO))
-    table = only(members, SITES)
+    table = only(asked(TWO))
     assert table and table.chosen == "shm" and not table.was_measured
     assert "not measured: the only way here" in str(table)
-    assert only(Members(tuple(FOUR)), SITES) is None
-    asked = only(Members(tuple(FOUR)), SITES, "hier")
-    assert asked and asked.chosen == "hier" and "`hier` was asked for" in asked.rows[0].note
+    assert only(asked(FOUR)) is None
+    wanted = only(asked(FOUR, "hier"))
+    assert wanted and wanted.chosen == "hier" and "`hier` was asked for" in wanted.rows[0].note
 
 
 def test_a_run_says_what_was_chosen_and_keeps_the_table(tmp_path: Path) -> None:
-    table = choose(Members(tuple(MPS)), SITES, [{"shm": 3e-4, "ipc": 1e-5}] * 2)
+    table = choose(asked(MPS), [{"shm": 3e-4, "ipc": 1e-5}] * 2)
     outcome = Outcome(tmp_path, "ppo", 1, 100, return_means=[1.0])
     for _ in range(2):  # every report has it, and it is told once
         outcome.note_reductions({"slice": table})
@@ -322,21 +395,27 @@ def test_a_run_says_what_was_chosen_and_keeps_the_table(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "summary.json").read_text())["reductions"]["slice"]
     assert kept["chosen"] == "ipc" and kept["rows"][1]["seconds"] == 1e-5
     alone = Outcome(tmp_path, "ppo", 1, 100)
-    found = only(Members(tuple(TWO)), SITES)
+    found = only(asked(TWO))
     assert found
     alone.note_reductions({"slice": found})
     assert alone.notes == [] and alone.reductions["slice"]["chosen"] == "shm"
 
 
-def test_groups_begin_at_pages_within_their_memory() -> None:
-    """A GPU can see whole pages of the host's memory only."""
+def test_the_memory_of_ways_begins_at_pages_and_is_nobody_elses() -> None:
+    """A GPU can see whole pages of the host's memory only; a trial leaves zeros for the use."""
     for names in (MPS, FOUR):
-        members = Members(tuple(names))
-        for used in (None, *choices(members)):
-            starts = Reduction.headers(members, SITES, AUTO, used)
-            assert len(set(starts)) == len(starts) > 0
-            assert all(start == pages(start) for start in starts)
-            assert max(starts) < Reduction.nbytes(members, SITES)
+        averaging = asked(names)
+        whole = Space(Arena.create(averaging.nbytes), 0, averaging.nbytes)
+        for used in averaging.choices:
+            given = [
+                averaging.room(used, whole, is_trial=False)[1],
+                *(averaging.room(way, whole, is_trial=True)[1] for way in averaging.choices),
+            ]
+            end = 0
+            for space in given:
+                assert space and space.offset >= end and space.offset == pages(space.offset)
+                end = space.offset + space.nbytes
+            assert end <= averaging.nbytes
 
 
 def meeting_of(count: int, say: Callable[[Meeting, int], Any]) -> list[Any]:

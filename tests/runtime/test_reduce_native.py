@@ -12,9 +12,8 @@ import pytest
 from hocket.cluster.nvidia import nvrtc
 from hocket.cluster.nvidia.nvrtc import NoCompiler, cubin
 from hocket.runtime.averaging import Members, Space
-from hocket.runtime.averaging.choice import ways
 from hocket.runtime.averaging.ffi import control_bytes
-from hocket.runtime.averaging.ways import nccl
+from hocket.runtime.averaging.ways import ipc, nccl
 from hocket.system.native import KERNEL, Unavailable, library, said
 from hocket.system.rendezvous import Meeting
 from hocket.system.shared_memory import Arena
@@ -72,10 +71,11 @@ def test_without_a_driver_the_reason_says_so() -> None:
 @needs_no_gpu
 def test_who_cannot_use_the_gpu_tells_the_others() -> None:
     """A replica whose memory on the GPU cannot be made; the other waits for its handle."""
-    way, members = ways()["ipc"], Members(("gpu:0/mps:0of2@100%", "gpu:0/mps:1of2@100%"))
-    arena = Arena.create(nbytes := way.nbytes(members, SITES))
+    members = Members(("gpu:0/mps:0of2@100%", "gpu:0/mps:1of2@100%"))
+    arena = Arena.create(nbytes := ipc.AVERAGE.room(members, SITES))
+    listener = ipc.AVERAGE.listen(members, 1, SITES, Space(arena, 0, nbytes))
     with pytest.raises(Unavailable, match=NO_DRIVER):
-        way.join(Space(arena, 0, nbytes), members, 1, SITES, 0.0)
+        listener.join([listener.address] * 2, 0)
     other = Meeting(arena, control_bytes(SITES, len(members)), len(members), 0)
     with pytest.raises(Unavailable, match=rf"({NO_DRIVER}).*in replica 1"):
         other.tell(b"")

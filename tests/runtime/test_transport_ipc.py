@@ -15,13 +15,14 @@ import pytest
 from jax.experimental import io_callback
 
 from hocket import Channel, Place, Plan, PlanError, trace
+from hocket.core.plan.checks import check
 from hocket.runtime.channels.choice import pipes_of
 from hocket.runtime.channels.links import Link, links
 from hocket.runtime.channels.transports import one_gpu
 from hocket.runtime.channels.transports.one_gpu import OnOneGpu, stays_on_gpu
 from hocket.runtime.channels.transports.shared_memory import SharedMemory
 from hocket.runtime.instance.exchange import Exchange
-from hocket.runtime.launch import watch
+from hocket.runtime.launch import launch_named, watch
 from hocket.runtime.launch.launchers.threads import Threads
 from hocket.runtime.launch.memory_map import layout
 from hocket.runtime.launch.watch import InstanceError
@@ -51,7 +52,9 @@ def planned(
         Place("actor", ("env", "act"), on=acting, replicas=replicas),
         Place("learner", ("learn",), on=learning),
     )
-    return Plan(trace(Toy(), 8), places, {"actor -> learner": channel}, launch="processes")
+    return Plan(
+        trace(Toy(), 8), places, {"actor -> learner": channel}, launch=launch_named("processes")
+    )
 
 
 def up(plan: Plan) -> Link:
@@ -117,7 +120,7 @@ def test_who_was_not_asked_for_it_goes_as_before() -> None:
         Place("env", ("env",), on=(ACTING,)),
         Place("rest", ("act", "learn"), on=(LEARNING,)),
     )
-    plan = Plan(trace(Toy(), 8), places, launch="processes")
+    plan = Plan(trace(Toy(), 8), places, launch=launch_named("processes"))
     looping = [link for link in links(plan) if link.transfer.loops]
     assert looping and not any(stays_on_gpu(plan, link) for link in looping)
 
@@ -137,7 +140,7 @@ def test_wsl_has_no_memory_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_threads_have_nothing_to_be_direct_about() -> None:
     places = (Place("actor", ("env", "act")), Place("learner", ("learn",)))
     with pytest.raises(PlanError, match=r"for processes on one GPU.*are threads on devices with"):
-        Plan(trace(Toy(), 8), places, {"actor -> learner": Channel(direct=True)})
+        check(Plan(trace(Toy(), 8), places, {"actor -> learner": Channel(direct=True)}))
 
 
 def test_what_stays_on_the_gpu_takes_little_of_the_hosts_memory() -> None:

@@ -18,7 +18,7 @@ from hocket.runtime.channels.transports.device import DeviceToDevice
 from hocket.runtime.channels.transports.same_device import SameDevice
 from hocket.runtime.channels.transports.shared_memory import SharedMemory
 from hocket.runtime.host_calls.services import Services
-from hocket.runtime.launch.launchers.threads import Threads
+from hocket.runtime.launch.crew import Crew
 from hocket.system.events import Closed
 from hocket.system.shared_memory import Arena
 from tests.toys import Toy
@@ -121,7 +121,9 @@ def test_closing_wakes_whoever_waits() -> None:
     ("learner", "kind"), [(("cpu:0",), SameDevice), (("cpu:1",), DeviceToDevice)]
 )
 def test_the_transport_is_chosen_by_where_the_ends_are(learner: Any, kind: type) -> None:
-    crew = Threads(planned(learner=learner))
+    crew = Crew(planned(learner=learner))
     first = dict(enumerate(jax.tree.leaves(Toy().init(jax.random.key(0), 8))))
     crew.load(first, {}, Services(crew.plan))
-    assert {type(pipe) for pipe in crew.pipes.values()} == {kind}
+    pipes = [pipe for worker in crew.workers for pipe in worker.pipes.values()]
+    assert {type(pipe) for pipe in pipes} == {kind}
+    crew.close()

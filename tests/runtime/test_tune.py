@@ -21,8 +21,8 @@ from hocket.runtime.compile.tuning import SHORTEST_GRAPH, compiler_options
 from hocket.runtime.distributed import Split
 from hocket.runtime.executor import advance
 from hocket.runtime.instance import interpreter
-from hocket.runtime.launch.launchers import processes
-from hocket.runtime.launch.launchers.processes import Processes
+from hocket.runtime.launch import crew, launch_named
+from hocket.runtime.launch.crew import Crew
 from tests.toys import Toy
 
 LENGTH = 24
@@ -64,25 +64,27 @@ def test_the_compiler_is_told(of: Any, distribute: str, monkeypatch: pytest.Monk
 
 
 def test_one_replica_compiles_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[list[str], Any]] = []
+    asked: list[tuple[list[str], str]] = []
 
-    def ask_some(self: Processes, of: Any, *command: Any) -> list[Any]:
-        asked.append(([process.name for process in of], command[0]))
-        return ask(self, of, *command)
+    def ask_each(self: Crew, commands: dict[str, tuple[Any, ...]]) -> list[Any]:
+        asked.extend([(list(commands), name) for name in {c[0] for c in commands.values()}])
+        return ask(self, commands)
 
-    ask = Processes._ask_some
-    monkeypatch.setattr(Processes, "_ask_some", ask_some)
+    ask = Crew._ask_each
+    monkeypatch.setattr(Crew, "_ask_each", ask_each)
     plain = hocket.run(Toy(), distribute="sliced:slices=2,devices=1", iterations=2)
-    assert not asked  # processes on a CPU compile at the same time
-    monkeypatch.setattr(processes, "_on_gpu", lambda plan: True)
+    assert "compile" not in [name for _, name in asked]  # on a CPU all compile at the same time
+    monkeypatch.setattr(crew, "computes_on_gpu", lambda plan: True)
     alike = hocket.run(Toy(), distribute="sliced:slices=2,devices=1", iterations=2)
-    assert asked == [(["slice/0"], "compile")]
+    assert (["slice/0"], "compile") in asked
     jax.tree.map(np.testing.assert_array_equal, alike.metrics, plain.metrics)
 
 
 def test_what_was_compiled_before_is_not_compiled_again(caplog: pytest.LogCaptureFixture) -> None:
     """Not traced either: the calls of `averaged` are numbered as they are traced."""
-    executor: Any = Split(Plan(trace(Toy(), 8), (Place("all", ROLES),), {}, launch="threads"))
+    executor: Any = Split(
+        Plan(trace(Toy(), 8), (Place("all", ROLES),), {}, launch=launch_named("threads"))
+    )
     executor.start(jax.random.key(0))
     with jax.log_compiles():
         (mine,) = executor.crew.instances

@@ -38,8 +38,8 @@ def _about(plan: Plan) -> Iterator[str]:
     yield f"{plan.graph.env_steps:,} environment steps an iteration"
     if plan.parts > 1:
         yield f"loops in {plan.parts} parts"
-    if plan.launch != "threads":
-        yield f"launched as {plan.launch}"
+    if not plan.launch.one_process:
+        yield f"launched as {plan.launch.name}"
     if not plan.flows and not plan.averaging:
         yield "nothing crosses"
 

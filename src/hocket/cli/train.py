@@ -11,6 +11,7 @@ from typing import Any
 from hocket.cli.flags import defaults_of, parse, setting_of, split_word
 from hocket.cli.look import leave_memory, strategies_text
 from hocket.cluster import share_cores
+from hocket.runtime.launch import launch_named
 from hocket.system.signals import heed_termination
 from hocket.training.keep import Experiment, Outcome
 
@@ -41,7 +42,7 @@ def train(arguments: list[str]) -> None:
     seeds = setting_of(rest, "seeds")
     if seeds.isdigit() and not on_slices:  # slices share the cores themselves
         share_cores(int(seeds))
-    if on_slices or setting_of(rest, "launch") == "processes":
+    if on_slices or not launch_named(setting_of(rest, "launch")).one_process:
         leave_memory()
     defaults, settings = defaults_of(word, rest, "train")
     about = f"Train an agent, and keep the run in a folder.\n\n{strategies_text()}"

@@ -21,7 +21,7 @@ import numpy as np
 
 from hocket.core.program.contract import leaf_names
 from hocket.core.program.service import At, Serving, Shapes
-from hocket.errors import PlanError
+from hocket.errors import PlanError, unknown
 from hocket.replay import device
 from hocket.replay.device import Replay
 from hocket.replay.store.access import Access
@@ -32,6 +32,9 @@ from hocket.replay.store.table import Table
 from hocket.system.text import bytes_text
 
 # Legend: C capacity, S shards.
+
+CARRIERS = ("near", "shm", "tcp")
+"""How instances reach a replay: by a call in one process, over shared memory, over TCP."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class ReplayService:
         return jax.tree.unflatten(self.tree, columns)
 
     def check(self, how: Serving, given: Sequence[Shapes] = ()) -> None:
+        if how.carrier not in CARRIERS:
+            raise PlanError(unknown("carrier", how.carrier, CARRIERS))
         if self.capacity % how.shards:
             raise PlanError(
                 f"the {self.name} has {self.capacity} rows, which {how.shards} shards cannot share "

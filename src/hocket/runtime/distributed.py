@@ -1,11 +1,11 @@
-"""A plan of several places or processes, carried out by instances that a launcher starts."""
+"""A plan of several instances, carried out by a crew: commanded, and its state put together."""
 
 from __future__ import annotations
 
 import functools
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,56 +19,12 @@ from hocket.runtime.channels.links import late_specs
 from hocket.runtime.executor import Timings
 from hocket.runtime.host_calls.services import Services
 from hocket.runtime.instance.exchange import AGES
-from hocket.runtime.launch.launchers.processes import Processes
-from hocket.runtime.launch.launchers.threads import Threads
+from hocket.runtime.launch.crew import Crew
 from hocket.runtime.observe.status import activities, names
-from hocket.runtime.observe.timeline import Activity, Span, Timeline
+from hocket.runtime.observe.timeline import Activity, Timeline
 
 SAMPLE_AGE = "sample_age"
 """The metric of free channels: by how many iterations what is learned from is behind."""
-
-
-class Crew(Protocol):
-    """The running instances of a plan, in the order of `names(plan)`."""
-
-    statuses: np.ndarray
-    reductions: dict[str, Table]
-    """By place that averages between processes: in which way. Known once they have started."""
-
-    @property
-    def is_well(self) -> bool:
-        """Whether there is a state, and nothing has failed."""
-        ...
-
-    def pause(self) -> None:
-        """Let everybody come to the end of an iteration."""
-        ...
-
-    def load(
-        self, leaves: Mapping[int, Any], late: Mapping[str, Any], services: Services
-    ) -> None: ...
-
-    def held(self) -> Sequence[Mapping[int, Any]]:
-        """Each instance's part of the state."""
-        ...
-
-    def late(self) -> dict[str, Any]:
-        """What is on its way in late channels."""
-        ...
-
-    def run(self, count: int) -> Sequence[Mapping[int, np.ndarray]]:
-        """So many iterations; the metrics that each instance made, `[count, ...]`."""
-        ...
-
-    def record(self) -> None:
-        """Keep a timeline from now on."""
-        ...
-
-    def spans(self) -> tuple[list[Span], int]:
-        """The timeline so far, and how many spans did not fit into it."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class Split:
@@ -79,8 +35,7 @@ class Split:
     def __init__(self, plan: Plan, *, record: bool = False, crew: Crew | None = None) -> None:
         self.plan = plan
         self.timings = Timings()
-        launched = Processes if plan.launch == "processes" else Threads
-        self.crew: Crew = crew or launched(plan)
+        self.crew = crew or Crew(plan)
         self._services = Services(plan)
         self._record = record
         self._before = self._now = self.crew.statuses.copy()

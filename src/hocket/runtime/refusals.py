@@ -1,4 +1,4 @@
-"""Whether the hardware that a plan names is there, and has the memory: before anything runs."""
+"""What cannot run here, by name and before anything starts: every way to run a plan asks this."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ from hocket.cluster.slices import device_of
 from hocket.core.plan.data import Plan
 from hocket.core.plan.memory import footprint
 from hocket.errors import PlanError
+from hocket.runtime.averaging.known import check_averages
+from hocket.runtime.launch import launcher_of
 from hocket.system.text import bytes_text
 
 
-def check_hardware(plan: Plan) -> None:
+def refuse(plan: Plan) -> None:
+    """Refuse a plan whose launcher, devices, memory or ways to average are not to be had here."""
+    launcher_of(plan)
+    _check_hardware(plan)
+    check_averages(plan)
+
+
+def _check_hardware(plan: Plan) -> None:
     """Refuse devices that are not there, and places that cannot fit into theirs."""
     memory = footprint(plan)
     needed: dict[Any, int] = defaultdict(int)

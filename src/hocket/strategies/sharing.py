@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hocket.cluster import Cluster, Device
-from hocket.core.plan.data import FREE, Channel
+from hocket.core.plan.data import FREE, Channel, Launch
 from hocket.errors import PlanError
 from hocket.strategies.strategy import Lag
+
+PROCESSES = Launch("processes", one_process=False, one_program=False, shares_memory="node")
+"""What a strategy asks for whose instances must be processes."""
 
 
 def share_out(devices: Sequence[Device], replicas: int, num_envs: int) -> Sequence[Device]:

@@ -24,13 +24,12 @@ from hocket.cluster.devices import processor
 from hocket.cluster.search import Found, Point
 from hocket.cluster.slices import Slice, split
 from hocket.core.graph.trace import Graph
-from hocket.core.plan.checks import REDUCTIONS
 from hocket.core.plan.data import FREE, Channel, Place, Plan
 from hocket.core.program.algorithm import Algorithm
 from hocket.core.program.describe import describe
 from hocket.core.program.fragment import ROLES
-from hocket.errors import PlanError, unknown
-from hocket.strategies.sharing import sample_channels
+from hocket.errors import PlanError
+from hocket.strategies.sharing import PROCESSES, sample_channels
 from hocket.strategies.strategy import Lag, in_words, strategy
 
 AUTO = "auto"
@@ -74,16 +73,14 @@ def sliced(
     """`slices` of every device, or of the first `devices`, each with at most `share` percent.
 
     `cut` says how: `mps`, `shared` (processes that take turns), `mig`, `cpu`; by default as it goes
-    best here. `reduce` is how `averaged` goes between them: `shm`, `ipc`, `nccl`, `hier`; by
-    default the fastest, which is measured. `dedicated`: the last slice learns, from the samples of
-    any `batch` of the others, which act. Where they wait (`lag=1`) several `learners` can, the last
-    slices of each device. `direct` is whether what crosses stays on the GPU, by default where it
-    can. With `search`, slices, share and environments are those that `hocket plan ... --search`
-    found best.
+    best here. `reduce` is how `averaged` goes between them: `shm`, `ipc`, `nccl`, `hier`, or one of
+    your own, `file.py:NAME`; by default the fastest, which is measured. `dedicated`: the last slice
+    learns, from the samples of any `batch` of the others, which act. Where they wait (`lag=1`)
+    several `learners` can, the last slices of each device. `direct` is whether what crosses stays
+    on the GPU, by default where it can. With `search`, slices, share and environments are those
+    that `hocket plan ... --search` found best.
     """
     asked, cluster = graph.num_envs, cluster.first(devices, "sliced")
-    if reduce not in REDUCTIONS:
-        raise PlanError(unknown("reduction", reduce, REDUCTIONS))
     if command_buffers and cluster.devices[0].is_cpu:
         raise PlanError(f"command buffers are for GPUs, and these are slices of {cluster}.")
     if not dedicated:
@@ -129,7 +126,7 @@ def sliced(
     else:
         places, channels = (Place("slice", ROLES, parts, replicas=len(parts), backend=backend),), {}
     made = Plan(
-        graph, places, channels, launch="processes", xla_flags=flags, notes=notes, words=words
+        graph, places, channels, launch=PROCESSES, xla_flags=flags, notes=notes, words=words
     )
     return made if reduce == AUTO else _averaging_by(made, reduce)
 

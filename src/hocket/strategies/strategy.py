@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias
 
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
+from hocket.core.plan.checks import check
 from hocket.core.plan.data import FREE, Plan
 from hocket.errors import check_kind, unknown
 from hocket.system.names import find, read_words
@@ -55,7 +56,8 @@ def strategy(
             )
         for name, value in chosen.items():
             _check_option(fn.__name__, options, name, value)
-        return functools.partial(fn, **chosen)
+        made = functools.partial(fn, **chosen)
+        return lambda graph, cluster: check(made(graph, cluster))
 
     # What `help` and editors show: the options alone.
     signature = inspect.Signature([*options.values()], return_annotation="Strategy")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -63,13 +64,12 @@ def find(path: str) -> Any:
 def read_words(text: str) -> tuple[str, dict[str, Any]]:
     """`name:option=value,...` in its parts: `("CartPole-v1", {"gravity": 1.6})`.
 
-    Numbers, booleans and None become what they are, anything else stays text.
+    Numbers, booleans and None become what they are, anything else stays text; it may name an
+    object: `sliced:slices=2,reduce=mine.py:Fifo`.
     """
-    *path, last = text.split(":")
-    if "=" not in last:
-        return text, {}
+    path, *given = _OPTIONS.split(text, maxsplit=1)
     options: dict[str, Any] = {}
-    for option in last.split(","):
+    for option in given[0].split(",") if given else ():
         name, _, value = option.partition("=")
         if not (name and value):
             raise ValueError(f"`{option}` in `{text}` is no option: write `option=value`.")
@@ -77,9 +77,10 @@ def read_words(text: str) -> tuple[str, dict[str, Any]]:
             options[name] = ast.literal_eval(value.title() if value in _BOOLS else value)
         except (ValueError, SyntaxError):
             options[name] = value
-    return ":".join(path), options
+    return path, options
 
 
+_OPTIONS = re.compile(r":(?=[^:=]*=)")
 _BOOLS = ("true", "false")
 _FILE = "hocket_file_"
 

@@ -1,11 +1,15 @@
 """Conformance kits: tests for what users write.
 
     same_numbers.py  `check_algorithm`, `check_strategy`: the contract, and the law of same numbers
+    launcher.py      `check_launcher`: what is started is heard and ended, and computes the same
+    average.py       `check_average`: the means of all replicas, and no wait without an end
     logger.py        `check_logger`: no row is lost, also where a run is killed and resumed
 
 (`check_env` is where environments are, in `hocket.envs`.)
 """
 
+from hocket.testing.average import AverageCheck, check_average
+from hocket.testing.launcher import LauncherCheck, check_launcher
 from hocket.testing.logger import LoggerCheck, check_logger
 from hocket.testing.same_numbers import (
     SMALL,
@@ -18,10 +22,14 @@ from hocket.testing.same_numbers import (
 
 __all__ = [
     "SMALL",
+    "AverageCheck",
     "Check",
+    "LauncherCheck",
     "LoggerCheck",
     "StrategyCheck",
     "check_algorithm",
+    "check_average",
+    "check_launcher",
     "check_logger",
     "check_strategy",
     "difference",

@@ -13,11 +13,13 @@ import numpy as np
 from hocket.algorithms import A2C, DQN, IMPALA, PPO, RecurrentPPO
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph, trace
+from hocket.core.plan.checks import check as check_plan
 from hocket.core.plan.data import Place, Plan
 from hocket.core.program.algorithm import Algorithm, Policy
 from hocket.envs import make
 from hocket.errors import ContractError, PlanError
-from hocket.runtime.executor import advance
+from hocket.runtime.executor import Executor, advance
+from hocket.runtime.launch import launch_named
 from hocket.strategies import Strategy, resolve
 from hocket.training.loop import make_executor
 
@@ -93,7 +95,9 @@ def check_algorithm(
             f"{type(algorithm).__name__}.step calls no fragment, so nothing can be placed. Mark "
             f'its parts: `@fragment(role="act")`, `@fragment(role="learn")`.'
         )
-    first, expected = _run(Plan(graph, (Place("all", run=_names(graph)),)), seed, iterations)
+    first, expected = carried_out(
+        Plan(graph, (Place("all", run=names_of(graph)),)), seed, iterations
+    )
     if not difference(first, expected):
         raise ContractError(
             f"{iterations} iterations of {type(algorithm).__name__} changed nothing."
@@ -103,13 +107,13 @@ def check_algorithm(
     check = Check(graph, unchanged=_unchanged(graph, first, expected))
     for name, places in _plans(graph).items():
         try:
-            plan = Plan(graph, places)
+            plan = check_plan(Plan(graph, places))
         except PlanError as error:
             if all(place.replicas == 1 for place in places):
                 raise
             check.refused[name] = str(error)
             continue
-        found = difference(_run(plan, seed, iterations)[1], expected)
+        found = difference(carried_out(plan, seed, iterations)[1], expected)
         if not found <= tolerance:
             raise ContractError(
                 f"{type(algorithm).__name__} computes other numbers as {name}: they differ by "
@@ -172,10 +176,13 @@ def check_strategy(
                 f"the channel `{late[0]}` has lag={plan.channels[late[0]].lag}, so the "
                 f"numbers are not the fused program's: check the strategy with lag=0."
             )
-        first, expected = _run(Plan(graph, (Place("all", run=_names(graph)),)), seed, iterations)
+        first, expected = carried_out(
+            Plan(graph, (Place("all", run=names_of(graph)),)), seed, iterations
+        )
         check.moved[name] = difference(first, expected)
         for launcher in launch:
-            found = difference(_run(replace(plan, launch=launcher), seed, iterations)[1], expected)
+            launched = replace(plan, launch=launch_named(launcher))
+            found = difference(carried_out(launched, seed, iterations)[1], expected)
             if not found <= tolerance:
                 raise PlanError(
                     f"{name} computes other numbers as {launcher}: they differ by {found:.2g} "
@@ -222,8 +229,10 @@ def _leaf_difference(x: Any, y: Any) -> float:
         )
 
 
-def _run(plan: Plan, seed: int, iterations: int) -> tuple[Any, Any]:
-    executor = make_executor(plan, iterations)
+def carried_out(
+    plan: Plan, seed: int, iterations: int, carry_out: Callable[[Plan], Executor] | None = None
+) -> tuple[Any, Any]:
+    executor = carry_out(plan) if carry_out else make_executor(plan, iterations)
     try:
         executor.start(jax.random.key(seed))
         first = executor.state()
@@ -233,19 +242,19 @@ def _run(plan: Plan, seed: int, iterations: int) -> tuple[Any, Any]:
         executor.close()
 
 
-def _names(graph: Graph) -> list[str]:
+def names_of(graph: Graph) -> list[str]:
     return [label.name for label in graph.labels]
 
 
 def _plans(graph: Graph) -> dict[str, tuple[Place, ...]]:
     """The plans to try, of those that this graph's roles allow."""
     actors = [label.name for label in graph.labels if label.role in ("env", "act")]
-    rest = [name for name in _names(graph) if name not in actors]
+    rest = [name for name in names_of(graph) if name not in actors]
     plans: dict[str, tuple[Place, ...]] = {
-        "two replicas of the whole loop": (Place("all", run=_names(graph), replicas=2),)
+        "two replicas of the whole loop": (Place("all", run=names_of(graph), replicas=2),)
     }
     if len(graph.labels) > 1:
-        alone = tuple(Place(name, run=(name,)) for name in _names(graph))
+        alone = tuple(Place(name, run=(name,)) for name in names_of(graph))
         plans["each fragment alone"] = alone
     if actors and rest:
         learner = Place("learner", run=rest)

@@ -13,6 +13,7 @@ import numpy as np
 from hocket.cluster import Cluster
 from hocket.core.graph.host_calls import hosts
 from hocket.core.graph.trace import Graph, init_state, trace
+from hocket.core.plan.checks import check
 from hocket.core.plan.data import Plan
 from hocket.core.program.algorithm import Algorithm
 from hocket.core.program.contract import check_state
@@ -25,7 +26,8 @@ from hocket.runtime.compile.tuning import tuning_here
 from hocket.runtime.distributed import Split
 from hocket.runtime.executor import Executor, by_seed
 from hocket.runtime.fused import Fused
-from hocket.runtime.refusals import check_hardware
+from hocket.runtime.launch import launch_named
+from hocket.runtime.refusals import refuse
 from hocket.runtime.seeds import Agents
 from hocket.strategies import Strategy, resolve
 from hocket.system.signals import Abandoned, Deferred
@@ -58,8 +60,8 @@ def plan(
     usual = "sebulba" if hosts(graph) else "anakin"
     made = resolve(distribute or usual)(graph, Cluster.local())
     if launch is not None:
-        made = replace(made, launch=launch)
-    check_hardware(made)
+        made = check(replace(made, launch=launch_named(launch)))
+    refuse(made)
     return made
 
 
@@ -235,6 +237,7 @@ def make_executor(
     made: Plan, iterations: int, seeds: int | None = None, *, record: bool = False
 ) -> Executor:
     """What carries a plan out, in blocks of at most so many iterations; nothing starts yet."""
+    refuse(check(made))
     # One program on several devices cannot call the host from each: it is driven from there.
     apart = len(made.places[0].on) > 1 and (made.graph.served or bool(hosts(made.graph)))
     if seeds is not None and made.graph.served:
@@ -242,15 +245,16 @@ def make_executor(
             f"{seeds} seeds at once are one program, and here a service keeps one replay: train "
             f'them one after another, or use `distribute="anakin"`.'
         )
-    if len(made.places) == 1 and made.launch == "threads" and not apart:
+    if len(made.places) == 1 and made.launch.one_process and not apart:
         return Fused(made, min(iterations, 1024), seeds, record=record)
-    if seeds is not None and len(made.places) == 1 and made.launch == "processes":
+    if seeds is not None and len(made.places) == 1 and not made.launch.one_process:
         return Agents(made, seeds, record=record)
     if seeds is not None:
         names = ", ".join(place.name for place in made.places)
+        how = "threads" if made.launch.one_process else "processes"
         fused = "anakin:callback=true" if hosts(made.graph) else "anakin"
         raise PlanError(
-            f"{seeds} seeds at once are one program, and this plan runs as {made.launch} of "
+            f"{seeds} seeds at once are one program, and this plan runs as {how} of "
             f'{names}. Use `distribute="{fused}"` as threads, or train them one after another.'
         )
     return Split(made, record=record)

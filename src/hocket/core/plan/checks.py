@@ -20,16 +20,13 @@ from hocket.errors import PlanError, unknown
 if TYPE_CHECKING:
     from hocket.core.plan.data import Channel, Place, Plan
 
-LAUNCHERS = ("threads", "processes")
-REDUCTIONS = ("auto", "shm", "ipc", "nccl", "hier")
-"""How `averaged` may go between replicas in processes."""
 
+def check(plan: Plan) -> Plan:
+    """The plan; refused if it cannot run, or would not give the fused program's numbers.
 
-def check_plan(plan: Plan) -> None:
-    """Refuse a plan that cannot run, or would not give the fused program's numbers."""
-    if plan.launch not in LAUNCHERS:
-        raise PlanError(unknown("launcher", plan.launch, LAUNCHERS))
-    if plan.xla_flags and plan.launch == "threads":
+    Strategies are checked where they are called, and every plan before it is carried out.
+    """
+    if plan.xla_flags and plan.launch.one_process:
         raise PlanError(
             f"flags of XLA ({plan.xla_flags}) are for processes that have not started yet, and "
             f'this plan runs as threads: use launch="processes", or set XLA_FLAGS yourself.'
@@ -50,6 +47,7 @@ def check_plan(plan: Plan) -> None:
             _check_averaging(plan, place)
     if plan.parts != 1:
         _check_parts(plan)
+    return plan
 
 
 def _check_names(plan: Plan) -> None:
@@ -91,10 +89,14 @@ def _check_share(plan: Plan, place: Place) -> None:
         )
 
 
+def _instances(plan: Plan) -> str:
+    return "threads" if plan.launch.one_process else "processes"
+
+
 def _check_slices(plan: Plan) -> None:
     """A slice is a process's device."""
     parts = [name for place in plan.places for name in place.on if "/" in name]
-    if parts and plan.launch == "threads":
+    if parts and plan.launch.one_process:
         raise PlanError(
             f"{parts[0]} is a slice, which is a process's device, and this plan runs as threads: "
             f'use launch="processes".'
@@ -132,19 +134,17 @@ def _check_channels(plan: Plan) -> None:
                 f"delay >= 0: found capacity={channel.capacity}, lag={channel.lag} and "
                 f"delay={channel.delay}."
             )
-        if channel.reduce not in REDUCTIONS:
-            raise PlanError(unknown("reduction", channel.reduce, REDUCTIONS, f"of `{name}`"))
         if name in within:
             _check_average_channel(plan, name, channel)
             continue
         if channel.direct:
             _check_direct(plan, name)
-        if channel.pack and plan.launch == "threads":
+        if channel.pack and plan.launch.one_process:
             raise PlanError(
                 f"the channel `{name}` cannot be packed: threads pass arrays on as they are. Leave "
                 f'`pack` out, or use launch="processes".'
             )
-        if channel.reduce != "auto":
+        if channel.reduce != type(channel).reduce:
             raise PlanError(
                 f"the channel `{name}` carries values, and takes no reduction: that is for the "
                 f"replicas of one place ({', '.join(within) or 'none here averages'})."
@@ -169,11 +169,11 @@ def _check_channels(plan: Plan) -> None:
 def _check_direct(plan: Plan, name: str) -> None:
     """The rest, which names do not tell, is said when the run starts."""
     on = {device for end in name.split(" -> ") for device in plan.place(end).on}
-    if plan.launch == "threads" or not any(device.startswith("gpu:") for device in on):
+    if plan.launch.one_process or not any(device.startswith("gpu:") for device in on):
         where = ", ".join(sorted(on)) or "devices without a name"
         raise PlanError(
             f"the channel `{name}` cannot be direct: that is for processes on one GPU, and these "
-            f"are {plan.launch} on {where}. Leave `direct` out, or False."
+            f"are {_instances(plan)} on {where}. Leave `direct` out, or False."
         )
 
 
@@ -186,14 +186,7 @@ def _check_average_channel(plan: Plan, name: str, channel: Channel) -> None:
             f"the channel `{name}` is an average over replicas, which wait for each other: it "
             f"takes a delay and a reduction, and no {' or '.join(given)}."
         )
-    place = name.partition(" -> ")[0]
-    gpus = {on.partition("/")[0] for on in plan.place(place).on if on.startswith("gpu:")}
-    if channel.delay and len(gpus) > 1 and channel.reduce != "shm":
-        raise PlanError(
-            f"the channel `{name}` has delay={channel.delay}, which between GPUs only reduce=shm "
-            f"can add: found reduce={channel.reduce}."
-        )
-    if plan.launch == "threads":
+    if plan.launch.one_program:
         what = "a delay" if channel.delay else "a reduction"
         raise PlanError(
             f"the channel `{name}` cannot have {what}: as threads the replicas are one program. "
@@ -230,7 +223,7 @@ def _check_replicas(plan: Plan, place: Place) -> None:
 
 def _check_averaging(plan: Plan, place: Place) -> None:
     each = len(place.on) // place.replicas
-    if plan.launch == "processes" and place.name in plan.averaging and each > 1:
+    if not plan.launch.one_program and place.name in plan.averaging and each > 1:
         raise PlanError(
             f"as processes, the replicas of `{place.name}` average from one device each, and here "
             f'each has {each}. Use as many devices as replicas, or launch="threads".'

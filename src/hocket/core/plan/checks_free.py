@@ -63,6 +63,11 @@ def check_free_plan(plan: Plan) -> None:
     """Refuse a plan in which somebody would have to wait for a version, or for each other."""
     assert plan.free
     learner, maker = plan.free
+    if plan.launch.shares_memory == "none":
+        raise PlanError(
+            f"the channel `{learner} -> {maker}` is free, which needs memory that all instances "
+            f"see, and those of `{plan.launch.name}` share none. Use another launcher, or lag=0."
+        )
     if plan.place(learner).replicas > 1:
         raise PlanError(
             f"`{learner}` has {plan.place(learner).replicas} replicas and a free channel to "

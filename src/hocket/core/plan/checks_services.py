@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from hocket.core.graph.host_calls import HostCall, host_call
 from hocket.core.graph.trace import Node
-from hocket.core.program.service import CARRIERS, Service, Shapes, services
-from hocket.errors import PlanError, unknown
+from hocket.core.program.service import Service, Shapes, services
+from hocket.errors import PlanError
 
 if TYPE_CHECKING:
     from hocket.core.plan.data import Plan
@@ -19,8 +19,6 @@ from hocket.core.graph.served import only_gives
 def check_services(plan: Plan) -> None:
     """Refuse services that are asked from places whose order is a matter of chance."""
     how = plan.serving
-    if how.carrier not in CARRIERS:
-        raise PlanError(unknown("carrier", how.carrier, CARRIERS))
     if how.shards < 1 or how.prefetch < 0:
         raise PlanError(
             f"a service has at least 1 shard and fetches at least 0 answers ahead, found "

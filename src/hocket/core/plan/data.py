@@ -6,12 +6,11 @@ import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from hocket.core.analysis.axes import Axes, average_sites, averages, shrinks_to_one, uses_averaged
 from hocket.core.analysis.kinds import Kind
 from hocket.core.graph.trace import Block, Graph, Loop, Node
-from hocket.core.plan.checks import check_plan
 from hocket.core.plan.checks_free import FREE
 from hocket.core.plan.text import plan_text
 from hocket.core.program.fragment import Label
@@ -94,6 +93,24 @@ class Channel:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """How the instances of a plan run: what may be counted on. By default here, as threads.
+
+    The launcher of this name has the same abilities, or the plan is refused.
+    """
+
+    name: str = ""
+    """By which the launcher is found; none: wherever the run itself is."""
+    one_process: bool = True
+    """Whether all instances are in the process of the run: it hands them arrays, not bytes, and
+    has settled what only a new process can choose, such as flags of XLA."""
+    one_program: bool = True
+    """Whether replicas that average run as one program, mapped over them."""
+    shares_memory: Literal["all", "node", "none"] = "all"
+    """Who sees the same memory: all instances, those of one machine, or nobody."""
+
+
+@dataclass(frozen=True)
 class Flow:
     """All that crosses from one place to another in an iteration."""
 
@@ -106,7 +123,7 @@ class Flow:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Places and channels for one graph, checked when made: what cannot run is refused by name.
+    """Places and channels for one graph. `check` refuses one that cannot run, by name.
 
     With a free channel, an iteration is one of the place that sends through it, on a sample of any
     replica of the place that reads, or on a batch of samples: on those shares of the environments.
@@ -118,8 +135,8 @@ class Plan:
     parts: int = 1
     """Into how many parts of the environments loops that cross places are cut: with two, one half
     steps while the other half's actions are computed."""
-    launch: str = "threads"
-    """How instances run: as `threads` of one process, or as `processes`."""
+    launch: Launch = Launch()
+    """How instances run."""
     serving: Serving = field(default_factory=Serving)
     """How services are reached, where the graph has some."""
     xla_flags: str = ""
@@ -131,7 +148,6 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", tuple(self.places))
-        check_plan(self)
 
     def channel(self, source: str, target: str) -> Channel:
         """How values cross from one place to another."""
@@ -197,11 +213,11 @@ class Plan:
 
     @functools.cached_property
     def grouped(self) -> frozenset[str]:
-        """The replicated places that use `averaged`, as threads: their replicas are one program.
+        """The replicated places that use `averaged`, where their replicas run as one program.
 
         Blocking callbacks of several threads on one CPU device would hang XLA's thread pool.
         """
-        return self.averaging if self.launch == "threads" else frozenset()
+        return self.averaging if self.launch.one_program else frozenset()
 
     @functools.cached_property
     def averaging(self) -> frozenset[str]:
@@ -322,7 +338,7 @@ class Plan:
                 "places": [asdict(place) for place in self.places],
                 "channels": {name: asdict(channel) for name, channel in self.channels.items()},
                 "parts": self.parts,
-                "launch": self.launch,
+                "launch": asdict(self.launch),
                 "serving": asdict(self.serving),
                 "xla_flags": self.xla_flags,
                 "notes": list(self.notes),
@@ -344,7 +360,7 @@ class Plan:
         places = [Place(**place) for place in data["places"]]
         channels = {name: Channel(**channel) for name, channel in data["channels"].items()}
         return Plan(
-            graph, tuple(places), channels, data["parts"], data["launch"],
+            graph, tuple(places), channels, data["parts"], Launch(**data["launch"]),
             Serving(**data["serving"]), data["xla_flags"], tuple(data["notes"]), data["words"],
         )  # fmt: skip
 

@@ -31,9 +31,9 @@ def plan_text(plan: Plan) -> str:
         lines.append(_place_line(plan, place))
         each = " of each" if plan.instances(place.name) > 1 else ""
         lines.append(f"    memory{each}: {memory[place.name]}")
-    if plan.launch != "threads":
+    if not plan.launch.one_process:
         flags = f" with {plan.xla_flags}" if plan.xla_flags else ""
-        lines.append(f"launched as {plan.launch}{flags}")
+        lines.append(f"launched as {plan.launch.name}{flags}")
     if plan.parts > 1:
         lines.append(f"loops that cross places run in {plan.parts} parts of the environments")
     lines += _host_lines(plan)
@@ -63,7 +63,7 @@ def _place_line(plan: Plan, place: Place) -> str:
 
 def _host_lines(plan: Plan) -> Iterator[str]:
     """What runs on the host, how it is called, and what goes there and comes back each time."""
-    fused = len(plan.places) == 1 and plan.launch == "threads" and len(plan.places[0].on) <= 1
+    fused = len(plan.places) == 1 and plan.launch.one_process and len(plan.places[0].on) <= 1
     within = set(_called_within(plan))
     for node, times in plan.nodes():
         call = host_call(node)

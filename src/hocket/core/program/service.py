@@ -19,8 +19,6 @@ from jax import Array
 
 from hocket.errors import PlanError
 
-CARRIERS = ("near", "shm", "tcp")
-
 Shapes = Sequence[tuple[int, ...]]
 
 

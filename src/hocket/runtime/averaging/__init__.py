@@ -1,20 +1,35 @@
-"""The mean over replicas in several processes: what a way to average offers."""
+"""The mean over replicas in several processes: what a way to average offers.
+
+known.py    which ways there are, and which of them some replicas can choose from
+choice.py   one replica's average: it measures the ways it can choose from, and uses one
+table.py    all replicas agree on a way, and the table that says why
+ways/       the ways, a file each
+vectors.py  ffi.py  in_memory.py   what several ways need
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import jax
 
 from hocket.cluster.devices import find_devices
 from hocket.cluster.slices import device_of, read_slice
 from hocket.core.plan.data import Plan
+from hocket.system.native import Unavailable
 from hocket.system.shared_memory import Arena
+
+__all__ = ["Address", "Average", "Epoch", "Joined", "Listener", "Members", "Sites", "Space"]
+__all__ += ["Unavailable"]
 
 Sites = Sequence[Sequence[Any]]
 """The arrays (or their shapes) of every call of `averaged` in a replica's programs."""
+Address: TypeAlias = Any
+"""What the others need to reach a replica: bytes, a path, any small value that can be pickled."""
+Epoch: TypeAlias = int
+"""How often the instances of a run were started before: what an older start sent is dropped."""
 
 
 class Space(NamedTuple):
@@ -28,17 +43,26 @@ class Space(NamedTuple):
     def address(self) -> int:
         return self.arena.address + self.offset
 
+    def part(self, offset: int, nbytes: int) -> Space | None:
+        """So many bytes of it; None for none."""
+        return Space(self.arena, self.offset + offset, nbytes) if nbytes else None
+
 
 @dataclass(frozen=True)
 class Members:
     """The replicas that average, each by the name of its device or slice; "": not named."""
 
     names: tuple[str, ...]
+    shares_memory: bool = True
+    """Whether there is memory that all of them see."""
+    delay: float = 0.0
+    """Seconds by which every mean is made to take longer, for experiments."""
 
     @staticmethod
     def of(plan: Plan, place: str) -> Members:
-        spot = plan.place(place)
-        return Members(tuple("".join(spot.share(i)[:1]) for i in range(spot.replicas)))
+        spot, delay = plan.place(place), plan.channel(place, place).delay
+        names = tuple("".join(spot.share(i)[:1]) for i in range(spot.replicas))
+        return Members(names, plan.launch.shares_memory != "none", delay)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -66,14 +90,22 @@ class Members:
         return find_devices(name for name in self.names[index : index + 1] if name)[0]
 
     def some(self, indices: Sequence[int]) -> Members:
-        return Members(tuple(self.names[i] for i in indices))
+        return replace(self, names=tuple(self.names[i] for i in indices))
+
+    def at_once(self) -> Members:
+        """The same without a delay."""
+        return replace(self, delay=0.0)
 
 
 class Joined(Protocol):
-    """A way at work in one replica: `joined(*arrays)` is traced, once for every call site."""
+    """A way at work in one replica: `joined(*arrays)` is traced, once for every call site.
 
-    def __call__(self, *xs: jax.Array, root: int = -1) -> list[jax.Array]:
-        """The means over replicas; or the arrays of replica `root`, for all."""
+    The arrays are of any floating-point or complex type and of any size, also of none. All replicas
+    trace the same calls in the same order, and must get the same bits.
+    """
+
+    def __call__(self, *xs: jax.Array) -> list[jax.Array]:
+        """The means over replicas."""
         ...
 
     def counts(self) -> tuple[int, int, int]:
@@ -85,7 +117,10 @@ class Joined(Protocol):
         ...
 
     def close(self) -> None:
-        """End every wait, now and later, in every replica, with an error there."""
+        """End every wait for this replica and of it, now and later, with an error there.
+
+        Called from any thread, and by every replica when a run ends.
+        """
         ...
 
     def free(self) -> None:
@@ -93,33 +128,57 @@ class Joined(Protocol):
         ...
 
 
-class Way(Protocol):
-    """One way to average."""
+class Listener(Protocol):
+    """A replica that the others can join by its address."""
+
+    address: Address
+
+    def join(self, addresses: Sequence[Address], epoch: Epoch) -> Joined:
+        """Average with all others, who do the same; in their order, its own among them.
+
+        It may wait for the others, though not for ever. `Unavailable` where it cannot be.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds, in place of `join`."""
+        ...
+
+
+@runtime_checkable
+class Average(Protocol):
+    """One way to average.
+
+    Replicas come together in two phases: each of them listens, and when the run has handed the
+    addresses of all of them to everybody, each of them joins.
+    """
 
     name: str
+    preference: int
+    """Ways with a lower one come first: with `exact=True`, where no clock chooses, and in tables.
+    The host's memory has 0."""
 
     def note(self, members: Members) -> str:
         """What a table of ways says about it, where all is well."""
         ...
 
     def why_not(self, members: Members) -> str:
-        """Why these replicas cannot average so, as far as their names tell; "" if they can."""
+        """Why these replicas cannot average so, as far as is known before they start; or ""."""
         ...
 
     def is_choice(self, members: Members) -> bool:
         """Whether it is worth a measurement; otherwise it is used where asked for by name."""
         ...
 
-    def nbytes(self, members: Members, sites: Sites) -> int:
-        """The shared memory that it takes."""
+    def room(self, members: Members, sites: Sites) -> int:
+        """The bytes of memory that all replicas must share for it; 0 if it needs none."""
         ...
 
-    def headers(self, members: Members, sites: Sites) -> list[int]:
-        """Where in that memory groups begin: `closed`, for all who wait, is their first word."""
-        ...
+    def listen(
+        self, members: Members, index: int, sites: Sites, space: Space | None
+    ) -> Listener:  # fmt: skip
+        """Make what the others need to join replica `index`, without waiting for any of them.
 
-    def join(
-        self, space: Space, members: Members, index: int, sites: Sites, delay: float
-    ) -> Joined:
-        """Become replica `index`, together with all others. `Unavailable` where it cannot be."""
+        `space` has the bytes that `room` asked for. `Unavailable` where it cannot be.
+        """
         ...

@@ -1,4 +1,4 @@
-"""The mean over replicas in several processes, from within their compiled programs.
+"""One replica's average between processes: the ways that it measures, and the one that it uses.
 
 There are several *ways*, a file of `ways` each: `shm` through the host's memory, `ipc` on one GPU,
 `nccl` between GPUs, `hier` on each GPU first and then between them. Which one is fastest is
@@ -9,107 +9,69 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from hocket.core.plan.checks import REDUCTIONS
 from hocket.errors import PlanError
-from hocket.runtime.averaging import Joined, Members, Sites, Space, Way
-from hocket.system.native import Unavailable
-from hocket.system.registry import Registry
+from hocket.runtime.averaging import Address, Epoch, Joined, Listener, Space, Unavailable
+from hocket.runtime.averaging.known import Averaging, data_bytes, find_way, largest
 
-AUTO = "auto"
 TRIAL_SECONDS = 60.0
 """After which a way that is being measured counts as failed."""
 
 
-_WAYS = Registry("reduction", "hocket.runtime.averaging.ways", "WAY")
+class Offer(NamedTuple):
+    """How one replica answers to `listen`, for one way."""
 
-
-def ways() -> dict[str, Way]:
-    """Every way by its name: the files of `ways`."""
-    return {name: _WAYS[name] for name in sorted(_WAYS.names, key=REDUCTIONS.index)}
-
-
-def choices(members: Members, wanted: str = AUTO) -> list[str]:
-    """The ways to choose from; a way that was asked for is refused where it cannot be had."""
-    if wanted != AUTO:
-        if why := ways()[wanted].why_not(members):
-            raise PlanError(f"`averaged` cannot go by `{wanted}` here: {why} Use `reduce=auto`.")
-        return [wanted]
-    return [n for n, way in ways().items() if not way.why_not(members) and way.is_choice(members)]
+    address: Address = None
+    why_not: str = ""
+    """Why this replica cannot average so, and has no address; or ""."""
 
 
 class Reduction:
     """`averaged` of one replica, in the way that was chosen: one call, whichever it is.
 
-    It takes `nbytes(...)` of zeros from a page on, the same in every replica. With one way to
-    choose from it is ready; otherwise all replicas `measure()`, and are told which to `use`.
+    All replicas `listen`, the run gathers what they offer and hands it to everybody, and all of
+    them `join`. Where there are several ways to choose from, they listen and `measure` before. See
+    `table.agree`. `space` has the bytes that the replicas need, in all of them the same memory.
 
         with averaging(reduction):
             step(state)     # a jitted program, in which `averaged` is the mean of all processes'
     """
 
-    def __init__(
-        self, space: Space, members: Members, index: int, sites: Sites,
-        wanted: str = AUTO, delay: float = 0.0,
-    ) -> None:  # fmt: skip
-        self._space, self._members, self._index = space, members, index
-        self._sites, self._delay = sites, delay
-        self._choices = choices(members, wanted)
+    def __init__(self, averaging: Averaging, index: int, space: Space | None) -> None:
+        self._averaging, self._members = averaging, averaging.members
+        self._index, self._space = index, space
+        self._listening: dict[str, Listener] = {}
         self.joined: Joined | None = None
         self._trial: Joined | None = None
         """The way that is being measured."""
         self._is_closed = False
-        if len(self._choices) == 1:
-            self.use(self._choices[0])
 
-    @staticmethod
-    def nbytes(members: Members, sites: Sites, wanted: str = AUTO) -> int:
-        """Its memory: for the way that is chosen, then for a trial of each."""
-        found = choices(members, wanted)
-        return _real(members, sites, found) + sum(n for _, n in _trials(members, sites, found))
+    def listen(self, ways: Sequence[str], is_trial: bool) -> dict[str, Offer]:
+        """Make what the others need to join this replica in each way, for use or for a trial."""
+        return {way: self._listen(way, is_trial) for way in ways}
 
-    @staticmethod
-    def headers(
-        members: Members, sites: Sites, wanted: str = AUTO, used: str | None = None
-    ) -> list[int]:
-        """Where groups begin in its memory: those of the way in use, or else of the trials."""
-        found = choices(members, wanted)
-        if used:
-            return ways()[used].headers(members, roomy(sites))
-        starts, end = [], _real(members, sites, found)
-        for name, nbytes in _trials(members, sites, found):
-            starts += [end + at for at in ways()[name].headers(members, [largest(sites)])]
-            end += nbytes
-        return starts
-
-    def measure(self) -> dict[str, float | str]:
+    def measure(
+        self, offers: Mapping[str, Sequence[Offer]], epoch: Epoch = 0
+    ) -> dict[str, float | str]:
         """The seconds that one call of the largest site takes by each way, or why it is not one.
 
         All replicas do it together. Whoever cannot go on tells the others, who go on to the next.
         """
-        found: dict[str, float | str] = {}
-        offset = self._space.offset + _real(self._members, self._sites, self._choices)
-        for name, nbytes in _trials(self._members, self._sites, self._choices):
-            space = Space(self._space.arena, offset, nbytes)
-            offset += nbytes
-            found[name] = self._try(name, space)
-        return found
+        return {way: self._try(way, mine, epoch) for way, mine in offers.items()}
 
-    def use(self, name: str) -> None:
+    def join(self, way: str, offers: Sequence[Offer], epoch: Epoch = 0) -> None:
         """Average in this way from now on; before any program is made."""
-        real = _real(self._members, self._sites, self._choices)
-        space = self._space._replace(nbytes=real)
         try:
-            self.joined = ways()[name].join(
-                space, self._members, self._index, roomy(self._sites), self._delay
-            )
+            self.joined = self._join(way, offers, epoch)
         except Unavailable as error:
-            raise PlanError(f"`averaged` cannot go by `{name}` here: {error}.") from None
+            raise PlanError(f"`averaged` cannot go by `{way}` here: {error}.") from None
+        if self._is_closed:  # meanwhile
+            self.joined.close()
 
     def __call__(self, *xs: jax.Array) -> list[jax.Array]:
         return self._used(*xs)
@@ -134,12 +96,33 @@ class Reduction:
         assert self.joined is not None, "no way to average was chosen yet"
         return self.joined
 
-    def _try(self, name: str, space: Space) -> float | str:
-        site = largest(self._sites)
+    def _listen(self, way: str, is_trial: bool) -> Offer:
+        members = self._members.at_once() if is_trial else self._members
+        sites, space = self._averaging.room(way, self._space, is_trial=is_trial)
+        try:
+            listener = find_way(way).listen(members, self._index, sites, space)
+        except Unavailable as error:
+            return Offer(why_not=str(error))
+        self._listening[way] = listener
+        return Offer(listener.address)
+
+    def _join(self, way: str, offers: Sequence[Offer], epoch: Epoch) -> Joined:
+        listener = self._listening.pop(way, None)
+        why = offers[self._index].why_not or next(
+            (f"{x.why_not} (in replica {i})" for i, x in enumerate(offers) if x.why_not), ""
+        )
+        if listener and not why:
+            return listener.join([offer.address for offer in offers], epoch)
+        if listener:
+            listener.close()
+        raise Unavailable(why)
+
+    def _try(self, name: str, offers: Sequence[Offer], epoch: Epoch) -> float | str:
+        site = largest(self._averaging.sites)
         if self._is_closed:
             return "another replica has ended"
         try:
-            joined = ways()[name].join(space, self._members, self._index, [site], 0.0)
+            joined = self._join(name, offers, epoch)
         except Unavailable as error:
             return str(error)
         self._trial = joined
@@ -183,31 +166,3 @@ def timed(joined: Joined, site: Sequence[Any], replicas: int, index: int) -> flo
         jax.block_until_ready(run(xs))
         seconds.append((time.perf_counter() - start) / calls)
     return min(seconds)
-
-
-def largest(sites: Sites) -> Sequence[Any]:
-    return max(sites, key=data_bytes)
-
-
-def data_bytes(site: Sequence[Any]) -> int:
-    return sum(x.size * x.dtype.itemsize for x in site)
-
-
-def roomy(sites: Sites) -> list[Sequence[Any]]:
-    """The sites and as many again: XLA may copy a part of a program, and a site with it."""
-    order = sorted(sites, key=data_bytes, reverse=True)
-    return [*order, *order]
-
-
-def pages(nbytes: int) -> int:
-    return nbytes + -nbytes % 4096
-
-
-def _real(members: Members, sites: Sites, found: Sequence[str]) -> int:
-    return max(pages(ways()[name].nbytes(members, roomy(sites))) for name in found)
-
-
-def _trials(members: Members, sites: Sites, found: Sequence[str]) -> list[tuple[str, int]]:
-    if len(found) == 1:
-        return []
-    return [(name, pages(ways()[name].nbytes(members, [largest(sites)]))) for name in found]

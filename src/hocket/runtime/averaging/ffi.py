@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from hocket.runtime.averaging import Sites
-from hocket.runtime.averaging.choice import pages
+from hocket.runtime.averaging.known import pages
 from hocket.runtime.averaging.vectors import vector_bytes
 from hocket.system.native import library
 

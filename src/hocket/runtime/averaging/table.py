@@ -1,14 +1,15 @@
-"""Which way to average was chosen, from what, and why: a table that a person can read."""
+"""How replicas agree on a way to average, and a table for people that says which and why."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from hocket.errors import PlanError
-from hocket.runtime.averaging import Members, Sites
-from hocket.runtime.averaging.choice import AUTO, choices, data_bytes, largest, ways
+from hocket.runtime.averaging import Epoch
+from hocket.runtime.averaging.choice import Offer
+from hocket.runtime.averaging.known import AUTO, Averaging, data_bytes, find_way, largest, ways
 from hocket.system.text import bytes_text
 
 UNTRIED = "not tried: it stands for another way, and is taken where asked for by name"
@@ -63,18 +64,37 @@ class Table:
         return asdict(self)
 
 
-def only(members: Members, sites: Sites, wanted: str = AUTO) -> Table | None:
+def agree(averaging: Averaging, ask: Callable[..., list[Any]], epoch: Epoch = 0) -> Table:
+    """Have all replicas average in one way: the one there is, or the one they measure as fastest.
+
+    `ask(command, *arguments)` sends a command of `choice.Reduction` to all of them, and gathers
+    their answers in their order.
+    """
+    table = only(averaging)
+    if table is None:
+        offers = _by_way(ask("listen", averaging.choices, True))
+        table = choose(averaging, ask("measure", offers, epoch))
+    offers = _by_way(ask("listen", (table.chosen,), False))
+    ask("join", table.chosen, offers[table.chosen], epoch)
+    return table
+
+
+def _by_way(answers: Sequence[Mapping[str, Offer]]) -> dict[str, list[Offer]]:
+    return {way: [offers[way] for offers in answers] for way in answers[0]}
+
+
+def only(averaging: Averaging) -> Table | None:
     """The table where nothing is to be measured; None where there is more than one way."""
-    found = choices(members, wanted)
-    if len(found) > 1:
+    first, *others = averaging.choices
+    if others:
         return None
-    why = "the only way here" if wanted == AUTO else f"`{wanted}` was asked for"
-    return _table(members, sites, {}, found[0], why)
+    why = "the only way here" if averaging.wanted == AUTO else f"`{averaging.wanted}` was asked for"
+    if averaging.wanted == AUTO and averaging.is_exact:
+        why = "with exact=True no clock chooses"
+    return _table(averaging, {}, first, why)
 
 
-def choose(
-    members: Members, sites: Sites, found: Sequence[Mapping[str, float | str]]
-) -> Table:  # fmt: skip
+def choose(averaging: Averaging, found: Sequence[Mapping[str, float | str]]) -> Table:
     """The cheapest way, by the replica that it is slowest in; a way must go in all of them."""
     costs: dict[str, float | str] = {}
     for way in found[0]:
@@ -85,14 +105,14 @@ def choose(
     if not seconds:
         text = "; ".join(f"`{way}`: {why}" for way, why in costs.items())
         raise PlanError(f"no way to average works between these replicas. {text}.")
-    return _table(members, sites, costs, min(seconds, key=lambda way: seconds[way]))
+    return _table(averaging, costs, min(seconds, key=lambda way: seconds[way]))
 
 
 def _table(
-    members: Members, sites: Sites, costs: Mapping[str, float | str], chosen: str, note: str = ""
+    averaging: Averaging, costs: Mapping[str, float | str], chosen: str, note: str = ""
 ) -> Table:
-    rows = []
-    for name, way in ways().items():
+    rows, members = [], averaging.members
+    for name, way in {**ways(), chosen: find_way(chosen)}.items():
         cost = costs.get(name, "")
         if not isinstance(cost, str):
             rows.append(Row(name, cost, way.note(members)))
@@ -101,4 +121,4 @@ def _table(
         else:
             why = cost or way.why_not(members) or (note and f"not tried: {note}") or UNTRIED
             rows.append(Row(name, None, why))
-    return Table(tuple(rows), chosen, data_bytes(largest(sites)), len(members))
+    return Table(tuple(rows), chosen, data_bytes(largest(averaging.sites)), len(members))

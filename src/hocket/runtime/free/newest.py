@@ -23,6 +23,10 @@ class Latest(Protocol):
 
     def read(self) -> tuple[int, Any]: ...
 
+    def empty(self) -> None:
+        """Without a message again; nobody may be using it."""
+        ...
+
 
 class LatestHere:
     """In one process: the arrays themselves."""
@@ -35,6 +39,9 @@ class LatestHere:
 
     def read(self) -> tuple[int, Any]:
         return self._newest
+
+    def empty(self) -> None:
+        self._newest = (0, [])
 
 
 class LatestShared:

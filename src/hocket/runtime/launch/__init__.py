@@ -1,10 +1,144 @@
-"""How the instances of a plan are started, watched and ended.
+"""How the instances of a plan are started, commanded, watched and ended.
 
-launchers/      the ways to start them, a file each
-worker.py       an instance as a process of its own
-rpc.py          commands and answers between a run and such a process
-shipping.py     an algorithm on its way there
-memory_map.py   where in the shared memory of a plan each thing lies
-watch.py        how a run ends when it cannot go on
-leaving.py      how a worker ends, on a GPU not in the midst of a program
+    launchers/      the ways to start them, a file each; `Launcher` and `Member` are below
+    crew.py         the instances of a plan: each is told, all answer, and somebody watches
+    seats.py        which processes a plan needs, and how each shares the machine
+    starting.py     processes started, connected to, and told what they are
+    hands.py        one instance at work, from the side of the run
+    control.py      the connection between a run and an instance: commands there, answers back
+    worker.py       one instance, with a method for each command
+    process.py      a worker in an operating-system process of its own
+    shared.py       what instances share: statuses, the ledger of a free plan, its newest version
+    memory_map.py   where in the shared memory of a plan each of these lies
+    shipping.py     an algorithm on its way to another process
+    wiring.py       the channels of one instance: listen, then connect
+    watch.py        how a run ends when it cannot go on
+    leaving.py      how a worker's process ends, on a GPU not in the midst of a program
+    seeded.py       a crew in one thread, in an order that a seed decides: for tests
+
+A launcher starts, watches and ends; it carries no messages. For each seat of a plan it starts a
+process (or a thread, where its instances are in one process), which prints the address at which it
+can be reached as its first line. The run connects to that, tells the worker what it is, and from
+then on commands it. So a launcher is where, with which command, and has it ended.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+from hocket.core.plan.data import Launch, Plan
+from hocket.errors import PlanError, unknown
+from hocket.system.registry import Registry
+
+HERE = "threads"
+"""The launcher of a plan that names none."""
+
+LAUNCHERS = Registry(
+    "launcher", "hocket.runtime.launch.launchers", "LAUNCHER", group="hocket.launchers"
+)
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One process that a launcher starts, and what it must have there."""
+
+    name: str
+    """Unlike that of any other seat of the plan, such as `actor/0`."""
+    instances: tuple[str, ...]
+    devices: tuple[str, ...] = ()
+    """By the names in the plan; none: whatever there is."""
+    cores: int = 1
+    node: str = ""
+    """The machine; none: any."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What runs in a seat: a program, or a function where all seats are in one process."""
+
+    argv: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    """The whole environment of the program."""
+    stdin: bytes = b""
+    work: Callable[[], None] | None = None
+
+
+class Fate(NamedTuple):
+    """How a member ended: `was killed by SIGKILL`, and its last words."""
+
+    how: str
+    stderr: str = ""
+
+
+class Member(Protocol):
+    """A process or thread that a launcher has started."""
+
+    def hello(self, seconds: float) -> str:
+        """The first line that it printed, which is its address; "" where it has ended before.
+
+        `TimeoutError` where it has said nothing for so long.
+        """
+        ...
+
+    def poll(self) -> Fate | None:
+        """How it ended; None where it is not known to have ended."""
+        ...
+
+    def kill(self, seconds: float) -> bool:
+        """End it by force. Whether it has ended for certain, after so many seconds at the most."""
+        ...
+
+
+class Launcher(Protocol):
+    """Starts, watches and ends. It carries no messages: that is the control connection's work."""
+
+    launch: Launch
+    """Its name and abilities: what a plan may count on."""
+
+    def why_not(self, plan: Plan) -> str:
+        """Why it cannot start the instances of a plan here; "" if it can."""
+        ...
+
+    def reserve(self, seats: Sequence[Seat], seconds: float) -> None:
+        """Make sure of a place for every seat, for all of them or for none."""
+        ...
+
+    def start(self, seat: Seat, command: Command) -> Member:
+        """Start a seat. Returns at once."""
+        ...
+
+    def release(self) -> None:
+        """Give back what `reserve` took, also after a failure. Once more does nothing."""
+        ...
+
+
+def launcher_named(name: str) -> Launcher:
+    """The launcher of a name, a new one: `threads`, `processes`, `mine.py:MyLauncher`."""
+    made: Any = LAUNCHERS[name or HERE]
+    if not callable(made):
+        raise ValueError(f"`{name}` is no launcher: name a class, or a function that makes one.")
+    launcher: Any = made()
+    return launcher
+
+
+def launch_named(name: str) -> Launch:
+    """The launch of a plan with the launcher of a name: `Plan(..., launch=launch_named(name))`."""
+    return replace(launcher_named(name).launch, name=name)
+
+
+def launcher_of(plan: Plan) -> Launcher:
+    """The launcher of a plan; refused where it is unknown, is another one, or cannot start it."""
+    name = plan.launch.name or HERE
+    if name not in LAUNCHERS:
+        raise PlanError(unknown("launcher", name, LAUNCHERS.names))
+    launcher = launcher_named(name)
+    if (found := replace(launcher.launch, name=plan.launch.name)) != plan.launch:
+        raise PlanError(
+            f"the plan counts on {plan.launch}, and the launcher `{name}` offers {found}: make the "
+            f"plan again."
+        )
+    if why := launcher.why_not(plan):
+        raise PlanError(f"`{name}` cannot start the instances of this plan: {why}")
+    return launcher

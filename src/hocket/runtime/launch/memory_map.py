@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hocket.core.plan.data import Plan
-from hocket.runtime.averaging import Members
-from hocket.runtime.averaging.choice import Reduction, pages
+from hocket.runtime.averaging.known import Averaging, pages
 from hocket.runtime.channels.choice import pipe_bytes
 from hocket.runtime.channels.links import Link, links, version_specs
 from hocket.runtime.free.ledger import Board, board_dtype
@@ -40,8 +39,7 @@ def layout(plan: Plan) -> Layout:
         end += pages(pipe_bytes(plan, link))
     averages = {}
     for place in sorted(plan.averaging):
-        sites, wanted = plan.average_sites(place), plan.channel(place, place).reduce
-        size = Reduction.nbytes(Members.of(plan, place), sites, wanted)
+        size = Averaging.of(plan, place).nbytes
         averages[place] = end, size
         end += size
     board = end

@@ -1,220 +1,132 @@
-"""One instance as a process of its own.
+"""One instance, with a method for each command that a run gives it.
 
-    python -m hocket.runtime.launch.worker SOCKET ARENA PARENT NAME
-
-It is told what to run, traces that for itself, says which graph it found, and then does as it is
-told, until it is told to end or whoever started it is gone.
+A run may be in the same process or in another one: `Worker` is told and answers in the values that
+an instance holds; `RemoteWorker` says the same in arrays of the host, which a connection carries.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
 import queue
-import signal
-import socket
-import sys
-import threading
-import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from hocket.cluster.nvidia.cuda import synchronize
-from hocket.cluster.slices import seen_here
-from hocket.cluster.slices.cpu import keep_to_cores
-from hocket.runtime.launch import rpc
-from hocket.runtime.launch.leaving import Leaving, Told
+from hocket.core.plan.data import Plan
+from hocket.core.program.service import At, Service
+from hocket.runtime.averaging.choice import Reduction
+from hocket.runtime.channels.host_arrays import from_host, to_host
+from hocket.runtime.channels.links import late_specs
+from hocket.runtime.free.mailbox import make_exchange
+from hocket.runtime.instance.interpreter import Instance
+from hocket.runtime.instance.segment import Segments
+from hocket.runtime.launch import wiring
+from hocket.runtime.launch.control import Answer, Answers, Failure
+from hocket.runtime.launch.shared import Shared
+from hocket.runtime.observe.status import names
+from hocket.system.events import Closed
 
-
-@dataclass(frozen=True)
-class Job:
-    """What one worker runs."""
-
-    place: str
-    index: int
-    plan: str
-    """As JSON."""
-    digest: str
-    """Of the graph it was made for."""
-    num_envs: int
-    exact: bool
-    served: bool
-    arena_bytes: int
-    algorithm: bytes
-    """Packed."""
-    config: dict[str, Any]
-    """How JAX is configured in the process that started this one."""
+Find = Callable[[Service], At]
+"""Where an instance finds a service."""
 
 
-def main() -> None:
-    """Serve one job."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
-    # As is SIGTERM. It is not ignored, since what an environment starts would ignore it as well.
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-    keep_to_cores()
-    cast(Any, sys.stdout).reconfigure(line_buffering=True)  # it may end at any moment
-    # jax prints the traceback of a callback that fails, before the run tells whose it was.
-    logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    for fd in map(int, sys.argv[1:3]):
-        os.set_inheritable(fd, False)  # what this process starts has nothing to do with them
-    commands: queue.Queue[Any] = queue.Queue()
-    leaving = Leaving(wake=lambda: commands.put(("nothing",)))
-    _aside(_listen, connection, commands, leaving)
-    _aside(_stay_with, int(sys.argv[3]), leaving)
-    try:
-        sys.path[:0] = [path for path in commands.get() if path not in sys.path]
-        worker = _Worker(commands.get(), int(sys.argv[2]))
-        worker.take_leave(leaving)
-        rpc.write(connection, ("done", seen_here()))
-        while True:
-            name, *arguments = commands.get()
-            rpc.write(connection, ("done", getattr(worker, name)(*arguments)))
-    except BaseException:  # noqa: BLE001 (told to the run, with this instance's name)
-        with contextlib.suppress(OSError):
-            rpc.write(connection, ("failed", traceback.format_exc()))
-    leaving.stopped()
-    while True:
-        with contextlib.suppress(Told):
-            commands.get()  # for as long as the other side is there
+class Worker:
+    """An instance of a plan. Commands come one at a time; `end` may come meanwhile."""
 
-
-def _aside(function: Callable[..., None], *arguments: Any) -> None:
-    threading.Thread(target=function, args=arguments, daemon=True).start()
-
-
-def _stay_with(parent: int, leaving: Leaving) -> None:
-    """End when the parent has: its connection may be held open by something that it forked."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    leaving.leave()
-
-
-def _listen(connection: socket.socket, commands: queue.Queue[Any], leaving: Leaving) -> None:
-    """Pass commands on; without anybody to give them, end."""
-    while True:
-        try:
-            message = rpc.read(connection)
-        except (EOFError, OSError):
-            leaving.leave()
-        else:
-            commands.put(message)
-
-
-class _Worker:
-    """The commands that a worker understands."""
-
-    def __init__(self, job: Job, arena_fd: int) -> None:
-        import jax
-
-        for name, value in job.config.items():
-            if jax.config.values.get(name) != value:
-                jax.config.update(name, value)
-        from hocket.cluster.devices import find_devices
-        from hocket.core.graph.trace import trace
-        from hocket.core.plan.data import Plan
-        from hocket.errors import PlanError
-        from hocket.runtime.averaging import Members, Space
-        from hocket.runtime.averaging.choice import Reduction
-        from hocket.runtime.channels.choice import pipes_of
-        from hocket.runtime.channels.packing import packs
-        from hocket.runtime.compile.cache import enable_cache
-        from hocket.runtime.free.mailbox import make_exchange
-        from hocket.runtime.instance.interpreter import Instance
-        from hocket.runtime.launch.memory_map import layout, shared_board, shared_latest
-        from hocket.runtime.launch.shipping import unpack
-        from hocket.runtime.observe.status import names, new_statuses
-        from hocket.system.shared_memory import Arena
-
-        enable_cache()
-        graph = trace(unpack(job.algorithm), job.num_envs, exact=job.exact, served=job.served)
-        if graph.digest != job.digest:
-            raise PlanError(
-                f"{type(graph.algorithm).__name__} is another graph in this process "
-                f"({graph.digest}) than in the one that started it ({job.digest}): does it depend "
-                f"on something outside itself?"
-            )
-        plan = Plan.from_json(job.plan, graph)
-        where, arena = layout(plan), Arena.attach(arena_fd, job.arena_bytes)
-        assert where.nbytes == job.arena_bytes, "the parent lays its memory out in another way"
-        devices = find_devices(plan.place(job.place).share(job.index))
-        pipes = pipes_of(plan, job.place, job.index, arena, where.pipes, devices)
-        status = new_statuses(plan, arena.memory, where.statuses)
-        average = None
-        if job.place in plan.averaging:
-            channel = plan.channel(job.place, job.place)
-            average = Reduction(
-                Space(arena, *where.averages[job.place]), Members.of(plan, job.place), job.index,
-                plan.average_sites(job.place), channel.reduce, channel.delay,
-            )  # fmt: skip
-        mine = status[names(plan).index((job.place, job.index))]
-        board = shared_board(plan, arena.memory, where)
-        learner = plan.free[0] if plan.free else None
-        asked = plan.channel(*plan.free).pack if plan.free else None
-        packed = packs(asked, devices, sends=job.place == learner)
-        latest = shared_latest(plan, arena.memory, where, packed=packed)
-        exchange = make_exchange(plan, job.place, job.index, pipes, mine, board, latest)
-        self.instance = Instance(plan, job.place, job.index, exchange, average)
-        self._average = average
-
-    def take_leave(self, leaving: Leaving) -> None:
-        """How this process ends: on a GPU, not in the midst of a program."""
-        gpus = [d for d in self.instance.mesh.devices.flat if d.platform == "gpu"]
-        if gpus:
-            leaving.first = [self._average.close] if self._average else []
-            leaving.synchronize = lambda: [synchronize(gpu.local_hardware_id) for gpu in gpus]
-
-    def load(
-        self, leaves: dict[int, Any], late: dict[str, Any], at: dict[str, Sequence[str]]
-    ) -> None:
-        from hocket.runtime.channels.host_arrays import from_host
-        from hocket.runtime.channels.links import late_specs
-        from hocket.runtime.host_calls.services import elsewhere
-
-        plan = self.instance.plan
-        self.instance.hosts.find = elsewhere(at, plan.serving, self.instance.index)
-        values, specs = plan.graph.values, late_specs(plan)
-        self.instance.load(
-            {v: from_host(x, values[v]) for v, x in leaves.items()},
-            {name: from_host(x, specs.get(name, x)) for name, x in late.items()},
+    def __init__(
+        self, plan: Plan, place: str, index: int, shared: Shared,
+        average: Reduction | None = None, segments: Segments | None = None,
+    ) -> None:  # fmt: skip
+        self.plan, self.shared, self.average = plan, shared, average
+        self.pipes: dict[Any, Any] = {}
+        status = shared.statuses[names(plan).index((place, index))]
+        exchange = make_exchange(
+            plan, place, index, self.pipes, status, shared.board, shared.latest
         )
+        self.instance = Instance(plan, place, index, exchange, average, segments)
+
+    @property
+    def name(self) -> str:
+        return self.instance.name
+
+    def listen(self) -> dict[Any, Any]:
+        """Be ready for messages: an address for every link that ends here."""
+        return wiring.listen(self.instance, self.shared)
+
+    def connect(self, addresses: Mapping[Any, Any]) -> None:
+        """Open every link of this instance, given the addresses of all."""
+        self.pipes.clear()
+        self.pipes |= wiring.connect(self.instance, self.shared, addresses)
+
+    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], find: Find) -> None:
+        """Go on from here: this instance's part of a state, and what is on its way to it."""
+        self.instance.hosts.find = find
+        self.instance.load(leaves, late)
 
     def compile(self) -> None:
+        """Compile what an iteration begins with."""
         self.instance.compile()
 
-    def measure(self) -> dict[str, float | str]:
-        """What each way to average costs, together with the other replicas."""
-        assert self._average
-        return self._average.measure()
-
-    def use(self, way: str) -> None:
-        assert self._average
-        self._average.use(way)
-
-    def late(self) -> dict[str, Any]:
-        from hocket.runtime.channels.host_arrays import to_host
-
-        return {name: to_host(x) for name, x in self.instance.late().items()}
+    def averages(self, command: str, *arguments: Any) -> Any:
+        """How replicas come to average: the commands of `averaging.table.agree`."""
+        assert self.average
+        return getattr(self.average, command)(*arguments)
 
     def run(self, count: int | None) -> Any:
+        """So many iterations, or until the ledger says stop; the metrics of all of them."""
         return self.instance.run(count)
 
-    def held(self) -> dict[int, Any]:
-        from hocket.runtime.channels.host_arrays import to_host
+    def late(self) -> dict[str, Any]:
+        return self.instance.late()
 
-        return {v: to_host(x) for v, x in self.instance.held().items()}
+    def held(self) -> dict[int, Any]:
+        return self.instance.held()
 
     def record(self) -> None:
         self.instance.exchange.spans = []
 
     def spans(self) -> Any:
+        """What was done when, and how many spans were left out."""
         exchange = self.instance.exchange
         return exchange.spans or [], exchange.spans_left_out
 
+    def close(self) -> None:
+        """Wake whoever waits for a message, here or at the other end; from any thread."""
+        for pipe in list(self.pipes.values()):
+            pipe.close()
 
-if __name__ == "__main__":
-    main()
+    def end(self, *, at_rest: bool) -> None:
+        """Close what the instance keeps open; `at_rest`: nobody works in it any more."""
+        self.instance.hosts.end(at_rest=at_rest)
+
+
+class RemoteWorker(Worker):
+    """An instance whose run is in another process: what they say to each other are host arrays."""
+
+    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], find: Find) -> None:
+        values, specs = self.plan.graph.values, late_specs(self.plan)
+        super().load(
+            {v: from_host(x, values[v]) for v, x in leaves.items()},
+            {name: from_host(x, specs.get(name, x)) for name, x in late.items()},
+            find,
+        )
+
+    def late(self) -> dict[str, Any]:
+        return {name: to_host(x) for name, x in super().late().items()}
+
+    def held(self) -> dict[int, Any]:
+        return {v: to_host(x) for v, x in super().held().items()}
+
+
+def serve(
+    worker: Worker, commands: queue.SimpleQueue[tuple[Any, ...] | None], answers: Answers
+) -> None:
+    """Do as told, in this process, until there is nobody to tell."""
+    while (command := commands.get()) is not None:
+        name, *arguments = command
+        try:
+            answers.put(Answer(worker.name, "done", getattr(worker, name)(*arguments)))
+        except Closed:
+            pass  # the run is over, and does not wait for this answer
+        except BaseException as error:  # noqa: BLE001 (reported with the instance's name)
+            failure = Failure(traceback.format_exc(), error)
+            answers.put(Answer(worker.name, "failed", failure))

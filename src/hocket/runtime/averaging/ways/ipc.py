@@ -15,11 +15,12 @@ import jax
 
 from hocket.cluster.nvidia.nvrtc import NoCompiler, cubin
 from hocket.errors import PlanError
-from hocket.runtime.averaging import Joined, Members, Sites, Space
+from hocket.runtime.averaging import Members, Sites, Space, Unavailable
 from hocket.runtime.averaging.ffi import called, control_bytes
+from hocket.runtime.averaging.in_memory import InMemory, without_memory
 from hocket.runtime.averaging.vectors import through_vectors, vector_bytes
 from hocket.runtime.averaging.ways.shm import joined_group, registered
-from hocket.system.native import KERNEL, Unavailable, library, said
+from hocket.system.native import KERNEL, library, said
 from hocket.system.rendezvous import Meeting
 
 TARGET = "hocket_reduce_ipc"
@@ -31,9 +32,9 @@ _HANDLE, _UUID = 64, 16
 
 
 class Ipc:
-    """The way, for `reduce.ways`."""
+    """The way, for `averaging.ways`."""
 
-    name = "ipc"
+    name, preference = "ipc", 10
 
     def note(self, members: Members) -> str:
         return "on the GPU, without the host"
@@ -51,23 +52,21 @@ class Ipc:
             )
         if len(members) > (most := library().hocket_reduce_ipc_max_ranks()):
             return f"{len(members)} replicas are more than {most}."
-        return ""
+        return without_memory(members)
 
     def is_choice(self, members: Members) -> bool:
         return True
 
-    def nbytes(self, members: Members, sites: Sites) -> int:
+    def room(self, members: Members, sites: Sites) -> int:
         patience()  # refused before anything starts
         return control_bytes(sites, len(members)) + Meeting.nbytes(len(members))
 
-    def headers(self, members: Members, sites: Sites) -> list[int]:
-        return [0]
-
-    def join(
-        self, space: Space, members: Members, index: int, sites: Sites, delay: float
-    ) -> Joined:
-        ordinal = members.device(index).local_hardware_id
-        return OnOneGpu(space, len(members), index, sites, ordinal, delay)
+    def listen(
+        self, members: Members, index: int, sites: Sites, space: Space | None
+    ) -> InMemory[OnOneGpu]:
+        assert space is not None
+        ordinal, delay = members.device(index).local_hardware_id, members.delay
+        return InMemory(lambda: OnOneGpu(space, len(members), index, sites, ordinal, delay))
 
 
 class OnOneGpu:
@@ -142,7 +141,7 @@ class OnOneGpu:
         return handle.raw, uuid.raw
 
 
-WAY = Ipc()
+AVERAGE = Ipc()
 
 
 def patience() -> float:

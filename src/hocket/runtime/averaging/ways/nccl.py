@@ -13,12 +13,13 @@ from pathlib import Path
 
 import jax
 
-from hocket.runtime.averaging import Joined, Members, Sites, Space
+from hocket.runtime.averaging import Members, Sites, Space, Unavailable
 from hocket.runtime.averaging.ffi import called, control_bytes
+from hocket.runtime.averaging.in_memory import InMemory, without_memory
 from hocket.runtime.averaging.vectors import through_vectors
 from hocket.runtime.averaging.ways import shm
-from hocket.runtime.averaging.ways.shm import joined_group, registered
-from hocket.system.native import Unavailable, library, said
+from hocket.runtime.averaging.ways.shm import OnHost, joined_group, registered
+from hocket.system.native import library, said
 from hocket.system.rendezvous import SECONDS, Meeting
 
 TARGET = "hocket_reduce_nccl"
@@ -26,9 +27,9 @@ _ID = 128
 
 
 class Nccl:
-    """The way, for `reduce.ways`."""
+    """The way, for `averaging.ways`."""
 
-    name = "nccl"
+    name, preference = "nccl", 20
 
     def note(self, members: Members) -> str:
         return "simulated by the host's memory" if members.on_cpu else "not run on several GPUs yet"
@@ -39,28 +40,26 @@ class Nccl:
                 f"NCCL takes one process a device, and these are {len(members)} replicas on "
                 f"{devices}."
             )
-        return ""
+        if members.delay and not members.on_cpu:
+            return "it cannot make a mean take longer, which the channel's delay asks for."
+        return without_memory(members)
 
     def is_choice(self, members: Members) -> bool:
         return not members.on_cpu
 
-    def nbytes(self, members: Members, sites: Sites) -> int:
+    def room(self, members: Members, sites: Sites) -> int:
         if members.on_cpu:
             return shm.nbytes(sites, len(members))
         return control_bytes(sites, len(members)) + Meeting.nbytes(len(members))
 
-    def headers(self, members: Members, sites: Sites) -> list[int]:
-        return [0]
-
-    def join(
-        self, space: Space, members: Members, index: int, sites: Sites, delay: float
-    ) -> Joined:
+    def listen(
+        self, members: Members, index: int, sites: Sites, space: Space | None
+    ) -> InMemory[OnHost] | InMemory[BetweenGpus]:
         if members.on_cpu:
-            return shm.WAY.join(space, members, index, sites, delay)
-        if delay:
-            raise Unavailable("a delay can be added to `shm` and `ipc` only")
+            return shm.AVERAGE.listen(members, index, sites, space)
+        assert space is not None
         ordinal = members.device(index).local_hardware_id
-        return BetweenGpus(space, len(members), index, sites, ordinal)
+        return InMemory(lambda: BetweenGpus(space, len(members), index, sites, ordinal))
 
 
 class BetweenGpus:
@@ -103,7 +102,7 @@ class BetweenGpus:
         """A communicator lasts as long as its process."""
 
 
-WAY = Nccl()
+AVERAGE = Nccl()
 
 
 def in_time(call: Callable[[], int], what: str) -> int:

@@ -15,7 +15,8 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hocket.runtime.averaging import Joined, Members, Sites, Space
+from hocket.runtime.averaging import Members, Sites, Space
+from hocket.runtime.averaging.in_memory import InMemory, without_memory
 from hocket.runtime.averaging.vectors import narrowed, through_vectors, vector_bytes, widened
 from hocket.system.native import library
 from hocket.system.ring import SPIN_NS
@@ -24,30 +25,28 @@ TARGET, CUDA_TARGET = "hocket_average", "hocket_reduce_shm"
 
 
 class Shm:
-    """The way, for `reduce.ways`."""
+    """The way, for `averaging.ways`."""
 
-    name = "shm"
+    name, preference = "shm", 0
 
     def note(self, members: Members) -> str:
         return "through the host's memory"
 
     def why_not(self, members: Members) -> str:
-        return ""
+        return without_memory(members)
 
     def is_choice(self, members: Members) -> bool:
         return True
 
-    def nbytes(self, members: Members, sites: Sites) -> int:
+    def room(self, members: Members, sites: Sites) -> int:
         return nbytes(sites, len(members))
 
-    def headers(self, members: Members, sites: Sites) -> list[int]:
-        return [0]
-
-    def join(
-        self, space: Space, members: Members, index: int, sites: Sites, delay: float
-    ) -> Joined:
+    def listen(
+        self, members: Members, index: int, sites: Sites, space: Space | None
+    ) -> InMemory[OnHost]:
+        assert space is not None
         made = OnHost if members.device(index).platform == "cpu" else OnGpu
-        return made(space, len(members), index, delay)
+        return InMemory(lambda: made(space, len(members), index, members.delay))
 
 
 class OnHost:
@@ -109,7 +108,7 @@ class OnGpu(OnHost):
         return registered(CUDA_TARGET, "hocket_reduce_shm", "CUDA")
 
 
-WAY = Shm()
+AVERAGE = Shm()
 
 
 def nbytes(sites: Sites, replicas: int) -> int:

@@ -14,7 +14,7 @@ class SameDevice:
     """A bounded queue. A sent buffer is never donated, so both ends may hold it."""
 
     def __init__(self, capacity: int, delay: float = 0.0) -> None:
-        self._capacity, self._delay = capacity, delay
+        self.capacity, self._delay = capacity, delay
         self._messages: deque[tuple[float, list[Any]]] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -30,7 +30,7 @@ class SameDevice:
 
     def send(self, message: list[Any]) -> None:
         with self._changed:
-            self._wait(0, lambda: len(self._messages) < self._capacity)
+            self._wait(0, lambda: len(self._messages) < self.capacity)
             self._messages.append((time.perf_counter() + self._delay, message))
             self._changed.notify_all()
 

@@ -1,177 +1,51 @@
-"""The instances of a plan as threads of this process."""
+"""Threads of this process, one for each instance."""
 
 from __future__ import annotations
 
-import contextlib
-import math
 import threading
-import time
-import traceback
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Sequence
 
-import jax
-import numpy as np
-
-from hocket.core.plan.data import Plan
-from hocket.runtime.averaging.table import Table
-from hocket.runtime.channels.links import Link, Route, links
-from hocket.runtime.channels.transports.device import DeviceToDevice
-from hocket.runtime.channels.transports.same_device import SameDevice
-from hocket.runtime.free.ledger import Board
-from hocket.runtime.free.mailbox import make_exchange
-from hocket.runtime.free.newest import LatestHere
-from hocket.runtime.host_calls.services import Services
-from hocket.runtime.instance.interpreter import Instance
-from hocket.runtime.instance.segment import Segments
-from hocket.runtime.launch.watch import GRACE_SECONDS, LOOK_SECONDS, InstanceError, Watch
-from hocket.runtime.observe.status import WORKING, counting, names, new_statuses
-from hocket.runtime.observe.timeline import Span
-from hocket.system.events import Closed, ThreadEvent
+from hocket.core.plan.data import Launch, Plan
+from hocket.runtime.launch import Command, Fate, Seat
 
 
 class Threads:
-    """A thread for each instance; what crosses stays on the devices."""
+    """Starts each seat as a thread of this process."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.statuses = plan, new_statuses(plan)
-        self.reductions: dict[str, Table] = {}
-        self.pipes: dict[tuple[int, int, int], SameDevice] = {}
-        self.board = Board(plan, ThreadEvent()) if plan.free else None
-        segments = {place.name: Segments() for place in plan.places}
-        latest = LatestHere()
-        self.instances = [
-            Instance(
-                plan, place, index,
-                make_exchange(plan, place, index, self.pipes, self.statuses[k], self.board, latest),
-                segments=segments[place],
-            )
-            for k, (place, index) in enumerate(names(plan))
-        ]  # fmt: skip
-        self._threads: dict[str, threading.Thread] = {}
-        self._rows: dict[str, dict[int, np.ndarray]] = {}
-        self._failures: list[tuple[Instance, BaseException, str]] = []
-        self._failure: BaseException | None = None
+    launch = Launch("threads")
 
-    @property
-    def is_well(self) -> bool:
-        return self._failure is None and bool(self.pipes)
+    def why_not(self, plan: Plan) -> str:
+        return ""
 
-    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], services: Services) -> None:
-        self.pause()
-        self.pipes.clear()
-        self.pipes.update((link.key, self._pipe(link)) for link in links(self.plan))
-        for instance in self.instances:
-            instance.hosts.find = services.at(instance.index)
-            instance.load(leaves, late)
+    def reserve(self, seats: Sequence[Seat], seconds: float) -> None:
+        """Nothing to reserve: this process is here."""
 
-    def held(self) -> list[dict[int, Any]]:
-        self.pause()
-        return [instance.held() for instance in self.instances]
-
-    def late(self) -> dict[str, Any]:
-        self.pause()
-        late = [instance.late() for instance in self.instances]
-        return {name: x for mine in late for name, x in mine.items()}
-
-    def run(self, count: int) -> list[dict[int, np.ndarray]]:
-        """So many iterations of those who count them; others of a free channel go on meanwhile."""
-        with self._or_fail():
-            if self.board:
-                self.board.set_stop(False)
-            for instance in self.instances:
-                if instance.name not in self._threads:
-                    instance.status["phase"] = WORKING  # until it has ended, also before it begins
-                    counts = instance.place in counting(self.plan)
-                    self._start(instance, count if counts else None)
-            done = [i.name for i in self.instances if i.place in counting(self.plan)]
-            self._wait_for(done)
-        return [self._rows.pop(i.name, {}) for i in self.instances]
-
-    def record(self) -> None:
-        for instance in self.instances:
-            instance.exchange.spans = []
-
-    def spans(self) -> tuple[list[Span], int]:
-        exchanges = [instance.exchange for instance in self.instances]
-        found = [span for exchange in exchanges for span in exchange.spans or ()]
-        return found, sum(exchange.spans_left_out for exchange in exchanges)
-
-    def close(self) -> None:
-        self._close_pipes()
-        deadline = time.monotonic() + GRACE_SECONDS
-        for thread in self._threads.values():
-            thread.join(max(0.0, deadline - time.monotonic()))
-        for instance in self.instances:
-            thread = self._threads.get(instance.name)
-            instance.hosts.end(at_rest=thread is None or not thread.is_alive())
-
-    def pause(self) -> None:
-        """Let everybody come to the end of an iteration."""
-        with self._or_fail():
-            if self.board and self._threads:
-                self.board.set_stop(True)
-                self._wait_for(list(self._threads))
-
-    @contextlib.contextmanager
-    def _or_fail(self) -> Iterator[None]:
-        """Within, any failure ends the run; a run that failed stays failed."""
-        if self._failure:
-            raise self._failure
-        try:
-            yield
-        except BaseException as error:
-            self._failure = error
-            self._close_pipes()
-            raise
-
-    def _start(self, instance: Instance, count: int | None) -> None:
-        def work() -> None:
-            try:
-                self._rows[instance.name] = instance.run(count)
-            except Closed:
-                pass
-            except BaseException as error:  # noqa: BLE001 (reported with the instance's name)
-                self._failures.append((instance, error, traceback.format_exc()))
-                self._close_pipes()
-
-        thread = threading.Thread(target=work, name=instance.name, daemon=True)
-        self._threads[instance.name] = thread
+    def start(self, seat: Seat, command: Command) -> ThreadMember:
+        assert command.work is not None, "a thread runs a function"
+        thread = threading.Thread(target=command.work, name=seat.name, daemon=True)
         thread.start()
+        return ThreadMember(thread)
 
-    def _wait_for(self, names: list[str]) -> None:
-        """Until these have come to an end, or one of all has failed."""
-        threads = [self._threads[name] for name in names]
-        watch, deadline = Watch(self.plan, self.statuses), math.inf
-        while time.monotonic() < deadline and (alive := [t for t in threads if t.is_alive()]):
-            alive[0].join(LOOK_SECONDS)
-            watch.look()
-            if self._failures:
-                deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-        if self._failures:
-            instance, error, text = self._failures[0]
-            raise InstanceError(f"the instance `{instance.name}` failed:\n{text}") from error
-        for name in names:
-            del self._threads[name]
+    def release(self) -> None:
+        """Nothing was reserved."""
 
-    def _pipe(self, link: Link) -> SameDevice:
-        """The transport for where the two ends are."""
-        t, delay = link.transfer, self.plan.channel_of(link.transfer).delay
-        source, target = (
-            next(i for i in self.instances if (i.place, i.index) == end)
-            for end in ((t.source, link.source), (t.target, link.target))
-        )
-        if source.mesh.devices.tolist() == target.mesh.devices.tolist():
-            return SameDevice(link.slots, delay)
-        route = Route.of(self.plan, t)
-        several = route.sources > route.targets and (not route.any or self.plan.batch > 1)
-        if target.grouped or several:  # it is put together there first
-            first = jax.sharding.SingleDeviceSharding(target.mesh.devices.flat[0])
-            return DeviceToDevice(link.slots, [first] * len(link.values), delay)
-        return DeviceToDevice(link.slots, [target.home(v) for v in link.values], delay)
 
-    def _close_pipes(self) -> None:
-        for pipe in self.pipes.values():
-            pipe.close()
-        if self.board:
-            self.board.close()
+class ThreadMember:
+    """A thread as a member. It cannot be ended by force."""
+
+    def __init__(self, thread: threading.Thread) -> None:
+        self._thread = thread
+
+    def hello(self, seconds: float) -> str:
+        return self._thread.name
+
+    def poll(self) -> Fate | None:
+        return None if self._thread.is_alive() else Fate("ended")
+
+    def kill(self, seconds: float) -> bool:
+        """Wait: what a thread is doing, it does to the end."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+
+LAUNCHER = Threads

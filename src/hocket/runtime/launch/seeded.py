@@ -10,20 +10,19 @@ import random
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.errors import PlanError
-from hocket.runtime.channels.links import Link
 from hocket.runtime.channels.transports.same_device import SameDevice
 from hocket.runtime.host_calls.services import Services
 from hocket.runtime.instance.exchange import Wait
 from hocket.runtime.instance.interpreter import Instance
 from hocket.runtime.instance.metrics import Rows
-from hocket.runtime.launch.launchers.threads import Threads
+from hocket.runtime.launch.crew import Crew
 from hocket.runtime.launch.watch import Deadlock, InstanceError
 from hocket.runtime.observe.status import IDLE, WORKING, counting, deadlock
 
@@ -56,15 +55,19 @@ class _Task:
     stalled_until: int = 0
 
 
-class Seeded(Threads):
-    """As threads, but one at a time and in an order that `seed` decides."""
+class Seeded(Crew):
+    """Instances of this process, one at a time and in an order that `seed` decides."""
 
     def __init__(self, plan: Plan, seed: int, faults: Faults = NO_FAULTS) -> None:
         if plan.parts > 1:
             raise PlanError(f"an order by seed needs loops in one part, found {plan.parts}.")
+        if not plan.launch.one_process:
+            raise PlanError(f"an order by seed is of one process, found {plan.launch.name}.")
         super().__init__(plan)
         self._seed, self._faults = seed, faults
         self._tasks: dict[str, _Task] = {}
+        self._rows: dict[str, dict[int, np.ndarray]] = {}
+        self.pipes: dict[Any, SameDevice] = {}
         self._begin_anew()
 
     def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], services: Services) -> None:
@@ -77,7 +80,7 @@ class Seeded(Threads):
 
     def run(self, count: int) -> list[dict[int, np.ndarray]]:
         counts = counting(self.plan)
-        with self._or_fail():
+        with self._or_end():
             self._let_go_on()
             for instance in self.instances:
                 if instance.place in counts:
@@ -87,10 +90,31 @@ class Seeded(Threads):
 
     def starve(self) -> None:
         """Give the place that learns no turn, until nobody else can go on."""
-        with self._or_fail():
+        with self._or_end():
             self._let_go_on()
             while able := [task for task in self._tasks.values() if self._is_ready(task)]:
                 self._advance(self._random.choice(able))
+
+    def pause(self) -> None:
+        with self._or_end():
+            if self.board and self._tasks:
+                self.board.set_stop(True)
+                self._work_until(list(self._tasks))
+
+    def _start(self) -> None:
+        """Nothing to start: whoever asks an instance runs it."""
+
+    def _ask_each(self, commands: Mapping[str, tuple[Any, ...]]) -> list[Any]:
+        self.pause()
+        workers = {worker.name: worker for worker in self.workers}
+        with self._or_end():
+            found = [getattr(workers[n], name)(*given) for n, (name, *given) in commands.items()]
+        if {name for name, *_ in commands.values()} == {"listen"}:
+            # With room for all: nobody can wait inside a call, where nobody else would get a turn.
+            self.pipes = {key: pipe for mine in found for key, pipe in mine.items()}
+            for pipe in self.pipes.values():
+                pipe.capacity = sys.maxsize
+        return found
 
     def _let_go_on(self) -> None:
         """Those of a free channel who go on until they are stopped."""
@@ -99,12 +123,6 @@ class Seeded(Threads):
         for instance in self.instances:
             if instance.place not in counting(self.plan) and instance.name not in self._tasks:
                 self._add(instance, None)
-
-    def pause(self) -> None:
-        with self._or_fail():
-            if self.board and self._tasks:
-                self.board.set_stop(True)
-                self._work_until(list(self._tasks))
 
     def _begin_anew(self) -> None:
         self._random, self._turn = random.Random(self._seed), 0
@@ -153,7 +171,3 @@ class Seeded(Threads):
             return wait.ready()
         keys = [(wait.transfer.id, source, task.instance.index) for source in wait.peers]
         return all(self.pipes[key].has_message for key in keys)
-
-    def _pipe(self, link: Link) -> SameDevice:
-        """With room for all: nobody can wait inside a call, where nobody else would get a turn."""
-        return super()._pipe(replace(link, slots=sys.maxsize))

@@ -1,0 +1,121 @@
+"""A conformance kit for launchers."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from hocket.core.graph.trace import trace
+from hocket.core.plan.data import Place, Plan
+from hocket.errors import PlanError
+from hocket.runtime.distributed import Split
+from hocket.runtime.launch import Command, Fate, Member, Seat, launch_named, launcher_named
+from hocket.testing.same_numbers import SMALL, carried_out, difference, names_of
+
+
+@dataclass
+class LauncherCheck:
+    """What `check_launcher` found; printing it shows a line for each thing that was tried."""
+
+    name: str
+    tried: list[str] = field(default_factory=list)
+    differences: dict[str, float] = field(default_factory=dict)
+    """For each plan that it ran, how far its state is from the fused program's."""
+
+    def __str__(self) -> str:
+        ran = [f"{name}: max difference {value:.2g}" for name, value in self.differences.items()]
+        return "\n".join([*(f"  {line}" for line in (*self.tried, *ran)), f"ok: `{self.name}`"])
+
+
+def check_launcher(
+    launcher: str, *, iterations: int = 3, tolerance: float = 1e-5, seconds: float = 60.0
+) -> LauncherCheck:
+    """Verify a launcher: it starts, hears and ends what it should, and runs have the same numbers.
+
+    `launcher` is its name: `processes`, `package.module:Mine` or `path/to/file.py:Mine`. Where it
+    starts programs, some small ones are started, heard and ended; then PPO runs under it.
+
+        print(check_launcher("examples/own_launcher.py:Programs"))
+    """
+    check = LauncherCheck(launcher)
+    if not launch_named(launcher).one_process:
+        _check_members(check, seconds)
+    graph = trace(SMALL["ppo"](), 8)
+    whole = (Place("all", names_of(graph)),)
+    apart = (Place("actor", ("env", "act")), Place("learner", ("learn",)))
+    plans = {"one place": whole}
+    if launch_named(launcher).shares_memory != "none":
+        plans |= {"actor | learner": apart}
+    expected = carried_out(Plan(graph, whole), 0, iterations)[1]
+    for name, places in plans.items():
+        plan = Plan(graph, places, launch=launch_named(launcher))
+        found = difference(carried_out(plan, 0, iterations, Split)[1], expected)
+        if not found <= tolerance:
+            raise PlanError(
+                f"`{launcher}` computes other numbers with {name}: they differ by {found:.2g} "
+                f"after {iterations} iterations (allowed: {tolerance:.2g})."
+            )
+        check.differences[name] = found
+    return check
+
+
+def _check_members(check: LauncherCheck, seconds: float) -> None:
+    """Start programs that say something, nothing, or end by themselves."""
+
+    def program(name: str, code: str, stdin: bytes = b"") -> Member:
+        seat = Seat(name, (name,))
+        launcher.reserve([seat], seconds)
+        env = {**os.environ, "HOCKET_CHECK": f"it is {name}"}
+        return launcher.start(seat, Command((sys.executable, "-c", code), env, stdin))
+
+    def expect(what: str, found: Any, *, well: bool) -> None:
+        if not well:
+            raise ValueError(f"`{check.name}` {what}: found {found!r}.")
+        check.tried.append(what)
+
+    launcher = launcher_named(check.name)
+    speak = "import os, sys, time; print(os.environ['HOCKET_CHECK'], sys.stdin.read()); "
+    try:
+        alive = program("a/0", f"{speak}sys.stdout.flush(); time.sleep({seconds})", b"and heard")
+        other = program("a/1", f"{speak}sys.stdout.flush(); time.sleep({seconds})")
+        said = alive.hello(seconds), other.hello(seconds).strip()
+        expect("passes on what each program says first, its environment and its input", said,
+               well=said == ("it is a/0 and heard", "it is a/1"))  # fmt: skip
+        ended = alive.poll(), other.poll()
+        expect("does not take a running program for one that has ended", ended,
+               well=ended == (None, None))  # fmt: skip
+        is_certain, fate = alive.kill(seconds), alive.poll()
+        expect("ends a program by force, and knows when it has", (is_certain, fate),
+               well=is_certain == (fate is not None))  # fmt: skip
+        expect("ends one program and no other", other.poll(), well=other.poll() is None)
+        other.kill(seconds)
+        failing = program("a/2", "import sys; sys.exit('the last words')")
+        expect("hears nothing of a program that ends without a word", failing.hello(seconds),
+               well=failing.hello(seconds) == "")  # fmt: skip
+        fate = _fate(failing, seconds)
+        expect("tells how a program ended, with its last words", fate,
+               well=fate is not None and "the last words" in fate.stderr)  # fmt: skip
+        silent = program("a/3", f"import time; time.sleep({seconds})")
+        expect("says in time that a program says nothing", silent, well=_times_out(silent))
+        silent.kill(seconds)
+    finally:
+        launcher.release()
+        launcher.release()  # once more does nothing
+
+
+def _fate(member: Member, seconds: float) -> Fate | None:
+    deadline = time.monotonic() + seconds
+    while (fate := member.poll()) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return fate
+
+
+def _times_out(member: Member) -> bool:
+    try:
+        member.hello(0.2)
+    except TimeoutError:
+        return True
+    return False

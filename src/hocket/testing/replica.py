@@ -1,0 +1,159 @@
+"""One replica of `check_average`, in a process of its own.
+
+python -m hocket.testing.replica CONNECTION MEMORY
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hocket.runtime.averaging import Joined, Listener, Members, Sites, Space
+from hocket.runtime.averaging.known import find_way, pages, roomy
+from hocket.system.shared_memory import Arena
+
+TURNS = 20
+SMALL = [jax.ShapeDtypeStruct((1000,), jnp.float32)]
+"""What is averaged in a loop, and where a replica waits for one that does not come."""
+SITES: Sites = [
+    [jax.ShapeDtypeStruct((57_288,), jnp.float32)],  # past what a pipe holds
+    [jax.ShapeDtypeStruct((), jnp.float32)],
+    [jax.ShapeDtypeStruct((0,), jnp.float32)],
+    [
+        jax.ShapeDtypeStruct(shape, dtype)
+        for shape, dtype in (
+            ((3, 7), jnp.float32), ((9,), jnp.bfloat16), ((1,), jnp.float16), ((0,), jnp.bfloat16),
+            ((5,), jnp.complex64),
+        )
+    ],
+    SMALL,
+]  # fmt: skip
+
+
+class Job(NamedTuple):
+    """What one process is."""
+
+    name: str
+    members: Members
+    replica: int
+    room: int
+    memory: int
+    path: list[str]
+
+
+def arrays_of(index: int) -> list[list[np.ndarray]]:
+    made = np.random.default_rng(index)
+
+    def array(x: Any) -> np.ndarray:
+        imaginary = 1j if jnp.issubdtype(x.dtype, jnp.complexfloating) else 0
+        return np.asarray(made.normal(size=x.shape) + index + imaginary * index).astype(x.dtype)
+
+    return [[array(x) for x in site] for site in SITES[:-1]]
+
+
+class _Replica:
+    """The commands that one process understands."""
+
+    def __init__(self, job: Job, fd: int) -> None:
+        sys.path[:0] = [path for path in job.path if path not in sys.path]
+        self._job, self._arena = job, Arena.attach(fd, job.memory)
+        self._device = job.members.device(job.replica)
+        self._listener: Listener | None = None
+        self._joined: Joined | None = None
+
+    def listen(self, epoch: int) -> Any:
+        room = pages(self._job.room)
+        space = Space(self._arena, epoch * room, room) if room else None
+        way, members = find_way(self._job.name), self._job.members
+        self._listener = way.listen(members, self._job.replica, roomy(SITES), space)
+        return self._listener.address
+
+    def join(self, addresses: Sequence[Any], epoch: int) -> None:
+        assert self._listener
+        self._joined = self._listener.join(addresses, epoch)
+
+    def means(self) -> tuple[list[np.ndarray], tuple[int, int, int]]:
+        joined, index = self._at_work, self._job.replica
+
+        def turn(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return joined(0.5 * x + index)[0], None
+
+        @jax.jit
+        def program(sites: Any, x: jax.Array) -> Any:
+            return [joined(*xs) for xs in sites], jax.lax.scan(turn, x, None, TURNS)[0]
+
+        with jax.default_device(self._device):
+            given = jax.tree.map(jnp.asarray, arrays_of(index)), jnp.arange(float(SMALL[0].size))
+            made = [jax.tree.leaves(jax.device_get(program(*given))) for _ in range(2)]
+        joined.check()
+        for first, second in zip(*made, strict=True):
+            np.testing.assert_array_equal(first, second, "the program's second run differs")
+        return [np.asarray(x) for x in made[1]], joined.counts()
+
+    def free(self) -> None:
+        self._at_work.free()
+
+    def wait(self, size: int) -> str:
+        """Average what no other replica may have: the error that says so, and then this leaves."""
+        try:
+            with jax.default_device(self._device):
+                jax.block_until_ready(jax.jit(self._at_work)(jnp.ones(size)))
+            self._at_work.check()
+        except Exception as error:  # noqa: BLE001
+            self.leave()
+            return f"{error}" or type(error).__name__
+        return ""
+
+    def leave(self) -> None:
+        self._at_work.close()
+
+    @property
+    def _at_work(self) -> Joined:
+        assert self._joined
+        return self._joined
+
+
+def main(connection: Connection, fd: int) -> None:
+    """Do as told, until whoever told it is gone."""
+    os.set_inheritable(connection.fileno(), False)
+    # jax prints the traceback of a callback that fails, and here some must.
+    logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
+    commands: queue.Queue[Any] = queue.Queue()
+    try:
+        replica = _Replica(connection.recv(), fd)
+        threading.Thread(target=_listen, args=(connection, commands, replica), daemon=True).start()
+        connection.send(("done", None))
+        while True:
+            name, *arguments = commands.get()
+            connection.send(("done", getattr(replica, name)(*arguments)))
+    except BaseException:  # noqa: BLE001 (told to whoever started this process)
+        connection.send(("failed", traceback.format_exc()))
+        os._exit(1)
+
+
+def _listen(connection: Connection, commands: queue.Queue[Any], replica: _Replica) -> None:
+    """Pass commands on; close at once, since the main thread may be waiting for another replica."""
+    while True:
+        try:
+            message = connection.recv()
+        except (EOFError, OSError):
+            os._exit(1)
+        if message == ("close",):
+            replica.leave()
+        else:
+            commands.put(message)
+
+
+if __name__ == "__main__":
+    main(Connection(int(sys.argv[1])), int(sys.argv[2]))

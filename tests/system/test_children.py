@@ -1,0 +1,55 @@
+"""A child process is heard, watched and ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import pytest
+
+from hocket.system.children import LAST_BYTES, Child
+
+
+def child(code: str, stdin: bytes = b"", **env: str) -> Child:
+    return Child((sys.executable, "-c", code), {**os.environ, **env}, stdin)
+
+
+def ended(of: Child) -> tuple[str, str]:
+    assert of.wait(60)
+    found = of.poll()
+    assert found is not None
+    return found
+
+
+def test_its_first_line_is_kept_back_and_the_rest_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    speaks = child("import sys; print(sys.stdin.read()); print('more')", b"heard")
+    assert speaks.first_line(60) == "heard" == speaks.first_line(60)
+    assert ended(speaks) == (f"process {speaks.pid} ended with code 0", "")
+    assert capsys.readouterr().out == "more\n"
+
+
+def test_its_last_words_are_kept() -> None:
+    fails = child("import sys; [print('x' * 99, file=sys.stderr) for _ in range(999)]; sys.exit(7)")
+    how, last = ended(fails)
+    assert how == f"process {fails.pid} ended with code 7"
+    assert LAST_BYTES - 200 < len(last) <= LAST_BYTES
+    assert fails.first_line(60) == ""  # it ended without a word
+
+
+def test_one_that_says_nothing_is_told_from_one_that_has_ended() -> None:
+    silent = child("import time; time.sleep(60)")
+    with pytest.raises(TimeoutError, match=r"said nothing for 0\.1 s"):
+        silent.first_line(0.1)
+    assert silent.poll() is None
+    assert silent.kill(60)
+    assert ended(silent)[0] == f"process {silent.pid} was killed by SIGKILL"
+
+
+def test_a_child_of_its_own_that_holds_its_output_delays_nothing() -> None:
+    code = "import os, time; os.fork() or time.sleep(5)"
+    started = time.monotonic()
+    assert ended(child(code))[0].endswith("ended with code 0")
+    assert time.monotonic() - started < 4.5
