@@ -66,6 +66,7 @@ def test_rows_draw_it_too() -> None:
     """Where nobody calls `update`: the outcome is as it stands when a row comes."""
     out, run = io.StringIO(), replace(START)
     display = begun(run, out, terminal=False)
+    display.row(250, {"iteration": 1}, 0)  # nothing is known yet
     vars(run).update(vars(HALF))
     display.row(500, {"iteration": 1}, 0)
     vars(run).update(vars(END))

@@ -114,8 +114,10 @@ def installed(folder: Path, entry: str, code: str) -> str:
 def test_an_installed_package_brings_its_own(tmp_path: Path) -> None:
     """By name, with options, and in the list."""
     code = "from hocket.strategies import *; print(options_text(strategies()['afar'])); "
-    text = installed(tmp_path, "far_away:afar", code + "print(resolve('afar:actors=5').keywords)")
-    assert text.splitlines() == ["actors=3", "{'actors': 5}"]
+    code += "print(callable(resolve('afar:actors=5'))); resolve('afar:actor=5')"
+    text = installed(tmp_path, "far_away:afar", code)
+    assert text.splitlines()[:2] == ["actors=3", "True"]
+    assert "unknown option `actor` of the strategy `afar`. Did you mean `actors`?" in text
 
 
 def test_an_installed_one_that_cannot_be_imported_is_named(tmp_path: Path) -> None:

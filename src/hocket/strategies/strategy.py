@@ -97,17 +97,23 @@ def resolve(distribute: str | Strategy) -> Strategy:
     if not isinstance(distribute, str):
         return distribute
     name, options = read_words(distribute)
-    known = strategies()
     home, separator, option = name.partition(":")
-    if separator and home in known:
+    if separator and (home in _DECORATED or home in _INSTALLED.names):
         option = option or "option"
         raise ValueError(f"`{distribute}` has an option without a value: write {option}=value.")
-    if ":" not in name and name not in known:
-        raise ValueError(unknown("strategy", name, known))
-    configure = known[name] if name in known else find(name)
+    configure = find(name) if separator else _named(name)
     if configure not in _DECORATED.values():
         raise ValueError(f"`{name}` is no strategy: decorate it with `@hocket.strategy`.")
     return configure(**options)
+
+
+def _named(name: str) -> Callable[..., Strategy]:
+    """The strategy of this name; an installed one is imported when it is asked for."""
+    if name in _DECORATED:
+        return _DECORATED[name]
+    if name not in _INSTALLED.names:
+        raise ValueError(unknown("strategy", name, {*_DECORATED, *_INSTALLED.names}))
+    return _INSTALLED[name]
 
 
 def in_words(configure: Callable[..., Strategy], **options: Any) -> str:

@@ -46,7 +46,9 @@ class Display:
             self._print(f"{run.title}: compiling; records in {run.folder}")
 
     def row(self, step: int, numbers: Numbers, seed: int) -> None:
-        if self._run is not None and time.monotonic() - self._drawn > DRAW_SECONDS:
+        is_due = time.monotonic() - self._drawn > DRAW_SECONDS
+        # The first rows come before it is known how the run stands.
+        if self._run is not None and is_due and self._run.env_steps_per_second:
             self.update(self._run)
 
     def media(self, path: Path) -> None:
