@@ -11,7 +11,6 @@
     shared.py       what instances share: statuses, the ledger of a free plan, its newest version
     memory_map.py   where in the shared memory of a plan each of these lies
     shipping.py     an algorithm on its way to another process
-    wiring.py       the channels of one instance: listen, then connect
     watch.py        how a run ends when it cannot go on
     leaving.py      how a worker's process ends, on a GPU not in the midst of a program
     seeded.py       a crew in one thread, in an order that a seed decides: for tests

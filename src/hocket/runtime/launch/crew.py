@@ -195,12 +195,17 @@ class Crew:
     def _ask_each(self, commands: Mapping[str, tuple[Any, ...]]) -> list[Any]:
         """Tell each of these instances something; their answers, in order."""
         self.pause()
+        # Threads of one process take turns: a state that is spread over several devices is cut by
+        # programs on all of them, and two such programs at once would wait for each other.
+        groups = [[name] for name in commands] if self.plan.launch.one_process else [list(commands)]
+        answers: dict[str, Any] = {}
         with self._or_end():
-            for hand in self._held.hands:
-                if hand.name in commands:
-                    hand.control.tell(*commands[hand.name])
-            answers = self._wait_for(commands)
-            return [answers[name] for name in commands]
+            for group in groups:
+                for hand in self._held.hands:
+                    if hand.name in group:
+                        hand.control.tell(*commands[hand.name])
+                answers |= self._wait_for(group)
+        return [answers[name] for name in commands]
 
     def _start(self) -> None:
         seats = seats_of(self.plan)

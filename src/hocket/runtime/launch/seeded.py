@@ -72,12 +72,6 @@ class Seeded(Crew):
         self._seed, self._faults = seed, faults
         self._tasks: dict[str, _Task] = {}
         self._rows: dict[str, dict[int, np.ndarray]] = {}
-        for instance in self.instances:
-            # With room for all: nobody can wait inside a call, where no other would get a turn.
-            instance.exchange.wires = [
-                wire._replace(link=replace(wire.link, slots=sys.maxsize))
-                for wire in instance.exchange.wires
-            ]
         self._begin_anew()
 
     def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], services: Services) -> None:
