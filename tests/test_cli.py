@@ -271,7 +271,11 @@ MISTAKES = [
     (None, ("eval", "nothing"), "there is no run `nothing`"),
     (trained, ("eval", "frist"), "unknown run `frist` in runs. Did you mean `first`?"),
     (trained, ("eval", "first", "--checkpoint", "7"), "there is no checkpoint 7"),
-    (trained, ("eval", "first", "--checkpoint", "last"), "must be `latest`, `best` or a number"),
+    (
+        trained,
+        ("eval", "first", "--checkpoint", "last"),
+        "unknown checkpoint `last`. Did you mean `latest`?",
+    ),
     (trained, ("eval", "first", "--episodes", "0"), "episodes must be at least 1"),
     (trained, ("plot", "first", "--metric", "return_men"), "Did you mean `return_mean`"),
     (trained, ("record", "first", "--out", "film.avi"), "ends in .mp4 or .gif"),

@@ -170,7 +170,7 @@ def somebody_elses() -> None:
         "CUDA_MPS_PIPE_DIRECTORY": str(folder),
         "CUDA_MPS_LOG_DIRECTORY": str(folder),
     }
-    control = mps.find(mps.CONTROL) or mps.CONTROL
+    control = mps.find_program(mps.CONTROL) or mps.CONTROL
     subprocess.run([control, "-d"], env=env, check=True, stdin=subprocess.DEVNULL, timeout=20)
     try:
         with nothing_left():

@@ -16,7 +16,7 @@ from jax import Array
 
 from hocket.algorithms.actor_critic import Learner, State, after, init_learner, seen
 from hocket.algorithms.heads import Head, head_for
-from hocket.algorithms.proximal import Batch, improve, ppo_loss, staying_near
+from hocket.algorithms.proximal import LossInputs, improve, ppo_loss, staying_near
 from hocket.core.program.algorithm import Policy
 from hocket.core.program.fragment import fragment
 from hocket.envs import Env, HostEnv, Rollout, init_actor, unroll
@@ -135,7 +135,7 @@ class PPO:
 
         return Policy(act)
 
-    def _batch(self, learner: Learner, rollout: Rollout) -> tuple[Batch, Moments]:
+    def _batch(self, learner: Learner, rollout: Rollout) -> tuple[LossInputs, Moments]:
         """Advantages and targets. Values are those of the rollout's own parameters."""
         obs, next_obs = (seen(learner.moments, x) for x in (rollout.obs, rollout.next_obs))
         value, next_value = (
@@ -149,9 +149,9 @@ class PPO:
         sample, target = rollout.extras["sample"], returns.normalize(target)
         before = self._choices(learner.params, obs) if self.decoupled else None
         log_prob, weight = staying_near(before, sample, rollout.extras["log_prob"])
-        return Batch(obs, sample, log_prob, advantage, target, weight), returns
+        return LossInputs(obs, sample, log_prob, advantage, target, weight), returns
 
-    def _loss(self, params: Params, batch: Batch) -> tuple[Array, dict[str, Array]]:
+    def _loss(self, params: Params, batch: LossInputs) -> tuple[Array, dict[str, Array]]:
         return ppo_loss(
             self._choices(params, batch.obs), self._value_of(params, batch.obs), batch,
             clip=self.clip, value_weight=self.value_weight, entropy_weight=self.entropy_weight,

@@ -15,7 +15,7 @@ from hocket.core.program.averaged import averaged
 from hocket.ops import Distribution, clipped_surrogate, descend, standardize
 
 
-class Batch(NamedTuple):
+class LossInputs(NamedTuple):
     """What the loss reads, `[T, N, ...]` or a minibatch `[T / M, N, ...]` of it."""
 
     obs: Array
@@ -78,7 +78,7 @@ def staying_near(
 def ppo_loss(
     choices: Distribution,
     value: Array,
-    batch: Batch,
+    batch: LossInputs,
     *,
     clip: float,
     value_weight: float,

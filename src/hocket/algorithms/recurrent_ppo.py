@@ -15,7 +15,7 @@ import optax
 from jax import Array
 
 from hocket.algorithms.actor_critic import Agent, Learner, State, after, agent_for, seen
-from hocket.algorithms.proximal import Batch, improve, ppo_loss, staying_near
+from hocket.algorithms.proximal import LossInputs, improve, ppo_loss, staying_near
 from hocket.core.program.algorithm import Policy
 from hocket.core.program.fragment import fragment
 from hocket.envs.env import Env
@@ -104,7 +104,7 @@ class RecurrentPPO:
         batch, returns = self._batch(learner, rollout)
         moments = after(learner.moments, rollout.obs)
 
-        def deal(key: Array) -> tuple[Batch, Array, Array]:
+        def deal(key: Array) -> tuple[LossInputs, Array, Array]:
             batches, first = shuffle_envs(key, (batch, rollout.first), self.minibatches)
             return batches, first, shuffle_envs(key, rollout.memory, self.minibatches, axis=0)
 
@@ -117,7 +117,7 @@ class RecurrentPPO:
     def policy(self, state: State, explore: bool = False) -> Policy:
         return self._agent.policy(state.learner, explore)
 
-    def _batch(self, learner: Learner, rollout: Rollout) -> tuple[Batch, Moments]:
+    def _batch(self, learner: Learner, rollout: Rollout) -> tuple[LossInputs, Moments]:
         """Advantages and targets. Values are those of the rollout's own parameters."""
         choices, *values = self._agent.replay(learner.params, learner.moments, rollout)
         value, next_value = (learner.returns.denormalize(v) for v in values)
@@ -130,9 +130,9 @@ class RecurrentPPO:
         before = choices if self.decoupled else None
         log_prob, weight = staying_near(before, sample, rollout.extras["log_prob"])
         obs = seen(learner.moments, rollout.obs)
-        return Batch(obs, sample, log_prob, advantage, target, weight), returns
+        return LossInputs(obs, sample, log_prob, advantage, target, weight), returns
 
-    def _loss(self, params: Any, batch: Batch, first: Array, memory: Array) -> Any:
+    def _loss(self, params: Any, batch: LossInputs, first: Array, memory: Array) -> Any:
         memory = self._agent.network.replay(params, memory, batch.obs, first)
         return ppo_loss(
             *self._agent.read(params, memory), batch,

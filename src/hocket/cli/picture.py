@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from hocket.core.plan.data import Flow, Place, Plan
 from hocket.core.plan.memory import Memory, footprint
-from hocket.report.diagram import Arrow, Box, Drawing, svg
+from hocket.report.diagram import Drawing, FlowArrow, PlaceBox, svg
 from hocket.system.text import bytes_text
 
 LINE, LINES = 26, 2
@@ -44,7 +44,7 @@ def _about(plan: Plan) -> Iterator[str]:
         yield "nothing crosses"
 
 
-def _box(plan: Plan, place: Place, memory: Memory) -> Box:
+def _box(plan: Plan, place: Place, memory: Memory) -> PlaceBox:
     labels = [label for label in plan.graph.labels if plan.where[label.name] == place.name]
     facts = [
         ("memory of each" if plan.instances(place.name) > 1 else "memory", ""),
@@ -53,7 +53,7 @@ def _box(plan: Plan, place: Place, memory: Memory) -> Box:
     ]
     if memory.messages:
         facts.append(("messages", f"≤ {bytes_text(memory.messages)}"))
-    return Box(
+    return PlaceBox(
         name=place.name,
         pills=tuple((label.name, label.role) for label in labels),
         on=_hardware(place),
@@ -82,11 +82,11 @@ def _messages(count: int) -> str:
     return f"{count:,} message{'s' * (count != 1)}"
 
 
-def _arrow(plan: Plan, flow: Flow) -> Arrow:
+def _arrow(plan: Plan, flow: Flow) -> FlowArrow:
     channel = plan.channel(flow.source, flow.target)
     late = [f"lag {channel.lag}"] * bool(channel.lag)
     late += [f"delay {channel.delay * 1e3:g} ms"] * bool(channel.delay)
-    return Arrow(
+    return FlowArrow(
         source=flow.source,
         target=flow.target,
         nbytes=flow.nbytes,

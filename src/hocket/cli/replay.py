@@ -38,7 +38,7 @@ In a program: hocket.replay.connect("tcp://127.0.0.1:7777").
 """
 
 
-def replay(arguments: list[str]) -> None:
+def replay_command(arguments: list[str]) -> None:
     """Start a replay server, or look into one."""
     if not arguments or arguments[0] in ("-h", "--help"):
         rows = (f"  {name:<8}{text}" for name, text in ACTIONS.items())

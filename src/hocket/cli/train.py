@@ -33,7 +33,7 @@ class Again:
     """Show the traceback of a mistake."""  # `main` reads it, before anything can go wrong
 
 
-def train(arguments: list[str]) -> None:
+def train_command(arguments: list[str]) -> None:
     """Train an agent, and keep the run in a folder."""
     word, rest = split_word(arguments)
     heed_termination()

@@ -93,7 +93,7 @@ def write_summary(outcome: Outcome, seed: int) -> dict[str, Any]:
         "time_in": {role: round(share, 4) for role, share in outcome.shares.items()},
         **({"sample_ages": outcome.ages} if outcome.ages else {}),
         **({"reductions": outcome.reductions} if outcome.reductions else {}),
-        "versions": versions(),
+        "versions": package_versions(),
         "hardware": hardware(),
     }
     folders = agent_folders(outcome.folder, seed, outcome.seeds)
@@ -118,7 +118,7 @@ def _results(outcome: Outcome, agents: Sequence[int]) -> dict[str, float | None]
     return results | ({"eval_return_mean": mean(outcome.eval_means)} if outcome.eval_means else {})
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """What computed: Python and the packages that matter to the numbers."""
     found = {"python": platform.python_version(), "hocket": __version__}
     for package in ("jax", "jaxlib", "flax", "optax", "numpy"):

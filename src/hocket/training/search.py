@@ -81,7 +81,7 @@ def measure(algorithm: Algorithm, point: Point, seconds: float, cluster: Cluster
         if made.places[0].replicas != point.instances * len(cluster.devices):
             return Score(point, 0.0, failed="; ".join(made.notes))
         with closing(make_executor(made, 1 << 30)) as executor:
-            return timed(executor, point, seconds)
+            return measure_rate(executor, point, seconds)
     except (RuntimeError, ValueError, OSError) as error:  # out of memory is a RuntimeError of jax's
         return Score(point, 0.0, failed=reason(str(error)))
 
@@ -93,7 +93,7 @@ def reason(message: str) -> str:
     return (named or lines[:1])[-1]
 
 
-def timed(executor: Executor, point: Point, seconds: float) -> Score:
+def measure_rate(executor: Executor, point: Point, seconds: float) -> Score:
     """The environment steps a second of a plan, from when nothing is special any more."""
     enable_cache()
     executor.start(jax.random.key(0))
@@ -144,7 +144,7 @@ def _row(score: Score, chosen: Score) -> str:
 
 def draw(scores: Sequence[Score], out: Path) -> None:
     """The measured surface as a picture."""
-    from hocket.report.surface import Line, draw_surface
+    from hocket.report.surface import Series, draw_surface
 
     names = dict.fromkeys((s.point.instances, s.point.share, s.point.command_buffers)
                           for s in scores)  # fmt: skip
@@ -160,7 +160,7 @@ def draw(scores: Sequence[Score], out: Path) -> None:
         label += f" at {share} %" if (share or 100) < 100 else ""
         label += ", command buffers" if buffers else ""
         xs, ys = [s.point.envs for s in mine], [s.value for s in mine]
-        lines.append(Line(label, xs, ys, [s.spread for s in mine]))
+        lines.append(Series(label, xs, ys, [s.spread for s in mine]))
     chosen = best(scores)
     draw_surface(lines, (chosen.point.envs, chosen.value), out)
 

@@ -31,7 +31,7 @@ def main() -> None:
     # What that process has forked may hold the other end too; but then this one is no child of it.
     while os.getppid() == parent and not select.select([0], [], [], LOOK_SECONDS)[0]:
         pass
-    end(control, folder)
+    end_daemon(control, folder)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -60,7 +60,7 @@ def ask(control: str, folder: Path, command: str, seconds: float = ANSWER_SECOND
     return answer.stdout if answer.returncode == 0 else None
 
 
-def end(control: str, folder: Path) -> None:
+def end_daemon(control: str, folder: Path) -> None:
     """Let the daemon and its servers end, by force where they do not; remove the folder.
 
     Once more does nothing.

@@ -56,7 +56,7 @@ class Handle(ctypes.Structure):
     """A device, opaque."""
 
 
-class _Memory(ctypes.Structure):
+class _MemoryInfo(ctypes.Structure):
     _fields_ = (
         ("total", ctypes.c_ulonglong),
         ("free", ctypes.c_ulonglong),
@@ -64,7 +64,7 @@ class _Memory(ctypes.Structure):
     )
 
 
-class _Process(ctypes.Structure):
+class _ProcessInfo(ctypes.Structure):
     _fields_ = (
         ("pid", ctypes.c_uint),
         ("used", ctypes.c_ulonglong),
@@ -107,7 +107,7 @@ def used_memory(uuid: str) -> dict[int, int]:
     if code == 0:
         return {}
     count = ctypes.c_uint(2 * count.value + 8)  # there may be more by now
-    found = (_Process * count.value)()
+    found = (_ProcessInfo * count.value)()
     call(name, device, ctypes.byref(count), found)
     return {p.pid: 0 if p.used == UNKNOWN_MEMORY else p.used for p in found[: count.value]}
 
@@ -176,7 +176,7 @@ def call(name: str, *arguments: Any, may: int | str = 0) -> int:
 
 
 def _read(handle: Any) -> Gpu:
-    memory, mode = _Memory(), ctypes.c_uint()
+    memory, mode = _MemoryInfo(), ctypes.c_uint()
     call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
     call("nvmlDeviceGetComputeMode", handle, ctypes.byref(mode), may=NOT_SUPPORTED)
     return Gpu(

@@ -51,7 +51,7 @@ class Feed:
 
     def __init__(self, table: Access, num: int, ahead: int, device: Any, seconds: float) -> None:
         self._table, self._num, self._seconds = table, num, seconds
-        room = _Here if device.platform == "cpu" else _Pinned
+        room = _Unpinned if device.platform == "cpu" else _Pinned
         # While one is written, the next is drawn.
         self._rooms: deque[_Room] = deque(room(table, num, device) for _ in range(ahead + 2))
         self._asked: deque[tuple[_Room, Callable[[], Batch]]] = deque()
@@ -118,7 +118,7 @@ class _Room(Protocol):
     def send(self, batch: Batch) -> Batch: ...
 
 
-class _Here:
+class _Unpinned:
     """Of a CPU device, which may use the very memory that it is given: always another."""
 
     batch = None
@@ -140,7 +140,7 @@ class _Pinned:
 
     def __init__(self, table: Access, num: int, device: Any) -> None:
         columns = {c.name: ((num, *c.drawn), c.dtype) for c in table.schema.columns}
-        layout = _layout({**columns, _PROBABILITY: ((num,), np.dtype(np.float32))})
+        layout = _offsets({**columns, _PROBABILITY: ((num,), np.dtype(np.float32))})
         size = max(where + math.prod(shape) * dtype.itemsize for where, shape, dtype in
                    layout.values())  # fmt: skip
         self._device = SingleDeviceSharding(device)
@@ -168,10 +168,10 @@ class _Pinned:
 
 _PROBABILITY = ":probability"
 """No column is called so."""
-_Layout = dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]
+_Offsets = dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]
 
 
-def _layout(arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> _Layout:
+def _offsets(arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> _Offsets:
     """Where each array begins."""
     found, where = {}, 0
     for name, (shape, dtype) in arrays.items():
@@ -185,7 +185,7 @@ def _is_kept(dtype: np.dtype[Any]) -> bool:
     return jax.dtypes.canonicalize_dtype(dtype) == dtype
 
 
-def _unpack(layout: _Layout, memory: jax.Array) -> dict[str, Any]:
+def _unpack(layout: _Offsets, memory: jax.Array) -> dict[str, Any]:
     """The arrays of a batch."""
 
     def array(where: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> jax.Array:
