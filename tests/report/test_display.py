@@ -17,8 +17,7 @@ from hocket.report.display import (
 )
 from hocket.report.loggers import About
 from hocket.report.loggers.display import Display
-from hocket.runtime.observe.timeline import Activity
-from hocket.training.outcome import Outcome
+from hocket.report.outcome import Activity, Outcome
 
 START = Outcome(Path("runs/ppo-CartPole-v1-1"), "ppo on CartPole-v1", seeds=1, total_steps=1000)
 HALF = replace(

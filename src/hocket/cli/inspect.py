@@ -8,7 +8,6 @@ from typing import Any
 
 import tyro
 
-from hocket.training.folder import find_run
 from hocket.training.load import Evaluator, load, load_agents
 
 
@@ -75,10 +74,8 @@ def plot_command(arguments: list[str]) -> None:
     from hocket.report.plot import check_figure, draw_curves
     from hocket.training.curves import read_curves
 
-    if not command.runs:
-        raise ValueError("name at least one run: hocket plot runs/ppo-CartPole-v1-1")
     check_figure(command.out)
-    curves = read_curves([find_run(run) for run in command.runs], command.metric)
+    curves = read_curves(command.runs, command.metric)
     draw_curves(curves, command.out, command.metric, command.title)
     for curve in curves:
         print(f"{curve.text}: {curve.mean[-1]:.1f} at the end")

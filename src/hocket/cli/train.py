@@ -11,9 +11,10 @@ from typing import Any
 from hocket.cli.flags import defaults_of, parse, setting_of, split_word
 from hocket.cli.look import leave_memory, strategies_text
 from hocket.cluster import share_cores
+from hocket.report.outcome import Outcome
 from hocket.runtime.launch import launch_named
 from hocket.system.signals import heed_termination
-from hocket.training.keep import Experiment, Outcome
+from hocket.training.keep import Experiment
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,15 @@ Where there is no terminal, plain lines.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Sequence
 
 from rich.console import Group
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from hocket.report.outcome import Activity, Outcome
 
 BUSY = 8
 """Blocks that show how busy a place is."""
@@ -58,50 +58,7 @@ COLORS = {
 """What time goes to, in the order in which it is shown."""
 
 
-class PlaceStatus(Protocol):
-    """How a place spends its time."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def replicas(self) -> int: ...
-    @property
-    def busy(self) -> float: ...
-    @property
-    def waits(self) -> Mapping[str, float]:
-        """For whom it waits, and for what part of the time."""
-        ...
-
-    @property
-    def bytes_per_second(self) -> float: ...
-
-
-class Progress(Protocol):
-    """What the display reads."""
-
-    folder: Path
-    title: str
-    seeds: int
-    total_steps: int
-    env_steps: int
-    return_means: list[float]
-    eval_means: list[float]
-    seconds: dict[str, float]
-    shares: dict[str, float]
-    ages: list[int]
-    """How many samples were how many iterations old; empty where all wait for each other."""
-    notes: list[str]
-
-    @property
-    def places(self) -> Sequence[PlaceStatus]:
-        """Empty where all of the run is one program."""
-        ...
-
-    @property
-    def env_steps_per_second(self) -> float: ...
-
-
-def picture(run: Progress, returns: Sequence[float]) -> Panel:
+def picture(run: Outcome, returns: Sequence[float]) -> Panel:
     """The whole display of a terminal."""
     rows = Table.grid(padding=(0, 2), expand=True)
     rows.add_column(style="bold", no_wrap=True)
@@ -121,7 +78,7 @@ def picture(run: Progress, returns: Sequence[float]) -> Panel:
     )
 
 
-def plain_line(run: Progress) -> str:
+def plain_line(run: Outcome) -> str:
     """The same, on one line."""
     parts = ", ".join(f"{name} {value}" for name, value in time_parts(run).items())
     returns = returns_text(run)
@@ -132,7 +89,7 @@ def plain_line(run: Progress) -> str:
     return f"{line}   {places}{ages}" if places else line
 
 
-def time_spent(run: Progress) -> dict[str, float]:
+def time_spent(run: Outcome) -> dict[str, float]:
     """Seconds by what they went to; compiling first, then the parts of the run, then the rest."""
     seconds, running = run.seconds, run.seconds.get("run", 0.0)
     spent = dict.fromkeys(COLORS, 0.0)
@@ -147,7 +104,7 @@ def time_spent(run: Progress) -> dict[str, float]:
     return spent
 
 
-def time_parts(run: Progress) -> dict[str, str]:
+def time_parts(run: Outcome) -> dict[str, str]:
     """The same for people: compiling in seconds, the rest as parts of the rest."""
     spent = time_spent(run)
     compiling = spent.pop("compiling")
@@ -156,24 +113,24 @@ def time_parts(run: Progress) -> dict[str, str]:
     return {"compiling": f"{compiling:.1f} s", **parts}
 
 
-def returns_text(run: Progress) -> str:
+def returns_text(run: Outcome) -> str:
     """The mean return, over seeds where there are several, and that of the last evaluation."""
     found = [x for x in run.return_means if not math.isnan(x)]
     if not found:
         return "no episode has ended yet"
-    text = f"{mean(found):.1f}"
+    text = f"{run.return_mean:.1f}"
     if run.seeds > 1:
         text += f" ({min(found):.1f} to {max(found):.1f}, {run.seeds} seeds)"
-    return text + (f", evaluated {mean(run.eval_means):.1f}" if run.eval_means else "")
+    return text + (f", evaluated {run.eval_mean:.1f}" if run.eval_means else "")
 
 
-def rate_text(run: Progress) -> str:
+def rate_text(run: Outcome) -> str:
     """Environment steps a second, or what is happening instead."""
     rate = run.env_steps_per_second
     return f"{rate:,.0f} steps/s" if rate else "compiling"
 
 
-def time_left(run: Progress) -> str:
+def time_left(run: Outcome) -> str:
     """How long the rest will take, if it goes on like this."""
     rate = run.env_steps_per_second / run.seeds
     left = run.total_steps - run.env_steps
@@ -197,7 +154,7 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     return "".join(BLOCKS[int((x - low) / ((high - low) or 1.0) * 7)] for x in chosen)
 
 
-def waits_text(place: PlaceStatus) -> str:
+def waits_text(place: Activity) -> str:
     """For whom a place waits, the longest first."""
     order = sorted(place.waits, key=lambda whom: -place.waits[whom])
     parts = [f"{whom} {place.waits[whom]:.0%}" for whom in order if place.waits[whom] >= 0.005]
@@ -214,12 +171,7 @@ def traffic_text(bytes_per_second: float) -> str:
     return f"{bytes_per_second:.1f} GB/s out"
 
 
-def mean(values: Sequence[float]) -> float:
-    """The mean; nan of nothing."""
-    return sum(values) / len(values) if values else math.nan
-
-
-def _time_bar(run: Progress, width: int = 48) -> Text:
+def _time_bar(run: Outcome, width: int = 48) -> Text:
     """Where the time went, as a bar of colors."""
     spent = time_spent(run)
     whole, text, done = sum(spent.values()) or 1.0, Text(), 0.0
@@ -230,14 +182,14 @@ def _time_bar(run: Progress, width: int = 48) -> Text:
     return text
 
 
-def _time_legend(run: Progress) -> Text:
+def _time_legend(run: Outcome) -> Text:
     text = Text(" " * 8, no_wrap=True, overflow="ellipsis")
     for name, value in time_parts(run).items():
         text.append("■ ", style=COLORS[name]).append(f"{name} {value}  ")
     return text
 
 
-def _place_rows(run: Progress) -> Table:
+def _place_rows(run: Outcome) -> Table:
     """A row for each place: how busy it is, for whom it waits, and what it sends."""
     rows = Table.grid(padding=(0, 2), expand=True)
     rows.add_column(style="bold", no_wrap=True, overflow="ellipsis", max_width=18)
@@ -269,7 +221,7 @@ def ages_text(ages: Sequence[int]) -> str:
     return f"{found[0]} to {found[-1]} iterations, mean {average:.1f}"
 
 
-def _busy_bar(place: PlaceStatus) -> Text:
+def _busy_bar(place: Activity) -> Text:
     full = min(BUSY, round(place.busy * BUSY))
     text = Text("busy ").append("█" * full, style="blue")
     return text.append("░" * (BUSY - full), style="bright_black").append(f" {place.busy:>4.0%}")

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from hocket.errors import ContractError
 from hocket.report.loggers import About, Logger, Numbers
+from hocket.report.outcome import Outcome
 from hocket.training.folder import agent_folders
 from hocket.training.loggers import make_logger
-from hocket.training.outcome import Outcome
 
 SEED, SEEDS = 3, 2
 STEPS = range(100, 900, 100)

@@ -9,7 +9,7 @@
     homes.py      where the names in old runs are now
     curves.py     learning curves from such folders
     load.py       a kept run as Python objects: its algorithm, state and policy
-    outcome.py    what came of a run, and its summary
+    summary.py    the summary of a run
     search.py     how the devices of this machine are best cut, by measurement
 
 Here the two columns meet: algorithms and environments on one side, strategies and the runtime on

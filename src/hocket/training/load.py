@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -15,20 +15,20 @@ from hocket.core.program.describe import build
 from hocket.envs import Env, HostEnv
 from hocket.envs.play.evaluate import Evaluation, evaluate, evaluate_on_host
 from hocket.errors import unknown
-from hocket.runtime.checkpoint import Checkpoints
 from hocket.runtime.executor import by_seed
-from hocket.training.folder import find_run, read_config
+from hocket.training.folder import checkpoints_of, find_run, read_config
 
 
 @dataclass(frozen=True)
 class Run:
-    """A saved run: what was trained, and the agent as it was at a checkpoint."""
+    """A kept run: what was trained, and the agent as it was at a checkpoint."""
 
     folder: Path
     config: dict[str, Any]
     algorithm: Any
     iteration: int
-    state: Any
+    state: Any = field(repr=False)
+    """All of what was learned; many arrays, so it is not shown."""
     notes: tuple[str, ...] = ()
     """Why a later checkpoint was not used."""
 
@@ -83,7 +83,7 @@ def load_agents(
     assert algorithm is not None
     seeds = config["seeds"] if config["seeds"] > 1 else None
     specs = state_specs(algorithm, seeds)
-    checkpoints = Checkpoints(folder / "checkpoints")
+    checkpoints = checkpoints_of(folder)
     which = {"latest": checkpoints.latest, "best": checkpoints.best}
     try:
         if isinstance(checkpoint, int):

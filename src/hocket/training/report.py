@@ -11,8 +11,9 @@ import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.core.program.algorithm import Algorithm, Policy
+from hocket.report.outcome import Activity
 from hocket.runtime.executor import Executor, Timings
-from hocket.runtime.observe.timeline import Activity, Timeline
+from hocket.runtime.observe.timeline import Timeline
 
 
 @dataclass(frozen=True)
