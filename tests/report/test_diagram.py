@@ -10,7 +10,7 @@ from tests.toys import Toy
 from hocket import Channel, Place, Plan, trace
 from hocket.cli.picture import draw_plan, drawing_of
 from hocket.report.diagram import Canvas, Drawing, FlowArrow, PlaceBox, lay_out, svg
-from hocket.report.shapes import Point, Rect
+from hocket.report.shapes import Point, Rect, Text, text_width
 from hocket.runtime.launch import launch_named
 
 NAMES = ("environment-server", "actor", "replay", "learner", "parameters")
@@ -66,17 +66,17 @@ def test_all_is_there(name: str) -> None:
 def test_no_label_meets_another_nor_a_line(name: str) -> None:
     canvas = lay_out(DRAWINGS[name])
     for a, b in combinations(canvas.texts, 2):
-        assert not a.rect.meets(b.rect), (a, b)
+        assert not meet(room(a), room(b)), (a, b)
     for text in canvas.texts:
-        assert not [line for line in canvas.lines if passes(line, text.rect)], text
+        assert not [line for line in canvas.lines if passes(line, room(text))], text
     for a, b in combinations(canvas.cards.values(), 2):
-        assert not a.meets(b)
+        assert not meet(a, b)
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_nothing_is_outside(name: str) -> None:
     canvas = lay_out(DRAWINGS[name])
-    for rect in (*canvas.cards.values(), *(text.rect for text in canvas.texts)):
+    for rect in (*canvas.cards.values(), *(room(text) for text in canvas.texts)):
         assert rect.left >= 0 and rect.right <= canvas.width, rect
         assert rect.top >= 0 and rect.bottom <= canvas.height, rect
     for x, y in (point for line in canvas.lines for point in line):
@@ -84,12 +84,25 @@ def test_nothing_is_outside(name: str) -> None:
     inside(canvas)
 
 
+def room(text: Text) -> Rect:
+    """What a text covers."""
+    width = text_width(text.text, text.size, text.bold)
+    left = text.x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[text.anchor]
+    return Rect(left, text.y - 0.8 * text.size, width, text.size)
+
+
+def meet(a: Rect, b: Rect) -> bool:
+    """Whether two overlap."""
+    apart = a.right <= b.left or b.right <= a.left
+    return not (apart or a.bottom <= b.top or b.bottom <= a.top)
+
+
 def inside(canvas: Canvas) -> None:
     """A text that begins in a box ends in it."""
     for text in canvas.texts:
         for card in canvas.cards.values():
-            if text.rect.meets(card):
-                assert card.left <= text.rect.left and text.rect.right <= card.right, text
+            if meet(room(text), card):
+                assert card.left <= room(text).left and room(text).right <= card.right, text
 
 
 def passes(line: list[Point], rect: Rect) -> bool:
@@ -98,7 +111,7 @@ def passes(line: list[Point], rect: Rect) -> bool:
         Rect(min(x1, x2) - 1, min(y1, y2) - 1, abs(x1 - x2) + 2, abs(y1 - y2) + 2)
         for (x1, y1), (x2, y2) in pairwise(line)
     ]
-    return any(piece.meets(rect) for piece in pieces)
+    return any(meet(piece, rect) for piece in pieces)
 
 
 def test_neighbours_are_those_with_arrows() -> None:

@@ -134,7 +134,7 @@ def test_returns_over_seeds_and_evaluations() -> None:
 
 def test_time_left() -> None:
     assert time_left(START) == "" and time_left(END) == ""
-    assert time_left(HALF) == ", 0:01 left"
+    assert time_left(HALF) == ", 0:00:01 left"
     slow = replace(HALF, seconds={"run": 4000.0})
     assert time_left(slow) == ", 1:06:40 left"
 

@@ -59,7 +59,7 @@ class PPO:
     anneal: bool = True
     """Whether the learning rate falls to zero over `env_steps`."""
     discount: float = 0.99
-    """What a reward counts for when it comes a step later."""
+    """The weight of a reward that comes a step later."""
     decay: float = 0.95
     """Lambda of the generalized advantage estimate."""
     clip: float = 0.2
@@ -68,9 +68,9 @@ class PPO:
     """Whether that is from the policy before the update, also where an older one chose the samples:
     for strategies with a lag."""
     entropy_weight: float = 0.01
-    """What the policy's entropy counts for in the loss: more keeps it exploring."""
+    """The weight of the policy's entropy in the loss: more keeps it exploring."""
     value_weight: float = 0.5
-    """What the value's error counts for in the loss."""
+    """The weight of the value's error in the loss."""
     max_gradient_norm: float = 0.5
     """Larger gradients are scaled down to this norm."""
     normalize_obs: bool = True

@@ -52,7 +52,7 @@ class RecurrentPPO:
     anneal: bool = True
     """Whether the learning rate falls to zero over `env_steps`."""
     discount: float = 0.99
-    """What a reward counts for when it comes a step later."""
+    """The weight of a reward that comes a step later."""
     decay: float = 0.95
     """Lambda of the generalized advantage estimate."""
     clip: float = 0.2
@@ -61,9 +61,9 @@ class RecurrentPPO:
     """Whether that is from the policy before the update, also where an older one chose the samples:
     for strategies with a lag."""
     entropy_weight: float = 0.01
-    """What the policy's entropy counts for in the loss: more keeps it exploring."""
+    """The weight of the policy's entropy in the loss: more keeps it exploring."""
     value_weight: float = 0.5
-    """What the value's error counts for in the loss."""
+    """The weight of the value's error in the loss."""
     max_gradient_norm: float = 0.5
     """Larger gradients are scaled down to this norm."""
     normalize_obs: bool = True
@@ -73,7 +73,7 @@ class RecurrentPPO:
     memory: int = 64
     """Features of the memory."""
     activation: str = "tanh"
-    """Of the layers before the memory."""
+    """The activation of the layers before the memory."""
     encoder_network: Network | None = None
     """Instead of the default one: from observations to the memory's input, `[..., features]`."""
 

@@ -1,4 +1,4 @@
-"""What a person types: `hocket COMMAND ...`.
+"""The command line: `hocket COMMAND ...`.
 
     main.py      which command, and how a mistake is told; imports nothing slow
     train.py     train an agent, and keep the run in a folder

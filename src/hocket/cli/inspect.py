@@ -63,7 +63,7 @@ class Plot:
     out: Path = Path("curves.png")
     """Where to draw: a .png, .svg or .pdf."""
     metric: str = "return_mean"
-    """What to draw: any number of metrics.jsonl."""
+    """The metric to draw: any number of metrics.jsonl."""
     title: str | None = None
     """Above the picture; by default what all curves have in common."""
 

@@ -23,7 +23,7 @@ COMMANDS = {
     "devices": ("lists", "list what this machine has, and how each device can be cut into slices"),
     "replay": ("replay", "start a replay server, or look into one"),
 }
-"""Of each command: its module, which has it as `NAME_command`, and what it does."""
+"""For each command its module, which has it as `NAME_command`, and what it does."""
 
 HELP = """usage: hocket COMMAND ...
 

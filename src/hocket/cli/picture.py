@@ -23,7 +23,7 @@ def draw_plan(plan: Plan) -> str:
 
 
 def drawing_of(plan: Plan) -> Drawing:
-    """What the picture of a plan shows."""
+    """The contents of the picture of a plan."""
     memory = footprint(plan)
     return Drawing(
         title=type(plan.graph.algorithm).__name__,
@@ -97,7 +97,7 @@ def _arrow(plan: Plan, flow: Flow) -> FlowArrow:
 
 
 def _crossing(names: Iterable[str]) -> tuple[str, ...]:
-    """What crosses, in a few short lines."""
+    """The values that cross, in a few short lines."""
     heads: dict[str, int] = {}
     for name in names:
         made = name.partition(" of ")[2] if "`" in name else ".".join(name.split(".")[:2])

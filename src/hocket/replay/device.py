@@ -23,7 +23,7 @@ from jax import Array, lax
 # Legend: C capacity, B rows of a batch.
 
 HIGHEST = 1e29
-"""Of a priority, as a service has it too: sums of higher ones could be infinite."""
+"""The highest priority, for a service too: sums of higher ones could be infinite."""
 
 
 class Replay(NamedTuple):
@@ -51,12 +51,12 @@ class Replay(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """What `sample` drew."""
+    """The rows that `sample` drew."""
 
     rows: Any
     """`[B, ...]`."""
     probability: Array
-    """Of drawing each of the rows, `[B]`."""
+    """The probability of drawing each of the rows, `[B]`."""
     ready: Array
     """Whether the replay holds enough rows; until then mask whatever is learned from this batch."""
 

@@ -36,7 +36,7 @@ ROLES = {
     "gradient": ("gradient", "#e6e3fb", "#5a4dc2"),
     "replay": ("replay", "#fdf0d2", "#b9820f"),
 }
-"""Of each role: what it is called, the color of its pills, and that of their edges."""
+"""For each role its name, the color of its pills, and that of their edges."""
 OTHER = ("other", "#eef0f3", "#7a8493")
 
 MARGIN, PAD, CARD = 28.0, 16.0, 5.0
@@ -56,7 +56,7 @@ class PlaceBox:
     replicas: int = 1
     note: str = ""
     loop: str = ""
-    """What the replicas exchange among themselves; empty for nothing."""
+    """The exchange of the replicas among themselves; empty for none."""
 
     @property
     def behind(self) -> float:
@@ -66,7 +66,7 @@ class PlaceBox:
 
 @dataclass(frozen=True)
 class FlowArrow:
-    """What crosses from one box to another, thicker for more bytes, dashed if it is `late`."""
+    """An arrow from one box to another: thicker for more bytes, dashed if it is `late`."""
 
     source: str
     target: str
@@ -339,7 +339,7 @@ def _draw_line(canvas: Canvas, points: Sequence[Point], width: float, dashed: bo
 
 
 def _legend(drawing: Drawing) -> list[tuple[str, str]]:
-    """What is explained below: a text, and the role, or the kind of arrow, that it explains."""
+    """The rows of the legend: a text, and the role or the kind of arrow that it explains."""
     used = {role for box in drawing.boxes for _, role in box.pills}
     found = [(name, role) for role, (name, *_) in ROLES.items() if role in used]
     if drawing.arrows:

@@ -1,7 +1,7 @@
-"""What the live display of a run shows: how well, how fast, how far, and where the time goes.
+"""The live display of a run: how well, how fast, how far, and where the time goes.
 
     ╭─ ppo on CartPole-v1 ──────────────────────────────────────────────────────╮
-    │ steps   ━━━━━━━━━━━━━━━━━━━━━━╺━━━━━━━━━━━━  352,256 of 507,904, 0:01 left │
+    │ steps   ━━━━━━━━━━━━━━━━━━━╺━━━━━━━━━━━━  352,256 of 507,904, 0:00:01 left │
     │ return  478.2  ▁▁▂▃▅▆▇▇██                                  284,112 steps/s │
     │ time    ██████████████████████████                                   3.4 s │
     │         ■ compiling 2.1 s   ■ environment 28%   ■ acting 9%   ■ learning … │
@@ -22,8 +22,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import timedelta
 
 from rich.console import Group
+from rich.filesize import decimal
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -55,7 +57,7 @@ COLORS = {
     "waiting": "red",
     "other": "bright_black",
 }
-"""What time goes to, in the order in which it is shown."""
+"""The color of everything that takes time, in the order in which it is shown."""
 
 
 def picture(run: Outcome, returns: Sequence[float]) -> Panel:
@@ -136,11 +138,7 @@ def time_left(run: Outcome) -> str:
     left = run.total_steps - run.env_steps
     if not rate or left <= 0:
         return ""
-    minutes, seconds = divmod(math.ceil(left / rate), 60)
-    hours, minutes = divmod(minutes, 60)
-    return (
-        f", {hours}:{minutes:02}:{seconds:02} left" if hours else f", {minutes}:{seconds:02} left"
-    )
+    return f", {timedelta(seconds=math.ceil(left / rate))} left"
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:
@@ -159,16 +157,6 @@ def waits_text(place: Activity) -> str:
     order = sorted(place.waits, key=lambda whom: -place.waits[whom])
     parts = [f"{whom} {place.waits[whom]:.0%}" for whom in order if place.waits[whom] >= 0.005]
     return f"waits for {', '.join(parts)}" if parts else "never waits"
-
-
-def traffic_text(bytes_per_second: float) -> str:
-    """What a place sends: `1.3 MB/s out`."""
-    for unit in ("B", "kB", "MB"):
-        if bytes_per_second < 999.5:
-            digits = 0 if unit == "B" else 1
-            return f"{bytes_per_second:.{digits}f} {unit}/s out"
-        bytes_per_second /= 1000
-    return f"{bytes_per_second:.1f} GB/s out"
 
 
 def _time_bar(run: Outcome, width: int = 48) -> Text:
@@ -197,10 +185,11 @@ def _place_rows(run: Outcome) -> Table:
     rows.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     rows.add_column(justify="right", no_wrap=True)
     for place in run.places:
+        sent = decimal(int(place.bytes_per_second)).replace("bytes", "B")
         name = place.name + (f" x{place.replicas}" if place.replicas > 1 else "")
         rows.add_row(
             Text(name), _busy_bar(place), Text(waits_text(place)),
-            traffic_text(place.bytes_per_second),
+            f"{sent}/s out",
         )  # fmt: skip
     if run.ages:
         rows.add_row("ages", ages_bar(run.ages), ages_text(run.ages), "")

@@ -20,10 +20,10 @@ class Activity:
     waits: Mapping[str, float] = field(default_factory=dict)
     """For whom it waits, and for what share of the time."""
     bytes_per_second: float = 0.0
-    """What it sends."""
+    """The bytes that it sends."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Outcome:
     """How a run stands, and in the end what came of it."""
 
@@ -33,11 +33,11 @@ class Outcome:
     total_steps: int
     """Environment steps of one agent in all."""
     env_steps: int = 0
-    """Those so far."""
+    """Environment steps of one agent so far."""
     return_means: list[float] = field(default_factory=list)
-    """Of each agent, over its last 100 episodes; nan where none ended."""
+    """The mean return of each agent over its last 100 episodes; nan where none ended."""
     eval_means: list[float] = field(default_factory=list)
-    """Of each agent, in the last evaluation; empty where there was none."""
+    """The mean return of each agent in the last evaluation; empty where there was none."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Where the time went: trace, compile, run, profile, evaluate, save, other."""
     shares: dict[str, float] = field(default_factory=dict)
@@ -49,22 +49,37 @@ class Outcome:
     reductions: dict[str, Any] = field(default_factory=dict)
     """By place that averages between processes: in which way, and what each way costs."""
     notes: list[str] = field(default_factory=list)
-    """What the user should know."""
+    """Sentences that the user should read."""
     interrupted: bool = False
 
+    def __str__(self) -> str:
+        """One line: how well, how far, how fast, and where it is."""
+        stopped = ", interrupted" if self.interrupted else ""
+        rate = f"{self.env_steps_per_second:,.0f} steps/s"
+        return f"{self.return_text} after {self.env_steps:,} steps{stopped}, {rate}: {self.folder}"
+
+    def __repr__(self) -> str:
+        return f"<Outcome of {self.title}: {self}>"
+
     @property
-    def returnmean_of_known(self) -> float:
+    def return_text(self) -> str:
+        """How well it is, in words."""
+        mean = self.return_mean
+        return "no episode ended" if math.isnan(mean) else f"return {mean:.1f}"
+
+    @property
+    def return_mean(self) -> float:
         """The mean over those agents that finished an episode; nan where none did."""
         return mean_of_known(self.return_means)
 
     @property
-    def evalmean_of_known(self) -> float:
+    def eval_mean(self) -> float:
         """The mean over agents in the last evaluation; nan where there was none."""
         return mean_of_known(self.eval_means)
 
     @property
     def env_steps_per_second(self) -> float:
-        """Of all agents together, compilation not counted."""
+        """The rate of all agents together, compilation not counted."""
         run = self.seconds.get("run", 0.0)
         return self.seeds * self.env_steps / run if run else 0.0
 

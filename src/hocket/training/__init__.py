@@ -1,4 +1,4 @@
-"""What a program calls: run an algorithm, or train it in a folder that is kept.
+"""The functions that a program calls: run an algorithm, or train it in a folder that is kept.
 
     loop.py       `run`, `iterate`, `program`, `plan`: from an algorithm to an executor and its loop
     report.py     what they give back: a report a block, a result at the end

@@ -122,7 +122,7 @@ def _shared_steps(label: str, seeds: list[Seed]) -> np.ndarray:
 
 
 def _seed(path: Path, metric: str) -> Seed:
-    """What one file says of `metric`, without the lines where it had no value yet."""
+    """The values of `metric` in one file, without the lines where it had none yet."""
     lines, last = list(read_rows(path)), math.inf
     points: dict[float, float] = {}
     # From the end: a run that was resumed repeats what came after its checkpoint, and what it told

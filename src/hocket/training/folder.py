@@ -61,9 +61,9 @@ def as_planned(algorithm: Any, num_envs: int, old: Path | None) -> Any:
     """An algorithm with as many environments as a strategy chose; those that it had before."""
     if algorithm.num_envs == num_envs:
         return algorithm
-    began = read_config(old) if old else None
-    if began and began["algorithm"]["num_envs"] != num_envs:
-        before = began["algorithm"]["num_envs"]
+    began = read_config(old) if old else {}
+    before = began["algorithm"]["num_envs"] if began else num_envs
+    if before != num_envs:
         raise ValueError(
             f"{old} began with {before:,} environments, and the strategy chooses {num_envs:,} now: "
             f"resume it with --num-envs {before} --distribute {began['distribute'] or 'anakin'}."
@@ -73,7 +73,7 @@ def as_planned(algorithm: Any, num_envs: int, old: Path | None) -> Any:
 
 def check_unchanged(folder: Path, config: dict[str, Any]) -> None:
     """Refuse to resume with another configuration than the run began with; say what changed."""
-    before, after = (flat(c) for c in (read_config(folder), config))
+    before, after = flat(read_config(folder)), flat(json.loads(json.dumps(config)))
     changed = [
         f"{name.removeprefix('algorithm.')} was {before.get(name)!r} and is {after.get(name)!r}"
         for name in sorted(before.keys() | after.keys())
@@ -195,9 +195,5 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
-        settings |= flat(value, f"{name}.") if isinstance(value, dict) else {name: _plain(value)}
+        settings |= flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return settings
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

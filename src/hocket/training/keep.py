@@ -49,7 +49,7 @@ ROWS = 500
 SAVE_SECONDS = 60.0
 """How often a checkpoint is written where nobody says."""
 NOTHING_YET: dict[str, Any] = {"seconds": {}, "best": -math.inf, "eval_means": [], "shares": {}}
-"""What a checkpoint has beside the state, for a run that begins."""
+"""Everything that a checkpoint has beside the state, for a run that begins."""
 
 
 def train(
@@ -183,7 +183,7 @@ class Experiment:
         return start
 
     def _notes(self, found: Checkpoint, late: Mapping[str, Any]) -> Iterator[str]:
-        """What the user should know of going on from a checkpoint, with what is `late` of it."""
+        """Sentences for the user about going on from a checkpoint, of which `late` was kept."""
         yield from (f"{why}: the one before it is used" for why in found.refused)
         yield f"resumed after {self.steps(found.iteration):,} steps"
         if not late.keys() >= self.executor.late_specs().keys():
@@ -197,7 +197,7 @@ class Experiment:
                 yield f"{host.name} cannot be saved: its episodes ended there, truncated"
 
     def _late(self, found: Checkpoint) -> dict[str, Any]:
-        """What was on its way in late channels, if the run was carried out as it is now.
+        """The values that were on their way in late channels, if the run was carried out as now.
 
         And what was kept of environments on the host, however it was carried out.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -83,17 +84,14 @@ def load_agents(
     assert algorithm is not None
     seeds = config["seeds"] if config["seeds"] > 1 else None
     specs = state_specs(algorithm, seeds)
-    checkpoints = checkpoints_of(folder)
-    which = {"latest": checkpoints.latest, "best": checkpoints.best}
-    try:
+    with closing(checkpoints_of(folder)) as checkpoints:
+        which = {"latest": checkpoints.latest, "best": checkpoints.best}
         if isinstance(checkpoint, int):
             found = checkpoints.at(checkpoint, specs)
         elif checkpoint in which:
             found = which[checkpoint](specs)
         else:
             raise ValueError(unknown("checkpoint", checkpoint, [*which, "a number"]))
-    finally:
-        checkpoints.close()
     return [
         Run(folder, config, algorithm, found.iteration, state, found.refused)
         for state in agents_of(found.state, seeds)

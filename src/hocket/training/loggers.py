@@ -16,7 +16,7 @@ from hocket.system.registry import Registry
 
 LOGGERS = Registry("logger", "hocket.report.loggers", "LOGGER", group="hocket.loggers")
 ALWAYS = ("jsonl",)
-"""What every kept run has: a resumed one reads its last episodes there."""
+"""Every kept run has these: a resumed one reads its last episodes there."""
 
 
 class LoggerError(Exception):

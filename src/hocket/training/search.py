@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 
 from hocket.cluster import Cluster
+from hocket.cluster.devices import usable_cores
 from hocket.cluster.nvidia.activity import GpuActivity
 from hocket.cluster.search import Found, Point, Score, best, room_for, search
 from hocket.core.program.algorithm import Algorithm
@@ -47,7 +48,8 @@ def search_here(
     cluster = Cluster.local().first(devices, "the search")
     on_gpu = not cluster.devices[0].is_cpu
     envs = envs or [n * algorithm.num_envs for n in ENVS]
-    instances = instances or (INSTANCES if on_gpu else _up_to_cores())
+    most = max(INSTANCES) if on_gpu else usable_cores()
+    instances = instances or [k for k in INSTANCES if k <= most]
     if min(*envs, *instances, 1) < 1 or 1 not in instances:
         raise ValueError(
             f"a search needs numbers of environments, and of instances with 1 among them: found "
@@ -169,9 +171,3 @@ def _seconds(executor: Executor, iterations: int) -> float:
     start = time.perf_counter()
     advance(executor, iterations)
     return time.perf_counter() - start
-
-
-def _up_to_cores() -> list[int]:
-    from hocket.cluster.devices import usable_cores
-
-    return [k for k in INSTANCES if k <= usable_cores()]

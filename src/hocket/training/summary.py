@@ -67,7 +67,7 @@ def _results(outcome: Outcome, agents: Sequence[int]) -> dict[str, float | None]
 
 
 def package_versions() -> dict[str, str]:
-    """What computed: Python and the packages that matter to the numbers."""
+    """The versions of Python and of the packages that matter to the numbers."""
     found = {"python": platform.python_version(), "hocket": __version__}
     for package in ("jax", "jaxlib", "flax", "optax", "numpy"):
         try:

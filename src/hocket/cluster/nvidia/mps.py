@@ -26,7 +26,7 @@ FOLDERS = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/opt/nvi
 """Where drivers put them, beside PATH."""
 START_SECONDS = 15.0
 SETTLE_SECONDS = 3.0
-"""What a server gets that has said something bad, since not all of that keeps it from starting."""
+"""Seconds for a server that has said something bad: not all of that keeps it from starting."""
 SHORT = Path("/tmp")
 """Its sockets lie below: the name of a socket has 107 characters at most."""
 TROUBLE = re.compile(r"fail|error|unable|denied|exited with status [1-9]", re.IGNORECASE)
@@ -80,7 +80,7 @@ class Daemon:
 
     @property
     def env(self) -> dict[str, str]:
-        """What makes a process a client of this daemon."""
+        """The variables that make a process a client of this daemon."""
         return mps_watch.where(self.folder)
 
     def servers(self) -> list[int]:

@@ -18,13 +18,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from hocket.replay.store.access import Access, Batch, seconds_of
+from hocket.replay.store.access import Access, Batch, Closing, seconds_of
 from hocket.replay.store.prefetch import Prefetch
 
 
@@ -46,7 +46,7 @@ def feed(
     return Feed(table, num, ahead, device or jax.devices()[0], seconds_of(timeout))
 
 
-class Feed:
+class Feed(Closing):
     """See `feed`. One thread may take batches."""
 
     def __init__(self, table: Access, num: int, ahead: int, device: Any, seconds: float) -> None:
@@ -70,12 +70,6 @@ class Feed:
         """End the thread."""
         self._closed.set()
         self._batches.close()
-
-    def __enter__(self) -> Feed:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _draw(self) -> Batch:
         while len(self._asked) < 2:
@@ -105,21 +99,8 @@ _LOOK = 0.1
 """Seconds after which a thread that waits for rows looks whether the feed was closed."""
 
 
-class _Room(Protocol):
-    """Where one batch is written, to be sent."""
-
-    @property
-    def batch(self) -> Batch | None: ...
-
-    def wait(self) -> None:
-        """Until what was sent last has left."""
-        ...
-
-    def send(self, batch: Batch) -> Batch: ...
-
-
 class _Unpinned:
-    """Of a CPU device, which may use the very memory that it is given: always another."""
+    """Memory for a CPU device, which may go on using what it is given: each time another."""
 
     batch = None
 
@@ -157,6 +138,7 @@ class _Pinned:
         self._sent: Any = None
 
     def wait(self) -> None:
+        """Until what was sent last has left."""
         jax.block_until_ready(self._sent)
 
     def send(self, batch: Batch) -> Batch:
@@ -166,6 +148,8 @@ class _Pinned:
         return Batch(rows, batch.keys.copy(), rows.pop(_PROBABILITY), batch.evenly)
 
 
+_Room = _Unpinned | _Pinned
+"""Where one batch is written, to be sent."""
 _PROBABILITY = ":probability"
 """No column is called so."""
 _Offsets = dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]

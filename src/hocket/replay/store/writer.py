@@ -17,7 +17,7 @@ import numpy as np
 from hocket.replay.store.access import Access
 
 WhenAhead = Literal["wait", "drop_new", "drop_oldest"]
-"""What to do where a table's limits say that there were enough inserts for now."""
+"""How to go on where a table's limits say that there were enough inserts for now."""
 
 
 class Writer:

@@ -19,12 +19,12 @@ from typing import Any, Protocol, runtime_checkable
 from hocket.report.outcome import Outcome
 
 Numbers = Mapping[str, float | None]
-"""What a row says, by name; None where there was no finite number, such as no episode's return."""
+"""The numbers of a row by name; None where there is none, as before the first episode has ended."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a logger is told of a run before its first row."""
+    """Everything that a logger is told of a run before its first row."""
 
     title: str
     folder: Path
