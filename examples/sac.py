@@ -25,7 +25,7 @@ from hocket.nn.layers import MLP
 from hocket.nn.networks import Network
 from hocket.ops import TanhNormal
 from hocket.replay import device
-from hocket.replay.device import Batch, Replay
+from hocket.replay.device import Draw, Replay
 from hocket.replay.transitions import Transition, example
 
 Metrics = dict[str, Array]
@@ -110,18 +110,18 @@ class SAC:
         return device.insert(replay, rows, jnp.ones_like(rollout.terminated))
 
     @fragment(role="replay")
-    def recall(self, replay: Replay, key: Array) -> Batch:
+    def recall(self, replay: Replay, key: Array) -> Draw:
         """Batches `[U, B, ...]` for the whole iteration: one crossing, not one for each update."""
         uniforms = jax.random.uniform(key, (self.updates, self.batch_size))
         return jax.vmap(lambda u: device.sample(replay, u, minimum=self.warmup)[1])(uniforms)
 
     @fragment(role="learn")
-    def improve(self, learner: Learner, batches: Batch, key: Array) -> tuple[Learner, Metrics]:
+    def improve(self, learner: Learner, batches: Draw, key: Array) -> tuple[Learner, Metrics]:
         keys = jax.random.split(key, self.updates)
         learner, metrics = jax.lax.scan(self.update, learner, (batches, keys))
         return learner, jax.tree.map(lambda x: averaged(x.mean()), metrics)
 
-    def update(self, learner: Learner, x: tuple[Batch, Array]) -> tuple[Learner, Metrics]:
+    def update(self, learner: Learner, x: tuple[Draw, Array]) -> tuple[Learner, Metrics]:
         batch, key = x  # [B, ...]
         gradient = jax.grad(self.loss, has_aux=True)
         gradients, metrics = gradient(learner.params, learner.target, batch.rows, key)

@@ -271,7 +271,11 @@ MISTAKES = [
     (None, ("eval", "nothing"), "there is no run `nothing`"),
     (trained, ("eval", "frist"), "unknown run `frist` in runs. Did you mean `first`?"),
     (trained, ("eval", "first", "--checkpoint", "7"), "there is no checkpoint 7"),
-    (trained, ("eval", "first", "--checkpoint", "last"), "must be `latest`, `best` or a number"),
+    (
+        trained,
+        ("eval", "first", "--checkpoint", "last"),
+        "unknown checkpoint `last`. Did you mean `latest`?",
+    ),
     (trained, ("eval", "first", "--episodes", "0"), "episodes must be at least 1"),
     (trained, ("plot", "first", "--metric", "return_men"), "Did you mean `return_mean`"),
     (trained, ("record", "first", "--out", "film.avi"), "ends in .mp4 or .gif"),
@@ -383,7 +387,14 @@ def test_the_python_api_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="says in words where it runs"):
         library.train(algorithm, distribute=anakin())
     small = PPO(env=make("CartPole-v1"), num_envs=8, length=16, minibatches=2, env_steps=128)
-    library.train(small, runs=str(tmp_path / "text"), name="mine")
+    outcome = library.train(small, runs=str(tmp_path / "text"), name="mine")
+    line = (
+        rf"(no episode ended|return [\d.]+) after 128 steps, [\d,]+ steps/s: {tmp_path}/text/mine"
+    )
+    assert re.fullmatch(line, str(outcome))
+    assert repr(outcome) == f"<Outcome of ppo on CartPole-v1: {outcome}>"
+    shown = repr(library.load(tmp_path / "text/mine"))  # without the arrays that were learned
+    assert "PPO(" in shown and "Array(" not in shown and len(shown) < 3000
     with pytest.raises(ValueError, match="unknown checkpoint `newest`"):
         library.load(tmp_path / "text/mine", checkpoint="newest")  # pyright: ignore[reportArgumentType]
     wide = replace(small, hidden=(32,))

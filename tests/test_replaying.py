@@ -38,6 +38,7 @@ class Started:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("serving"):
+                self.said = line
                 self.addresses = re.findall(r"\w+://[^,\s]+", line)
                 return
             self.before.append(line)
@@ -79,6 +80,7 @@ def test_a_server_is_started_and_ended(start: Any, tmp_path: Path) -> None:
 def test_a_column_of_one_number_has_no_shape(start: Any, hocket: Hocket) -> None:
     """With a colon at its end, too: whoever reads `name:dtype:shape` leaves the shape empty."""
     server = start("--schema", "obs:float32:2", "action:int32:", "--port", "0", "--capacity", "9")
+    assert server.said.startswith("serving replay (obs float32[2], action int32) at tcp://")
     with connect(server.addresses[0]) as client:
         assert str(client.schema) == "obs:float32:2 action:int32"
         client.insert({"obs": np.ones((3, 2), np.float32), "action": np.arange(3, dtype=np.int32)})

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from hocket.core.program.fragment import fragment
     from hocket.envs import make
     from hocket.errors import ContractError, PlanError
+    from hocket.report.outcome import Outcome
     from hocket.strategies import strategy
     from hocket.training.keep import train
     from hocket.training.load import Run, load
     from hocket.training.loop import iterate, plan, program, run
-    from hocket.training.outcome import Outcome
     from hocket.training.report import Report, Result
     from hocket.training.settings import Settings
 
@@ -66,11 +66,11 @@ _HOMES = {
     "core.program.fragment": ("fragment",),
     "envs": ("make",),
     "errors": ("ContractError", "PlanError"),
+    "report.outcome": ("Outcome",),
     "strategies": ("strategy",),
     "training.keep": ("train",),
     "training.load": ("Run", "load"),
     "training.loop": ("iterate", "plan", "program", "run"),
-    "training.outcome": ("Outcome",),
     "training.report": ("Report", "Result"),
     "training.settings": ("Settings",),
 }

@@ -41,7 +41,7 @@ def check_at_least(of: object, least: int, *names: str) -> None:
                 )
 
 
-def check_kind(name: str, value: object, default: object, where: str = "") -> None:
+def check_option(name: str, value: object, default: object, where: str = "") -> None:
     """Refuse an option's value of another kind than its default; a whole number is a number."""
     kind = type(default)
     fits = isinstance(value, kind) and isinstance(value, bool) == isinstance(default, bool)

@@ -15,7 +15,7 @@ from hocket.algorithms.dqn import DQN, State
 from hocket.core.graph.trace import trace
 from hocket.envs.registry import make
 from hocket.envs.unroll import Rollout
-from hocket.replay.device import Batch
+from hocket.replay.device import Draw
 from hocket.replay.transitions import Transition, init_tail
 
 T, N, DISCOUNT = 5, 3, 0.9
@@ -99,7 +99,7 @@ def test_the_loss_is_weighted_by_importance() -> None:
         next_obs=jnp.asarray(obs[1], jnp.float32),
     )  # fmt: skip
     p = rng.exponential(size=num) / size
-    batch = Batch(rows, jnp.asarray(p, jnp.float32), jnp.asarray(True))
+    batch = Draw(rows, jnp.asarray(p, jnp.float32), jnp.asarray(True))
     found, (error, _) = algo._loss(params, params, batch)
     weight, error = (size * p) ** -0.7, np.abs(np.asarray(error, np.float64))
     losses = np.where(error < 1.0, error**2 / 2, error - 0.5)

@@ -13,7 +13,7 @@ from jax import Array
 from hocket.algorithms.actor_critic import State, seen
 from hocket.algorithms.heads import head_for
 from hocket.algorithms.ppo import PPO
-from hocket.algorithms.proximal import Batch, ppo_loss, staying_near
+from hocket.algorithms.proximal import LossInputs, ppo_loss, staying_near
 from hocket.envs import Box, DictSpace, Discrete, Env, MultiDiscrete, Pendulum, TimeLimit, make
 from hocket.envs.unroll import Rollout, unroll
 from hocket.ops import Categorical, Moments, clipped_surrogate
@@ -53,7 +53,7 @@ def test_the_loss_is_that_of_the_paper() -> None:
     logits, value, old, advantage, target = (jax.random.normal(k, (5, N)) for k in keys[:5])
     logits = jnp.stack([logits, -logits], axis=-1)
     action = jax.random.bernoulli(keys[5], shape=(5, N)).astype(int)
-    batch = Batch(jnp.zeros((5, N, 1)), action, 0.3 * old - 0.7, advantage, target)
+    batch = LossInputs(jnp.zeros((5, N, 1)), action, 0.3 * old - 0.7, advantage, target)
     loss, metrics = ppo_loss(
         Categorical(logits), value, batch, clip=0.2, value_weight=0.5, entropy_weight=0.01
     )
@@ -82,7 +82,7 @@ def test_decoupled_stays_near_the_policy_before_the_update() -> None:
 
     def slope(near: Categorical | None) -> Array:
         proximal, weight = staying_near(near, sample, log_prob)
-        batch = Batch(jnp.zeros((1, 1)), sample, proximal, jnp.ones(1), jnp.zeros(1), weight)
+        batch = LossInputs(jnp.zeros((1, 1)), sample, proximal, jnp.ones(1), jnp.zeros(1), weight)
 
         def loss(logits: Array) -> Array:
             now = Categorical(logits).log_prob(sample)
@@ -102,7 +102,7 @@ def test_a_batch_is_weighed_in_the_loss() -> None:
     logits, advantage = jax.random.normal(keys[0], (N, 2)), jax.random.normal(keys[1], (N,))
     sample, weight = jnp.zeros(N, int), jnp.exp(jax.random.normal(keys[2], (N,)))
     choices = Categorical(logits)
-    batch = Batch(logits, sample, choices.log_prob(sample), advantage, jnp.zeros(N), weight)
+    batch = LossInputs(logits, sample, choices.log_prob(sample), advantage, jnp.zeros(N), weight)
     loss, _ = ppo_loss(choices, jnp.zeros(N), batch, clip=0.2, value_weight=0.0, entropy_weight=0.0)
     standard = (advantage - advantage.mean()) / advantage.std()
     np.testing.assert_allclose(loss, -(weight * standard).mean(), rtol=1e-4)

@@ -70,7 +70,6 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
 typedef const char* Device;  // one of kUuids
 
 struct Memory { unsigned long long total, free, used; };
-struct Process { unsigned pid; unsigned long long used; unsigned gpu, compute; };
 struct Metric { unsigned id; int code; double value; const char *name, *long_name, *unit; };
 struct Sample { int number; };
 struct Request {
@@ -134,16 +133,6 @@ int nvmlDeviceGetP2PStatus(Device one, Device other, unsigned what, unsigned* st
 
 int nvmlDeviceGetTopologyCommonAncestor(Device one, Device other, unsigned* level) {
   return *level = one == other ? 0 : 40, 0;
-}
-
-int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned* count, struct Process* out) {
-  (void)device;
-  const unsigned room = *count;
-  *count = 2;
-  if (room < 2) return kInsufficientSize;
-  out[0] = (struct Process){4711, 1ull << 32, 0, 0};
-  out[1] = (struct Process){4712, ~0ull, 0, 0};  // not known
-  return 0;
 }
 
 int nvmlGpmQueryDeviceSupport(Device device, struct Support* out) {

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from hocket.cluster.nvidia import mps, nvml  # noqa: E402
+from hocket.cluster.nvidia.cuda import gpu_uuid  # noqa: E402
 
 SOON = 30.0
 """Seconds within which all of it must be gone."""
@@ -94,7 +95,7 @@ def attach() -> None:
             for _ in range(4):
                 report = next(reports)
         print("activity over", f"{activity.seconds:.1f} s:", activity)
-        print("memory by process:", nvml.used_memory(nvml.gpus()[0].uuid))
+        print("memory:", nvml.gpu(gpu_uuid(0)))
         assert not activity.why, activity.why
         assert report.executor.plan.places[0].replicas == 4
         reports.close()
@@ -170,7 +171,7 @@ def somebody_elses() -> None:
         "CUDA_MPS_PIPE_DIRECTORY": str(folder),
         "CUDA_MPS_LOG_DIRECTORY": str(folder),
     }
-    control = mps.find(mps.CONTROL) or mps.CONTROL
+    control = mps.find_program(mps.CONTROL) or mps.CONTROL
     subprocess.run([control, "-d"], env=env, check=True, stdin=subprocess.DEVNULL, timeout=20)
     try:
         with nothing_left():

@@ -39,19 +39,16 @@ def test_gpus_are_known_by_their_uuid() -> None:
 
 
 def test_what_the_driver_says() -> None:
-    gpus, version, memory, free, link = found("""
+    gpu, version, free, link = found("""
 uuid = gpu_uuid(0)
-gpus = [vars(gpu) for gpu in nvml.gpus()]
-tell(gpus, nvml.driver_version(), nvml.used_memory(uuid), nvml.free_part(uuid),
+tell(vars(nvml.gpu(uuid)), nvml.driver_version(), nvml.free_part(uuid),
      nvml.link(uuid, gpu_uuid(1)))
 """)
-    assert [gpu["uuid"] for gpu in gpus] == [*GPUS]
-    assert gpus[0] == {
+    assert gpu == {
         "uuid": GPUS[0], "name": "NVIDIA H200", "memory": 150754820096, "used": 37688705024,
         "compute_mode": "default", "mig": False,
     }  # fmt: skip
     assert version == "580.159.03" and free == 0.75 and link == "NVLink"
-    assert memory == {"4711": 2**32, "4712": 0}
     assert found("tell(nvml.link(gpu_uuid(0), gpu_uuid(1)))", "pcie") == ["one NUMA node"]
 
 

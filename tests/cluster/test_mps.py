@@ -43,7 +43,7 @@ def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_it_starts_answers_and_ends(programs: Path) -> None:
-    assert mps.missing() == "" and mps.find(mps.CONTROL) == str(programs / mps.CONTROL)
+    assert mps.missing() == "" and mps.find_program(mps.CONTROL) == str(programs / mps.CONTROL)
     daemon = Daemon(["GPU-a", "GPU-b"])
     pids = mps_watch.processes(daemon.folder)
     assert len(pids) == 2 and len(daemon.servers()) == 1 and daemon.clients() == []
@@ -132,7 +132,7 @@ def test_somebody_elses_is_left_alone(
         assert b"CUDA_VISIBLE_DEVICES=GPU-a\0" in environ
     daemon.close()
     assert not is_gone(pid) and mps_watch.ask(mps.CONTROL, theirs, "get_server_list") == ""
-    mps_watch.end(mps.CONTROL, theirs)
+    mps_watch.end_daemon(mps.CONTROL, theirs)
     assert is_gone(pid)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hocket.replay import Table, connect, serve
-from hocket.replay.store.feed import _layout, _unpack, feed
+from hocket.replay.store.feed import _offsets, _unpack, feed
 
 
 def table(**options: object) -> Table:
@@ -81,7 +81,7 @@ def test_what_goes_wrong_is_told_where_batches_are_taken(tmp_path: Path) -> None
 
 def test_columns_packed_together_are_the_same_on_the_device() -> None:
     drawn = table().sample(7).rows
-    layout = _layout({name: (x.shape, x.dtype) for name, x in drawn.items()})
+    layout = _offsets({name: (x.shape, x.dtype) for name, x in drawn.items()})
     memory = np.zeros(1_000, np.uint8)
     for name, (where, _, _) in layout.items():
         raw = np.ascontiguousarray(drawn[name]).view(np.uint8).reshape(-1)

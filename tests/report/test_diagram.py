@@ -9,17 +9,17 @@ from tests.toys import Toy
 
 from hocket import Channel, Place, Plan, trace
 from hocket.cli.picture import draw_plan, drawing_of
-from hocket.report.diagram import Arrow, Box, Drawing, Layout, lay_out, svg
-from hocket.report.shapes import Point, Rect
+from hocket.report.diagram import Canvas, Drawing, FlowArrow, PlaceBox, lay_out, svg
+from hocket.report.shapes import Point, Rect, Text, text_width
 from hocket.runtime.launch import launch_named
 
 NAMES = ("environment-server", "actor", "replay", "learner", "parameters")
 
 
-def boxes(count: int) -> tuple[Box, ...]:
+def boxes(count: int) -> tuple[PlaceBox, ...]:
     """Places with long names, every other one with what its replicas average."""
     return tuple(
-        Box(
+        PlaceBox(
             name,
             pills=((f"{name}_step", "env"), ("act", "act"), ("gradient_of_everything", "gradient")),
             on="gpu:0 to gpu:7", facts=(("memory", ""), ("state", "1.0 MiB")), replicas=1 + i,
@@ -29,11 +29,11 @@ def boxes(count: int) -> tuple[Box, ...]:
     )  # fmt: skip
 
 
-def arrows(count: int, only: set[tuple[str, str]] | None = None) -> tuple[Arrow, ...]:
+def arrows(count: int, only: set[tuple[str, str]] | None = None) -> tuple[FlowArrow, ...]:
     """Both ways between every two."""
     pairs = [p for p in permutations(NAMES[:count], 2) if only is None or p in only]
     return tuple(
-        Arrow(a, b, 10**i, f"{i}.0 KiB, 32 messages", (f"rollout.{a},", f"and {i} more"),
+        FlowArrow(a, b, 10**i, f"{i}.0 KiB, 32 messages", (f"rollout.{a},", f"and {i} more"),
               late="lag 1" if i % 3 == 0 else "")
         for i, (a, b) in enumerate(pairs)
     )  # fmt: skip
@@ -64,32 +64,45 @@ def test_all_is_there(name: str) -> None:
 
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_no_label_meets_another_nor_a_line(name: str) -> None:
-    layout = lay_out(DRAWINGS[name])
-    for a, b in combinations(layout.texts, 2):
-        assert not a.rect.meets(b.rect), (a, b)
-    for text in layout.texts:
-        assert not [line for line in layout.lines if passes(line, text.rect)], text
-    for a, b in combinations(layout.cards.values(), 2):
-        assert not a.meets(b)
+    canvas = lay_out(DRAWINGS[name])
+    for a, b in combinations(canvas.texts, 2):
+        assert not meet(room(a), room(b)), (a, b)
+    for text in canvas.texts:
+        assert not [line for line in canvas.lines if passes(line, room(text))], text
+    for a, b in combinations(canvas.cards.values(), 2):
+        assert not meet(a, b)
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_nothing_is_outside(name: str) -> None:
-    layout = lay_out(DRAWINGS[name])
-    for rect in (*layout.cards.values(), *(text.rect for text in layout.texts)):
-        assert rect.left >= 0 and rect.right <= layout.width, rect
-        assert rect.top >= 0 and rect.bottom <= layout.height, rect
-    for x, y in (point for line in layout.lines for point in line):
-        assert 0 <= x <= layout.width and 0 <= y <= layout.height
-    inside(layout)
+    canvas = lay_out(DRAWINGS[name])
+    for rect in (*canvas.cards.values(), *(room(text) for text in canvas.texts)):
+        assert rect.left >= 0 and rect.right <= canvas.width, rect
+        assert rect.top >= 0 and rect.bottom <= canvas.height, rect
+    for x, y in (point for line in canvas.lines for point in line):
+        assert 0 <= x <= canvas.width and 0 <= y <= canvas.height
+    inside(canvas)
 
 
-def inside(layout: Layout) -> None:
+def room(text: Text) -> Rect:
+    """What a text covers."""
+    width = text_width(text.text, text.size, text.bold)
+    left = text.x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[text.anchor]
+    return Rect(left, text.y - 0.8 * text.size, width, text.size)
+
+
+def meet(a: Rect, b: Rect) -> bool:
+    """Whether two overlap."""
+    apart = a.right <= b.left or b.right <= a.left
+    return not (apart or a.bottom <= b.top or b.bottom <= a.top)
+
+
+def inside(canvas: Canvas) -> None:
     """A text that begins in a box ends in it."""
-    for text in layout.texts:
-        for card in layout.cards.values():
-            if text.rect.meets(card):
-                assert card.left <= text.rect.left and text.rect.right <= card.right, text
+    for text in canvas.texts:
+        for card in canvas.cards.values():
+            if meet(room(text), card):
+                assert card.left <= room(text).left and room(text).right <= card.right, text
 
 
 def passes(line: list[Point], rect: Rect) -> bool:
@@ -98,18 +111,18 @@ def passes(line: list[Point], rect: Rect) -> bool:
         Rect(min(x1, x2) - 1, min(y1, y2) - 1, abs(x1 - x2) + 2, abs(y1 - y2) + 2)
         for (x1, y1), (x2, y2) in pairwise(line)
     ]
-    return any(piece.meets(rect) for piece in pieces)
+    return any(meet(piece, rect) for piece in pieces)
 
 
 def test_neighbours_are_those_with_arrows() -> None:
-    apart = Drawing("", "", boxes(3), (Arrow(NAMES[0], NAMES[2], 8, "8 B, 1 message"),))
+    apart = Drawing("", "", boxes(3), (FlowArrow(NAMES[0], NAMES[2], 8, "8 B, 1 message"),))
     order = list(lay_out(apart).cards)
     assert abs(order.index(NAMES[0]) - order.index(NAMES[2])) == 1
     assert list(lay_out(replace(apart, arrows=())).cards) == list(NAMES[:3])
 
 
 def test_names_are_no_markup() -> None:
-    odd = Drawing("a < b & c", "", (Box("<b>", pills=(("x & y", "strange role"),)),))
+    odd = Drawing("a < b & c", "", (PlaceBox("<b>", pills=(("x & y", "strange role"),)),))
     shown = [x.text for x in ElementTree.fromstring(svg(odd)).iter()]
     assert {"a < b & c", "<b>", "x & y"} <= set(shown)
 

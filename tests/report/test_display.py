@@ -17,8 +17,7 @@ from hocket.report.display import (
 )
 from hocket.report.loggers import About
 from hocket.report.loggers.display import Display
-from hocket.runtime.observe.timeline import Activity
-from hocket.training.outcome import Outcome
+from hocket.report.outcome import Activity, Outcome
 
 START = Outcome(Path("runs/ppo-CartPole-v1-1"), "ppo on CartPole-v1", seeds=1, total_steps=1000)
 HALF = replace(
@@ -135,7 +134,7 @@ def test_returns_over_seeds_and_evaluations() -> None:
 
 def test_time_left() -> None:
     assert time_left(START) == "" and time_left(END) == ""
-    assert time_left(HALF) == ", 0:01 left"
+    assert time_left(HALF) == ", 0:00:01 left"
     slow = replace(HALF, seconds={"run": 4000.0})
     assert time_left(slow) == ", 1:06:40 left"
 

@@ -8,9 +8,9 @@ import pytest
 
 from hocket.report.loggers import About
 from hocket.report.loggers.jsonl import Jsonl, read_rows, rows_until
+from hocket.report.outcome import Outcome
 from hocket.report.records import Records, Row, Window
 from hocket.training.folder import agent_folders
-from hocket.training.outcome import Outcome
 
 
 def metrics(first: int, count: int, seeds: int | None = None) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ import hocket
 from hocket import make
 from hocket.algorithms import DQN, PPO
 from hocket.runtime.fused import Fused
-from hocket.runtime.observe.profile import Event, roles_of, self_times, shares
+from hocket.runtime.observe.profile import TraceEvent, roles_of, self_times, shares
 
 TEXT = """
 HloModule jit_block
@@ -35,7 +35,7 @@ def test_an_operation_belongs_to_its_fragment() -> None:
 
 def test_time_is_counted_once() -> None:
     """A loop holds its body; the time of the body is not the loop's."""
-    line = [Event("add.1", 0, 10), Event("sin.4", 2, 6), Event("copy.3", 10, 14)]
+    line = [TraceEvent("add.1", 0, 10), TraceEvent("sin.4", 2, 6), TraceEvent("copy.3", 10, 14)]
     times = [*self_times(line), ("other", 100.0)]
     assert shares(times, roles_of(TEXT)) == {
         "env": pytest.approx(4 / 14), "learn": pytest.approx(10 / 14),

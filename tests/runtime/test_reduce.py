@@ -23,6 +23,7 @@ import pytest
 import hocket.runtime.averaging.choice
 from hocket.core.program.averaged import averaged, averaging
 from hocket.errors import PlanError
+from hocket.report.outcome import Outcome
 from hocket.runtime.averaging import Members, Space
 from hocket.runtime.averaging.choice import Offer, Reduction
 from hocket.runtime.averaging.in_memory import InMemory
@@ -33,7 +34,7 @@ from hocket.runtime.averaging.ways.shm import OnHost
 from hocket.system.native import Unavailable
 from hocket.system.rendezvous import Meeting
 from hocket.system.shared_memory import Arena
-from hocket.training.outcome import Outcome, write_summary
+from hocket.training.summary import note_reductions, write_summary
 
 SITES = [[jax.ShapeDtypeStruct((1000,), jnp.float32)], [jax.ShapeDtypeStruct((), jnp.float32)]]
 TWO = [f"cpu:0/cpu:{i}of2@50%" for i in range(2)]
@@ -389,7 +390,7 @@ def test_a_run_says_what_was_chosen_and_keeps_the_table(tmp_path: Path) -> None:
     table = choose(asked(MPS), [{"shm": 3e-4, "ipc": 1e-5}] * 2)
     outcome = Outcome(tmp_path, "ppo", 1, 100, return_means=[1.0])
     for _ in range(2):  # every report has it, and it is told once
-        outcome.note_reductions({"slice": table})
+        note_reductions(outcome, {"slice": table})
     assert outcome.notes == [f"slice: {table.sentence}"] and "`ipc` in 10 us" in outcome.notes[0]
     write_summary(outcome, 0)
     kept = json.loads((tmp_path / "summary.json").read_text())["reductions"]["slice"]
@@ -397,7 +398,7 @@ def test_a_run_says_what_was_chosen_and_keeps_the_table(tmp_path: Path) -> None:
     alone = Outcome(tmp_path, "ppo", 1, 100)
     found = only(asked(TWO))
     assert found
-    alone.note_reductions({"slice": found})
+    note_reductions(alone, {"slice": found})
     assert alone.notes == [] and alone.reductions["slice"]["chosen"] == "shm"
 
 

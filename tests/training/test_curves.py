@@ -127,12 +127,15 @@ def test_a_metric_without_values_yet(tmp_path: Path) -> None:
 
 def test_folders_that_no_run_wrote(tmp_path: Path) -> None:
     run(tmp_path / "runs" / "ppo-catch", {0: 1.0}, **PPO)
-    with pytest.raises(ValueError, match=r"no metrics\.jsonl.* mean .*runs/ppo-catch\?"):
+    with pytest.raises(ValueError, match=r"unknown run `runs` in .*runs\. Known: ppo-catch"):
         read_curves([tmp_path / "runs"])
-    with pytest.raises(ValueError, match=r"no folder.* mean `.*runs/ppo-catch`\?"):
+    with pytest.raises(ValueError, match=r"unknown run `ppo-cath` in .* mean `ppo-catch`\?"):
         read_curves([tmp_path / "runs" / "ppo-cath"])
-    with pytest.raises(ValueError, match="at least one folder"):
+    with pytest.raises(ValueError, match="Give at least one: its folder"):
         read_curves([])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"no metrics\.jsonl, nor seed-0/.*nothing was told yet"):
+        read_curves([configured(tmp_path / "empty")])
 
 
 def test_seeds_without_common_steps(tmp_path: Path) -> None:

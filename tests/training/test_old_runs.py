@@ -4,6 +4,7 @@
 checkpoint from the middle of it and, in `whole.npz`, the state that it ended with.
 """
 
+import importlib.util
 import json
 import tarfile
 from pathlib import Path
@@ -15,9 +16,22 @@ import pytest
 from tests.front import Hocket
 
 import hocket as library
+from hocket.system.names import find
+from hocket.training.homes import HOMES, with_present_names
 
 RUNS = Path(__file__).parent / "runs_0.1.0.tar.xz"
 EXACT = ("fused", "late", "host", "served")
+
+MOVED = (
+    "algorithms.a2c:A2C", "algorithms.dqn:DQN", "algorithms.impala:IMPALA", "algorithms.ppo:PPO",
+    "algorithms.recurrent_ppo:RecurrentPPO", "envs.acrobot:Acrobot", "envs.atari:AtariEnv",
+    "envs.cartpole:CartPole", "envs.catch:Catch", "envs.env:TimeLimit", "envs.envpool:EnvPoolEnv",
+    "envs.gymnasium:GymnasiumEnv", "envs.gymnax:GymnaxEnv", "envs.masked:Masked",
+    "envs.mountain_car:MountainCar", "envs.pendulum:Pendulum", "envs.quadruped:Quadruped",
+    "envs.quadruped_body:Body",
+)  # fmt: skip
+STAYED = ("nn:MLP", "nn:CNN", "nn:GRU", "nn:Recurrent", "envs.spaces:Box")
+"""What the configurations of 0.1.0 could name, and where it was then."""
 
 
 @pytest.fixture
@@ -53,3 +67,18 @@ def test_a_run_of_today_names_what_users_import(hocket: Hocket) -> None:
     assert algorithm["class"] == "hocket.algorithms:PPO"
     assert algorithm["env"]["class"] == "hocket.envs:TimeLimit"
     assert algorithm["env"]["env"]["class"] == "hocket.envs:CartPole"
+
+
+@pytest.mark.parametrize("name", [*MOVED, *STAYED])
+def test_what_had_another_home_is_found(name: str) -> None:
+    present = with_present_names({"env": [{"class": f"hocket.{name}"}, {"object": "math:pi"}]})
+    (described, other) = present["env"]
+    assert find(described["class"]).__qualname__ == name.partition(":")[2]
+    assert other == {"object": "math:pi"}
+
+
+def test_the_table_has_a_row_for_whatever_moved() -> None:
+    homes = {f"hocket.{name.partition(':')[0]}" for name in MOVED}
+    optional = {"hocket.envs.playground"}  # needs its package to be imported
+    assert HOMES.keys() == homes | optional
+    assert all(importlib.util.find_spec(HOMES[home]) for home in optional)

@@ -1,4 +1,4 @@
-"""What algorithms with a policy and a value share: the learner's state, the agent, one step."""
+"""Shared by algorithms with a policy and a value: the learner's state, the agent, one step."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Learner(NamedTuple):
     params: Any
     optimizer: Any
     moments: Moments | None
-    """Of the observations, for normalizing them; None where they are taken as they are."""
+    """The moments of observations, to normalize them; None where they are taken as they are."""
     returns: Moments
-    """Of the value targets: the value network predicts them in standard deviations."""
+    """The moments of value targets: the network predicts them in standard deviations."""
     progress: Array
     """How much of the budget is used, 0 to 1: the learning rate falls with it."""
     pace: Array

@@ -24,7 +24,7 @@ from hocket.nn.layers import Dueling
 from hocket.nn.networks import Network, encoder
 from hocket.ops import clipped_adam, descend, double_q, huber
 from hocket.replay import memory
-from hocket.replay.device import Batch
+from hocket.replay.device import Draw
 from hocket.replay.transitions import Tail, Transition, example, init_tail, join
 
 
@@ -152,7 +152,7 @@ class DQN:
         return memory.insert(replay, rows, real, priority)
 
     @fragment(role="replay")
-    def sample(self, replay: Any, uniforms: Array) -> tuple[Array, Batch]:
+    def sample(self, replay: Any, uniforms: Array) -> tuple[Array, Draw]:
         return memory.sample(replay, uniforms, minimum=self.min_size)
 
     @fragment(role="replay")
@@ -160,7 +160,7 @@ class DQN:
         return memory.reprioritize(replay, keys, priority)
 
     @fragment(role="learn")
-    def update(self, learner: Learner, batch: Batch) -> tuple[Learner, Array, dict[str, Array]]:
+    def update(self, learner: Learner, batch: Draw) -> tuple[Learner, Array, dict[str, Array]]:
         gradient = jax.grad(self._loss, has_aux=True)
         gradients, (error, metrics) = gradient(learner.params, learner.target, batch)
         direction, optimizer = self._optimizer.update(gradients, learner.optimizer)
@@ -182,7 +182,7 @@ class DQN:
 
         return Policy(act)
 
-    def _loss(self, params: Any, target: Any, batch: Batch) -> tuple[Array, Any]:
+    def _loss(self, params: Any, target: Any, batch: Draw) -> tuple[Array, Any]:
         error, q = self._error(params, target, batch.rows)
         # Divided by the largest weight, as in the paper; the size of the replay cancels.
         loss = jnp.mean((batch.probability.min() / batch.probability) ** self.beta * huber(error))

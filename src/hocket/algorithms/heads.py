@@ -25,7 +25,7 @@ class Head:
     """The environment's action for a sample. Between finite bounds a sample of -1 to 1 spans a box,
     and is clipped to that; an open box takes the sample itself, clipped to the bounds it has."""
     layers: tuple[Any, ...] = ()
-    """What follows the network's own layers."""
+    """The layers that follow the network's own."""
 
 
 def head_for(space: Space, who: str) -> Head:

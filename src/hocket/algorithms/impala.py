@@ -50,15 +50,15 @@ class IMPALA:
     anneal: bool = True
     """Whether the learning rate falls to zero over `env_steps`."""
     discount: float = 0.99
-    """What a reward counts for when it comes a step later."""
+    """The weight of a reward that comes a step later."""
     decay: float = 1.0
     """Lambda: how much the steps after the first count for in a target."""
     clip: float = 1.0
     """Probability ratios of learner to actor count for no more than this."""
     entropy_weight: float = 0.001
-    """What the policy's entropy counts for in the loss: more keeps it exploring."""
+    """The weight of the policy's entropy in the loss: more keeps it exploring."""
     value_weight: float = 1.0
-    """What the value's error counts for in the loss."""
+    """The weight of the value's error in the loss."""
     max_gradient_norm: float = 0.3
     """Larger gradients are scaled down to this norm."""
     normalize_obs: bool = True
@@ -68,7 +68,7 @@ class IMPALA:
     memory: int = 0
     """Features of the memory; 0 for none."""
     activation: str = "tanh"
-    """Of those layers."""
+    """The activation of those layers."""
     encoder_network: Network | None = None
     """Instead of the default one: from observations to `[..., features]`."""
 

@@ -16,7 +16,7 @@ from jax import Array
 
 from hocket.algorithms.actor_critic import Learner, State, after, init_learner, seen
 from hocket.algorithms.heads import Head, head_for
-from hocket.algorithms.proximal import Batch, improve, ppo_loss, staying_near
+from hocket.algorithms.proximal import LossInputs, improve, ppo_loss, staying_near
 from hocket.core.program.algorithm import Policy
 from hocket.core.program.fragment import fragment
 from hocket.envs import Env, HostEnv, Rollout, init_actor, unroll
@@ -59,7 +59,7 @@ class PPO:
     anneal: bool = True
     """Whether the learning rate falls to zero over `env_steps`."""
     discount: float = 0.99
-    """What a reward counts for when it comes a step later."""
+    """The weight of a reward that comes a step later."""
     decay: float = 0.95
     """Lambda of the generalized advantage estimate."""
     clip: float = 0.2
@@ -68,9 +68,9 @@ class PPO:
     """Whether that is from the policy before the update, also where an older one chose the samples:
     for strategies with a lag."""
     entropy_weight: float = 0.01
-    """What the policy's entropy counts for in the loss: more keeps it exploring."""
+    """The weight of the policy's entropy in the loss: more keeps it exploring."""
     value_weight: float = 0.5
-    """What the value's error counts for in the loss."""
+    """The weight of the value's error in the loss."""
     max_gradient_norm: float = 0.5
     """Larger gradients are scaled down to this norm."""
     normalize_obs: bool = True
@@ -135,7 +135,7 @@ class PPO:
 
         return Policy(act)
 
-    def _batch(self, learner: Learner, rollout: Rollout) -> tuple[Batch, Moments]:
+    def _batch(self, learner: Learner, rollout: Rollout) -> tuple[LossInputs, Moments]:
         """Advantages and targets. Values are those of the rollout's own parameters."""
         obs, next_obs = (seen(learner.moments, x) for x in (rollout.obs, rollout.next_obs))
         value, next_value = (
@@ -149,9 +149,9 @@ class PPO:
         sample, target = rollout.extras["sample"], returns.normalize(target)
         before = self._choices(learner.params, obs) if self.decoupled else None
         log_prob, weight = staying_near(before, sample, rollout.extras["log_prob"])
-        return Batch(obs, sample, log_prob, advantage, target, weight), returns
+        return LossInputs(obs, sample, log_prob, advantage, target, weight), returns
 
-    def _loss(self, params: Params, batch: Batch) -> tuple[Array, dict[str, Array]]:
+    def _loss(self, params: Params, batch: LossInputs) -> tuple[Array, dict[str, Array]]:
         return ppo_loss(
             self._choices(params, batch.obs), self._value_of(params, batch.obs), batch,
             clip=self.clip, value_weight=self.value_weight, entropy_weight=self.entropy_weight,

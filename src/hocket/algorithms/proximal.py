@@ -1,4 +1,4 @@
-"""What PPO and its recurrent form share: the batch, the update, the loss."""
+"""The parts that PPO and its recurrent form share: the inputs of the loss, the loss, the update."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hocket.core.program.averaged import averaged
 from hocket.ops import Distribution, clipped_surrogate, descend, standardize
 
 
-class Batch(NamedTuple):
-    """What the loss reads, `[T, N, ...]` or a minibatch `[T / M, N, ...]` of it."""
+class LossInputs(NamedTuple):
+    """The inputs of the loss, `[T, N, ...]` or a minibatch `[T / M, N, ...]` of them."""
 
     obs: Array
     sample: Array
     log_prob: Array
-    """Of the samples, by the policy that the next one stays near to."""
+    """The samples' log probabilities by the policy that the next one stays near to."""
     advantage: Array
     target: Array
     weight: Array | None = None
@@ -78,7 +78,7 @@ def staying_near(
 def ppo_loss(
     choices: Distribution,
     value: Array,
-    batch: Batch,
+    batch: LossInputs,
     *,
     clip: float,
     value_weight: float,

@@ -15,7 +15,7 @@ import optax
 from jax import Array
 
 from hocket.algorithms.actor_critic import Agent, Learner, State, after, agent_for, seen
-from hocket.algorithms.proximal import Batch, improve, ppo_loss, staying_near
+from hocket.algorithms.proximal import LossInputs, improve, ppo_loss, staying_near
 from hocket.core.program.algorithm import Policy
 from hocket.core.program.fragment import fragment
 from hocket.envs.env import Env
@@ -52,7 +52,7 @@ class RecurrentPPO:
     anneal: bool = True
     """Whether the learning rate falls to zero over `env_steps`."""
     discount: float = 0.99
-    """What a reward counts for when it comes a step later."""
+    """The weight of a reward that comes a step later."""
     decay: float = 0.95
     """Lambda of the generalized advantage estimate."""
     clip: float = 0.2
@@ -61,9 +61,9 @@ class RecurrentPPO:
     """Whether that is from the policy before the update, also where an older one chose the samples:
     for strategies with a lag."""
     entropy_weight: float = 0.01
-    """What the policy's entropy counts for in the loss: more keeps it exploring."""
+    """The weight of the policy's entropy in the loss: more keeps it exploring."""
     value_weight: float = 0.5
-    """What the value's error counts for in the loss."""
+    """The weight of the value's error in the loss."""
     max_gradient_norm: float = 0.5
     """Larger gradients are scaled down to this norm."""
     normalize_obs: bool = True
@@ -73,7 +73,7 @@ class RecurrentPPO:
     memory: int = 64
     """Features of the memory."""
     activation: str = "tanh"
-    """Of the layers before the memory."""
+    """The activation of the layers before the memory."""
     encoder_network: Network | None = None
     """Instead of the default one: from observations to the memory's input, `[..., features]`."""
 
@@ -104,7 +104,7 @@ class RecurrentPPO:
         batch, returns = self._batch(learner, rollout)
         moments = after(learner.moments, rollout.obs)
 
-        def deal(key: Array) -> tuple[Batch, Array, Array]:
+        def deal(key: Array) -> tuple[LossInputs, Array, Array]:
             batches, first = shuffle_envs(key, (batch, rollout.first), self.minibatches)
             return batches, first, shuffle_envs(key, rollout.memory, self.minibatches, axis=0)
 
@@ -117,7 +117,7 @@ class RecurrentPPO:
     def policy(self, state: State, explore: bool = False) -> Policy:
         return self._agent.policy(state.learner, explore)
 
-    def _batch(self, learner: Learner, rollout: Rollout) -> tuple[Batch, Moments]:
+    def _batch(self, learner: Learner, rollout: Rollout) -> tuple[LossInputs, Moments]:
         """Advantages and targets. Values are those of the rollout's own parameters."""
         choices, *values = self._agent.replay(learner.params, learner.moments, rollout)
         value, next_value = (learner.returns.denormalize(v) for v in values)
@@ -130,9 +130,9 @@ class RecurrentPPO:
         before = choices if self.decoupled else None
         log_prob, weight = staying_near(before, sample, rollout.extras["log_prob"])
         obs = seen(learner.moments, rollout.obs)
-        return Batch(obs, sample, log_prob, advantage, target, weight), returns
+        return LossInputs(obs, sample, log_prob, advantage, target, weight), returns
 
-    def _loss(self, params: Any, batch: Batch, first: Array, memory: Array) -> Any:
+    def _loss(self, params: Any, batch: LossInputs, first: Array, memory: Array) -> Any:
         memory = self._agent.network.replay(params, memory, batch.obs, first)
         return ppo_loss(
             *self._agent.read(params, memory), batch,

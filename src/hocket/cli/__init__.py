@@ -1,4 +1,4 @@
-"""What a person types: `hocket COMMAND ...`.
+"""The command line: `hocket COMMAND ...`.
 
     main.py      which command, and how a mistake is told; imports nothing slow
     train.py     train an agent, and keep the run in a folder
@@ -9,5 +9,6 @@
     flags.py     an algorithm, its environment and its networks as flags
     picture.py   a plan as a drawing
 
-Every command is a function of its arguments. It parses them, calls `hocket.training`, and prints.
+Every command is a function `NAME_command` of its arguments. It parses them, calls
+`hocket.training`, and prints.
 """

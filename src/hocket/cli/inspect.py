@@ -1,18 +1,13 @@
-"""The commands, each a function of its arguments; flags are the fields of dataclasses."""
+"""The commands that look into kept runs: `eval`, `plot`, `record`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tyro
 
-from hocket.cli.lists import list_algorithms, list_devices, list_envs, list_strategies
-from hocket.cli.look import graph, plan
-from hocket.cli.train import train
-from hocket.training.folder import find_run
 from hocket.training.load import Evaluator, load, load_agents
 
 
@@ -32,23 +27,23 @@ class Eval:
     """Which one, where several seeds were trained; by default all."""
 
 
-def evaluate(arguments: list[str]) -> None:
+def eval_command(arguments: list[str]) -> None:
     """Evaluate the agents of a run."""
     command = tyro.cli(Eval, args=arguments, prog="hocket eval")
     if command.episodes is not None and command.episodes < 1:
         raise ValueError(f"episodes must be at least 1, found {command.episodes}.")
-    runs = load_agents(command.run, checkpoint=checkpoint_of(command.checkpoint))
-    if command.agent is not None:
-        runs = [
-            load(command.run, agent=command.agent, checkpoint=checkpoint_of(command.checkpoint))
-        ]
+    checkpoint, agent = _checkpoint(command.checkpoint), command.agent
+    if agent is None:
+        runs = load_agents(command.run, checkpoint=checkpoint)
+    else:
+        runs = [load(command.run, agent=agent, checkpoint=checkpoint)]
     for note in runs[0].notes:
         print(f"note: {note}: the one before it is used")
     episodes = command.episodes or runs[0].config["eval_episodes"]
     evaluator = Evaluator(runs[0].algorithm, episodes, command.seed)
-    for agent, run in enumerate(runs):
+    for number, run in enumerate(runs):
         found = evaluator(run.state)
-        which = f"agent {agent}: " if len(runs) > 1 else ""
+        which = f"agent {number}: " if len(runs) > 1 else ""
         print(
             f"{which}return {found.returns.mean():.1f} (from {found.returns.min():.1f} to "
             f"{found.returns.max():.1f}, {episodes} episodes), length "
@@ -68,21 +63,19 @@ class Plot:
     out: Path = Path("curves.png")
     """Where to draw: a .png, .svg or .pdf."""
     metric: str = "return_mean"
-    """What to draw: any number of metrics.jsonl."""
+    """The metric to draw: any number of metrics.jsonl."""
     title: str | None = None
     """Above the picture; by default what all curves have in common."""
 
 
-def plot(arguments: list[str]) -> None:
+def plot_command(arguments: list[str]) -> None:
     """Draw learning curves."""
     command = tyro.cli(Plot, args=arguments, prog="hocket plot")
     from hocket.report.plot import check_figure, draw_curves
     from hocket.training.curves import read_curves
 
-    if not command.runs:
-        raise ValueError("name at least one run: hocket plot runs/ppo-CartPole-v1-1")
     check_figure(command.out)
-    curves = read_curves([find_run(run) for run in command.runs], command.metric)
+    curves = read_curves(command.runs, command.metric)
     draw_curves(curves, command.out, command.metric, command.title)
     for curve in curves:
         print(f"{curve.text}: {curve.mean[-1]:.1f} at the end")
@@ -111,42 +104,24 @@ class Record:
     """Which one, where several seeds were trained."""
 
 
-def record(arguments: list[str]) -> None:
+def record_command(arguments: list[str]) -> None:
     """Film a trained agent."""
     import jax
 
-    from hocket.envs.play.recording import record as film
+    from hocket.envs.play.recording import record
     from hocket.report.video import check_name, write_video
 
     command = tyro.cli(Record, args=arguments, prog="hocket record")
     check_name(command.out)
-    run = load(command.run, agent=command.agent, checkpoint=checkpoint_of(command.checkpoint))
-    filmed = film(
+    run = load(command.run, agent=command.agent, checkpoint=_checkpoint(command.checkpoint))
+    film = record(
         run.env, run.algorithm.policy(run.state), jax.random.key(command.seed),
         episodes=command.episodes, max_steps=command.max_steps,
     )  # fmt: skip
-    write_video(command.out, filmed.frames, command.fps)
-    returns = ", ".join(f"{x:.1f}" for x in filmed.returns)
-    print(f"{len(filmed.frames)} frames in {command.out}; return {returns}")
+    write_video(command.out, film.frames, command.fps)
+    returns = ", ".join(f"{x:.1f}" for x in film.returns)
+    print(f"{len(film.frames)} frames in {command.out}; return {returns}")
 
 
-RUN: dict[str, Callable[[list[str]], None]] = {
-    "train": train,
-    "eval": evaluate,
-    "plot": plot,
-    "record": record,
-    "plan": plan,
-    "graph": graph,
-    "algorithms": list_algorithms,
-    "envs": list_envs,
-    "strategies": list_strategies,
-    "devices": list_devices,
-}
-
-
-def checkpoint_of(word: str) -> Any:
-    if word in ("latest", "best"):
-        return word
-    if not word.isdigit():
-        raise ValueError(f"checkpoint must be `latest`, `best` or a number, found `{word}`.")
-    return int(word)
+def _checkpoint(word: str) -> Any:
+    return int(word) if word.isdigit() else word

@@ -14,7 +14,7 @@ from hocket.envs import Discrete, Env, make, names
 from hocket.strategies import options_text, strategies
 
 
-def list_algorithms(arguments: list[str]) -> None:
+def algorithms_command(arguments: list[str]) -> None:
     """List the algorithms."""
     _only_help("algorithms", arguments)
     for name, cls in ALGORITHMS.items():
@@ -22,7 +22,7 @@ def list_algorithms(arguments: list[str]) -> None:
     print("\none of your own: hocket train path/to/file.py:Name, or package.module:Name")
 
 
-def list_envs(arguments: list[str]) -> None:
+def envs_command(arguments: list[str]) -> None:
     """List the environments."""
     _only_help("envs", arguments)
     known = names()
@@ -38,7 +38,7 @@ def list_envs(arguments: list[str]) -> None:
     print("one of your own: --env path/to/file.py:Env, or package.module:Env")
 
 
-def list_strategies(arguments: list[str]) -> None:
+def strategies_command(arguments: list[str]) -> None:
     """List the strategies."""
     _only_help("strategies", arguments)
     for name, configure in strategies().items():
@@ -58,7 +58,7 @@ class Devices:
     """As JSON, for programs."""
 
 
-def list_devices(arguments: list[str]) -> None:
+def devices_command(arguments: list[str]) -> None:
     """List the devices, and how each can be cut."""
     command = tyro.cli(Devices, args=arguments, prog="hocket devices")
     from hocket.cluster.survey import as_text, survey

@@ -11,7 +11,7 @@ from hocket.cli.flags import defaults_of, parse, split_word
 from hocket.cluster import hardware
 from hocket.core.plan.data import Plan
 from hocket.strategies import options_text, strategies
-from hocket.training.loop import plan as make_plan
+from hocket.training.loop import plan
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Drawn(Where):
 TO_SEARCH = ("instances", "envs", "devices", "seconds", "plot")
 
 
-def plan(arguments: list[str]) -> None:
+def plan_command(arguments: list[str]) -> None:
     """Print who would run where and what would cross; with `--search`, find out what is best."""
     about = "Print who would run where; starts nothing, unless it is to search."
     leave_memory()
@@ -103,7 +103,7 @@ def _search(command: Any) -> None:
         print(f"drawn in {where.plot}")
 
 
-def graph(arguments: list[str]) -> None:
+def graph_command(arguments: list[str]) -> None:
     """Print the fragments of an algorithm."""
     command = _what("graph", arguments, "Print the fragments and what flows between them.", Where())
     print(_planned(command).graph)
@@ -111,7 +111,7 @@ def graph(arguments: list[str]) -> None:
 
 def _planned(command: Any) -> Plan:
     where = command.where
-    return make_plan(command.algorithm, distribute=where.distribute, launch=where.launch)
+    return plan(command.algorithm, distribute=where.distribute, launch=where.launch)
 
 
 def _what(name: str, arguments: list[str], about: str, where: Where) -> Any:

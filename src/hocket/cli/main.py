@@ -11,18 +11,19 @@ from pathlib import Path
 from hocket.errors import Mistake, unknown
 
 COMMANDS = {
-    "train": "train an agent, and keep the run in a folder",
-    "eval": "play a trained agent and say how good it is",
-    "plot": "draw the learning curves of runs",
-    "record": "film a trained agent",
-    "plan": "print who would run where and what would cross; starts nothing",
-    "graph": "print the fragments of an algorithm and what flows between them",
-    "algorithms": "list the algorithms",
-    "envs": "list the environments",
-    "strategies": "list the strategies, which say where an algorithm runs",
-    "devices": "list what this machine has, and how each device can be cut into slices",
-    "replay": "start a replay server, or look into one",
+    "train": ("train", "train an agent, and keep the run in a folder"),
+    "eval": ("inspect", "play a trained agent and say how good it is"),
+    "plot": ("inspect", "draw the learning curves of runs"),
+    "record": ("inspect", "film a trained agent"),
+    "plan": ("look", "print who would run where and what would cross; starts nothing"),
+    "graph": ("look", "print the fragments of an algorithm and what flows between them"),
+    "algorithms": ("lists", "list the algorithms"),
+    "envs": ("lists", "list the environments"),
+    "strategies": ("lists", "list the strategies, which say where an algorithm runs"),
+    "devices": ("lists", "list what this machine has, and how each device can be cut into slices"),
+    "replay": ("replay", "start a replay server, or look into one"),
 }
+"""For each command its module, which has it as `NAME_command`, and what it does."""
 
 HELP = """usage: hocket COMMAND ...
 
@@ -47,7 +48,7 @@ def main() -> None:
     debug = "--debug" in arguments
     arguments = [a for a in arguments if a != "--debug"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        rows = (f"  {name:<12}{text}" for name, text in COMMANDS.items())
+        rows = (f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items())
         print(HELP.format(commands="\n".join(rows)))
         return
     if arguments[0] == "--version":
@@ -73,10 +74,9 @@ def main() -> None:
 def _run(name: str, *arguments: str) -> None:
     if name not in COMMANDS:
         raise ValueError(unknown("command", name, COMMANDS))
-    if name == "replay":  # without the rest of hocket, which takes a while
-        importlib.import_module("hocket.cli.replay").replay(list(arguments))
-    else:
-        importlib.import_module("hocket.cli.inspect").RUN[name](list(arguments))
+    # Only that module: `hocket replay` does without most of hocket, which takes a while.
+    module = importlib.import_module(f"hocket.cli.{COMMANDS[name][0]}")
+    vars(module)[f"{name}_command"](list(arguments))
 
 
 def _is_mistake(error: Exception) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from hocket.core.plan.data import Place, Plan
 from hocket.core.plan.memory import Memory, footprint
 from hocket.core.plan.traffic import Flow, averages, flows
-from hocket.report.diagram import Arrow, Box, Drawing, svg
+from hocket.report.diagram import Drawing, FlowArrow, PlaceBox, svg
 from hocket.system.text import bytes_text
 
 LINE, LINES = 26, 2
@@ -24,7 +24,7 @@ def draw_plan(plan: Plan) -> str:
 
 
 def drawing_of(plan: Plan) -> Drawing:
-    """What the picture of a plan shows."""
+    """The contents of the picture of a plan."""
     memory, crossing, averaged = footprint(plan), flows(plan), averages(plan)
     about = [*_about(plan), *(["nothing crosses"] if not crossing and not averaged else [])]
     return Drawing(
@@ -46,7 +46,7 @@ def _about(plan: Plan) -> Iterator[str]:
         yield f"launched as {plan.launch.name}"
 
 
-def _box(plan: Plan, place: Place, memory: Memory, averaged: tuple[int, int] | None) -> Box:
+def _box(plan: Plan, place: Place, memory: Memory, averaged: tuple[int, int] | None) -> PlaceBox:
     labels = [label for label in plan.graph.labels if plan.where[label.name] == place.name]
     facts = [
         ("memory of each" if plan.instances(place.name) > 1 else "memory", ""),
@@ -55,7 +55,7 @@ def _box(plan: Plan, place: Place, memory: Memory, averaged: tuple[int, int] | N
     ]
     if memory.messages:
         facts.append(("messages", f"≤ {bytes_text(memory.messages)}"))
-    return Box(
+    return PlaceBox(
         name=place.name,
         pills=tuple((label.name, label.role) for label in labels),
         on=_hardware(place),
@@ -81,13 +81,13 @@ def _messages(count: int) -> str:
     return f"{count:,} message{'s' * (count != 1)}"
 
 
-def _arrow(plan: Plan, flow: Flow) -> Arrow:
+def _arrow(plan: Plan, flow: Flow) -> FlowArrow:
     channel, free = plan.channel(flow.source, flow.target), plan.free
     late = [f"lag {channel.lag}"] * bool(channel.lag)
     if free and (flow.source, flow.target) == (free.learner, free.maker):
         late = ["lag free"]
     late += [f"delay {channel.delay * 1e3:g} ms"] * bool(channel.delay)
-    return Arrow(
+    return FlowArrow(
         source=flow.source,
         target=flow.target,
         nbytes=flow.nbytes,
@@ -98,7 +98,7 @@ def _arrow(plan: Plan, flow: Flow) -> Arrow:
 
 
 def _crossing(names: Iterable[str]) -> tuple[str, ...]:
-    """What crosses, in a few short lines."""
+    """The values that cross, in a few short lines."""
     heads: dict[str, int] = {}
     for name in names:
         made = name.partition(" of ")[2] if "`" in name else ".".join(name.split(".")[:2])

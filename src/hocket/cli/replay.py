@@ -38,7 +38,7 @@ In a program: hocket.replay.connect("tcp://127.0.0.1:7777").
 """
 
 
-def replay(arguments: list[str]) -> None:
+def replay_command(arguments: list[str]) -> None:
     """Start a replay server, or look into one."""
     if not arguments or arguments[0] in ("-h", "--help"):
         rows = (f"  {name:<8}{text}" for name, text in ACTIONS.items())
@@ -75,7 +75,7 @@ class TableOptions:
     num_frames: int | None = None
     """Frames that are kept; by default twice the capacity."""
     seed: int = 0
-    """Of the draws."""
+    """The seed of the draws."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Serve:
 
     table: tyro.conf.OmitArgPrefixes[TableOptions]
     name: str = "replay"
-    """What the table is called."""
+    """The name of the table."""
     tables: Path | None = None
     """Instead of one table: a TOML file with a section for each, named as it is, with such options:
     [replay] schema = "obs:float32:4 action:int32", capacity = 1000."""
@@ -102,7 +102,7 @@ class Serve:
     snapshot_every: float = 600.0
     """Seconds between snapshots; 0 for only at the end, and when a client asks."""
     max_bytes: int = 2**30
-    """Of one request or reply."""
+    """The size of one request or reply at most."""
     max_clients: int = 1000
     """Connections at a time, and as many over UDP."""
 
@@ -126,13 +126,19 @@ def _serve(arguments: list[str]) -> None:
         tables, tcp=tcp, udp=udp, unix=command.unix, snapshots=folder, max_bytes=command.max_bytes,
         max_clients=command.max_clients,
     ) as server:  # fmt: skip
-        print(f"serving {', '.join(tables)} at {', '.join(server.addresses)}", flush=True)
+        kept = ", ".join(f"{name} ({_columns(table)})" for name, table in tables.items())
+        print(f"serving {kept} at {', '.join(server.addresses)}", flush=True)
         try:
             _until_ended(server, lambda: _save(tables, folder), command.snapshot_every)
         finally:  # also if the server failed: the rows are still here
             _save(tables, folder)
     if folder is not None:
         print(f"saved in {folder}")
+
+
+def _columns(table: Table) -> str:
+    """The columns of a row in words: whoever wrote the schema sees how it was read."""
+    return ", ".join(column.words for column in table.schema.columns)
 
 
 def _where(option: str, host: str, port: int) -> str | None:
@@ -158,19 +164,20 @@ def _read(path: Path) -> dict[str, TableOptions]:
     return {name: _options(path, name, options) for name, options in found.items()}
 
 
+_KINDS: dict[str, Any] = {"schema": str | list, "sampler": str, "remover": str} | dict.fromkeys(
+    ("samples_per_insert", "tolerance"), int | float
+)
+"""The types of options; the others are whole numbers."""
+
+
 def _options(path: Path, name: str, options: dict[str, Any]) -> TableOptions:
-    columns = options.get("schema", "")
-    columns = columns.split() if isinstance(columns, str) else columns
-    numbers = {"capacity", "max_times_sampled", "min_size", "num_frames", "seed"}
     for option, value in options.items():
-        kinds = int if option in numbers else (int, float) if option in _REALS else (str, list)
-        if not isinstance(value, kinds) or isinstance(value, bool):
+        if not isinstance(value, _KINDS.get(option, int)) or isinstance(value, bool):
             raise ValueError(f"{path}, [{name}]: `{option}` cannot be {value!r}.")
-    given: dict[str, Any] = {**options, "schema": tuple(map(str, columns))}
+    columns = options.get("schema", "")
+    words = columns.split() if isinstance(columns, str) else map(str, columns)
+    given: dict[str, Any] = {**options, "schema": tuple(words)}
     return TableOptions(**given)
-
-
-_REALS = ("samples_per_insert", "tolerance")
 
 
 def _open(name: str, about: TableOptions, folder: Path | None) -> Table:
@@ -184,27 +191,26 @@ def _open(name: str, about: TableOptions, folder: Path | None) -> Table:
     table = Table(" ".join(options.pop("schema")), options.pop("capacity"), **options)
     if folder is None:
         return table
-    saved = snapshot_file(folder, name)
-    if not saved.exists():
-        if missing := _missing(folder, name):
+    file, missing = snapshot_file(folder, name), _missing(folder, name)
+    if not file.exists():
+        if missing:
             print(f"{name}: {missing:,} inserted rows are missing: there is no snapshot of them")
         return table
-    restored = Table.restore(saved)
-    _check_same(restored, table, saved)
-    missing = _missing(folder, name)
+    restored = Table.restore(file)
+    _check_same(restored, table, file)
     rest = f"{missing:,} rows that were inserted after it are missing" if missing else ""
-    print(f"{name}: {len(restored):,} rows restored from {saved}; {rest or 'nothing is missing'}")
+    print(f"{name}: {len(restored):,} rows restored from {file}; {rest or 'nothing is missing'}")
     return restored
 
 
-def _check_same(restored: Table, table: Table, saved: Path) -> None:
+def _check_same(restored: Table, table: Table, file: Path) -> None:
     """Refuse a snapshot of another table than the one that was asked for."""
     found = {"schema": str(restored.schema)} | restored.options()
     asked = {"schema": str(table.schema)} | table.options()
     for name, value in found.items():
         if value != asked[name]:
             raise ValueError(
-                f"{saved} holds a table with {name} {value}, and {asked[name]} was asked for: ask "
+                f"{file} holds a table with {name} {value}, and {asked[name]} was asked for: ask "
                 f"for the same, or move the file away."
             )
 

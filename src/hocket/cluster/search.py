@@ -22,8 +22,8 @@ GAIN = 1.05
 FEW = 3
 """Points that are measured of a grid however small."""
 TIE = 1.02
-"""What is not so much faster than one instance is not worth several; nor is what gains less than
-`GAIN` and was not always faster."""
+"""Several instances that are not so much faster than one are not worth it; nor are those that gain
+less than `GAIN` and were not always faster."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Point:
 
     instances: int
     envs: int
-    """Of each instance."""
+    """Environments of each instance."""
     share: int | None = 100
     """Percent of the device that each may use; None where that is not chosen, as on a CPU."""
     command_buffers: bool = False
@@ -45,7 +45,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Score:
-    """What was measured at a point."""
+    """The measurement of a point."""
 
     point: Point
     value: float
@@ -53,7 +53,7 @@ class Score:
     spread: tuple[float, float] = (0.0, 0.0)
     """The slowest and the fastest of the times it was measured."""
     activity: Mapping[str, float] = field(default_factory=dict)
-    """What the GPU was busy with meanwhile, in percent."""
+    """How busy each part of the GPU was meanwhile, in percent."""
     failed: str = ""
 
 
@@ -166,12 +166,12 @@ class Found:
     def save(self) -> Path:
         """Keep it in the user's cache directory, for runs to come."""
         path = room_for(self.about)
-        path.write_text(json.dumps({"about": self.about, **_plain(self.scores)}, indent=1))
+        path.write_text(json.dumps(asdict(self), indent=1))
         return path
 
     @staticmethod
     def load(about: dict[str, Any]) -> Found | None:
-        """What was found before for the same; None if nothing was."""
+        """The outcome of an earlier search for the same; None if there was none."""
         path = _path(about)
         return Found(about, read_scores(path)) if path.is_file() else None
 
@@ -197,10 +197,6 @@ def read_scores(path: Path) -> tuple[Score, ...]:
         Score(**{**row, "point": Point(**row["point"]), "spread": tuple(row["spread"])})
         for row in rows
     )
-
-
-def _plain(scores: Sequence[Score]) -> dict[str, Any]:
-    return {"scores": [asdict(score) for score in scores]}
 
 
 def _path(about: dict[str, Any]) -> Path:

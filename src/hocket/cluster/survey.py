@@ -1,4 +1,4 @@
-"""What this machine has, and how each of its devices can be cut: for a person, or as JSON."""
+"""The hardware of this machine, and how each device can be cut: for a person, or as JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def survey() -> dict[str, Any]:
 
 
 def as_text(found: dict[str, Any]) -> str:
-    """What `survey` found, to be read; devices that are alike are told once."""
+    """The findings of `survey` as text; devices that are alike are told once."""
     lines = [
         f"this machine: {found['cores']} cores ({found['processor']}), {_size(found['memory'])}",
         f"software:     jax {found['jax']}, NVIDIA driver {found['driver'] or 'none'}",

@@ -15,7 +15,7 @@ from hocket.envs.classic.pendulum import Pendulum
 from hocket.envs.env import TimeLimit
 from hocket.envs.host import HostEnv
 from hocket.envs.quadruped.env import Quadruped
-from hocket.errors import check_kind, unknown
+from hocket.errors import check_option, unknown
 from hocket.system.registry import Registry
 
 # Each with the time limit that Gymnasium registers, the quadruped with Ant's; Catch ends by itself.
@@ -62,9 +62,9 @@ def make(name: str, **options: Any) -> Any:
     for option, value in options.items():
         if option not in known:
             raise ValueError(unknown("option", option, [*known, "max_steps"], where=f"of `{name}`"))
-        check_kind(option, value, vars(env)[option], where=f"of `{name}`")
+        check_option(option, value, vars(env)[option], where=f"of `{name}`")
     if max_steps is not None:
-        check_kind("max_steps", max_steps, 500, where=f"of `{name}`")
+        check_option("max_steps", max_steps, 500, where=f"of `{name}`")
     env = replace(env, **options)
     return env if max_steps is None else TimeLimit(env, max_steps)
 

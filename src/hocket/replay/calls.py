@@ -6,9 +6,10 @@ They do what those of `device` do, draw for draw.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from typing import Any
 
 import jax
 import numpy as np
@@ -36,9 +37,9 @@ class _Function:
     def name(self) -> str:
         return f"{type(self).__name__.lower()} of the {self.service.name}"
 
-    def _at(self, at: At | None) -> At:
+    def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
         assert at is not None  # whoever calls it has begun its service
-        return at
+        return _LIVE[type(self)](self, at)
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,9 +51,6 @@ class Insert(_Function):
 
     def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
         return arrays[:1]
-
-    def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
-        return _Inserting(self, self._at(at))
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,9 +66,6 @@ class Sample(_Function):
         about = spec((num, 2), np.uint32), spec((num,), np.float32), spec((), np.bool_)
         return [*about, *columns]
 
-    def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
-        return _Sampling(self, self._at(at))
-
 
 @dataclass(frozen=True, repr=False)
 class Reprioritize(_Function):
@@ -82,18 +77,18 @@ class Reprioritize(_Function):
         count = jax.ShapeDtypeStruct((), np.int32)
         return [arrays[0], count, count]
 
-    def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
-        return _Reprioritizing(self, self._at(at))
-
 
 class _Calls:
     """A function at work: it does all of a call at once."""
 
     def __init__(self, of: _Function, at: At) -> None:
         self._of, self._at = of, at
+        self._made: list[np.ndarray] = []
         with self._named():
             self._shards = stores(at)
-        self._made: list[np.ndarray] = []
+        # To draw from, and to look rows up by their keys.
+        several, capacity = len(self._shards) > 1, of.service.capacity
+        self._store = Shards(self._shards, capacity) if several else self._shards[0]
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
         self._check_order(int(arrays[0]))
@@ -153,11 +148,9 @@ class _Inserting(_Calls):
         if not len(keep):
             return [_next(ticket)]
         flat = [x.reshape(-1, *x.shape[lead:])[keep] for x in rest]
-        priority = flat.pop(0) if self._of.rated else None
-        names = [c.name for c in self._of.service.schema.columns]
         shard = self._shards[self._at.member % len(self._shards)]
-        if priority is not None:
-            priority = _fit(priority, shard)
+        priority = _fit(flat.pop(0), shard) if self._of.rated else None
+        names = [c.name for c in self._of.service.schema.columns]
         shard.insert(dict(zip(names, flat, strict=True)), priority)
         return [_next(ticket)]
 
@@ -167,8 +160,6 @@ class _Sampling(_Calls):
 
     def __init__(self, of: Sample, at: At) -> None:
         super().__init__(of, at)
-        several = len(self._shards) > 1
-        self._store = Shards(self._shards, of.service.capacity) if several else self._shards[0]
         self._ready = False
         self._ahead: dict[int, Prefetch[Batch]] = {}
 
@@ -202,11 +193,6 @@ class _Sampling(_Calls):
 class _Reprioritizing(_Calls):
     _of: Reprioritize
 
-    def __init__(self, of: Reprioritize, at: At) -> None:
-        super().__init__(of, at)
-        several = len(self._shards) > 1
-        self._store = Shards(self._shards, of.service.capacity) if several else self._shards[0]
-
     def _call(self, *arrays: np.ndarray) -> list[np.ndarray]:
         ticket, keys, priority = arrays
         real = keys[:, 1] != 0
@@ -220,6 +206,11 @@ class _Reprioritizing(_Calls):
                 bad = wrong.sum() - self._store.update(keys[wrong], priority[wrong])
             stale = self._store.update(keys, priority)
         return [_next(ticket), np.array(stale, np.int32), np.array(bad, np.int32)]
+
+
+_LIVE: dict[type[_Function], Callable[[Any, At], _Calls]] = {
+    Insert: _Inserting, Sample: _Sampling, Reprioritize: _Reprioritizing,
+}  # fmt: skip
 
 
 def _next(ticket: np.ndarray) -> np.ndarray:

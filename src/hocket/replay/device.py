@@ -23,7 +23,7 @@ from jax import Array, lax
 # Legend: C capacity, B rows of a batch.
 
 HIGHEST = 1e29
-"""Of a priority, as a service has it too: sums of higher ones could be infinite."""
+"""The highest priority, for a service too: sums of higher ones could be infinite."""
 
 
 class Replay(NamedTuple):
@@ -50,13 +50,13 @@ class Replay(NamedTuple):
         return jnp.where(self.lap > 1, self.capacity, self.head)
 
 
-class Batch(NamedTuple):
-    """What `sample` drew."""
+class Draw(NamedTuple):
+    """The rows that `sample` drew."""
 
     rows: Any
     """`[B, ...]`."""
     probability: Array
-    """Of drawing each of the rows, `[B]`."""
+    """The probability of drawing each of the rows, `[B]`."""
     ready: Array
     """Whether the replay holds enough rows; until then mask whatever is learned from this batch."""
 
@@ -106,7 +106,7 @@ def insert(replay: Replay, rows: Any, real: Array, priority: Array | None = None
     )
 
 
-def sample(replay: Replay, uniforms: Array, *, minimum: int = 1) -> tuple[Array, Batch]:
+def sample(replay: Replay, uniforms: Array, *, minimum: int = 1) -> tuple[Array, Draw]:
     """Draw as many rows as there are `uniforms` in [0, 1): `(keys, batch)`.
 
     One row from each of B equal parts of the total priority; where that is zero, of the number of
@@ -123,7 +123,7 @@ def sample(replay: Replay, uniforms: Array, *, minimum: int = 1) -> tuple[Array,
     probability = jnp.where(priority > 0.0, probability, 1.0 / jnp.maximum(size, 1))
     ready = size >= max(minimum, 1)
     keys = jnp.stack([slots.astype(jnp.uint32), _generation(replay, slots) * ready], axis=-1)
-    return keys, Batch(jax.tree.map(lambda x: x[slots], replay.rows), probability, ready)
+    return keys, Draw(jax.tree.map(lambda x: x[slots], replay.rows), probability, ready)
 
 
 def reprioritize(replay: Replay, keys: Array, priority: Array) -> tuple[Replay, dict[str, Array]]:

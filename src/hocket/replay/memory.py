@@ -20,7 +20,7 @@ from hocket.core.program.host import call_host
 from hocket.core.program.service import Served, is_served, ticket_for
 from hocket.replay import device
 from hocket.replay.calls import Insert, Reprioritize, Sample
-from hocket.replay.device import Batch, Replay
+from hocket.replay.device import Draw, Replay
 from hocket.replay.service import ReplayService
 from hocket.replay.store.table import store
 
@@ -52,7 +52,7 @@ def insert(replay: Replay | Served, rows: Any, real: Array, priority: Array | No
     return Served(ticket, service)
 
 
-def sample(replay: Replay | Served, uniforms: Array, *, minimum: int = 1) -> tuple[Array, Batch]:
+def sample(replay: Replay | Served, uniforms: Array, *, minimum: int = 1) -> tuple[Array, Draw]:
     """Draw as many rows as there are `uniforms`: `(keys, batch)`; see `device.sample`."""
     if not isinstance(replay, Served):
         return device.sample(replay, uniforms, minimum=minimum)
@@ -60,7 +60,7 @@ def sample(replay: Replay | Served, uniforms: Array, *, minimum: int = 1) -> tup
     device.check_minimum(minimum, service.capacity)
     found = call_host(Sample(service, minimum=minimum), replay.ticket, uniforms)
     keys, probability, ready, *columns = found
-    return keys, Batch(jax.tree.unflatten(service.tree, columns), probability, ready)
+    return keys, Draw(jax.tree.unflatten(service.tree, columns), probability, ready)
 
 
 def reprioritize(

@@ -27,7 +27,7 @@ from hocket.replay.device import Replay
 from hocket.replay.store.access import Access
 from hocket.replay.store.client import connect
 from hocket.replay.store.schema import Column, Schema
-from hocket.replay.store.server import serve
+from hocket.replay.store.server import Server, serve
 from hocket.replay.store.table import Table
 from hocket.system.text import bytes_text
 
@@ -109,10 +109,8 @@ class LiveReplay:
         each = self._of.capacity // how.shards
         self.tables = [Table(schema, each, seed=shard) for shard in range(how.shards)]
         self._laps = self.changes = 0
-        if content is not None and how.shards == 1:
-            self._fill(jax.device_get(content))
-        elif content is not None:
-            self._deal(jax.device_get(content))
+        if content is not None:
+            (self._fill if how.shards == 1 else self._deal)(jax.device_get(content))
         if how.carrier != "near":
             self.addresses()  # before several threads ask for them
 
@@ -121,20 +119,17 @@ class LiveReplay:
 
     def addresses(self) -> Sequence[str]:
         if not self._addresses:
-            with_tcp = self._how.carrier == "tcp"
-            self._addresses = self._serve_tcp() if with_tcp else self._serve_near()
+            servers = self._serve_tcp() if self._how.carrier == "tcp" else self._serve_near()
+            self._addresses = [self._serving.enter_context(each).address for each in servers]
         return self._addresses
 
-    def _serve_tcp(self) -> Sequence[str]:
-        servers = [serve(table, tcp="127.0.0.1:0") for table in self.tables]
-        return [self._serving.enter_context(server).address for server in servers]
+    def _serve_tcp(self) -> list[Server]:
+        return [serve(table, tcp="127.0.0.1:0") for table in self.tables]
 
-    def _serve_near(self) -> Sequence[str]:
+    def _serve_near(self) -> list[Server]:
         """To processes of this machine, over memory that they share."""
         folder = Path(self._serving.enter_context(tempfile.TemporaryDirectory(prefix="hocket-")))
-        pairs = enumerate(self.tables)
-        servers = [serve(table, unix=folder / f"shard-{k}") for k, table in pairs]
-        return [self._serving.enter_context(server).address for server in servers]
+        return [serve(x, unix=folder / f"shard-{k}") for k, x in enumerate(self.tables)]
 
     def close(self) -> None:
         self._serving.close()
@@ -196,11 +191,7 @@ class LiveReplay:
         priority = content.tree[capacity:]
         rounds = [slice(0, capacity), slice(0, head)] if content.lap > 1 else [slice(0, head)]
         for part in rounds:
-            if part.stop:
-                keys = table.insert({k: x[part] for k, x in columns.items()}, priority[part])
-                if table.info()["highest"] < content.highest:  # of a row that had it once
-                    table.update(keys[:1], [content.highest])
-                    table.update(keys[:1], priority[part][:1])
+            _insert(table, columns, priority, part, content.highest)
         self._laps = max(0, int(content.lap) - 2)
 
     def _deal(self, content: Replay) -> None:
@@ -212,16 +203,25 @@ class LiveReplay:
             slots = np.concatenate([np.arange(head, capacity), slots])
         for k, table in enumerate(self.tables):
             mine = slots[k :: len(self.tables)]
-            if len(mine):
-                keys = table.insert({n: x[mine] for n, x in columns.items()}, priority[mine])
-                table.update(keys[:1], [max(content.highest, priority[mine[0]])])
-                table.update(keys[:1], priority[mine[:1]])
+            _insert(table, columns, priority, mine, content.highest)
 
     def _columns(self, content: Replay) -> dict[str, np.ndarray]:
         return dict(
             zip([c.name for c in self._of.schema.columns], jax.tree.leaves(content.rows),
                 strict=True)
         )  # fmt: skip
+
+
+def _insert(
+    table: Table, columns: Mapping[str, np.ndarray], priority: np.ndarray, part: Any, highest: float
+) -> None:
+    """A part of some rows, into a table that then knows the highest priority there ever was."""
+    mine = priority[part]
+    if len(mine):
+        keys = table.insert({name: x[part] for name, x in columns.items()}, mine)
+        if table.info()["highest"] < highest:  # of a row that had it once
+            table.update(keys[:1], [highest])
+            table.update(keys[:1], mine[:1])
 
 
 def stores(at: At) -> Sequence[Access]:

@@ -28,7 +28,7 @@ class Transition(NamedTuple):
     reward: Array
     """The discounted sum over the steps."""
     discount: Array
-    """What the value of `next_obs` counts for; 0 after a termination."""
+    """The weight of the value of `next_obs`; 0 after a termination."""
     next_obs: Any
 
 

@@ -1,5 +1,6 @@
-"""What a person sees of a run.
+"""Everything that a person sees of a run.
 
+outcome.py   how a run stands, which all of these read
 records.py   from the metrics of iterations to the rows that loggers are told
 loggers/     who is told of every row: metrics.jsonl, TensorBoard, the live display
 display.py   what the live display shows

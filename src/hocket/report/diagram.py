@@ -1,6 +1,7 @@
 """A picture of places and what crosses between them, as SVG: a figure for a paper or a page.
 
-    svg(Drawing("PPO", "64 environments", (Box("actor"), Box("learner")), (Arrow(...),)))
+    boxes = PlaceBox("actor"), PlaceBox("learner")
+    svg(Drawing("PPO", "64 environments", boxes, (FlowArrow(...),)))
 
 Boxes stand in a row, ordered so that most arrows join neighbours. Those arrows run in the gaps,
 all others in lanes above, and what replicas average is a loop below; so no label meets another.
@@ -35,7 +36,7 @@ ROLES = {
     "gradient": ("gradient", "#e6e3fb", "#5a4dc2"),
     "replay": ("replay", "#fdf0d2", "#b9820f"),
 }
-"""Of each role: what it is called, the color of its pills, and that of their edges."""
+"""For each role its name, the color of its pills, and that of their edges."""
 OTHER = ("other", "#eef0f3", "#7a8493")
 
 MARGIN, PAD, CARD = 28.0, 16.0, 5.0
@@ -45,7 +46,7 @@ ARROW, DETAIL = 54.0, 13.0
 
 
 @dataclass(frozen=True)
-class Box:
+class PlaceBox:
     """A place. `pills` are its fragments and their roles, `facts` rows of a name and a value."""
 
     name: str
@@ -55,7 +56,7 @@ class Box:
     replicas: int = 1
     note: str = ""
     loop: str = ""
-    """What the replicas exchange among themselves; empty for nothing."""
+    """The exchange of the replicas among themselves; empty for none."""
 
     @property
     def behind(self) -> float:
@@ -64,8 +65,8 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Arrow:
-    """What crosses from one box to another, thicker for more bytes, dashed if it is `late`."""
+class FlowArrow:
+    """An arrow from one box to another: thicker for more bytes, dashed if it is `late`."""
 
     source: str
     target: str
@@ -81,12 +82,12 @@ class Drawing:
 
     title: str
     subtitle: str
-    boxes: tuple[Box, ...]
-    arrows: tuple[Arrow, ...] = ()
+    boxes: tuple[PlaceBox, ...]
+    arrows: tuple[FlowArrow, ...] = ()
 
 
 @dataclass
-class Layout:
+class Canvas:
     """Where everything is: shapes are drawn first, then texts."""
 
     width: float = 0.0
@@ -100,8 +101,8 @@ class Layout:
 
 def svg(drawing: Drawing) -> str:
     """The picture as the text of an SVG file."""
-    layout = lay_out(drawing)
-    size = f"{layout.width:.0f} {layout.height:.0f}"
+    canvas = lay_out(drawing)
+    size = f"{canvas.width:.0f} {canvas.height:.0f}"
     width, height = size.split()
     return "\n".join(
         [
@@ -109,14 +110,14 @@ def svg(drawing: Drawing) -> str:
             f'viewBox="0 0 {size}" font-family="{FONT}">',
             f"<title>{escape(drawing.title)}</title>",
             f'<rect width="{width}" height="{height}" rx="10" fill="{PAPER}"/>',
-            *layout.shapes,
-            *(text.svg() for text in layout.texts),
+            *canvas.shapes,
+            *(text.svg() for text in canvas.texts),
             "</svg>\n",
         ]
     )
 
 
-def lay_out(drawing: Drawing) -> Layout:
+def lay_out(drawing: Drawing) -> Canvas:
     """Decide where everything goes."""
     boxes = _ordered(drawing)
     column = {box.name: i for i, box in enumerate(boxes)}
@@ -126,23 +127,23 @@ def lay_out(drawing: Drawing) -> Layout:
     gaps = [[a for a in near if {column[a.source], column[a.target]} == {i, i + 1}]
             for i in range(len(boxes) - 1)]  # fmt: skip
     legend = _legend(drawing)
-    layout = Layout()
-    _place_cards(layout, drawing, boxes, gaps, far, legend)
+    canvas = Canvas()
+    _place_cards(canvas, drawing, boxes, gaps, far, legend)
     for box in boxes:
-        _draw_box(layout, box, layout.cards[box.name])
+        _draw_box(canvas, box, canvas.cards[box.name])
     for arrows, (a, b) in zip(gaps, pairwise(boxes), strict=True):
-        _draw_gap(layout, arrows, a, layout.cards[b.name])
-    _draw_lanes(layout, far, {box.name: box for box in boxes})
-    _draw_legend(layout, legend)
+        _draw_gap(canvas, arrows, a, canvas.cards[b.name])
+    _draw_lanes(canvas, far, {box.name: box for box in boxes})
+    _draw_legend(canvas, legend)
     title = Text(drawing.title, MARGIN, 40, 18, bold=True)
-    layout.texts += [title, Text(drawing.subtitle, MARGIN, 60, 12, MUTED)]
-    return layout
+    canvas.texts += [title, Text(drawing.subtitle, MARGIN, 60, 12, MUTED)]
+    return canvas
 
 
-def _ordered(drawing: Drawing) -> tuple[Box, ...]:
+def _ordered(drawing: Drawing) -> tuple[PlaceBox, ...]:
     """The boxes from left to right, so that the fewest arrows pass over another box."""
 
-    def passed(boxes: Sequence[Box]) -> int:
+    def passed(boxes: Sequence[PlaceBox]) -> int:
         column = {box.name: i for i, box in enumerate(boxes)}
         return sum(abs(column[a.source] - column[a.target]) for a in drawing.arrows)
 
@@ -151,11 +152,11 @@ def _ordered(drawing: Drawing) -> tuple[Box, ...]:
 
 
 def _place_cards(
-    layout: Layout,
+    canvas: Canvas,
     drawing: Drawing,
-    boxes: Sequence[Box],
-    gaps: Sequence[Sequence[Arrow]],
-    far: Sequence[Arrow],
+    boxes: Sequence[PlaceBox],
+    gaps: Sequence[Sequence[FlowArrow]],
+    far: Sequence[FlowArrow],
     legend: Sequence[tuple[str, str]],
 ) -> None:
     widths = [_box_width(box) for box in boxes]
@@ -168,13 +169,13 @@ def _place_cards(
     inner = max(row, titles, sum(_legend_width(text) for text, _ in legend))
     left, top = MARGIN + (inner - row) / 2, HEADER + LANE * len(far) + CARD * 2 + 12 * bool(far)
     for box, width, space in zip(boxes, widths, [*spaces, 0.0], strict=True):
-        layout.cards[box.name] = Rect(left, top, width, height)
+        canvas.cards[box.name] = Rect(left, top, width, height)
         left += width + space
     below = LOOP if any(box.loop for box in boxes) else 0.0
-    layout.width, layout.height = inner + 2 * MARGIN, top + height + below + LEGEND + MARGIN / 2
+    canvas.width, canvas.height = inner + 2 * MARGIN, top + height + below + LEGEND + MARGIN / 2
 
 
-def _box_width(box: Box) -> float:
+def _box_width(box: PlaceBox) -> float:
     title = text_width(box.name, 15, True) + (text_width(f"x{box.replicas}", 13, True) + 24)
     facts = [text_width(name, 10.5) + text_width(value, 10.5) + 18 for name, value in box.facts]
     small = [text_width(text, 11) for text in (box.on, box.note, box.loop)]
@@ -182,7 +183,7 @@ def _box_width(box: Box) -> float:
     return max(MIN_BOX, 2 * PAD + max([title, *facts, *small, *pills]))
 
 
-def _box_height(box: Box) -> float:
+def _box_height(box: PlaceBox) -> float:
     lines = bool(box.on) + bool(box.note)
     return 44 + 16 * lines + (PILL + 6) * len(_pill_rows(box)) + 20 + FACT * len(box.facts)
 
@@ -191,7 +192,7 @@ def _pill_width(name: str) -> float:
     return text_width(name, 11) + 18
 
 
-def _pill_rows(box: Box) -> list[list[tuple[str, str]]]:
+def _pill_rows(box: PlaceBox) -> list[list[tuple[str, str]]]:
     rows: list[list[tuple[str, str]]] = []
     used = math.inf
     for pill in box.pills:
@@ -204,123 +205,123 @@ def _pill_rows(box: Box) -> list[list[tuple[str, str]]]:
     return rows
 
 
-def _draw_box(layout: Layout, box: Box, card: Rect) -> None:
+def _draw_box(canvas: Canvas, box: PlaceBox, card: Rect) -> None:
     for i in reversed(range(min(box.replicas, 3))):
         fill = "#f3f5f8" if i else PAPER
-        layout.shapes.append(rounded(card, 9, fill, EDGE, shift=i * CARD))
+        canvas.shapes.append(rounded(card, 9, fill, EDGE, shift=i * CARD))
     x, y = card.left + PAD, card.top + 26
-    layout.texts.append(Text(box.name, x, y, 15, bold=True))
+    canvas.texts.append(Text(box.name, x, y, 15, bold=True))
     if box.replicas > 1:
         count = Text(f"x{box.replicas}", card.right - PAD, y, 13, MUTED, "end", bold=True)
-        layout.texts.append(count)
+        canvas.texts.append(count)
     for about in filter(None, (box.on, box.note)):
         y += 16
-        layout.texts.append(Text(about, x, y, 11, MUTED))
+        canvas.texts.append(Text(about, x, y, 11, MUTED))
     y += 12
     for row in _pill_rows(box):
         left = x
         for name, role in row:
             _, fill, edge = ROLES.get(role, OTHER)
             rect = Rect(left, y, _pill_width(name), PILL)
-            layout.shapes.append(rounded(rect, PILL / 2, fill, edge))
-            layout.texts.append(Text(name, rect.middle, y + 15, 11, anchor="middle"))
+            canvas.shapes.append(rounded(rect, PILL / 2, fill, edge))
+            canvas.texts.append(Text(name, rect.middle, y + 15, 11, anchor="middle"))
             left = rect.right + 6
         y += PILL + 6
-    _draw_facts(layout, box, card)
+    _draw_facts(canvas, box, card)
     if box.loop:
-        _draw_loop(layout, box.loop, card)
+        _draw_loop(canvas, box.loop, card)
 
 
-def _draw_facts(layout: Layout, box: Box, card: Rect) -> None:
+def _draw_facts(canvas: Canvas, box: PlaceBox, card: Rect) -> None:
     y = card.bottom - FACT * len(box.facts) - 11
     if box.facts:
         x1, x2 = card.left + PAD, card.right - PAD
-        layout.shapes.append(f'<path d="M{x1:.1f} {y:.1f}H{x2:.1f}" stroke="#e4e7ec"/>')
+        canvas.shapes.append(f'<path d="M{x1:.1f} {y:.1f}H{x2:.1f}" stroke="#e4e7ec"/>')
     for name, value in box.facts:
         y += FACT
-        layout.texts.append(Text(name, card.left + PAD, y, 10.5, MUTED))
+        canvas.texts.append(Text(name, card.left + PAD, y, 10.5, MUTED))
         if value:
-            layout.texts.append(Text(value, card.right - PAD, y, 10.5, anchor="end"))
+            canvas.texts.append(Text(value, card.right - PAD, y, 10.5, anchor="end"))
 
 
-def _draw_loop(layout: Layout, label: str, card: Rect) -> None:
+def _draw_loop(canvas: Canvas, label: str, card: Rect) -> None:
     x1, x2, y = card.middle - 24, card.middle + 24, card.bottom + 26
-    _draw_line(layout, [(x1, card.bottom), (x1, y), (x2, y), (x2, card.bottom + 3)], 2.0)
-    layout.texts.append(Text(label, card.middle, y + 17, 11, anchor="middle"))
+    _draw_line(canvas, [(x1, card.bottom), (x1, y), (x2, y), (x2, card.bottom + 3)], 2.0)
+    canvas.texts.append(Text(label, card.middle, y + 17, 11, anchor="middle"))
 
 
-def _label_width(arrow: Arrow) -> float:
+def _label_width(arrow: FlowArrow) -> float:
     small = [text_width(text, 10) for text in (*arrow.details, arrow.late)]
     return max([text_width(arrow.label, 11, True), *small]) + 12
 
 
-def _lane_text(arrow: Arrow) -> str:
+def _lane_text(arrow: FlowArrow) -> str:
     return ", ".join(filter(None, (arrow.late, " ".join(arrow.details))))
 
 
-def _lane_width(arrow: Arrow) -> float:
+def _lane_width(arrow: FlowArrow) -> float:
     return max(text_width(arrow.label, 11, True), text_width(_lane_text(arrow), 10)) + 12
 
 
-def _arrow_height(arrow: Arrow) -> float:
+def _arrow_height(arrow: FlowArrow) -> float:
     return ARROW + DETAIL * (len(arrow.details) + bool(arrow.late) - 1)
 
 
-def _draw_gap(layout: Layout, arrows: Sequence[Arrow], a: Box, right: Rect) -> None:
+def _draw_gap(canvas: Canvas, arrows: Sequence[FlowArrow], a: PlaceBox, right: Rect) -> None:
     """The arrows between neighbours, one below the other; those to the right first."""
-    card = layout.cards[a.name]
+    card = canvas.cards[a.name]
     x1, x2 = card.right + a.behind + 4, right.left - 4
     y = card.top + (card.height - sum(map(_arrow_height, arrows))) / 2 + 4
     for arrow in sorted(arrows, key=lambda arrow: arrow.source != a.name):
         height = y + 22
         ends = (x1, x2) if arrow.source == a.name else (x2, x1)
-        _draw_line(layout, [(x, height) for x in ends], _thickness(arrow.nbytes), bool(arrow.late))
+        _draw_line(canvas, [(x, height) for x in ends], _thickness(arrow.nbytes), bool(arrow.late))
         small = [(arrow.late, LATE)] * bool(arrow.late) + [(text, MUTED) for text in arrow.details]
-        _draw_label(layout, arrow.label, small, (x1 + x2) / 2, height)
+        _draw_label(canvas, arrow.label, small, (x1 + x2) / 2, height)
         y += _arrow_height(arrow)
 
 
 def _draw_label(
-    layout: Layout, label: str, small: Sequence[tuple[str, str]], x: float, y: float
+    canvas: Canvas, label: str, small: Sequence[tuple[str, str]], x: float, y: float
 ) -> None:
-    layout.texts.append(Text(label, x, y - 8, 11, anchor="middle", bold=True))
+    canvas.texts.append(Text(label, x, y - 8, 11, anchor="middle", bold=True))
     for i, (text, color) in enumerate(small):
-        layout.texts.append(Text(text, x, y + 16 + DETAIL * i, 10, color, "middle"))
+        canvas.texts.append(Text(text, x, y + 16 + DETAIL * i, 10, color, "middle"))
 
 
-def _draw_lanes(layout: Layout, far: Sequence[Arrow], boxes: dict[str, Box]) -> None:
+def _draw_lanes(canvas: Canvas, far: Sequence[FlowArrow], boxes: dict[str, PlaceBox]) -> None:
     """The arrows that pass over other boxes: up, along a lane of their own, and down."""
-    ports = _ports(layout, far)
+    ports = _ports(canvas, far)
     for i, arrow in reversed(list(enumerate(far))):  # where lines cross, the shorter is above
         lane = HEADER + LANE * (len(far) - i) - 20
         x1, x2 = ports[i, arrow.source], ports[i, arrow.target]
-        y1, y2 = (layout.cards[n].top - boxes[n].behind for n in (arrow.source, arrow.target))
+        y1, y2 = (canvas.cards[n].top - boxes[n].behind for n in (arrow.source, arrow.target))
         corners = [(x1, y1), (x1, lane), (x2, lane), (x2, y2 - 3)]
-        _draw_line(layout, corners, _thickness(arrow.nbytes), bool(arrow.late))
+        _draw_line(canvas, corners, _thickness(arrow.nbytes), bool(arrow.late))
         others = [x for (j, _), x in ports.items() if j > i]  # those of the lanes above this one
         half = _lane_width(arrow) / 2
-        free = (x for x in _middles(layout, x1, x2) if all(abs(x - o) > half for o in others))
+        free = (x for x in _middles(canvas, x1, x2) if all(abs(x - o) > half for o in others))
         small = [(_lane_text(arrow), LATE if arrow.late else MUTED)]
-        _draw_label(layout, arrow.label, small, next(free, (x1 + x2) / 2), lane)
+        _draw_label(canvas, arrow.label, small, next(free, (x1 + x2) / 2), lane)
 
 
-def _middles(layout: Layout, x1: float, x2: float) -> Iterator[float]:
+def _middles(canvas: Canvas, x1: float, x2: float) -> Iterator[float]:
     """Where a lane's label may stand: in its middle, or over a gap."""
     yield (x1 + x2) / 2
-    for a, b in pairwise(layout.cards.values()):
+    for a, b in pairwise(canvas.cards.values()):
         if min(x1, x2) < a.right and b.left < max(x1, x2):
             yield (a.right + b.left) / 2
 
 
-def _ports(layout: Layout, far: Sequence[Arrow]) -> dict[tuple[int, str], float]:
+def _ports(canvas: Canvas, far: Sequence[FlowArrow]) -> dict[tuple[int, str], float]:
     """Where each arrow meets the top of its boxes, so that nested lanes do not cross."""
     found: dict[tuple[int, str], float] = {}
-    for name, card in layout.cards.items():
+    for name, card in canvas.cards.items():
         mine = [i for i, arrow in enumerate(far) if name in (arrow.source, arrow.target)]
 
         def order(i: int, name: str = name) -> tuple[bool, int]:
             other = far[i].target if far[i].source == name else far[i].source
-            right = layout.cards[other].left > layout.cards[name].left
+            right = canvas.cards[other].left > canvas.cards[name].left
             return right, -i if right else i
 
         for k, i in enumerate(sorted(mine, key=order), 1):
@@ -332,13 +333,13 @@ def _thickness(nbytes: int) -> float:
     return min(6.0, 1.0 + 0.55 * math.log10(max(nbytes, 1)))
 
 
-def _draw_line(layout: Layout, points: Sequence[Point], width: float, dashed: bool = False) -> None:
-    layout.lines.append(list(points))
-    layout.shapes += line(points, width, dashed)
+def _draw_line(canvas: Canvas, points: Sequence[Point], width: float, dashed: bool = False) -> None:
+    canvas.lines.append(list(points))
+    canvas.shapes += line(points, width, dashed)
 
 
 def _legend(drawing: Drawing) -> list[tuple[str, str]]:
-    """What is explained below: a text, and the role, or the kind of arrow, that it explains."""
+    """The rows of the legend: a text, and the role or the kind of arrow that it explains."""
     used = {role for box in drawing.boxes for _, role in box.pills}
     found = [(name, role) for role, (name, *_) in ROLES.items() if role in used]
     if drawing.arrows:
@@ -350,13 +351,13 @@ def _legend_width(text: str) -> float:
     return text_width(text, 10.5) + 46
 
 
-def _draw_legend(layout: Layout, legend: Sequence[tuple[str, str]]) -> None:
-    x, y = MARGIN, layout.height - 24
+def _draw_legend(canvas: Canvas, legend: Sequence[tuple[str, str]]) -> None:
+    x, y = MARGIN, canvas.height - 24
     for text, role in legend:
         if role in ("arrow", "late"):
-            _draw_line(layout, [(x, y), (x + 24, y)], 2.0, dashed=role == "late")
+            _draw_line(canvas, [(x, y), (x + 24, y)], 2.0, dashed=role == "late")
         else:
             _, fill, edge = ROLES[role]
-            layout.shapes.append(rounded(Rect(x, y - 6, 20, 12), 6, fill, edge))
-        layout.texts.append(Text(text, x + 28, y + 4, 10.5, MUTED))
+            canvas.shapes.append(rounded(Rect(x, y - 6, 20, 12), 6, fill, edge))
+        canvas.texts.append(Text(text, x + 28, y + 4, 10.5, MUTED))
         x += _legend_width(text)

@@ -1,7 +1,7 @@
-"""What the live display of a run shows: how well, how fast, how far, and where the time goes.
+"""The live display of a run: how well, how fast, how far, and where the time goes.
 
     ╭─ ppo on CartPole-v1 ──────────────────────────────────────────────────────╮
-    │ steps   ━━━━━━━━━━━━━━━━━━━━━━╺━━━━━━━━━━━━  352,256 of 507,904, 0:01 left │
+    │ steps   ━━━━━━━━━━━━━━━━━━━╺━━━━━━━━━━━━  352,256 of 507,904, 0:00:01 left │
     │ return  478.2  ▁▁▂▃▅▆▇▇██                                  284,112 steps/s │
     │ time    ██████████████████████████                                   3.4 s │
     │         ■ compiling 2.1 s   ■ environment 28%   ■ acting 9%   ■ learning … │
@@ -21,15 +21,17 @@ Where there is no terminal, plain lines.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Sequence
+from datetime import timedelta
 
 from rich.console import Group
+from rich.filesize import decimal
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from hocket.report.outcome import Activity, Outcome
 
 BUSY = 8
 """Blocks that show how busy a place is."""
@@ -55,53 +57,10 @@ COLORS = {
     "waiting": "red",
     "other": "bright_black",
 }
-"""What time goes to, in the order in which it is shown."""
+"""The color of everything that takes time, in the order in which it is shown."""
 
 
-class PlaceStatus(Protocol):
-    """How a place spends its time."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def replicas(self) -> int: ...
-    @property
-    def busy(self) -> float: ...
-    @property
-    def waits(self) -> Mapping[str, float]:
-        """For whom it waits, and for what part of the time."""
-        ...
-
-    @property
-    def bytes_per_second(self) -> float: ...
-
-
-class Progress(Protocol):
-    """What the display reads."""
-
-    folder: Path
-    title: str
-    seeds: int
-    total_steps: int
-    env_steps: int
-    return_means: list[float]
-    eval_means: list[float]
-    seconds: dict[str, float]
-    shares: dict[str, float]
-    ages: list[int]
-    """How many samples were how many iterations old; empty where all wait for each other."""
-    notes: list[str]
-
-    @property
-    def places(self) -> Sequence[PlaceStatus]:
-        """Empty where all of the run is one program."""
-        ...
-
-    @property
-    def env_steps_per_second(self) -> float: ...
-
-
-def picture(run: Progress, returns: Sequence[float]) -> Panel:
+def picture(run: Outcome, returns: Sequence[float]) -> Panel:
     """The whole display of a terminal."""
     rows = Table.grid(padding=(0, 2), expand=True)
     rows.add_column(style="bold", no_wrap=True)
@@ -121,7 +80,7 @@ def picture(run: Progress, returns: Sequence[float]) -> Panel:
     )
 
 
-def plain_line(run: Progress) -> str:
+def plain_line(run: Outcome) -> str:
     """The same, on one line."""
     parts = ", ".join(f"{name} {value}" for name, value in time_parts(run).items())
     returns = returns_text(run)
@@ -132,7 +91,7 @@ def plain_line(run: Progress) -> str:
     return f"{line}   {places}{ages}" if places else line
 
 
-def time_spent(run: Progress) -> dict[str, float]:
+def time_spent(run: Outcome) -> dict[str, float]:
     """Seconds by what they went to; compiling first, then the parts of the run, then the rest."""
     seconds, running = run.seconds, run.seconds.get("run", 0.0)
     spent = dict.fromkeys(COLORS, 0.0)
@@ -147,7 +106,7 @@ def time_spent(run: Progress) -> dict[str, float]:
     return spent
 
 
-def time_parts(run: Progress) -> dict[str, str]:
+def time_parts(run: Outcome) -> dict[str, str]:
     """The same for people: compiling in seconds, the rest as parts of the rest."""
     spent = time_spent(run)
     compiling = spent.pop("compiling")
@@ -156,34 +115,30 @@ def time_parts(run: Progress) -> dict[str, str]:
     return {"compiling": f"{compiling:.1f} s", **parts}
 
 
-def returns_text(run: Progress) -> str:
+def returns_text(run: Outcome) -> str:
     """The mean return, over seeds where there are several, and that of the last evaluation."""
     found = [x for x in run.return_means if not math.isnan(x)]
     if not found:
         return "no episode has ended yet"
-    text = f"{mean(found):.1f}"
+    text = f"{run.return_mean:.1f}"
     if run.seeds > 1:
         text += f" ({min(found):.1f} to {max(found):.1f}, {run.seeds} seeds)"
-    return text + (f", evaluated {mean(run.eval_means):.1f}" if run.eval_means else "")
+    return text + (f", evaluated {run.eval_mean:.1f}" if run.eval_means else "")
 
 
-def rate_text(run: Progress) -> str:
+def rate_text(run: Outcome) -> str:
     """Environment steps a second, or what is happening instead."""
     rate = run.env_steps_per_second
     return f"{rate:,.0f} steps/s" if rate else "compiling"
 
 
-def time_left(run: Progress) -> str:
+def time_left(run: Outcome) -> str:
     """How long the rest will take, if it goes on like this."""
     rate = run.env_steps_per_second / run.seeds
     left = run.total_steps - run.env_steps
     if not rate or left <= 0:
         return ""
-    minutes, seconds = divmod(math.ceil(left / rate), 60)
-    hours, minutes = divmod(minutes, 60)
-    return (
-        f", {hours}:{minutes:02}:{seconds:02} left" if hours else f", {minutes}:{seconds:02} left"
-    )
+    return f", {timedelta(seconds=math.ceil(left / rate))} left"
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:
@@ -197,29 +152,14 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     return "".join(BLOCKS[int((x - low) / ((high - low) or 1.0) * 7)] for x in chosen)
 
 
-def waits_text(place: PlaceStatus) -> str:
+def waits_text(place: Activity) -> str:
     """For whom a place waits, the longest first."""
     order = sorted(place.waits, key=lambda whom: -place.waits[whom])
     parts = [f"{whom} {place.waits[whom]:.0%}" for whom in order if place.waits[whom] >= 0.005]
     return f"waits for {', '.join(parts)}" if parts else "never waits"
 
 
-def traffic_text(bytes_per_second: float) -> str:
-    """What a place sends: `1.3 MB/s out`."""
-    for unit in ("B", "kB", "MB"):
-        if bytes_per_second < 999.5:
-            digits = 0 if unit == "B" else 1
-            return f"{bytes_per_second:.{digits}f} {unit}/s out"
-        bytes_per_second /= 1000
-    return f"{bytes_per_second:.1f} GB/s out"
-
-
-def mean(values: Sequence[float]) -> float:
-    """The mean; nan of nothing."""
-    return sum(values) / len(values) if values else math.nan
-
-
-def _time_bar(run: Progress, width: int = 48) -> Text:
+def _time_bar(run: Outcome, width: int = 48) -> Text:
     """Where the time went, as a bar of colors."""
     spent = time_spent(run)
     whole, text, done = sum(spent.values()) or 1.0, Text(), 0.0
@@ -230,14 +170,14 @@ def _time_bar(run: Progress, width: int = 48) -> Text:
     return text
 
 
-def _time_legend(run: Progress) -> Text:
+def _time_legend(run: Outcome) -> Text:
     text = Text(" " * 8, no_wrap=True, overflow="ellipsis")
     for name, value in time_parts(run).items():
         text.append("■ ", style=COLORS[name]).append(f"{name} {value}  ")
     return text
 
 
-def _place_rows(run: Progress) -> Table:
+def _place_rows(run: Outcome) -> Table:
     """A row for each place: how busy it is, for whom it waits, and what it sends."""
     rows = Table.grid(padding=(0, 2), expand=True)
     rows.add_column(style="bold", no_wrap=True, overflow="ellipsis", max_width=18)
@@ -245,10 +185,11 @@ def _place_rows(run: Progress) -> Table:
     rows.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     rows.add_column(justify="right", no_wrap=True)
     for place in run.places:
+        sent = decimal(int(place.bytes_per_second)).replace("bytes", "B")
         name = place.name + (f" x{place.replicas}" if place.replicas > 1 else "")
         rows.add_row(
             Text(name), _busy_bar(place), Text(waits_text(place)),
-            traffic_text(place.bytes_per_second),
+            f"{sent}/s out",
         )  # fmt: skip
     if run.ages:
         rows.add_row("ages", ages_bar(run.ages), ages_text(run.ages), "")
@@ -269,7 +210,7 @@ def ages_text(ages: Sequence[int]) -> str:
     return f"{found[0]} to {found[-1]} iterations, mean {average:.1f}"
 
 
-def _busy_bar(place: PlaceStatus) -> Text:
+def _busy_bar(place: Activity) -> Text:
     full = min(BUSY, round(place.busy * BUSY))
     text = Text("busy ").append("█" * full, style="blue")
     return text.append("░" * (BUSY - full), style="bright_black").append(f" {place.busy:>4.0%}")

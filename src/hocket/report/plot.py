@@ -19,7 +19,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 SHORT_LABEL = 40
 """Letters of a label that has room among the curves."""
 LETTERS_AN_INCH = 9
-"""Of a panel's width, for the labels below it."""
+"""How many letters of a label fit into an inch of a panel's width."""
 BELOW, LINE_HEIGHT = 0.55, 0.22
 """Inches from the axes to those labels, and what each line of them takes."""
 FEW_POINTS = 30
@@ -120,7 +120,9 @@ def _draw(axes: Axes, curves: list[Curve], metric: str, title: str | None) -> No
             axes.fill_between(
                 curve.env_steps, curve.low, curve.high, color=color, alpha=0.18, linewidth=0
             )
-    _dress(axes, metric)
+    dress(axes, "environment steps", _words(metric))
+    axes.margins(x=0.01)
+    axes.set_xlim(left=0)
     # A single curve needs no legend: what it is stands above it.
     if title is None and len(curves) == 1:
         title = curves[0].text
@@ -143,12 +145,6 @@ def _lower(figure: Figure, axes: Axes, width: float) -> None:
     )
     count = sum(label.count("\n") + 1 for label in wrapped)
     figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * count)
-
-
-def _dress(axes: Axes, metric: str) -> None:
-    dress(axes, "environment steps", _words(metric))
-    axes.margins(x=0.01)
-    axes.set_xlim(left=0)
 
 
 def dress(axes: Axes, x: str, y: str) -> None:

@@ -37,7 +37,7 @@ class Window:
         return sum(total for _, total in self._parts) / episodes if episodes else math.nan
 
 
-class Agent:
+class AgentRows:
     """One agent: its last episodes, and the metrics that no row has told yet."""
 
     def __init__(self, before: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -81,7 +81,7 @@ class Records:
     ) -> None:
         """`agents` is None where metrics have no axis of agents; `before` has the rows of each."""
         rows = before or [()] * (agents or 1)
-        self.agents = [Agent(mine) for mine in rows]
+        self.agents = [AgentRows(mine) for mine in rows]
         self._alone, self._tell = agents is None, tell
         self._every, self._at = every, start_at
 

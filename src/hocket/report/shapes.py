@@ -1,4 +1,4 @@
-"""What pictures are made of: rectangles, texts of known width, and arrows, as pieces of SVG."""
+"""The pieces of pictures, as SVG: rectangles, texts of known width, and arrows."""
 
 from __future__ import annotations
 
@@ -34,11 +34,6 @@ class Rect(NamedTuple):
     def middle(self) -> float:
         return self.left + self.width / 2
 
-    def meets(self, other: Rect) -> bool:
-        """Whether the two overlap."""
-        apart = self.right <= other.left or other.right <= self.left
-        return not (apart or self.bottom <= other.top or other.bottom <= self.top)
-
 
 @dataclass(frozen=True)
 class Text:
@@ -51,12 +46,6 @@ class Text:
     color: str = INK
     anchor: str = "start"
     bold: bool = False
-
-    @property
-    def rect(self) -> Rect:
-        width = text_width(self.text, self.size, self.bold)
-        left = self.x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[self.anchor]
-        return Rect(left, self.y - 0.8 * self.size, width, self.size)
 
     def svg(self) -> str:
         weight = ' font-weight="600"' if self.bold else ""

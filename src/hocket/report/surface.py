@@ -10,7 +10,7 @@ from hocket.report.plot import COLORS, INK, dress, new_figure
 
 
 @dataclass(frozen=True)
-class Line:
+class Series:
     """One number of instances, over environments of each."""
 
     label: str
@@ -19,7 +19,7 @@ class Line:
     spreads: Sequence[tuple[float, float]]
 
 
-def draw_surface(lines: Sequence[Line], chosen: tuple[int, float], out: Path) -> None:
+def draw_surface(lines: Sequence[Series], chosen: tuple[int, float], out: Path) -> None:
     """Environment steps a second over environments of each instance; the best is circled."""
     figure = new_figure((8.0, 5.0))
     from matplotlib.ticker import EngFormatter, ScalarFormatter

@@ -135,14 +135,14 @@ class Checkpoints:
             )
         return self._first_whole([iteration], specs)
 
-    def set_aside_after(self, iteration: int) -> None:
+    def refuse_after(self, iteration: int) -> None:
         """Move the later ones, damaged or half-written, to `refused`: they will be written anew."""
         later = [self.folder / str(i) for i in self.iterations() if i > iteration]
         for path in [*later, *self.folder.glob(f"*{UNFINISHED}")]:
-            aside = self.folder.parent / "refused" / path.name
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.parent.mkdir(exist_ok=True)
-            shutil.move(path, aside)
+            refused = self.folder.parent / "refused" / path.name
+            shutil.rmtree(refused, ignore_errors=True)
+            refused.parent.mkdir(exist_ok=True)
+            shutil.move(path, refused)
         self._manager.reload()
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from hocket.core.graph.trace import Graph, first_state, init_state
 from hocket.core.plan.data import Plan
+from hocket.report.outcome import Activity
 from hocket.runtime.averaging.table import Table
 from hocket.runtime.channels.host_arrays import is_key
 from hocket.runtime.channels.links import late_specs
@@ -21,7 +22,7 @@ from hocket.runtime.host_calls.services import Services
 from hocket.runtime.instance.exchange import AGES
 from hocket.runtime.launch.crew import Crew
 from hocket.runtime.observe.status import activities, names
-from hocket.runtime.observe.timeline import Activity, Timeline
+from hocket.runtime.observe.timeline import Timeline
 
 SAMPLE_AGE = "sample_age"
 """The metric of free channels: by how many iterations what is learned from is behind."""

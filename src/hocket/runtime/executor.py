@@ -10,8 +10,9 @@ import jax
 import numpy as np
 
 from hocket.core.plan.data import Plan
+from hocket.report.outcome import Activity
 from hocket.runtime.averaging.table import Table
-from hocket.runtime.observe.timeline import Activity, Timeline
+from hocket.runtime.observe.timeline import Timeline
 
 
 @dataclass

@@ -22,6 +22,7 @@ from hocket.core.program.fragment import exact_fragments
 from hocket.core.program.host import calling
 from hocket.core.program.tuning import tuned
 from hocket.errors import PlanError
+from hocket.report.outcome import Activity
 from hocket.runtime.averaging.table import Table
 from hocket.runtime.compile.tuning import compiler_options, tuning_for
 from hocket.runtime.executor import Timings, by_seed
@@ -29,7 +30,7 @@ from hocket.runtime.host_calls.calls import Hosts, is_one_cpu
 from hocket.runtime.host_calls.services import Services
 from hocket.runtime.instance.replicas import home, map_replicas, replica_mesh, stack, unstack
 from hocket.runtime.observe.profile import profiled
-from hocket.runtime.observe.timeline import Activity, Span, Timeline
+from hocket.runtime.observe.timeline import Span, Timeline
 
 METRIC_BYTES = 8 * 2**20
 """A block holds its metrics on the device until it ends; at most so many bytes of them."""

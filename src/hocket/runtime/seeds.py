@@ -13,9 +13,10 @@ from hocket.core.plan.data import Plan
 from hocket.core.program.algorithm import Algorithm, Policy
 from hocket.core.program.averaged import undivided
 from hocket.errors import PlanError
+from hocket.report.outcome import Activity
 from hocket.runtime.averaging.table import Table
 from hocket.runtime.distributed import Split
-from hocket.runtime.observe.timeline import Activity, Timeline
+from hocket.runtime.observe.timeline import Timeline
 
 
 @dataclass(frozen=True)

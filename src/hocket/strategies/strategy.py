@@ -11,7 +11,7 @@ from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
 from hocket.core.plan.checks import check
 from hocket.core.plan.data import Plan
-from hocket.errors import check_kind, unknown
+from hocket.errors import check_option, unknown
 from hocket.system.names import find, read_words
 from hocket.system.registry import Registry
 
@@ -84,7 +84,7 @@ def _check_option(
     if default is None and value is not None:
         default = _OPTIONAL.get(annotation)
     if default is not None and default is not inspect.Parameter.empty:
-        check_kind(name, value, default, where)
+        check_option(name, value, default, where)
 
 
 def strategies() -> dict[str, Callable[..., Strategy]]:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from hocket.errors import ContractError
 from hocket.report.loggers import About, Logger, Numbers
+from hocket.report.outcome import Outcome
 from hocket.training.folder import agent_folders
 from hocket.training.loggers import make_logger
-from hocket.training.outcome import Outcome
 
 SEED, SEEDS = 3, 2
 STEPS = range(100, 900, 100)
@@ -21,7 +21,7 @@ KILLED, LAST_STEP = 600, 400
 """The step after which a run is killed, and that of its last checkpoint."""
 
 
-class Row(NamedTuple):
+class LoggedRow(NamedTuple):
     """What a logger is told at once."""
 
     step: int
@@ -86,17 +86,19 @@ def check_logger(
     return LoggerCheck(len(rows), files, compared=True)
 
 
-def _rows() -> Iterator[Row]:
+def _rows() -> Iterator[LoggedRow]:
     for iteration, step in enumerate(STEPS, 1):
         for seed in range(SEED, SEED + SEEDS):
             at = {"iteration": iteration, "seconds": 0.5 * iteration}
             ended = None if iteration == 1 else 10.0 * iteration + seed  # no episode at first
-            yield Row(step, {**at, "episodes": 2, "return_mean": ended, "loss": 1 / step}, seed)
+            yield LoggedRow(
+                step, {**at, "episodes": 2, "return_mean": ended, "loss": 1 / step}, seed
+            )
             if iteration % 4 == 0:  # an evaluation has a row of its own
-                yield Row(step, {**at, "eval_return_mean": 100.0 + seed}, seed)
+                yield LoggedRow(step, {**at, "eval_return_mean": 100.0 + seed}, seed)
 
 
-def _changed(rows: list[Row]) -> Iterator[tuple[list[Row], str]]:
+def _changed(rows: list[LoggedRow]) -> Iterator[tuple[list[LoggedRow], str]]:
     """The same run with one number changed, and which one that is."""
     for index in (len(rows) - 2, len(rows) - 1, len(rows) // 2):
         row = rows[index]
@@ -117,7 +119,9 @@ def _begun(make: Callable[[], Logger], run: Path, last_step: int = 0) -> Logger:
     return logger
 
 
-def _told(make: Callable[[], Logger], run: Path, rows: list[Row], read: Callable[..., Any]) -> Any:
+def _told(
+    make: Callable[[], Logger], run: Path, rows: list[LoggedRow], read: Callable[..., Any]
+) -> Any:
     """What it keeps of a whole run."""
     shutil.rmtree(run, ignore_errors=True)
     logger = _begun(make, run)
@@ -129,7 +133,7 @@ def _told(make: Callable[[], Logger], run: Path, rows: list[Row], read: Callable
 
 
 def _resumed(
-    make: Callable[[], Logger], run: Path, rows: list[Row], read: Callable[..., Any]
+    make: Callable[[], Logger], run: Path, rows: list[LoggedRow], read: Callable[..., Any]
 ) -> Any:
     """What it keeps of a run that was killed and resumed."""
     shutil.rmtree(run, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a program calls: run an algorithm, or train it in a folder that is kept.
+"""The functions that a program calls: run an algorithm, or train it in a folder that is kept.
 
     loop.py       `run`, `iterate`, `program`, `plan`: from an algorithm to an executor and its loop
     report.py     what they give back: a report a block, a result at the end
@@ -9,7 +9,7 @@
     homes.py      where the names in old runs are now
     curves.py     learning curves from such folders
     load.py       a kept run as Python objects: its algorithm, state and policy
-    outcome.py    what came of a run, and its summary
+    summary.py    the summary of a run
     search.py     how the devices of this machine are best cut, by measurement
 
 Here the two columns meet: algorithms and environments on one side, strategies and the runtime on

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -12,15 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hocket.errors import unknown
 from hocket.report.loggers.jsonl import read_rows
 from hocket.report.plot import Curve
-from hocket.training.folder import METRICS, flat, metrics_files, read_config
+from hocket.training.folder import find_run, flat, metrics_files, read_config
 
 MAX_POINTS = 1000
 """On the grid that seeds of different steps share: more than a figure shows."""
 MAX_DIFFERENCES = 3
 """Settings that a label names; where runs differ in more, it names the folder."""
-KEPT = {"seed", "seeds", "name", "keep", "save_every", "eval_every", "eval_episodes"} | {
+HOW_IT_WAS_KEPT = {"seed", "seeds", "name", "keep", "save_every", "eval_every", "eval_episodes"} | {
     "loggers", "hocket",
 }  # fmt: skip
 """The settings that do not make a run another experiment."""
@@ -48,7 +48,7 @@ class Trained:
     @property
     def setting(self) -> dict[str, Any]:
         """Whatever makes it another experiment: not the seeds, nor how it was kept."""
-        return {k: v for k, v in self.config.items() if k not in KEPT}
+        return {k: v for k, v in self.config.items() if k not in HOW_IT_WAS_KEPT}
 
     @property
     def task(self) -> str:
@@ -64,31 +64,12 @@ def read_curves(runs: Sequence[Path], metric: str = "return_mean") -> list[Curve
         draw_curves(read_curves([Path("runs/ppo"), Path("runs/dqn")]), Path("curves.png"))
     """
     if not runs:
-        raise ValueError("no run to plot. Give at least one folder that a run wrote.")
+        raise ValueError("no run to plot. Give at least one: its folder, or its name in `runs`.")
     # A folder that is given twice is still one seed.
-    groups = _grouped([_trained(folder) for folder in dict.fromkeys(map(Path, runs))])
+    folders = dict.fromkeys(find_run(Path(run)) for run in runs)
+    groups = _grouped([Trained(f, read_config(f), metrics_files(f)) for f in folders])
     labels = _labels(groups)
     return [_curve(label, group, metric) for label, group in zip(labels, groups, strict=True)]
-
-
-def _trained(folder: Path) -> Trained:
-    files = metrics_files(folder)
-    if not files:
-        raise ValueError(_no_metrics(folder))
-    return Trained(folder, read_config(folder), files)
-
-
-def _no_metrics(folder: Path) -> str:
-    if not folder.is_dir():
-        siblings = [p.name for p in folder.parent.glob("*") if p.is_dir()]
-        near = difflib.get_close_matches(folder.name, siblings, n=1, cutoff=0.5)
-        hint = f"Did you mean `{folder.parent / near[0]}`?" if near else "Give a run's folder."
-        return f"there is no folder `{folder}`. {hint}"
-    inside = sorted(str(p.parent) for p in folder.glob("*/config.json"))
-    hint = (
-        f"Did you mean {' or '.join(inside[:5])}?" if inside else "Give a folder that a run wrote."
-    )
-    return f"`{folder}` has no {METRICS}, nor seed-0/{METRICS}. {hint}"
 
 
 def _grouped(runs: list[Trained]) -> list[list[Trained]]:
@@ -141,21 +122,20 @@ def _shared_steps(label: str, seeds: list[Seed]) -> np.ndarray:
 
 
 def _seed(path: Path, metric: str) -> Seed:
-    """What one file says of `metric`, without the lines where it had no value yet."""
-    lines = list(read_rows(path))
-    points: list[tuple[int, float]] = []
-    for line in lines:
-        # A run that was resumed repeats what came after its checkpoint: the later lines stand.
-        while points and points[-1][0] > line["env_steps"]:
-            points.pop()
-        value = line.get(metric)
-        if isinstance(value, (int, float)) and math.isfinite(value):
-            if points and points[-1][0] == line["env_steps"]:
-                points.pop()  # an evaluation has a line of its own, beside that of training
-            points.append((line["env_steps"], value))
+    """The values of `metric` in one file, without the lines where it had none yet."""
+    lines, last = list(read_rows(path)), math.inf
+    points: dict[float, float] = {}
+    # From the end: a run that was resumed repeats what came after its checkpoint, and what it told
+    # last stands. An evaluation has a line of its own, beside that of training.
+    for line in reversed(lines):
+        step, value = line["env_steps"], line.get(metric)
+        if step <= last:
+            last = step
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                points.setdefault(step, value)
     if not points:
         raise ValueError(_no_values(path, metric, lines))
-    steps, values = zip(*points, strict=True)
+    steps, values = zip(*reversed(points.items()), strict=True)
     return Seed(np.array(steps), np.array(values, float))
 
 
@@ -165,7 +145,4 @@ def _no_values(path: Path, metric: str, lines: list[dict[str, Any]]) -> str:
     if any(metric in line for line in lines):
         return f"`{metric}` has no value yet in `{path}`: no episode ended. Train for longer."
     numbers = {k for line in lines for k, v in line.items() if isinstance(v, (int, float))}
-    known = sorted(numbers - {"env_steps"})
-    near = difflib.get_close_matches(metric, known, n=1, cutoff=0.5)
-    hint = f" Did you mean `{near[0]}`?" if near else ""
-    return f"unknown metric `{metric}` in `{path}`.{hint} Known: {', '.join(known)}."
+    return unknown("metric", metric, numbers - {"env_steps"}, where=f"in `{path}`")

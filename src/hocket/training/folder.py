@@ -1,4 +1,11 @@
-"""The folder of a run: where it lies, its configuration, its records; all are read here."""
+"""The folder of a run: the one place that knows what lies where in `runs/NAME`, and reads it.
+
+config.json              all that the run depends on
+metrics.jsonl            a line for each row of numbers (`report/loggers/jsonl.py`)
+summary.json             what came of it (`summary.py`)
+checkpoints/             its state (`runtime/checkpoint.py`); those that were refused: refused/
+seed-0/, seed-1/, ...    of several seeds, the metrics and the summary of each
+"""
 
 from __future__ import annotations
 
@@ -13,11 +20,15 @@ from hocket import __version__, algorithms, envs
 from hocket.core.program.describe import describe
 from hocket.errors import unknown
 from hocket.report.loggers.jsonl import NAME as METRICS
-from hocket.report.loggers.jsonl import rows_until
+from hocket.report.loggers.jsonl import replace_text, rows_until
+from hocket.runtime.checkpoint import Checkpoints
 from hocket.training.homes import with_present_settings
 
+CONFIG, SUMMARY, CHECKPOINTS = "config.json", "summary.json", "checkpoints"
+
 # What may be another when a run is resumed: none of it changes a number.
-FREE = {"title", "hocket", "distribute", "launch", "name", "save_every", "keep", "loggers"} | {
+MAY_CHANGE = {
+    "title", "hocket", "distribute", "launch", "name", "save_every", "keep", "loggers",
     "eval_every", "eval_episodes",
 }  # fmt: skip
 
@@ -35,7 +46,7 @@ def configuration(algorithm: Any, settings: Any) -> dict[str, Any]:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The configuration of a run, or of any file of the same form."""
-    path = folder / "config.json" if folder.is_dir() else folder
+    path = folder / CONFIG if folder.is_dir() else folder
     try:
         config = json.loads(path.read_text())
     except (ValueError, OSError) as error:
@@ -50,9 +61,9 @@ def as_planned(algorithm: Any, num_envs: int, old: Path | None) -> Any:
     """An algorithm with as many environments as a strategy chose; those that it had before."""
     if algorithm.num_envs == num_envs:
         return algorithm
-    began = read_config(old) if old else None
-    if began and began["algorithm"]["num_envs"] != num_envs:
-        before = began["algorithm"]["num_envs"]
+    began = read_config(old) if old else {}
+    before = began["algorithm"]["num_envs"] if began else num_envs
+    if before != num_envs:
         raise ValueError(
             f"{old} began with {before:,} environments, and the strategy chooses {num_envs:,} now: "
             f"resume it with --num-envs {before} --distribute {began['distribute'] or 'anakin'}."
@@ -62,11 +73,11 @@ def as_planned(algorithm: Any, num_envs: int, old: Path | None) -> Any:
 
 def check_unchanged(folder: Path, config: dict[str, Any]) -> None:
     """Refuse to resume with another configuration than the run began with; say what changed."""
-    before, after = (flat(c) for c in (read_config(folder), config))
+    before, after = flat(read_config(folder)), flat(json.loads(json.dumps(config)))
     changed = [
         f"{name.removeprefix('algorithm.')} was {before.get(name)!r} and is {after.get(name)!r}"
         for name in sorted(before.keys() | after.keys())
-        if name not in FREE and before.get(name) != after.get(name)
+        if name not in MAY_CHANGE and before.get(name) != after.get(name)
     ]
     if changed:
         raise ValueError(
@@ -77,19 +88,29 @@ def check_unchanged(folder: Path, config: dict[str, Any]) -> None:
 
 def has_checkpoints(folder: Path) -> bool:
     """Whether a run has something to go on from; without the library that writes them."""
-    return any(path.name.isdigit() for path in (folder / "checkpoints").glob("*"))
+    return any(path.name.isdigit() for path in (folder / CHECKPOINTS).glob("*"))
+
+
+def checkpoints_of(folder: Path, keep: int = 3) -> Checkpoints:
+    """The checkpoints of a run; of those it writes, the last `keep` and the best stay."""
+    return Checkpoints(folder / CHECKPOINTS, keep)
 
 
 def find_run(run: Path) -> Path:
     """The folder of a run, given itself or its name in `runs`."""
     for folder in (run, Path("runs") / run):
-        if (folder / "config.json").exists():
+        if (folder / CONFIG).exists():
             return folder
-    beside = run.parent if run.parent.is_dir() and run.parent != Path() else Path("runs")
-    there = [path.parent.name for path in sorted(beside.glob("*/config.json"))]
+    # It may be the folder of all runs, or a wrong name beside others.
+    beside = next((place for place in (run, run.parent) if _runs_in(place)), Path("runs"))
+    there = _runs_in(beside)
     if not there:
         raise ValueError(f"there is no run `{run}`, nor any other in {beside}: `hocket train` one.")
     raise ValueError(unknown("run", run.name, there, where=f"in {beside}"))
+
+
+def _runs_in(folder: Path) -> list[str]:
+    return [path.parent.name for path in sorted(folder.glob(f"*/{CONFIG}"))]
 
 
 def new_folder(runs: Path, title: str, name: str | None) -> Path:
@@ -111,13 +132,20 @@ def new_folder(runs: Path, title: str, name: str | None) -> Path:
 
 
 def old_folder(runs: Path, title: str, name: str | None) -> Path:
-    """The folder to go on in: of this name, or the last of such runs."""
-    return newest_folder(runs, title) if name is None else find_run(runs / name)
+    """The folder to go on in: of this name, or the last of such runs, which had none."""
+    if name is not None:
+        return find_run(runs / name)
+    numbers = _numbers(runs, title)
+    if not numbers:
+        raise ValueError(
+            f"there is no run of {title} in {runs} to resume: leave --resume out, or give --name."
+        )
+    return runs / f"{_slug(title)}-{max(numbers)}"
 
 
 def clear_records(folder: Path) -> None:
     """Remove what a run has told that begins anew."""
-    for name in (METRICS, "summary.json"):
+    for name in (METRICS, SUMMARY):
         for path in (*folder.glob(name), *folder.glob(f"seed-*/{name}")):
             path.unlink()
 
@@ -133,10 +161,14 @@ def agent_folders(folder: Path, seed: int, seeds: int) -> dict[int, Path]:
 
 
 def metrics_files(folder: Path) -> list[Path]:
-    """Where each agent of a run wrote its rows, in their order; none where nothing was told yet."""
-    if (folder / METRICS).is_file():
-        return [folder / METRICS]
-    return sorted(folder.glob(f"seed-*/{METRICS}"), key=lambda path: (len(str(path)), path))
+    """Where each agent of a run wrote its rows, in their order."""
+    each = sorted(folder.glob(f"seed-*/{METRICS}"), key=lambda path: (len(str(path)), path))
+    files = [folder / METRICS] if (folder / METRICS).is_file() else each
+    if not files:
+        raise ValueError(
+            f"`{folder}` has no {METRICS}, nor seed-0/{METRICS}: nothing was told yet."
+        )
+    return files
 
 
 def rows_before(folders: Iterable[Path], last_step: int) -> list[list[dict[str, Any]]]:
@@ -145,20 +177,7 @@ def rows_before(folders: Iterable[Path], last_step: int) -> list[list[dict[str, 
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a file by a whole one, or leave it as it was."""
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(value, indent=2) + "\n")
-    fresh.replace(path)
-
-
-def newest_folder(runs: Path, title: str) -> Path:
-    """The last folder of such runs, which had no names."""
-    numbers = _numbers(runs, title)
-    if not numbers:
-        raise ValueError(
-            f"there is no run of {title} in {runs} to resume: leave --resume out, or give --name."
-        )
-    return runs / f"{_slug(title)}-{max(numbers)}"
+    replace_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def _numbers(runs: Path, title: str) -> list[int]:
@@ -176,9 +195,5 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
-        settings |= flat(value, f"{name}.") if isinstance(value, dict) else {name: _plain(value)}
+        settings |= flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return settings
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

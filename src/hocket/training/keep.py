@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hocket.core.graph.host_calls import hosts
 from hocket.core.program.algorithm import Algorithm
 from hocket.errors import unknown
 from hocket.report.loggers import About, Logger
+from hocket.report.outcome import Outcome
 from hocket.report.records import Records
 from hocket.runtime.channels.host_arrays import from_host, host_spec
 from hocket.runtime.checkpoint import Checkpoint, Checkpoints
@@ -22,9 +24,11 @@ from hocket.runtime.free.mailbox import fitting_samples
 from hocket.runtime.host_calls.calls import PREFIX as HOST
 from hocket.system.signals import Abandoned, Deferred
 from hocket.training.folder import (
+    CONFIG,
     agent_folders,
     as_planned,
     check_unchanged,
+    checkpoints_of,
     clear_records,
     configuration,
     has_checkpoints,
@@ -36,14 +40,16 @@ from hocket.training.folder import (
 from hocket.training.load import Evaluator, state_specs
 from hocket.training.loggers import Loggers, make_loggers
 from hocket.training.loop import carry_out, count_iterations, first_key, make_executor, plan
-from hocket.training.outcome import Outcome, write_summary
 from hocket.training.report import Report
 from hocket.training.settings import Settings
+from hocket.training.summary import note_reductions, write_summary
 
 ROWS = 500
 """About how many rows of metrics a whole run leaves."""
 SAVE_SECONDS = 60.0
 """How often a checkpoint is written where nobody says."""
+NOTHING_YET: dict[str, Any] = {"seconds": {}, "best": -math.inf, "eval_means": [], "shares": {}}
+"""Everything that a checkpoint has beside the state, for a run that begins."""
 
 
 def train(
@@ -132,11 +138,11 @@ class Experiment:
 
     def _train(self) -> None:
         with Loggers(self.loggers) as loggers:
-            checkpoints = Checkpoints(self.folder / "checkpoints", self.settings.keep)
+            checkpoints = checkpoints_of(self.folder, self.settings.keep)
             try:
                 start = self._start(checkpoints)
                 if start is None or start.iteration < self.iterations:
-                    write_json(self.folder / "config.json", self.config)
+                    write_json(self.folder / CONFIG, self.config)
                 loggers.begin(self._about(start))
                 _Keeper(self, checkpoints, loggers, start).keep_all()
             finally:
@@ -163,52 +169,46 @@ class Experiment:
         if not checkpoints.iterations():
             why = "; ".join(checkpoints.half_written()) or "no checkpoint was written yet"
             self.outcome.notes.append(f"{why}, so it began anew")
-            checkpoints.set_aside_after(0)
+            checkpoints.refuse_after(0)
             clear_records(self.folder)
             return None
         found = checkpoints.latest(state_specs(self.algorithm, self.seeds))
-        checkpoints.set_aside_after(found.iteration)
+        checkpoints.refuse_after(found.iteration)
         steps = found.about.get("env_steps", found.iteration * self.plan.graph.env_steps)
         self.base = found.iteration, steps
-        left = self.algorithm.env_steps - steps
-        each = self.plan.iteration.env_steps
-        self.iterations = found.iteration + max(0, math.ceil(left / each))
-        self.outcome.notes += [f"{why}: the one before it is used" for why in found.refused]
-        self.outcome.notes.append(f"resumed after {self.steps(found.iteration):,} steps")
-        late, specs = self.late(found), self.executor.late_specs()
-        if not late.keys() >= specs.keys():
-            self.outcome.notes.append(
-                "what is late in this plan was not on its way in the other: it begins anew"
-            )
-        left = [name for name in found.late if name.startswith(SAMPLE) and name not in late]
-        if left:
-            count = sum(name.endswith("-age") for name in left)
-            self.outcome.notes.append(
-                f"{count} samples that were on their way do not fit this plan: they are left behind"
-            )
-        for host in hosts(self.plan.graph):
-            if not any(name.startswith(HOST) for name in late):
-                self.outcome.notes.append(
-                    f"{host.name} cannot be saved: its episodes ended there, truncated"
-                )
-        return found
+        rest = (self.algorithm.env_steps - steps) / self.plan.iteration.env_steps
+        self.iterations = found.iteration + max(0, math.ceil(rest))
+        start = replace(found, late=self._late(found))
+        self.outcome.notes += self._notes(found, start.late)
+        return start
 
-    def late(self, found: Checkpoint) -> dict[str, Any]:
-        """What was on its way in late channels, if the run was carried out as it is now.
+    def _notes(self, found: Checkpoint, late: Mapping[str, Any]) -> Iterator[str]:
+        """Sentences for the user about going on from a checkpoint, of which `late` was kept."""
+        yield from (f"{why}: the one before it is used" for why in found.refused)
+        yield f"resumed after {self.steps(found.iteration):,} steps"
+        if not late.keys() >= self.executor.late_specs().keys():
+            yield "what is late in this plan was not on its way in the other: it begins anew"
+        lost = [name for name in found.late if name.startswith(SAMPLE) and name not in late]
+        if lost:
+            count = sum(name.endswith("-age") for name in lost)
+            yield f"{count} samples that were on their way do not fit this plan: they are dropped"
+        if not any(name.startswith(HOST) for name in late):
+            for host in hosts(self.plan.graph):
+                yield f"{host.name} cannot be saved: its episodes ended there, truncated"
+
+    def _late(self, found: Checkpoint) -> dict[str, Any]:
+        """The values that were on their way in late channels, if the run was carried out as now.
 
         And what was kept of environments on the host, however it was carried out.
         """
         specs = self.executor.late_specs()
         kept = {name: x for name, x in found.late.items() if name.startswith(HOST)}
         kept |= fitting_samples(self.plan, found.late)
-        saved = {
-            name: (x.shape, x.dtype)
-            for name, x in found.late.items()
-            if not name.startswith((HOST, SAMPLE))
-        }
-        if saved != {name: host_spec(spec) for name, spec in specs.items()}:
+        others = {k: x for k, x in found.late.items() if not k.startswith((HOST, SAMPLE))}
+        there = {name: (x.shape, x.dtype) for name, x in others.items()}
+        if there != {name: host_spec(spec) for name, spec in specs.items()}:
             return kept
-        return {**{name: from_host(found.late[name], spec) for name, spec in specs.items()}, **kept}
+        return {**{name: from_host(others[name], spec) for name, spec in specs.items()}, **kept}
 
     def records(self, loggers: Loggers, start: Checkpoint | None) -> Records:
         """The rows of this run from here on, which its loggers are told."""
@@ -238,19 +238,19 @@ class _Keeper:
         self, of: Experiment, checkpoints: Checkpoints, loggers: Loggers, start: Checkpoint | None
     ) -> None:
         self.of, self.checkpoints, self.start = of, checkpoints, start
-        self.records = of.records(loggers, start)
-        self.outcome = of.outcome
-        self.before: dict[str, float] = start.about["seconds"] if start else {}
+        self.records, self.outcome = of.records(loggers, start), of.outcome
+        about = start.about if start else NOTHING_YET
+        self.before: dict[str, float] = about["seconds"]
+        self.best: float = about["best"]
+        """The best evaluation so far."""
         self.spent = {"evaluate": 0.0, "save": 0.0}
         self.saved_at = time.perf_counter()
         self.saved = self.evaluated = start.iteration if start else 0
+        """The iterations of the last checkpoint and of the last evaluation."""
         self.outcome.env_steps = of.steps(self.saved)
-        self.outcome.eval_means = start.about["eval_means"] if start else []
-        self.best: float = start.about["best"] if start else -math.inf
-        """The best evaluation so far."""
         self.outcome.return_means = self.records.return_means
+        self.outcome.eval_means, self.outcome.shares = about["eval_means"], about["shares"]
         self.outcome.seconds = dict(self.before)
-        self.outcome.shares = start.about["shares"] if start else {}
 
     def keep_all(self) -> None:
         of, report = self.of, None
@@ -258,7 +258,7 @@ class _Keeper:
         reports = carry_out(
             of.executor, of.iterations, first_key(of.settings.seed, of.seeds), profile=True,
             start_from=self.start and self.start.state, start_at=self.saved,
-            late=self.start and of.late(self.start),
+            late=self.start and self.start.late,
             pauses=[p for p in (eval_period, save_period) if p],
         )  # fmt: skip
         try:
@@ -289,9 +289,8 @@ class _Keeper:
 
     def _finish(self, report: Report) -> None:
         self._save(report)
-        start = time.perf_counter()
-        self.checkpoints.wait()
-        self.spent["save"] += time.perf_counter() - start
+        with self._timed("save"):
+            self.checkpoints.wait()
         self._tell(report)
 
     def _take(self, report: Report) -> None:
@@ -300,19 +299,18 @@ class _Keeper:
         self.outcome.return_means = self.records.return_means
         self.outcome.shares = report.shares or self.outcome.shares
         self.outcome.places = list(report.places)
-        self.outcome.note_reductions(report.executor.reductions())
+        note_reductions(self.outcome, report.executor.reductions())
         ages = report.metrics.get(SAMPLE_AGE)
         for age in () if ages is None else ages.ravel():
             self.outcome.ages += [0] * (1 + age - len(self.outcome.ages))
             self.outcome.ages[age] += 1
 
     def _evaluate(self, report: Report) -> None:
-        start = time.perf_counter()
-        found = self.of.evaluator.means(report.state, self.of.seeds)
-        self.outcome.eval_means, self.evaluated = found, report.iteration
-        more = [{"eval_return_mean": mean} for mean in found]
-        self.records.flush(self.of.steps(report.iteration), self._elapsed(), more)
-        self.spent["evaluate"] += time.perf_counter() - start
+        with self._timed("evaluate"):
+            means = self.of.evaluator.means(report.state, self.of.seeds)
+            self.outcome.eval_means, self.evaluated = means, report.iteration
+            more = [{"eval_return_mean": mean} for mean in means]
+            self.records.flush(self.of.steps(report.iteration), self._elapsed(), more)
         if self.outcome.eval_mean > self.best:
             self.best = self.outcome.eval_mean
             self._save(report)
@@ -325,22 +323,27 @@ class _Keeper:
     def _save(self, report: Report) -> None:
         if self.saved == report.iteration:
             return
-        start = time.perf_counter()
-        self.records.flush(self.of.steps(report.iteration), self._elapsed())
-        outcome, score = self.outcome, self.outcome.return_mean
-        if self.of.settings.eval_every:  # then only an agent that was evaluated can be the best
-            score = outcome.eval_mean if self.evaluated == report.iteration else math.nan
-        about = {
-            "env_steps": self.of.steps(report.iteration),
-            "seconds": self._seconds(report),
-            "shares": outcome.shares,
-            "eval_means": outcome.eval_means,
-            "best": self.best,
-        }
-        late = report.executor.late()
-        self.checkpoints.save(report.iteration, report.state, score=score, about=about, late=late)
+        steps, outcome = self.of.steps(report.iteration), self.outcome
+        with self._timed("save"):
+            self.records.flush(steps, self._elapsed())
+            score = outcome.return_mean
+            if self.of.settings.eval_every:  # then only an agent that was evaluated can be best
+                score = outcome.eval_mean if self.evaluated == report.iteration else math.nan
+            about = {
+                "env_steps": steps, "seconds": self._seconds(report), "shares": outcome.shares,
+                "eval_means": outcome.eval_means, "best": self.best,
+            }  # fmt: skip
+            late = report.executor.late()
+            self.checkpoints.save(
+                report.iteration, report.state, score=score, about=about, late=late
+            )
         self.saved, self.saved_at = report.iteration, time.perf_counter()
-        self.spent["save"] += self.saved_at - start
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.spent[what] += time.perf_counter() - start
 
     def _tell(self, report: Report) -> None:
         self.outcome.seconds = self._seconds(report)

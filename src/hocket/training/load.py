@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -15,20 +16,20 @@ from hocket.core.program.describe import build
 from hocket.envs import Env, HostEnv
 from hocket.envs.play.evaluate import Evaluation, evaluate, evaluate_on_host
 from hocket.errors import unknown
-from hocket.runtime.checkpoint import Checkpoints
 from hocket.runtime.executor import by_seed
-from hocket.training.folder import find_run, read_config
+from hocket.training.folder import checkpoints_of, find_run, read_config
 
 
 @dataclass(frozen=True)
 class Run:
-    """A saved run: what was trained, and the agent as it was at a checkpoint."""
+    """A kept run: what was trained, and the agent as it was at a checkpoint."""
 
     folder: Path
     config: dict[str, Any]
     algorithm: Any
     iteration: int
-    state: Any
+    state: Any = field(repr=False)
+    """All of what was learned; many arrays, so it is not shown."""
     notes: tuple[str, ...] = ()
     """Why a later checkpoint was not used."""
 
@@ -83,17 +84,14 @@ def load_agents(
     assert algorithm is not None
     seeds = config["seeds"] if config["seeds"] > 1 else None
     specs = state_specs(algorithm, seeds)
-    checkpoints = Checkpoints(folder / "checkpoints")
-    which = {"latest": checkpoints.latest, "best": checkpoints.best}
-    try:
+    with closing(checkpoints_of(folder)) as checkpoints:
+        which = {"latest": checkpoints.latest, "best": checkpoints.best}
         if isinstance(checkpoint, int):
             found = checkpoints.at(checkpoint, specs)
         elif checkpoint in which:
             found = which[checkpoint](specs)
         else:
             raise ValueError(unknown("checkpoint", checkpoint, [*which, "a number"]))
-    finally:
-        checkpoints.close()
     return [
         Run(folder, config, algorithm, found.iteration, state, found.refused)
         for state in agents_of(found.state, seeds)

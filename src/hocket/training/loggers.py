@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,7 +16,7 @@ from hocket.system.registry import Registry
 
 LOGGERS = Registry("logger", "hocket.report.loggers", "LOGGER", group="hocket.loggers")
 ALWAYS = ("jsonl",)
-"""What every kept run has: a resumed one reads its last episodes there."""
+"""Every kept run has these: a resumed one reads its last episodes there."""
 
 
 class LoggerError(Exception):
@@ -84,45 +84,37 @@ class Loggers:
     def begin(self, about: About) -> None:
         self._step = about.last_step
         for name, logger in self._named.items():
-            try:
+            with _blamed(name):
                 logger.begin(about)
-            except Exception as error:
-                raise _failure(name, error) from error
             self._open[name] = logger
 
     def row(self, step: int, numbers: Numbers, seed: int) -> None:
         self._step = step
         for name, logger in self._open.items():
-            try:
+            with _blamed(name):
                 logger.row(step, numbers, seed)
-            except Exception as error:
-                raise _failure(name, error) from error
 
     def media(self, path: Path) -> None:
         for name, logger in self._open.items():
-            try:
+            with _blamed(name):
                 logger.media(path)
-            except Exception as error:
-                raise _failure(name, error) from error
 
     def end(self, summary: Mapping[str, Any]) -> None:
         """End all of them, also where one fails at it; then that one is named."""
         with ExitStack() as ending:
             while self._open:
-                ending.callback(_end, *self._open.popitem(), summary)
+                name, logger = self._open.popitem()
+                ending.callback(_blamed(name)(logger.end), summary)
 
 
-def _end(name: str, logger: Logger, summary: Mapping[str, Any]) -> None:
+@contextmanager
+def _blamed(name: str) -> Iterator[None]:
+    """Within, an error says whose it is, and where in its code it was."""
     try:
-        logger.end(summary)
+        yield
     except Exception as error:
-        raise _failure(name, error) from error
-
-
-def _failure(name: str, error: Exception) -> LoggerError:
-    """Say whose an error is, and where in its code it was."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return LoggerError(
-        f"the logger `{name}` failed: {type(error).__name__}: {error} (in {where.name} of "
-        f"{where.filename}:{where.lineno})."
-    )
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise LoggerError(
+            f"the logger `{name}` failed: {type(error).__name__}: {error} (in {where.name} of "
+            f"{where.filename}:{where.lineno})."
+        ) from error

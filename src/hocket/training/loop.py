@@ -236,7 +236,7 @@ def first_key(seed: int, seeds: int | None) -> jax.Array:
 def make_executor(
     made: Plan, iterations: int, seeds: int | None = None, *, record: bool = False
 ) -> Executor:
-    """What carries a plan out, in blocks of at most so many iterations; nothing starts yet."""
+    """The executor of a plan, for blocks of at most so many iterations; nothing starts yet."""
     refuse(check(made))
     # One program on several devices cannot call the host from each: it is driven from there.
     apart = len(made.places[0].on) > 1 and (made.graph.served or bool(hosts(made.graph)))

@@ -1,4 +1,4 @@
-"""What a run tells the program that called it: a report a block, a result at the end."""
+"""Everything that a run tells its caller: a report after each block, a result at the end."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.core.program.algorithm import Algorithm, Policy
+from hocket.report.outcome import Activity
 from hocket.runtime.executor import Executor, Timings
-from hocket.runtime.observe.timeline import Activity, Timeline
+from hocket.runtime.observe.timeline import Timeline
 
 
 @dataclass(frozen=True)
 class Report:
-    """What happened in some iterations: metrics `[iterations, ...]`, and where the run stands."""
+    """The metrics `[iterations, ...]` of some iterations, and where the run stands after them."""
 
     iteration: int
     """Iterations so far."""
     env_steps: int
     """Environment steps so far."""
-    metrics: dict[str, np.ndarray]
+    metrics: dict[str, np.ndarray] = field(repr=False)
     timings: Timings
     """Seconds so far."""
     shares: dict[str, float]
@@ -82,7 +83,7 @@ class Result:
 
     @property
     def policy(self) -> Policy:
-        """What was learned."""
+        """The policy that was learned."""
         if self.seeds is not None:
             raise ValueError(f"{self.seeds} agents were trained: use `result.agent(0).policy`.")
         return self.algorithm.policy(self.state)

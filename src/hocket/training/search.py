@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 
 from hocket.cluster import Cluster
+from hocket.cluster.devices import usable_cores
 from hocket.cluster.nvidia.activity import GpuActivity
 from hocket.cluster.search import Found, Point, Score, best, room_for, search
 from hocket.core.program.algorithm import Algorithm
@@ -47,7 +48,8 @@ def search_here(
     cluster = Cluster.local().first(devices, "the search")
     on_gpu = not cluster.devices[0].is_cpu
     envs = envs or [n * algorithm.num_envs for n in ENVS]
-    instances = instances or (INSTANCES if on_gpu else _up_to_cores())
+    most = max(INSTANCES) if on_gpu else usable_cores()
+    instances = instances or [k for k in INSTANCES if k <= most]
     if min(*envs, *instances, 1) < 1 or 1 not in instances:
         raise ValueError(
             f"a search needs numbers of environments, and of instances with 1 among them: found "
@@ -81,7 +83,7 @@ def measure(algorithm: Algorithm, point: Point, seconds: float, cluster: Cluster
         if made.places[0].replicas != point.instances * len(cluster.devices):
             return Score(point, 0.0, failed="; ".join(made.notes))
         with closing(make_executor(made, 1 << 30)) as executor:
-            return timed(executor, point, seconds)
+            return measure_rate(executor, point, seconds)
     except (RuntimeError, ValueError, OSError) as error:  # out of memory is a RuntimeError of jax's
         return Score(point, 0.0, failed=reason(str(error)))
 
@@ -93,7 +95,7 @@ def reason(message: str) -> str:
     return (named or lines[:1])[-1]
 
 
-def timed(executor: Executor, point: Point, seconds: float) -> Score:
+def measure_rate(executor: Executor, point: Point, seconds: float) -> Score:
     """The environment steps a second of a plan, from when nothing is special any more."""
     enable_cache()
     executor.start(jax.random.key(0))
@@ -144,7 +146,7 @@ def _row(score: Score, chosen: Score) -> str:
 
 def draw(scores: Sequence[Score], out: Path) -> None:
     """The measured surface as a picture."""
-    from hocket.report.surface import Line, draw_surface
+    from hocket.report.surface import Series, draw_surface
 
     names = dict.fromkeys((s.point.instances, s.point.share, s.point.command_buffers)
                           for s in scores)  # fmt: skip
@@ -160,7 +162,7 @@ def draw(scores: Sequence[Score], out: Path) -> None:
         label += f" at {share} %" if (share or 100) < 100 else ""
         label += ", command buffers" if buffers else ""
         xs, ys = [s.point.envs for s in mine], [s.value for s in mine]
-        lines.append(Line(label, xs, ys, [s.spread for s in mine]))
+        lines.append(Series(label, xs, ys, [s.spread for s in mine]))
     chosen = best(scores)
     draw_surface(lines, (chosen.point.envs, chosen.value), out)
 
@@ -169,9 +171,3 @@ def _seconds(executor: Executor, iterations: int) -> float:
     start = time.perf_counter()
     advance(executor, iterations)
     return time.perf_counter() - start
-
-
-def _up_to_cores() -> list[int]:
-    from hocket.cluster.devices import usable_cores
-
-    return [k for k in INSTANCES if k <= usable_cores()]

@@ -1,4 +1,4 @@
-"""What NVIDIA's libraries say and do: loaded where there are some, absent without an error.
+"""NVIDIA's libraries: loaded where there are some, absent without an error.
 
 cuda.py        the driver: devices by their identity
 nvml.py        the management library: memory, links, processes

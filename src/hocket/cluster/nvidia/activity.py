@@ -24,11 +24,11 @@ SHORTEST = 0.1
 """Seconds that two samples must be apart for the counters to mean something."""
 
 
-class _Sample(ctypes.Structure):
+class _GpmSample(ctypes.Structure):
     """Opaque."""
 
 
-class _Info(ctypes.Structure):
+class _MetricInfo(ctypes.Structure):
     _fields_ = (
         ("short", ctypes.c_char_p),
         ("long", ctypes.c_char_p),
@@ -41,7 +41,7 @@ class _Metric(ctypes.Structure):
         ("id", ctypes.c_uint),
         ("code", ctypes.c_uint),
         ("value", ctypes.c_double),
-        ("info", _Info),
+        ("info", _MetricInfo),
     )
 
 
@@ -49,8 +49,8 @@ class _Request(ctypes.Structure):
     _fields_ = (
         ("version", ctypes.c_uint),
         ("count", ctypes.c_uint),
-        ("first", ctypes.POINTER(_Sample)),
-        ("second", ctypes.POINTER(_Sample)),
+        ("first", ctypes.POINTER(_GpmSample)),
+        ("second", ctypes.POINTER(_GpmSample)),
         ("metrics", _Metric * MOST),
     )
 
@@ -112,7 +112,7 @@ class GpuActivity:
         if not support.is_supported:
             raise nvml.NvmlError(f"a {nvml.gpu(uuid).name} has no such counters (before Hopper).")
         for _ in range(2):
-            sample = ctypes.POINTER(_Sample)()
+            sample = ctypes.POINTER(_GpmSample)()
             nvml.call("nvmlGpmSampleAlloc", ctypes.byref(sample))
             self._samples.append(sample)
         self._sample(0)

@@ -13,7 +13,7 @@ from functools import cache
 MULTIPROCESSOR_COUNT = 16
 """`CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`: under MPS, those that this process may use."""
 DEVICE_SHARE = 0.9
-"""What all processes on a GPU take of its memory together: contexts need the rest."""
+"""The part of a GPU's memory that all processes take together: contexts need the rest."""
 
 
 def ordinal_of(name: str) -> int:
@@ -54,7 +54,7 @@ def synchronize(ordinal: int) -> None:
 
 
 def memory_share(count: int, free: float = 1.0) -> dict[str, str | None]:
-    """What tells XLA to take at most one of `count` parts of a GPU's memory, as it needs it.
+    """The variables that tell XLA to take at most one of `count` parts of a GPU's memory.
 
     Of what is `free`, a part of the whole. What the user has set is for the whole GPU. XLA refuses
     the older name beside the newer.
@@ -70,7 +70,7 @@ def memory_share(count: int, free: float = 1.0) -> dict[str, str | None]:
 
 
 def no_mps() -> dict[str, str | None]:
-    """What keeps a process away from the MPS that somebody else has set for this one."""
+    """The variables that keep a process away from the MPS that somebody has set for this one."""
     return {name: None for name in os.environ if name.startswith("CUDA_MPS_")}
 
 

@@ -26,13 +26,13 @@ FOLDERS = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/opt/nvi
 """Where drivers put them, beside PATH."""
 START_SECONDS = 15.0
 SETTLE_SECONDS = 3.0
-"""What a server gets that has said something bad, since not all of that keeps it from starting."""
+"""Seconds for a server that has said something bad: not all of that keeps it from starting."""
 SHORT = Path("/tmp")
 """Its sockets lie below: the name of a socket has 107 characters at most."""
 TROUBLE = re.compile(r"fail|error|unable|denied|exited with status [1-9]", re.IGNORECASE)
 
 
-def find(name: str) -> str | None:
+def find_program(name: str) -> str | None:
     """Where a program of NVIDIA's is."""
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(FOLDERS))
 
@@ -41,7 +41,7 @@ def missing() -> str:
     """Why there is no MPS on this machine; "" if there is."""
     if sys.platform != "linux":
         return "NVIDIA MPS is for Linux."
-    absent = [name for name in (CONTROL, SERVER) if find(name) is None]
+    absent = [name for name in (CONTROL, SERVER) if find_program(name) is None]
     if absent:
         return (
             f"`{'` and `'.join(absent)}` {'is' if len(absent) == 1 else 'are'} neither on PATH nor "
@@ -65,7 +65,7 @@ class Daemon:
     """A daemon for these GPUs, until it is closed or this process is gone."""
 
     def __init__(self, uuids: Sequence[str]) -> None:
-        self._control = find(CONTROL) or CONTROL
+        self._control = find_program(CONTROL) or CONTROL
         short = SHORT if os.access(SHORT, os.W_OK) else None
         self.folder = Path(tempfile.mkdtemp(prefix="hocket-mps-", dir=short))
         for name in ("pipe", "log"):
@@ -80,7 +80,7 @@ class Daemon:
 
     @property
     def env(self) -> dict[str, str]:
-        """What makes a process a client of this daemon."""
+        """The variables that make a process a client of this daemon."""
         return mps_watch.where(self.folder)
 
     def servers(self) -> list[int]:
@@ -109,7 +109,7 @@ class Daemon:
         except subprocess.TimeoutExpired:
             self._watcher.kill()
             self._watcher.wait()
-        mps_watch.end(self._control, self.folder)  # if the watcher could not
+        mps_watch.end_daemon(self._control, self.folder)  # if the watcher could not
 
     def _watch(self) -> subprocess.Popen[bytes]:
         """Somebody who ends the daemon should this process be killed: before there is one."""
@@ -126,7 +126,7 @@ class Daemon:
     def _start(self, uuids: Sequence[str]) -> None:
         said = self.folder / "log" / "start.txt"
         environment = mps_watch.environment(self.folder)
-        server = str(Path(find(SERVER) or SERVER).parent)  # which the daemon looks for
+        server = str(Path(find_program(SERVER) or SERVER).parent)  # which the daemon looks for
         environment["PATH"] = os.pathsep.join(filter(None, (environment.get("PATH"), server)))
         with said.open("wb") as to:  # no pipe: the daemon would hold it open
             try:

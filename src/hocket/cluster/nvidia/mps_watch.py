@@ -18,9 +18,9 @@ from pathlib import Path
 
 LOOK_SECONDS = 1.0
 CLIENT_SECONDS = 5
-"""What clients get to finish before the server is told to end without them."""
+"""Seconds that clients get to finish before the server is told to end without them."""
 QUIT_SECONDS = CLIENT_SECONDS + 3.0
-"""What the daemon gets to end before it is killed."""
+"""Seconds that the daemon gets to end before it is killed."""
 ANSWER_SECONDS = 5.0
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     # What that process has forked may hold the other end too; but then this one is no child of it.
     while os.getppid() == parent and not select.select([0], [], [], LOOK_SECONDS)[0]:
         pass
-    end(control, folder)
+    end_daemon(control, folder)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -41,7 +41,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def where(folder: Path) -> dict[str, str]:
-    """What leads to the daemon of `folder`."""
+    """The variables that lead a process to the daemon of `folder`."""
     return {
         "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
         "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
@@ -49,7 +49,7 @@ def where(folder: Path) -> dict[str, str]:
 
 
 def ask(control: str, folder: Path, command: str, seconds: float = ANSWER_SECONDS) -> str | None:
-    """What the daemon answers; None if it does not, or not in time."""
+    """The daemon's answer; None if it gives none, or not in time."""
     try:
         answer = subprocess.run(
             [control], input=f"{command}\n", capture_output=True, text=True, timeout=seconds,
@@ -60,7 +60,7 @@ def ask(control: str, folder: Path, command: str, seconds: float = ANSWER_SECOND
     return answer.stdout if answer.returncode == 0 else None
 
 
-def end(control: str, folder: Path) -> None:
+def end_daemon(control: str, folder: Path) -> None:
     """Let the daemon and its servers end, by force where they do not; remove the folder.
 
     Once more does nothing.

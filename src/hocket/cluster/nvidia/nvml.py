@@ -1,4 +1,4 @@
-"""What NVIDIA's management library says of the GPUs of this machine, without a package for it.
+"""The answers of NVIDIA's management library about this machine's GPUs, without a package.
 
 It numbers all GPUs, whatever CUDA_VISIBLE_DEVICES is: here a GPU is known by its UUID. Nothing is
 ever changed: no clocks, no modes.
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-NOT_SUPPORTED, INSUFFICIENT_SIZE = 3, 7
-"""`NVML_ERROR_NOT_SUPPORTED`, `NVML_ERROR_INSUFFICIENT_SIZE`."""
+NOT_SUPPORTED = 3
+"""`NVML_ERROR_NOT_SUPPORTED`."""
 COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 NVLINK = 2
 """`NVML_P2P_CAPS_INDEX_NVLINK`"""
@@ -26,7 +26,6 @@ PCIE_LEVELS = {
     50: "between NUMA nodes",
 }
 """`nvmlGpuTopologyLevel_t`: what two GPUs have in common, the nearest first."""
-UNKNOWN_MEMORY = 2**64 - 1
 
 
 class NvmlError(RuntimeError):
@@ -46,7 +45,7 @@ class Gpu:
     memory: int
     """In bytes."""
     used: int
-    """Of that, by whomever."""
+    """Bytes of that in use, by whomever."""
     compute_mode: str
     mig: bool
     """Whether it is cut into MIG instances, or may be."""
@@ -56,7 +55,7 @@ class Handle(ctypes.Structure):
     """A device, opaque."""
 
 
-class _Memory(ctypes.Structure):
+class _MemoryInfo(ctypes.Structure):
     _fields_ = (
         ("total", ctypes.c_ulonglong),
         ("free", ctypes.c_ulonglong),
@@ -64,26 +63,9 @@ class _Memory(ctypes.Structure):
     )
 
 
-class _Process(ctypes.Structure):
-    _fields_ = (
-        ("pid", ctypes.c_uint),
-        ("used", ctypes.c_ulonglong),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    )
-
-
 def driver_version() -> str:
-    """Of the NVIDIA driver."""
+    """The version of the NVIDIA driver."""
     return _text("nvmlSystemGetDriverVersion")
-
-
-def gpus() -> list[Gpu]:
-    """Every GPU of this machine."""
-    count = ctypes.c_uint()
-    call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-    handles = [_handle("nvmlDeviceGetHandleByIndex_v2", i) for i in range(count.value)]
-    return [_read(handle) for handle in handles]
 
 
 def gpu(uuid: str) -> Gpu:
@@ -94,22 +76,6 @@ def gpu(uuid: str) -> Gpu:
 def handle_of(uuid: str) -> Any:
     """The device with this UUID, for `call`."""
     return _handle("nvmlDeviceGetHandleByUUID", uuid.encode())
-
-
-def used_memory(uuid: str) -> dict[int, int]:
-    """By process, as numbered where the driver runs: the bytes it has on a GPU.
-
-    What clients of MPS have is their server's.
-    """
-    device, count = handle_of(uuid), ctypes.c_uint(0)
-    name = "nvmlDeviceGetComputeRunningProcesses_v3"
-    code = call(name, device, ctypes.byref(count), None, may=INSUFFICIENT_SIZE)
-    if code == 0:
-        return {}
-    count = ctypes.c_uint(2 * count.value + 8)  # there may be more by now
-    found = (_Process * count.value)()
-    call(name, device, ctypes.byref(count), found)
-    return {p.pid: 0 if p.used == UNKNOWN_MEMORY else p.used for p in found[: count.value]}
 
 
 def free_part(uuid: str) -> float:
@@ -176,7 +142,7 @@ def call(name: str, *arguments: Any, may: int | str = 0) -> int:
 
 
 def _read(handle: Any) -> Gpu:
-    memory, mode = _Memory(), ctypes.c_uint()
+    memory, mode = _MemoryInfo(), ctypes.c_uint()
     call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
     call("nvmlDeviceGetComputeMode", handle, ctypes.byref(mode), may=NOT_SUPPORTED)
     return Gpu(

@@ -54,7 +54,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _libraries(folder: Path) -> Iterator[str]:
-    """Those of a folder, the newest first; the one with `builtins` is a part of them."""
+    """The libraries of a folder, the newest first; the one with `builtins` is a part of them."""
     found = [p for p in folder.glob("libnvrtc.so*") if "alt" not in p.name]
     yield from map(str, sorted(found, reverse=True))
 

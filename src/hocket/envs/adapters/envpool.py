@@ -15,7 +15,7 @@ import numpy as np
 from hocket.core.program.host import NativeCall
 from hocket.envs.host import HostEnvError, HostStep, LiveEnvs, channels_last
 from hocket.envs.spaces import Box, Space
-from hocket.errors import check_kind, unknown
+from hocket.errors import check_option, unknown
 
 try:
     import envpool
@@ -62,7 +62,7 @@ class EnvPoolEnv:
     """0 for one for each core or environment, whichever are fewer."""
 
     def __post_init__(self) -> None:
-        check_kind("num_threads", self.num_threads, 0, where=f"of `{self.name}`")
+        check_option("num_threads", self.num_threads, 0, where=f"of `{self.name}`")
         for option in ("num_envs", "batch_size", "seed", "env_type"):
             if option in self.options:
                 raise ValueError(f"`{option}` of `{self.name}` is for hocket to say: leave it out.")

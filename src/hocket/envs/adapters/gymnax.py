@@ -14,7 +14,7 @@ from jax import Array
 
 from hocket.envs.env import Action, Obs, State, Step
 from hocket.envs.spaces import Box, Discrete, Space
-from hocket.errors import check_kind, unknown
+from hocket.errors import check_option, unknown
 
 try:
     import gymnax
@@ -38,7 +38,7 @@ def make(name: str, **params: Any) -> GymnaxEnv:
         if option not in known:
             raise ValueError(unknown("option", option, known, where=f"of `gymnax:{name}`"))
         if isinstance(vars(defaults)[option], (bool, int, float, str)):
-            check_kind(option, value, vars(defaults)[option], where=f"of `gymnax:{name}`")
+            check_option(option, value, vars(defaults)[option], where=f"of `gymnax:{name}`")
     return GymnaxEnv(name, params)
 
 

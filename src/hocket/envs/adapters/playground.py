@@ -16,7 +16,7 @@ from jax import Array
 from hocket.envs.drawing import Cells, Picture
 from hocket.envs.env import Action, Obs, State, Step, TimeLimit
 from hocket.envs.spaces import Box, DictSpace, Space
-from hocket.errors import check_kind, unknown
+from hocket.errors import check_option, unknown
 from hocket.system.on_host import on_host
 
 try:
@@ -55,9 +55,9 @@ def make(name: str, **options: Any) -> PlaygroundEnv | TimeLimit:
             listed = [*known, "max_steps", "observe"]
             raise ValueError(unknown("option", option, listed, where=where))
         if isinstance(known[option], (bool, int, float, str)):
-            check_kind(option, value, known[option], where=f"of `playground:{name}`")
+            check_option(option, value, known[option], where=f"of `playground:{name}`")
     if max_steps is not None:
-        check_kind("max_steps", max_steps, 1000, where=f"of `playground:{name}`")
+        check_option("max_steps", max_steps, 1000, where=f"of `playground:{name}`")
     env = PlaygroundEnv(name, options, observe)
     return env if max_steps is None else TimeLimit(env, max_steps)
 

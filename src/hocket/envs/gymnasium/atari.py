@@ -13,7 +13,7 @@ import numpy as np
 
 from hocket.envs.host import HostEnvError, HostStep, LiveEnvs, channels_last, new_array
 from hocket.envs.spaces import Box, Discrete
-from hocket.errors import check_kind, unknown
+from hocket.errors import check_option, unknown
 
 try:
     import ale_py
@@ -65,8 +65,8 @@ class AtariEnv:
                 raise ValueError(
                     unknown("option", option, [*defaults, "workers"], where=f"of `{self.name}`")
                 )
-            check_kind(option, value, defaults[option], where=f"of `{self.name}`")
-        check_kind("workers", self.workers, 0, where=f"of `{self.name}`")
+            check_option(option, value, defaults[option], where=f"of `{self.name}`")
+        check_option("workers", self.workers, 0, where=f"of `{self.name}`")
 
     def __hash__(self) -> int:
         return hash((self.id, *self.options, self.workers))

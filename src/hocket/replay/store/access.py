@@ -1,4 +1,4 @@
-"""What one does with a replay table, in this process or at a server."""
+"""The operations of a replay table, in this process or at a server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -28,12 +28,25 @@ class Batch:
     keys: NDArray[np.uint32]
     """`[n, 2]`: slot, and how often it was written. A key never names a later row."""
     probability: NDArray[np.float32]
-    """Of drawing each of the rows, `[n]`; importance weights are made of it."""
+    """The probability of drawing each of the rows, `[n]`; importance weights are made of it."""
     evenly: bool
     """Whether all priorities were zero, so that rows were drawn evenly."""
 
 
-class Access(ABC):
+class Closing(ABC):
+    """Whatever is closed at the end of a `with`."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Access(Closing):
     """A table, wherever it is. Threads may share one."""
 
     schema: Schema
@@ -87,6 +100,8 @@ class Access(ABC):
         """A sample under way: call what this returns for the batch, once. A server draws now."""
         if uniforms is not None:
             uniforms = _below_one(_floats("uniforms", uniforms, num), uniforms)
+        if not 0 < num <= 2**30:
+            raise ValueError(f"a sample has from 1 to 2**30 rows, found {num}.")
         if out is not None and len(out.keys) != num:
             out = None
         return self._ask(num, uniforms, out, seconds_of(timeout))
@@ -161,11 +176,8 @@ class Access(ABC):
         self._given = [(column.name, *column.given) for column in schema.columns]
 
     def _batch(self, num: int) -> Batch:
-        if not 0 < num <= 2**30:
-            raise ValueError(f"a sample has from 1 to 2**30 rows, found {num}.")
-        columns = self.schema.columns
         return Batch(
-            rows={c.name: np.empty((num, *c.drawn), c.dtype) for c in columns},
+            rows={c.name: np.empty((num, *c.drawn), c.dtype) for c in self.schema.columns},
             keys=np.empty((num, 2), np.uint32),
             probability=np.empty(num, np.float32),
             evenly=False,
@@ -221,7 +233,7 @@ def seconds_of(timeout: float | None) -> float:
 
 
 def _below_one(uniforms: NDArray[np.float32], given: ArrayLike) -> NDArray[np.float32]:
-    """Of those below 1 none is 1 because it was rounded."""
+    """Keep numbers that are below 1 below it, where rounding would make them 1."""
     if uniforms is given:
         return uniforms
     below = np.nextafter(np.float32(1), np.float32(0))

@@ -76,7 +76,7 @@ class Client(Access):
         remote = store().Remote(client=native, table=number, schema=schema, columns=columns)
         self._use(remote, parsed)
         self.size, self.total = 0, 0.0
-        """Of the table, as the last sample found it."""
+        """The table's rows and the sum of their priorities, as the last sample found them."""
 
     def batches(self, num: int, *, ahead: int = 2, timeout: float | None = None) -> Iterator[Batch]:
         if ahead > _MOST_AHEAD:
@@ -101,24 +101,13 @@ class Client(Access):
     def __repr__(self) -> str:
         return f"Client({self.address!r}, table={self.name!r}, {str(self.schema)!r})"
 
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _ask(
         self, num: int, uniforms: NDArray[np.float32] | None, out: Batch | None, seconds: float
     ) -> Callable[[], Batch]:
-        if out is None and self._native.may_stay():
-            _check_rows(num)
-            asked = self._native.ask_sample(num, uniforms, None, None, None, seconds)
-        else:
-            out = self._batch(num) if out is None else out
-            arrays = self._columns(out)
-            asked = self._native.ask_sample(
-                num, uniforms, out.keys, out.probability, arrays, seconds
-            )
+        if out is None and not self._native.may_stay():
+            out = self._batch(num)
+        to = (None,) * 3 if out is None else (out.keys, out.probability, self._columns(out))
+        asked = self._native.ask_sample(num, uniforms, *to, seconds)
         return partial(self._take, asked, num, out, seconds)
 
     def _take(self, asked: Any, num: int, out: Batch | None, seconds: float) -> Batch:
@@ -182,8 +171,3 @@ def _tables(native: Any, seconds: float) -> dict[str, tuple[int, str]]:
     text = _said(store().Remote(native, 0, "", []), "HELLO", seconds)
     lines = (line.split(" ", 2) for line in text.splitlines())
     return {name: (number, schema) for number, (name, _, schema) in zip(itertools.count(), lines)}
-
-
-def _check_rows(num: int) -> None:
-    if not 0 < num <= 2**30:
-        raise ValueError(f"a sample has from 1 to 2**30 rows, found {num}.")

@@ -18,13 +18,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from hocket.replay.store.access import Access, Batch, seconds_of
+from hocket.replay.store.access import Access, Batch, Closing, seconds_of
 from hocket.replay.store.prefetch import Prefetch
 
 
@@ -46,12 +46,12 @@ def feed(
     return Feed(table, num, ahead, device or jax.devices()[0], seconds_of(timeout))
 
 
-class Feed:
+class Feed(Closing):
     """See `feed`. One thread may take batches."""
 
     def __init__(self, table: Access, num: int, ahead: int, device: Any, seconds: float) -> None:
         self._table, self._num, self._seconds = table, num, seconds
-        room = _Here if device.platform == "cpu" else _Pinned
+        room = _Unpinned if device.platform == "cpu" else _Pinned
         # While one is written, the next is drawn.
         self._rooms: deque[_Room] = deque(room(table, num, device) for _ in range(ahead + 2))
         self._asked: deque[tuple[_Room, Callable[[], Batch]]] = deque()
@@ -70,12 +70,6 @@ class Feed:
         """End the thread."""
         self._closed.set()
         self._batches.close()
-
-    def __enter__(self) -> Feed:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _draw(self) -> Batch:
         while len(self._asked) < 2:
@@ -105,21 +99,8 @@ _LOOK = 0.1
 """Seconds after which a thread that waits for rows looks whether the feed was closed."""
 
 
-class _Room(Protocol):
-    """Where one batch is written, to be sent."""
-
-    @property
-    def batch(self) -> Batch | None: ...
-
-    def wait(self) -> None:
-        """Until what was sent last has left."""
-        ...
-
-    def send(self, batch: Batch) -> Batch: ...
-
-
-class _Here:
-    """Of a CPU device, which may use the very memory that it is given: always another."""
+class _Unpinned:
+    """Memory for a CPU device, which may go on using what it is given: each time another."""
 
     batch = None
 
@@ -140,7 +121,7 @@ class _Pinned:
 
     def __init__(self, table: Access, num: int, device: Any) -> None:
         columns = {c.name: ((num, *c.drawn), c.dtype) for c in table.schema.columns}
-        layout = _layout({**columns, _PROBABILITY: ((num,), np.dtype(np.float32))})
+        layout = _offsets({**columns, _PROBABILITY: ((num,), np.dtype(np.float32))})
         size = max(where + math.prod(shape) * dtype.itemsize for where, shape, dtype in
                    layout.values())  # fmt: skip
         self._device = SingleDeviceSharding(device)
@@ -157,6 +138,7 @@ class _Pinned:
         self._sent: Any = None
 
     def wait(self) -> None:
+        """Until what was sent last has left."""
         jax.block_until_ready(self._sent)
 
     def send(self, batch: Batch) -> Batch:
@@ -166,12 +148,14 @@ class _Pinned:
         return Batch(rows, batch.keys.copy(), rows.pop(_PROBABILITY), batch.evenly)
 
 
+_Room = _Unpinned | _Pinned
+"""Where one batch is written, to be sent."""
 _PROBABILITY = ":probability"
 """No column is called so."""
-_Layout = dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]
+_Offsets = dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]
 
 
-def _layout(arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> _Layout:
+def _offsets(arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> _Offsets:
     """Where each array begins."""
     found, where = {}, 0
     for name, (shape, dtype) in arrays.items():
@@ -185,7 +169,7 @@ def _is_kept(dtype: np.dtype[Any]) -> bool:
     return jax.dtypes.canonicalize_dtype(dtype) == dtype
 
 
-def _unpack(layout: _Layout, memory: jax.Array) -> dict[str, Any]:
+def _unpack(layout: _Offsets, memory: jax.Array) -> dict[str, Any]:
     """The arrays of a batch."""
 
     def array(where: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> jax.Array:

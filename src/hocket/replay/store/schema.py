@@ -33,7 +33,7 @@ class Column:
 
     @property
     def bytes(self) -> int:
-        """Of one row, or of one frame."""
+        """The bytes of one row, or of one frame."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     @property
@@ -45,6 +45,11 @@ class Column:
     def drawn(self) -> tuple[int, ...]:
         """The shape in a sample."""
         return (self.frames, *self.shape) if self.frames else self.shape
+
+    @property
+    def words(self) -> str:
+        """To be read: `obs float32[4]`, `image uint8[4, 84, 84]`, `action int32` for one number."""
+        return f"{self.name} {self.dtype.name}{list(self.drawn) or ''}"
 
     def __str__(self) -> str:
         shape = ":" + "x".join(map(str, self.shape)) if self.shape else ""
@@ -64,7 +69,7 @@ class Schema:
 
     @classmethod
     def of(cls, batch: Mapping[str, Any]) -> Schema:
-        """Of batches like this one, whose arrays have a row at each place of their first axis."""
+        """The schema of batches like this one, whose arrays have the rows as their first axis."""
         columns = []
         for name, values in batch.items():
             array = np.asarray(values)

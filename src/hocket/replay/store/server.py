@@ -17,12 +17,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hocket.replay.store.access import Closing
 from hocket.replay.store.table import Table, store
 
 _NAME = re.compile(r"[\w.-]+")
 
 
-class Server:
+class Server(Closing):
     """Serves tables until it is closed; see `serve`."""
 
     def __init__(
@@ -56,12 +57,6 @@ class Server:
     def close(self) -> None:
         """End all connections. The tables stay."""
         self._stop()
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def serve(

@@ -66,10 +66,6 @@ class Shards:
         summed = {name: sum(info[name] for info in infos) for name in ("size", "inserts", "total")}
         return {**summed, "highest": max(info["highest"] for info in infos)}
 
-    def close(self) -> None:
-        for shard in self._shards:
-            shard.close()
-
     def _sizes_and_totals(self) -> list[tuple[int, float]]:
         """As a server told them with its part of the last batch; one that had none is asked."""
         asked = [k for k in range(len(self._shards)) if k not in self._told]

@@ -17,7 +17,7 @@ import numpy as np
 from hocket.replay.store.access import Access
 
 WhenAhead = Literal["wait", "drop_new", "drop_oldest"]
-"""What to do where a table's limits say that there were enough inserts for now."""
+"""How to go on where a table's limits say that there were enough inserts for now."""
 
 
 class Writer:
@@ -47,7 +47,7 @@ class Writer:
         self._table, self._num, self._timeout = table, num, timeout
         self._when_ahead: WhenAhead = when_ahead
         # Those that are full, the oldest first, and the one that is not.
-        self._batches: deque[_Rows] = deque()
+        self._batches: deque[_PendingRows] = deque()
         self._most = pending if when_ahead == "drop_oldest" else 1
         self._rows = self._new()
         self.inserted = 0
@@ -93,10 +93,10 @@ class Writer:
     def _drop(self) -> None:
         self.dropped += self._batches.popleft().count
 
-    def _new(self) -> _Rows:
-        return _Rows(self._table, self._num)
+    def _new(self) -> _PendingRows:
+        return _PendingRows(self._table, self._num)
 
-    def _insert(self, rows: _Rows) -> bool:
+    def _insert(self, rows: _PendingRows) -> bool:
         try:
             timeout = self._timeout if self._when_ahead == "wait" else 0.0
             self._table.insert(*rows.batch(), timeout=timeout)
@@ -111,7 +111,7 @@ class Writer:
         return True
 
 
-class _Rows:
+class _PendingRows:
     """Up to so many rows."""
 
     def __init__(self, table: Access, num: int) -> None:

@@ -14,18 +14,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-if TYPE_CHECKING:
-    from hocket.report.display import Progress
+from hocket.report.outcome import Outcome
 
 Numbers = Mapping[str, float | None]
-"""What a row says, by name; None where there was no finite number, such as no episode's return."""
+"""The numbers of a row by name; None where there is none, as before the first episode has ended."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a logger is told of a run before its first row."""
+    """Everything that a logger is told of a run before its first row."""
 
     title: str
     folder: Path
@@ -34,7 +33,7 @@ class About:
     """For each seed the folder of its records; the run's own where there is one seed."""
     config: Mapping[str, Any]
     """All that the run depends on, as `config.json` has it."""
-    progress: Progress
+    progress: Outcome
     """How the run stands: kept up to date, to be read whenever a row comes."""
     last_step: int = 0
     """The step from which a resumed run goes on: whatever was told of later ones comes again, the

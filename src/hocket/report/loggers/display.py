@@ -11,8 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from hocket.report.display import Progress, mean, picture, plain_line
+from hocket.report.display import picture, plain_line
 from hocket.report.loggers import About, Numbers
+from hocket.report.outcome import Outcome
 
 LINE_SECONDS = 2.0
 """How often a plain line is printed."""
@@ -29,7 +30,7 @@ class Display:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
-        self._run: Progress | None = None
+        self._run: Outcome | None = None
         self._live: Live | None = None
         self._printed = self._drawn = -math.inf
         self._ended = False
@@ -60,10 +61,10 @@ class Display:
         if self._live:
             self._live.stop()
 
-    def update(self, run: Progress) -> None:
+    def update(self, run: Outcome) -> None:
         """Show a run as it stands."""
         self._drawn = time.monotonic()
-        self._returns.append(mean(run.return_means))
+        self._returns.append(run.return_mean)
         for note in run.notes[self._told :]:
             self._print(f"note: {note}")
         self._told = len(run.notes)

@@ -22,11 +22,7 @@ class Jsonl:
         for seed, folder in about.folders.items():
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / NAME
-            rows = list(rows_until(path, about.last_step))
-            # In one piece: a run that is killed right here keeps its rows.
-            fresh = path.with_suffix(".new")
-            fresh.write_text("".join(map(_line, rows)))
-            fresh.replace(path)
+            replace_text(path, "".join(map(_line, rows_until(path, about.last_step))))
             self._files[seed] = path.open("a")
 
     def row(self, step: int, numbers: Numbers, seed: int) -> None:
@@ -66,6 +62,13 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 def rows_until(path: Path, last_step: int) -> Iterator[dict[str, Any]]:
     """The rows up to a step; later ones are of a run that was lost."""
     return (row for row in read_rows(path) if row["env_steps"] <= last_step)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a file in one piece: whoever is killed right here leaves the one before it."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.replace(path)
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ _ROLE = re.compile(r"jit\(hocket\.(\w+)\.")
 _OURS = re.compile(rf"^dense_.*_({'|'.join(ROLES)})$")  # kernels that say their role themselves
 
 
-class Event(NamedTuple):
+class TraceEvent(NamedTuple):
     """One operation of the program on one line of the profile; times in nanoseconds."""
 
     name: str
@@ -113,7 +113,7 @@ def _times(file: Path, roles: Container[str]) -> Iterator[tuple[str, float]]:
         for line in plane.lines:
             if not plane.name.startswith("/device:"):
                 ran = [e for e in line.events if e.name in roles]
-                events = (Event(e.name, e.start_ns, e.start_ns + e.duration_ns) for e in ran)
+                events = (TraceEvent(e.name, e.start_ns, e.start_ns + e.duration_ns) for e in ran)
                 yield from self_times(events)
             # A device's plane tells the same kernels again, summed up in other ways.
             elif line.name.startswith("Stream"):
@@ -129,9 +129,9 @@ def _of_kernel(kernel: Any, roles: Container[str]) -> str:
     return operation if known else kernel.name
 
 
-def self_times(line: Iterable[Event]) -> Iterator[tuple[str, float]]:
+def self_times(line: Iterable[TraceEvent]) -> Iterator[tuple[str, float]]:
     """Each operation's time without that of the operations inside it: a loop holds its body."""
-    open_: list[tuple[Event, list[float]]] = []
+    open_: list[tuple[TraceEvent, list[float]]] = []
 
     def close() -> tuple[str, float]:
         event, inside = open_.pop()

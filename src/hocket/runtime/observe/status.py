@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hocket.core.plan.data import Plan
-from hocket.runtime.observe.timeline import Activity
+from hocket.report.outcome import Activity
 
 IDLE, WORKING, RECEIVING, SENDING = range(4)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import json
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,20 +29,6 @@ class Span(NamedTuple):
     end: float
     nbytes: int = 0
     iteration: int = 0
-
-
-@dataclass(frozen=True)
-class Activity:
-    """How a place spends its time: the mean of its instances, and the bytes of all of them."""
-
-    name: str
-    replicas: int
-    busy: float
-    """The share of the time in which it computes."""
-    waits: Mapping[str, float] = field(default_factory=dict)
-    """For whom it waits, and for what share of the time."""
-    bytes_per_second: float = 0.0
-    """What it sends."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,77 @@
+"""The summary of a run: what came of it, where the time went, and on what it was computed."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from hocket import __version__
+from hocket.cluster import hardware
+from hocket.report.outcome import Outcome, mean_of_known
+from hocket.runtime.averaging.table import Table
+from hocket.training.folder import SUMMARY, agent_folders, write_json
+
+
+def note_reductions(outcome: Outcome, found: Mapping[str, Table]) -> None:
+    """Keep how places average, and say which way was measured to be the fastest."""
+    if not outcome.reductions:
+        outcome.reductions = {place: table.to_dict() for place, table in found.items()}
+        measured = [(place, table) for place, table in found.items() if table.was_measured]
+        outcome.notes += [f"{place}: {table.sentence}" for place, table in measured]
+
+
+def write_summary(outcome: Outcome, seed: int) -> dict[str, Any]:
+    """Write what came of the run into `summary.json`, and for several seeds one for each as well.
+
+    Returns that of the whole run.
+    """
+    seconds = outcome.seconds
+    about = {
+        "title": outcome.title,
+        "env_steps": outcome.env_steps,
+        "finished": outcome.finished,
+        "env_steps_per_second": round(outcome.env_steps_per_second),
+        "trace_seconds": round(seconds.get("trace", 0.0), 3),
+        "compile_seconds": round(seconds.get("compile", 0.0), 3),
+        "run_seconds": round(seconds.get("run", 0.0), 3),
+        "wall_seconds": round(sum(seconds.values()), 3),
+        "time_in": {role: round(share, 4) for role, share in outcome.shares.items()},
+        **({"sample_ages": outcome.ages} if outcome.ages else {}),
+        **({"reductions": outcome.reductions} if outcome.reductions else {}),
+        "versions": package_versions(),
+        "hardware": hardware(),
+    }
+    folders = agent_folders(outcome.folder, seed, outcome.seeds)
+    each = [{**_results(outcome, [i]), "seed": s} for i, s in enumerate(folders)]
+    for folder, mine in zip(folders.values(), each, strict=True):
+        write_json(folder / SUMMARY, {**mine, **about})
+    if outcome.seeds == 1:
+        return {**each[0], **about}
+    whole = {**_results(outcome, range(outcome.seeds)), "each": each, **about}
+    write_json(outcome.folder / SUMMARY, whole)
+    return whole
+
+
+def _results(outcome: Outcome, agents: Sequence[int]) -> dict[str, float | None]:
+    """The mean returns over some agents."""
+
+    def mean(values: list[float]) -> float | None:
+        found = mean_of_known([values[i] for i in agents] if values else [])
+        return found if math.isfinite(found) else None
+
+    results = {"return_mean": mean(outcome.return_means)}
+    return results | ({"eval_return_mean": mean(outcome.eval_means)} if outcome.eval_means else {})
+
+
+def package_versions() -> dict[str, str]:
+    """The versions of Python and of the packages that matter to the numbers."""
+    found = {"python": platform.python_version(), "hocket": __version__}
+    for package in ("jax", "jaxlib", "flax", "optax", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
