@@ -165,8 +165,8 @@ class Found:
 
     def save(self) -> Path:
         """Keep it in the user's cache directory, for runs to come."""
-        path = room_for(self.about)
-        path.write_text(json.dumps({"about": self.about, **_plain(self.scores)}, indent=1))
+        path, scores = room_for(self.about), [asdict(score) for score in self.scores]
+        path.write_text(json.dumps({"about": self.about, "scores": scores}, indent=1))
         return path
 
     @staticmethod
@@ -197,10 +197,6 @@ def read_scores(path: Path) -> tuple[Score, ...]:
         Score(**{**row, "point": Point(**row["point"]), "spread": tuple(row["spread"])})
         for row in rows
     )
-
-
-def _plain(scores: Sequence[Score]) -> dict[str, Any]:
-    return {"scores": [asdict(score) for score in scores]}
 
 
 def _path(about: dict[str, Any]) -> Path:

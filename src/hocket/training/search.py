@@ -45,7 +45,7 @@ def search_here(
     `sliced(search=True)` then uses the best.
     """
     cluster = Cluster.local().first(devices, "the search")
-    on_gpu = not cluster.devices[0].is_cpu
+    on_gpu = not cluster.devices[0].id.is_host
     envs = envs or [n * algorithm.num_envs for n in ENVS]
     instances = instances or (INSTANCES if on_gpu else _up_to_cores())
     if min(*envs, *instances, 1) < 1 or 1 not in instances:

@@ -12,6 +12,7 @@ from hocket.core.analysis.axes import Axes, average_sites, averages, shrinks_to_
 from hocket.core.analysis.kinds import Kind
 from hocket.core.graph.trace import Block, Graph, Loop, Node
 from hocket.core.plan.checks_free import FREE
+from hocket.core.plan.device_id import DeviceId, device_ids
 from hocket.core.plan.text import plan_text
 from hocket.core.program.fragment import Label
 from hocket.core.program.service import Serving
@@ -32,7 +33,8 @@ class Place:
 
     name: str
     run: tuple[str, ...]
-    on: tuple[str, ...] = ()
+    on: tuple[DeviceId, ...] = ()
+    """Given as devices of a cluster, as ids, or as their texts."""
     replicas: int = 1
     backend: str = "jax"
 
@@ -40,22 +42,17 @@ class Place:
         self,
         name: str,
         run: Iterable[str],
-        on: Iterable[Any] = (),
+        on: Iterable[object] = (),
         replicas: int = 1,
         backend: str = "jax",
     ) -> None:
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "run", tuple(run))
-        object.__setattr__(self, "on", tuple(str(device) for device in on))
-        object.__setattr__(self, "replicas", replicas)
-        object.__setattr__(self, "backend", backend)
+        given = {"name": name, "run": tuple(run), "replicas": replicas, "backend": backend}
+        vars(self).update(given, on=device_ids(on))  # frozen: there is no other way to set them
 
-    def share(self, index: int) -> tuple[str, ...]:
+    def share(self, index: int) -> tuple[DeviceId, ...]:
         """The devices of one replica: some of its own, or one that it shares with others."""
-        if len(self.on) >= self.replicas:
-            size = len(self.on) // self.replicas
-            return self.on[index * size : (index + 1) * size]
-        return self.on[index * len(self.on) // self.replicas :][:1]
+        size = max(1, len(self.on) // self.replicas)
+        return self.on[index * len(self.on) // self.replicas :][:size]
 
 
 @dataclass(frozen=True)
@@ -335,7 +332,7 @@ class Plan:
                 "algorithm": type(self.graph.algorithm).__name__,
                 "num_envs": self.graph.num_envs,
                 "digest": self.graph.digest,
-                "places": [asdict(place) for place in self.places],
+                "places": [{**vars(p), "on": [str(x) for x in p.on]} for p in self.places],
                 "channels": {name: asdict(channel) for name, channel in self.channels.items()},
                 "parts": self.parts,
                 "launch": asdict(self.launch),
