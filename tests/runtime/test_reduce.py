@@ -296,7 +296,6 @@ def test_a_way_that_cannot_be_had_is_refused_by_name(
     [
         (TWO, ["shm"]),
         (APART, ["shm"]),
-        (["", ""], ["shm"]),
         (FOUR, ["shm", "hier"]),
         (MPS, ["shm", "ipc"]),
         (["gpu:0", "gpu:1"], ["shm", "nccl"]),
@@ -305,6 +304,10 @@ def test_a_way_that_cannot_be_had_is_refused_by_name(
 )
 def test_what_is_worth_measuring(names: list[str], found: list[str]) -> None:
     assert choices(Members(device_ids(names))) == found
+
+
+def test_replicas_that_name_no_device_go_through_the_host() -> None:
+    assert choices(Members((None, None))) == ["shm"]
 
 
 def test_ways_have_an_order_of_their_own() -> None:

@@ -47,7 +47,7 @@ class Place:
         backend: str = "jax",
     ) -> None:
         given = {"name": name, "run": tuple(run), "replicas": replicas, "backend": backend}
-        vars(self).update(given, on=device_ids(on))  # frozen: there is no other way to set them
+        vars(self).update(given, on=device_ids(on))  # a frozen class has no simpler way
 
     def share(self, index: int) -> tuple[DeviceId, ...]:
         """The devices of one replica: some of its own, or one that it shares with others."""

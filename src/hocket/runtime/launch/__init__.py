@@ -48,7 +48,7 @@ class Seat:
     """Unlike that of any other seat of the plan, such as `actor/0`."""
     instances: tuple[str, ...]
     devices: tuple[DeviceId, ...] = ()
-    """None: whatever there is."""
+    """As the plan names them; empty: whatever there is."""
     cores: int = 1
     node: str = ""
     """The machine; none: any."""
