@@ -24,7 +24,7 @@ import sys
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
 SIZES = (57_288, 1_000_000)
@@ -89,6 +89,7 @@ def names_of(ranks: int) -> list[str]:
 def run_set(name: str, calls: int, deadline: float) -> None:
     """Start the processes of a set, and pass on what they say."""
     from hocket.cluster.slices import Slices, changed
+    from hocket.core.plan.device_id import device_ids
     from hocket.system.native import library
     from hocket.system.shared_memory import Arena
 
@@ -96,15 +97,16 @@ def run_set(name: str, calls: int, deadline: float) -> None:
     began = time.monotonic()
     arena = Arena.create(CASES * chosen.ranks * REGION)
     with ExitStack() as stack:
-        slices = stack.enter_context(Slices(names))
+        devices = device_ids(names)
+        slices = stack.enter_context(closing(Slices(devices)))
         processes = []
-        for rank, slice_name in enumerate(names):
+        for rank, device in enumerate(devices):
             given = {
                 "set_name": name, "rank": rank, "names": names, "fd": arena.fd,
                 "nbytes": arena.nbytes, "calls": calls,
             }  # fmt: skip
             usual = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "HOCKET_REDUCE_SECONDS": "20"}
-            environment = changed({**usual, **os.environ}, slices.env(slice_name))
+            environment = changed({**usual, **os.environ}, slices.env(device))
             flags = f"{environment.get('XLA_FLAGS', '')} {chosen.flags if has_gpu() else ''}"
             environment["XLA_FLAGS"] = flags.strip()
             command = [sys.executable, os.path.abspath(__file__), "--rank", json.dumps(given)]
@@ -182,11 +184,12 @@ class Child:
     ) -> None:
         import jax
 
+        from hocket.core.plan.device_id import device_ids
         from hocket.runtime.averaging import Members
         from hocket.system.shared_memory import Arena
 
         self.set, self.rank, self.calls = SETS[set_name], rank, calls
-        self.members = Members(tuple(names))
+        self.members = Members(device_ids(names))
         self.arena = Arena.attach(fd, nbytes)
         self.regions = 0
         self.busy: dict[str, float] = {}

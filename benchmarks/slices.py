@@ -49,6 +49,7 @@ from hocket.algorithms import IMPALA, PPO
 from hocket.cluster import Cluster
 from hocket.cluster.nvidia.activity import SHORTEST, GpuActivity
 from hocket.cluster.search import Point, Score, best, grid, read_scores, search
+from hocket.cluster.slices import read_slice
 from hocket.core.graph.trace import Graph, trace
 from hocket.envs import unroll
 from hocket.runtime.compile.cache import enable_cache
@@ -366,7 +367,7 @@ def _program(made: Plan, party: Party) -> tuple[Any, ...]:
     return (
         party.seeds, len(made.places), made.graph.num_envs // place.replicas, place.replicas > 1,
         made.compiler_flags,
-        {part.rpartition("@")[2] for part in place.on}.pop(), "shared" in party.words,
+        {part and part.share for part in map(read_slice, place.on)}.pop(), "shared" in party.words,
     )  # fmt: skip
 
 

@@ -159,7 +159,7 @@ def killed_parent() -> None:
 
 def _parent() -> None:
     reports, report = training(2)
-    print(json.dumps({name: s["pid"] for name, s in report.executor.crew.slices.seen.items()}))
+    print(json.dumps({str(name): s["pid"] for name, s in report.executor.crew.slices.seen.items()}))
     list(reports)
 
 

@@ -8,12 +8,14 @@ from tests.cluster.driver import GPUS, MIGS, on_gpus
 
 BEGIN = """
 import json, os, subprocess, sys
+from contextlib import closing
 from hocket.cluster import Device, GpuActivity; from hocket.cluster.nvidia import nvml
 from hocket.cluster.nvidia.cuda import gpu_uuid, instance_uuid, multiprocessors
 from hocket.cluster.slices import Slices, changed, slice_backends, split
+from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError
 
-one, other = Device("gpu:0", "NVIDIA H200"), Device("gpu:1", "NVIDIA H200")
+one, other = (Device(DeviceId("gpu", i), "NVIDIA H200") for i in range(2))
 
 def tell(*found):
     print(json.dumps(found))
@@ -78,9 +80,9 @@ def test_mig_instances_are_found_and_never_made() -> None:
     names, envs, few, shares, why = found(
         """
 parts = split(one, 2, None, "mig")
-with Slices(part.name for part in parts) as slices:
-    envs = [slices.env(part.name) for part in parts]
-tell([part.name for part in parts], envs, refusal(one, 3, None, "mig"),
+with closing(Slices(part.id for part in parts)) as slices:
+    envs = [slices.env(part.id) for part in parts]
+tell([str(part) for part in parts], envs, refusal(one, 3, None, "mig"),
      refusal(one, 2, 50, "mig"), refusal(one, 2, None, "mps"))
 """,
         "mig",
@@ -127,7 +129,7 @@ def test_processes_that_take_turns() -> None:
     (env,) = found("""
 os.environ["CUDA_MPS_PIPE_DIRECTORY"] = "/somebody/elses"
 parts = split(other, 3, None, "shared")
-tell(Slices(part.name for part in parts).env(parts[2].name))
+tell(Slices(part.id for part in parts).env(parts[2].id))
 """)
     assert env == {
         "CUDA_MPS_PIPE_DIRECTORY": None, "CUDA_VISIBLE_DEVICES": GPUS[1],
@@ -167,17 +169,17 @@ def end(children):
         child.communicate()
 
 os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.6"
-parts = [part.name for gpu in (one, other) for part in split(gpu, 2, 25)]
-with Slices(parts) as slices:
+parts = [part.id for gpu in (one, other) for part in split(gpu, 2, 25)]
+with closing(Slices(parts)) as slices:
     envs = [slices.env(name) for name in parts]
     children = [start(env) for env in envs]
     limited = [verify(slices, name, seen) for name, (_, seen) in zip(parts, children)]
-    seen = dict(slices.seen)
+    seen = {str(device): x for device, x in slices.seen.items()}
     children.append(start({**envs[0], "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": None}))
     wide = verify(slices, parts[0], children[-1][1])
     end(children)
-parts = [part.name for part in split(one, 2)]
-with Slices(parts) as slices:
+parts = [part.id for part in split(one, 2)]
+with closing(Slices(parts)) as slices:
     children = [start(slices.env(parts[0]))]
     whole = verify(slices, parts[0], children[0][1])
     children.append(start({"CUDA_VISIBLE_DEVICES": gpu_uuid(0)}))

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -19,7 +20,6 @@ from hocket.cluster.slices import (
     Slice,
     Slices,
     changed,
-    device_of,
     named,
     read_slice,
     slice_backends,
@@ -27,12 +27,15 @@ from hocket.cluster.slices import (
 )
 from hocket.cluster.slices.mps import Mps
 from hocket.cluster.slices.shared import Shared
+from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError
 from hocket.runtime.launch import launch_named
 from hocket.runtime.launch.seats import company
+from hocket.runtime.refusals import refuse
 from tests.toys import Toy
 
-CPU, GPU = Device("cpu:0", "cpu"), Device("gpu:1", "NVIDIA H200")
+CPU = Device(DeviceId("cpu", 0), "cpu")
+GPU = Device(DeviceId("gpu", 1), "NVIDIA H200")
 CORES = sorted(os.sched_getaffinity(0))
 
 
@@ -42,22 +45,36 @@ def test_every_backend_is_known_by_its_file() -> None:
 
 
 @pytest.mark.parametrize("backend", ["cpu", "whole", "mps", "shared", "mig"])
-def test_a_name_says_all_of_a_slice(backend: str) -> None:
+def test_an_id_says_all_of_a_slice(backend: str) -> None:
     made = named(GPU, backend, 1, 4, 50)
-    assert made.name == f"gpu:1/{backend}:1of4@50%"
-    read = read_slice(made.name)
-    assert read is not None and read.name == made.name
-    assert (read.of, read.backend, read.index, read.count, read.share) == (
+    assert str(made) == f"gpu:1/{backend}:1of4@50%"
+    read = read_slice(DeviceId.read(str(made)))
+    assert read is not None and read.id == made.id
+    assert (str(read.of), read.backend, read.index, read.count, read.share) == (
         "gpu:1", backend, 1, 4, 50,
     )  # fmt: skip
-    assert device_of(made.name) == "gpu:1" and device_of("gpu:1") == "gpu:1"
+    assert read.of == GPU.id
     assert {made: 1}[made] == 1  # a device is a key
 
 
 def test_a_whole_device_is_no_slice() -> None:
-    assert read_slice("gpu:1") is None
-    assert read_slice("gpu:1/mps:1of4") is None
-    assert Slices(["gpu:1", "cpu:0"]).env("gpu:1") == {}
+    assert read_slice(GPU.id) is None
+    assert Slices([GPU.id, CPU.id]).env(GPU.id) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cpu:0/cpu:1of4", "`cpu:1of4` of cpu:0/cpu:1of4 is no slice: write cpu:0/BACKEND:INDEX"),
+        ("cpu:0/cup:1of4@25%", "unknown slice backend `cup` of cpu:0/cup:1of4@25%. Did you mean `"),
+    ],
+)
+def test_what_is_no_slice_is_refused_before_anything_starts(text: str, message: str) -> None:
+    place = Place("all", ("env", "act", "learn"), on=[text])
+    plan = Plan(hocket.plan(Toy()).graph, (place,), launch=launch_named("processes"))
+    with pytest.raises(PlanError) as found:
+        refuse(plan)
+    assert str(found.value).startswith(f"the place `all`: {message}")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +121,7 @@ def test_an_error_says_who_shares_a_gpu() -> None:
         place = Place("slice", ("env", "act", "learn"), parts, replicas=len(parts))
         return Plan(graph, (place,), launch=launch_named("processes"))
 
-    there = (Device("gpu:0", ""), GPU)
+    there = (Device(DeviceId("gpu", 0), ""), GPU)
     four = [part for device in there for part in Mps().layout(device, 2, None)]
     assert company(on(*four), "slice/3") == (
         "(it shares gpu:1 with slice/2: a fault of one client of MPS reaches all.)"
@@ -123,7 +140,7 @@ def _no_mps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_mps_it_is_the_whole_device_and_the_plan_says_so() -> None:
     """Unless it was asked for by name: then it is refused."""
     (whole,) = split(GPU, 4)
-    assert whole.name == "gpu:1/whole:0of1@100%"
+    assert str(whole) == "gpu:1/whole:0of1@100%"
     why = "`nvidia-cuda-mps-control` and `nvidia-cuda-mps-server` are neither on PATH nor in"
     assert whole.note.startswith(f"gpu:1 is used whole, not as 4 slices: {why}")
     with pytest.raises(PlanError, match="cannot be cut by `mps`: `nvidia-cuda-mps-control` and"):
@@ -133,15 +150,15 @@ def test_without_mps_it_is_the_whole_device_and_the_plan_says_so() -> None:
     from hocket.strategies import resolve
 
     plan = resolve("sliced:slices=4")(graph, Cluster((GPU,)))
-    assert [place.on for place in plan.places] == [("gpu:1/whole:0of1@100%",)]
+    assert [place.on for place in plan.places] == [(whole.id,)]
     assert whole.note in str(plan)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_cores_are_dealt_out(count: int) -> None:
     parts = split(CPU, count, backend="cpu")
-    with Slices(part.name for part in parts) as slices:
-        dealt = [slices.env(part.name)["HOCKET_CORES"] for part in parts]
+    with closing(Slices(part.id for part in parts)) as slices:
+        dealt = [slices.env(part.id)["HOCKET_CORES"] for part in parts]
     cores = [[int(core) for core in (text or "").split(",")] for text in dealt]
     assert {core for some in cores for core in some} == set(CORES)
     if count <= len(CORES):
@@ -162,17 +179,17 @@ print(json.dumps(seen_here()))
 def test_a_process_on_other_cores_is_found_out() -> None:
     """Both processes are real; the second has not been told."""
     part = split(CPU, len(CORES) + 1, backend="cpu")[0]
-    with Slices([part.name]) as slices:
-        told = slices.env(part.name) | {"HOCKET_CORES": str(CORES[0])}
-        slices._opened["cpu"]._cores[part.name] = CORES[:1]  # type: ignore[attr-defined]
-        slices.verify(part.name, _seen(changed(os.environ, told)))
-        assert slices.seen[part.name]["verified"] and slices.seen[part.name]["cores"] == CORES[:1]
+    with closing(Slices([part.id])) as slices:
+        told = slices.env(part.id) | {"HOCKET_CORES": str(CORES[0])}
+        slices._opened["cpu"]._cores[part.id] = CORES[:1]  # type: ignore[attr-defined]
+        slices.verify(part.id, _seen(changed(os.environ, told)))
+        assert slices.seen[part.id]["verified"] and slices.seen[part.id]["cores"] == CORES[:1]
         if len(CORES) == 1:
             pytest.skip("one core is all that there is.")
         wrong = rf"is not what it should be: cores .*, not \[{CORES[0]}\]"
         with pytest.raises(PlanError, match=wrong):
-            slices.verify(part.name, _seen(changed(os.environ, {"HOCKET_CORES": None})))
-        assert not slices.seen[part.name]["verified"]
+            slices.verify(part.id, _seen(changed(os.environ, {"HOCKET_CORES": None})))
+        assert not slices.seen[part.id]["verified"]
 
 
 def _seen(environment: dict[str, str]) -> dict[str, Any]:

@@ -8,18 +8,19 @@ import os
 import jax
 
 from hocket.cluster import Cluster, Device
+from hocket.core.plan.device_id import DeviceId
 from tests.cluster.driver import GPUS, on_gpus
 from tests.front import Hocket
 
 
 def test_this_machine() -> None:
     cluster = Cluster.local()
-    assert [device.name for device in cluster.devices] == [f"cpu:{i}" for i in range(4)]
+    assert [str(device) for device in cluster.devices] == [f"cpu:{i}" for i in range(4)]
     assert cluster.cores == len(os.sched_getaffinity(0))
     assert cluster.memory and all(d.memory == cluster.memory for d in cluster.devices)
     assert cluster.links == ()
     # What is known of a device is not which device it is.
-    assert Device("cpu:0", "cpu") == cluster.devices[0] and len({*cluster.devices}) == 4
+    assert Device(DeviceId("cpu", 0), "cpu") == cluster.devices[0] and len({*cluster.devices}) == 4
 
 
 def test_devices_are_listed(hocket: Hocket) -> None:
@@ -41,7 +42,8 @@ def test_links_between_gpus() -> None:
     code = """
 import json
 from hocket.cluster.devices import _links
-print(json.dumps(_links(["gpu:0", "gpu:1"])))
+from hocket.core.plan.device_id import device_ids
+print(json.dumps(_links(device_ids(["gpu:0", "gpu:1"]))))
 """
     assert on_gpus(code) == [["gpu:0", "gpu:1", "NVLink"]]
     assert on_gpus(code, CUDA_VISIBLE_DEVICES=GPUS[0]) == []

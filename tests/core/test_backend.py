@@ -14,7 +14,10 @@ from jax import lax
 
 from hocket import Place, Plan, PlanError, trace
 from hocket.core.graph.walk import named_by
-from hocket.core.program.backend import backend, check_backend, swappable, swappable_p
+from hocket.core.plan.checks import check
+from hocket.core.plan.checks_backend import check_backend
+from hocket.core.plan.device_id import device_ids
+from hocket.core.program.backend import backend, swappable, swappable_p
 from tests.toys import Toy
 
 X, V = jnp.arange(6.0).reshape(2, 3), jnp.ones((2, 3))
@@ -127,7 +130,7 @@ class CoupledSprings(Toy):
 
 def replicated(algorithm: Toy) -> Plan:
     places = (Place("actor", run=("env", "act"), replicas=2), Place("learner", run=("learn",)))
-    return Plan(trace(algorithm, 8), places)
+    return check(Plan(trace(algorithm, 8), places))
 
 
 def test_replicas_keep_environments_apart_in_it() -> None:
@@ -141,9 +144,9 @@ def test_a_plan_can_find_and_check_them() -> None:
     found = {fn for node in nodes for fn in named_by(swappable_p, node.eqn)}
     assert found == {Spring.dynamics}
     assert Spring.dynamics.backends == ("jax", "wrong", "elsewhere")
-    check_backend("jax", set(), ["gpu:0", "gpu:1"], "learner")
-    check_backend("wrong", found, ["cpu:0"], "actor")
-    check_backend("elsewhere", found, ["gpu:1"], "actor")
+    check_backend("jax", set(), device_ids(["gpu:0", "gpu:1"]), "learner")
+    check_backend("wrong", found, device_ids(["cpu:0"]), "actor")
+    check_backend("elsewhere", found, device_ids(["gpu:1"]), "actor")
     check_backend("elsewhere", found, [], "actor")
 
 
@@ -159,4 +162,4 @@ def test_a_plan_can_find_and_check_them() -> None:
 def test_a_backend_that_cannot_run_is_refused(name: str, devices: list[str], message: str) -> None:
     swappable("other")(lambda _, x: (x,)).register("right", lambda _, x: (x,), platforms=["cpu"])
     with pytest.raises(PlanError, match=re.escape(message)):
-        check_backend(name, {Spring.dynamics}, devices, "actor")
+        check_backend(name, {Spring.dynamics}, device_ids(devices), "actor")

@@ -14,6 +14,7 @@ import pytest
 from hocket import Channel, Free, Pair, Place, Plan, PlanError, Policy, fragment, trace
 from hocket.cluster import Cluster
 from hocket.core.plan.checks import check
+from hocket.core.plan.device_id import device_ids
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.free.mailbox import fitting_samples
@@ -334,7 +335,7 @@ def test_options_refused(words: str) -> None:
 def test_options_of_sebulba() -> None:
     graph = trace(Toy(), 8)
     plan = resolve("sebulba:batch=2,acting=cpu")(graph, Cluster.local())
-    assert plan.place("actor").replicas == 4 and plan.place("actor").on == ("cpu:0",)
+    assert plan.place("actor").replicas == 4 and plan.place("actor").on == device_ids(["cpu:0"])
 
 
 def test_a_learner_with_something_for_each_environment_is_refused() -> None:

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import hocket.runtime.averaging.choice
+from hocket.core.plan.device_id import device_ids
 from hocket.core.program.averaged import averaged, averaging
 from hocket.errors import PlanError
 from hocket.report.outcome import Outcome
@@ -56,7 +57,7 @@ def main(case: str, names: str, wanted: str, index: int, fd: int, nbytes: int, p
 
 
 def asked(names: Sequence[str], wanted: str = "", *, is_exact: bool = False) -> Averaging:
-    return Averaging(Members(tuple(names)), SITES, wanted, is_exact)
+    return Averaging(Members(device_ids(names)), SITES, wanted, is_exact)
 
 
 def offers(
@@ -288,7 +289,7 @@ def test_a_way_that_cannot_be_had_is_refused_by_name(
     names: list[str], wanted: str, why: str
 ) -> None:
     with pytest.raises(PlanError, match=f"cannot go by `{wanted}` here: .*{why}"):
-        choices(Members(tuple(names)), wanted)
+        choices(Members(device_ids(names)), wanted)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +297,6 @@ def test_a_way_that_cannot_be_had_is_refused_by_name(
     [
         (TWO, ["shm"]),
         (APART, ["shm"]),
-        (["", ""], ["shm"]),
         (FOUR, ["shm", "hier"]),
         (MPS, ["shm", "ipc"]),
         (["gpu:0", "gpu:1"], ["shm", "nccl"]),
@@ -304,7 +304,11 @@ def test_a_way_that_cannot_be_had_is_refused_by_name(
     ],
 )
 def test_what_is_worth_measuring(names: list[str], found: list[str]) -> None:
-    assert choices(Members(tuple(names))) == found
+    assert choices(Members(device_ids(names))) == found
+
+
+def test_replicas_that_name_no_device_go_through_the_host() -> None:
+    assert choices(Members((None, None))) == ["shm"]
 
 
 def test_ways_have_an_order_of_their_own() -> None:
@@ -322,7 +326,7 @@ def test_exact_has_no_clock_choose() -> None:
 
 @pytest.mark.parametrize("names", [TWO, APART, FOUR, MPS])
 def test_without_memory_that_all_share_no_way_of_ours_goes(names: list[str]) -> None:
-    members = replace(Members(tuple(names)), shares_memory=False)
+    members = replace(Members(device_ids(names)), shares_memory=False)
     with pytest.raises(PlanError, match=r"no way to average between these .*here they share none"):
         choices(members)
     with pytest.raises(PlanError, match=r"cannot go by `shm` here: .*they share none"):
@@ -330,13 +334,13 @@ def test_without_memory_that_all_share_no_way_of_ours_goes(names: list[str]) -> 
 
 
 def test_a_delay_is_refused_by_who_cannot_add_one() -> None:
-    members = replace(Members(("gpu:0", "gpu:1")), delay=0.1)
+    members = replace(Members(device_ids(("gpu:0", "gpu:1"))), delay=0.1)
     assert choices(members) == ["shm"]
     with pytest.raises(PlanError, match="cannot go by `nccl` here: it cannot make a mean take"):
         choices(members, "nccl")
     four = tuple(f"gpu:{d}/mps:{i}of2@100%" for d in range(2) for i in range(2))
     with pytest.raises(PlanError, match="a step of it goes by `nccl`: it cannot make a mean"):
-        choices(replace(Members(four), delay=0.1), "hier")
+        choices(replace(Members(device_ids(four)), delay=0.1), "hier")
 
 
 def test_who_cannot_listen_is_told_to_all() -> None:

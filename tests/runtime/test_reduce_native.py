@@ -11,6 +11,7 @@ import pytest
 
 from hocket.cluster.nvidia import nvrtc
 from hocket.cluster.nvidia.nvrtc import NoCompiler, cubin
+from hocket.core.plan.device_id import device_ids
 from hocket.runtime.averaging import Members, Space
 from hocket.runtime.averaging.ffi import control_bytes
 from hocket.runtime.averaging.ways import ipc, nccl
@@ -71,7 +72,7 @@ def test_without_a_driver_the_reason_says_so() -> None:
 @needs_no_gpu
 def test_who_cannot_use_the_gpu_tells_the_others() -> None:
     """A replica whose memory on the GPU cannot be made; the other waits for its handle."""
-    members = Members(("gpu:0/mps:0of2@100%", "gpu:0/mps:1of2@100%"))
+    members = Members(device_ids(f"gpu:0/mps:{i}of2@100%" for i in range(2)))
     arena = Arena.create(nbytes := ipc.AVERAGE.room(members, SITES))
     listener = ipc.AVERAGE.listen(members, 1, SITES, Space(arena, 0, nbytes))
     with pytest.raises(Unavailable, match=NO_DRIVER):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hocket import Channel, Free, Pair, Place, Plan, PlanError, trace
+from hocket.core.plan.device_id import DeviceId
 from hocket.runtime.channels import Ends, Here, Transport
 from hocket.runtime.channels.choice import TRANSPORTS, check_transports, ends_of, transport_of
 from hocket.runtime.channels.links import Link, links
@@ -25,6 +26,7 @@ from hocket.training.loop import make_executor
 from tests.toys import Toy
 
 ACT, LEARN = ("env", "act"), ("learn",)
+CPU = (DeviceId("cpu", 0),)
 KINDS = {"same": same_device.TRANSPORT, "device": device.TRANSPORT, "shm": shared_memory.TRANSPORT}
 
 
@@ -206,7 +208,7 @@ def test_a_free_channel_goes_its_own_way() -> None:
 
 
 def test_where_nothing_can_carry_a_link_all_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, ends = planned(), Ends(("cpu:0",), ("cpu:0",), one_process=False, share_memory=False)
+    plan, ends = planned(), Ends(CPU, CPU, one_process=False, share_memory=False)
     monkeypatch.setattr("hocket.runtime.channels.choice.ends_of", lambda *_: ends)
     with pytest.raises(PlanError, match=r"nothing can carry `actor/0 -> learner/0`:") as caught:
         transport_of(plan, upwards(plan))

@@ -68,7 +68,9 @@ def _box(plan: Plan, place: Place, memory: Memory, averaged: tuple[int, int] | N
 
 def _hardware(place: Place) -> str:
     """`gpu:0`, or for many `gpu:0 to gpu:7`."""
-    devices = ", ".join(place.on) if len(place.on) < 4 else f"{place.on[0]} to {place.on[-1]}"
+    devices = (
+        ", ".join(map(str, place.on)) if len(place.on) < 4 else f"{place.on[0]} to {place.on[-1]}"
+    )
     backend = f", {place.backend}" if place.backend != "jax" else ""
     return (devices or "any device") + backend
 

@@ -1,4 +1,4 @@
-"""The devices of this machine, by names that a plan can hold."""
+"""The devices of this machine, by ids that a plan can hold."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from typing import Any, NamedTuple
 import jax
 
 from hocket.cluster.nvidia import nvml
-from hocket.cluster.nvidia.cuda import gpu_uuid, ordinal_of
+from hocket.cluster.nvidia.cuda import gpu_uuid, is_gpu
+from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError, unknown
+from hocket.system.platforms import HOST
 
 
 @dataclass(frozen=True)
 class Device:
-    """One accelerator, or one (perhaps simulated) CPU device: `cpu:0`, `gpu:1`."""
+    """One accelerator, or one (perhaps simulated) CPU device."""
 
-    name: str
+    id: DeviceId
     kind: str
+    """In its maker's words: `NVIDIA H200`."""
     memory: int | None = field(default=None, kw_only=True, compare=False, repr=False)
     """In bytes, where that is known; the CPU devices of a machine share its memory."""
 
     def __str__(self) -> str:
-        return self.name
-
-    @property
-    def is_cpu(self) -> bool:
-        return self.name.startswith("cpu:")
+        return str(self.id)
 
 
 class Link(NamedTuple):
@@ -62,11 +61,11 @@ class Cluster:
         """The devices that JAX sees in this process, and what they are part of."""
         found = jax.local_devices()
         memory = host_memory()
-        devices = tuple(Device(_name(d), d.device_kind, memory=_memory(d, memory)) for d in found)
-        return Cluster(devices, usable_cores(), memory, _links([_name(d) for d in found]))
+        devices = tuple(Device(id_of(d), d.device_kind, memory=_memory(d, memory)) for d in found)
+        return Cluster(devices, usable_cores(), memory, _links([id_of(d) for d in found]))
 
     def __str__(self) -> str:
-        return ", ".join(f"{device.name} ({device.kind})" for device in self.devices)
+        return ", ".join(f"{device} ({device.kind})" for device in self.devices)
 
     def first(self, count: int | None, asked: str) -> Cluster:
         """With so many of its devices, all of them where that is None; `asked` says who asks."""
@@ -77,7 +76,7 @@ class Cluster:
 
 def hardware() -> dict[str, Any]:
     """What this process computes on, for a record of a run."""
-    devices = [f"{_name(device)} ({device.device_kind})" for device in jax.local_devices()]
+    devices = [f"{id_of(device)} ({device.device_kind})" for device in jax.local_devices()]
     return {"devices": devices, "cores": usable_cores(), "processor": processor()}
 
 
@@ -108,31 +107,41 @@ def share_cores(parts: int) -> None:
         jax.config.update("jax_num_cpu_devices", math.gcd(parts, usable_cores()))
 
 
-def find_devices(names: Iterable[str]) -> list[Any]:
-    """The JAX devices of these names; this process's first where none is named.
+def find_devices(ids: Iterable[DeviceId]) -> list[Any]:
+    """The JAX devices of these ids; this process's first where there are none.
 
     Beside an accelerator there is always the CPU: a plan may put small networks there. A slice is
     the first device of the process that was started on it.
     """
-    known = {_name(d): d for d in jax.local_devices()}
-    first = list(known)[:1]
-    names = [first[0] if "/" in name else name for name in names] or first
-    if any(name.startswith("cpu:") and name not in known for name in names):
+    known = {id_of(d): d for d in jax.local_devices()}
+    first = next(iter(known))
+    wanted = [first if device.slice else device for device in map(_of_this_node, ids)] or [first]
+    if any(device.is_host and device not in known for device in wanted):
         with contextlib.suppress(RuntimeError):  # JAX was told to use nothing but the accelerator
-            known |= {_name(d): d for d in jax.local_devices(backend="cpu")}
-    for name in names:
-        if name not in known:
-            raise ValueError(unknown("device", name, known))
-    return [known[name] for name in names]
+            known |= {id_of(d): d for d in jax.local_devices(backend=HOST)}
+    if absent := [device for device in wanted if device not in known]:
+        raise ValueError(unknown("device", str(absent[0]), map(str, known)))
+    return [known[device] for device in wanted]
 
 
-def _name(device: Any) -> str:
-    return f"{device.platform}:{device.id}"
+def id_of(device: Any) -> DeviceId:
+    """The id of a device of JAX's."""
+    return DeviceId(device.platform, device.id)
+
+
+def _of_this_node(device: DeviceId) -> DeviceId:
+    """A device without its node, which must be this one."""
+    if device.node not in ("", platform.node()):
+        raise ValueError(
+            f"{device} is a device of the node `{device.node}`, and this is `{platform.node()}`: "
+            f"use devices of this machine, without a node."
+        )
+    return replace(device, node="")
 
 
 def _memory(device: Any, of_host: int | None) -> int | None:
     """What a device has in all; JAX knows what it may take of it."""
-    if device.platform == "cpu":
+    if device.platform == HOST:
         return of_host
     with contextlib.suppress(nvml.NvmlError):
         if uuid := gpu_uuid(device.local_hardware_id):
@@ -140,9 +149,9 @@ def _memory(device: Any, of_host: int | None) -> int | None:
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
-def _links(names: list[str]) -> tuple[Link, ...]:
+def _links(ids: Iterable[DeviceId]) -> tuple[Link, ...]:
     """Between every two GPUs of NVIDIA's."""
-    uuids = {n: gpu_uuid(ordinal_of(n)) for n in names if n.startswith("gpu:")}
+    uuids = {str(device): gpu_uuid(device.index) for device in ids if is_gpu(device)}
     found: list[Link] = []
     with contextlib.suppress(nvml.NvmlError):
         for one, other in itertools.combinations(uuids, 2):

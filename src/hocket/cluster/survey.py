@@ -9,7 +9,7 @@ import jax
 
 from hocket.cluster.devices import Cluster, Device, processor
 from hocket.cluster.nvidia import nvml
-from hocket.cluster.nvidia.cuda import gpu_uuid, multiprocessors, ordinal_of
+from hocket.cluster.nvidia.cuda import gpu_uuid, is_gpu, multiprocessors
 from hocket.cluster.slices import NOT_FOR_JAX, slice_backends
 
 
@@ -46,15 +46,14 @@ def as_text(found: dict[str, Any]) -> str:
 
 
 def _device(device: Device) -> dict[str, Any]:
-    is_gpu = device.name.startswith("gpu:")
-    ordinal = ordinal_of(device.name)
+    ordinal = device.id.index if is_gpu(device.id) else None
     slices = {name: backend.probe(device) for name, backend in slice_backends().items()}
     return {
-        "name": device.name,
+        "name": str(device),
         "kind": device.kind,
         "memory": device.memory,
-        "uuid": gpu_uuid(ordinal) if is_gpu else None,
-        "multiprocessors": multiprocessors(ordinal) if is_gpu else None,
+        "uuid": None if ordinal is None else gpu_uuid(ordinal),
+        "multiprocessors": None if ordinal is None else multiprocessors(ordinal),
         # By backend: why it cannot cut this device; "" if it can.
         "slices": slices | NOT_FOR_JAX,
     }

@@ -14,9 +14,11 @@ from __future__ import annotations
 from hocket.cluster import Cluster, Device
 from hocket.core.graph.trace import Graph
 from hocket.core.plan.data import Place, Plan
+from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError
 from hocket.strategies.sharing import apart, sampling, share_out
 from hocket.strategies.strategy import Lag, strategy
+from hocket.system.platforms import HOST
 
 
 @strategy
@@ -32,10 +34,12 @@ def sebulba(
     actions on the CPU, beside an accelerator that learns.
     """
     others, learning = apart(cluster, learners)
-    if acting not in (None, "cpu"):
-        raise PlanError(f"acting={acting!r}: actions are computed on actor devices, or on `cpu`.")
-    if acting == "cpu":
-        others = (Device("cpu:0", "cpu"),)
+    if acting not in (None, HOST):
+        raise PlanError(
+            f"acting={acting!r}: actions are computed on actor devices, or on `{HOST}`."
+        )
+    if acting == HOST:
+        others = (Device(DeviceId(HOST, 0), HOST),)
     if actors is not None and not 1 <= actors <= len(others):
         raise PlanError(
             f"sebulba was asked for {actors} actor devices, of {len(others)} that do not learn: "

@@ -44,7 +44,7 @@ def about_search(algorithm: Algorithm, cluster: Cluster) -> dict[str, Any]:
     return {
         "devices": [device.kind for device in cluster.devices],
         # The kind of a CPU device is `cpu`, whatever the machine.
-        "cores": [cluster.cores, processor()] if cluster.devices[0].is_cpu else [],
+        "cores": [cluster.cores, processor()] if cluster.devices[0].id.is_host else [],
         "driver": driver.read_text().strip() if driver.is_file() else "",
         "jax": jax.__version__,
         "algorithm": {k: x for k, x in fields.items() if k not in ("num_envs", "env_steps")},
@@ -81,7 +81,7 @@ def sliced(
     that `hocket plan ... --search` found best.
     """
     asked, cluster = graph.num_envs, cluster.first(devices, "sliced")
-    if command_buffers and cluster.devices[0].is_cpu:
+    if command_buffers and cluster.devices[0].id.is_host:
         raise PlanError(f"command buffers are for GPUs, and these are slices of {cluster}.")
     if not dedicated:
         _refuse_idle(

@@ -6,6 +6,7 @@ events.py          something has changed: whoever waits looks again
 rendezvous.py      where a group of processes tells each other something before it begins
 signals.py         Ctrl-C and SIGTERM
 on_host.py         what is computed at once is computed by the CPU
+platforms.py       how JAX names the kinds of devices
 names.py           objects by name: `module:name`, `file.py:name`
 text.py            numbers for people
 native/            the C++ library, and its functions

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -19,9 +19,11 @@ import numpy as np
 
 from hocket.cluster.devices import usable_cores
 from hocket.cluster.slices import Slices, changed
+from hocket.core.plan.device_id import DeviceId, device_ids
 from hocket.errors import ContractError
 from hocket.runtime.averaging import Members
 from hocket.runtime.averaging.known import choices, find_way, pages, roomy
+from hocket.system.platforms import HOST
 from hocket.system.shared_memory import Arena
 from hocket.testing import replica
 from hocket.testing.replica import SITES, SMALL, TURNS, Job, expected_means
@@ -57,7 +59,7 @@ class AverageCheck:
 
 
 def check_average(
-    name: str, on: Sequence[str] = ("cpu:0", "cpu:0"), *, tolerance: float = 1e-6
+    name: str, on: Iterable[DeviceId | str] = ("cpu:0", "cpu:0"), *, tolerance: float = 1e-6
 ) -> AverageCheck:
     """Verify a way to average, named as `Mean(way=...)` is, by processes that use it.
 
@@ -69,7 +71,7 @@ def check_average(
 
         print(check_average("mine.py:Fifo"))
     """
-    members = Members(tuple(on))
+    members = Members(device_ids(on))
     room = _checked(name, members)
     with _started(name, members, room) as group:
         difference = 0.0
@@ -112,13 +114,12 @@ class _Process(NamedTuple):
 def _started(name: str, members: Members, room: int) -> Iterator[_Group]:
     """A process for each replica; whatever becomes of them, none stays."""
     arena = Arena.create(max(4096, EPOCHS * pages(room)))
-    slices, processes = Slices(members.names), list[_Process]()
+    slices, processes = Slices(filter(None, members.on)), list[_Process]()
     threads = str(max(1, usable_cores() // len(members)))
     usual = {"PJRT_NPROC": threads, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
-    if members.on_cpu:
-        usual["JAX_PLATFORMS"] = "cpu"
+    usual |= {"JAX_PLATFORMS": HOST} if members.on_host else {}
     try:
-        for device in members.names:
+        for device in filter(None, members.on):
             processes.append(_spawn(arena, changed(usual, slices.env(device))))
         for index, process in enumerate(processes):
             job = Job(name, members, index, room, arena.nbytes, sys.path)

@@ -46,7 +46,7 @@ def search_here(
     `sliced(search=True)` then uses the best.
     """
     cluster = Cluster.local().first(devices, "the search")
-    on_gpu = not cluster.devices[0].is_cpu
+    on_gpu = not cluster.devices[0].id.is_host
     envs = envs or [n * algorithm.num_envs for n in ENVS]
     most = max(INSTANCES) if on_gpu else usable_cores()
     instances = instances or [k for k in INSTANCES if k <= most]

@@ -13,6 +13,7 @@ import hocket as package
 from hocket import Mean, Place, Plan, PlanError
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
+from hocket.core.plan.device_id import DeviceId
 from hocket.runtime.averaging import Members, known
 from hocket.runtime.averaging.known import AVERAGES, choices, find_way, ways
 from hocket.runtime.launch import launch_named
@@ -81,9 +82,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regis
 def test_an_installed_package_brings_a_way(installed: Registry) -> None:
     assert list(ways()) == ["shm", "ipc", "nccl", "hier", "fifo"]  # last, by its own preference
     assert isinstance(find_way("fifo"), Fifo)
-    assert choices(Members(("cpu:0",) * 2), "fifo") == ["fifo"]
+    assert choices(Members((DeviceId("cpu", 0),) * 2), "fifo") == ["fifo"]
 
 
 def test_a_way_without_memory_goes_where_ours_do_not() -> None:
-    apart = replace(Members(("cpu:0",) * 2), shares_memory=False)
+    apart = replace(Members((DeviceId("cpu", 0),) * 2), shares_memory=False)
     assert choices(apart, "examples.own_average:Fifo") == ["examples.own_average:Fifo"]

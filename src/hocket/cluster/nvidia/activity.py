@@ -12,7 +12,8 @@ import time
 from typing import Any
 
 from hocket.cluster.nvidia import nvml
-from hocket.cluster.nvidia.cuda import gpu_uuid, ordinal_of
+from hocket.cluster.nvidia.cuda import gpu_uuid, is_gpu
+from hocket.core.plan.device_id import DeviceId
 
 METRICS = {"sm_active": 2, "sm_occupancy": 3, "tensor": 5, "dram": 10, "fp32": 12}
 """`nvmlGpmMetricId_t`: multiprocessors that had work, warps on them, tensor cores, bandwidth of the
@@ -72,7 +73,7 @@ class GpuActivity:
     def __init__(self, device: str = "gpu:0") -> None:
         self.why = ""
         self.seconds = 0.0
-        self._device = device
+        self._device = DeviceId.read(device)
         self._samples: list[Any] = []
         self._found: dict[str, float] = {}
 
@@ -103,7 +104,7 @@ class GpuActivity:
             self.why = str(error)
 
     def _begin(self) -> None:
-        uuid = None if not self._device.startswith("gpu:") else gpu_uuid(ordinal_of(self._device))
+        uuid = gpu_uuid(self._device.index) if is_gpu(self._device) else None
         if uuid is None:
             raise nvml.NvmlError(f"{self._device} is no GPU of the CUDA driver's.")
         self._handle = nvml.handle_of(uuid)

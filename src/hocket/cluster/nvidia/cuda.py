@@ -10,15 +10,17 @@ import os
 import uuid
 from functools import cache
 
+from hocket.core.plan.device_id import DeviceId
+
 MULTIPROCESSOR_COUNT = 16
 """`CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`: under MPS, those that this process may use."""
 DEVICE_SHARE = 0.9
 """The part of a GPU's memory that all processes take together: contexts need the rest."""
 
 
-def ordinal_of(name: str) -> int:
-    """The number of a device in this process: 1 of `gpu:1`."""
-    return int(name.partition(":")[2])
+def is_gpu(device: DeviceId) -> bool:
+    """Whether a device is a GPU, whose index is then its ordinal in this process."""
+    return device.kind == "gpu"
 
 
 def gpu_uuid(ordinal: int) -> str | None:

@@ -1,8 +1,8 @@
 """Slices: parts of one device, each a process's device, and a device to everyone else.
 
 A *backend* says how a device is cut: `cpu`, `whole`, `shared`, `mps`, `mig`, a file of this folder
-each. A slice is known by its name, which says all of it: `gpu:0/mps:1of4@50%` is the second of four
-parts of `gpu:0`, and may use at most half of it.
+each. A slice is known by its id, whose text says all of it: `gpu:0/mps:1of4@50%` is the second of
+four parts of `gpu:0`, and may use at most half of it. To everybody else `mps:1of4@50%` is a word.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from hocket.cluster.devices import Device
+from hocket.cluster.devices import Device, id_of
 from hocket.cluster.nvidia.cuda import gpu_uuid, instance_uuid, multiprocessors
+from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError, unknown
 from hocket.system.registry import Registry
 
@@ -30,13 +31,21 @@ NOT_FOR_JAX = {
 class Slice(Device):
     """Part `index` of `count` of the device `of`, which may use `share` percent of it."""
 
-    of: str
     backend: str
     index: int
     count: int
     share: int
     note: str = ""
     """Why it is not what was asked for."""
+
+    @property
+    def of(self) -> DeviceId:
+        return self.id.whole
+
+    @property
+    def way(self) -> Backend:
+        """How it is cut."""
+        return slice_backends()[self.backend]
 
 
 class Opened(Protocol):
@@ -51,14 +60,17 @@ class Opened(Protocol):
         ...
 
     def close(self) -> None:
-        """End what was started. Once more does nothing."""
-        ...
+        """End what was started, if anything was. Once more does nothing."""
 
 
 class Backend(Protocol):
     """One way to cut a device."""
 
     name: str
+    at_once: bool
+    """Whether processes on slices of one device run at the same time."""
+    one_memory: bool
+    """Whether they can open each other's memory on it."""
 
     def probe(self, device: Device) -> str:
         """Why it cannot cut this device here; "" if it can."""
@@ -99,7 +111,7 @@ def split(
         raise PlanError(f"{device} cannot be cut by `{backend}`: {NOT_FOR_JAX[backend]}")
     if backend not in (AUTO, *backends):
         raise PlanError(unknown("slice backend", backend, (AUTO, *backends)))
-    chosen = backend if backend != AUTO else "cpu" if device.is_cpu else "mps"
+    chosen = backend if backend != AUTO else "cpu" if device.id.is_host else "mps"
     if count == 1 and backend == AUTO and share in (None, 100):
         chosen = "whole"
     if not (why := backends[chosen].probe(device)):
@@ -113,70 +125,74 @@ def split(
 def named(
     device: Device, backend: str, index: int, count: int, share: int, note: str = ""
 ) -> Slice:
-    """A slice with the name that says what it is."""
-    name = f"{device.name}/{backend}:{index}of{count}@{share}%"
-    return Slice(name, device.kind, device.name, backend, index, count, share, note)
+    """A slice with the id that says what it is."""
+    id = replace(device.id, slice=f"{backend}:{index}of{count}@{share}%")
+    return Slice(id, device.kind, backend, index, count, share, note)
 
 
-def read_slice(name: str) -> Slice | None:
-    """The slice of such a name; None for the name of a whole device."""
-    found = re.fullmatch(r"(\w+:\d+)/(\w+):(\d+)of(\d+)@(\d+)%", name)
-    if found is None:
+def read_slice(device: DeviceId) -> Slice | None:
+    """The slice of such an id; None for a whole device."""
+    if not device.slice:
         return None
-    of, backend, *numbers = found.groups()
+    found = re.fullmatch(r"(\w+):(\d+)of(\d+)@(\d+)%", device.slice)
+    if found is None:
+        raise PlanError(
+            f"`{device.slice}` of {device} is no slice: write {device.whole}/BACKEND:"
+            f"INDEXofCOUNT@SHARE%, as in {device.whole}/mps:1of4@50%."
+        )
+    backend, *numbers = found.groups()
+    if backend not in slice_backends():
+        raise PlanError(unknown("slice backend", backend, slice_backends(), f"of {device}"))
     index, count, share = map(int, numbers)
-    return named(Device(of, ""), backend, index, count, share)
+    return Slice(device, "", backend, index, count, share)
 
 
-def device_of(name: str) -> str:
-    """The device that a name means, or that it is a slice of."""
-    part = read_slice(name)
-    return part.of if part else name
+def run_as_one(device: DeviceId) -> bool:
+    """Whether processes on such slices of a device run at the same time in one memory.
+
+    They may wait for each other there, and a fault of one reaches all.
+    """
+    part = read_slice(device)
+    return part is not None and part.way.at_once and part.way.one_memory
 
 
 class Slices:
-    """The slices that the processes of a plan use, given the names of their devices.
+    """The slices that the processes of a plan use, given the devices of these.
 
-        with Slices(names) as slices:
-            Popen(..., env=changed(os.environ, slices.env(name)))
+        with closing(Slices(devices)) as slices:
+            Popen(..., env=changed(os.environ, slices.env(device)))
 
-    Names of whole devices are left alone.
+    Whole devices are left alone.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
-        found = [part for name in dict.fromkeys(names) if (part := read_slice(name))]
-        self.seen: dict[str, dict[str, Any]] = {}
+    def __init__(self, devices: Iterable[DeviceId]) -> None:
+        found = [part for device in dict.fromkeys(devices) if (part := read_slice(device))]
+        self.seen: dict[DeviceId, dict[str, Any]] = {}
         """By slice: what its process saw of it, and whether that is right."""
         self._opened: dict[str, Opened] = {}
-        self._parts = {part.name: part for part in found}
+        self._parts = {part.id: part for part in found}
         try:
             for backend in dict.fromkeys(part.backend for part in found):
                 mine = [part for part in found if part.backend == backend]
-                self._opened[backend] = slice_backends()[backend].open(mine)
+                self._opened[backend] = mine[0].way.open(mine)
         except BaseException:
             self.close()
             raise
 
-    def __enter__(self) -> Slices:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def env(self, name: str) -> dict[str, str | None]:
+    def env(self, device: DeviceId) -> dict[str, str | None]:
         """What to set for a process on this device, before it imports jax; None unsets."""
-        part = self._parts.get(name)
+        part = self._parts.get(device)
         return dict(self._opened[part.backend].env(part)) if part else {}
 
-    def verify(self, name: str, seen: Mapping[str, Any]) -> None:
+    def verify(self, device: DeviceId, seen: Mapping[str, Any]) -> None:
         """Refuse a slice whose process sees something else than it should."""
-        part = self._parts.get(name)
+        part = self._parts.get(device)
         if part is None:
             return
         wrong = self._opened[part.backend].verify(part, seen)
-        self.seen[name] = {**seen, "verified": not wrong}
+        self.seen[device] = {**seen, "verified": not wrong}
         if wrong:
-            raise PlanError(f"the slice {name} is not what it should be: {wrong}")
+            raise PlanError(f"the slice {device} is not what it should be: {wrong}")
 
     def close(self) -> None:
         """End what was started for them."""
@@ -198,7 +214,7 @@ def seen_here() -> dict[str, Any]:
     is_gpu = device.platform == "gpu"
     return {
         "pid": os.getpid(),
-        "device": f"{device.platform}:{device.id}",
+        "device": str(id_of(device)),
         "kind": device.device_kind,
         "cores": sorted(os.sched_getaffinity(0)),
         "uuid": gpu_uuid(device.local_hardware_id) if is_gpu else None,

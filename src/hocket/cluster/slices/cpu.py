@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket.cluster.devices import Device, usable_cores
-from hocket.cluster.slices import Slice, named
+from hocket.cluster.slices import Opened, Slice, named
+from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError
+from hocket.system.platforms import HOST
 
 CORES = "HOCKET_CORES"
 """The cores of a process, `0,1`: it keeps to them before JAX starts."""
@@ -18,10 +20,10 @@ CORES = "HOCKET_CORES"
 class Cpu:
     """As many processes as slices, each on its share of the cores."""
 
-    name = "cpu"
+    name, at_once, one_memory = "cpu", True, False
 
     def probe(self, device: Device) -> str:
-        if not device.is_cpu:
+        if not device.id.is_host:
             return f"it cuts CPUs, and this is a {device.kind}."
         return "" if sys.platform == "linux" else "processes are kept on cores on Linux only."
 
@@ -40,31 +42,28 @@ class Cpu:
         return CpuSlices(slices)
 
 
-class CpuSlices:
+class CpuSlices(Opened):
     """The cores of this process, dealt out to slices; with more slices than cores, they share."""
 
     def __init__(self, slices: Sequence[Slice]) -> None:
         mine = sorted(os.sched_getaffinity(0))
-        self._cores: dict[str, list[int]] = {}
+        self._cores: dict[DeviceId, list[int]] = {}
         for i, part in enumerate(slices):
             first, last = (len(mine) * k // len(slices) for k in (i, i + 1))
-            self._cores[part.name] = mine[first : max(last, first + 1)]
+            self._cores[part.id] = mine[first : max(last, first + 1)]
 
     def env(self, part: Slice) -> Mapping[str, str | None]:
-        cores = self._cores[part.name]
+        cores = self._cores[part.id]
         # XLA makes a thread for each of the machine's cores, wherever it may run.
         return {
             CORES: ",".join(map(str, cores)),
             "PJRT_NPROC": str(len(cores)),
-            "JAX_PLATFORMS": "cpu",
+            "JAX_PLATFORMS": HOST,
         }
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
-        expected = self._cores[part.name]
+        expected = self._cores[part.id]
         return "" if seen["cores"] == expected else f"cores {seen['cores']}, not {expected}."
-
-    def close(self) -> None:
-        pass
 
 
 BACKEND = Cpu()

@@ -10,8 +10,9 @@ from typing import Any
 
 from hocket.cluster.devices import Device
 from hocket.cluster.nvidia import nvml
-from hocket.cluster.nvidia.cuda import gpu_uuid, memory_share, no_mps, ordinal_of
-from hocket.cluster.slices import Slice, named
+from hocket.cluster.nvidia.cuda import gpu_uuid, is_gpu, memory_share, no_mps
+from hocket.cluster.slices import Opened, Slice, named
+from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError
 
 ADMINISTRATOR = "`nvidia-smi -i 0 -mig 1`, then `nvidia-smi mig -i 0 -cgi 3g.71gb,3g.71gb -C`"
@@ -20,13 +21,13 @@ ADMINISTRATOR = "`nvidia-smi -i 0 -mig 1`, then `nvidia-smi mig -i 0 -cgi 3g.71g
 class Mig:
     """One process a slice, on an instance that exists."""
 
-    name = "mig"
+    name, at_once, one_memory = "mig", True, False
 
     def probe(self, device: Device) -> str:
-        if not device.name.startswith("gpu:"):
+        if not is_gpu(device.id):
             return f"it cuts NVIDIA GPUs, and this is a {device.kind}."
         try:
-            found = instances(device)
+            found = instances(device.id)
         except nvml.NvmlError as error:
             return f"what it is cut into cannot be known: {error}"
         if found:
@@ -37,7 +38,7 @@ class Mig:
         )
 
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
-        found = [name for _, name in instances(device)]
+        found = [name for _, name in instances(device.id)]
         if share is not None:
             raise PlanError(
                 f"what a MIG instance of {device} has is settled, so it cannot be {share} %: leave "
@@ -54,34 +55,29 @@ class Mig:
         return MigSlices(slices)
 
 
-class MigSlices:
+class MigSlices(Opened):
     """The first instances of each GPU, one a slice."""
 
     def __init__(self, slices: Sequence[Slice]) -> None:
-        of = {part.of: instances(part) for part in slices}
-        self._uuids = {part.name: of[part.of][part.index][0] for part in slices}
+        self._uuids = {part.id: instances(part.of)[part.index][0] for part in slices}
 
     def env(self, part: Slice) -> Mapping[str, str | None]:
-        mine = {"CUDA_VISIBLE_DEVICES": self._uuids[part.name]}
+        mine = {"CUDA_VISIBLE_DEVICES": self._uuids[part.id]}
         return {**no_mps(), **mine, **memory_share(1)}
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
-        mine = self._uuids[part.name]
+        mine = self._uuids[part.id]
         # Drivers before 470 name an instance otherwise than CUDA does.
         is_mine = seen["instance"] == mine or (mine.startswith("MIG-GPU-") and seen["uuid"])
         where = seen["instance"] or seen["uuid"] or seen["device"]
         return "" if is_mine else f"its process is on {where}, not on {mine}."
 
-    def close(self) -> None:
-        pass
 
-
-def instances(device: Device) -> list[tuple[str, str]]:
-    """The MIG instances of a GPU (or of the one that a slice is of): UUID and name of each."""
-    name = device.of if isinstance(device, Slice) else device.name
-    uuid = gpu_uuid(ordinal_of(name))
+def instances(gpu: DeviceId) -> list[tuple[str, str]]:
+    """The MIG instances of a GPU: UUID and name of each."""
+    uuid = gpu_uuid(gpu.index)
     if uuid is None:
-        raise nvml.NvmlError(f"the CUDA driver knows no {name}.")
+        raise nvml.NvmlError(f"the CUDA driver knows no {gpu}.")
     return nvml.mig_instances(uuid)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from hocket.cluster.devices import Device
 from hocket.cluster.nvidia import mps, nvml
-from hocket.cluster.nvidia.cuda import gpu_uuid, memory_share, multiprocessors, no_mps, ordinal_of
+from hocket.cluster.nvidia.cuda import gpu_uuid, is_gpu, memory_share, multiprocessors, no_mps
 from hocket.cluster.slices import Slice, named
+from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError
 
 MOST = 48
@@ -23,15 +24,15 @@ NEAR = 0.03
 class Mps:
     """One process a slice, all of them clients of an MPS server of our own."""
 
-    name = "mps"
+    name, at_once, one_memory = "mps", True, True
 
     def probe(self, device: Device) -> str:
-        if not device.name.startswith("gpu:"):
+        if not is_gpu(device.id):
             return f"it cuts NVIDIA GPUs, and this is a {device.kind}."
         if why := mps.missing():
             return why
-        if (uuid := gpu_uuid(ordinal_of(device.name))) is None:
-            return f"it cuts NVIDIA GPUs, and the CUDA driver knows no {device.name}."
+        if (uuid := gpu_uuid(device.id.index)) is None:
+            return f"it cuts NVIDIA GPUs, and the CUDA driver knows no {device}."
         return nvml.not_shared(uuid) or mps.refuses(uuid)
 
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
@@ -52,8 +53,8 @@ class MpsSlices:
         self._parts = slices
         self._gpus = gpus_of(slices)
         # A process that has taken most of the memory already leaves slices what there is.
-        self._free = {name: nvml.free_part(uuid) for name, uuid in self._gpus.items()}
-        self._full = {name: multiprocessors(ordinal_of(name)) for name in self._gpus}
+        self._free = {gpu: nvml.free_part(uuid) for gpu, uuid in self._gpus.items()}
+        self._full = {gpu: multiprocessors(gpu.index) for gpu in self._gpus}
         self._daemon = mps.Daemon(list(self._gpus.values()))
 
     def env(self, part: Slice) -> Mapping[str, str | None]:
@@ -87,12 +88,15 @@ class MpsSlices:
         self._daemon.close()
 
 
-def gpus_of(slices: Sequence[Slice]) -> dict[str, str]:
-    """The GPUs that slices are of, `gpu:0`, and their UUIDs."""
-    found = {part.of: gpu_uuid(ordinal_of(part.of)) for part in slices}
-    known = {name: uuid for name, uuid in found.items() if uuid is not None}
+def gpus_of(slices: Sequence[Slice]) -> dict[DeviceId, str]:
+    """The GPUs that slices are of, and their UUIDs."""
+    found = {part.of: gpu_uuid(part.of.index) for part in slices}
+    known = {gpu: uuid for gpu, uuid in found.items() if uuid is not None}
     if len(known) < len(found):
-        raise PlanError(f"the CUDA driver of this process knows {known}, of {', '.join(found)}.")
+        raise PlanError(
+            f"the CUDA driver of this process knows {', '.join(map(str, known)) or 'none'}, of "
+            f"{', '.join(map(str, found))}."
+        )
     return known
 
 

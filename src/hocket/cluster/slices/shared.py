@@ -11,8 +11,8 @@ from typing import Any
 
 from hocket.cluster.devices import Device
 from hocket.cluster.nvidia import nvml
-from hocket.cluster.nvidia.cuda import gpu_uuid, memory_share, no_mps, ordinal_of
-from hocket.cluster.slices import Slice, named
+from hocket.cluster.nvidia.cuda import gpu_uuid, is_gpu, memory_share, no_mps
+from hocket.cluster.slices import Opened, Slice, named
 from hocket.cluster.slices.mps import gpus_of
 from hocket.errors import PlanError
 
@@ -20,13 +20,13 @@ from hocket.errors import PlanError
 class Shared:
     """One process a slice, each with its part of the memory."""
 
-    name = "shared"
+    name, at_once, one_memory = "shared", False, True
 
     def probe(self, device: Device) -> str:
-        if not device.name.startswith("gpu:"):
+        if not is_gpu(device.id):
             return f"it cuts NVIDIA GPUs, and this is a {device.kind}."
-        if (uuid := gpu_uuid(ordinal_of(device.name))) is None:
-            return f"it cuts NVIDIA GPUs, and the CUDA driver knows no {device.name}."
+        if (uuid := gpu_uuid(device.id.index)) is None:
+            return f"it cuts NVIDIA GPUs, and the CUDA driver knows no {device}."
         return nvml.not_shared(uuid)
 
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
@@ -41,12 +41,12 @@ class Shared:
         return SharedSlices(slices)
 
 
-class SharedSlices:
+class SharedSlices(Opened):
     """Nothing is started for them."""
 
     def __init__(self, slices: Sequence[Slice]) -> None:
         self._gpus = gpus_of(slices)
-        self._free = {name: nvml.free_part(uuid) for name, uuid in self._gpus.items()}
+        self._free = {gpu: nvml.free_part(uuid) for gpu, uuid in self._gpus.items()}
 
     def env(self, part: Slice) -> Mapping[str, str | None]:
         gpu = {"CUDA_VISIBLE_DEVICES": self._gpus[part.of]}
@@ -55,9 +55,6 @@ class SharedSlices:
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
         expected = self._gpus[part.of]
         return "" if seen["uuid"] == expected else f"it is on {seen['uuid']}, not on {expected}."
-
-    def close(self) -> None:
-        pass
 
 
 BACKEND = Shared()

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket.cluster.devices import Device
-from hocket.cluster.nvidia.cuda import gpu_uuid, instance_uuid, ordinal_of
-from hocket.cluster.slices import Slice, named
+from hocket.cluster.nvidia.cuda import gpu_uuid, instance_uuid, is_gpu
+from hocket.cluster.slices import Opened, Slice, named
+from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError
 
 
-class Whole:
+class Whole(Opened):
     """One process, which sees this device and no other of its kind."""
 
-    name = "whole"
+    name, at_once, one_memory = "whole", False, True
 
     def probe(self, device: Device) -> str:
         del device
@@ -38,22 +39,16 @@ class Whole:
         return {"CUDA_VISIBLE_DEVICES": uuid} if uuid and is_one_of_several else {}
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
-        kind, uuid = part.of.partition(":")[0], _uuid(part)
-        is_kind = seen["device"].partition(":")[0] == kind
+        is_kind, uuid = DeviceId.read(seen["device"]).kind == part.id.kind, _uuid(part)
         if is_kind and uuid in (None, seen["instance"], seen["uuid"]):
             return ""
         return f"its process is on {seen['uuid'] or seen['device']}, not on {uuid or part.of}."
 
-    def close(self) -> None:
-        pass
-
 
 def _uuid(part: Slice) -> str | None:
     """Of the GPU that a slice is, or of the MIG instance that is all this process sees of one."""
-    if not part.of.startswith("gpu:"):
-        return None
-    ordinal = ordinal_of(part.of)
-    return instance_uuid(ordinal) or gpu_uuid(ordinal)
+    ordinal = part.id.index
+    return (instance_uuid(ordinal) or gpu_uuid(ordinal)) if is_gpu(part.id) else None
 
 
 BACKEND = Whole()

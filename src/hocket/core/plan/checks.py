@@ -10,10 +10,11 @@ from hocket.core.analysis.axes import Axes, check_kind, uses_averaged
 from hocket.core.analysis.kinds import Kind
 from hocket.core.graph.trace import Loop
 from hocket.core.graph.walk import named_by
+from hocket.core.plan.checks_backend import check_backend
 from hocket.core.plan.checks_free import check_free_plan, check_pairs
 from hocket.core.plan.checks_services import check_services
 from hocket.core.plan.traffic import flows
-from hocket.core.program.backend import check_backend, swappable_p
+from hocket.core.program.backend import swappable_p
 from hocket.core.program.fragment import ROLES
 from hocket.errors import PlanError, unknown
 
@@ -93,14 +94,14 @@ def _check_share(plan: Plan, place: Place) -> None:
 
 def _check_slices(plan: Plan) -> None:
     """A slice is a process's device."""
-    parts = [name for place in plan.places for name in place.on if "/" in name]
+    parts = [device for place in plan.places for device in place.on if device.slice]
     if parts and plan.launch.one_process:
         raise PlanError(
             f"{parts[0]} is a slice, which is a process's device, and this plan runs as threads: "
             f'use launch="processes".'
         )
     for place in plan.places:
-        if any("/" in name for name in place.on) and len(place.on) > place.replicas:
+        if any(device.slice for device in place.on) and len(place.on) > place.replicas:
             raise PlanError(
                 f"an instance of `{place.name}` would have {len(place.on) // place.replicas} "
                 f"slices, and it is one process: make it {len(place.on)} replicas, or give each "

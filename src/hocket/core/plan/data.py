@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from hocket.core.analysis.axes import Axes, shrinks_to_one, uses_averaged
 from hocket.core.analysis.kinds import Kind
 from hocket.core.graph.trace import Graph, Loop
+from hocket.core.plan.device_id import DeviceId, device_ids
 from hocket.core.plan.schedule import LOCKSTEP, Free, Sampling, Schedule
 from hocket.core.plan.text import plan_text
 from hocket.core.program.fragment import Label
@@ -30,7 +31,8 @@ class Place:
 
     name: str
     run: tuple[str, ...]
-    on: tuple[str, ...] = ()
+    on: tuple[DeviceId, ...] = ()
+    """Given as devices of a cluster, as ids, or as their texts."""
     replicas: int = 1
     backend: str = "jax"
 
@@ -38,22 +40,17 @@ class Place:
         self,
         name: str,
         run: Iterable[str],
-        on: Iterable[Any] = (),
+        on: Iterable[object] = (),
         replicas: int = 1,
         backend: str = "jax",
     ) -> None:
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "run", tuple(run))
-        object.__setattr__(self, "on", tuple(str(device) for device in on))
-        object.__setattr__(self, "replicas", replicas)
-        object.__setattr__(self, "backend", backend)
+        given = {"name": name, "run": tuple(run), "replicas": replicas, "backend": backend}
+        vars(self).update(given, on=device_ids(on))  # a frozen class has no simpler way
 
-    def share(self, index: int) -> tuple[str, ...]:
+    def share(self, index: int) -> tuple[DeviceId, ...]:
         """The devices of one replica: some of its own, or one that it shares with others."""
-        if len(self.on) >= self.replicas:
-            size = len(self.on) // self.replicas
-            return self.on[index * size : (index + 1) * size]
-        return self.on[index * len(self.on) // self.replicas :][:1]
+        size = max(1, len(self.on) // self.replicas)
+        return self.on[index * len(self.on) // self.replicas :][:size]
 
 
 @dataclass(frozen=True)

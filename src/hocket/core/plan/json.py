@@ -22,7 +22,7 @@ def to_json(plan: Plan) -> str:
             "algorithm": type(plan.graph.algorithm).__name__,
             "num_envs": plan.graph.num_envs,
             "digest": plan.graph.digest,
-            "places": [asdict(place) for place in plan.places],
+            "places": [{**vars(p), "on": [str(x) for x in p.on]} for p in plan.places],
             "channels": _dicts(plan.channels),
             "means": _dicts(plan.means),
             "free": pairs and [asdict(pair) for pair in pairs],

@@ -59,7 +59,7 @@ def _place_line(plan: Plan, place: Place) -> str:
     times = f" x{place.replicas}" if place.replicas > 1 else ""
     together = " (one program)" if place.name in plan.grouped else ""
     backend = f" with {place.backend}" if place.backend != "jax" else ""
-    on = f"  on {', '.join(place.on)}" if place.on else ""
+    on = f"  on {', '.join(map(str, place.on))}" if place.on else ""
     return f"{place.name}{times}{together}: {runs}{backend}{on}"
 
 
@@ -106,10 +106,10 @@ def _service_lines(plan: Plan) -> Iterator[str]:
 
 
 def _called_within(plan: Plan) -> Iterator[int]:
-    """The nodes of host functions that a loop calls by itself, compiled for a CPU device."""
+    """The nodes of host functions that a loop calls by itself, compiled for the host."""
     for place in plan.places:
-        on_cpu = all(name.startswith("cpu:") for name in place.on)
-        if place.name in plan.grouped or not on_cpu or not 1 <= len(place.on) <= place.replicas:
+        on_host = all(device.is_host for device in place.on)
+        if place.name in plan.grouped or not on_host or not 1 <= len(place.on) <= place.replicas:
             continue
         code = plan.projection.programs[place.name]
         if calls_inside(plan.graph, code, plan.cut_loops):

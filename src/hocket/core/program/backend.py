@@ -17,7 +17,8 @@ from jax.extend import source_info_util
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from hocket.errors import PlanError, unknown
+from hocket.errors import unknown
+from hocket.system.platforms import kind_of
 
 JAX = "jax"
 
@@ -30,7 +31,8 @@ swappable_p.multiple_results = True
 source_info_util.register_exclusion(__file__)  # an equation's place is where the user called
 
 _backend = jax.make_user_context(JAX)  # a part of every key in jax's caches, as it must be
-_known = {JAX}
+KNOWN = {JAX}
+"""Every backend that something has an implementation for."""
 
 
 class _Implementation(NamedTuple):
@@ -56,12 +58,11 @@ class Swappable:
     def register(self, backend: str, fn: Function, platforms: Iterable[str]) -> None:
         """Add an implementation: a traceable function like the JAX one, and where it can run."""
         self._others[backend] = _Implementation(fn, tuple(platforms))
-        _known.add(backend)
+        KNOWN.add(backend)
 
     def runs_on(self, backend: str, platform: str) -> bool:
         """Whether this backend's implementation, or the JAX one in its stead, can run there."""
-        platform = "gpu" if platform in ("cuda", "rocm") else platform
-        return backend not in self._others or platform in self._others[backend].platforms
+        return backend not in self._others or kind_of(platform) in self._others[backend].platforms
 
     def chosen(self) -> Function:
         """The implementation for a program that is lowered here and now."""
@@ -110,43 +111,9 @@ def backend(name: str) -> AbstractContextManager[None]:
 
     A jitted function has to be called within, every time: outside it is another program.
     """
-    if name not in _known:
-        raise ValueError(unknown("backend", name, _known))
+    if name not in KNOWN:
+        raise ValueError(unknown("backend", name, KNOWN))
     return cast(AbstractContextManager[None], _backend(name))
-
-
-def check_backend(name: str, found: Iterable[Swappable], devices: Sequence[str], on: str) -> None:
-    """Refuse a backend that cannot run on a place called `on`.
-
-    `found` are the swappable functions there, and `devices` those of one instance, as a plan names
-    them (`cpu:0`); none where jax will choose.
-    """
-    if name == JAX:
-        return
-    if name not in _known:
-        raise PlanError(unknown("backend", name, _known, where=f"of the place `{on}`"))
-    found = sorted(found, key=str)
-    ours = [fn for fn in found if name in fn.backends]
-    if not ours:
-        has = "; ".join(f"`{fn}` has {', '.join(fn.backends)}" for fn in found)
-        raise PlanError(
-            f"nothing on the place `{on}` is implemented in `{name}`"
-            f"{f' ({has})' if has else ''}: leave out `backend={name!r}`."
-        )
-    for fn in ours:
-        for device in devices:
-            platform = device.partition(":")[0]
-            if not fn.runs_on(name, platform):
-                raise PlanError(
-                    f"`{fn}` is not implemented in `{name}` for {platform}, and the place `{on}` "
-                    f"is on {device}: leave out `backend={name!r}`, or use other devices."
-                )
-    if len(devices) > 1:
-        raise PlanError(
-            f"the devices {', '.join(devices)} share the environments of the place `{on}`, and "
-            f"XLA cannot cut up what is implemented in `{name}`: each would step all environments. "
-            f"Use replicas, one for each device (`data_parallel`), or leave out `backend={name!r}`."
-        )
 
 
 def _abstract(*avals: Any, of: Swappable, settings: Any) -> list[Any]:

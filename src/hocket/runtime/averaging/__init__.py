@@ -16,8 +16,9 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import jax
 
 from hocket.cluster.devices import find_devices
-from hocket.cluster.slices import device_of, read_slice
+from hocket.cluster.slices import run_as_one
 from hocket.core.plan.data import Mean, Plan
+from hocket.core.plan.device_id import DeviceId
 from hocket.system.native import Unavailable
 from hocket.system.shared_memory import Space
 
@@ -34,9 +35,9 @@ Epoch: TypeAlias = int
 
 @dataclass(frozen=True)
 class Members:
-    """The replicas that average, each by the name of its device or slice; "": not named."""
+    """The replicas that average, each by its device or slice; None: not named."""
 
-    names: tuple[str, ...]
+    on: tuple[DeviceId | None, ...]
     shares_memory: bool = True
     """Whether there is memory that all of them see."""
     delay: float = 0.0
@@ -45,36 +46,35 @@ class Members:
     @staticmethod
     def of(plan: Plan, place: str) -> Members:
         spot, delay = plan.place(place), plan.means.get(place, Mean()).delay
-        names = tuple("".join(spot.share(i)[:1]) for i in range(spot.replicas))
-        return Members(names, plan.launch.shares_memory != "none", delay)
+        on = tuple(next(iter(spot.share(i)), None) for i in range(spot.replicas))
+        return Members(on, plan.launch.shares_memory != "none", delay)
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.on)
 
     @property
-    def on_cpu(self) -> bool:
-        return all(name.startswith("cpu:") for name in self.names)
+    def on_host(self) -> bool:
+        return all(device is not None and device.is_host for device in self.on)
 
     @property
-    def backends(self) -> set[str]:
-        """How the devices are cut: `mps`, `cpu`; "" where one is not."""
-        parts = [read_slice(name) for name in self.names]
-        return {part.backend if part else "" for part in parts}
+    def run_as_one(self) -> bool:
+        """Whether all are on slices whose processes may wait for each other on their device."""
+        return all(device is not None and run_as_one(device) for device in self.on)
 
     @property
     def groups(self) -> list[tuple[int, ...]]:
         """The replicas of each device."""
-        found: dict[str, list[int]] = {}
-        for index, name in enumerate(self.names):
-            found.setdefault(device_of(name), []).append(index)
+        found: dict[DeviceId | None, list[int]] = {}
+        for index, device in enumerate(self.on):
+            found.setdefault(device and device.whole, []).append(index)
         return [tuple(group) for group in found.values()]
 
     def device(self, index: int) -> Any:
         """The device of this process, which is replica `index`."""
-        return find_devices(name for name in self.names[index : index + 1] if name)[0]
+        return find_devices(device for device in self.on[index : index + 1] if device)[0]
 
     def some(self, indices: Sequence[int]) -> Members:
-        return replace(self, names=tuple(self.names[i] for i in indices))
+        return replace(self, on=tuple(self.on[i] for i in indices))
 
     def at_once(self) -> Members:
         """The same without a delay."""

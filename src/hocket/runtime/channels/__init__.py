@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from hocket.core.plan.device_id import DeviceId
 from hocket.runtime.channels.device_work import DeviceWork
 from hocket.runtime.channels.links import Link
 from hocket.system.events import Event
@@ -36,9 +37,9 @@ process it may be any object."""
 class Ends(NamedTuple):
     """Where the two ends of a link are: the same for whoever asks."""
 
-    source: tuple[str, ...]
-    """The devices of the sender by name; none named: the first that its process has."""
-    target: tuple[str, ...]
+    source: tuple[DeviceId, ...]
+    """The devices of the sender; none named: the first that its process has."""
+    target: tuple[DeviceId, ...]
     """The devices of the receiver."""
     one_process: bool
     """True if both ends are threads of one process."""

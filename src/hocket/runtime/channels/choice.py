@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from hocket.core.plan.data import Plan
+from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError
 from hocket.runtime.channels import Ends, Transport
 from hocket.runtime.channels.links import Link, links
@@ -47,14 +48,15 @@ def ends_of(plan: Plan, link: Link) -> Ends:
     """Where the two ends of a link are."""
     launch = plan.launch
     source, target = (
-        _devices(plan, place, index)
+        devices_of(plan, place, index)
         for place, index in ((link.transfer.source, link.source), link.end)
     )
     shares = not launch.one_process and launch.shares_memory != "none"
     return Ends(source, target, one_process=launch.one_process, share_memory=shares)
 
 
-def _devices(plan: Plan, place: str, index: int) -> tuple[str, ...]:
+def devices_of(plan: Plan, place: str, index: int) -> tuple[DeviceId, ...]:
+    """The devices of one instance: all of its place's where the replicas are one program."""
     spot = plan.place(place)
     return spot.on if place in plan.grouped else spot.share(index)
 

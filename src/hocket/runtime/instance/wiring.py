@@ -11,7 +11,7 @@ import jax
 from hocket.cluster.devices import find_devices
 from hocket.core.plan.data import Plan
 from hocket.runtime.channels import Address, Here, Inbox, Outbox, Transport
-from hocket.runtime.channels.choice import transport_of
+from hocket.runtime.channels.choice import devices_of, transport_of
 from hocket.runtime.channels.device_work import DeviceWork
 from hocket.runtime.channels.links import Link, LinkKey, links
 from hocket.runtime.channels.packing import packing, packs
@@ -72,7 +72,7 @@ def wires(
     plan: Plan, place: str, index: int, spaces: Spaces, work: DeviceWork
 ) -> Iterator[Wire]:  # fmt: skip
     """The ends that one instance has of the links of a plan."""
-    devices = _devices(plan, place, index)
+    devices = find_devices(devices_of(plan, place, index))
     for link in links(plan):
         for sends in (True, False):
             t = link.transfer
@@ -93,16 +93,11 @@ def _at_end(plan: Plan, link: Link, transport: Transport, here: Here) -> Link:
     return replace(link, packed=packed and packing(link.arrays).pays())
 
 
-def _devices(plan: Plan, place: str, index: int) -> list[Any]:
-    spot = plan.place(place)
-    return find_devices(spot.on if place in plan.grouped else spot.share(index))
-
-
 def _homes(plan: Plan, link: Link) -> list[Any]:
     """How the receiver wants the arrays of a message on its devices."""
     target, route = plan.place(link.transfer.target), Route.of(plan, link.transfer)
     grouped = target.name in plan.grouped
-    devices = _devices(plan, *link.end)
+    devices = find_devices(devices_of(plan, *link.end))
     at_once = plan.free.batch if plan.free and route.any else route.sources // route.targets
     several = at_once > 1
     if grouped or several:  # it is put together there first

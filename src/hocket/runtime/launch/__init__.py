@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from hocket.core.plan.data import Launch, Plan
+from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError, unknown
 from hocket.system.registry import Registry
 
@@ -46,8 +47,8 @@ class Seat:
     name: str
     """Unlike that of any other seat of the plan, such as `actor/0`."""
     instances: tuple[str, ...]
-    devices: tuple[str, ...] = ()
-    """By the names in the plan; none: whatever there is."""
+    devices: tuple[DeviceId, ...] = ()
+    """As the plan names them; empty: whatever there is."""
     cores: int = 1
     node: str = ""
     """The machine; none: any."""

@@ -27,7 +27,7 @@ from hocket.runtime.launch import Command, Launcher, launcher_of
 from hocket.runtime.launch.control import Answer, Answers, Failure, Local
 from hocket.runtime.launch.hands import Hand, epitaph, has_ended
 from hocket.runtime.launch.leaving import FINISH_SECONDS
-from hocket.runtime.launch.seats import company, computes_on_gpu, seats_of
+from hocket.runtime.launch.seats import company, seats_of, uses_accelerator
 from hocket.runtime.launch.shared import Shared
 from hocket.runtime.launch.starting import start_processes
 from hocket.runtime.launch.watch import GRACE_SECONDS, LOOK_SECONDS, InstanceError, Watch
@@ -72,7 +72,7 @@ class Crew:
         self._failure: BaseException | None = None
         slices = Slices(device for place in plan.places for device in place.on)
         self.slices = slices
-        grace = FINISH_SECONDS + GRACE_SECONDS if computes_on_gpu(plan) else GRACE_SECONDS
+        grace = FINISH_SECONDS + GRACE_SECONDS if uses_accelerator(plan) else GRACE_SECONDS
         self._held = Holdings(self._launcher, self._shared, slices, grace, self.workers)
         self._end = weakref.finalize(self, end, self._held)
 
@@ -235,7 +235,7 @@ class Crew:
         Compilers on one GPU at a time would time each other's kernels when they choose among them.
         """
         first = {f"{place.name}/0" for place in self.plan.places if place.replicas > 1}
-        if computes_on_gpu(self.plan):
+        if uses_accelerator(self.plan):
             self._ask_each(dict.fromkeys(sorted(first), ("compile",)))
 
     @contextlib.contextmanager

@@ -7,10 +7,11 @@ import os
 import jax
 
 from hocket.cluster.devices import usable_cores
-from hocket.cluster.slices import Slices, changed, device_of
+from hocket.cluster.slices import Slices, changed, run_as_one
 from hocket.core.plan.data import Place, Plan
 from hocket.runtime.launch import Seat
 from hocket.runtime.observe.status import names
+from hocket.system.platforms import HOST
 
 
 def seats_of(plan: Plan) -> list[Seat]:
@@ -28,8 +29,8 @@ def environment_of(plan: Plan, place: Place, index: int, slices: Slices) -> dict
     # Several processes share a GPU: each takes memory as it needs it, not most of it at once.
     usual = {"PJRT_NPROC": str(_cores(place)), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     # No accelerator where it computes on none.
-    on_cpu = bool(on) and all(device.startswith("cpu:") for device in on)
-    environment = {**usual, **os.environ, **({"JAX_PLATFORMS": "cpu"} if on_cpu else {})}
+    on_host = bool(on) and all(device.is_host for device in on)
+    environment = {**usual, **os.environ, **({"JAX_PLATFORMS": HOST} if on_host else {})}
     for device in on:
         environment = changed(environment, slices.env(device))
     if plan.compiler_flags:
@@ -38,21 +39,21 @@ def environment_of(plan: Plan, place: Place, index: int, slices: Slices) -> dict
     return environment
 
 
-def computes_on_gpu(plan: Plan) -> bool:
-    """Whether an instance computes on a GPU: then it ends after its current program."""
-    named = [device for place in plan.places for device in place.on]
-    everywhere = all(place.on for place in plan.places)
-    return any(device.startswith("gpu:") for device in named) or (
-        not everywhere and jax.default_backend() == "gpu"
-    )
+def uses_accelerator(plan: Plan) -> bool:
+    """Whether an instance computes beside the host: then it ends after its current program."""
+    return any(
+        not all(device.is_host for device in place.on) if place.on
+        else jax.default_backend() != HOST
+        for place in plan.places
+    )  # fmt: skip
 
 
 def company(plan: Plan, name: str) -> str:
     """Who else is on the GPU of an instance, where what becomes of one becomes of all."""
     at = {f"{place}/{i}": plan.place(place).share(i) for place, i in names(plan)}
-    mine = {device_of(device) for device in at[name] if "/mps:" in device}
-    others = [n for n, on in at.items() if n != name and mine & set(map(device_of, on))]
-    shared = f"it shares {', '.join(sorted(mine))} with {', '.join(others)}"
+    mine = {device.whole for device in at[name] if run_as_one(device)}
+    others = [n for n, on in at.items() if n != name and mine & {device.whole for device in on}]
+    shared = f"it shares {', '.join(sorted(map(str, mine)))} with {', '.join(others)}"
     return f"({shared}: a fault of one client of MPS reaches all.)" if others else ""
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from hocket.cluster.devices import id_of
 from hocket.errors import ContractError
 from hocket.runtime.channels import Ends
 from hocket.runtime.channels.choice import TRANSPORTS
@@ -63,7 +64,7 @@ def check_transport(name: str) -> TransportCheck:
 
 
 def _pairs() -> dict[str, Ends]:
-    first, *others = (f"{d.platform}:{d.id}" for d in jax.local_devices())
+    first, *others = map(id_of, jax.local_devices())
     one, other = (first,), (others[0] if others else first,)
     return {
         "threads on one device": Ends(one, one, one_process=True, share_memory=False),

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hocket.cluster.devices import find_devices
+from hocket.core.plan.device_id import device_ids
 from hocket.core.projection.instructions import Transfer
 from hocket.errors import ContractError
 from hocket.runtime.channels import Ends, Here, Transport
@@ -191,14 +192,14 @@ def both_sides(name: str, transport: Transport, ends: Ends) -> Iterator[tuple[To
     """The two sides, the other one in another process if the ends are."""
     arena = Arena.create(_room(transport)) if ends.share_memory else None
     spaces = _spaces(transport, arena)
-    source, target = (tuple(find_devices(names)) for names in (ends.source, ends.target))
+    source, target = (tuple(find_devices(ids)) for ids in (ends.source, ends.target))
     one = _here(Side(transport, source, spaces))
     if ends.one_process:
         yield one, _here(Side(transport, target, spaces))
         return
     mine, theirs = socket.socketpair()
     fds = [theirs.fileno(), *([arena.fd] if arena else [])]
-    at = [str(arena.fd if arena else -1), str(arena.nbytes if arena else 0), name, *ends.target]
+    at = map(str, (*((arena.fd, arena.nbytes) if arena else (-1, 0)), name, *ends.target))
     command = [sys.executable, "-m", "hocket.testing.transport", str(theirs.fileno())]
     process = subprocess.Popen([*command, *at], pass_fds=fds)
     theirs.close()
@@ -277,7 +278,8 @@ class _Remote:
 def serve(fd: int, memory: int, nbytes: int, name: str, devices: Sequence[str]) -> None:
     connection, transport = Connection(fd), TRANSPORTS[name]
     spaces = _spaces(transport, Arena.attach(memory, nbytes) if nbytes else None)
-    tell, writing = _here(Side(transport, tuple(find_devices(devices)), spaces)), threading.Lock()
+    side = Side(transport, tuple(find_devices(device_ids(devices))), spaces)
+    tell, writing = _here(side), threading.Lock()
 
     def answer(number: int, told: Future[Any]) -> None:
         error = told.exception()

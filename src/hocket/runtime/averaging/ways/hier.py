@@ -28,7 +28,7 @@ class Hier:
     name, preference = "hier", 30
 
     def note(self, members: Members) -> str:
-        more = " (simulated)" if members.on_cpu else ", not run on several GPUs yet"
+        more = " (simulated)" if members.on_host else ", not run on several GPUs yet"
         inner = _on_device(members).name
         return f"`{inner}` on each device, `{nccl.AVERAGE.name}` between them{more}"
 
@@ -153,7 +153,7 @@ class _Part(NamedTuple):
 
 def _on_device(members: Members) -> shm.Shm | ipc.Ipc:
     """How it goes between the replicas of a device."""
-    return ipc.AVERAGE if members.backends == {"mps"} else shm.AVERAGE
+    return ipc.AVERAGE if members.run_as_one else shm.AVERAGE
 
 
 def _leading(members: Members) -> tuple[int, ...]:

@@ -40,12 +40,12 @@ class Ipc:
         return "on the GPU, without the host"
 
     def why_not(self, members: Members) -> str:
-        if members.on_cpu:
+        if members.on_host:
             return "it is for a GPU, and these replicas are on a CPU."
         if len(members.groups) > 1:
             count = len(members.groups)
             return f"it is within one GPU, and these replicas are on {count} devices."
-        if members.backends != {"mps"}:
+        if not members.run_as_one:
             return (
                 "replicas wait for each other on the GPU, so they must run at the same time: as "
                 "slices cut by `mps`."

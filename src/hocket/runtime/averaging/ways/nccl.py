@@ -32,7 +32,9 @@ class Nccl:
     name, preference = "nccl", 20
 
     def note(self, members: Members) -> str:
-        return "simulated by the host's memory" if members.on_cpu else "not run on several GPUs yet"
+        return (
+            "simulated by the host's memory" if members.on_host else "not run on several GPUs yet"
+        )
 
     def why_not(self, members: Members) -> str:
         if (devices := len(members.groups)) < len(members):
@@ -40,22 +42,22 @@ class Nccl:
                 f"NCCL takes one process a device, and these are {len(members)} replicas on "
                 f"{devices}."
             )
-        if members.delay and not members.on_cpu:
+        if members.delay and not members.on_host:
             return "it cannot make a mean take longer, which the channel's delay asks for."
         return without_memory(members)
 
     def is_choice(self, members: Members) -> bool:
-        return not members.on_cpu
+        return not members.on_host
 
     def room(self, members: Members, sites: Sites) -> int:
-        if members.on_cpu:
+        if members.on_host:
             return shm.nbytes(sites, len(members))
         return control_bytes(sites, len(members)) + Meeting.nbytes(len(members))
 
     def listen(
         self, members: Members, index: int, sites: Sites, space: Space | None
     ) -> InMemory[OnHost] | InMemory[BetweenGpus]:
-        if members.on_cpu:
+        if members.on_host:
             return shm.AVERAGE.listen(members, index, sites, space)
         assert space is not None
         ordinal = members.device(index).local_hardware_id

@@ -19,8 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hocket.cluster.nvidia.cuda import gpu_uuid
-from hocket.cluster.slices import device_of, read_slice
+from hocket.cluster.nvidia.cuda import gpu_uuid, is_gpu
+from hocket.cluster.slices import read_slice
+from hocket.core.plan.device_id import DeviceId
 from hocket.runtime.channels import Ends, Here
 from hocket.runtime.channels.host_arrays import host_spec, is_key, with_impl
 from hocket.runtime.channels.links import Link
@@ -80,25 +81,27 @@ TRANSPORT = OneGpu()
 
 
 def _why_unasked(link: Link, ends: Ends) -> str:
-    if not link.transport and (link.transfer.loops or not all(map(read_slice, _names(ends)))):
+    if not link.transport and (
+        link.transfer.loops or not all(device.slice for device in _both(ends))
+    ):
         return "it was measured between slices alone, and not in loops: elsewhere, ask for it."
     return ""
 
 
 def _why_not(link: Link, ends: Ends) -> str:
-    """As far as names tell, which are the same in every process."""
+    """As far as the plan tells, which is the same in every process."""
     if not link.arrays:
         return "a message without arrays has nothing to leave there."
-    for place, names in ((link.transfer.source, ends.source), (link.transfer.target, ends.target)):
-        if len(names) != 1:
+    for place, on in ((link.transfer.source, ends.source), (link.transfer.target, ends.target)):
+        if len(on) != 1:
             return f"`{place}` has not one device by name for each instance."
-    names = _names(ends)
-    devices = {device_of(name) for name in names}
-    if len(devices) > 1 or not names[0].startswith("gpu:"):
-        there = ", ".join(sorted(set(names)))
+    both = _both(ends)
+    devices = {device.whole for device in both}
+    if len(devices) > 1 or not is_gpu(both[0]):
+        there = ", ".join(sorted(set(map(str, both))))
         return f"that is for two instances on one GPU, and these are on {there}."
-    if any((part := read_slice(name)) and part.backend == "mig" for name in names):
-        return "instances of MIG do not see each other's memory."
+    if any((part := read_slice(device)) and not part.way.one_memory for device in both):
+        return "slices such as instances of MIG do not see each other's memory."
     if link.delay:
         return "a message with a delay waits in the host's memory."
     if gpu_uuid(0) is None:  # its number may be another in another process
@@ -108,7 +111,7 @@ def _why_not(link: Link, ends: Ends) -> str:
     return ""
 
 
-def _names(ends: Ends) -> list[str]:
+def _both(ends: Ends) -> list[DeviceId]:
     return [*ends.source, *ends.target]
 
 

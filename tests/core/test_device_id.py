@@ -1,0 +1,116 @@
+"""The device that a plan names: its text, what a place takes, and that core asks for no kind."""
+
+from __future__ import annotations
+
+import ast
+import json
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+
+import hocket
+from hocket import Place, Plan
+from hocket.cluster import Cluster
+from hocket.cluster.devices import find_devices
+from hocket.cluster.slices import slice_backends, split
+from hocket.core.plan.device_id import DeviceId, device_ids
+from hocket.errors import PlanError
+from hocket.runtime.launch import launch_named
+from hocket.runtime.refusals import refuse
+from tests.toys import Toy
+
+CORE = Path(hocket.core.__file__).parent
+KINDS = {"cpu", "gpu", "tpu", "cuda", "rocm", "metal"}
+ALL = ("env", "act", "learn")
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        ("cpu:0", DeviceId("cpu", 0)),
+        ("gpu:12", DeviceId("gpu", 12)),
+        ("n1/gpu:1", DeviceId("gpu", 1, node="n1")),
+        ("n-1.lan/cpu:0", DeviceId("cpu", 0, node="n-1.lan")),
+        ("gpu:0/mps:1of4@50%", DeviceId("gpu", 0, slice="mps:1of4@50%")),
+        ("n1/gpu:0/mps:1of4@50%", DeviceId("gpu", 0, "n1", "mps:1of4@50%")),
+    ],
+)
+def test_the_text_has_all_of_a_device(text: str, device: DeviceId) -> None:
+    assert DeviceId.read(text) == device and str(device) == text
+    assert device.is_host == (device.kind == "cpu")
+    assert device.whole == DeviceId(device.kind, device.index, device.node)
+
+
+@pytest.mark.parametrize("text", ["", "gpu", "gpu:", "gpu:x", "gpu:0/", "/gpu:0", "a:b/gpu:0", "0"])
+def test_a_text_that_is_no_device_is_refused(text: str) -> None:
+    with pytest.raises(PlanError) as found:
+        Place("all", ALL, on=[text])
+    assert str(found.value).startswith(f"`{text}` is no device: write KIND:NUMBER, as `hocket dev")
+
+
+def test_a_place_takes_devices_slices_ids_and_texts() -> None:
+    device = Cluster.local().devices[0]
+    (part,) = split(device, 1)
+    place = Place("all", ALL, on=[device, part, DeviceId("gpu", 1, "n1"), "cpu:3"])
+    assert place.on == device_ids(["cpu:0", "cpu:0/whole:0of1@100%", "n1/gpu:1", "cpu:3"])
+    assert [x.is_host for x in place.on] == [True, True, False, True]
+    assert place.on[:2] == (device.id, part.id)
+
+
+def test_a_plan_keeps_devices_as_text() -> None:
+    on = ["n1/gpu:1", "n1/cpu:0/cpu:0of2@50%"]
+    graph = hocket.plan(Toy()).graph
+    plan = Plan(graph, (Place("all", ALL, on=on, replicas=2),), launch=launch_named("processes"))
+    text = plan.to_json()
+    assert json.loads(text)["places"][0]["on"] == on
+    again = Plan.from_json(text, graph)
+    assert again.places == plan.places and [x.is_host for x in again.places[0].on] == [False, True]
+
+
+def test_a_device_of_another_node_is_refused() -> None:
+    """Not taken for one of the devices here."""
+    here = platform.node()
+    assert find_devices(device_ids([f"{here}/cpu:1"])) == jax.local_devices()[1:2]
+    plan = Plan(hocket.plan(Toy()).graph, (Place("all", ALL, on=["n1/cpu:1"]),))
+    expected = f"the place `all`: n1/cpu:1 is a device of the node `n1`, and this is `{here}`: use"
+    with pytest.raises(PlanError) as found:
+        refuse(plan)
+    assert str(found.value).startswith(expected)
+    with pytest.raises(ValueError, match="n1/gpu:0/mps:0of2@50% is a device of the node `n1`"):
+        find_devices(device_ids(["n1/gpu:0/mps:0of2@50%"]))
+
+
+def test_core_names_no_kind_of_device_and_no_slice() -> None:
+    """By its literals. How the text of a device is put together, one module of plans knows."""
+    found = [(file, text) for file in sorted(CORE.rglob("*.py")) for text in literals(file)]
+    assert len(found) > 400, "core was not read"
+    wrong = [f"{file}: {x!r}" for file, x in found if decides(x)]
+    assert not wrong, "\n".join(wrong)
+    slashes = {file.name for file, x in found if x == "/" and file.parent.name == "plan"}
+    assert slashes == {"device_id.py"}
+
+
+def test_a_literal_that_decides_is_found() -> None:
+    bad = ["cpu", "gpu:", "gpu:0", "cuda", "/mps:", "mps", "mig"]
+    assert [x for x in bad if not decides(x)] == []
+    assert [x for x in ["learner", "this plan has a cpu", " -> ", "whole"] if decides(x)] == []
+
+
+def decides(text: str) -> bool:
+    """Whether a literal is, or begins with, the name of a kind, or of a way to cut devices."""
+    ways = slice_backends().keys() - {"whole", "shared"}  # which are English, too
+    name = re.split(r"\W+", text.strip("/"), maxsplit=1)[0]
+    return len(text.split()) == 1 and name in KINDS | ways
+
+
+def literals(file: Path) -> Iterator[str]:
+    """Every text of a module, docstrings apart."""
+    tree = ast.parse(file.read_text())
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.value
