@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from hocket.core.analysis.axes import Axes, average_sites, averages, shrinks_to_one, uses_averaged
 from hocket.core.analysis.kinds import Kind
-from hocket.core.graph.trace import Block, Graph, Loop, Node
+from hocket.core.graph.trace import Graph, Loop, Node, NodeId, ValueId
 from hocket.core.plan.checks_free import FREE
 from hocket.core.plan.text import plan_text
 from hocket.core.program.fragment import Label
@@ -248,18 +248,18 @@ class Plan:
         """The nodes of a replica of a place, and how often each runs in an iteration."""
         share = self.graph.at(self.graph.num_envs // self.place(name).replicas, choice)
         owner = self.projection.placement.node
-        return [(n, times) for n, times in _repeated(share.block) if owner.get(n.id) == name]
+        return [(n, times) for n, times in share.block.walk() if owner.get(n.id) == name]
 
     def nodes(self) -> list[tuple[Node, int]]:
         """Every node, and how often it runs in an iteration."""
-        return list(_repeated(self.graph.block))
+        return list(self.graph.block.walk())
 
     def instances(self, name: str) -> int:
         """How many instances run a place, as seen from outside."""
         return 1 if name in self.grouped else self.place(name).replicas
 
     @functools.cached_property
-    def kinds(self) -> dict[str, dict[int, Kind]]:
+    def kinds(self) -> dict[str, dict[ValueId, Kind]]:
         """For every replicated place, the kinds of the values there."""
         placement = self.projection.placement
         return {
@@ -299,7 +299,7 @@ class Plan:
             return self.batch if source == self.free[1] else 1  # samples, and a version
         return max(self.instances(source), self.instances(target))
 
-    def _nbytes(self, transfer: Transfer, value: int) -> int:
+    def _nbytes(self, transfer: Transfer, value: ValueId) -> int:
         if self.free and {transfer.source, transfer.target} == set(self.free):
             return self.iteration.values[value].nbytes
         split = self.axes.axis(value) is not None
@@ -307,18 +307,18 @@ class Plan:
         return self.graph.values[value].nbytes * times
 
     @functools.cached_property
-    def cut_loops(self) -> frozenset[int]:
+    def cut_loops(self) -> frozenset[NodeId]:
         """The loops that run in `parts`: those where every message has something by environment."""
         if self.parts == 1:
             return frozenset()
-        found: dict[int, bool] = {}
+        found: dict[NodeId, bool] = {}
         for t in self.projection.transfers:
             if t.loops:
                 by_env = any(self.axes.axis(v) is not None for v in t.values)
                 found[t.loops[0]] = found.get(t.loops[0], True) and by_env
         return frozenset(loop for loop, by_env in found.items() if by_env)
 
-    def blocks(self, loop: int) -> int:
+    def blocks(self, loop: NodeId) -> int:
         """The most replicas that a place with a part in this loop has."""
         node = self.graph.nodes[loop]
         assert isinstance(node, Loop)
@@ -379,11 +379,3 @@ class Plan:
                 f"or its role into `run` of exactly one place."
             )
         return found[0]
-
-
-def _repeated(block: Block, times: int = 1) -> Iterator[tuple[Node, int]]:
-    """Every node, and how often it runs in an iteration."""
-    for node in block.nodes:
-        yield node, times
-        if isinstance(node, Loop):
-            yield from _repeated(node.body, times * node.length)

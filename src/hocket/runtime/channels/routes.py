@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hocket.core.graph.trace import ValueId
 from hocket.core.plan.data import Plan
-from hocket.core.projection.instructions import Transfer
+from hocket.core.projection.instructions import Transfer, TransferId
 from hocket.runtime.channels.joins import Joined, Part, join_of
 
 
@@ -44,9 +45,9 @@ class Outgoing:
 
     transfer: Transfer
     targets: tuple[int, ...]
-    values: tuple[tuple[int, ...], ...]
+    values: tuple[tuple[ValueId, ...], ...]
     """For each target, the values of its message."""
-    cut: Mapping[int, int]
+    cut: Mapping[ValueId, int]
     """The values that are cut into a part for each target, with the axis along which they are."""
 
 
@@ -60,7 +61,7 @@ class Incoming:
     """How each of the transfer's values is made from one message of every source that is taken."""
 
 
-def crossing(plan: Plan, transfer: Transfer, source: int, target: int) -> tuple[int, ...]:
+def crossing(plan: Plan, transfer: Transfer, source: int, target: int) -> tuple[ValueId, ...]:
     """The values that cross between two instances: what is uniform, from one of the sources."""
     leads = Route.of(plan, transfer).leads(source, target)
     return tuple(v for v in transfer.values if plan.axes.axis(v) is not None or leads)
@@ -71,7 +72,7 @@ def is_version(plan: Plan, transfer: Transfer) -> bool:
     return plan.free == (transfer.source, transfer.target)
 
 
-def outgoing(plan: Plan, place: str, index: int) -> dict[int, Outgoing]:
+def outgoing(plan: Plan, place: str, index: int) -> dict[TransferId, Outgoing]:
     """What an instance sends, by the number of the transfer."""
     mine = [t for t in plan.projection.transfers if t.source == place]
     return {t.id: _outgoing(plan, t, index) for t in mine}
@@ -88,7 +89,7 @@ def _outgoing(plan: Plan, transfer: Transfer, index: int) -> Outgoing:
     return Outgoing(transfer, targets, values, cut)
 
 
-def incoming(plan: Plan, place: str, index: int) -> dict[int, Incoming]:
+def incoming(plan: Plan, place: str, index: int) -> dict[TransferId, Incoming]:
     """What an instance receives, by the number of the transfer."""
     mine = [t for t in plan.projection.transfers if t.target == place]
     return {t.id: _incoming(plan, t, index) for t in mine}
@@ -99,7 +100,7 @@ def _incoming(plan: Plan, transfer: Transfer, index: int) -> Incoming:
     sources = tuple(s for s, t in route.pairs() if t == index)
     # Of those who make samples any few are taken, whose messages are all alike.
     taken = sources[: plan.batch] if route.any else sources
-    parts: dict[int, list[Part]] = {v: [] for v in transfer.values}
+    parts: dict[ValueId, list[Part]] = {v: [] for v in transfer.values}
     for number, source in enumerate(taken):
         for k, v in enumerate(crossing(plan, transfer, source, index)):
             parts[v].append(Part(number, k))
