@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hocket.core.graph.trace import ValueId
 from hocket.core.plan.data import Plan
-from hocket.core.projection.instructions import Transfer, TransferId
+from hocket.core.projection.instructions import Transfer
 from hocket.runtime.channels.joins import Joined, Part, join_of
 
 
@@ -72,7 +72,7 @@ def is_version(plan: Plan, transfer: Transfer) -> bool:
     return plan.free == (transfer.source, transfer.target)
 
 
-def outgoing(plan: Plan, place: str, index: int) -> dict[TransferId, Outgoing]:
+def outgoing(plan: Plan, place: str, index: int) -> dict[int, Outgoing]:
     """What an instance sends, by the number of the transfer."""
     mine = [t for t in plan.projection.transfers if t.source == place]
     return {t.id: _outgoing(plan, t, index) for t in mine}
@@ -89,7 +89,7 @@ def _outgoing(plan: Plan, transfer: Transfer, index: int) -> Outgoing:
     return Outgoing(transfer, targets, values, cut)
 
 
-def incoming(plan: Plan, place: str, index: int) -> dict[TransferId, Incoming]:
+def incoming(plan: Plan, place: str, index: int) -> dict[int, Incoming]:
     """What an instance receives, by the number of the transfer."""
     mine = [t for t in plan.projection.transfers if t.target == place]
     return {t.id: _incoming(plan, t, index) for t in mine}

@@ -94,7 +94,7 @@ class Instance:
         self.holds = [(v, out) for v, out in pairs if placement.home[v] == place]
         self.reports = [v for v, at in placement.reports.items() if at == place]
 
-    def load(self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any]) -> None:
+    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any]) -> None:
         """Take this instance's part of the state; always a copy, since it will be donated.
 
         `late` is what was on its way in late channels, as `late` of all instances had it.
@@ -378,7 +378,7 @@ class Instance:
         axis = self.plan.axes.axis(value)
         return merge_axis(x, axis) if self._rows(value) and axis is not None else x
 
-    def _put_all(self, chosen: Sequence[int], values: Values) -> None:
+    def _put_all(self, chosen: Sequence[ValueId], values: Values) -> None:
         """Put some of the values on this instance's devices."""
         if chosen:  # a call takes 100 us even where there is nothing to do
             put = jax.device_put([values[v] for v in chosen], [self.home(v) for v in chosen])
