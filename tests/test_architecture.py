@@ -295,9 +295,9 @@ def literals(part: str) -> Iterator[tuple[str, int, str]]:
         tree = ast.parse(path.read_text())
         about = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
-            text = node.value if isinstance(node, ast.Constant) and id(node) not in about else None
-            if isinstance(text, str):
-                yield path.relative_to(SRC).as_posix(), node.lineno, text
+            if isinstance(node, ast.Constant) and id(node) not in about:
+                file, text = path.relative_to(SRC).as_posix(), node.value
+                yield from [(file, node.lineno, text)] if isinstance(text, str) else []
 
 
 def names_in(text: str, names: set[str]) -> list[str]:

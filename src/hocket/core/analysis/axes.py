@@ -16,10 +16,10 @@ import numpy as np
 from jax import numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxprs_in_params
 
-from hocket.core.analysis.kinds import UNIFORM, ZERO, Kind, Shapes, Site, join, local, nonlinear
+from hocket.core.analysis.kinds import UNIFORM, ZERO, Kind, ShapePair, Site, join, local, nonlinear
 from hocket.core.analysis.rules import apply_rule
 from hocket.core.graph.trace import Block, Graph, Loop, Node, ValueId
-from hocket.core.graph.walk import scan_sizes, source_line
+from hocket.core.graph.walk import equations, scan_sizes, source_line
 from hocket.errors import PlanError
 
 
@@ -206,9 +206,9 @@ def _degree(a: float, b: float, factor: float) -> int | None:
 
 
 def _site(a: JaxprEqn, b: JaxprEqn, within: str = "") -> Site:
-    def shapes(us: Sequence[Any], vs: Sequence[Any]) -> list[Shapes]:
+    def shapes(us: Sequence[Any], vs: Sequence[Any]) -> list[ShapePair]:
         pairs = zip(us, vs, strict=True)
-        return [Shapes(tuple(u.aval.shape), tuple(v.aval.shape)) for u, v in pairs]
+        return [ShapePair(tuple(u.aval.shape), tuple(v.aval.shape)) for u, v in pairs]
 
     values: list[Any] = [*a.invars, *a.outvars]
     floats = all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in values)
@@ -380,6 +380,4 @@ def _under(predicate: Kind, eqn: JaxprEqn, site: Site, results: list[Kind]) -> l
 
 
 def _contains_averaged(eqn: JaxprEqn) -> bool:
-    return eqn.primitive.name == "averaged" or any(
-        _contains_averaged(e) for jaxpr in jaxprs_in_params(eqn.params) for e in jaxpr.eqns
-    )
+    return any(inner.primitive.name == "averaged" for inner in equations(eqn))

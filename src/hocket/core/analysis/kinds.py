@@ -41,7 +41,7 @@ def local(why: str) -> Kind:
     return Kind("local", why=why)
 
 
-class Shapes(NamedTuple):
+class ShapePair(NamedTuple):
     """The shapes of one value in two traces, of different numbers of environments."""
 
     shape: Shape
@@ -54,8 +54,8 @@ class Site:
 
     name: str
     params: dict[str, Any]
-    ins: Sequence[Shapes]
-    outs: Sequence[Shapes]
+    ins: Sequence[ShapePair]
+    outs: Sequence[ShapePair]
     where: str
     floats: bool
     """Whether inputs and outputs are all floating point: a conversion of them is linear."""

@@ -187,10 +187,9 @@ class Placement:
 
     def _first_user(self, value: ValueId) -> str:
         """The home of a state that no node makes: where it is used first, else the first place."""
-        for node in self.graph.nodes:
-            if value in node.ins and node.id in self.node:
-                return self.node[node.id]
-        return next(iter(self.places))
+        readers = (n.id for n in self.graph.nodes if value in n.ins)
+        users = (self.node[reader] for reader in readers if reader in self.node)
+        return next(users, next(iter(self.places)))
 
     def _place_glue(self, block: Block) -> None:
         used_by: dict[ValueId, list[Node]] = defaultdict(list)
