@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from contextlib import nullcontext
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import lax
 
 from hocket import trace
 from hocket.core.graph.digest import digest_of
@@ -41,6 +44,34 @@ def test_numbers_do_not_depend_on_the_number_of_environments() -> None:
     ]
     assert graph.at(8) is graph
     assert graph.at(2) is other
+
+
+def test_another_size_lives_as_long_as_the_graph_it_is_of() -> None:
+    """A step's program may hold gigabytes of constants."""
+    graph = trace(Toy(), 8)
+    both = [weakref.ref(graph), weakref.ref(graph.at(2))]
+    assert both[1]() is graph.at(2)
+    del graph
+    gc.collect()
+    assert [found() for found in both] == [None, None]
+
+
+def test_a_walk_finds_every_node_and_how_often_it_runs() -> None:
+    class Nested(Toy):
+        def seen(self, xs: Any) -> Any:
+            def inner(x: Any, _: None) -> Any:
+                return self.act(jnp.eye(4), x), None
+
+            def outer(x: Any, _: None) -> Any:
+                return lax.scan(inner, x, None, 2)[0], None
+
+            return lax.scan(outer, xs, None, 5)[0]
+
+    graph = trace(Nested(), 8)
+    often = {node.id: times for node, times in graph.block.walk()}
+    assert sorted(often) == [node.id for node in graph.nodes]
+    calls = [often[n.id] for n in graph.nodes if n.title == "act"]
+    assert calls == [3, 10]
 
 
 def test_digest_knows_what_was_closed_over() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hocket import Channel, Place, Plan, PlanError, trace
 from hocket.core.plan.checks import check
 from hocket.core.plan.json import from_json, to_json
-from hocket.core.projection.instructions import Compute, Receive, Repeat, Send
+from hocket.core.projection.instructions import Compute, Receive, Repeat, Send, walk
 from tests.toys import Toy
 
 SPLIT = (Place("actor", run=("env", "act")), Place("learner", run=("learn",)))
@@ -61,6 +61,22 @@ def test_a_loop_that_crosses_is_driven_by_each_place() -> None:
     kinds = [type(x) for x in loop.code]
     assert kinds.count(Receive) == kinds.count(Send) == 1
     assert not [x for x in programs["learner"] if isinstance(x, Repeat)]
+
+
+def test_a_walk_finds_what_each_instruction_reads_and_makes() -> None:
+    code = Plan(trace(Toy(), 8), APART).projection.programs["act"]
+    (loop,) = [x for x in code if isinstance(x, Repeat)]
+    steps = list(walk(code))
+    assert steps[steps.index(loop) + 1 :][: len(loop.code)] == list(loop.code)
+    given = {*trace(Toy(), 8).block.inputs}
+    for step in code:
+        assert step.reads <= given
+        given |= step.makes
+    inside = {x.inside for x in (*loop.consts, *loop.xs, *loop.carry)}
+    for step in loop.code:
+        assert step.reads <= inside
+        inside |= step.makes
+    assert {c.next for c in loop.carry} | {y.row for y in loop.ys} <= inside
 
 
 def test_what_was_sent_is_never_donated() -> None:

@@ -156,7 +156,7 @@ MESSAGE = [jnp.arange(4.0), jax.random.split(jax.random.key(1), 2), jnp.array([T
 @pytest.mark.parametrize("delay", [0.0, 0.001])
 @pytest.mark.parametrize("ends", [(True, True), (True, False), (False, True)])
 def test_an_end_may_pack_and_the_other_not(ends: tuple[bool, bool], delay: float) -> None:
-    link = Link(cast(Any, None), 0, 0, (0, 1, 2), specs(MESSAGE), slots=2, delay=delay)
+    link = Link(cast(Any, None), 0, 0, cast(Any, (0, 1, 2)), specs(MESSAGE), slots=2, delay=delay)
     room = TRANSPORT.room(link)
     space = Space(Arena.create(room), 0, room)
     to, back = (

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hocket.core.graph.trace import Graph, first_state, init_state
+from hocket.core.graph.trace import Graph, ValueId, first_state, init_state
 from hocket.core.plan.data import Plan
 from hocket.report.outcome import Activity
 from hocket.runtime.averaging.table import Table
@@ -84,7 +84,7 @@ class Split:
         return self._services.whole(inner)
 
     @functools.cached_property
-    def _sizes(self) -> dict[int, tuple[Any, Any]]:
+    def _sizes(self) -> dict[ValueId, tuple[Any, Any]]:
         """Numbers of the state that depend on the environments of an iteration, such as a pace.
 
         As `init` makes them for all environments, and for those of one iteration, where these are
@@ -175,7 +175,7 @@ class Split:
             finally:
                 self._services.close()
 
-    def _join(self, value: int, parts: Sequence[Any], *, stacked: bool = False) -> Any:
+    def _join(self, value: ValueId, parts: Sequence[Any], *, stacked: bool = False) -> Any:
         axis = self.plan.axes.axis(value)
         if len(parts) == 1 or axis is None:
             return parts[0]
@@ -196,8 +196,8 @@ def _scalars(graph: Graph, which: Sequence[int]) -> list[Any]:
 
 
 def _resized(
-    leaves: Mapping[int, Any], sizes: Mapping[int, tuple[Any, Any]], side: int
-) -> dict[int, Any]:
+    leaves: Mapping[ValueId, Any], sizes: Mapping[ValueId, tuple[Any, Any]], side: int
+) -> dict[ValueId, Any]:
     """The leaves, with numbers that are as `init` made them for one size as for the other one."""
     return {
         v: jnp.asarray(sizes[v][1 - side])

@@ -16,10 +16,10 @@ import numpy as np
 from jax import numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxprs_in_params
 
-from hocket.core.analysis.kinds import UNIFORM, ZERO, Kind, Site, join, local, nonlinear
+from hocket.core.analysis.kinds import UNIFORM, ZERO, Kind, ShapePair, Site, join, local, nonlinear
 from hocket.core.analysis.rules import apply_rule
-from hocket.core.graph.trace import Block, Graph, Loop, Node
-from hocket.core.graph.walk import scan_sizes, source_line
+from hocket.core.graph.trace import Block, Graph, Loop, Node, ValueId
+from hocket.core.graph.walk import equations, scan_sizes, source_line
 from hocket.errors import PlanError
 
 
@@ -32,20 +32,20 @@ class Axes:
 
     def __init__(self, graph: Graph, other: Graph) -> None:
         self.graph, self.other = graph, other
-        self._axes: dict[int, int | None] = {}
+        self._axes: dict[ValueId, int | None] = {}
 
-    def grown(self, value: int) -> list[int]:
+    def grown(self, value: ValueId) -> list[int]:
         """The axes of a value that grow with the number of environments."""
         pair = zip(self.graph.values[value].shape, self.other.values[value].shape, strict=True)
         return [i for i, (a, b) in enumerate(pair) if a != b]
 
-    def axis(self, value: int) -> int | None:
+    def axis(self, value: ValueId) -> int | None:
         """The environment axis of a value; None where it has none, or not exactly one."""
         if value not in self._axes:  # asked for with every message
             self._axes[value] = self._find_axis(value)
         return self._axes[value]
 
-    def _find_axis(self, value: int) -> int | None:
+    def _find_axis(self, value: ValueId) -> int | None:
         sizes = [
             [(i, g.num_envs) for i in self.grown(value) if g.values[value].shape[i] == g.num_envs]
             for g in (self.graph, self.other)
@@ -53,7 +53,7 @@ class Axes:
         exact = len(self.grown(value)) == len(sizes[0]) == len(sizes[1]) == 1
         return sizes[0][0][0] if exact else None
 
-    def from_outside(self, value: int) -> Kind:
+    def from_outside(self, value: ValueId) -> Kind:
         """The kind of a value that comes to a replicated place: split, or the same for all."""
         if value in self.graph.constants:
             pair = self.graph.constants[value], self.other.constants[value]
@@ -63,17 +63,14 @@ class Axes:
             return Kind("per_env", axis, outer=1)
         return UNIFORM if not self.grown(value) else local("it has no environment axis of its own")
 
-    def on_place(self, inside: Callable[[Node], bool]) -> dict[int, Kind]:
+    def on_place(self, inside: Callable[[Node], bool]) -> dict[ValueId, Kind]:
         """The kind of every value that the nodes chosen by `inside` read or make."""
-        kinds: dict[int, Kind] = {}
-        state = self.graph.block.inputs
-        for v in state:
-            kinds[v] = self.from_outside(v)
+        kinds = {v: self.from_outside(v) for v in self.graph.block.inputs}
         self._block(self.graph.block, self.other.block, inside, kinds)
         return kinds
 
     def _block(
-        self, a: Block, b: Block, inside: Callable[[Node], bool], kinds: dict[int, Kind]
+        self, a: Block, b: Block, inside: Callable[[Node], bool], kinds: dict[ValueId, Kind]
     ) -> None:
         for n, m in zip(a.nodes, b.nodes, strict=True):
             for v in n.ins:
@@ -83,13 +80,13 @@ class Axes:
             elif isinstance(n, Loop) and isinstance(m, Loop):
                 self._loop(n, m, inside, kinds)
 
-    def _node(self, n: Node, m: Node, kinds: dict[int, Kind]) -> None:
+    def _node(self, n: Node, m: Node, kinds: dict[ValueId, Kind]) -> None:
         walker = _Walker(self.other.num_envs / self.graph.num_envs)
         operands = walker.operands(n.eqn, m.eqn, iter([kinds[v] for v in n.ins]))
         kinds |= dict(zip(n.outs, walker.equation(n.eqn, m.eqn, operands, n.where), strict=True))
 
     def _loop(
-        self, n: Loop, m: Loop, inside: Callable[[Node], bool], kinds: dict[int, Kind]
+        self, n: Loop, m: Loop, inside: Callable[[Node], bool], kinds: dict[ValueId, Kind]
     ) -> None:
         """This place's part of a loop that crosses places, until the carry's kinds settle."""
         outs = n.body.outputs
@@ -103,11 +100,10 @@ class Axes:
 
         site = _site(n.eqn, m.eqn)
         results = _scan_kinds(n.eqn.params, site, [kinds[v] for v in n.ins], body)
-        for v, kind in zip(n.outs, results, strict=True):
-            kinds[v] = kind
+        kinds |= zip(n.outs, results, strict=True)
 
 
-def check_kind(axes: Axes, value: int, kind: Kind, what: str, place: str) -> None:
+def check_kind(axes: Axes, value: ValueId, kind: Kind, what: str, place: str) -> None:
     """Refuse a value that leaves a replicated place, or stays in its state, and is not fit to."""
     uneven = axes.grown(value) and axes.axis(value) is None
     if kind.tag == "local" and not uneven:
@@ -174,12 +170,10 @@ def _averages(eqn: JaxprEqn, times: Callable[[Any], int]) -> Iterator[tuple[int,
             yield from ((many * n, arrays) for n, arrays in _averages(inner, times))
 
 
-def _made(block: Block) -> Iterator[int]:
-    for node in block.nodes:
+def _made(block: Block) -> Iterator[ValueId]:
+    for node, _ in block.walk():
         yield from node.outs
-        if isinstance(node, Loop):
-            yield from node.body.inputs
-            yield from _made(node.body)
+        yield from node.body.inputs if isinstance(node, Loop) else ()
 
 
 def _constant(a: Any, b: Any, factor: float) -> Kind:
@@ -212,8 +206,9 @@ def _degree(a: float, b: float, factor: float) -> int | None:
 
 
 def _site(a: JaxprEqn, b: JaxprEqn, within: str = "") -> Site:
-    def shapes(us: Sequence[Any], vs: Sequence[Any]) -> list[tuple[Any, Any]]:
-        return [(tuple(u.aval.shape), tuple(v.aval.shape)) for u, v in zip(us, vs, strict=True)]
+    def shapes(us: Sequence[Any], vs: Sequence[Any]) -> list[ShapePair]:
+        pairs = zip(us, vs, strict=True)
+        return [ShapePair(tuple(u.aval.shape), tuple(v.aval.shape)) for u, v in pairs]
 
     values: list[Any] = [*a.invars, *a.outvars]
     floats = all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in values)
@@ -385,6 +380,4 @@ def _under(predicate: Kind, eqn: JaxprEqn, site: Site, results: list[Kind]) -> l
 
 
 def _contains_averaged(eqn: JaxprEqn) -> bool:
-    return eqn.primitive.name == "averaged" or any(
-        _contains_averaged(e) for jaxpr in jaxprs_in_params(eqn.params) for e in jaxpr.eqns
-    )
+    return any(inner.primitive.name == "averaged" for inner in equations(eqn))

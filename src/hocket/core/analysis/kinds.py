@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Tag = Literal["uniform", "per_env", "partial", "local"]
 Shape = tuple[int, ...]
@@ -41,22 +41,28 @@ def local(why: str) -> Kind:
     return Kind("local", why=why)
 
 
+class ShapePair(NamedTuple):
+    """The shapes of one value in two traces, of different numbers of environments."""
+
+    shape: Shape
+    other: Shape
+
+
 @dataclass(frozen=True)
 class Site:
     """An equation as the rules see it: its parameters, and its shapes at both sizes."""
 
     name: str
     params: dict[str, Any]
-    ins: Sequence[tuple[Shape, Shape]]
-    outs: Sequence[tuple[Shape, Shape]]
+    ins: Sequence[ShapePair]
+    outs: Sequence[ShapePair]
     where: str
     floats: bool
     """Whether inputs and outputs are all floating point: a conversion of them is linear."""
 
     def grown(self, out: int = 0) -> list[int]:
         """The axes of an output that grow with the number of environments."""
-        small, large = self.outs[out]
-        return [i for i, (a, b) in enumerate(zip(small, large, strict=True)) if a != b]
+        return [i for i, (a, b) in enumerate(zip(*self.outs[out], strict=True)) if a != b]
 
 
 def summed(k: Kind) -> Kind:

@@ -103,10 +103,11 @@ _MOVES: dict[str, AxisMap] = {
 }
 _REDUCE: AxisMap = lambda axis, site: _removed(axis, site.params["axes"])  # noqa: E731
 _WINDOW = _unless(lambda axis, site: site.params["window_dimensions"][axis] != 1)
-_BATCHED = _unless(lambda axis, site: axis >= len(site.ins[0][0]) - 2)  # over matrices
+_BATCHED = _unless(lambda axis, site: axis >= len(site.ins[0].shape) - 2)  # over matrices
+_TOP = _unless(lambda axis, site: axis == site.params.get("axis", -1) % len(site.ins[0].shape))
 _NONLINEAR_MOVES: dict[str, AxisMap] = {
     "sort": _works_along("dimension"),
-    "top_k": _unless(lambda axis, site: axis == site.params.get("axis", -1) % len(site.ins[0][0])),
+    "top_k": _TOP,
     **dict.fromkeys(("cholesky", "triangular_solve"), _BATCHED),
     **dict.fromkeys(["cumprod", "cummax", "cummin", "cumlogsumexp"], _works_along("axis")),
     **dict.fromkeys(("reduce_max", "reduce_min", "reduce_prod"), _REDUCE),
@@ -170,7 +171,7 @@ def _reshape(kinds: Sequence[Kind], site: Site) -> Kind:
     k = kinds[0]
     if k.tag != "per_env":
         return k
-    grown, before, after = site.grown(), site.ins[0][0], site.outs[0][0]
+    grown, before, after = site.grown(), site.ins[0].shape, site.outs[0].shape
     if k.outer == 0 and len(grown) == 1 and math.prod(before) == before[k.axis]:
         return replace(k, axis=grown[0])
     # Row-major order: [outer rows][environments...]. As many rows must lie outside afterwards.
@@ -199,14 +200,14 @@ def _dynamic_slice(kinds: Sequence[Kind], site: Site) -> Kind:
 
 def _dynamic_update(kinds: Sequence[Kind], site: Site) -> Kind:
     k = _at_uniform(kinds[:2], kinds[2:], site)
-    part = k.tag == "per_env" and site.ins[0][0][k.axis] != site.ins[1][0][k.axis]
+    part = k.tag == "per_env" and site.ins[0].shape[k.axis] != site.ins[1].shape[k.axis]
     return _moved(k, site, None if part else k.axis)
 
 
 def _gather(kinds: Sequence[Kind], site: Site) -> Kind:
     data, index = kinds
     d, sizes = site.params["dimension_numbers"], site.params["slice_sizes"]
-    batch = [i for i in range(len(site.outs[0][0])) if i not in d.offset_dims]
+    batch = [i for i in range(len(site.outs[0].shape)) if i not in d.offset_dims]
     taken = (*d.collapsed_slice_dims, *d.operand_batching_dims)
     window = [i for i in range(len(sizes)) if i not in taken]
     if index.tag in ("local", "partial") or index.degree:
@@ -221,7 +222,7 @@ def _gather(kinds: Sequence[Kind], site: Site) -> Kind:
             both = [replace(data, axis=at), replace(index, degree=data.degree, zero=False)]
             return _moved(join(both, site), site, batch[at])
     elif data.tag == "per_env" and index.tag == "uniform" and data.axis in window:
-        whole = site.ins[0][0][data.axis] == sizes[data.axis]
+        whole = site.ins[0].shape[data.axis] == sizes[data.axis]
         return _moved(data, site, d.offset_dims[window.index(data.axis)] if whole else None)
     return _moved(Kind("per_env"), site, None)
 
@@ -234,8 +235,8 @@ def _scatter(kinds: Sequence[Kind], site: Site) -> Kind:
     if all(k.tag != "per_env" for k in kinds) or "local" in (data.tag, update.tag):
         return join([data, update], site)
     taken = (*d.inserted_window_dims, *d.operand_batching_dims)
-    window = [i for i in range(len(site.ins[0][0])) if i not in taken]
-    batch = [i for i in range(len(site.ins[2][0])) if i not in d.update_window_dims]
+    window = [i for i in range(len(site.ins[0].shape)) if i not in taken]
+    batch = [i for i in range(len(site.ins[2].shape)) if i not in d.update_window_dims]
     if data.tag == "per_env" and data.axis in d.operand_batching_dims:
         at = d.scatter_indices_batching_dims[d.operand_batching_dims.index(data.axis)]
         if index.axis in (at, -1) and update.axis in (batch[at], -1):
@@ -243,7 +244,7 @@ def _scatter(kinds: Sequence[Kind], site: Site) -> Kind:
             return join([data, replace(update, axis=data.axis), rows], site)
     elif data.tag == "per_env" and index.tag == "uniform" and data.axis in window:
         at = d.update_window_dims[window.index(data.axis)]
-        if site.ins[2][0][at] == site.ins[0][0][data.axis] and update.axis in (at, -1):
+        if site.ins[2].shape[at] == site.ins[0].shape[data.axis] and update.axis in (at, -1):
             return join([data, replace(update, axis=data.axis)], site)
     elif data == ZERO and site.name in ("scatter-add", "scatter-sub") and update.axis in batch:
         return summed(replace(update, zero=False))  # over environments, into a table
@@ -268,7 +269,7 @@ def _sum(kinds: Sequence[Kind], site: Site) -> Kind:
 def _dot(kinds: Sequence[Kind], site: Site) -> Kind:
     contracted, batched = site.params["dimension_numbers"]
     free = [
-        [i for i in range(len(site.ins[s][0])) if i not in (*contracted[s], *batched[s])]
+        [i for i in range(len(site.ins[s].shape)) if i not in (*contracted[s], *batched[s])]
         for s in (0, 1)
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from hocket.core.graph.host_calls import functions, host_call
-from hocket.core.graph.trace import Block, Graph, Loop, Node
+from hocket.core.graph.trace import Block, Graph, Loop, Node, ValueId
 from hocket.core.program.service import Served, Service, parts
 from hocket.errors import ContractError
 
@@ -19,26 +19,27 @@ def check_tickets(graph: Graph) -> None:
     tickets = {v: x.by for v, x in pairs if isinstance(x, Served)}
     walk = _Walk({v: v for v in tickets}, dict(tickets))
     walk.block(graph.block)
-    for v, out in zip(graph.block.inputs, graph.block.outputs, strict=False):
-        if v in tickets and walk.kept.get(walk.root.get(out, -1)) != tickets[v]:
+    for v, service in tickets.items():
+        root = walk.root.get(graph.next_state[v])
+        if root is None or walk.kept[root] != service:
             raise ContractError(
                 f"`step` returns something else as `{graph.values[v].name}` of the state than what "
-                f"the functions of the {tickets[v].name} gave it."
+                f"the functions of the {service.name} gave it."
             )
-        if v in tickets and walk.root[out] in walk.changed:
-            _refuse_old("the state that `step` returns", tickets[v])
+        if root in walk.changed:
+            _refuse_old("the state that `step` returns", service)
 
 
 class _Walk:
     """Follows tickets through a program, in its order."""
 
-    def __init__(self, root: dict[int, int], kept: dict[int, Service]) -> None:
+    def __init__(self, root: dict[ValueId, ValueId], kept: dict[ValueId, Service]) -> None:
         self.root = root  # a ticket may have several names: after a loop that only passed it on
         self.kept = kept
-        self.changed: set[int] = set()
-        """Those that are of the past: something was changed with them."""
-        self.fixed: set[int] = set()
-        """Those that a loop reads anew each time round."""
+        self.changed: set[ValueId] = set()
+        """Tickets of the past: something was changed with them."""
+        self.fixed: set[ValueId] = set()
+        """Tickets that a loop reads anew each time."""
 
     def block(self, block: Block) -> None:
         for node in block.nodes:
@@ -60,36 +61,32 @@ class _Walk:
             )
         if read & self.changed or (call.of.changes and read & self.fixed):
             _refuse_old(where, service)
-        for v, (kind, k) in zip(node.outs, call.outs, strict=True):
-            if kind == "in" and node.ins[k] in self.root:
-                self.root[v] = self.root[node.ins[k]]
-            elif call.of.changes and (kind, k) == ("made", 0):
+        for v, source in zip(node.outs, call.outs, strict=True):
+            if source.kind == "in" and node.ins[source.what] in self.root:
+                self.root[v] = self.root[node.ins[source.what]]
+            elif call.of.changes and source == ("made", 0):
                 self.root[v], self.kept[v] = v, service
         if call.of.changes:
             self.changed |= read
 
     def _loop(self, loop: Loop) -> None:
-        consts, carry, xs = loop.parts()
-        for part in (consts, xs):
-            for outer, inner in zip(loop.ins[part], loop.body.inputs[part], strict=True):
-                if outer in self.root:
-                    self.root[inner] = self.root[outer]
-                    self.fixed.add(self.root[outer])
-        firsts = list(zip(loop.ins[carry], loop.body.inputs[carry], strict=True))
-        for outer, inner in firsts:
-            if outer in self.root:
-                self.root[inner], self.kept[inner] = inner, self.kept[self.root[outer]]
+        for outside, inside in (*loop.consts, *loop.xs):
+            if outside in self.root:
+                self.root[inside] = self.root[outside]
+                self.fixed.add(self.root[outside])
+        carried = [c for c in loop.carry if c.first in self.root]
+        for c in carried:
+            self.root[c.inside], self.kept[c.inside] = c.inside, self.kept[self.root[c.first]]
         self.block(loop.body)
         self.fixed -= {self.root[v] for v in loop.ins if v in self.root}
-        ends = zip(firsts, loop.body.outputs, loop.outs, strict=False)
-        for (outer, inner), last, after in ends:
-            if outer not in self.root or last not in self.root:
+        for c in carried:
+            if c.next not in self.root:
                 continue
-            if self.root[last] == inner:
-                self.root[after] = self.root[outer]
+            if self.root[c.next] == c.inside:
+                self.root[c.after] = self.root[c.first]
             else:
-                self.root[after], self.kept[after] = after, self.kept[inner]
-                self.changed.add(self.root[outer])
+                self.root[c.after], self.kept[c.after] = c.after, self.kept[c.inside]
+                self.changed.add(self.root[c.first])
 
 
 def _refuse_old(where: str, service: Service) -> NoReturn:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NewType
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,11 @@ from hocket.system.text import bytes_text
 
 source_info_util.register_exclusion(fragments.__file__)
 
+ValueId = NewType("ValueId", int)
+"""The number of a value: its index in `Graph.values`."""
+NodeId = NewType("NodeId", int)
+"""The number of a node: its index in `Graph.nodes`."""
+
 
 @dataclass(frozen=True)
 class Value:
@@ -59,11 +64,11 @@ class Value:
 class Node:
     """One equation of the program: a fragment, or glue between fragments."""
 
-    id: int
+    id: NodeId
     title: str
     labels: tuple[Label, ...]
-    ins: tuple[int, ...]
-    outs: tuple[int, ...]
+    ins: tuple[ValueId, ...]
+    outs: tuple[ValueId, ...]
     where: str
     eqn: JaxprEqn
 
@@ -79,25 +84,58 @@ class Node:
 class Block:
     """A straight run of nodes: the step itself, or the body of a loop."""
 
-    inputs: tuple[int, ...]
+    inputs: tuple[ValueId, ...]
     nodes: tuple[Node, ...]
-    outputs: tuple[int, ...]
+    outputs: tuple[ValueId, ...]
+
+    def walk(self, times: int = 1) -> Iterator[tuple[Node, int]]:
+        """Every node at any depth, a loop before its body, and how often each runs."""
+        for node in self.nodes:
+            yield node, times
+            if isinstance(node, Loop):
+                yield from node.body.walk(times * node.length)
+
+
+class Given(NamedTuple):
+    """A value that a loop reads: a constant, or a sequence, of which it reads a row each time."""
+
+    outside: ValueId
+    inside: ValueId
+
+
+class Carried(NamedTuple):
+    """A value that a loop makes anew each time, from the one of the time before."""
+
+    first: ValueId
+    """What it is before the loop; `inside` the loop the value of this time, and the `next` one."""
+    inside: ValueId
+    next: ValueId
+    after: ValueId
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is only passed on, as it is."""
+        return self.next == self.inside
+
+
+class Stacked(NamedTuple):
+    """A value of which a loop makes a row each time; after the loop they are one array."""
+
+    row: ValueId
+    after: ValueId
 
 
 @dataclass(frozen=True, eq=False)
 class Loop(Node):
-    """A `scan` with fragments inside. `ins`: constants, first carry, sequences, as in the body."""
+    """A `scan` with fragments inside."""
 
     body: Block
     length: int
     reverse: bool
-    num_consts: int
-    num_carry: int
-
-    def parts(self) -> tuple[slice, slice, slice]:
-        """The constants, the carry and the sequences, as slices of `ins` and `body.inputs`."""
-        carry = self.num_consts + self.num_carry
-        return slice(0, self.num_consts), slice(self.num_consts, carry), slice(carry, None)
+    consts: tuple[Given, ...]
+    carry: tuple[Carried, ...]
+    xs: tuple[Given, ...]
+    ys: tuple[Stacked, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,14 +151,26 @@ class Graph:
     block: Block
     values: tuple[Value, ...]
     nodes: tuple[Node, ...]
-    constants: dict[int, Any]
+    constants: dict[ValueId, Any]
     """Values that every place has by itself: literals and what `step` closed over."""
     served: bool = False
     """Whether services keep what they can keep of the state."""
+    _others: dict[tuple[int, Tuning], Graph] = field(default_factory=dict, init=False, repr=False)
+    """The same step traced otherwise. Kept here, they live as long as this graph, and no longer."""
 
     @property
     def num_leaves(self) -> int:
         return len(jax.tree.leaves(self.state))
+
+    @property
+    def next_state(self) -> dict[ValueId, ValueId]:
+        """The leaves of the state, each with the value that is its next."""
+        return dict(zip(self.block.inputs, self.block.outputs, strict=False))
+
+    @property
+    def reported(self) -> tuple[ValueId, ...]:
+        """The metrics, in the order of their names."""
+        return self.block.outputs[self.num_leaves :]
 
     @property
     def labels(self) -> tuple[Label, ...]:
@@ -139,7 +189,11 @@ class Graph:
 
     def at(self, num_envs: int, choice: Tuning = PLAIN) -> Graph:
         """The same step traced for another number of environments, or for some hardware."""
-        return _at(self, num_envs, choice)
+        if (num_envs, choice) == (self.num_envs, PLAIN):
+            return self
+        if (num_envs, choice) not in self._others:
+            self._others[num_envs, choice] = _traced_otherwise(self, num_envs, choice)
+        return self._others[num_envs, choice]
 
     def __str__(self) -> str:
         head = (
@@ -148,14 +202,6 @@ class Graph:
             f"state {bytes_text(sum(v.nbytes for v in self.values[: self.num_leaves]))}"
         )
         return "\n".join([head, *_lines(self, self.block, "  ")])
-
-
-def nodes_in(block: Block, times: int = 1) -> Iterator[tuple[Node, int]]:
-    """Every node, those inside loops too, and how often it runs in an iteration."""
-    for node in block.nodes:
-        yield node, times
-        if isinstance(node, Loop):
-            yield from nodes_in(node.body, times * node.length)
 
 
 def trace(
@@ -203,10 +249,7 @@ def first_state(graph: Graph, key: jax.Array) -> Any:
     return jax.jit(functools.partial(lax.map, init) if key.ndim else init)(key)
 
 
-@functools.lru_cache(maxsize=64)
-def _at(graph: Graph, num_envs: int, choice: Tuning) -> Graph:
-    if (num_envs, choice) == (graph.num_envs, PLAIN):
-        return graph
+def _traced_otherwise(graph: Graph, num_envs: int, choice: Tuning) -> Graph:
     try:
         with tuned(choice):
             other = trace(graph.algorithm, num_envs, exact=graph.exact, served=graph.served)
@@ -238,24 +281,24 @@ class _Reader:
     def __init__(self) -> None:
         self.values: list[Value] = []
         self.nodes: list[Node] = []
-        self.constants: dict[int, Any] = {}
+        self.constants: dict[ValueId, Any] = {}
 
-    def value(self, var: Any, name: str) -> int:
+    def value(self, var: Any, name: str) -> ValueId:
         self.values.append(Value(name, tuple(var.aval.shape), var.aval.dtype))
-        return len(self.values) - 1
+        return ValueId(len(self.values) - 1)
 
-    def constant(self, var: Any, value: Any) -> int:
+    def constant(self, var: Any, value: Any) -> ValueId:
         number = self.value(var, "a constant")
         self.constants[number] = value
         return number
 
-    def block(self, jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[int]) -> Block:
-        known: dict[Var, int] = dict(zip(jaxpr.invars, inputs, strict=True))
+    def block(self, jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[ValueId]) -> Block:
+        known: dict[Var, ValueId] = dict(zip(jaxpr.invars, inputs, strict=True))
         known |= {v: self.constant(v, c) for v, c in zip(jaxpr.constvars, consts, strict=True)}
         nodes = self._read(jaxpr, known)
         return Block(tuple(inputs), tuple(nodes), self._numbers(jaxpr.outvars, known))
 
-    def _read(self, jaxpr: Jaxpr, known: dict[Var, int]) -> list[Node]:
+    def _read(self, jaxpr: Jaxpr, known: dict[Var, ValueId]) -> list[Node]:
         nodes: list[Node] = []
         for eqn in jaxpr.eqns:
             labels = tuple(dict.fromkeys(labels_of(eqn)))
@@ -267,7 +310,7 @@ class _Reader:
                 nodes.append(self._node(eqn, labels, known))
         return nodes
 
-    def _node(self, eqn: JaxprEqn, labels: tuple[Label, ...], known: dict[Var, int]) -> Node:
+    def _node(self, eqn: JaxprEqn, labels: tuple[Label, ...], known: dict[Var, ValueId]) -> Node:
         label, where = label_of(eqn), source_line(eqn)
         title = label.name if label else eqn.primitive.name
         outs = tuple(
@@ -276,11 +319,11 @@ class _Reader:
         )
         known |= dict(zip(eqn.outvars, outs, strict=True))
         ins = tuple(known[v] for v in eqn.invars if not isinstance(v, Literal))
-        node = Node(len(self.nodes), title, labels, ins, outs, where, eqn)
+        node = Node(NodeId(len(self.nodes)), title, labels, ins, outs, where, eqn)
         self.nodes.append(node)
         return node
 
-    def _loop(self, eqn: JaxprEqn, labels: tuple[Label, ...], known: dict[Var, int]) -> Loop:
+    def _loop(self, eqn: JaxprEqn, labels: tuple[Label, ...], known: dict[Var, ValueId]) -> Loop:
         ins = self._numbers(eqn.invars, known)
         body: ClosedJaxpr = eqn.params["jaxpr"]
         inputs = [
@@ -293,21 +336,27 @@ class _Reader:
             for v, inner in zip(eqn.outvars, block.outputs, strict=True)
         )
         known |= dict(zip(eqn.outvars, outs, strict=True))
-        where = source_line(eqn)
+        num_consts, num_carry = scan_sizes(eqn.params)
+        given = tuple(map(Given, ins, inputs))
+        firsts = given[num_consts : num_consts + num_carry]
+        ends = zip(firsts, block.outputs, outs, strict=False)
         loop = Loop(
-            len(self.nodes), "loop", labels, ins, outs, where, eqn, block,
-            eqn.params["length"], eqn.params["reverse"], *scan_sizes(eqn.params),
+            NodeId(len(self.nodes)), "loop", labels, ins, outs, source_line(eqn), eqn, block,
+            eqn.params["length"], eqn.params["reverse"],
+            given[:num_consts], tuple(Carried(*first, last, after) for first, last, after in ends),
+            given[num_consts + num_carry :],
+            tuple(map(Stacked, block.outputs[num_carry:], outs[num_carry:])),
         )  # fmt: skip
         self.nodes.append(loop)
         return loop
 
-    def _inline(self, eqn: JaxprEqn, known: dict[Var, int]) -> list[Node]:
+    def _inline(self, eqn: JaxprEqn, known: dict[Var, ValueId]) -> list[Node]:
         inner: ClosedJaxpr = eqn.params["jaxpr"]
         block = self.block(inner.jaxpr, inner.consts, self._numbers(eqn.invars, known))
         known |= dict(zip(eqn.outvars, block.outputs, strict=True))
         return list(block.nodes)
 
-    def _numbers(self, variables: Iterable[Any], known: dict[Var, int]) -> tuple[int, ...]:
+    def _numbers(self, variables: Iterable[Any], known: dict[Var, ValueId]) -> tuple[ValueId, ...]:
         return tuple(
             self.constant(v, v.val) if isinstance(v, Literal) else known[v] for v in variables
         )

@@ -47,13 +47,17 @@ def labels_of(eqn: JaxprEqn) -> Iterator[Label]:
             yield from labels_of(inner)
 
 
-def named_by(primitive: Any, eqn: JaxprEqn) -> Iterator[Any]:
-    """What the equations of a primitive, in this one at any depth, say they are calls `of`."""
-    if eqn.primitive is primitive:
-        yield eqn.params["of"]
+def equations(eqn: JaxprEqn) -> Iterator[JaxprEqn]:
+    """An equation, and those in it at any depth."""
+    yield eqn
     for jaxpr in jaxprs_in_params(eqn.params):
         for inner in jaxpr.eqns:
-            yield from named_by(primitive, inner)
+            yield from equations(inner)
+
+
+def named_by(primitive: Any, eqn: JaxprEqn) -> Iterator[Any]:
+    """What the equations of a primitive, in this one at any depth, say they are calls `of`."""
+    return (inner.params["of"] for inner in equations(eqn) if inner.primitive is primitive)
 
 
 def count_calls(jaxpr: Jaxpr, role: str) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hocket.core.analysis.axes import Axes, check_kind, uses_averaged
 from hocket.core.analysis.kinds import Kind
-from hocket.core.graph.trace import Loop
+from hocket.core.graph.trace import Loop, ValueId
 from hocket.core.graph.walk import named_by
 from hocket.core.plan.checks_backend import check_backend
 from hocket.core.plan.checks_free import check_free_plan, check_pairs
@@ -171,9 +171,9 @@ def _check_means(plan: Plan) -> None:
 def _check_replicas(plan: Plan, place: Place) -> None:
     """Refuse what would not give the fused program's numbers with several replicas."""
     axes, kinds = plan.axes_on(place), plan.kinds[place.name]
-    home, block, values = plan.projection.placement.home, plan.graph.block, plan.graph.values
+    values = plan.graph.values
 
-    def check(value: int, what: str, kind: Kind | None = None) -> None:
+    def check(value: ValueId, what: str, kind: Kind | None = None) -> None:
         kind = kind or kinds.get(value) or axes.from_outside(value)
         check_kind(axes, value, kind, what, place.name)
 
@@ -184,13 +184,10 @@ def _check_replicas(plan: Plan, place: Place) -> None:
             elif place.name == t.target:
                 received = f"{values[v].name}, received from `{t.source}`"
                 check(v, received, axes.from_outside(v))
-    for v, out in zip(block.inputs, block.outputs, strict=False):
-        if home[v] == place.name:
-            check(v, f"`{values[v].name}` of the state")
-            check(out, f"`{values[v].name}` of the state")
-    for name, out in zip(
-        sorted(plan.graph.metrics), block.outputs[plan.graph.num_leaves :], strict=True
-    ):
+    for v, out in plan.projection.placement.held(place.name).items():
+        for value in (v, out):
+            check(value, f"`{values[v].name}` of the state")
+    for name, out in zip(sorted(plan.graph.metrics), plan.graph.reported, strict=True):
         if plan.projection.placement.reports[out] == place.name:
             check(out, f"the metric `{name}`")
 
@@ -233,7 +230,7 @@ def _check_parts_of(plan: Plan, place: Place, loops: list[Loop]) -> None:
             f"{plan.parts} parts. Use parts=1."
         )
     axes, placement = plan.axes_on(place, plan.parts), plan.projection.placement
-    inner = {n for loop in loops for n in _bodies(loop)}
+    inner = {n.id for loop in loops for n, _ in loop.body.walk()}
     for n in plan.graph.nodes:
         if n.id in inner and placement.node.get(n.id) == place.name and uses_averaged(n):
             raise PlanError(
@@ -250,27 +247,17 @@ def _check_parts_of(plan: Plan, place: Place, loops: list[Loop]) -> None:
 
 
 def _check_part(
-    plan: Plan, axes: Axes, kinds: Mapping[int, Kind], value: int, place: Place
+    plan: Plan, axes: Axes, kinds: Mapping[ValueId, Kind], value: ValueId, place: Place
 ) -> None:
     kind = kinds.get(value) or axes.from_outside(value)
     what = f"{plan.graph.values[value].name}, in a loop that runs in {plan.parts} parts"
     check_kind(axes, value, kind, what, place.name)
 
 
-def _sent(plan: Plan, place: Place, loop: Loop) -> set[int]:
+def _sent(plan: Plan, place: Place, loop: Loop) -> set[ValueId]:
     return {
         v
         for t in plan.projection.transfers
         if t.source == place.name and loop.id in t.loops
         for v in t.values
     }
-
-
-def _bodies(loop: Loop) -> set[int]:
-    """The nodes inside a loop, at any depth."""
-    found: set[int] = set()
-    for node in loop.body.nodes:
-        found.add(node.id)
-        if isinstance(node, Loop):
-            found |= _bodies(node)
-    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hocket.core.plan.schedule import Free, Sampling
-from hocket.core.projection.instructions import Instruction, Receive, Repeat, Send
+from hocket.core.projection.instructions import Receive, Send, walk
 from hocket.errors import PlanError, unknown
 
 if TYPE_CHECKING:
@@ -98,8 +98,9 @@ def _check_order(plan: Plan, learner: str, maker: str) -> None:
     """In an iteration a version goes out before a sample comes in, and comes in before one goes."""
     for place, first in ((learner, Send), (maker, Receive)):
         talk = [
-            step for step in _messages(plan.projection.programs[place])
-            if {step.transfer.source, step.transfer.target} == {learner, maker}
+            step for step in walk(plan.projection.programs[place])
+            if isinstance(step, Send | Receive)
+            and {step.transfer.source, step.transfer.target} == {learner, maker}
         ]  # fmt: skip
         kinds = [isinstance(step, first) for step in talk]
         if kinds != sorted(kinds, reverse=True):
@@ -110,18 +111,6 @@ def _check_order(plan: Plan, learner: str, maker: str) -> None:
                 f"crosses the other way again in the same iteration, so that each waits for the "
                 f"other."
             )
-
-
-def _messages(code: tuple[Instruction, ...]) -> list[Send | Receive]:
-    return [
-        message
-        for step in code
-        for message in (
-            _messages(step.code)
-            if isinstance(step, Repeat)
-            else [step] if isinstance(step, Send | Receive) else []
-        )
-    ]  # fmt: skip
 
 
 def _check_values(plan: Plan, free: Sampling) -> None:

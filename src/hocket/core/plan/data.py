@@ -9,7 +9,7 @@ from typing import Literal
 
 from hocket.core.analysis.axes import Axes, shrinks_to_one, uses_averaged
 from hocket.core.analysis.kinds import Kind
-from hocket.core.graph.trace import Graph, Loop
+from hocket.core.graph.trace import Graph, Loop, NodeId, ValueId
 from hocket.core.plan.device_id import DeviceId, device_ids
 from hocket.core.plan.schedule import LOCKSTEP, Free, Sampling, Schedule
 from hocket.core.plan.text import plan_text
@@ -196,7 +196,7 @@ class Plan:
         return 1 if name in self.grouped else self.place(name).replicas
 
     @functools.cached_property
-    def kinds(self) -> dict[str, dict[int, Kind]]:
+    def kinds(self) -> dict[str, dict[ValueId, Kind]]:
         """For every replicated place, the kinds of the values there."""
         placement = self.projection.placement
         return {
@@ -216,18 +216,18 @@ class Plan:
         return Axes(graph, graph.at(share))
 
     @functools.cached_property
-    def cut_loops(self) -> frozenset[int]:
+    def cut_loops(self) -> frozenset[NodeId]:
         """The loops that run in `parts`: those where every message has something by environment."""
         if self.parts == 1:
             return frozenset()
-        found: dict[int, bool] = {}
+        found: dict[NodeId, bool] = {}
         for t in self.projection.transfers:
             if t.loops:
                 by_env = any(self.axes.axis(v) is not None for v in t.values)
                 found[t.loops[0]] = found.get(t.loops[0], True) and by_env
         return frozenset(loop for loop, by_env in found.items() if by_env)
 
-    def blocks(self, loop: int) -> int:
+    def blocks(self, loop: NodeId) -> int:
         """The most replicas that a place with a part in this loop has."""
         node = self.graph.nodes[loop]
         assert isinstance(node, Loop)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hocket.core.projection.instructions import Compute, Host, Instruction, Receive, Repeat, Send
+from hocket.core.graph.trace import ValueId
+from hocket.core.projection.instructions import Compute, Instruction, Repeat, walk
 from hocket.system.text import bytes_text
 
 if TYPE_CHECKING:
@@ -42,23 +43,19 @@ def footprint(plan: Plan) -> dict[str, Memory]:
 
 
 def _memory(plan: Plan, place: str) -> Memory:
-    graph, home = plan.graph, plan.projection.placement.home
-    code, block = plan.projection.programs[place], plan.graph.block
-    size = _sizes(plan, place)
-    state = list(zip(block.inputs, block.outputs, strict=False))
-    held = [v for v, _ in state if home[v] == place]
-    live = {out for v, out in state if home[v] == place}
-    live |= {v for v, at in plan.projection.placement.reports.items() if at == place}
-    walk = _Walk(size, dict(_same(code)), frozenset(graph.constants))
-    peak, first = walk.code(code, live, set())
+    graph, placement = plan.graph, plan.projection.placement
+    code, size = plan.projection.programs[place], _sizes(plan, place)
+    held = placement.held(place)
+    alive = _Alive(size, dict(_same(code)), frozenset(graph.constants))
+    peak, first = alive.code(code, placement.ends(place), set())
     return Memory(
         state=sum(size(v) for v in held),
-        peak=max(peak, walk.total({*first, *held})),
+        peak=max(peak, alive.total({*first, *held})),
         messages=_waiting(plan, place),
     )
 
 
-def _sizes(plan: Plan, place: str) -> Callable[[int], int]:
+def _sizes(plan: Plan, place: str) -> Callable[[ValueId], int]:
     """The bytes of a value as one instance of `place` has it."""
     replicas = plan.place(place).replicas
     values = plan.graph.at(plan.envs_of(place) // replicas).values
@@ -66,7 +63,7 @@ def _sizes(plan: Plan, place: str) -> Callable[[int], int]:
         return lambda v: values[v].nbytes
     kinds = plan.kinds[place]  # replicas that are one program hold whatever differs side by side
 
-    def size(v: int) -> int:
+    def size(v: ValueId) -> int:
         uniform = v not in kinds or kinds[v].tag == "uniform"
         return values[v].nbytes * (1 if uniform else replicas)
 
@@ -88,76 +85,51 @@ def _waiting(plan: Plan, place: str) -> int:
 
 
 @dataclass(frozen=True)
-class _Walk:
-    """Follows what is alive through a program, from its end to its beginning."""
+class _Alive:
+    """What is alive in a program, followed from its end to its beginning."""
 
-    size: Callable[[int], int]
-    same: dict[int, int]
+    size: Callable[[ValueId], int]
+    same: dict[ValueId, ValueId]
     """Values that are others under a second name: inside a loop, or after it."""
-    nothing: frozenset[int]
+    nothing: frozenset[ValueId]
     """The constants: part of the compiled programs."""
 
-    def total(self, values: Iterable[int]) -> int:
+    def total(self, values: Iterable[ValueId]) -> int:
         return sum(self.size(v) for v in {self._root(v) for v in values} - self.nothing)
 
     def code(
-        self, code: Sequence[Instruction], live: set[int], around: set[int]
-    ) -> tuple[int, set[int]]:
+        self, code: Sequence[Instruction], live: set[ValueId], around: set[ValueId]
+    ) -> tuple[int, set[ValueId]]:
         """The peak, and what is alive at the beginning; `around` is held all the time."""
         peak, live = self.total(live | around), set(live)
         for step in reversed(code):
-            reads, makes = _reads(step), _makes(step)
             if isinstance(step, Repeat):
-                now = self._loop(step, around | (live - makes))
+                now = self._loop(step, around | (live - step.makes))
             else:
                 # What is donated becomes an output in place.
                 reused = step.donate if isinstance(step, Compute) else ()
-                now = self.total(live | reads | makes | around) - self.total(reused)
-            live = (live - makes) | reads
+                now = self.total(live | step.reads | step.makes | around)
+                now -= self.total(reused)
+            live = (live - step.makes) | step.reads
             peak = max(peak, now, self.total(live | around))
         return peak, live
 
-    def _loop(self, loop: Repeat, around: set[int]) -> int:
+    def _loop(self, loop: Repeat, around: set[ValueId]) -> int:
         """The peak inside a loop, all of its rows stacked."""
-        kept = {first for first, *_ in (*loop.consts, *loop.xs, *loop.kept)}
-        rows = {after for _, after in loop.ys}
-        ends = {last for _, _, last, _ in loop.carry} | {inside for inside, _ in loop.ys}
-        return self.code(loop.code, ends, around | kept | rows)[0]
+        kept = {x.outside for x in (*loop.consts, *loop.xs, *loop.kept)}
+        arrays = {y.after for y in loop.ys}
+        ends = {*(c.next for c in loop.carry), *(y.row for y in loop.ys)}
+        return self.code(loop.code, ends, around | kept | arrays)[0]
 
-    def _root(self, value: int) -> int:
+    def _root(self, value: ValueId) -> ValueId:
         while value in self.same:
             value = self.same[value]
         return value
 
 
-def _reads(step: Instruction) -> set[int]:
-    match step:
-        case Compute(_, ins) | Host(_, ins):
-            return set(ins)
-        case Send(transfer):
-            return set(transfer.values)
-        case Receive():
-            return set()
-        case Repeat():
-            return step.reads
-
-
-def _makes(step: Instruction) -> set[int]:
-    match step:
-        case Compute(_, _, outs) | Host(_, _, outs):
-            return set(outs)
-        case Receive(transfer):
-            return set(transfer.values)
-        case Send():
-            return set()
-        case Repeat():
-            return step.makes
-
-
-def _same(code: Sequence[Instruction]) -> Iterable[tuple[int, int]]:
+def _same(code: Sequence[Instruction]) -> Iterable[tuple[ValueId, ValueId]]:
     """(a value, the one that it is) for what loops only pass on."""
-    for step in code:
+    for step in walk(code):
         if isinstance(step, Repeat):
-            yield from ((inside, outside) for outside, inside in step.consts)
-            yield from ((after, outside) for outside, after in step.kept)
-            yield from _same(step.code)
+            yield from ((x.inside, x.outside) for x in step.consts)
+            yield from ((x.after, x.outside) for x in step.kept)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from hocket.core.graph.host_calls import host_call
-from hocket.core.graph.trace import nodes_in
 from hocket.core.plan.checks_services import users
 from hocket.core.plan.memory import footprint
 from hocket.core.plan.traffic import Flow, averages, flows
@@ -67,7 +66,7 @@ def _host_lines(plan: Plan) -> Iterator[str]:
     """What runs on the host, how it is called, and what goes there and comes back each time."""
     fused = len(plan.places) == 1 and plan.launch.one_process and len(plan.places[0].on) <= 1
     within = set(_called_within(plan))
-    for node, times in nodes_in(plan.graph.block):
+    for node, times in plan.graph.block.walk():
         call = host_call(node)
         if call is None or call.of.service is not None:
             continue
@@ -88,7 +87,7 @@ def _service_lines(plan: Plan) -> Iterator[str]:
     """What each service keeps, who asks it, and what goes there and comes back in an iteration."""
     values, often = (
         plan.iteration.values,
-        {node.id: times for node, times in nodes_in(plan.graph.block)},
+        {node.id: times for node, times in plan.graph.block.walk()},
     )
     for service in services(plan.graph.state):
         yield service.about(plan.serving)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hocket.core.analysis.axes import average_sites as sites_of
 from hocket.core.analysis.axes import averages as averages_of
 from hocket.core.analysis.axes import uses_averaged
-from hocket.core.graph.trace import Loop, Node, nodes_in
+from hocket.core.graph.trace import Loop, Node, ValueId
 from hocket.core.program.tuning import MOST_UNROLLED, PLAIN, Tuning
 from hocket.core.projection.instructions import Transfer
 
@@ -67,7 +67,7 @@ def _nodes(plan: Plan, place: str, choice: Tuning = PLAIN) -> list[tuple[Node, i
     """The nodes of one replica of a place, and how often each runs in an iteration."""
     share = plan.graph.at(plan.graph.num_envs // plan.place(place).replicas, choice)
     owner = plan.projection.placement.node
-    return [(node, times) for node, times in nodes_in(share.block) if owner.get(node.id) == place]
+    return [(node, times) for node, times in share.block.walk() if owner.get(node.id) == place]
 
 
 def _pairs(plan: Plan, source: str, target: str) -> int:
@@ -77,7 +77,7 @@ def _pairs(plan: Plan, source: str, target: str) -> int:
     return max(plan.instances(source), plan.instances(target))
 
 
-def _nbytes(plan: Plan, transfer: Transfer, value: int) -> int:
+def _nbytes(plan: Plan, transfer: Transfer, value: ValueId) -> int:
     if plan.free and {transfer.source, transfer.target} == {plan.free.learner, plan.free.maker}:
         return plan.iteration.values[value].nbytes
     split = plan.axes.axis(value) is not None

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, NewType
 
+from hocket.core.graph.trace import Carried, Given, NodeId, Stacked, ValueId
 from hocket.core.projection.placement import Placement
+
+TransferId = NewType("TransferId", int)
+"""The number of a transfer: its index in `Projection.transfers`."""
 
 
 @dataclass(frozen=True)
 class Transfer:
     """Values that cross from one place to another in one message."""
 
-    id: int
+    id: TransferId
     source: str
     target: str
-    values: tuple[int, ...]
+    values: tuple[ValueId, ...]
     times: int
     """How often in an iteration."""
-    loops: tuple[int, ...] = ()
+    loops: tuple[NodeId, ...] = ()
     """The loops it is in, by their nodes, from the outside."""
 
 
@@ -26,34 +31,73 @@ class Transfer:
 class Compute:
     """A segment: neighbouring nodes of one place, compiled as one program."""
 
-    nodes: tuple[int, ...]
-    ins: tuple[int, ...] = ()
-    outs: tuple[int, ...] = ()
-    donate: tuple[int, ...] = ()
+    nodes: tuple[NodeId, ...]
+    ins: tuple[ValueId, ...] = ()
+    outs: tuple[ValueId, ...] = ()
+    donate: tuple[ValueId, ...] = ()
     """Those of `ins` that nobody needs any more and nobody else has ever seen."""
-    dead: tuple[int, ...] = ()
+    dead: tuple[ValueId, ...] = ()
     """Those of `ins` that this place does not need any more."""
+
+    @property
+    def reads(self) -> set[ValueId]:
+        return set(self.ins)
+
+    @property
+    def makes(self) -> set[ValueId]:
+        return set(self.outs)
 
 
 @dataclass(frozen=True)
 class Host:
     """A call of a host function, in between the compiled segments."""
 
-    node: int
-    ins: tuple[int, ...]
-    outs: tuple[int, ...]
-    dead: tuple[int, ...] = ()
+    node: NodeId
+    ins: tuple[ValueId, ...]
+    outs: tuple[ValueId, ...]
+    dead: tuple[ValueId, ...] = ()
     """Those of `ins` that this place does not need any more."""
+
+    @property
+    def reads(self) -> set[ValueId]:
+        return set(self.ins)
+
+    @property
+    def makes(self) -> set[ValueId]:
+        return set(self.outs)
 
 
 @dataclass(frozen=True)
 class Send:
     transfer: Transfer
 
+    @property
+    def reads(self) -> set[ValueId]:
+        return set(self.transfer.values)
+
+    @property
+    def makes(self) -> set[ValueId]:
+        return set()
+
 
 @dataclass(frozen=True)
 class Receive:
     transfer: Transfer
+
+    @property
+    def reads(self) -> set[ValueId]:
+        return set()
+
+    @property
+    def makes(self) -> set[ValueId]:
+        return set(self.transfer.values)
+
+
+class Kept(NamedTuple):
+    """A value that a loop passes on as it is."""
+
+    outside: ValueId
+    after: ValueId
 
 
 @dataclass(frozen=True)
@@ -63,26 +107,35 @@ class Repeat:
     One that only calls the host can be a segment after all: see `host_loops`.
     """
 
-    node: int
+    node: NodeId
     length: int
     reverse: bool
     code: tuple[Instruction, ...]
-    consts: tuple[tuple[int, int], ...]  # (outside, inside)
-    xs: tuple[tuple[int, int], ...]  # (outside, inside)
-    carry: tuple[tuple[int, int, int, int], ...]  # (first, inside, next, after the loop)
-    ys: tuple[tuple[int, int], ...]  # (inside, after the loop)
-    kept: tuple[tuple[int, int], ...]  # (outside, after the loop)
+    consts: tuple[Given, ...]
+    xs: tuple[Given, ...]
+    carry: tuple[Carried, ...]
+    ys: tuple[Stacked, ...]
+    kept: tuple[Kept, ...]
 
     @property
-    def reads(self) -> set[int]:
-        return {first for first, *_ in (*self.consts, *self.xs, *self.carry, *self.kept)}
+    def reads(self) -> set[ValueId]:
+        read = {x.outside for x in (*self.consts, *self.xs, *self.kept)}
+        return read | {c.first for c in self.carry}
 
     @property
-    def makes(self) -> set[int]:
-        return {last for *_, last in (*self.carry, *self.ys, *self.kept)}
+    def makes(self) -> set[ValueId]:
+        return {x.after for x in (*self.carry, *self.ys, *self.kept)}
 
 
 Instruction = Compute | Host | Send | Receive | Repeat
+
+
+def walk(code: Sequence[Instruction]) -> Iterator[Instruction]:
+    """Every instruction of a program at any depth, a loop before its body."""
+    for step in code:
+        yield step
+        if isinstance(step, Repeat):
+            yield from walk(step.code)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from typing import TypeGuard
 
 from hocket.core.graph.host_calls import calls_host
-from hocket.core.graph.trace import Block, Graph, Loop, Node
+from hocket.core.graph.trace import Block, Graph, Loop, Node, NodeId, ValueId
 from hocket.errors import PlanError
 
 
@@ -29,69 +30,77 @@ class Placement:
     ) -> None:
         self.graph = graph
         self.places = places  # name -> replicas
-        self.node: dict[int, str] = {}
-        self.home: dict[int, str] = {}
-        self._producer: dict[int, Node] = {}
-        self._stacked: dict[int, list[int]] = defaultdict(list)  # by the rows that a loop makes
-        self._source: dict[int, int] = {}  # a value that is another one, seen across a loop's edge
-        self.carried: dict[int, int] = dict(
-            zip(graph.block.inputs, graph.block.outputs, strict=False)
-        )  # the value that takes another's place in the next iteration
+        self.node: dict[NodeId, str] = {}
+        self.home: dict[ValueId, str] = {}
+        self._producer: dict[ValueId, Node] = {}
+        # The arrays that a loop stacks, by their row.
+        self._stacked: dict[ValueId, list[ValueId]] = defaultdict(list)
+        # A value that is another one, seen across a loop's edge.
+        self._source: dict[ValueId, ValueId] = {}
+        # The value that takes another's place in the next iteration, or time round a loop.
+        self.carried = graph.next_state
         self._everywhere = set(graph.constants)
-        self.reports: dict[int, str] = {}  # where each metric is reported
+        self.reports: dict[ValueId, str] = {}  # where each metric is reported
         self._place_fragments(graph.block, where)
         for _ in range(2):  # the second time, glue sees where the glue of other blocks went
             for block in self.open_blocks(graph.block):
                 self._place_glue(block)
-        self.home = {v: home for v in range(len(graph.values)) if (home := self._home(v))}
+        self.home = self._homes()
         self.home |= {v: self._first_user(v) for v in self.carried if v not in self.home}
-        self.home |= {v: home for v in range(len(graph.values)) if (home := self._home(v))}
+        self.home |= self._homes()
         self._stack_where_used()
         # What has no home is reported by a place that holds it whole.
         whole = min(places, key=lambda place: places[place])
-        metrics = graph.block.outputs[graph.num_leaves :]
-        for out in metrics:
+        for out in graph.reported:
             self.home.setdefault(out, whole)
-        self.reports = {out: reporter or self.home[out] for out in metrics}
+        self.reports = {out: reporter or self.home[out] for out in graph.reported}
 
     def _stack_where_used(self) -> None:
         """What a loop stacks is stacked where it is needed, if each row is there already."""
         for block in self.open_blocks(self.graph.block):
             wants = self.users(block)
             for loop in block.nodes:
-                if not (isinstance(loop, Loop) and self.crosses(loop)):
+                if not self.crosses(loop):
                     continue
                 inside = self.users(loop.body)
-                rows = zip(loop.body.outputs, loop.outs, strict=True)
-                for inner, out in list(rows)[loop.num_carry :]:
-                    users = [p for p in wants if out in wants[p]]
-                    ready = [p for p in users if inner in inside[p]]
-                    if ready and self.home.get(out) not in users:
-                        self.home[out] = ready[0]
-                    elif out not in self.home:  # rows that every place can make
+                for row, after in loop.ys:
+                    users = [p for p in wants if after in wants[p]]
+                    ready = [p for p in users if row in inside[p]]
+                    if ready and self.home.get(after) not in users:
+                        self.home[after] = ready[0]
+                    elif after not in self.home:  # rows that every place can make
                         near = users or self.members(loop)
-                        self.home[out] = next(place for place in self.places if place in near)
+                        self.home[after] = next(place for place in self.places if place in near)
+
+    def held(self, place: str) -> dict[ValueId, ValueId]:
+        """The leaves of the state that a place holds, each with the value that is its next."""
+        return {v: out for v, out in self.graph.next_state.items() if self.home[v] == place}
+
+    def ends(self, place: str) -> set[ValueId]:
+        """The values that a place has at the end of an iteration: its state and its metrics."""
+        metrics = {v for v, at in self.reports.items() if at == place}
+        return metrics.union(self.held(place).values())
 
     def open_blocks(self, block: Block) -> Iterator[Block]:
         """The step, and the body of every loop that crosses places."""
         yield block
         for node in block.nodes:
-            if isinstance(node, Loop) and self.crosses(node):
+            if self.crosses(node):
                 yield from self.open_blocks(node.body)
 
-    def crosses(self, node: Node) -> bool:
+    def crosses(self, node: Node) -> TypeGuard[Loop]:
         """Whether a node is a loop that belongs to no place: each drives its part of it."""
-        return bool(node.labels) and node.id not in self.node
+        return isinstance(node, Loop) and node.id not in self.node
 
     def is_free(self, node: Node) -> bool:
         """Made from constants alone, so that every place makes it for itself."""
         return not node.labels and not node.eqn.effects and self._everywhere.issuperset(node.ins)
 
-    def users(self, block: Block) -> dict[str, set[int]]:
+    def users(self, block: Block) -> dict[str, set[ValueId]]:
         """The values that each place needs in a block, including what comes in and goes out."""
-        wants: dict[str, set[int]] = defaultdict(set)
+        wants: dict[str, set[ValueId]] = defaultdict(set)
         for node in block.nodes:
-            if isinstance(node, Loop) and self.crosses(node):
+            if self.crosses(node):
                 for place, values in self.loop_users(node).items():
                     wants[place] |= values
             elif node.id in self.node:
@@ -103,9 +112,9 @@ class Placement:
             for out, place in self.reports.items():
                 wants[place].add(out)
         for row in block.outputs:
-            for out in self._stacked.get(row, ()):
-                if out in self.home:
-                    wants[self.home[out]].add(row)
+            for after in self._stacked.get(row, ()):
+                if after in self.home:
+                    wants[self.home[after]].add(row)
         return wants
 
     def members(self, loop: Loop) -> set[str]:
@@ -118,18 +127,15 @@ class Placement:
                 found |= self.members(node)
         return found
 
-    def loop_users(self, loop: Loop) -> dict[str, set[int]]:
+    def loop_users(self, loop: Loop) -> dict[str, set[ValueId]]:
         """The values from outside that each place needs for its part of a loop."""
-        consts, carry, xs = loop.parts()
-        wants: dict[str, set[int]] = defaultdict(set)
-        inside = self.users(loop.body)
-        for part in (consts, xs):
-            for outer, inner in zip(loop.ins[part], loop.body.inputs[part], strict=True):
-                for place, values in inside.items():
-                    if inner in values:
-                        wants[place].add(outer)
-        for outer, inner in zip(loop.ins[carry], loop.body.inputs[carry], strict=True):
-            wants[self.home[inner]].add(outer)
+        wants: dict[str, set[ValueId]] = defaultdict(set)
+        users = self.users(loop.body).items()
+        for outside, inside in (*loop.consts, *loop.xs):
+            for place in (place for place, values in users if inside in values):
+                wants[place].add(outside)
+        for c in loop.carry:
+            wants[self.home[c.inside]].add(c.first)
         return wants
 
     def _place_fragments(self, block: Block, where: Mapping[str, str]) -> None:
@@ -152,21 +158,22 @@ class Placement:
                 self._everywhere |= set(node.outs)
 
     def _open(self, loop: Loop) -> None:
-        consts, carry, xs = loop.parts()
-        outs, inputs = loop.body.outputs, loop.body.inputs
-        for part in (consts, xs):
-            self._source |= dict(zip(inputs[part], loop.ins[part], strict=True))
-        for inner, out, first in zip(inputs[carry], outs, loop.ins[carry], strict=False):
-            if inner == out:
-                self._source[inner] = first
+        self._source |= {inside: outside for outside, inside in (*loop.consts, *loop.xs)}
+        for c in loop.carry:
+            self._source[c.after] = c.inside
+            if c.is_kept:
+                self._source[c.inside] = c.first
             else:
-                self.carried[inner] = out
-        for row, out in zip(outs[loop.num_carry :], loop.outs[loop.num_carry :], strict=True):
-            self._stacked[row].append(out)
-        after = [*inputs[carry], *outs[loop.num_carry :]]
-        self._source |= dict(zip(loop.outs, after, strict=True))
+                self.carried[c.inside] = c.next
+        for row, after in loop.ys:
+            self._source[after] = row
+            self._stacked[row].append(after)
 
-    def _home(self, value: int, seen: frozenset[int] = frozenset()) -> str | None:
+    def _homes(self) -> dict[ValueId, str]:
+        values = map(ValueId, range(len(self.graph.values)))
+        return {v: home for v in values if (home := self._home(v))}
+
+    def _home(self, value: ValueId, seen: frozenset[ValueId] = frozenset()) -> str | None:
         """Where a value lives, as far as is known."""
         if value in self._source:
             return self._home(self._source[value], seen)
@@ -178,15 +185,14 @@ class Placement:
         node = self._producer.get(value)
         return self.node.get(node.id) if node and value not in self._everywhere else None
 
-    def _first_user(self, value: int) -> str:
+    def _first_user(self, value: ValueId) -> str:
         """The home of a state that no node makes: where it is used first, else the first place."""
-        for node in self.graph.nodes:
-            if value in node.ins and node.id in self.node:
-                return self.node[node.id]
-        return next(iter(self.places))
+        readers = (n.id for n in self.graph.nodes if value in n.ins)
+        users = (self.node[reader] for reader in readers if reader in self.node)
+        return next(users, next(iter(self.places)))
 
     def _place_glue(self, block: Block) -> None:
-        used_by: dict[int, list[Node]] = defaultdict(list)
+        used_by: dict[ValueId, list[Node]] = defaultdict(list)
         for node in block.nodes:
             for v in node.ins:
                 used_by[v].append(node)
@@ -197,7 +203,7 @@ class Placement:
 
     def _glue(self, block: Block) -> list[list[Node]]:
         """Glue in connected groups."""
-        groups: list[tuple[set[int], list[Node]]] = []
+        groups: list[tuple[set[ValueId], list[Node]]] = []
         for node in block.nodes:
             if node.labels or self.is_free(node):
                 continue
@@ -211,7 +217,7 @@ class Placement:
         return [sorted(nodes, key=lambda n: n.id) for _, nodes in groups]
 
     def _cost(
-        self, block: Block, group: list[Node], place: str, used_by: Mapping[int, list[Node]]
+        self, block: Block, group: list[Node], place: str, used_by: Mapping[ValueId, list[Node]]
     ) -> int:
         """Bytes that cross if this glue goes to `place`."""
         members = {node.id for node in group}
@@ -230,10 +236,10 @@ class Placement:
             cost += self.graph.values[v].nbytes * len(away)
         return cost
 
-    def _places_of(self, nodes: list[Node], members: set[int]) -> set[str | None]:
+    def _places_of(self, nodes: list[Node], members: set[NodeId]) -> set[str | None]:
         found: set[str | None] = set()
         for node in nodes:
-            if isinstance(node, Loop) and self.crosses(node):
+            if self.crosses(node):
                 found |= {
                     self.node[n.id] for n in node.body.nodes if n.id in self.node and n.labels
                 }

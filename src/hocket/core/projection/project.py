@@ -14,16 +14,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hocket.core.graph.host_calls import host_call
-from hocket.core.graph.trace import Block, Graph, Loop, Node
+from hocket.core.graph.trace import Block, Given, Graph, Loop, Node, NodeId, ValueId
 from hocket.core.projection.instructions import (
     Compute,
     Host,
     Instruction,
+    Kept,
     Projection,
     Receive,
     Repeat,
     Send,
     Transfer,
+    TransferId,
+    walk,
 )
 from hocket.core.projection.placement import Placement
 
@@ -39,19 +42,13 @@ def project(
     All metrics go to the place `reporter`, if one is named.
     """
     placement = Placement(graph, where, places, reporter)
-    emitter = _Emitter(graph, placement)
     homes = {v: {placement.home[v]} for v in graph.block.inputs}
-    streams = emitter.block(graph.block, places, homes)
-    ends = dict(zip(graph.block.outputs, graph.block.inputs, strict=False))
-    programs = {}
-    for place, stream in streams.items():
-        mine = {out for out, v in ends.items() if placement.home.get(v) == place}
-        mine |= {out for out, at in placement.reports.items() if at == place}
-        held = {v for v in graph.block.inputs if placement.home[v] == place}
-        elsewhere = _seen_by_others(stream.code) | set(graph.block.outputs[graph.num_leaves :])
-        own = {v for v in held if placement.carried[v] not in elsewhere}
-        programs[place] = _with_liveness(graph, stream.code, mine, own)
-    return Projection(placement, programs, tuple(emitter.transfers))
+    writer, programs = _Writer(placement, [], graph.block, homes), {}
+    for place, stream in writer.write().items():
+        elsewhere = _seen_by_others(stream.code).union(graph.reported)
+        own = {v for v, out in placement.held(place).items() if out not in elsewhere}
+        programs[place] = _with_liveness(graph, stream.code, placement.ends(place), own)
+    return Projection(placement, programs, tuple(writer.transfers))
 
 
 @dataclass
@@ -59,15 +56,19 @@ class _Stream:
     """What one place does in one block, while it is being written."""
 
     code: list[Instruction] = field(default_factory=list)
-    open: list[int] = field(default_factory=list)
-    has: set[int] = field(default_factory=set)
-    late: set[int] = field(default_factory=set)
+    open: list[NodeId] = field(default_factory=list)
+    has: set[ValueId] = field(default_factory=set)
+    late: set[ValueId] = field(default_factory=set)
     """What is made since the last call of the host, and by it."""
 
     def flush(self) -> None:
         if self.open:
             self.code.append(Compute(tuple(self.open)))
             self.open = []
+
+    def add(self, step: Instruction) -> None:
+        self.flush()
+        self.code.append(step)
 
     def make(self, node: Node) -> None:
         """Run a node, before the last call of the host if it can: a program less to start."""
@@ -80,203 +81,173 @@ class _Stream:
 
     def call(self, node: Node) -> None:
         """Call the host."""
-        self.flush()
-        self.code.append(Host(node.id, node.ins, node.outs))
+        self.add(Host(node.id, node.ins, node.outs))
         self.late = set(node.outs)
 
 
-class _Emitter:
-    """Writes the programs of all places together, so that every send has its receive."""
+class _Writer:
+    """Writes what all places do in a block together, so that every send has its receive."""
 
-    def __init__(self, graph: Graph, placement: Placement) -> None:
-        self.graph = graph
-        self.placement = placement
-        self.transfers: list[Transfer] = []
-        self.free = {v: n for n in graph.nodes if placement.is_free(n) for v in n.outs}
-
-    def block(
+    def __init__(
         self,
+        placement: Placement,
+        transfers: list[Transfer],
         block: Block,
-        places: Iterable[str],
-        present: Mapping[int, set[str]],
+        present: Mapping[ValueId, set[str]],
         loops: tuple[Loop, ...] = (),
-    ) -> dict[str, _Stream]:
-        streams = {place: _Stream() for place in places}
-        wants = self.placement.users(block)
-        for value, there in present.items():
-            for place in there:
-                streams[place].has.add(value)
-        self._streams, self._wants, self._loops = streams, wants, loops
-        for place in streams:
-            self._bring(sorted(wants[place].intersection(block.inputs)), place)
-        for node in block.nodes:
-            if self.placement.crosses(node) and isinstance(node, Loop):
-                self._loop(node, streams, wants, loops)
+    ) -> None:
+        self.placement, self.graph = placement, placement.graph
+        self.transfers, self.block, self.loops = transfers, block, loops
+        self.wants = placement.users(block)
+        self.free = {v: n for n in self.graph.nodes if placement.is_free(n) for v in n.outs}
+        members = placement.members(loops[-1]) if loops else placement.places
+        self.streams = {
+            place: _Stream(has={v for v, there in present.items() if place in there})
+            for place in placement.places
+            if place in members
+        }
+
+    def write(self) -> dict[str, _Stream]:
+        for place in self.streams:
+            self._bring(sorted(self.wants[place].intersection(self.block.inputs)), place)
+        for node in self.block.nodes:
+            if self.placement.crosses(node):
+                self._loop(node)
             elif not self.placement.is_free(node):
                 self._make(node, self.placement.node[node.id])
-        self._carry_home(block)
-        for stream in streams.values():
+        self._carry_home()
+        for stream in self.streams.values():
             stream.flush()
-        return streams
+        return self.streams
 
-    def _carry_home(self, block: Block) -> None:
-        for value in block.inputs:
+    def _carry_home(self) -> None:
+        for value in self.block.inputs:
             if value in self.placement.carried:
                 self._bring([self.placement.carried[value]], self.placement.home[value])
-        if block is self.graph.block:
-            for out, place in self.placement.reports.items():
+        for out, place in self.placement.reports.items() if not self.loops else ():
+            self._bring([out], place)
+        for out in (v for v in self.block.outputs if v in self.free):
+            for place in self.streams:
                 self._bring([out], place)
-        for out in block.outputs:
-            if out in self.free:
-                for stream_place in self._streams:
-                    self._bring([out], stream_place)
 
-    def _bring(self, values: Sequence[int], place: str) -> None:
+    def _bring(self, values: Sequence[ValueId], place: str) -> None:
         """See to it that `place` has these values, with one message from each place."""
-        away: dict[str, list[int]] = defaultdict(list)
+        away: dict[str, list[ValueId]] = defaultdict(list)
         for v in values:
-            if v in self.graph.constants or v in self._streams[place].has:
+            if v in self.graph.constants or v in self.streams[place].has:
                 continue
             if v in self.free:
                 self._make(self.free[v], place)
             else:
                 away[self.placement.home[v]].append(v)
         for source, found in away.items():
-            ready = self._streams[source].has & self._wants[place] - self._streams[place].has
+            ready = self.streams[source].has & self.wants[place] - self.streams[place].has
             mine = {v for v in ready if self.placement.home.get(v) == source}
             self._cross(source, place, sorted(mine | set(found)))
 
     def _make(self, node: Node, place: str) -> None:
         self._bring(node.ins, place)
-        stream = self._streams[place]
+        stream = self.streams[place]
         (stream.call if host_call(node) else stream.make)(node)
         stream.has |= set(node.outs)
 
-    def _cross(self, source: str, target: str, values: Sequence[int]) -> None:
-        times = math.prod(loop.length for loop in self._loops)
-        inside = tuple(loop.id for loop in self._loops)
-        transfer = Transfer(len(self.transfers), source, target, tuple(values), times, inside)
+    def _cross(self, source: str, target: str, values: Sequence[ValueId]) -> None:
+        times = math.prod(loop.length for loop in self.loops)
+        transfer = Transfer(
+            TransferId(len(self.transfers)), source, target, tuple(values), times,
+            tuple(loop.id for loop in self.loops),
+        )  # fmt: skip
         self.transfers.append(transfer)
-        self._streams[source].flush()
-        self._streams[source].code.append(Send(transfer))
-        self._streams[target].flush()
-        self._streams[target].code.append(Receive(transfer))
-        self._streams[target].has |= set(values)
+        self.streams[source].add(Send(transfer))
+        self.streams[target].add(Receive(transfer))
+        self.streams[target].has |= set(values)
 
-    def _loop(
-        self,
-        loop: Loop,
-        streams: dict[str, _Stream],
-        wants: dict[str, set[int]],
-        loops: tuple[Loop, ...],
-    ) -> None:
-        placement, needs = self.placement, self.placement.loop_users(loop)
+    def _loop(self, loop: Loop) -> None:
+        home, needs = self.placement.home, self.placement.loop_users(loop)
         for place, values in needs.items():
             self._bring(sorted(values), place)
-        consts, carry, xs = loop.parts()
-        inside: dict[int, set[str]] = {}
-        for part in (consts, xs):
-            for outer, inner in zip(loop.ins[part], loop.body.inputs[part], strict=True):
-                inside[inner] = {p for p in needs if outer in needs[p]}
-        for outer, inner, out in zip(
-            loop.ins[carry], loop.body.inputs[carry], loop.body.outputs, strict=False
-        ):
-            same = inner == out
-            inside[inner] = (
-                {p for p in needs if outer in needs[p]} if same else {placement.home[inner]}
-            )
-        members = [p for p in streams if p in placement.members(loop)]
-        body = self.block(loop.body, members, inside, (*loops, loop))
-        self._streams, self._wants, self._loops = streams, wants, loops
-        for place in members:
-            streams[place].flush()
-            code = self._repeat(loop, place, body[place].code, inside)
-            streams[place].code.append(code)
-            streams[place].has |= code.makes
+        inside = {c.inside: {home[c.inside]} for c in loop.carry if not c.is_kept}
+        for outer, inner in (*loop.consts, *loop.xs, *_kept(loop)):
+            inside[inner] = {p for p in needs if outer in needs[p]}
+        body = _Writer(self.placement, self.transfers, loop.body, inside, (*self.loops, loop))
+        for place, stream in body.write().items():
+            code = self._repeat(loop, place, stream.code, inside)
+            self.streams[place].add(code)
+            self.streams[place].has |= code.makes
 
     def _repeat(
-        self, loop: Loop, place: str, code: Sequence[Instruction], inside: Mapping[int, set[str]]
+        self,
+        loop: Loop,
+        place: str,
+        code: Sequence[Instruction],
+        inside: Mapping[ValueId, set[str]],
     ) -> Repeat:
-        home, body = self.placement.home, loop.body
-        consts, carry, xs = loop.parts()
-
-        def used(part: slice) -> tuple[tuple[int, int], ...]:
-            pairs = zip(loop.ins[part], body.inputs[part], strict=True)
-            return tuple((o, i) for o, i in pairs if place in inside[i])
-
-        carried = list(
-            zip(loop.ins[carry], body.inputs[carry], body.outputs, loop.outs, strict=False)
+        home = self.placement.home
+        consts, xs = (
+            tuple(x for x in given if place in inside[x.inside])
+            for given in ((*loop.consts, *_kept(loop)), loop.xs)
         )
-        fixed = [c for c in carried if c[1] == c[2]]
-        moving = tuple(c for c in carried if c[1] != c[2] and home[c[1]] == place)
-        ys = tuple(
-            (i, o)
-            for i, o in zip(
-                body.outputs[loop.num_carry :], loop.outs[loop.num_carry :], strict=True
-            )
-            if home.get(o) == place
+        carry = tuple(c for c in loop.carry if not c.is_kept and home[c.inside] == place)
+        ys = tuple(y for y in loop.ys if home.get(y.after) == place)
+        kept = tuple(
+            Kept(c.first, c.after)
+            for c in loop.carry
+            if c.is_kept and home.get(c.first, place) == place
         )
-        consts_used = used(consts) + tuple((f, i) for f, i, *_ in fixed if place in inside[i])
-        kept = tuple((f, after) for f, _, _, after in fixed if home.get(f, place) == place)
-        live = {v for _, _, v, _ in moving} | {i for i, _ in ys}
+        live = {*(c.next for c in carry), *(y.row for y in ys)}
         final = _with_liveness(self.graph, code, live, own=set())
-        return Repeat(
-            loop.id, loop.length, loop.reverse, final, consts_used, used(xs), moving, ys, kept
-        )
+        return Repeat(loop.id, loop.length, loop.reverse, final, consts, xs, carry, ys, kept)
+
+
+def _kept(loop: Loop) -> list[Given]:
+    """The values that a loop carries and only passes on: inside, they are constants."""
+    return [Given(c.first, c.inside) for c in loop.carry if c.is_kept]
 
 
 def _with_liveness(
-    graph: Graph, code: Sequence[Instruction], live: set[int], own: set[int]
+    graph: Graph, code: Sequence[Instruction], live: set[ValueId], own: set[ValueId]
 ) -> tuple[Instruction, ...]:
     """Fill in what each segment reads, makes and may overwrite, walking backwards.
 
     `own` are the values that come into this code and that nobody else holds.
     """
     made = {v for i in code if isinstance(i, Compute) for n in i.nodes for v in graph.nodes[n].outs}
-    donatable = (own | made) - _seen_by_others(code)
-    live, done = set(live), []
+    donatable, done = (own | made) - _seen_by_others(code), []
     for step in reversed(code):
-        match step:
-            case Send(transfer):
-                live |= set(transfer.values)
-            case Receive(transfer):
-                live -= set(transfer.values)
-            case Repeat():
-                live = (live - step.makes) | step.reads
-            case Host(_, ins, outs):
-                ins = set(ins) - set(graph.constants)
-                step = replace(step, dead=tuple(sorted(ins - live)))
-                live = (live - set(outs)) | ins
-            case Compute(nodes):
-                outs = {v for n in nodes for v in graph.nodes[n].outs}
-                ins = {v for n in nodes for v in graph.nodes[n].ins} - outs - set(graph.constants)
-                step = replace(
-                    step,
-                    ins=tuple(sorted(ins)),
-                    outs=tuple(sorted(outs & live)),
-                    donate=_reusable(graph, sorted((ins - live) & donatable), outs & live),
-                    dead=tuple(sorted(ins - live)),
-                )
-                live = (live - outs) | ins
+        if isinstance(step, Compute):
+            step = _segment(graph, step.nodes, live, donatable)
+        elif isinstance(step, Host):
+            step = replace(step, dead=tuple(sorted(step.reads - live - set(graph.constants))))
+        live = (live - step.makes) | step.reads
         done.append(step)
     return tuple(reversed(done))
 
 
-def _seen_by_others(code: Sequence[Instruction]) -> set[int]:
+def _segment(
+    graph: Graph, nodes: tuple[NodeId, ...], live: set[ValueId], donatable: set[ValueId]
+) -> Compute:
+    """The segment of these nodes, after which the values `live` are needed."""
+    made = {v for n in nodes for v in graph.nodes[n].outs}
+    ins = {v for n in nodes for v in graph.nodes[n].ins} - made - set(graph.constants)
+    outs, dead = made & live, sorted(ins - live)
+    donate = _reusable(graph, [v for v in dead if v in donatable], outs)
+    return Compute(nodes, tuple(sorted(ins)), tuple(sorted(outs)), donate, tuple(dead))
+
+
+def _seen_by_others(code: Sequence[Instruction]) -> set[ValueId]:
     """Values whose memory others may hold: sent, received, or given to a loop that may send."""
-    seen: set[int] = set()
-    for step in code:
-        match step:
-            case Send(transfer) | Receive(transfer):
-                seen |= set(transfer.values)
-            case Host(_, ins, _):  # it may hand on what it was given
-                seen |= set(ins)
-            case Repeat():
-                seen |= step.reads | step.makes | _seen_by_others(step.code)
+    seen: set[ValueId] = set()
+    for step in walk(code):
+        if isinstance(step, Host):  # it may hand on what it was given
+            seen |= step.reads
+        elif not isinstance(step, Compute):
+            seen |= step.reads | step.makes
     return seen
 
 
-def _reusable(graph: Graph, dead: Sequence[int], outs: Iterable[int]) -> tuple[int, ...]:
+def _reusable(
+    graph: Graph, dead: Sequence[ValueId], outs: Iterable[ValueId]
+) -> tuple[ValueId, ...]:
     """Those of the dead inputs in whose memory an output fits."""
     room = Counter((graph.values[v].shape, graph.values[v].dtype) for v in outs)
     found = []

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from hocket.core.graph.trace import ValueId
 from hocket.core.plan.data import Plan
 from hocket.core.projection.instructions import Transfer
 from hocket.runtime.channels.packing import packing
@@ -26,7 +27,7 @@ class Link:
     transfer: Transfer
     source: int
     target: int
-    values: tuple[int, ...]
+    values: tuple[ValueId, ...]
     """Those of the transfer's values that cross here."""
     arrays: tuple[jax.ShapeDtypeStruct, ...]
     """The arrays of one message, as instances have them."""
@@ -122,7 +123,7 @@ def late_specs(plan: Plan) -> dict[str, jax.ShapeDtypeStruct]:
     }
 
 
-def _array(plan: Plan, transfer: Transfer, route: Route, value: int) -> jax.ShapeDtypeStruct:
+def _array(plan: Plan, transfer: Transfer, route: Route, value: ValueId) -> jax.ShapeDtypeStruct:
     found, axis = plan.graph.values[value], plan.axes.axis(value)
     shape: list[Any] = list(found.shape)
     if axis is not None:

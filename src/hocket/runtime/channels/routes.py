@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hocket.core.graph.trace import ValueId
 from hocket.core.plan.data import Plan
 from hocket.core.projection.instructions import Transfer
 from hocket.runtime.channels.joins import Joined, Part, join_of
@@ -45,9 +46,9 @@ class Outgoing:
 
     transfer: Transfer
     targets: tuple[int, ...]
-    values: tuple[tuple[int, ...], ...]
+    values: tuple[tuple[ValueId, ...], ...]
     """For each target, the values of its message."""
-    cut: Mapping[int, int]
+    cut: Mapping[ValueId, int]
     """The values that are cut into a part for each target, with the axis along which they are."""
 
 
@@ -61,7 +62,7 @@ class Incoming:
     """How each of the transfer's values is made from one message of every source that is taken."""
 
 
-def crossing(plan: Plan, transfer: Transfer, source: int, target: int) -> tuple[int, ...]:
+def crossing(plan: Plan, transfer: Transfer, source: int, target: int) -> tuple[ValueId, ...]:
     """The values that cross between two instances: what is uniform, from one of the sources."""
     leads = Route.of(plan, transfer).leads(source, target)
     return tuple(v for v in transfer.values if plan.axes.axis(v) is not None or leads)
@@ -100,7 +101,7 @@ def _incoming(plan: Plan, transfer: Transfer, index: int) -> Incoming:
     sources = tuple(s for s, t in route.pairs() if t == index)
     # Of those who make samples any few are taken, whose messages are all alike.
     taken = sources[: plan.free.batch] if plan.free and route.any else sources
-    parts: dict[int, list[Part]] = {v: [] for v in transfer.values}
+    parts: dict[ValueId, list[Part]] = {v: [] for v in transfer.values}
     for number, source in enumerate(taken):
         for k, v in enumerate(crossing(plan, transfer, source, index)):
             parts[v].append(Part(number, k))

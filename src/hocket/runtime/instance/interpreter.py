@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 
 from hocket.cluster.devices import find_devices
 from hocket.core.graph.host_calls import HostCall, host_call
-from hocket.core.graph.trace import Graph
+from hocket.core.graph.trace import Graph, ValueId
 from hocket.core.plan.data import Plan
 from hocket.core.program.averaged import averaging
 from hocket.core.program.backend import JAX, backend
@@ -52,7 +52,7 @@ from hocket.runtime.instance.replicas import (
 from hocket.runtime.instance.segment import Segment, Segments, arguments
 from hocket.runtime.observe.status import IDLE, WORKING
 
-Values = dict[int, Any]
+Values = dict[ValueId, Any]
 
 
 class Instance:
@@ -263,11 +263,11 @@ class Instance:
             del values[v]
         values |= {v: self._unflat(v, x) for v, x in zip(step.outs, outs, strict=True)}
 
-    def _flat(self, value: int, x: Any) -> Any:
+    def _flat(self, value: ValueId, x: Any) -> Any:
         """A value of all replicas of one program, as a host function takes it: one batch."""
         return x.reshape(-1, *x.shape[2:]) if self._rows(value) else x
 
-    def _unflat(self, value: int, x: Any) -> Any:
+    def _unflat(self, value: ValueId, x: Any) -> Any:
         return x.reshape(self.spot.replicas, -1, *x.shape[1:]) if self._rows(value) else x
 
     def _repeat_in_parts(self, loop: Repeat, values: Values) -> None:
@@ -283,27 +283,24 @@ class Instance:
             values[v] = join_parts([share[v] for share in shares], axes[v], blocks)
 
     def _repeat(self, loop: Repeat, values: Values, parts: int) -> Iterator[Wait | None]:
-        fixed = {inside: values[outside] for outside, inside in loop.consts}
-        carry = {inside: values[first] for first, inside, _, _ in loop.carry}
+        fixed = {x.inside: values[x.outside] for x in loop.consts}
+        carry = {c.inside: values[c.first] for c in loop.carry}
         rows: list[list[Any]] = [[] for _ in loop.ys]
         order = range(loop.length)
         for t in reversed(order) if loop.reverse else order:
-            xs = {inside: self._row(outside, values, t) for outside, inside in loop.xs}
+            xs = {x.inside: self._row(x.outside, values, t) for x in loop.xs}
             inner = {**self.graph.constants, **fixed, **carry, **xs}
             yield from self._run(loop.code, inner, parts)
-            carry = {inside: inner[out] for _, inside, out, _ in loop.carry}
-            for made, (inside, _) in zip(rows, loop.ys, strict=True):
-                made.append(inner[inside])
-        for _, inside, _, after in loop.carry:
-            values[after] = carry[inside]
+            carry = {c.inside: inner[c.next] for c in loop.carry}
+            for made, y in zip(rows, loop.ys, strict=True):
+                made.append(inner[y.row])
+        values |= {c.after: carry[c.inside] for c in loop.carry}
         ordered = [made[::-1] if loop.reverse else made for made in rows]
-        axes = tuple(1 if self._rows(inside) else 0 for inside, _ in loop.ys)
-        stacked = stack_rows(ordered, axes)
-        values |= {after: x for (_, after), x in zip(loop.ys, stacked, strict=True)}
-        for outside, after in loop.kept:
-            values[after] = values[outside]
+        stacked = stack_rows(ordered, tuple(1 if self._rows(y.row) else 0 for y in loop.ys))
+        values |= {y.after: x for y, x in zip(loop.ys, stacked, strict=True)}
+        values |= {x.after: values[x.outside] for x in loop.kept}
 
-    def _row(self, value: int, values: Values, t: int) -> Any:
+    def _row(self, value: ValueId, values: Values, t: int) -> Any:
         return values[value][:, t] if self._rows(value) else values[value][t]
 
     def _segment(self, step: Compute, parts: int) -> Segment:
@@ -324,7 +321,7 @@ class Instance:
         choice = tuning_for(self.mesh.devices.ravel().tolist(), exact=self.graph.exact)
         return self.plan.graph.at(self.graph.num_envs // parts, choice)
 
-    def _rows(self, value: int) -> bool:
+    def _rows(self, value: ValueId) -> bool:
         """Whether a value is held stacked by replica here: all that is not uniform."""
         if not self.grouped or value in self.graph.constants:
             return False
@@ -377,16 +374,16 @@ class Instance:
                 whole[v] = split_axis(whole[v], axis, self.spot.replicas)
         return whole
 
-    def _whole(self, value: int, x: Any) -> Any:
+    def _whole(self, value: ValueId, x: Any) -> Any:
         axis = self.plan.axes.axis(value)
         return merge_axis(x, axis) if self._rows(value) and axis is not None else x
 
-    def _put_all(self, chosen: Sequence[int], values: Values) -> None:
+    def _put_all(self, chosen: Sequence[ValueId], values: Values) -> None:
         """Put some of the values on this instance's devices."""
         if chosen:  # a call takes 100 us even where there is nothing to do
             put = jax.device_put([values[v] for v in chosen], [self.home(v) for v in chosen])
             values |= zip(chosen, put, strict=True)
 
-    def home(self, value: int) -> NamedSharding:
+    def home(self, value: ValueId) -> NamedSharding:
         """How this instance holds a value on its devices."""
         return home(self.mesh, self.plan.axes.axis(value), stacked=self.grouped)

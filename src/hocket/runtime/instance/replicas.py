@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from hocket.core.graph.trace import ValueId
 from hocket.core.plan.data import Plan
 from hocket.core.program.averaged import ReplicaAxis
 from hocket.runtime.channels.joins import Join
@@ -73,7 +74,7 @@ def _by_leaf(plan: Plan, state: Any, change: Callable[[Any, int], Any]) -> Any:
     return jax.tree.unflatten(tree, leaves)
 
 
-def without_aliases(values: dict[int, Any]) -> dict[int, Any]:
+def without_aliases(values: dict[ValueId, Any]) -> dict[ValueId, Any]:
     """Two leaves of a state may be one array; each gets its own before either is donated."""
     seen: set[int] = set()
     for v, x in values.items():

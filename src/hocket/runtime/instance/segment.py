@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hocket.core.graph.trace import Graph
+from hocket.core.graph.trace import Graph, ValueId
 from hocket.core.projection.instructions import Compute
 
 
@@ -62,7 +62,7 @@ class Segments:
         return list(self._found.items())
 
 
-def arguments(step: Compute) -> list[int]:
+def arguments(step: Compute) -> list[ValueId]:
     """The values that a segment takes, in their order: first those it may overwrite."""
     return [*step.donate, *(v for v in step.ins if v not in step.donate)]
 

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from hocket.cluster.slices import Slices
+from hocket.core.graph.trace import ValueId
 from hocket.core.plan.data import Plan
 from hocket.runtime.averaging.known import Averaging
 from hocket.runtime.averaging.table import Table, agree
@@ -94,7 +95,9 @@ class Crew:
         """Whether there is a state, and nothing has failed."""
         return self._failure is None and self._has_state
 
-    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], services: Services) -> None:
+    def load(
+        self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any], services: Services
+    ) -> None:
         """Begin anew, from a state and from what was on its way."""
         is_new = not self._has_state
         if is_new:
@@ -125,7 +128,7 @@ class Crew:
         addresses = {key: at for mine in self.ask("listen") for key, at in mine.items()}
         self.ask("connect", addresses, self._epoch)
 
-    def held(self) -> list[dict[int, Any]]:
+    def held(self) -> list[dict[ValueId, Any]]:
         """The part of the state that each instance has."""
         found = self.ask("held")
         if self.plan.launch.one_process:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from hocket.core.graph.trace import ValueId
 from hocket.core.plan.data import Plan
 from hocket.errors import PlanError
 from hocket.runtime.host_calls.services import Services
@@ -74,7 +75,9 @@ class Seeded(Crew):
         self._rows: dict[str, dict[int, np.ndarray]] = {}
         self._begin_anew()
 
-    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], services: Services) -> None:
+    def load(
+        self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any], services: Services
+    ) -> None:
         super().load(leaves, late, services)
         self._begin_anew()
 

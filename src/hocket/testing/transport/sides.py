@@ -22,8 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hocket.cluster.devices import find_devices
+from hocket.core.graph.trace import ValueId
 from hocket.core.plan.device_id import device_ids
-from hocket.core.projection.instructions import Transfer
+from hocket.core.projection.instructions import Transfer, TransferId
 from hocket.errors import ContractError
 from hocket.runtime.channels import Ends, Here, Transport
 from hocket.runtime.channels.choice import TRANSPORTS
@@ -62,8 +63,8 @@ def kinds() -> list[Kind]:
 
 
 def _link(arrays: tuple[jax.ShapeDtypeStruct, ...], slots: int) -> Link:
-    values = tuple(range(len(arrays)))
-    return Link(Transfer(0, "one", "other", values, 1), 0, 0, values, arrays, slots)
+    values = tuple(map(ValueId, range(len(arrays))))
+    return Link(Transfer(TransferId(0), "one", "other", values, 1), 0, 0, values, arrays, slots)
 
 
 class Side:
