@@ -51,27 +51,21 @@ class LiveEnvs(Protocol):
 
         The same seeds and actions give the same numbers, in this and in all later episodes.
         """
-        ...
 
     def send(self, actions: Any) -> None:
         """Start a step of all; returns at once where the environments run elsewhere."""
-        ...
 
     def recv(self) -> HostStep:
         """What that step gave."""
-        ...
 
     def snapshot(self) -> list[bytes] | None:
         """The state of each, with its random numbers and its time limit; None if there is none."""
-        ...
 
     def restore(self, snapshots: list[bytes]) -> None:
         """Go on from a snapshot; the next call is `send`."""
-        ...
 
     def close(self) -> None:
         """End them, and whatever they run in."""
-        ...
 
 
 @runtime_checkable
@@ -80,7 +74,6 @@ class NativeEnvs(LiveEnvs, Protocol):
 
     def native(self, seed: np.ndarray, steps: np.ndarray) -> NativeCall | None:
         """What makes a step of `hosted.py`, if these can; it counts in `steps`."""
-        ...
 
 
 @runtime_checkable
@@ -93,7 +86,6 @@ class HostEnv(Protocol):
     @property
     def name(self) -> str:
         """The name that `make` knows it by, such as `gymnasium:CartPole-v1`."""
-        ...
 
     @property
     def observation_space(self) -> Space: ...
@@ -103,7 +95,6 @@ class HostEnv(Protocol):
 
     def open(self, num_envs: int) -> LiveEnvs:
         """Start so many of them."""
-        ...
 
 
 @runtime_checkable
@@ -112,7 +103,6 @@ class WatchedEnvs(LiveEnvs, Protocol):
 
     def overdue(self) -> HostEnvError | None:
         """What hangs, asked from another thread; None while nothing does."""
-        ...
 
 
 @runtime_checkable
@@ -121,7 +111,6 @@ class Watchable(Protocol):
 
     def open_here(self, num_envs: int) -> WatchedEnvs | None:
         """Start so many of them in this thread; None where they run elsewhere anyway."""
-        ...
 
 
 class Stage(Protocol):
@@ -129,15 +118,12 @@ class Stage(Protocol):
 
     def reset(self, seed: int) -> Any:
         """Begin an episode; its first observation."""
-        ...
 
     def step(self, action: Any) -> tuple[Any, float, bool]:
         """One step: `(obs, reward, done)`."""
-        ...
 
     def frame(self) -> np.ndarray:
         """What it looks like now, uint8 `[H, W, 3]`."""
-        ...
 
     def close(self) -> None: ...
 

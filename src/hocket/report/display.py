@@ -70,7 +70,6 @@ class PlaceStatus(Protocol):
     @property
     def waits(self) -> Mapping[str, float]:
         """For whom it waits, and for what part of the time."""
-        ...
 
     @property
     def bytes_per_second(self) -> float: ...
@@ -95,7 +94,6 @@ class Progress(Protocol):
     @property
     def places(self) -> Sequence[PlaceStatus]:
         """Empty where all of the run is one program."""
-        ...
 
     @property
     def env_steps_per_second(self) -> float: ...

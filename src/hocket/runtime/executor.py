@@ -39,47 +39,36 @@ class Executor(Protocol):
 
     def start(self, key: jax.Array) -> None:
         """Make the first state, in one compiled program under every plan; of keys, several."""
-        ...
 
     def load(self, state: Any, late: Mapping[str, Any] | None = None) -> None:
         """Go on from this state, and from what `late` had on its way."""
-        ...
 
     def late(self) -> dict[str, Any]:
         """What is on its way in late channels: with the state, all of how a run stands."""
-        ...
 
     def late_specs(self) -> dict[str, Any]:
         """The shapes and dtypes of that; nothing where no channel is late."""
-        ...
 
     def state(self) -> Any:
         """The whole state, as the fused program has it."""
-        ...
 
     def run(self, iterations: int) -> tuple[int, dict[str, Any]]:
         """Advance by at most so many iterations: how many it was, and their metrics, stacked."""
-        ...
 
     def profile(self, limit: int) -> tuple[int, dict[str, Any], dict[str, float]]:
         """Advance by at most `limit` iterations, and say which part of the time each role took."""
-        ...
 
     def activity(self) -> list[Activity]:
         """How busy each place was in the last block; nothing where one program does all."""
-        ...
 
     def reductions(self) -> Mapping[str, Table]:
         """By place that averages between processes: in which way, and what each way costs."""
-        ...
 
     def timeline(self) -> Timeline | None:
         """What was done when, if that was recorded."""
-        ...
 
     def close(self) -> None:
         """End whatever was started; the last state can still be asked for."""
-        ...
 
 
 def by_seed(specs: Any, seeds: int | None) -> Any:

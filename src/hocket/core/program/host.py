@@ -32,23 +32,18 @@ class LiveFunction(Protocol):
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
         """Begin a call; it may go on elsewhere."""
-        ...
 
     def finish(self) -> list[np.ndarray]:
         """What the call gave: arrays that are nobody else's."""
-        ...
 
     def snapshot(self) -> dict[str, bytes] | None:
         """What it keeps, in pieces by a name; None where it cannot tell."""
-        ...
 
     def restore(self, pieces: Mapping[str, bytes]) -> None:
         """Go on from those of these pieces that it needs; called before its first call."""
-        ...
 
     def overdue(self) -> Exception | None:
         """Of one that is watched: what hangs, asked from another thread."""
-        ...
 
     def close(self) -> None: ...
 
@@ -68,7 +63,6 @@ class NativeFunction(Protocol):
 
     def native(self) -> NativeCall | None:
         """What to call instead, until this is closed; asked after a call that Python made."""
-        ...
 
 
 class HostFunction(Protocol):
@@ -84,25 +78,20 @@ class HostFunction(Protocol):
     @property
     def keeps_state(self) -> bool:
         """Whether a call depends on those before it. If not, anybody may call it at any time."""
-        ...
 
     @property
     def service(self) -> Service | None:
         """What it works on, if others do too: the first argument is then the ticket."""
-        ...
 
     @property
     def changes(self) -> bool:
         """Whether it changes something there: its first result is then the ticket."""
-        ...
 
     def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
         """The shapes and dtypes of its results."""
-        ...
 
     def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
         """At work; `watched` says that somebody asks it whether it is overdue."""
-        ...
 
 
 class Caller(Protocol):
@@ -112,7 +101,6 @@ class Caller(Protocol):
 
     def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
         """The number by which a program on the CPU calls a function; None: through Python."""
-        ...
 
 
 current_caller = jax.make_user_context(None)  # a part of every key in jax's caches

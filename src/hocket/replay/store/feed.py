@@ -113,7 +113,6 @@ class _Room(Protocol):
 
     def wait(self) -> None:
         """Until what was sent last has left."""
-        ...
 
     def send(self, batch: Batch) -> Batch: ...
 

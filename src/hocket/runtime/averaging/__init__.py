@@ -90,26 +90,21 @@ class Joined(Protocol):
 
     def __call__(self, *xs: jax.Array) -> list[jax.Array]:
         """The means over replicas."""
-        ...
 
     def counts(self) -> tuple[int, int, int]:
         """Calls so far, bytes of this replica, and nanoseconds waited for the others."""
-        ...
 
     def check(self) -> None:
         """Raise what went wrong where no call could say so."""
-        ...
 
     def close(self) -> None:
         """End every wait for this replica and of it, now and later, with an error there.
 
         Called from any thread, and by every replica when a run ends.
         """
-        ...
 
     def free(self) -> None:
         """Give back what it holds, together with all others; it is not called any more."""
-        ...
 
 
 class Listener(Protocol):
@@ -122,11 +117,9 @@ class Listener(Protocol):
 
         It may wait for the others, though not for ever. `Unavailable` where it cannot be.
         """
-        ...
 
     def close(self) -> None:
         """Give back what it holds, in place of `join`."""
-        ...
 
 
 @runtime_checkable
@@ -144,19 +137,15 @@ class Average(Protocol):
 
     def note(self, members: Members) -> str:
         """What a table of ways says about it, where all is well."""
-        ...
 
     def why_not(self, members: Members) -> str:
         """Why these replicas cannot average so, as far as is known before they start; or ""."""
-        ...
 
     def is_choice(self, members: Members) -> bool:
         """Whether it is worth a measurement; otherwise it is used where asked for by name."""
-        ...
 
     def room(self, members: Members, sites: Sites) -> int:
         """The bytes of memory that all replicas must share for it; 0 if it needs none."""
-        ...
 
     def listen(
         self, members: Members, index: int, sites: Sites, space: Space | None
@@ -165,4 +154,3 @@ class Average(Protocol):
 
         `space` has the bytes that `room` asked for. `Unavailable` where it cannot be.
         """
-        ...

@@ -67,12 +67,10 @@ class Outbox(Protocol):
     @property
     def sent(self) -> int:
         """Messages handed over so far, in this epoch."""
-        ...
 
     @property
     def waited_ns(self) -> int:
         """Nanoseconds so far for which `send` has waited for room."""
-        ...
 
     def send(self, arrays: Sequence[Any]) -> None:
         """Hand over a message, waiting while there is no room; `Closed` once the link is closed.
@@ -80,15 +78,12 @@ class Outbox(Protocol):
         The first `link.slots` messages find room though nobody receives any. The arrays may change
         as soon as this returns.
         """
-        ...
 
     def settle(self) -> None:
         """Wait until the device has done what this end has begun; raise what failed there."""
-        ...
 
     def close(self) -> None:
         """End every wait, now and later, at both ends, with `hocket.system.events.Closed`."""
-        ...
 
 
 class Inbox(Protocol):
@@ -97,38 +92,31 @@ class Inbox(Protocol):
     @property
     def taken(self) -> int:
         """Messages received so far, in this epoch."""
-        ...
 
     @property
     def waited_ns(self) -> int:
         """Nanoseconds so far for which `receive` has waited for a message."""
-        ...
 
     def ready(self) -> bool:
         """Return whether `receive` would find a message and not wait."""
-        ...
 
     def wake(self, event: Event) -> None:
         """Signal `event` whenever a message arrives, from now on.
 
         Whoever waits for any one of several inboxes gives all of them the same event.
         """
-        ...
 
     def receive(self) -> Sequence[Any]:
         """Take the oldest message, waiting until there is one; `Closed` once the link is closed.
 
         The arrays are the caller's: no later message changes them.
         """
-        ...
 
     def settle(self) -> None:
         """Wait until the device has done what this end has begun; raise what failed there."""
-        ...
 
     def close(self) -> None:
         """End every wait, now and later, at both ends, with `hocket.system.events.Closed`."""
-        ...
 
 
 @runtime_checkable
@@ -160,16 +148,12 @@ class Transport(Protocol):
 
         `link.transport` is not empty where the channel asks for this transport by name.
         """
-        ...
 
     def room(self, link: Link) -> int:
         """The bytes of shared memory that this link needs; 0 for none."""
-        ...
 
     def listen(self, link: Link, here: Here) -> Address:
         """Prepare to receive, with nothing on its way; called where the receiver is."""
-        ...
 
     def connect(self, link: Link, address: Address, here: Here, epoch: int) -> Outbox | Inbox:
         """The sending end if `here.sends`, else the receiving one."""
-        ...

@@ -48,11 +48,9 @@ class Control(Protocol):
 
     def tell(self, *command: Any) -> None:
         """Send a command, even to an instance that has died: its missing answer reports that."""
-        ...
 
     def close(self) -> None:
         """End the connection, and with it the instance when it has time to listen."""
-        ...
 
 
 class Line:
