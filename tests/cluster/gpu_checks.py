@@ -193,11 +193,11 @@ def messages() -> None:
     import numpy as np
 
     with nothing_left():
-        arena, connect = _here(sends=False)
+        file, connect = _here(sends=False)
         inbox = connect()
         sender = subprocess.Popen(
-            [sys.executable, __file__, "--here", "_sender"], pass_fds=[arena.fd],
-            env={**environment(), "ARENA": str(arena.fd)}, stdin=subprocess.PIPE,
+            [sys.executable, __file__, "--here", "_sender"], pass_fds=[file.fd],
+            env={**environment(), "ARENA": str(file.fd)}, stdin=subprocess.PIPE,
         )  # fmt: skip
         for k in range(5):
             for sent, found in zip(_message(k), inbox.receive(), strict=True):
@@ -222,12 +222,12 @@ def _here(*, sends: bool, fd: int | None = None) -> tuple[Any, Any]:
 
     from hocket.runtime.channels import Here
     from hocket.runtime.channels.transports.one_gpu import TRANSPORT
-    from hocket.system.shared_memory import Arena, Space
+    from hocket.system.shared_memory import MemoryFile, Space
 
     room = TRANSPORT.room(_link())
-    arena = Arena.create(room) if fd is None else Arena.attach(fd, room)
-    here = Here(sends, (jax.devices()[0],), space=Space(arena, 0, room))
-    return arena, lambda: TRANSPORT.connect(_link(), None, here, 1)
+    file = MemoryFile.create(room) if fd is None else MemoryFile.attach(fd, room)
+    here = Here(sends, (jax.devices()[0],), space=Space(file, 0, room))
+    return file, lambda: TRANSPORT.connect(_link(), None, here, 1)
 
 
 def _link() -> Any:

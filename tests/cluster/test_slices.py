@@ -29,7 +29,7 @@ from hocket.cluster.slices.mps import Mps
 from hocket.cluster.slices.shared import Shared
 from hocket.errors import PlanError
 from hocket.runtime.launch import launch_named
-from hocket.runtime.launch.seats import company
+from hocket.runtime.launch.seats import others_on_gpu
 from tests.toys import Toy
 
 CPU, GPU = Device("cpu:0", "cpu"), Device("gpu:1", "NVIDIA H200")
@@ -106,10 +106,10 @@ def test_an_error_says_who_shares_a_gpu() -> None:
 
     there = (Device("gpu:0", ""), GPU)
     four = [part for device in there for part in Mps().layout(device, 2, None)]
-    assert company(on(*four), "slice/3") == (
+    assert others_on_gpu(on(*four), "slice/3") == (
         "(it shares gpu:1 with slice/2: a fault of one client of MPS reaches all.)"
     )
-    assert company(on(*Shared().layout(GPU, 2, None)), "slice/1") == ""
+    assert others_on_gpu(on(*Shared().layout(GPU, 2, None)), "slice/1") == ""
 
 
 @pytest.fixture

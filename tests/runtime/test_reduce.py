@@ -26,13 +26,13 @@ from hocket.errors import PlanError
 from hocket.runtime.averaging import Members, Space
 from hocket.runtime.averaging.choice import Offer, Reduction
 from hocket.runtime.averaging.in_memory import InMemory
-from hocket.runtime.averaging.known import AUTO, Averaging, choices, pages, ways
+from hocket.runtime.averaging.known import AUTO, Averaging, choices, ways
 from hocket.runtime.averaging.table import choose, only
 from hocket.runtime.averaging.ways import nccl
 from hocket.runtime.averaging.ways.shm import OnHost
 from hocket.system.native import Unavailable
-from hocket.system.rendezvous import Meeting
-from hocket.system.shared_memory import Arena
+from hocket.system.rendezvous import Rendezvous
+from hocket.system.shared_memory import MemoryFile, pages
 from hocket.training.outcome import Outcome, write_summary
 
 SITES = [[jax.ShapeDtypeStruct((1000,), jnp.float32)], [jax.ShapeDtypeStruct((), jnp.float32)]]
@@ -44,7 +44,8 @@ MPS = [f"gpu:0/mps:{i}of2@100%" for i in range(2)]
 
 def main(case: str, names: str, wanted: str, index: int, fd: int, nbytes: int, path: Path) -> None:
     """Run a case as a replica, and write down what came of it."""
-    averaging, space = asked(names.split(","), wanted), Space(Arena.attach(fd, nbytes), 0, nbytes)
+    averaging = asked(names.split(","), wanted)
+    space = Space(MemoryFile.attach(fd, nbytes), 0, nbytes)
     try:
         alone = Reduction(averaging, index, space)
         reduction = alone if wanted == AUTO else joined_alone(averaging, index, space)
@@ -145,7 +146,7 @@ class Replicas:
     def __init__(
         self, case: str, names: list[str], wanted: str, folder: Path, only: tuple[int, ...] = ()
     ) -> None:
-        self.arena = Arena.create(nbytes := asked(names, wanted).nbytes)
+        self.file = MemoryFile.create(nbytes := asked(names, wanted).nbytes)
         self.paths = [folder / str(index) for index in only or range(len(names))]
         given = [case, ",".join(names), wanted]
         self.processes = [
@@ -155,11 +156,11 @@ class Replicas:
                     __file__,
                     *given,
                     path.name,
-                    str(self.arena.fd),
+                    str(self.file.fd),
                     str(nbytes),
                     path,
                 ],
-                pass_fds=[self.arena.fd],
+                pass_fds=[self.file.fd],
                 stdout=subprocess.PIPE,
             )
             for path in self.paths
@@ -235,7 +236,7 @@ def test_a_leader_without_a_second_step_keeps_nobody_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     averaging, closed = asked(FOUR, "hier"), list[OnHost]()
-    space = Space(Arena.create(averaging.nbytes), 0, averaging.nbytes)
+    space = Space(MemoryFile.create(averaging.nbytes), 0, averaging.nbytes)
 
     def refused() -> Any:
         raise Unavailable("there is no NCCL")
@@ -341,7 +342,7 @@ def test_a_delay_is_refused_by_who_cannot_add_one() -> None:
 def test_who_cannot_listen_is_told_to_all() -> None:
     """A trial goes on with the next way; the way that was asked for ends the run."""
     averaging = asked(TWO, "shm")
-    space = Space(Arena.create(averaging.nbytes), 0, averaging.nbytes)
+    space = Space(MemoryFile.create(averaging.nbytes), 0, averaging.nbytes)
     reduction = Reduction(averaging, 0, space)
     mine = reduction.listen(["shm"], is_trial=False)["shm"]
     there = [mine, Offer(why_not="there is no memory")]
@@ -405,7 +406,7 @@ def test_the_memory_of_ways_begins_at_pages_and_is_nobody_elses() -> None:
     """A GPU can see whole pages of the host's memory only; a trial leaves zeros for the use."""
     for names in (MPS, FOUR):
         averaging = asked(names)
-        whole = Space(Arena.create(averaging.nbytes), 0, averaging.nbytes)
+        whole = Space(MemoryFile.create(averaging.nbytes), 0, averaging.nbytes)
         for used in averaging.choices:
             given = [
                 averaging.room(used, whole, is_trial=False)[1],
@@ -418,13 +419,13 @@ def test_the_memory_of_ways_begins_at_pages_and_is_nobody_elses() -> None:
             assert end <= averaging.nbytes
 
 
-def meeting_of(count: int, say: Callable[[Meeting, int], Any]) -> list[Any]:
-    """What comes of a meeting, in a thread for each member."""
-    arena, found = Arena.create(Meeting.nbytes(count)), [None] * count
+def rendezvous_of(count: int, say: Callable[[Rendezvous, int], Any]) -> list[Any]:
+    """What comes of a rendezvous, in a thread for each member."""
+    file, found = MemoryFile.create(Rendezvous.nbytes(count)), [None] * count
 
     def member(index: int) -> None:
         try:
-            found[index] = say(Meeting(arena, 0, count, index), index)
+            found[index] = say(Rendezvous(file, 0, count, index), index)
         except Unavailable as error:
             found[index] = str(error)  # type: ignore[call-overload]
 
@@ -437,30 +438,30 @@ def meeting_of(count: int, say: Callable[[Meeting, int], Any]) -> list[Any]:
 
 
 def test_all_members_hear_all_others() -> None:
-    def say(meeting: Meeting, index: int) -> Any:
-        return meeting.tell(b"abc"[: index + 1]), meeting.tell(bytes([index]) * 400)
+    def say(rendezvous: Rendezvous, index: int) -> Any:
+        return rendezvous.tell(b"abc"[: index + 1]), rendezvous.tell(bytes([index]) * 400)
 
     told = [b"a", b"ab", b"abc"], [bytes([i]) * 400 for i in range(3)]
-    assert meeting_of(3, say) == [told] * 3
+    assert rendezvous_of(3, say) == [told] * 3
 
 
 def test_who_fails_tells_all_others() -> None:
-    def say(meeting: Meeting, index: int) -> Any:
-        with meeting.or_told():
-            meeting.tell(b"")
+    def say(rendezvous: Rendezvous, index: int) -> Any:
+        with rendezvous.or_tell_failure():
+            rendezvous.tell(b"")
             if index == 1:
                 raise Unavailable("there is no compiler")
-            return meeting.tell(b"")
+            return rendezvous.tell(b"")
 
     hear = "there is no compiler (in replica 1)"
-    assert meeting_of(3, say) == [hear, "there is no compiler", hear]
+    assert rendezvous_of(3, say) == [hear, "there is no compiler", hear]
 
 
 def test_who_is_late_is_named() -> None:
-    def say(meeting: Meeting, index: int) -> Any:
-        return meeting.tell(b"", seconds=0.1) if index != 1 else None
+    def say(rendezvous: Rendezvous, index: int) -> Any:
+        return rendezvous.tell(b"", seconds=0.1) if index != 1 else None
 
-    assert meeting_of(2, say) == ["waited 0.1 s for replica 1", None]
+    assert rendezvous_of(2, say) == ["waited 0.1 s for replica 1", None]
 
 
 if __name__ == "__main__":

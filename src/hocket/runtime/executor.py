@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from hocket.core.plan.data import Plan
-from hocket.runtime.averaging.table import Table
+from hocket.runtime.averaging.table import WayTable
 from hocket.runtime.observe.timeline import Activity, Timeline
 
 
@@ -61,7 +61,7 @@ class Executor(Protocol):
     def activity(self) -> list[Activity]:
         """How busy each place was in the last block; nothing where one program does all."""
 
-    def reductions(self) -> Mapping[str, Table]:
+    def reductions(self) -> Mapping[str, WayTable]:
         """By place that averages between processes: in which way, and what each way costs."""
 
     def timeline(self) -> Timeline | None:

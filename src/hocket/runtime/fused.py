@@ -22,7 +22,7 @@ from hocket.core.program.fragment import exact_fragments
 from hocket.core.program.host import calling
 from hocket.core.program.tuning import tuned
 from hocket.errors import PlanError
-from hocket.runtime.averaging.table import Table
+from hocket.runtime.averaging.table import WayTable
 from hocket.runtime.compile.tuning import compiler_options, tuning_for
 from hocket.runtime.executor import Timings, by_seed
 from hocket.runtime.host_calls.calls import Hosts, is_one_cpu
@@ -170,7 +170,7 @@ class Fused:
     def activity(self) -> list[Activity]:
         return []
 
-    def reductions(self) -> dict[str, Table]:
+    def reductions(self) -> dict[str, WayTable]:
         return {}
 
     def timeline(self) -> Timeline | None:

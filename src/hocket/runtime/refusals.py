@@ -47,7 +47,6 @@ def _check_hardware(plan: Plan) -> None:
                 f"{bytes_text(nbytes)} there. Use fewer environments, a smaller replay, or more "
                 f"devices."
             )
-    check_transports(plan)
 
 
 def _memory_of(device: Any) -> int | None:

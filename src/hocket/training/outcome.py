@@ -12,7 +12,7 @@ from typing import Any
 
 from hocket import __version__
 from hocket.cluster import hardware
-from hocket.runtime.averaging.table import Table
+from hocket.runtime.averaging.table import WayTable
 from hocket.runtime.observe.timeline import Activity
 from hocket.training.folder import agent_folders, write_json
 
@@ -46,7 +46,7 @@ class Outcome:
     """What the user should know."""
     interrupted: bool = False
 
-    def note_reductions(self, found: Mapping[str, Table]) -> None:
+    def note_reductions(self, found: Mapping[str, WayTable]) -> None:
         """Keep how places average, and say which way was measured to be the fastest."""
         if self.reductions:
             return

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 
 from hocket.runtime.averaging import Sites
-from hocket.runtime.averaging.known import pages
 from hocket.runtime.averaging.vectors import vector_bytes
 from hocket.system.native import library
+from hocket.system.shared_memory import pages
 
 
 def control_bytes(sites: Sites, replicas: int) -> int:

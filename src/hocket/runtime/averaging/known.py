@@ -11,6 +11,7 @@ from hocket.core.plan.data import Plan
 from hocket.errors import PlanError
 from hocket.runtime.averaging import Average, Members, Sites, Space
 from hocket.system.registry import Registry
+from hocket.system.shared_memory import pages
 
 AUTO = "auto"
 AVERAGES = Registry(
@@ -126,7 +127,3 @@ def roomy(sites: Sites) -> list[Sequence[Any]]:
     """The sites and as many again: XLA may copy a part of a program, and a site with it."""
     order = sorted(sites, key=data_bytes, reverse=True)
     return [*order, *order]
-
-
-def pages(nbytes: int) -> int:
-    return nbytes + -nbytes % 4096

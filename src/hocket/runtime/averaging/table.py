@@ -16,7 +16,7 @@ UNTRIED = "not tried: it stands for another way, and is taken where asked for by
 
 
 @dataclass(frozen=True)
-class Row:
+class WayRow:
     """One way: what a call of it took in the slowest replica, or why it is none."""
 
     way: str
@@ -25,10 +25,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class WayTable:
     """Every way, and the one that was chosen: the fastest at the size of the largest call."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[WayRow, ...]
     chosen: str
     nbytes: int
     """Of one call, of one replica."""
@@ -64,7 +64,7 @@ class Table:
         return asdict(self)
 
 
-def agree(averaging: Averaging, ask: Callable[..., list[Any]], epoch: Epoch = 0) -> Table:
+def agree(averaging: Averaging, ask: Callable[..., list[Any]], epoch: Epoch = 0) -> WayTable:
     """Have all replicas average in one way: the one there is, or the one they measure as fastest.
 
     `ask(command, *arguments)` sends a command of `choice.Reduction` to all of them, and gathers
@@ -83,7 +83,7 @@ def _by_way(answers: Sequence[Mapping[str, Offer]]) -> dict[str, list[Offer]]:
     return {way: [offers[way] for offers in answers] for way in answers[0]}
 
 
-def only(averaging: Averaging) -> Table | None:
+def only(averaging: Averaging) -> WayTable | None:
     """The table where nothing is to be measured; None where there is more than one way."""
     first, *others = averaging.choices
     if others:
@@ -94,7 +94,7 @@ def only(averaging: Averaging) -> Table | None:
     return _table(averaging, {}, first, why)
 
 
-def choose(averaging: Averaging, found: Sequence[Mapping[str, float | str]]) -> Table:
+def choose(averaging: Averaging, found: Sequence[Mapping[str, float | str]]) -> WayTable:
     """The cheapest way, by the replica that it is slowest in; a way must go in all of them."""
     costs: dict[str, float | str] = {}
     for way in found[0]:
@@ -110,15 +110,15 @@ def choose(averaging: Averaging, found: Sequence[Mapping[str, float | str]]) -> 
 
 def _table(
     averaging: Averaging, costs: Mapping[str, float | str], chosen: str, note: str = ""
-) -> Table:
+) -> WayTable:
     rows, members = [], averaging.members
     for name, way in {**ways(), chosen: find_way(chosen)}.items():
         cost = costs.get(name, "")
         if not isinstance(cost, str):
-            rows.append(Row(name, cost, way.note(members)))
+            rows.append(WayRow(name, cost, way.note(members)))
         elif name == chosen:
-            rows.append(Row(name, None, f"{way.note(members)} (not measured: {note})"))
+            rows.append(WayRow(name, None, f"{way.note(members)} (not measured: {note})"))
         else:
             why = cost or way.why_not(members) or (note and f"not tried: {note}") or UNTRIED
-            rows.append(Row(name, None, why))
-    return Table(tuple(rows), chosen, data_bytes(largest(averaging.sites)), len(members))
+            rows.append(WayRow(name, None, why))
+    return WayTable(tuple(rows), chosen, data_bytes(largest(averaging.sites)), len(members))

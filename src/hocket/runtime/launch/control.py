@@ -53,11 +53,11 @@ class Control(Protocol):
         """End the connection, and with it the instance when it has time to listen."""
 
 
-class Line:
+class Connection:
     """A socket that carries messages: pickled, each behind its length."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
         self._writing = threading.Lock()  # a thread may report while another answers
 
     def write(self, message: Any) -> None:
@@ -102,24 +102,24 @@ class Remote:
     """The connection to an instance in another process."""
 
     def __init__(
-        self, instance: str, line: Line, answers: Answers, note: Callable[[Any], None]
+        self, instance: str, connection: Connection, answers: Answers, note: Callable[[Any], None]
     ) -> None:
-        self._instance, self._line, self._answers = instance, line, answers
+        self._instance, self._connection, self._answers = instance, connection, answers
         self._note = note  # what the instance reports of itself between its answers
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def tell(self, *command: Any) -> None:
         with contextlib.suppress(OSError):
-            self._line.write(command)
+            self._connection.write(command)
 
     def close(self) -> None:
-        self._line.close()
+        self._connection.close()
 
     def _read(self) -> None:
         while True:
             try:
-                outcome, content = self._line.read()
+                outcome, content = self._connection.read()
             except EOFError:
                 self._answers.put(Answer(self._instance, "gone"))
                 return
@@ -142,19 +142,18 @@ class Local:
         self.commands.put(None)
 
 
-def connect(address: str, seconds: float) -> Line:
+def connect(address: str, seconds: float) -> Connection:
     """Connect to a worker that has said where it listens."""
     if not address.startswith(SCHEME):
         raise ValueError(
             f"a worker says `{SCHEME}PATH` as its first line, and this one said {address[:200]!r}: "
             f"does something print before it?"
         )
-    connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(seconds)
-    connection.connect(address.removeprefix(SCHEME))
-    connection.settimeout(None)
-    _check_peer(connection)
-    return Line(connection)
+    connecting = socket.socket(socket.AF_UNIX)
+    connecting.settimeout(seconds)
+    connecting.connect(address.removeprefix(SCHEME))
+    connecting.settimeout(None)
+    return _of_one_user(connecting)
 
 
 def listen(folder: Path, name: str) -> tuple[socket.socket, str]:
@@ -166,23 +165,22 @@ def listen(folder: Path, name: str) -> tuple[socket.socket, str]:
     return listening, f"{SCHEME}{path}"
 
 
-def accept(listening: socket.socket) -> Line:
+def accept(listening: socket.socket) -> Connection:
     """The one connection that is waited for; after it, nobody can connect any more."""
     path = listening.getsockname()
-    connection, _ = listening.accept()
+    accepted, _ = listening.accept()
     listening.close()
     with contextlib.suppress(OSError):
         os.unlink(path)
-    _check_peer(connection)
-    return Line(connection)
+    return _of_one_user(accepted)
 
 
-def _check_peer(connection: socket.socket) -> None:
-    """Refuse another user, whatever the folder lets in."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return
-    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    _, user, _ = _PEER.unpack(peer)
-    if user != os.geteuid():
-        connection.close()
-        raise PermissionError(f"a process of user {user} is at the other end, not one of ours")
+def _of_one_user(connected: socket.socket) -> Connection:
+    """The connection; another user is refused, whatever the folder lets in."""
+    if hasattr(socket, "SO_PEERCRED"):
+        peer = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        _, user, _ = _PEER.unpack(peer)
+        if user != os.geteuid():
+            connected.close()
+            raise PermissionError(f"a process of user {user} is at the other end, not one of ours")
+    return Connection(connected)

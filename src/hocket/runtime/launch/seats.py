@@ -22,15 +22,14 @@ def seats_of(plan: Plan) -> list[Seat]:
     ]
 
 
-def environment_of(plan: Plan, place: Place, index: int, slices: Slices) -> dict[str, str]:
-    """The whole environment of the process of one instance."""
-    on = place.share(index)
+def environment_of(plan: Plan, seat: Seat, slices: Slices) -> dict[str, str]:
+    """The whole environment of the process of one seat."""
     # Several processes share a GPU: each takes memory as it needs it, not most of it at once.
-    usual = {"PJRT_NPROC": str(_cores(place)), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    usual = {"PJRT_NPROC": str(seat.cores), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     # No accelerator where it computes on none.
-    on_cpu = bool(on) and all(device.startswith("cpu:") for device in on)
+    on_cpu = bool(seat.devices) and all(device.startswith("cpu:") for device in seat.devices)
     environment = {**usual, **os.environ, **({"JAX_PLATFORMS": "cpu"} if on_cpu else {})}
-    for device in on:
+    for device in seat.devices:
         environment = changed(environment, slices.env(device))
     if plan.xla_flags:
         flags = environment.get("XLA_FLAGS", "")
@@ -47,7 +46,7 @@ def computes_on_gpu(plan: Plan) -> bool:
     )
 
 
-def company(plan: Plan, name: str) -> str:
+def others_on_gpu(plan: Plan, name: str) -> str:
     """Who else is on the GPU of an instance, where what becomes of one becomes of all."""
     at = {f"{place}/{i}": plan.place(place).share(i) for place, i in names(plan)}
     mine = {device_of(device) for device in at[name] if "/mps:" in device}

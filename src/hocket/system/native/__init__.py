@@ -113,7 +113,7 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-def said(call: Any, *arguments: Any) -> Any:
+def checked(call: Any, *arguments: Any) -> Any:
     """What a function of the library returns that writes an error's text, last, into memory."""
     message = ctypes.create_string_buffer(600)
     found = call(*arguments, message, len(message))

@@ -30,7 +30,7 @@ from hocket.runtime.channels.host_arrays import from_host, to_host
 from hocket.runtime.channels.links import Link
 from hocket.runtime.channels.packing import packing
 from hocket.system.events import Closed, ThreadEvent
-from hocket.system.shared_memory import Arena, Space
+from hocket.system.shared_memory import MemoryFile, Space
 
 SECONDS = 30.0
 """After which something that has not returned counts as stuck."""
@@ -189,16 +189,16 @@ class Told(Protocol):
 @contextmanager
 def both_sides(name: str, transport: Transport, ends: Ends) -> Iterator[tuple[Told, Told]]:
     """The two sides, the other one in another process if the ends are."""
-    arena = Arena.create(_room(transport)) if ends.share_memory else None
-    spaces = _spaces(transport, arena)
+    file = MemoryFile.create(_room(transport)) if ends.share_memory else None
+    spaces = _spaces(transport, file)
     source, target = (tuple(find_devices(names)) for names in (ends.source, ends.target))
     one = _here(Side(transport, source, spaces))
     if ends.one_process:
         yield one, _here(Side(transport, target, spaces))
         return
     mine, theirs = socket.socketpair()
-    fds = [theirs.fileno(), *([arena.fd] if arena else [])]
-    at = [str(arena.fd if arena else -1), str(arena.nbytes if arena else 0), name, *ends.target]
+    fds = [theirs.fileno(), *([file.fd] if file else [])]
+    at = [str(file.fd if file else -1), str(file.nbytes if file else 0), name, *ends.target]
     command = [sys.executable, "-m", "hocket.testing.transport", str(theirs.fileno())]
     process = subprocess.Popen([*command, *at], pass_fds=fds)
     theirs.close()
@@ -222,12 +222,12 @@ def _pages(nbytes: int) -> int:
     return nbytes + -nbytes % 4096
 
 
-def _spaces(transport: Transport, arena: Arena | None) -> dict[int, Space]:
+def _spaces(transport: Transport, file: MemoryFile | None) -> dict[int, Space]:
     """The part of the shared memory that each link has."""
     found, end = {}, 0
     for number, kind in enumerate(kinds()):
-        if arena and (room := transport.room(kind.link)):
-            found[number] = Space(arena, end, room)
+        if file and (room := transport.room(kind.link)):
+            found[number] = Space(file, end, room)
             end += _pages(room)
     return found
 
@@ -276,7 +276,7 @@ class _Remote:
 
 def serve(fd: int, memory: int, nbytes: int, name: str, devices: Sequence[str]) -> None:
     connection, transport = Connection(fd), TRANSPORTS[name]
-    spaces = _spaces(transport, Arena.attach(memory, nbytes) if nbytes else None)
+    spaces = _spaces(transport, MemoryFile.attach(memory, nbytes) if nbytes else None)
     tell, writing = _here(Side(transport, tuple(find_devices(devices)), spaces)), threading.Lock()
 
     def answer(number: int, told: Future[Any]) -> None:

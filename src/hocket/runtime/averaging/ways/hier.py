@@ -14,9 +14,9 @@ import jax
 
 from hocket.runtime.averaging import Address, Epoch, Joined, Members, Sites, Space
 from hocket.runtime.averaging.in_memory import InMemory
-from hocket.runtime.averaging.known import pages
 from hocket.runtime.averaging.vectors import narrowed, widened
 from hocket.runtime.averaging.ways import ipc, nccl, shm
+from hocket.system.shared_memory import pages
 
 OnDevice: TypeAlias = shm.OnHost | ipc.OnOneGpu
 """The replicas of one device, of which one can tell all others."""

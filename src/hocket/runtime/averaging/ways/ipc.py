@@ -20,8 +20,8 @@ from hocket.runtime.averaging.ffi import called, control_bytes
 from hocket.runtime.averaging.in_memory import InMemory, without_memory
 from hocket.runtime.averaging.vectors import through_vectors, vector_bytes
 from hocket.runtime.averaging.ways.shm import joined_group, registered
-from hocket.system.native import KERNEL, library, said
-from hocket.system.rendezvous import Meeting
+from hocket.system.native import KERNEL, checked, library
+from hocket.system.rendezvous import Rendezvous
 
 TARGET = "hocket_reduce_ipc"
 WAIT_SECONDS = "HOCKET_REDUCE_SECONDS"
@@ -59,7 +59,7 @@ class Ipc:
 
     def room(self, members: Members, sites: Sites) -> int:
         patience()  # refused before anything starts
-        return control_bytes(sites, len(members)) + Meeting.nbytes(len(members))
+        return control_bytes(sites, len(members)) + Rendezvous.nbytes(len(members))
 
     def listen(
         self, members: Members, index: int, sites: Sites, space: Space | None
@@ -80,19 +80,19 @@ class OnOneGpu:
         self._wait = wait_seconds or patience()
         self._library = library()
         control = control_bytes(sites, replicas)
-        self._meeting = Meeting(space.arena, space.offset + control, replicas, index)
-        with self._meeting.or_told():
+        self._rendezvous = Rendezvous(space.file, space.offset + control, replicas, index)
+        with self._rendezvous.or_tell_failure():
             handle, uuid = self._make(ordinal, sites)
-            told = self._meeting.tell(handle + uuid)
-            if len({said[_HANDLE:] for said in told}) > 1:
+            told = self._rendezvous.tell(handle + uuid)
+            if len({x[_HANDLE:] for x in told}) > 1:
                 raise Unavailable("the replicas are not on one GPU")
             group = joined_group(space._replace(nbytes=control), replicas, index)
-            said(
+            checked(
                 self._library.hocket_reduce_ipc_open, self._group, replicas, index,
-                b"".join(said[:_HANDLE] for said in told), group, space.address,
+                b"".join(x[:_HANDLE] for x in told), group, space.address,
                 int(1e9 * self._wait), int(1e9 * delay),
             )  # fmt: skip
-            self._meeting.tell(b"")  # now all have opened each other's memory
+            self._rendezvous.tell(b"")  # now all have opened each other's memory
             registered(TARGET, TARGET, "CUDA")
 
     def __call__(self, *xs: jax.Array, root: int = -1) -> list[jax.Array]:
@@ -117,18 +117,18 @@ class OnOneGpu:
             raise RuntimeError(f"`averaged` waited {self._wait:g} s for replica {rank.value}")
 
     def close(self) -> None:
-        self._meeting.fail("another replica has given up")
+        self._rendezvous.fail("another replica has given up")
         self._library.hocket_average_close(self._address)
 
     def free(self) -> None:
         self._library.hocket_reduce_ipc_free(self._group, 0)
-        self._meeting.tell(b"")  # nobody looks into another's memory any more
+        self._rendezvous.tell(b"")  # nobody looks into another's memory any more
         self._library.hocket_reduce_ipc_free(self._group, 1)
 
     def _make(self, ordinal: int, sites: Sites) -> tuple[bytes, bytes]:
         """This replica's memory on the GPU: its handle, and which GPU that is."""
         major, minor = ctypes.c_int(), ctypes.c_int()
-        said(
+        checked(
             self._library.hocket_cuda_capability, ordinal, ctypes.byref(major), ctypes.byref(minor)
         )
         try:
@@ -137,7 +137,7 @@ class OnOneGpu:
             raise Unavailable(str(error)) from None
         handle, uuid = ctypes.create_string_buffer(_HANDLE), ctypes.create_string_buffer(_UUID)
         make, nbytes = self._library.hocket_reduce_ipc_make, _slot_bytes(sites)
-        self._group = said(make, ordinal, nbytes, code, handle, uuid)
+        self._group = checked(make, ordinal, nbytes, code, handle, uuid)
         return handle.raw, uuid.raw
 
 

@@ -19,8 +19,8 @@ from hocket.runtime.averaging.in_memory import InMemory, without_memory
 from hocket.runtime.averaging.vectors import through_vectors
 from hocket.runtime.averaging.ways import shm
 from hocket.runtime.averaging.ways.shm import OnHost, joined_group, registered
-from hocket.system.native import library, said
-from hocket.system.rendezvous import SECONDS, Meeting
+from hocket.system.native import checked, library
+from hocket.system.rendezvous import SECONDS, Rendezvous
 
 TARGET = "hocket_reduce_nccl"
 _ID = 128
@@ -50,7 +50,7 @@ class Nccl:
     def room(self, members: Members, sites: Sites) -> int:
         if members.on_cpu:
             return shm.nbytes(sites, len(members))
-        return control_bytes(sites, len(members)) + Meeting.nbytes(len(members))
+        return control_bytes(sites, len(members)) + Rendezvous.nbytes(len(members))
 
     def listen(
         self, members: Members, index: int, sites: Sites, space: Space | None
@@ -68,14 +68,14 @@ class BetweenGpus:
     def __init__(self, space: Space, replicas: int, index: int, sites: Sites, ordinal: int) -> None:
         self._address, self._library, self._num_sites = space.address, library(), 0
         control = control_bytes(sites, replicas)
-        self._meeting = Meeting(space.arena, space.offset + control, replicas, index)
-        with self._meeting.or_told():
-            told = self._meeting.tell(new_id())  # of all, so that all know that they have NCCL
+        self._rendezvous = Rendezvous(space.file, space.offset + control, replicas, index)
+        with self._rendezvous.or_tell_failure():
+            told = self._rendezvous.tell(new_id())  # of all, so that all know that they have NCCL
             group = joined_group(space._replace(nbytes=control), replicas, index)
             join = self._library.hocket_reduce_nccl_join
             given = ordinal, replicas, index, told[0], group, space.address
-            self._group = in_time(lambda: said(join, *given), "joining NCCL's group")
-            self._meeting.tell(b"")
+            self._group = in_time(lambda: checked(join, *given), "joining NCCL's group")
+            self._rendezvous.tell(b"")
             registered(TARGET, TARGET, "CUDA")
 
     def __call__(self, *xs: jax.Array, root: int = -1) -> list[jax.Array]:
@@ -95,7 +95,7 @@ class BetweenGpus:
             raise RuntimeError("another replica has ended, so there is no mean")
 
     def close(self) -> None:
-        self._meeting.fail("another replica has given up")
+        self._rendezvous.fail("another replica has given up")
         self._library.hocket_average_close(self._address)
 
     def free(self) -> None:
@@ -121,7 +121,7 @@ def new_id() -> bytes:
     identity, tried = ctypes.create_string_buffer(_ID), []
     for path in _candidates():
         try:
-            said(library().hocket_reduce_nccl_id, path.encode(), identity)
+            checked(library().hocket_reduce_nccl_id, path.encode(), identity)
         except Unavailable as error:
             tried.append(f"{path}: {error}")
         else:

@@ -82,7 +82,7 @@ class OnHost:
         self._library.hocket_average_close(self._address)
 
     def free(self) -> None:
-        """The memory is the arena's."""
+        """Nothing to free: the memory belongs to the run."""
 
     def _attributes(self, nbytes: int, root: int) -> dict[str, np.int64]:
         tag, self._num_sites = self._num_sites, self._num_sites + 1
@@ -127,7 +127,7 @@ def joined_group(space: Space, replicas: int, index: int, delay: float = 0.0) ->
     """The number by which programs know a group with this memory."""
     # Compiled programs and threads look into this memory, and nobody tells when the last of them
     # has: so it stays, also while Python ends.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(space.arena.memory))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(space.file.memory))
     group = library().hocket_average_join(
         space.address, space.nbytes, replicas, index, SPIN_NS, int(1e9 * delay)
     )

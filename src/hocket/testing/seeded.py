@@ -1,4 +1,4 @@
-"""The instances of a plan in one thread, their interleaving chosen by a seed: for tests.
+"""The instances of a plan in one thread, in an order that a seed decides.
 
 Whoever can go on is drawn at random, up to where it may have to wait again. So an asynchronous run
 repeats exactly, and a seed is an order of events that threads would show once in a thousand runs.
