@@ -349,10 +349,10 @@ class Child:
         import jax.numpy as jnp
         import numpy as np
 
-        from hocket.runtime.averaging.ways.ipc import OnOneGpu
+        from hocket.runtime.averaging.ways.ipc import WithinGpu
 
         limit = 1.5 if how == "timeout" else 30.0
-        joined = OnOneGpu(
+        joined = WithinGpu(
             self.space(), len(self.members), self.rank, [self.vectors(1000)] * 2,
             self.device.local_hardware_id, wait_seconds=limit,
         )  # fmt: skip

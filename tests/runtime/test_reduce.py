@@ -25,7 +25,7 @@ from hocket.core.program.averaged import averaged, averaging
 from hocket.errors import PlanError
 from hocket.runtime.averaging import Members, Space
 from hocket.runtime.averaging.choice import Offer, Reduction
-from hocket.runtime.averaging.in_memory import InMemory
+from hocket.runtime.averaging.groups import InMemory
 from hocket.runtime.averaging.known import AUTO, Averaging, choices, ways
 from hocket.runtime.averaging.table import choose, only
 from hocket.runtime.averaging.ways import nccl
@@ -59,15 +59,12 @@ def asked(names: Sequence[str], wanted: str = AUTO, *, is_exact: bool = False) -
     return Averaging(Members(tuple(names)), SITES, wanted, is_exact)
 
 
-def offers(
-    averaging: Averaging, wanted: Sequence[str], space: Space, *, is_trial: bool
-) -> dict[str, list[Offer]]:
+def offers(averaging: Averaging, way: str, space: Space, *, is_trial: bool) -> list[Offer]:
     """What all replicas offer: the ways here make nothing when they listen, so one can tell."""
-    each = [
-        Reduction(averaging, index, space).listen(wanted, is_trial=is_trial)
+    return [
+        Reduction(averaging, index, space).listen(way, is_trial=is_trial)
         for index in range(len(averaging.members))
     ]
-    return {way: [offer[way] for offer in each] for way in wanted}
 
 
 def means(reduction: Reduction, index: int) -> Any:
@@ -87,16 +84,17 @@ def trials(reduction: Reduction) -> Any:
     """What every way costs, as if all replicas had listened."""
     averaging, space = reduction._averaging, reduction._space
     assert space
-    reduction.listen(averaging.choices, is_trial=True)
-    return reduction.measure(offers(averaging, averaging.choices, space, is_trial=True))
+    for way in averaging.choices:
+        reduction.listen(way, is_trial=True)
+    there = {way: offers(averaging, way, space, is_trial=True) for way in averaging.choices}
+    return {way: reduction.measure(way, there[way]) for way in there}
 
 
 def measured(reduction: Reduction, index: int) -> Any:
     costs, space = trials(reduction), reduction._space
     assert space
-    reduction.listen(["hier"], is_trial=False)
-    there = offers(reduction._averaging, ["hier"], space, is_trial=False)
-    reduction.join("hier", there["hier"])
+    reduction.listen("hier", is_trial=False)
+    reduction.join("hier", offers(reduction._averaging, "hier", space, is_trial=False))
     return costs, means(reduction, index)
 
 
@@ -183,8 +181,8 @@ def expected(replicas: int) -> tuple[np.ndarray, np.ndarray]:
 def joined_alone(averaging: Averaging, index: int, space: Space) -> Reduction:
     """One replica in the way that was asked for."""
     reduction, wanted = Reduction(averaging, index, space), averaging.wanted
-    reduction.listen([wanted], is_trial=False)
-    reduction.join(wanted, offers(averaging, [wanted], space, is_trial=False)[wanted])
+    reduction.listen(wanted, is_trial=False)
+    reduction.join(wanted, offers(averaging, wanted, space, is_trial=False))
     return reduction
 
 
@@ -207,7 +205,7 @@ def test_replicas_measure_every_way_and_use_the_one_they_are_told(tmp_path: Path
         assert all(isinstance(cost, float) and cost > 0 for cost in costs.values()), costs
         np.testing.assert_allclose(x, expected(4)[0], atol=1e-4)
         assert calls >= 80, "a mean and its way back are two calls"
-    table = choose(asked(FOUR), [costs for costs, _ in found])
+    table = choose(asked(FOUR), {way: [c[way] for c, *_ in found] for way in ("shm", "hier")})
     slowest = {way: max(costs[way] for costs, _ in found) for way in ("shm", "hier")}
     assert table.chosen == min(slowest, key=lambda way: slowest[way])
 
@@ -344,10 +342,10 @@ def test_who_cannot_listen_is_told_to_all() -> None:
     averaging = asked(TWO, "shm")
     space = Space(MemoryFile.create(averaging.nbytes), 0, averaging.nbytes)
     reduction = Reduction(averaging, 0, space)
-    mine = reduction.listen(["shm"], is_trial=False)["shm"]
+    mine = reduction.listen("shm", is_trial=False)
     there = [mine, Offer(why_not="there is no memory")]
-    assert reduction.measure({"shm": there}) == {"shm": "there is no memory (in replica 1)"}
-    reduction.listen(["shm"], is_trial=False)
+    assert reduction.measure("shm", there) == "there is no memory (in replica 1)"
+    reduction.listen("shm", is_trial=False)
     with pytest.raises(
         PlanError, match=r"cannot go by `shm` here: there is no memory \(in replica"
     ):
@@ -355,12 +353,12 @@ def test_who_cannot_listen_is_told_to_all() -> None:
 
 
 def test_the_cheapest_way_of_the_slowest_replica_is_chosen() -> None:
-    table = choose(asked(MPS), [{"shm": 3e-4, "ipc": 1e-5}, {"shm": 2e-4, "ipc": 9e-4}])
+    table = choose(asked(MPS), {"shm": [3e-4, 2e-4], "ipc": [1e-5, 9e-4]})
     assert table.chosen == "shm"
     assert {row.way: row.seconds for row in table.rows} == {
         "shm": 3e-4, "ipc": 9e-4, "nccl": None, "hier": None,
     }  # fmt: skip
-    table = choose(asked(MPS), [{"shm": 3e-4, "ipc": 1e-5}, {"shm": 2e-4, "ipc": 2e-5}])
+    table = choose(asked(MPS), {"shm": [3e-4, 2e-4], "ipc": [1e-5, 2e-5]})
     assert table.chosen == "ipc" and table.sentence.endswith(
         "`ipc` in 20 us a call, against `shm` 300 us"
     )
@@ -370,11 +368,11 @@ def test_the_cheapest_way_of_the_slowest_replica_is_chosen() -> None:
 
 
 def test_a_way_that_fails_in_one_replica_is_not_chosen() -> None:
-    table = choose(asked(MPS), [{"shm": 3e-4, "ipc": 1e-5}, {"shm": 2e-4, "ipc": "no NVRTC"}])
+    table = choose(asked(MPS), {"shm": [3e-4, 2e-4], "ipc": [1e-5, "no NVRTC"]})
     assert table.chosen == "shm"
     assert next(row.note for row in table.rows if row.way == "ipc") == "no NVRTC (replica 1)"
     with pytest.raises(PlanError, match=r"no way to average works .*`shm`: a \(replica 0\)"):
-        choose(asked(MPS), [{"shm": "a", "ipc": "b"}] * 2)
+        choose(asked(MPS), {"shm": ["a"] * 2, "ipc": ["b"] * 2})
 
 
 def test_with_one_way_nothing_is_measured() -> None:
@@ -387,7 +385,7 @@ def test_with_one_way_nothing_is_measured() -> None:
 
 
 def test_a_run_says_what_was_chosen_and_keeps_the_table(tmp_path: Path) -> None:
-    table = choose(asked(MPS), [{"shm": 3e-4, "ipc": 1e-5}] * 2)
+    table = choose(asked(MPS), {"shm": [3e-4] * 2, "ipc": [1e-5] * 2})
     outcome = Outcome(tmp_path, "ppo", 1, 100, return_means=[1.0])
     for _ in range(2):  # every report has it, and it is told once
         outcome.note_reductions({"slice": table})
@@ -409,8 +407,8 @@ def test_the_memory_of_ways_begins_at_pages_and_is_nobody_elses() -> None:
         whole = Space(MemoryFile.create(averaging.nbytes), 0, averaging.nbytes)
         for used in averaging.choices:
             given = [
-                averaging.room(used, whole, is_trial=False)[1],
-                *(averaging.room(way, whole, is_trial=True)[1] for way in averaging.choices),
+                averaging.part(used, whole, is_trial=False),
+                *(averaging.part(way, whole, is_trial=True) for way in averaging.choices),
             ]
             end = 0
             for space in given:

@@ -12,7 +12,7 @@ import pytest
 from hocket.cluster.nvidia import nvrtc
 from hocket.cluster.nvidia.nvrtc import NoCompiler, cubin
 from hocket.runtime.averaging import Members, Space
-from hocket.runtime.averaging.ffi import control_bytes
+from hocket.runtime.averaging.groups import control_bytes
 from hocket.runtime.averaging.ways import ipc, nccl
 from hocket.system.native import KERNEL, Unavailable, checked, library
 from hocket.system.rendezvous import Rendezvous

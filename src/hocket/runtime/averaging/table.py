@@ -8,7 +8,6 @@ from typing import Any
 
 from hocket.errors import PlanError
 from hocket.runtime.averaging import Epoch
-from hocket.runtime.averaging.choice import Offer
 from hocket.runtime.averaging.known import AUTO, Averaging, data_bytes, find_way, largest, ways
 from hocket.system.text import bytes_text
 
@@ -42,13 +41,9 @@ class WayTable:
         lines = [f"averaged over {self.replicas} replicas, {bytes_text(self.nbytes)} a call:"]
         for row in self.rows:
             mark = ">" if row.way == self.chosen else " "
-            if row.seconds is None:
-                lines.append(f"{mark} {row.way:<5} {'-':>10} {'-':>11}  {row.note}")
-                continue
-            speed = f"{bytes_text(self.nbytes / row.seconds)}/s"
-            lines.append(
-                f"{mark} {row.way:<5} {1e6 * row.seconds:>7.0f} us {speed:>11}  {row.note}"
-            )
+            took = f"{1e6 * row.seconds:.0f} us" if row.seconds else "-"
+            speed = f"{bytes_text(self.nbytes / row.seconds)}/s" if row.seconds else "-"
+            lines.append(f"{mark} {row.way:<5} {took:>10} {speed:>11}  {row.note}")
         return "\n".join(lines)
 
     @property
@@ -72,15 +67,10 @@ def agree(averaging: Averaging, ask: Callable[..., list[Any]], epoch: Epoch = 0)
     """
     table = only(averaging)
     if table is None:
-        offers = _by_way(ask("listen", averaging.choices, True))
-        table = choose(averaging, ask("measure", offers, epoch))
-    offers = _by_way(ask("listen", (table.chosen,), False))
-    ask("join", table.chosen, offers[table.chosen], epoch)
+        offers = {way: ask("listen", way, True) for way in averaging.choices}
+        table = choose(averaging, {way: ask("measure", way, offers[way], epoch) for way in offers})
+    ask("join", table.chosen, ask("listen", table.chosen, False), epoch)
     return table
-
-
-def _by_way(answers: Sequence[Mapping[str, Offer]]) -> dict[str, list[Offer]]:
-    return {way: [offers[way] for offers in answers] for way in answers[0]}
 
 
 def only(averaging: Averaging) -> WayTable | None:
@@ -94,11 +84,10 @@ def only(averaging: Averaging) -> WayTable | None:
     return _table(averaging, {}, first, why)
 
 
-def choose(averaging: Averaging, found: Sequence[Mapping[str, float | str]]) -> WayTable:
+def choose(averaging: Averaging, found: Mapping[str, Sequence[float | str]]) -> WayTable:
     """The cheapest way, by the replica that it is slowest in; a way must go in all of them."""
     costs: dict[str, float | str] = {}
-    for way in found[0]:
-        here = [each[way] for each in found]
+    for way, here in found.items():
         why = [f"{x} (replica {i})" for i, x in enumerate(here) if isinstance(x, str)]
         costs[way] = why[0] if why else max(x for x in here if isinstance(x, float))
     seconds = {way: cost for way, cost in costs.items() if isinstance(cost, float)}

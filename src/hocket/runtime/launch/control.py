@@ -1,8 +1,8 @@
 """The connection between a run and an instance: commands there, answers back.
 
 Only what is said once a block goes this way; values between instances go through their channels.
-In one process both ends are queues, and what is said is handed over as it is. Otherwise it is a
-Unix socket in a folder that nobody else can enter, and each side asks the kernel who the other is.
+It is a Unix socket in a folder that nobody else can enter, and each side asks the kernel who the
+other is. Instances of the run's own process need none: commands and answers are put in queues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 SCHEME = "unix:"
 """What an address of a worker begins with."""
@@ -43,16 +43,6 @@ class Failure(NamedTuple):
 Answers = queue.SimpleQueue[Answer]
 
 
-class Control(Protocol):
-    """The run's end of a connection. Answers arrive in one queue for all instances."""
-
-    def tell(self, *command: Any) -> None:
-        """Send a command, even to an instance that has died: its missing answer reports that."""
-
-    def close(self) -> None:
-        """End the connection, and with it the instance when it has time to listen."""
-
-
 class Connection:
     """A socket that carries messages: pickled, each behind its length."""
 
@@ -65,6 +55,11 @@ class Connection:
         with self._writing:
             self._socket.sendall(_LENGTH.pack(len(payload)))
             self._socket.sendall(payload)
+
+    def tell(self, message: Any) -> None:
+        """Send a message, even to a process that has died: its missing answer reports that."""
+        with contextlib.suppress(OSError):
+            self.write(message)
 
     def read(self) -> Any:
         """The next message; `EOFError` where the other side is gone."""
@@ -98,48 +93,20 @@ class Connection:
         return found
 
 
-class Remote:
-    """The connection to an instance in another process."""
-
-    def __init__(
-        self, instance: str, connection: Connection, answers: Answers, note: Callable[[Any], None]
-    ) -> None:
-        self._instance, self._connection, self._answers = instance, connection, answers
-        self._note = note  # what the instance reports of itself between its answers
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def tell(self, *command: Any) -> None:
-        with contextlib.suppress(OSError):
-            self._connection.write(command)
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def _read(self) -> None:
-        while True:
-            try:
-                outcome, content = self._connection.read()
-            except EOFError:
-                self._answers.put(Answer(self._instance, "gone"))
-                return
-            if outcome == "status":
-                self._note(content)
-            else:
-                self._answers.put(Answer(self._instance, outcome, content))
-
-
-class Local:
-    """The connection to an instance in this process: a queue of commands."""
-
-    def __init__(self) -> None:
-        self.commands: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
-
-    def tell(self, *command: Any) -> None:
-        self.commands.put(command)
-
-    def close(self) -> None:
-        self.commands.put(None)
+def pass_answers(
+    connection: Connection, instance: str, answers: Answers, note: Callable[[Any], None]
+) -> None:
+    """Pass on what an instance answers until it is gone; `note` has what it reports besides."""
+    while True:
+        try:
+            outcome, content = connection.read()
+        except EOFError:
+            answers.put(Answer(instance, "gone"))
+            return
+        if outcome == "status":
+            note(content)
+        else:
+            answers.put(Answer(instance, outcome, content))
 
 
 def connect(address: str, seconds: float) -> Connection:

@@ -111,7 +111,7 @@ class Crew:
                 if instance.name in self._at_work:
                     continue
                 status["phase"] = WORKING  # until it has ended, also where it has not begun
-                instance.control.tell("run", count if instance.place in counts else None)
+                instance.tell(("run", count if instance.place in counts else None))
                 if instance.place not in counts:
                     self._at_work.add(instance.name)
             rows = self._watch.gather(x.name for x in running if x.place in counts)
@@ -168,7 +168,7 @@ class Crew:
             for group in groups:
                 for instance in self._held.running:
                     if instance.name in group:
-                        instance.control.tell(*commands[instance.name])
+                        instance.tell(commands[instance.name])
                 answers |= self._watch.gather(group)
         return [answers[name] for name in commands]
 

@@ -36,7 +36,7 @@ class Resources:
         for worker in self.workers:
             worker.disconnect()
         for instance in self.running:
-            instance.control.close()  # which ends it, whatever it is doing
+            instance.hang_up()  # which ends it, whatever it is doing
         has_ended = self._end_members()
         for worker in self.workers:
             worker.end(at_rest=has_ended.get(worker.name, True))  # True: it was never started

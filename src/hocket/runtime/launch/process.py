@@ -94,8 +94,7 @@ def main() -> None:
     except EOFError:  # before it was told anything
         shutdown.end()
     except BaseException:  # noqa: BLE001 (told to the run, with this instance's name)
-        with contextlib.suppress(OSError):
-            connection.write(("failed", Failure(traceback.format_exc())))
+        connection.tell(("failed", Failure(traceback.format_exc())))
     shutdown.stopped()
     while True:
         with contextlib.suppress(RunEnded):
@@ -192,8 +191,7 @@ def _report(worker: Any, connection: Connection) -> None:
 
 
 def _tell_status(worker: Any, connection: Connection) -> None:
-    with contextlib.suppress(OSError):
-        connection.write(("status", worker.instance.status.tobytes()))
+    connection.tell(("status", worker.instance.status.tobytes()))
 
 
 if __name__ == "__main__":

@@ -6,19 +6,22 @@ A process is started, says where it listens, is connected to and handed its assi
 from __future__ import annotations
 
 import contextlib
+import queue
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.runtime.launch import Command, Member, Seat
-from hocket.runtime.launch.control import Answers, Connection, Local, Remote, connect
+from hocket.runtime.launch.control import Answers, Connection, connect, pass_answers
 from hocket.runtime.launch.ending import Resources
 from hocket.runtime.launch.memory import PlanMemory
 from hocket.runtime.launch.process import Assignment, worker_command
@@ -38,10 +41,11 @@ def start(plan: Plan, held: Resources, watch: Watch) -> None:
     held.launcher.reserve(seats, RESERVE_SECONDS)
     if plan.launch.one_process:
         for worker, seat in zip(held.workers, seats, strict=True):
-            control = Local()
-            command = Command(work=partial(serve, worker, control.commands, watch.answers))
-            member = held.launcher.start(seat, command)
-            held.running.append(RunningInstance(seat.name, member, control))
+            commands: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
+            work = partial(serve, worker, commands, watch.answers)
+            member = held.launcher.start(seat, Command(work=work))
+            end = partial(commands.put, None)
+            held.running.append(RunningInstance(seat.name, member, commands.put, end))
         return
     _start_processes(plan, held, seats, watch.answers)
     seen = watch.gather(seat.name for seat in seats)
@@ -64,8 +68,10 @@ def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers
             seat, member = waiting[0]
             connection = _connected(seat.name, member)
             note = partial(_note, held.memory, len(held.running))
-            control = Remote(seat.name, connection, answers, note)
-            held.running.append(RunningInstance(seat.name, member, control))
+            given = connection, seat.name, answers, note
+            threading.Thread(target=pass_answers, args=given, daemon=True).start()
+            tell, end = connection.tell, connection.close
+            held.running.append(RunningInstance(seat.name, member, tell, end))
             waiting.pop(0)
             _hand_over(plan, seat.name, held.memory, algorithm, connection)
     finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.runtime.launch import Fate, Member
-from hocket.runtime.launch.control import Answer, Answers, Control, Failure
+from hocket.runtime.launch.control import Answer, Answers, Failure
 from hocket.runtime.launch.memory import PlanMemory
 from hocket.runtime.launch.seats import others_on_gpu
 from hocket.runtime.observe.status import deadlock
@@ -46,7 +46,10 @@ class RunningInstance:
 
     name: str
     member: Member
-    control: Control
+    tell: Callable[[tuple[Any, ...]], None]
+    """Give it a command, even where it has died: its missing answer reports that."""
+    hang_up: Callable[[], None]
+    """Let it end, as soon as it has time to listen."""
 
     @property
     def place(self) -> str:
