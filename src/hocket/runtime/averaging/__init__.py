@@ -1,10 +1,11 @@
 """The mean over replicas in several processes: what a way to average offers.
 
 known.py    which ways there are, and which of them some replicas can choose from
-choice.py   one replica's average: it measures the ways it can choose from, and uses one
 table.py    all replicas agree on a way, and the table that says why
+choice.py   one replica's average: it measures the ways it can choose from, and uses one
 ways/       the ways, a file each
-vectors.py  ffi.py  in_memory.py   what several ways need
+groups.py   what ways by the native library have in common
+vectors.py  the arrays of a call, as vectors
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 LOOK_SECONDS = 0.1
 
 
-class Aside:
+class WatchedThread:
     """One thread, which lasts as long as this object; one that hangs is left behind."""
 
     def __init__(self, name: str) -> None:

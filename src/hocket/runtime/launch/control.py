@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import queue
 import socket
 import struct
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hocket.system.messages import MessageSocket
+
 SCHEME = "unix:"
 """What an address of a worker begins with."""
-_LENGTH, _PEER = struct.Struct("<Q"), struct.Struct("3i")
+_PEER = struct.Struct("3i")
 
 
 class Answer(NamedTuple):
@@ -43,58 +43,14 @@ class Failure(NamedTuple):
 Answers = queue.SimpleQueue[Answer]
 
 
-class Connection:
-    """A socket that carries messages: pickled, each behind its length."""
-
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
-        self._writing = threading.Lock()  # a thread may report while another answers
-
-    def write(self, message: Any) -> None:
-        payload = pickle.dumps(message, protocol=5)
-        with self._writing:
-            self._socket.sendall(_LENGTH.pack(len(payload)))
-            self._socket.sendall(payload)
-
-    def tell(self, message: Any) -> None:
-        """Send a message, even to a process that has died: its missing answer reports that."""
-        with contextlib.suppress(OSError):
-            self.write(message)
-
-    def read(self) -> Any:
-        """The next message; `EOFError` where the other side is gone."""
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        return pickle.loads(self._exactly(length))
-
-    def send_fd(self, fd: int) -> None:
-        """Hand a file descriptor over; the other side calls `receive_fd` for it."""
-        socket.send_fds(self._socket, [b"f"], [fd])
-
-    def receive_fd(self) -> int:
-        _, (fd,), *_ = socket.recv_fds(self._socket, 1, 1)
-        return fd
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # which a thread that reads from it notices
-        self._socket.close()
-
-    def _exactly(self, count: int) -> bytearray:
-        found = bytearray(count)
-        view = memoryview(found)
-        while view:
-            try:
-                got = self._socket.recv_into(view)
-            except OSError:  # reset by the other side, or closed by this one
-                got = 0
-            if not got:
-                raise EOFError
-            view = view[got:]
-        return found
+def tell(connection: MessageSocket, message: Any) -> None:
+    """Send a message, even to a process that has died: its missing answer is what reports that."""
+    with contextlib.suppress(OSError):
+        connection.write(message)
 
 
 def pass_answers(
-    connection: Connection, instance: str, answers: Answers, note: Callable[[Any], None]
+    connection: MessageSocket, instance: str, answers: Answers, note: Callable[[Any], None]
 ) -> None:
     """Pass on what an instance answers until it is gone; `note` has what it reports besides."""
     while True:
@@ -109,7 +65,7 @@ def pass_answers(
             answers.put(Answer(instance, outcome, content))
 
 
-def connect(address: str, seconds: float) -> Connection:
+def connect(address: str, seconds: float) -> MessageSocket:
     """Connect to a worker that has said where it listens."""
     if not address.startswith(SCHEME):
         raise ValueError(
@@ -132,7 +88,7 @@ def listen(folder: Path, name: str) -> tuple[socket.socket, str]:
     return listening, f"{SCHEME}{path}"
 
 
-def accept(listening: socket.socket) -> Connection:
+def accept(listening: socket.socket) -> MessageSocket:
     """The one connection that is waited for; after it, nobody can connect any more."""
     path = listening.getsockname()
     accepted, _ = listening.accept()
@@ -142,7 +98,7 @@ def accept(listening: socket.socket) -> Connection:
     return _of_one_user(accepted)
 
 
-def _of_one_user(connected: socket.socket) -> Connection:
+def _of_one_user(connected: socket.socket) -> MessageSocket:
     """The connection; another user is refused, whatever the folder lets in."""
     if hasattr(socket, "SO_PEERCRED"):
         peer = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
@@ -150,4 +106,4 @@ def _of_one_user(connected: socket.socket) -> Connection:
         if user != os.geteuid():
             connected.close()
             raise PermissionError(f"a process of user {user} is at the other end, not one of ours")
-    return Connection(connected)
+    return MessageSocket(connected)

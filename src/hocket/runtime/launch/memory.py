@@ -82,8 +82,12 @@ class PlanMemory:
         return PlanMemory(new_statuses(plan), Board(plan, ThreadEvent()), LatestHere())
 
     @staticmethod
-    def attach(plan: Plan, file: MemoryFile, place: str, devices: Sequence[Any]) -> PlanMemory:
-        """In a file that another process has created, for an instance on these devices."""
+    def attach(
+        plan: Plan, file: MemoryFile | None, place: str, devices: Sequence[Any]
+    ) -> PlanMemory:
+        """For an instance on these devices, in the file that the run has created, if it has."""
+        if file is None:
+            return PlanMemory(new_statuses(plan))
         where = memory_map(plan)
         assert where.nbytes == file.nbytes, "the run lays its memory out in another way"
         asked = plan.channel(*plan.free).pack if plan.free else None

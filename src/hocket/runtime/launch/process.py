@@ -14,7 +14,6 @@ import logging
 import os
 import queue
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -22,13 +21,16 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn
 
 from hocket.cluster.nvidia.cuda import synchronize
 from hocket.cluster.slices import seen_here
 from hocket.cluster.slices.cpu import keep_to_cores
-from hocket.runtime.launch.control import Connection, Failure, accept, listen
+from hocket.runtime.launch.control import Failure, accept, listen, tell
 from hocket.runtime.launch.shutdown import RunEnded, Shutdown
+from hocket.system.as_child import leave_signals, say_hello, wait_for_end_of
+from hocket.system.messages import MessageSocket
+from hocket.system.shared_memory import MemoryFile
 
 STATUS_SECONDS = 0.2
 """How often a process that shares no memory tells how it stands."""
@@ -62,46 +64,51 @@ def worker_command(folder: Path, name: str) -> tuple[str, ...]:
 
 def main() -> None:
     """Carry out one assignment."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
-    # As is SIGTERM. It is not ignored, since what an environment starts would ignore it as well.
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    leave_signals()
     folder, run, name = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     commands: queue.Queue[Any] = queue.Queue()
     shutdown = Shutdown(wake=lambda: commands.put(("nothing",)))
     _in_thread(_stay_with, run, folder, shutdown)
     listening, address = listen(folder, name)
-    print(address, flush=True)  # noqa: T201 (which is how the run finds it)
+    say_hello(address)
     keep_to_cores()
-    cast(Any, sys.stdout).reconfigure(line_buffering=True)  # it may end at any moment
     # jax prints the traceback of a callback that fails, before the run tells whose it was.
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
     connection = accept(listening)
     try:
-        sys.path[:0] = [path for path in connection.read() if path not in sys.path]
-        given: Assignment = connection.read()
-        fd = None if given.memory_nbytes is None else connection.receive_fd()
-        _in_thread(_listen, connection, commands, shutdown)
-        worker = _worker(given, fd, connection)
-        _prepare_end(worker, shutdown)
-        connection.write(("done", seen_here()))
-        while True:
-            command, *arguments = commands.get()
-            done = getattr(worker, command)(*arguments)
-            if fd is None:
-                _tell_status(worker, connection)  # as it is with this answer
-            connection.write(("done", done))
+        _work(connection, commands, shutdown)
     except EOFError:  # before it was told anything
         shutdown.end()
     except BaseException:  # noqa: BLE001 (told to the run, with this instance's name)
-        connection.tell(("failed", Failure(traceback.format_exc())))
+        tell(connection, ("failed", Failure(traceback.format_exc())))
     shutdown.stopped()
     while True:
         with contextlib.suppress(RunEnded):
             commands.get()  # for as long as the other side is there
 
 
-def _worker(given: Assignment, fd: int | None, connection: Connection) -> Any:
+def _work(connection: MessageSocket, commands: queue.Queue[Any], shutdown: Shutdown) -> NoReturn:
+    """Be told what to run, then do as told."""
+    sys.path[:0] = [path for path in connection.read() if path not in sys.path]
+    given: Assignment = connection.read()
+    file = None
+    if given.memory_nbytes is not None:
+        file = MemoryFile.attach(connection.receive_fd(), given.memory_nbytes)
+    _in_thread(_listen, connection, commands, shutdown)
+    worker = _worker(given, file)
+    if file is None:
+        _in_thread(_report, worker, connection)
+    _prepare_end(worker, shutdown)
+    connection.write(("done", seen_here()))
+    while True:
+        command, *arguments = commands.get()
+        done = getattr(worker, command)(*arguments)
+        if file is None:
+            _tell_status(worker, connection)  # as it is with this answer
+        connection.write(("done", done))
+
+
+def _worker(given: Assignment, file: MemoryFile | None) -> Any:
     """The worker of an assignment. Imported here: what says hello first need not wait for JAX."""
     import jax
 
@@ -119,7 +126,6 @@ def _worker(given: Assignment, fd: int | None, connection: Connection) -> Any:
     from hocket.runtime.launch.memory import PlanMemory
     from hocket.runtime.launch.shipping import unpack
     from hocket.runtime.launch.worker import RemoteWorker
-    from hocket.system.shared_memory import MemoryFile
 
     enable_cache()
     graph = trace(unpack(given.algorithm), given.num_envs, exact=given.exact, served=given.served)
@@ -131,20 +137,12 @@ def _worker(given: Assignment, fd: int | None, connection: Connection) -> Any:
         )
     plan = check(Plan.from_json(given.plan, graph))
     devices = find_devices(plan.place(given.place).share(given.index))
-    if fd is None:
-        memory = PlanMemory.create(plan)
-    else:
-        assert given.memory_nbytes is not None
-        file = MemoryFile.attach(fd, given.memory_nbytes)
-        memory = PlanMemory.attach(plan, file, given.place, devices)
+    memory = PlanMemory.attach(plan, file, given.place, devices)
     average = None
     if given.place in plan.averaging:
         of_place = memory.averages.get(given.place)
         average = Reduction(Averaging.of(plan, given.place), given.index, of_place)
-    worker = RemoteWorker(plan, given.place, given.index, memory, average)
-    if fd is None:
-        _in_thread(_report, worker, connection)
-    return worker
+    return RemoteWorker(plan, given.place, given.index, memory, average)
 
 
 def _prepare_end(worker: Any, shutdown: Shutdown) -> None:
@@ -160,38 +158,30 @@ def _in_thread(function: Callable[..., None], *arguments: Any) -> None:
 
 
 def _stay_with(run: int, folder: Path, shutdown: Shutdown) -> None:
-    """End when the run has: its connection may be held open by something that it forked.
+    """End when the run has; one that the run did not start itself has its connection for that."""
+    if os.getppid() == run:
+        wait_for_end_of(run)
+        shutil.rmtree(folder, ignore_errors=True)  # which the run removes, once all are connected
+        shutdown.end()
 
-    Whoever was started by somebody else than the run has the connection alone to go by.
-    """
-    if os.getppid() != run:
-        return
-    while os.getppid() == run:
-        time.sleep(1.0)
-    shutil.rmtree(folder, ignore_errors=True)  # which the run removes, once all are connected
+
+def _listen(connection: MessageSocket, commands: queue.Queue[Any], shutdown: Shutdown) -> None:
+    """Pass commands on; without anybody to give them, end."""
+    with contextlib.suppress(EOFError):
+        while True:
+            commands.put(connection.read())
     shutdown.end()
 
 
-def _listen(connection: Connection, commands: queue.Queue[Any], shutdown: Shutdown) -> None:
-    """Pass commands on; without anybody to give them, end."""
-    while True:
-        try:
-            message = connection.read()
-        except EOFError:
-            shutdown.end()
-        else:
-            commands.put(message)
-
-
-def _report(worker: Any, connection: Connection) -> None:
+def _report(worker: Any, connection: MessageSocket) -> None:
     """Tell the run how this instance stands, where it cannot look for itself."""
     while True:
         time.sleep(STATUS_SECONDS)
         _tell_status(worker, connection)
 
 
-def _tell_status(worker: Any, connection: Connection) -> None:
-    connection.tell(("status", worker.instance.status.tobytes()))
+def _tell_status(worker: Any, connection: MessageSocket) -> None:
+    tell(connection, ("status", worker.instance.status.tobytes()))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.runtime.launch import Command, Member, Seat
-from hocket.runtime.launch.control import Answers, Connection, connect, pass_answers
+from hocket.runtime.launch.control import Answers, connect, pass_answers, tell
 from hocket.runtime.launch.ending import Resources
 from hocket.runtime.launch.memory import PlanMemory
 from hocket.runtime.launch.process import Assignment, worker_command
@@ -29,6 +29,7 @@ from hocket.runtime.launch.seats import environment_of, seats_of
 from hocket.runtime.launch.shipping import pack
 from hocket.runtime.launch.watch import GRACE_SECONDS, InstanceError, RunningInstance, Watch, lost
 from hocket.runtime.launch.worker import serve
+from hocket.system.messages import MessageSocket
 
 RESERVE_SECONDS = 60.0
 HELLO_SECONDS = 60.0
@@ -62,16 +63,16 @@ def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers
     try:
         for seat in seats:
             env = environment_of(plan, seat, held.slices)
-            command = Command(worker_command(folder, seat.name), env)
-            waiting.append((seat, held.launcher.start(seat, command)))
+            program = Command(worker_command(folder, seat.name), env)
+            waiting.append((seat, held.launcher.start(seat, program)))
         while waiting:
             seat, member = waiting[0]
             connection = _connected(seat.name, member)
             note = partial(_note, held.memory, len(held.running))
             given = connection, seat.name, answers, note
             threading.Thread(target=pass_answers, args=given, daemon=True).start()
-            tell, end = connection.tell, connection.close
-            held.running.append(RunningInstance(seat.name, member, tell, end))
+            command = partial(tell, connection)
+            held.running.append(RunningInstance(seat.name, member, command, connection.close))
             waiting.pop(0)
             _hand_over(plan, seat.name, held.memory, algorithm, connection)
     finally:
@@ -80,7 +81,7 @@ def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _connected(name: str, member: Member) -> Connection:
+def _connected(name: str, member: Member) -> MessageSocket:
     """The connection to a process that was started; or why there is none."""
     try:
         if address := member.hello(HELLO_SECONDS):
@@ -92,7 +93,7 @@ def _connected(name: str, member: Member) -> Connection:
 
 
 def _hand_over(
-    plan: Plan, name: str, memory: PlanMemory, algorithm: bytes, connection: Connection
+    plan: Plan, name: str, memory: PlanMemory, algorithm: bytes, connection: MessageSocket
 ) -> None:
     """Tell a process what it is."""
     place, _, index = name.rpartition("/")
