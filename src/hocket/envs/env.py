@@ -56,9 +56,11 @@ class Env(Protocol):
 
     def reset(self, key: Array) -> tuple[State, Obs]:
         """Start an episode."""
+        ...
 
     def step(self, state: State, action: Action, key: Array) -> tuple[State, Step]:
         """Take one step; `key` is for this step alone."""
+        ...
 
 
 def auto_reset(env: Env, state: State, action: Action, key: Array) -> tuple[State, Obs, Step]:

@@ -57,6 +57,7 @@ class LiveEnvs(Protocol):
 
     def recv(self) -> HostStep:
         """What that step gave."""
+        ...
 
     def snapshot(self) -> list[bytes] | None:
         """The state of each, with its random numbers and its time limit; None if there is none."""
@@ -86,6 +87,7 @@ class HostEnv(Protocol):
     @property
     def name(self) -> str:
         """The name that `make` knows it by, such as `gymnasium:CartPole-v1`."""
+        ...
 
     @property
     def observation_space(self) -> Space: ...
@@ -95,6 +97,7 @@ class HostEnv(Protocol):
 
     def open(self, num_envs: int) -> LiveEnvs:
         """Start so many of them."""
+        ...
 
 
 @runtime_checkable
@@ -121,9 +124,11 @@ class Stage(Protocol):
 
     def step(self, action: Any) -> tuple[Any, float, bool]:
         """One step: `(obs, reward, done)`."""
+        ...
 
     def frame(self) -> np.ndarray:
         """What it looks like now, uint8 `[H, W, 3]`."""
+        ...
 
     def close(self) -> None: ...
 

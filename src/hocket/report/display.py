@@ -70,6 +70,7 @@ class PlaceStatus(Protocol):
     @property
     def waits(self) -> Mapping[str, float]:
         """For whom it waits, and for what part of the time."""
+        ...
 
     @property
     def bytes_per_second(self) -> float: ...
@@ -94,6 +95,7 @@ class Progress(Protocol):
     @property
     def places(self) -> Sequence[PlaceStatus]:
         """Empty where all of the run is one program."""
+        ...
 
     @property
     def env_steps_per_second(self) -> float: ...

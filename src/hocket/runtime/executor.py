@@ -45,24 +45,30 @@ class Executor(Protocol):
 
     def late(self) -> dict[str, Any]:
         """What is on its way in late channels: with the state, all of how a run stands."""
+        ...
 
     def late_specs(self) -> dict[str, Any]:
         """The shapes and dtypes of that; nothing where no channel is late."""
+        ...
 
     def state(self) -> Any:
         """The whole state, as the fused program has it."""
 
     def run(self, iterations: int) -> tuple[int, dict[str, Any]]:
         """Advance by at most so many iterations: how many it was, and their metrics, stacked."""
+        ...
 
     def profile(self, limit: int) -> tuple[int, dict[str, Any], dict[str, float]]:
         """Advance by at most `limit` iterations, and say which part of the time each role took."""
+        ...
 
     def activity(self) -> list[Activity]:
         """How busy each place was in the last block; nothing where one program does all."""
+        ...
 
     def reductions(self) -> Mapping[str, WayTable]:
         """By place that averages between processes: in which way, and what each way costs."""
+        ...
 
     def timeline(self) -> Timeline | None:
         """What was done when, if that was recorded."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Outcome:
         """Keep how places average, and say which way was measured to be the fastest."""
         if self.reductions:
             return
-        self.reductions = {place: table.to_dict() for place, table in found.items()}
+        self.reductions = {place: asdict(table) for place, table in found.items()}
         measured = [(place, table) for place, table in found.items() if table.was_measured]
         self.notes += [f"{place}: {table.sentence}" for place, table in measured]
 

@@ -44,9 +44,11 @@ class Opened(Protocol):
 
     def env(self, part: Slice) -> Mapping[str, str | None]:
         """What to set for the process of a slice, before it imports jax; None unsets."""
+        ...
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
         """What is wrong with a slice, given what its process sees (`seen`); "" if nothing is."""
+        ...
 
     def close(self) -> None:
         """End what was started. Once more does nothing."""
@@ -59,12 +61,15 @@ class Backend(Protocol):
 
     def probe(self, device: Device) -> str:
         """Why it cannot cut this device here; "" if it can."""
+        ...
 
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
         """So many parts of a device, each with at most `share` percent of it."""
+        ...
 
     def open(self, slices: Sequence[Slice]) -> Opened:
         """Start what these slices need."""
+        ...
 
 
 def slice_backends() -> Mapping[str, Backend]:

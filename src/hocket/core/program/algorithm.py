@@ -35,16 +35,20 @@ class Algorithm(Protocol):
     @property
     def env_steps(self) -> int:
         """The budget of environment steps: schedules need it, and `run` reads it."""
+        ...
 
     @property
     def num_envs(self) -> int:
         """How many environments to run where the user does not say."""
+        ...
 
     def init(self, key: Any, num_envs: int, /) -> Any:
         """The first state, from one key."""
 
     def step(self, state: Any, /) -> tuple[Any, dict[str, Any]]:
         """One iteration: the new state, of the same structure and dtypes, and metrics."""
+        ...
 
     def policy(self, state: Any, /, explore: bool = False) -> Policy:
         """The policy in this state: the best action, or with `explore` as in training."""
+        ...

@@ -35,6 +35,7 @@ class LiveFunction(Protocol):
 
     def finish(self) -> list[np.ndarray]:
         """What the call gave: arrays that are nobody else's."""
+        ...
 
     def snapshot(self) -> dict[str, bytes] | None:
         """What it keeps, in pieces by a name; None where it cannot tell."""
@@ -78,6 +79,7 @@ class HostFunction(Protocol):
     @property
     def keeps_state(self) -> bool:
         """Whether a call depends on those before it. If not, anybody may call it at any time."""
+        ...
 
     @property
     def service(self) -> Service | None:
@@ -86,12 +88,15 @@ class HostFunction(Protocol):
     @property
     def changes(self) -> bool:
         """Whether it changes something there: its first result is then the ticket."""
+        ...
 
     def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
         """The shapes and dtypes of its results."""
+        ...
 
     def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
         """At work; `watched` says that somebody asks it whether it is overdue."""
+        ...
 
 
 class Caller(Protocol):

@@ -52,6 +52,7 @@ class Service(Protocol):
 
     def about(self, how: Serving) -> str:
         """What it is, for people."""
+        ...
 
     def start(self, how: Serving) -> LiveService: ...
 
@@ -67,6 +68,7 @@ class LiveService(Protocol):
 
     def addresses(self) -> Sequence[str]:
         """Where other processes find it, since the last `load`."""
+        ...
 
     def close(self) -> None: ...
 

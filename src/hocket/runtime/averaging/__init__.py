@@ -22,8 +22,9 @@ from hocket.core.plan.data import Plan
 from hocket.system.native import Unavailable
 from hocket.system.shared_memory import Space
 
-__all__ = ["Address", "Average", "Epoch", "Joined", "Listener", "Members", "Sites", "Space"]
-__all__ += ["Unavailable"]
+__all__ = [
+    "Address", "Average", "Epoch", "Joined", "Listener", "Members", "Sites", "Space", "Unavailable",
+]  # fmt: skip
 
 Sites = Sequence[Sequence[Any]]
 """The arrays (or their shapes) of every call of `averaged` in a replica's programs."""
@@ -91,9 +92,11 @@ class Joined(Protocol):
 
     def __call__(self, *xs: jax.Array) -> list[jax.Array]:
         """The means over replicas."""
+        ...
 
     def counts(self) -> tuple[int, int, int]:
         """Calls so far, bytes of this replica, and nanoseconds waited for the others."""
+        ...
 
     def check(self) -> None:
         """Raise what went wrong where no call could say so."""
@@ -118,6 +121,7 @@ class Listener(Protocol):
 
         It may wait for the others, though not for ever. `Unavailable` where it cannot be.
         """
+        ...
 
     def close(self) -> None:
         """Give back what it holds, in place of `join`."""
@@ -138,15 +142,19 @@ class Average(Protocol):
 
     def note(self, members: Members) -> str:
         """What a table of ways says about it, where all is well."""
+        ...
 
     def why_not(self, members: Members) -> str:
         """Why these replicas cannot average so, as far as is known before they start; or ""."""
+        ...
 
     def is_choice(self, members: Members) -> bool:
         """Whether it is worth a measurement; otherwise it is used where asked for by name."""
+        ...
 
     def room(self, members: Members, sites: Sites) -> int:
         """The bytes of memory that all replicas must share for it; 0 if it needs none."""
+        ...
 
     def listen(
         self, members: Members, index: int, sites: Sites, space: Space | None
@@ -155,3 +163,4 @@ class Average(Protocol):
 
         `space` has the bytes that `room` asked for. `Unavailable` where it cannot be.
         """
+        ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from hocket.errors import PlanError
@@ -55,9 +55,6 @@ class WayTable:
         call = f" in {took[self.chosen]} a call" if self.chosen in took else ""
         return f"{bytes_text(self.nbytes)} averaged by `{self.chosen}`{call}{more}"
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def agree(averaging: Averaging, ask: Callable[..., list[Any]], epoch: Epoch = 0) -> WayTable:
     """Have all replicas average in one way: the one there is, or the one they measure as fastest.
@@ -78,10 +75,9 @@ def only(averaging: Averaging) -> WayTable | None:
     first, *others = averaging.choices
     if others:
         return None
-    why = "the only way here" if averaging.wanted == AUTO else f"`{averaging.wanted}` was asked for"
-    if averaging.wanted == AUTO and averaging.is_exact:
-        why = "with exact=True no clock chooses"
-    return _table(averaging, {}, first, why)
+    why = "with exact=True no clock chooses" if averaging.is_exact else "the only way here"
+    asked = f"`{averaging.wanted}` was asked for"
+    return _table(averaging, {}, first, why if averaging.wanted == AUTO else asked)
 
 
 def choose(averaging: Averaging, found: Mapping[str, Sequence[float | str]]) -> WayTable:

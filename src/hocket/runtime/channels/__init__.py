@@ -67,10 +67,12 @@ class Outbox(Protocol):
     @property
     def sent(self) -> int:
         """Messages handed over so far, in this epoch."""
+        ...
 
     @property
     def waited_ns(self) -> int:
         """Nanoseconds so far for which `send` has waited for room."""
+        ...
 
     def send(self, arrays: Sequence[Any]) -> None:
         """Hand over a message, waiting while there is no room; `Closed` once the link is closed.
@@ -92,13 +94,16 @@ class Inbox(Protocol):
     @property
     def taken(self) -> int:
         """Messages received so far, in this epoch."""
+        ...
 
     @property
     def waited_ns(self) -> int:
         """Nanoseconds so far for which `receive` has waited for a message."""
+        ...
 
     def ready(self) -> bool:
         """Return whether `receive` would find a message and not wait."""
+        ...
 
     def wake(self, event: Event) -> None:
         """Signal `event` whenever a message arrives, from now on.
@@ -111,6 +116,7 @@ class Inbox(Protocol):
 
         The arrays are the caller's: no later message changes them.
         """
+        ...
 
     def settle(self) -> None:
         """Wait until the device has done what this end has begun; raise what failed there."""
@@ -148,12 +154,15 @@ class Transport(Protocol):
 
         `link.transport` is not empty where the channel asks for this transport by name.
         """
+        ...
 
     def room(self, link: Link) -> int:
         """The bytes of shared memory that this link needs; 0 for none."""
+        ...
 
     def listen(self, link: Link, here: Here) -> Address:
         """Prepare to receive, with nothing on its way; called where the receiver is."""
 
     def connect(self, link: Link, address: Address, here: Here, epoch: int) -> Outbox | Inbox:
         """The sending end if `here.sends`, else the receiving one."""
+        ...

@@ -77,12 +77,14 @@ class Member(Protocol):
 
         `TimeoutError` where it has said nothing for so long.
         """
+        ...
 
     def poll(self) -> Fate | None:
         """How it ended; None where it is not known to have ended."""
 
     def kill(self, seconds: float) -> bool:
         """End it by force. Whether it has ended for certain, after so many seconds at the most."""
+        ...
 
 
 class Launcher(Protocol):
@@ -93,12 +95,14 @@ class Launcher(Protocol):
 
     def why_not(self, plan: Plan) -> str:
         """Why it cannot start the instances of a plan here; "" if it can."""
+        ...
 
     def reserve(self, seats: Sequence[Seat], seconds: float) -> None:
         """Make sure of a place for every seat, for all of them or for none."""
 
     def start(self, seat: Seat, command: Command) -> Member:
         """Start a seat. Returns at once."""
+        ...
 
     def release(self) -> None:
         """Give back what `reserve` took, also after a failure. Once more does nothing."""

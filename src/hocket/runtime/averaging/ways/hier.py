@@ -59,7 +59,7 @@ class Hier:
         at, group = next((i, g) for i, g in enumerate(members.groups) if index in g)
         rank, here = group.index(index), members.some(group).at_once()
         part = space.part(at * within, within)
-        inner = _on_device(members).listen(here, rank, _twice(sites), part)
+        inner = _on_device(members).listen(here, rank, [*sites, *sites], part)
         if rank:
             return InMemory(lambda: InTwoSteps(inner.enter()))
         part = space.part(len(members.groups) * within, between)
@@ -124,10 +124,5 @@ def _leaders(members: Members) -> Members:
 def _rooms(members: Members, sites: Sites) -> tuple[int, int]:
     """The memory of each device's replicas, who are equally many, and that of the leaders."""
     here = members.some(members.groups[0]).at_once()
-    within = _on_device(members).room(here, _twice(sites))
+    within = _on_device(members).room(here, [*sites, *sites])  # a mean, and the result back
     return pages(within), pages(nccl.AVERAGE.room(_leaders(members), sites))
-
-
-def _twice(sites: Sites) -> Sites:
-    """A mean, and the result back."""
-    return [*sites, *sites]
