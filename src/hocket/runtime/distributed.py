@@ -141,7 +141,7 @@ class Split:
         return activities(self.plan, self._before, self._now)
 
     def timeline(self) -> Timeline | None:
-        """What every instance did when, if that was recorded."""
+        """The timeline of every instance, if that was recorded."""
         if not self._record or self._closed:
             return self._last_timeline
         found = self.crew.ask("spans") if self.crew.is_well else []  # or they may be gone

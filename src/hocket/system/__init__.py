@@ -1,4 +1,4 @@
-"""What the operating system gives, and nothing of RL: memory, events, processes, names.
+"""Things that the operating system gives, and nothing of RL: memory, events, processes, names.
 
 shared_memory.py   memory that a group of processes shares
 ring.py            messages through a ring of slots in such memory

@@ -36,7 +36,7 @@ class Rendezvous:
         return SharedEvent.nbytes() + _ROUNDS * members * _record().itemsize
 
     def tell(self, mine: bytes, seconds: float = SECONDS) -> list[bytes]:
-        """What all members say in this round, in their order."""
+        """Say something in this round; the answer has what all members said, in their order."""
         said, self._round = self._said[self._round], self._round + 1
         self._say(said, _HERE, mine)
         end = time.monotonic() + seconds

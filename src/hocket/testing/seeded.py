@@ -28,7 +28,7 @@ from hocket.runtime.observe.status import IDLE, WORKING, counting, deadlock
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong in a run whose order is chosen by a seed."""
+    """Failures of a run whose order is chosen by a seed."""
 
     stall: float = 0.0
     """The chance, each time an instance is drawn, that it then stands still."""
@@ -115,7 +115,7 @@ class Seeded(Crew):
             return [getattr(workers[n], name)(*given) for n, (name, *given) in commands.items()]
 
     def _let_go_on(self) -> None:
-        """Those of a free channel who go on until they are stopped."""
+        """Start the instances of a free plan that go on until they are stopped."""
         if self.board:
             self.board.set_stop(False)
         for instance in self.instances:

@@ -29,7 +29,7 @@ __all__ = [
 Sites = Sequence[Sequence[Any]]
 """The arrays (or their shapes) of every call of `averaged` in a replica's programs."""
 Address: TypeAlias = Any
-"""What the others need to reach a replica: bytes, a path, any small value that can be pickled."""
+"""The way to reach a replica: bytes, a path, any small value that can be pickled."""
 Epoch: TypeAlias = int
 """How often the instances of a run were started before: what an older start sent is dropped."""
 
@@ -141,7 +141,7 @@ class Average(Protocol):
     The host's memory has 0."""
 
     def note(self, members: Members) -> str:
-        """What a table of ways says about it, where all is well."""
+        """A remark for the table of ways, where all is well."""
         ...
 
     def why_not(self, members: Members) -> str:

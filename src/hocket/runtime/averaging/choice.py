@@ -47,7 +47,7 @@ class Reduction:
         self._index, self._space = index, space
         self._listening: dict[str, Listener] = {}
         self._open: list[Joined] = []
-        """Those that end with this one: what is used, or measured now."""
+        """The ways that end with this replica: the one in use, or the one that is measured now."""
         self._is_closed = False
 
     def listen(self, way: str, is_trial: bool) -> Offer:

@@ -117,7 +117,7 @@ class GpuGroup(Group, ABC):
 
     @abstractmethod
     def _introduction(self, sites: Sites) -> bytes:
-        """What the others must know of this replica."""
+        """The bytes that the others need to know of this replica."""
 
     @abstractmethod
     def _enter(self, told: Sequence[bytes]) -> None:

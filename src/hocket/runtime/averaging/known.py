@@ -72,7 +72,7 @@ def check_averages(plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class Averaging:
-    """What the replicas of a place average, and the way that was asked for."""
+    """The arrays that the replicas of a place average, and the way that was asked for."""
 
     members: Members
     sites: Sites

@@ -30,7 +30,7 @@ class WayTable:
     rows: tuple[WayRow, ...]
     chosen: str
     nbytes: int
-    """Of one call, of one replica."""
+    """The bytes of one call, of one replica."""
     replicas: int
 
     @property
@@ -48,7 +48,7 @@ class WayTable:
 
     @property
     def sentence(self) -> str:
-        """What was chosen, in a line."""
+        """The choice, in a line."""
         took = {row.way: f"{1e6 * row.seconds:.0f} us" for row in self.rows if row.seconds}
         others = ", ".join(f"`{way}` {time}" for way, time in took.items() if way != self.chosen)
         more = f", against {others}" if others else ""

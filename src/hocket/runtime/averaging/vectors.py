@@ -12,7 +12,7 @@ import jax.numpy as jnp
 def through_vectors(
     fn: Callable[[jax.Array], jax.Array], xs: Sequence[jax.Array]
 ) -> list[jax.Array]:
-    """What `fn` makes of these arrays, called with a vector of all float32, and one of float64."""
+    """Apply `fn` to these arrays: once to a vector of all float32, and once to one of float64."""
     parts = [widened(x) for x in xs]
     means: dict[int, jax.Array] = {}
     for mine in _vectors(parts):

@@ -41,7 +41,7 @@ class HostFunctions:
         self._pieces: dict[str, bytes] = {}
         self._ended = False
         self.failure: BaseException | None = None
-        """What a call raised: XLA passes on its text, not the exception."""
+        """The exception that a call raised: XLA passes on no more than its text."""
 
     def get(self, of: HostFunction) -> LiveFunction:
         if self._ended:
@@ -114,7 +114,7 @@ class HostFunctions:
         self._pieces = {name: piece for blob in blobs for name, piece in _unpack(blob).items()}
 
     def late(self) -> dict[str, np.ndarray]:
-        """What the functions keep, as bytes; nothing where one cannot tell."""
+        """The state of the functions, as bytes; nothing where one cannot tell its own."""
         mine = [live for of, live in self._live.items() if of.service is None]
         kept = self._in_thread(lambda: [live.snapshot() for live in mine])
         kept = kept or [self._pieces]
@@ -136,7 +136,7 @@ class HostFunctions:
         return self._thread.run(work, self._overdue) if self._thread else work()
 
     def _overdue(self) -> Exception | None:
-        """What hangs, asked from another thread."""
+        """The error of a call that hangs, asked for from another thread."""
         return next(
             (error for live in list(self._live.values()) if (error := live.overdue())), None
         )

@@ -21,7 +21,7 @@ from hocket.core.program.service import (
 
 
 class Services:
-    """What keeps a part of the state outside of the programs; nothing is started before `load`."""
+    """The services that keep a part of the state outside of the programs, started by `load`."""
 
     def __init__(self, plan: Plan) -> None:
         self._state, self._how = plan.graph.state, plan.serving

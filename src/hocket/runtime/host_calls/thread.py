@@ -22,7 +22,7 @@ class WatchedThread:
         weakref.finalize(self, self._tasks.put, None).atexit = False
 
     def run(self, work: Callable[[], Any], overdue: Callable[[], BaseException | None]) -> Any:
-        """What `work` returns or raises; or, as soon as there is such, what `overdue` says."""
+        """Do some work in the thread; raise an error of `overdue` as soon as there is one."""
         future: Future[Any] = Future()
         self._tasks.put(lambda: fulfil(future, work))
         while not wait([future], LOOK_SECONDS).done:

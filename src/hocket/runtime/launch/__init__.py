@@ -53,7 +53,7 @@ class Seat:
 
 @dataclass(frozen=True)
 class Command:
-    """What runs in a seat: a program, or a function where all seats are in one process."""
+    """The work of a seat: a program, or a function where all seats are in one process."""
 
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 from hocket.system.messages import MessageSocket
 
 SCHEME = "unix:"
-"""What an address of a worker begins with."""
+"""The beginning of every address of a worker."""
 _PEER = struct.Struct("3i")
 
 
 class Answer(NamedTuple):
-    """What an instance has said: `done` with a result, `failed`, or `gone` without a word."""
+    """The answer of an instance: `done` with a result, `failed`, or `gone` without a word."""
 
     instance: str
     outcome: str

@@ -42,7 +42,7 @@ class Crew:
         self._held = Resources(launcher, memory, self.slices, grace, self.workers)
         self._watch = Watch(plan, memory, self._held.running)
         self._at_work: set[str] = set()
-        """Those who run, of a free channel, until they are told to stop."""
+        """The instances of a free plan that run until they are told to stop."""
         self._has_state, self._epoch = False, 0
         self._failure: BaseException | None = None
         self._release = weakref.finalize(self, self._held.release)
@@ -95,7 +95,7 @@ class Crew:
         return [jax.tree.map(jnp.asarray, all_from_host(held, values)) for held in found]
 
     def late(self) -> dict[str, Any]:
-        """What is on its way in late channels."""
+        """The messages that are on their way in late channels."""
         found = {name: x for late in self.ask("late") for name, x in late.items()}
         if self.plan.launch.one_process:
             return found

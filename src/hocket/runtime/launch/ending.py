@@ -15,7 +15,7 @@ from hocket.runtime.launch.worker import Worker
 
 @dataclass
 class Resources:
-    """What must be given back whatever becomes of a crew, or of Python."""
+    """Resources that are given back, whatever becomes of a crew or of Python."""
 
     launcher: Launcher
     memory: PlanMemory

@@ -29,11 +29,11 @@ class MemoryMap:
     """Where each part begins in the memory that processes share, and its bytes; statuses first."""
 
     links: dict[LinkKey, tuple[int, int]]
-    """Of those links whose transport needs memory."""
+    """Links whose transport needs none are left out."""
     averages: dict[str, tuple[int, int]]
     """By place."""
     board: int
-    """Of a free channel: the beginning of its board, after the event that it signals."""
+    """The beginning of a free plan's board; the event that it signals comes first."""
     latest: int
     nbytes: int
 
@@ -58,7 +58,7 @@ def memory_map(plan: Plan) -> MemoryMap:
 
 @dataclass
 class PlanMemory:
-    """What all instances of a plan see, or their run alone."""
+    """The memory that all instances of a plan see, or their run alone."""
 
     statuses: np.ndarray
     board: Board | None = None

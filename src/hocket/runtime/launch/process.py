@@ -38,14 +38,14 @@ STATUS_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Assignment:
-    """What one worker runs."""
+    """The instance that one worker runs, and everything it needs for that."""
 
     place: str
     index: int
     plan: str
     """As JSON."""
     digest: str
-    """Of the graph it was made for."""
+    """The digest of the graph that the plan was made for."""
     num_envs: int
     exact: bool
     served: bool

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 FINISH_SECONDS = 5.0
-"""What a program gets to finish."""
+"""Seconds that a program gets to finish."""
 STOP_SECONDS = 1.0
-"""What the main thread gets to notice; if it waits for a message, it starts nothing either."""
+"""Seconds that the main thread gets to notice; one that waits for a message starts nothing anyway."""
 
 
 class RunEnded(BaseException):
@@ -33,7 +33,7 @@ class Shutdown:
 
     def __init__(self, wake: Callable[[], Any]) -> None:
         self.first: list[Callable[[], Any]] = []
-        """What ends waiting for others inside programs; nothing to wait for where it is empty."""
+        """Functions that end waits for other processes inside programs; none where programs wait for none."""
         self.synchronize: Callable[[], Any] | None = None
         """Until the device is idle; where there is none, this process ends in whatever it does."""
         self._wake, self._stopped = wake, threading.Event()

@@ -33,7 +33,7 @@ from hocket.system.messages import MessageSocket
 
 RESERVE_SECONDS = 60.0
 HELLO_SECONDS = 60.0
-"""What a process gets to say where it listens."""
+"""Seconds that a process gets to say where it listens."""
 
 
 def start(plan: Plan, held: Resources, watch: Watch) -> None:

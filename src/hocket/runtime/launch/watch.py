@@ -25,7 +25,7 @@ from hocket.runtime.observe.status import deadlock
 LOOK_SECONDS = 0.2
 """How often somebody looks whether the instances go on."""
 GRACE_SECONDS = 1.0
-"""What the others get to come to an end after one has failed; a thread cannot be ended by force."""
+"""Seconds that the others get to end after one has failed; a thread cannot be ended by force."""
 PATIENCE = 5.0
 """Seconds without a message, everybody waiting, after which a run counts as stuck."""
 MAX_STEP = 1.0

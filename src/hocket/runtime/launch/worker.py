@@ -91,7 +91,7 @@ class Worker:
         self.instance.exchange.spans = []
 
     def spans(self) -> Any:
-        """What was done when, and how many spans were left out."""
+        """The timeline of this instance, and how many spans were left out of it."""
         exchange = self.instance.exchange
         return exchange.spans or [], exchange.spans_left_out
 

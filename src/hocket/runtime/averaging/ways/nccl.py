@@ -85,7 +85,7 @@ AVERAGE = Nccl()
 
 
 def in_time(call: Callable[[], int], what: str) -> int:
-    """What a call returns that might wait for ever; then it is left to do so."""
+    """The result of a call that might wait for ever; then it is left behind."""
     pool = ThreadPoolExecutor(1)
     try:
         return pool.submit(call).result(SECONDS)

@@ -88,7 +88,7 @@ def nbytes(sites: Sites, replicas: int) -> int:
 
 
 def _leaf_bytes(xs: Sequence[Any]) -> int:
-    """What one replica's arrays take, each from a line of its own."""
+    """The bytes that one replica's arrays take, each from a line of its own."""
     parts = [jax.eval_shape(widened, x) for x in xs]
     return sum(_lines(math.prod(x.shape) * x.dtype.itemsize) for x in parts)
 
