@@ -17,7 +17,7 @@ from typing import Any
 FINISH_SECONDS = 5.0
 """Seconds that a program gets to finish."""
 STOP_SECONDS = 1.0
-"""Seconds that the main thread gets to notice; one that waits for a message starts nothing anyway."""
+"""Seconds that the main thread gets to notice; while it waits for a message it starts nothing."""
 
 
 class RunEnded(BaseException):
@@ -33,7 +33,7 @@ class Shutdown:
 
     def __init__(self, wake: Callable[[], Any]) -> None:
         self.first: list[Callable[[], Any]] = []
-        """Functions that end waits for other processes inside programs; none where programs wait for none."""
+        """Functions that end waits for others inside programs; none where programs wait for nobody."""
         self.synchronize: Callable[[], Any] | None = None
         """Until the device is idle; where there is none, this process ends in whatever it does."""
         self._wake, self._stopped = wake, threading.Event()
