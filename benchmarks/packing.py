@@ -138,15 +138,15 @@ def specs(num_envs: int) -> tuple[Any, ...]:
 
 @contextmanager
 def between(num_envs: int, way: str) -> Iterator[Way]:
-    from hocket.system.shared_memory import Arena
+    from hocket.system.shared_memory import MemoryFile
 
-    arena = Arena.create(2 * _room(num_envs))
-    words = {"fd": arena.fd, "num_envs": num_envs, "way": way}
+    file = MemoryFile.create(2 * _room(num_envs))
+    words = {"fd": file.fd, "num_envs": num_envs, "way": way}
     process = subprocess.Popen(
         [sys.executable, __file__, "--echo", json.dumps(words)],
-        stdin=subprocess.PIPE, pass_fds=(arena.fd,), text=True,
+        stdin=subprocess.PIPE, pass_fds=(file.fd,), text=True,
     )  # fmt: skip
-    send, receive = ends(arena, num_envs, way, forth=True)
+    send, receive = ends(file, num_envs, way, forth=True)
 
     def begin(count: int) -> None:
         print(count, file=process.stdin, flush=True)
@@ -160,16 +160,16 @@ def between(num_envs: int, way: str) -> Iterator[Way]:
 
 
 def echo(fd: int, num_envs: int, way: str) -> None:
-    from hocket.system.shared_memory import Arena
+    from hocket.system.shared_memory import MemoryFile
 
-    arena = Arena.attach(fd, 2 * _room(num_envs))
-    send, receive = ends(arena, num_envs, way, forth=False)
+    file = MemoryFile.attach(fd, 2 * _room(num_envs))
+    send, receive = ends(file, num_envs, way, forth=False)
     for line in sys.stdin:
         for _ in range(int(line)):
             send(receive())
 
 
-def ends(arena: Any, num_envs: int, way: str, *, forth: bool) -> tuple[Any, Any]:
+def ends(file: Any, num_envs: int, way: str, *, forth: bool) -> tuple[Any, Any]:
     """What sends and what receives on this side of two rings, as an instance does it."""
     import jax
 
@@ -184,7 +184,7 @@ def ends(arena: Any, num_envs: int, way: str, *, forth: bool) -> tuple[Any, Any]
     to, back = (
         Wire(
             replace(_link(num_envs), packed=packed), TRANSPORT,
-            Here(sends, space=Space(arena, at, _room(num_envs))),
+            Here(sends, space=Space(file, at, _room(num_envs))),
         )
         for sends, at, packed in zip((True, False), offsets, WAYS[way], strict=True)
     )  # fmt: skip

@@ -91,19 +91,19 @@ def run_set(name: str, calls: int, deadline: float) -> None:
     from hocket.cluster.slices import Slices, changed
     from hocket.core.plan.device_id import device_ids
     from hocket.system.native import library
-    from hocket.system.shared_memory import Arena
+    from hocket.system.shared_memory import MemoryFile
 
     chosen, names = SETS[name], names_of(SETS[name].ranks)
     began = time.monotonic()
-    arena = Arena.create(CASES * chosen.ranks * REGION)
+    file = MemoryFile.create(CASES * chosen.ranks * REGION)
     with ExitStack() as stack:
         devices = device_ids(names)
         slices = stack.enter_context(closing(Slices(devices)))
         processes = []
         for rank, device in enumerate(devices):
             given = {
-                "set_name": name, "rank": rank, "names": names, "fd": arena.fd,
-                "nbytes": arena.nbytes, "calls": calls,
+                "set_name": name, "rank": rank, "names": names, "fd": file.fd,
+                "nbytes": file.nbytes, "calls": calls,
             }  # fmt: skip
             usual = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "HOCKET_REDUCE_SECONDS": "20"}
             environment = changed({**usual, **os.environ}, slices.env(device))
@@ -111,11 +111,11 @@ def run_set(name: str, calls: int, deadline: float) -> None:
             environment["XLA_FLAGS"] = flags.strip()
             command = [sys.executable, os.path.abspath(__file__), "--rank", json.dumps(given)]
             process = subprocess.Popen(
-                command, pass_fds=[arena.fd], env=environment, text=True,
+                command, pass_fds=[file.fd], env=environment, text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
             processes.append(process)
-        outputs = wait_for(processes, deadline, lambda: close_all(library(), arena, chosen.ranks))
+        outputs = wait_for(processes, deadline, lambda: close_all(library(), file, chosen.ranks))
     sums: dict[str, set[str]] = {}
     for rank, (process, output) in enumerate(zip(processes, outputs, strict=True)):
         found = [line for line in output.splitlines() if line.startswith("{")]
@@ -153,9 +153,9 @@ def wait_for(
         return [future.result() for future in reading]
 
 
-def close_all(library: Any, arena: Any, ranks: int) -> None:
-    for start in range(0, arena.nbytes, ranks * REGION):
-        library.hocket_average_close(arena.address + start)
+def close_all(library: Any, file: Any, ranks: int) -> None:
+    for start in range(0, file.nbytes, ranks * REGION):
+        library.hocket_average_close(file.address + start)
 
 
 # --- one process ----------------------------------------------------------------------------------
@@ -186,11 +186,11 @@ class Child:
 
         from hocket.core.plan.device_id import device_ids
         from hocket.runtime.averaging import Members
-        from hocket.system.shared_memory import Arena
+        from hocket.system.shared_memory import MemoryFile
 
         self.set, self.rank, self.calls = SETS[set_name], rank, calls
         self.members = Members(device_ids(names))
-        self.arena = Arena.attach(fd, nbytes)
+        self.file = MemoryFile.attach(fd, nbytes)
         self.regions = 0
         self.busy: dict[str, float] = {}
         """What the GPU was busy with when something was last timed, in percent."""
@@ -202,7 +202,7 @@ class Child:
         from hocket.runtime.averaging import Space
 
         each = len(self.members) * REGION
-        made = Space(self.arena, self.regions * each, each)
+        made = Space(self.file, self.regions * each, each)
         self.regions += 1
         return made
 
@@ -352,10 +352,10 @@ class Child:
         import jax.numpy as jnp
         import numpy as np
 
-        from hocket.runtime.averaging.ways.ipc import OnOneGpu
+        from hocket.runtime.averaging.ways.ipc import WithinGpu
 
         limit = 1.5 if how == "timeout" else 30.0
-        joined = OnOneGpu(
+        joined = WithinGpu(
             self.space(), len(self.members), self.rank, [self.vectors(1000)] * 2,
             self.device.local_hardware_id, wait_seconds=limit,
         )  # fmt: skip

@@ -356,15 +356,15 @@ def between_threads(nbytes: int, devices: int) -> Iterator[Ends]:
 def between_processes(nbytes: int, *, alone: bool) -> Iterator[Ends]:
     import jax
 
-    from hocket.system.shared_memory import Arena
+    from hocket.system.shared_memory import MemoryFile
 
-    arena = Arena.create(2 * _room(nbytes))
-    words = {"fd": arena.fd, "nbytes": nbytes, "alone": alone}
+    file = MemoryFile.create(2 * _room(nbytes))
+    words = {"fd": file.fd, "nbytes": nbytes, "alone": alone}
     process = subprocess.Popen(
         [sys.executable, __file__, "--echo", json.dumps(words)],
-        stdin=subprocess.PIPE, pass_fds=(arena.fd,), text=True,
+        stdin=subprocess.PIPE, pass_fds=(file.fd,), text=True,
     )  # fmt: skip
-    send, receive = _ends(arena, nbytes, alone=alone, forth=True)
+    send, receive = _ends(file, nbytes, alone=alone, forth=True)
 
     def begin(what: str, count: int) -> None:
         print(what, count, file=process.stdin, flush=True)
@@ -379,16 +379,16 @@ def between_processes(nbytes: int, *, alone: bool) -> Iterator[Ends]:
 
 
 def echo(fd: int, nbytes: int, *, alone: bool) -> None:
-    from hocket.system.shared_memory import Arena
+    from hocket.system.shared_memory import MemoryFile
 
-    arena = Arena.attach(fd, 2 * _room(nbytes))
-    send, receive = _ends(arena, nbytes, alone=alone, forth=False)
+    file = MemoryFile.attach(fd, 2 * _room(nbytes))
+    send, receive = _ends(file, nbytes, alone=alone, forth=False)
     for line in sys.stdin:
         what, count = line.split()
         answer(receive, send, what, int(count))
 
 
-def _ends(arena: Any, nbytes: int, *, alone: bool, forth: bool) -> tuple[Any, Any]:
+def _ends(file: Any, nbytes: int, *, alone: bool, forth: bool) -> tuple[Any, Any]:
     """What sends and what receives, on this side of two rings."""
     import jax
 
@@ -400,7 +400,7 @@ def _ends(arena: Any, nbytes: int, *, alone: bool, forth: bool) -> tuple[Any, An
 
     offsets = (0, _room(nbytes)) if forth else (_room(nbytes), 0)
     if not alone:
-        spaces = [Space(arena, offset, _room(nbytes)) for offset in offsets]
+        spaces = [Space(file, offset, _room(nbytes)) for offset in offsets]
         to, back = (
             Wire(_link(nbytes), TRANSPORT, Here(sends, space=space))
             for sends, space in zip((True, False), spaces, strict=True)
@@ -413,7 +413,7 @@ def _ends(arena: Any, nbytes: int, *, alone: bool, forth: bool) -> tuple[Any, An
 
         return sender.send, receive
     specs = [((nbytes // 4,), "float32")]
-    rings = [Ring(arena.memory, offset, 2, specs) for offset in offsets]
+    rings = [Ring(file.memory, offset, 2, specs) for offset in offsets]
 
     def lease() -> Any:
         with rings[1].lease() as views:

@@ -25,10 +25,10 @@ from hocket.replay import connect, memory
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.launch import launch_named
-from hocket.runtime.launch.seeded import Faults, Seeded
 from hocket.runtime.launch.watch import InstanceError
 from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
+from hocket.testing.seeded import Faults, Seeded
 from tests.cases import LEARN, NUM_ENVS, REPLAY_APART, whole
 
 pytestmark = pytest.mark.xdist_group("dqn")

@@ -25,7 +25,7 @@ from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
 from hocket.runtime.executor import advance
 from hocket.runtime.launch import launch_named
-from hocket.runtime.launch.memory_map import layout
+from hocket.runtime.launch.memory import memory_map
 from hocket.strategies import resolve
 from hocket.testing import (
     SMALL,
@@ -158,7 +158,7 @@ def test_own_transport_carries_ppo() -> None:
         return Plan(graph, places, channels, launch=launch_named("processes"))
 
     plan = through_fifos(trace(SMALL["ppo"](), 8), None)
-    assert not layout(plan).links and layout(replace(plan, channels={})).links
+    assert not memory_map(plan).links and memory_map(replace(plan, channels={})).links
     before = set(Path(tempfile.gettempdir()).glob("hocket-*"))
     check = check_strategy(through_fifos, {"ppo": SMALL["ppo"]()}, launch=("processes",))
     assert check.moved["ppo"] > 1e-3

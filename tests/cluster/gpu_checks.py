@@ -33,11 +33,7 @@ FREE = 512 * 2**20
 
 def unavailable() -> str:
     """Why the checks cannot run here; "" if they can."""
-    try:
-        found = nvml.gpus()
-    except nvml.NvmlError as error:
-        return str(error)
-    return mps.missing() if found else "there is no GPU."
+    return mps.missing() if gpu_uuid(0) else "the CUDA driver has no GPU here."
 
 
 def main(names: list[str]) -> None:
@@ -53,6 +49,12 @@ def main(names: list[str]) -> None:
         print(f"{time.monotonic() - begin:.0f} s", flush=True)
         wrong += [name] if code else []
     sys.exit(f"FAILED: {', '.join(wrong)}" if wrong else 0)
+
+
+def first_gpu() -> str:
+    uuid = gpu_uuid(0)
+    assert uuid, "there was a GPU before"
+    return uuid
 
 
 def run(name: str) -> tuple[int, str]:
@@ -95,7 +97,7 @@ def attach() -> None:
             for _ in range(4):
                 report = next(reports)
         print("activity over", f"{activity.seconds:.1f} s:", activity)
-        print("memory:", nvml.gpu(gpu_uuid(0)))
+        print("memory:", nvml.gpu(first_gpu()))
         assert not activity.why, activity.why
         assert report.executor.plan.places[0].replicas == 4
         reports.close()
@@ -194,11 +196,11 @@ def messages() -> None:
     import numpy as np
 
     with nothing_left():
-        arena, connect = _here(sends=False)
+        file, connect = _here(sends=False)
         inbox = connect()
         sender = subprocess.Popen(
-            [sys.executable, __file__, "--here", "_sender"], pass_fds=[arena.fd],
-            env={**environment(), "ARENA": str(arena.fd)}, stdin=subprocess.PIPE,
+            [sys.executable, __file__, "--here", "_sender"], pass_fds=[file.fd],
+            env={**environment(), "ARENA": str(file.fd)}, stdin=subprocess.PIPE,
         )  # fmt: skip
         for k in range(5):
             for sent, found in zip(_message(k), inbox.receive(), strict=True):
@@ -223,12 +225,12 @@ def _here(*, sends: bool, fd: int | None = None) -> tuple[Any, Any]:
 
     from hocket.runtime.channels import Here
     from hocket.runtime.channels.transports.one_gpu import TRANSPORT
-    from hocket.system.shared_memory import Arena, Space
+    from hocket.system.shared_memory import MemoryFile, Space
 
     room = TRANSPORT.room(_link())
-    arena = Arena.create(room) if fd is None else Arena.attach(fd, room)
-    here = Here(sends, (jax.devices()[0],), space=Space(arena, 0, room))
-    return arena, lambda: TRANSPORT.connect(_link(), None, here, 1)
+    file = MemoryFile.create(room) if fd is None else MemoryFile.attach(fd, room)
+    here = Here(sends, (jax.devices()[0],), space=Space(file, 0, room))
+    return file, lambda: TRANSPORT.connect(_link(), None, here, 1)
 
 
 def _link() -> Any:
@@ -318,7 +320,7 @@ def nothing_left() -> Iterator[None]:
     import jax
 
     jax.block_until_ready(jax.numpy.ones(8) + 1)  # this process's own context comes before
-    uuid = nvml.gpus()[0].uuid
+    uuid = first_gpu()
     before, used = ours(), nvml.gpu(uuid).used
     yield
     deadline = time.monotonic() + SOON

@@ -30,7 +30,7 @@ from hocket.cluster.slices.shared import Shared
 from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError
 from hocket.runtime.launch import launch_named
-from hocket.runtime.launch.seats import company
+from hocket.runtime.launch.seats import others_on_gpu
 from hocket.runtime.refusals import refuse
 from tests.toys import Toy
 
@@ -123,10 +123,10 @@ def test_an_error_says_who_shares_a_gpu() -> None:
 
     there = (Device(DeviceId("gpu", 0), ""), GPU)
     four = [part for device in there for part in Mps().layout(device, 2, None)]
-    assert company(on(*four), "slice/3") == (
+    assert others_on_gpu(on(*four), "slice/3") == (
         "(it shares gpu:1 with slice/2: a fault of one client of MPS reaches all.)"
     )
-    assert company(on(*Shared().layout(GPU, 2, None)), "slice/1") == ""
+    assert others_on_gpu(on(*Shared().layout(GPU, 2, None)), "slice/1") == ""
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from hocket.cluster import Cluster
 from hocket.cluster.devices import find_devices
 from hocket.cluster.slices import slice_backends, split
 from hocket.core.plan.device_id import DeviceId, device_ids
+from hocket.core.plan.json import from_json, to_json
 from hocket.errors import PlanError
 from hocket.runtime.launch import launch_named
 from hocket.runtime.refusals import refuse
@@ -65,9 +66,9 @@ def test_a_plan_keeps_devices_as_text() -> None:
     on = ["n1/gpu:1", "n1/cpu:0/cpu:0of2@50%"]
     graph = hocket.plan(Toy()).graph
     plan = Plan(graph, (Place("all", ALL, on=on, replicas=2),), launch=launch_named("processes"))
-    text = plan.to_json()
+    text = to_json(plan)
     assert json.loads(text)["places"][0]["on"] == on
-    again = Plan.from_json(text, graph)
+    again = from_json(text, graph)
     assert again.places == plan.places and [x.is_host for x in again.places[0].on] == [False, True]
 
 

@@ -19,10 +19,10 @@ from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.free.mailbox import fitting_samples
 from hocket.runtime.launch import launch_named
-from hocket.runtime.launch.seeded import Faults, Seeded
 from hocket.runtime.launch.watch import InstanceError
 from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
+from hocket.testing.seeded import Faults, Seeded
 from tests.host_toys import Walk
 from tests.toys import Toy
 

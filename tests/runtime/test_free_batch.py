@@ -19,9 +19,9 @@ from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.free.mailbox import fitting_samples
 from hocket.runtime.launch import launch_named
-from hocket.runtime.launch.seeded import Faults, Seeded
 from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
+from hocket.testing.seeded import Faults, Seeded
 from tests.runtime.test_free import ACTORS, NUM_ENVS, Ledger, late_samples
 from tests.toys import Toy
 

@@ -268,7 +268,7 @@ def test_a_pause_of_whoever_looks_is_not_a_deadlock(monkeypatch: pytest.MonkeyPa
     statuses["phase"] = RECEIVING
     clock = iter([0.0, 3600.0, 3601.0, 3604.5, 3605.5, 3606.5, 3607.5])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    watching = watch.Watch(plan, statuses)
+    watching = watch.DeadlockWatch(plan, statuses)
     for _ in range(5):
         watching.look()
     with pytest.raises(Deadlock):

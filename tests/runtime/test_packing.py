@@ -28,7 +28,7 @@ from hocket.runtime.free.newest import LatestShared
 from hocket.runtime.instance.wiring import Wire
 from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
-from hocket.system.shared_memory import Arena, Space
+from hocket.system.shared_memory import MemoryFile, Space
 from hocket.testing import SMALL, difference
 
 DTYPES = (
@@ -158,7 +158,7 @@ MESSAGE = [jnp.arange(4.0), jax.random.split(jax.random.key(1), 2), jnp.array([T
 def test_an_end_may_pack_and_the_other_not(ends: tuple[bool, bool], delay: float) -> None:
     link = Link(cast(Any, None), 0, 0, cast(Any, (0, 1, 2)), specs(MESSAGE), slots=2, delay=delay)
     room = TRANSPORT.room(link)
-    space = Space(Arena.create(room), 0, room)
+    space = Space(MemoryFile.create(room), 0, room)
     to, back = (
         Wire(replace(link, packed=packed), TRANSPORT, Here(sends, space=space))
         for sends, packed in zip((True, False), ends, strict=True)
@@ -173,9 +173,9 @@ def test_an_end_may_pack_and_the_other_not(ends: tuple[bool, bool], delay: float
 
 @pytest.mark.parametrize("ends", [(True, True), (True, False), (False, True)])
 def test_versions_are_packed_too(ends: tuple[bool, bool]) -> None:
-    arena = Arena.create(LatestShared.nbytes(specs(MESSAGE)))
+    file = MemoryFile.create(LatestShared.nbytes(specs(MESSAGE)))
     writer, reader = (
-        LatestShared(arena.memory, 0, specs(MESSAGE), packed=packed) for packed in ends
+        LatestShared(file.memory, 0, specs(MESSAGE), packed=packed) for packed in ends
     )
     for version in range(5):
         writer.write(version, MESSAGE)

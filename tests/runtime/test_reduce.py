@@ -27,14 +27,14 @@ from hocket.errors import PlanError
 from hocket.report.outcome import Outcome
 from hocket.runtime.averaging import Members, Space
 from hocket.runtime.averaging.choice import Offer, Reduction
-from hocket.runtime.averaging.in_memory import InMemory
-from hocket.runtime.averaging.known import Averaging, choices, pages, ways
+from hocket.runtime.averaging.groups import InMemory
+from hocket.runtime.averaging.known import Averaging, choices, ways
 from hocket.runtime.averaging.table import choose, only
 from hocket.runtime.averaging.ways import nccl
 from hocket.runtime.averaging.ways.shm import OnHost
 from hocket.system.native import Unavailable
-from hocket.system.rendezvous import Meeting
-from hocket.system.shared_memory import Arena
+from hocket.system.rendezvous import Rendezvous
+from hocket.system.shared_memory import MemoryFile, pages
 from hocket.training.summary import note_reductions, write_summary
 
 SITES = [[jax.ShapeDtypeStruct((1000,), jnp.float32)], [jax.ShapeDtypeStruct((), jnp.float32)]]
@@ -46,7 +46,8 @@ MPS = [f"gpu:0/mps:{i}of2@100%" for i in range(2)]
 
 def main(case: str, names: str, wanted: str, index: int, fd: int, nbytes: int, path: Path) -> None:
     """Run a case as a replica, and write down what came of it."""
-    averaging, space = asked(names.split(","), wanted), Space(Arena.attach(fd, nbytes), 0, nbytes)
+    averaging = asked(names.split(","), wanted)
+    space = Space(MemoryFile.attach(fd, nbytes), 0, nbytes)
     try:
         alone = Reduction(averaging, index, space)
         reduction = alone if not wanted else joined_alone(averaging, index, space)
@@ -60,15 +61,12 @@ def asked(names: Sequence[str], wanted: str = "", *, is_exact: bool = False) -> 
     return Averaging(Members(device_ids(names)), SITES, wanted, is_exact)
 
 
-def offers(
-    averaging: Averaging, wanted: Sequence[str], space: Space, *, is_trial: bool
-) -> dict[str, list[Offer]]:
+def offers(averaging: Averaging, way: str, space: Space, *, is_trial: bool) -> list[Offer]:
     """What all replicas offer: the ways here make nothing when they listen, so one can tell."""
-    each = [
-        Reduction(averaging, index, space).listen(wanted, is_trial=is_trial)
+    return [
+        Reduction(averaging, index, space).listen(way, is_trial=is_trial)
         for index in range(len(averaging.members))
     ]
-    return {way: [offer[way] for offer in each] for way in wanted}
 
 
 def means(reduction: Reduction, index: int) -> Any:
@@ -88,16 +86,17 @@ def trials(reduction: Reduction) -> Any:
     """What every way costs, as if all replicas had listened."""
     averaging, space = reduction._averaging, reduction._space
     assert space
-    reduction.listen(averaging.choices, is_trial=True)
-    return reduction.measure(offers(averaging, averaging.choices, space, is_trial=True))
+    for way in averaging.choices:
+        reduction.listen(way, is_trial=True)
+    there = {way: offers(averaging, way, space, is_trial=True) for way in averaging.choices}
+    return {way: reduction.measure(way, there[way]) for way in there}
 
 
 def measured(reduction: Reduction, index: int) -> Any:
     costs, space = trials(reduction), reduction._space
     assert space
-    reduction.listen(["hier"], is_trial=False)
-    there = offers(reduction._averaging, ["hier"], space, is_trial=False)
-    reduction.join("hier", there["hier"])
+    reduction.listen("hier", is_trial=False)
+    reduction.join("hier", offers(reduction._averaging, "hier", space, is_trial=False))
     return costs, means(reduction, index)
 
 
@@ -147,7 +146,7 @@ class Replicas:
     def __init__(
         self, case: str, names: list[str], wanted: str, folder: Path, only: tuple[int, ...] = ()
     ) -> None:
-        self.arena = Arena.create(nbytes := asked(names, wanted).nbytes)
+        self.file = MemoryFile.create(nbytes := asked(names, wanted).nbytes)
         self.paths = [folder / str(index) for index in only or range(len(names))]
         given = [case, ",".join(names), wanted]
         self.processes = [
@@ -157,11 +156,11 @@ class Replicas:
                     __file__,
                     *given,
                     path.name,
-                    str(self.arena.fd),
+                    str(self.file.fd),
                     str(nbytes),
                     path,
                 ],
-                pass_fds=[self.arena.fd],
+                pass_fds=[self.file.fd],
                 stdout=subprocess.PIPE,
             )
             for path in self.paths
@@ -184,8 +183,8 @@ def expected(replicas: int) -> tuple[np.ndarray, np.ndarray]:
 def joined_alone(averaging: Averaging, index: int, space: Space) -> Reduction:
     """One replica in the way that was asked for."""
     reduction, wanted = Reduction(averaging, index, space), averaging.wanted
-    reduction.listen([wanted], is_trial=False)
-    reduction.join(wanted, offers(averaging, [wanted], space, is_trial=False)[wanted])
+    reduction.listen(wanted, is_trial=False)
+    reduction.join(wanted, offers(averaging, wanted, space, is_trial=False))
     return reduction
 
 
@@ -208,7 +207,7 @@ def test_replicas_measure_every_way_and_use_the_one_they_are_told(tmp_path: Path
         assert all(isinstance(cost, float) and cost > 0 for cost in costs.values()), costs
         np.testing.assert_allclose(x, expected(4)[0], atol=1e-4)
         assert calls >= 80, "a mean and its way back are two calls"
-    table = choose(asked(FOUR), [costs for costs, _ in found])
+    table = choose(asked(FOUR), {way: [c[way] for c, *_ in found] for way in ("shm", "hier")})
     slowest = {way: max(costs[way] for costs, _ in found) for way in ("shm", "hier")}
     assert table.chosen == min(slowest, key=lambda way: slowest[way])
 
@@ -237,7 +236,7 @@ def test_a_leader_without_a_second_step_keeps_nobody_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     averaging, closed = asked(FOUR, "hier"), list[OnHost]()
-    space = Space(Arena.create(averaging.nbytes), 0, averaging.nbytes)
+    space = Space(MemoryFile.create(averaging.nbytes), 0, averaging.nbytes)
 
     def refused() -> Any:
         raise Unavailable("there is no NCCL")
@@ -346,12 +345,12 @@ def test_a_delay_is_refused_by_who_cannot_add_one() -> None:
 def test_who_cannot_listen_is_told_to_all() -> None:
     """A trial goes on with the next way; the way that was asked for ends the run."""
     averaging = asked(TWO, "shm")
-    space = Space(Arena.create(averaging.nbytes), 0, averaging.nbytes)
+    space = Space(MemoryFile.create(averaging.nbytes), 0, averaging.nbytes)
     reduction = Reduction(averaging, 0, space)
-    mine = reduction.listen(["shm"], is_trial=False)["shm"]
+    mine = reduction.listen("shm", is_trial=False)
     there = [mine, Offer(why_not="there is no memory")]
-    assert reduction.measure({"shm": there}) == {"shm": "there is no memory (in replica 1)"}
-    reduction.listen(["shm"], is_trial=False)
+    assert reduction.measure("shm", there) == "there is no memory (in replica 1)"
+    reduction.listen("shm", is_trial=False)
     with pytest.raises(
         PlanError, match=r"cannot go by `shm` here: there is no memory \(in replica"
     ):
@@ -359,12 +358,12 @@ def test_who_cannot_listen_is_told_to_all() -> None:
 
 
 def test_the_cheapest_way_of_the_slowest_replica_is_chosen() -> None:
-    table = choose(asked(MPS), [{"shm": 3e-4, "ipc": 1e-5}, {"shm": 2e-4, "ipc": 9e-4}])
+    table = choose(asked(MPS), {"shm": [3e-4, 2e-4], "ipc": [1e-5, 9e-4]})
     assert table.chosen == "shm"
     assert {row.way: row.seconds for row in table.rows} == {
         "shm": 3e-4, "ipc": 9e-4, "nccl": None, "hier": None,
     }  # fmt: skip
-    table = choose(asked(MPS), [{"shm": 3e-4, "ipc": 1e-5}, {"shm": 2e-4, "ipc": 2e-5}])
+    table = choose(asked(MPS), {"shm": [3e-4, 2e-4], "ipc": [1e-5, 2e-5]})
     assert table.chosen == "ipc" and table.sentence.endswith(
         "`ipc` in 20 us a call, against `shm` 300 us"
     )
@@ -374,11 +373,11 @@ def test_the_cheapest_way_of_the_slowest_replica_is_chosen() -> None:
 
 
 def test_a_way_that_fails_in_one_replica_is_not_chosen() -> None:
-    table = choose(asked(MPS), [{"shm": 3e-4, "ipc": 1e-5}, {"shm": 2e-4, "ipc": "no NVRTC"}])
+    table = choose(asked(MPS), {"shm": [3e-4, 2e-4], "ipc": [1e-5, "no NVRTC"]})
     assert table.chosen == "shm"
     assert next(row.note for row in table.rows if row.way == "ipc") == "no NVRTC (replica 1)"
     with pytest.raises(PlanError, match=r"no way to average works .*`shm`: a \(replica 0\)"):
-        choose(asked(MPS), [{"shm": "a", "ipc": "b"}] * 2)
+        choose(asked(MPS), {"shm": ["a"] * 2, "ipc": ["b"] * 2})
 
 
 def test_with_one_way_nothing_is_measured() -> None:
@@ -391,7 +390,7 @@ def test_with_one_way_nothing_is_measured() -> None:
 
 
 def test_a_run_says_what_was_chosen_and_keeps_the_table(tmp_path: Path) -> None:
-    table = choose(asked(MPS), [{"shm": 3e-4, "ipc": 1e-5}] * 2)
+    table = choose(asked(MPS), {"shm": [3e-4] * 2, "ipc": [1e-5] * 2})
     outcome = Outcome(tmp_path, "ppo", 1, 100, return_means=[1.0])
     for _ in range(2):  # every report has it, and it is told once
         note_reductions(outcome, {"slice": table})
@@ -410,11 +409,11 @@ def test_the_memory_of_ways_begins_at_pages_and_is_nobody_elses() -> None:
     """A GPU can see whole pages of the host's memory only; a trial leaves zeros for the use."""
     for names in (MPS, FOUR):
         averaging = asked(names)
-        whole = Space(Arena.create(averaging.nbytes), 0, averaging.nbytes)
+        whole = Space(MemoryFile.create(averaging.nbytes), 0, averaging.nbytes)
         for used in averaging.choices:
             given = [
-                averaging.room(used, whole, is_trial=False)[1],
-                *(averaging.room(way, whole, is_trial=True)[1] for way in averaging.choices),
+                averaging.part(used, whole, is_trial=False),
+                *(averaging.part(way, whole, is_trial=True) for way in averaging.choices),
             ]
             end = 0
             for space in given:
@@ -423,13 +422,13 @@ def test_the_memory_of_ways_begins_at_pages_and_is_nobody_elses() -> None:
             assert end <= averaging.nbytes
 
 
-def meeting_of(count: int, say: Callable[[Meeting, int], Any]) -> list[Any]:
-    """What comes of a meeting, in a thread for each member."""
-    arena, found = Arena.create(Meeting.nbytes(count)), [None] * count
+def rendezvous_of(count: int, say: Callable[[Rendezvous, int], Any]) -> list[Any]:
+    """What comes of a rendezvous, in a thread for each member."""
+    file, found = MemoryFile.create(Rendezvous.nbytes(count)), [None] * count
 
     def member(index: int) -> None:
         try:
-            found[index] = say(Meeting(arena, 0, count, index), index)
+            found[index] = say(Rendezvous(file, 0, count, index), index)
         except Unavailable as error:
             found[index] = str(error)  # type: ignore[call-overload]
 
@@ -442,30 +441,30 @@ def meeting_of(count: int, say: Callable[[Meeting, int], Any]) -> list[Any]:
 
 
 def test_all_members_hear_all_others() -> None:
-    def say(meeting: Meeting, index: int) -> Any:
-        return meeting.tell(b"abc"[: index + 1]), meeting.tell(bytes([index]) * 400)
+    def say(rendezvous: Rendezvous, index: int) -> Any:
+        return rendezvous.tell(b"abc"[: index + 1]), rendezvous.tell(bytes([index]) * 400)
 
     told = [b"a", b"ab", b"abc"], [bytes([i]) * 400 for i in range(3)]
-    assert meeting_of(3, say) == [told] * 3
+    assert rendezvous_of(3, say) == [told] * 3
 
 
 def test_who_fails_tells_all_others() -> None:
-    def say(meeting: Meeting, index: int) -> Any:
-        with meeting.or_told():
-            meeting.tell(b"")
+    def say(rendezvous: Rendezvous, index: int) -> Any:
+        with rendezvous.or_tell_failure():
+            rendezvous.tell(b"")
             if index == 1:
                 raise Unavailable("there is no compiler")
-            return meeting.tell(b"")
+            return rendezvous.tell(b"")
 
     hear = "there is no compiler (in replica 1)"
-    assert meeting_of(3, say) == [hear, "there is no compiler", hear]
+    assert rendezvous_of(3, say) == [hear, "there is no compiler", hear]
 
 
 def test_who_is_late_is_named() -> None:
-    def say(meeting: Meeting, index: int) -> Any:
-        return meeting.tell(b"", seconds=0.1) if index != 1 else None
+    def say(rendezvous: Rendezvous, index: int) -> Any:
+        return rendezvous.tell(b"", seconds=0.1) if index != 1 else None
 
-    assert meeting_of(2, say) == ["waited 0.1 s for replica 1", None]
+    assert rendezvous_of(2, say) == ["waited 0.1 s for replica 1", None]
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ from hocket.cluster.nvidia import nvrtc
 from hocket.cluster.nvidia.nvrtc import NoCompiler, cubin
 from hocket.core.plan.device_id import device_ids
 from hocket.runtime.averaging import Members, Space
-from hocket.runtime.averaging.ffi import control_bytes
+from hocket.runtime.averaging.groups import control_bytes
 from hocket.runtime.averaging.ways import ipc, nccl
-from hocket.system.native import KERNEL, Unavailable, library, said
-from hocket.system.rendezvous import Meeting
-from hocket.system.shared_memory import Arena
+from hocket.system.native import KERNEL, Unavailable, checked, library
+from hocket.system.rendezvous import Rendezvous
+from hocket.system.shared_memory import MemoryFile
 from tests.replay.test_native import FLAGS, HERE, SANITIZERS, compiler, run
 from tests.replay.test_service_native import THREADS, has_thread_sanitizer
 
@@ -66,17 +66,17 @@ def test_without_nccl_the_reason_says_what_brings_it(monkeypatch: pytest.MonkeyP
 def test_without_a_driver_the_reason_says_so() -> None:
     major = ctypes.c_int()
     with pytest.raises(Unavailable, match=NO_DRIVER):
-        said(library().hocket_cuda_capability, 0, ctypes.byref(major), ctypes.byref(major))
+        checked(library().hocket_cuda_capability, 0, ctypes.byref(major), ctypes.byref(major))
 
 
 @needs_no_gpu
 def test_who_cannot_use_the_gpu_tells_the_others() -> None:
     """A replica whose memory on the GPU cannot be made; the other waits for its handle."""
     members = Members(device_ids(f"gpu:0/mps:{i}of2@100%" for i in range(2)))
-    arena = Arena.create(nbytes := ipc.AVERAGE.room(members, SITES))
-    listener = ipc.AVERAGE.listen(members, 1, SITES, Space(arena, 0, nbytes))
+    file = MemoryFile.create(nbytes := ipc.AVERAGE.room(members, SITES))
+    listener = ipc.AVERAGE.listen(members, 1, SITES, Space(file, 0, nbytes))
     with pytest.raises(Unavailable, match=NO_DRIVER):
         listener.join([listener.address] * 2, 0)
-    other = Meeting(arena, control_bytes(SITES, len(members)), len(members), 0)
+    other = Rendezvous(file, control_bytes(SITES, len(members)), len(members), 0)
     with pytest.raises(Unavailable, match=rf"({NO_DRIVER}).*in replica 1"):
         other.tell(b"")

@@ -17,7 +17,7 @@ from hocket.core.program.averaged import averaged, averaging
 from hocket.runtime.averaging import Space
 from hocket.runtime.averaging.ways.shm import OnHost, nbytes
 from hocket.system.native import library
-from hocket.system.shared_memory import Arena
+from hocket.system.shared_memory import MemoryFile
 
 NBYTES = 1 << 20
 REPLICAS = 2
@@ -25,8 +25,8 @@ REPLICAS = 2
 
 def main(case: str, index: int, fd: int, path: Path) -> None:
     """Run a case as a replica, and write down what came of it."""
-    arena = Arena.attach(fd, NBYTES)
-    average = OnHost(Space(arena, 0, NBYTES), REPLICAS, index)
+    file = MemoryFile.attach(fd, NBYTES)
+    average = OnHost(Space(file, 0, NBYTES), REPLICAS, index)
     try:
         found = CASES[case](average, index)
     except Exception as error:  # noqa: BLE001
@@ -96,12 +96,12 @@ class Replicas:
     """The processes of a case."""
 
     def __init__(self, case: str, folder: Path, count: int = REPLICAS) -> None:
-        self.arena = Arena.create(NBYTES)
+        self.file = MemoryFile.create(NBYTES)
         self.paths = [folder / str(index) for index in range(count)]
         self.processes = [
             subprocess.Popen(
-                [sys.executable, __file__, case, str(index), str(self.arena.fd), str(path)],
-                pass_fds=[self.arena.fd],
+                [sys.executable, __file__, case, str(index), str(self.file.fd), str(path)],
+                pass_fds=[self.file.fd],
                 stdout=subprocess.PIPE,
             )
             for index, path in enumerate(self.paths)
@@ -151,14 +151,14 @@ def test_close_ends_the_wait(tmp_path: Path) -> None:
     replicas = Replicas("alone", tmp_path, count=1)
     (process,) = replicas.processes
     assert process.stdout and process.stdout.readline() == b"waiting\n"
-    library().hocket_average_close(replicas.arena.address)
+    library().hocket_average_close(replicas.file.address)
     assert "another replica has ended" in replicas.results()[0]
 
 
 def test_too_many_call_sites_are_an_error() -> None:
     xs = [jnp.ones(4), jnp.ones(4, jnp.bfloat16)]
     room = nbytes([xs, xs], REPLICAS)
-    average = OnHost(Space(Arena.create(room), 0, room), REPLICAS, 0)
+    average = OnHost(Space(MemoryFile.create(room), 0, room), REPLICAS, 0)
     jax.jit(lambda *xs: (average(*xs), average(*xs))).lower(*xs).compile()
     with pytest.raises(RuntimeError, match="`averaged` between processes is full"):
         jax.jit(lambda *xs: average(*xs)).lower(*xs).compile()

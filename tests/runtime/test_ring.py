@@ -16,7 +16,7 @@ import pytest
 from hocket.system.events import Closed
 from hocket.system.native import library
 from hocket.system.ring import Ring, Spec
-from hocket.system.shared_memory import Arena
+from hocket.system.shared_memory import MemoryFile
 
 SLOTS = 3
 DTYPES = [np.bool_, np.int8, np.int32, np.uint32, np.float16, np.float32, ml_dtypes.bfloat16]
@@ -35,11 +35,11 @@ def random_message(specs: list[Spec], seed: int) -> list[np.ndarray]:
     return [rng.integers(0, 100, shape).astype(dtype) for shape, dtype in specs]
 
 
-def make_rings(arena: Arena, specs: list[Spec]) -> tuple[Ring, Ring]:
+def make_rings(file: MemoryFile, specs: list[Spec]) -> tuple[Ring, Ring]:
     """One there, one back."""
     return (
-        Ring(arena.memory, 0, SLOTS, specs),
-        Ring(arena.memory, Ring.nbytes(SLOTS, specs), SLOTS, specs),
+        Ring(file.memory, 0, SLOTS, specs),
+        Ring(file.memory, Ring.nbytes(SLOTS, specs), SLOTS, specs),
     )
 
 
@@ -56,23 +56,23 @@ def echo(there: Ring, back: Ring) -> None:
 @contextmanager
 def echoing(seed: int) -> Iterator[tuple[Ring, Ring, list[Spec]]]:
     specs = random_specs(seed)
-    arena = Arena.create(2 * Ring.nbytes(SLOTS, specs))
-    there, back = make_rings(arena, specs)
-    arguments = [sys.executable, __file__, str(arena.fd), str(arena.nbytes), str(seed)]
-    other = subprocess.Popen(arguments, pass_fds=[arena.fd])
+    file = MemoryFile.create(2 * Ring.nbytes(SLOTS, specs))
+    there, back = make_rings(file, specs)
+    arguments = [sys.executable, __file__, str(file.fd), str(file.nbytes), str(seed)]
+    other = subprocess.Popen(arguments, pass_fds=[file.fd])
     try:
         yield there, back, specs
     finally:
         there.close()
         back.close()
         assert other.wait(60) == 0
-        arena.close()
+        file.close()
 
 
 def test_each_side_may_be_ahead_of_what_the_other_is_told() -> None:
     """A device fills a slot, or reads it, after its host has gone on to the next."""
-    arena = Arena.create(Ring.nbytes(2, []))
-    ring, tell = Ring(arena.memory, 0, 2, []), library()
+    file = MemoryFile.create(Ring.nbytes(2, []))
+    ring, tell = Ring(file.memory, 0, 2, []), library()
     assert [ring.free_slot(), ring.free_slot()] == [0, 1]
     for wait in (ring.free_slot, ring.full_slot):  # both are taken, and neither is full
         with pytest.raises(TimeoutError):
@@ -122,7 +122,7 @@ def test_a_full_ring_holds_the_sender_back() -> None:
 
 
 def one_process_ring(specs: list[Spec]) -> Ring:
-    return Ring(Arena.create(Ring.nbytes(SLOTS, specs)).memory, 0, SLOTS, specs)
+    return Ring(MemoryFile.create(Ring.nbytes(SLOTS, specs)).memory, 0, SLOTS, specs)
 
 
 def test_the_data_of_keys() -> None:
@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_refused_and_the_slot_kept() -> None:
     with ring.lease() as (found,):
         np.testing.assert_array_equal(found, 1.0)
     with pytest.raises(ValueError, match="multiple of 64"):
-        Ring(Arena.create(4096).memory, 8, 1, [])
+        Ring(MemoryFile.create(4096).memory, 8, 1, [])
 
 
 @pytest.mark.parametrize("full", [True, False])
@@ -192,19 +192,19 @@ def catch(fn: Callable[[], None], raised: list[type[Exception]]) -> None:
 
 def test_memory_that_is_not_there_is_refused() -> None:
     with pytest.raises(OSError, match=r"MiB of shared memory to be had"):
-        Arena.create(2**50)
+        MemoryFile.create(2**50)
 
 
-def test_an_arena_outlives_its_close_for_those_who_look_into_it() -> None:
-    arena = Arena.create(4096)
-    there = Arena.attach(arena.fd, 4096)
-    view = np.ndarray((4,), np.int32, buffer=arena.memory)
-    arena.memory[0] = 7
+def test_memory_outlives_its_close_for_those_who_look_into_it() -> None:
+    file = MemoryFile.create(4096)
+    there = MemoryFile.attach(file.fd, 4096)
+    view = np.ndarray((4,), np.int32, buffer=file.memory)
+    file.memory[0] = 7
     assert there.memory[0] == 7
-    arena.close()
+    file.close()
     assert view[0] == 7
 
 
 if __name__ == "__main__":
     fd, nbytes, seed = map(int, sys.argv[1:])
-    echo(*make_rings(Arena.attach(fd, nbytes), random_specs(seed)))
+    echo(*make_rings(MemoryFile.attach(fd, nbytes), random_specs(seed)))

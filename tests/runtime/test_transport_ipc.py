@@ -23,12 +23,12 @@ from hocket.runtime.channels.transports.one_gpu import OneGpu, OnOneGpu
 from hocket.runtime.instance import wiring
 from hocket.runtime.instance.exchange import Exchange
 from hocket.runtime.launch import launch_named, watch
-from hocket.runtime.launch.memory_map import layout
+from hocket.runtime.launch.memory import memory_map
 from hocket.runtime.launch.watch import InstanceError
 from hocket.runtime.observe.status import new_statuses
 from hocket.system.events import ThreadEvent
 from hocket.system.native import library
-from hocket.system.shared_memory import Arena, Space
+from hocket.system.shared_memory import MemoryFile, Space
 from hocket.testing import difference
 from hocket.training.loop import make_executor
 from tests.runtime.test_reduce_native import NO_DRIVER, needs_no_gpu
@@ -148,7 +148,7 @@ def test_what_stays_on_the_gpu_takes_little_of_the_hosts_memory() -> None:
     for name, transport in (("one_gpu", one_gpu), ("shared_memory", shared_memory)):
         plan = planned(channel=Channel(transport=name))
         link = up(plan)
-        assert layout(plan).links[link.key][1] == transport.TRANSPORT.room(link)
+        assert memory_map(plan).links[link.key][1] == transport.TRANSPORT.room(link)
         rooms[name] = [transport.TRANSPORT.room(replace(link, arrays=x)) for x in ((), large)]
     assert rooms["one_gpu"][0] == rooms["one_gpu"][1] and rooms["shared_memory"][1] > 1 << 20
 
@@ -158,8 +158,8 @@ class OnHost(OnOneGpu):
 
     later, takes, fails = 0.0, 0.0, ""
 
-    def __init__(self, arena: Arena, link: Link, there: dict[int, list[np.ndarray]]) -> None:
-        super().__init__(arena, 0, link, jax.local_devices()[0])
+    def __init__(self, file: MemoryFile, link: Link, there: dict[int, list[np.ndarray]]) -> None:
+        super().__init__(file, 0, link, jax.local_devices()[0])
         self._there = there
         self._telling: list[threading.Timer] = []
 
@@ -198,11 +198,11 @@ class HostInstead(OneGpu):
         return ""
 
     def listen(self, link: Link, here: Here) -> Any:
-        return Arena.create(OnOneGpu.nbytes(link)), {}
+        return MemoryFile.create(OnOneGpu.nbytes(link)), {}
 
     def connect(self, link: Link, address: Any, here: Here, epoch: int) -> OnHost:
-        arena, there = address
-        end = OnHost(arena, link, there)
+        file, there = address
+        end = OnHost(file, link, there)
         end.begin(here)
         return end
 
@@ -268,7 +268,7 @@ def test_a_host_that_waits_while_its_gpu_works_is_busy(
 
 def on_host() -> OnHost:
     link = up(planned())
-    return OnHost(Arena.create(OnOneGpu.nbytes(link)), link, {})
+    return OnHost(MemoryFile.create(OnOneGpu.nbytes(link)), link, {})
 
 
 def test_a_message_is_what_its_link_carries() -> None:
@@ -281,7 +281,7 @@ def test_without_a_driver_the_error_says_what_to_do() -> None:
     link = up(planned())
     room = one_gpu.TRANSPORT.room(link)
     device = SimpleNamespace(local_hardware_id=0)
-    here = Here(sends=True, devices=(device,), space=Space(Arena.create(room), 0, room))
+    here = Here(sends=True, devices=(device,), space=Space(MemoryFile.create(room), 0, room))
     box = OneGpu().connect(link, None, here, 1)
     with pytest.raises(
         RuntimeError,
@@ -294,7 +294,7 @@ def test_an_epoch_uses_the_memory_of_the_one_before() -> None:
     """It is on the GPU, and the other process has opened it."""
     transport, link = OneGpu(), up(planned())
     room = transport.room(link)
-    space, devices = Space(Arena.create(room), 0, room), tuple(jax.local_devices()[:1])
+    space, devices = Space(MemoryFile.create(room), 0, room), tuple(jax.local_devices()[:1])
     here, there = (Here(sends, devices, space=space) for sends in (True, False))
     first = [transport.connect(link, None, end, 1) for end in (here, there)]
     first[0].close()
@@ -306,8 +306,8 @@ def test_an_epoch_uses_the_memory_of_the_one_before() -> None:
 
 def test_an_event_for_what_the_gpu_tells_the_ring() -> None:
     link, there = up(planned()), {}
-    arena = Arena.create(OnOneGpu.nbytes(link))
-    sender, receiver = (OnHost(arena, link, there) for _ in range(2))
+    file = MemoryFile.create(OnOneGpu.nbytes(link))
+    sender, receiver = (OnHost(file, link, there) for _ in range(2))
     event = ThreadEvent()
     receiver.wake(event)
     sender.send([jnp.ones(x.shape, x.dtype) for x in link.arrays])

@@ -21,7 +21,7 @@ from hocket.runtime.channels.transports import device, same_device, shared_memor
 from hocket.runtime.instance.wiring import Receiver, Sender, Wire
 from hocket.runtime.launch import launch_named
 from hocket.system.events import Closed, ThreadEvent
-from hocket.system.shared_memory import Arena, Space
+from hocket.system.shared_memory import MemoryFile, Space
 from hocket.training.loop import make_executor
 from tests.toys import Toy
 
@@ -47,7 +47,7 @@ def connected(kind: str, delay: float = 0.0) -> tuple[Sender, Receiver]:
     """Both ends of a link, in this process."""
     link, transport = upwards(planned(delay)), KINDS[kind]
     room = transport.room(link)
-    space = Space(Arena.create(room), 0, room) if room else None
+    space = Space(MemoryFile.create(room), 0, room) if room else None
     homes = (jax.sharding.SingleDeviceSharding(jax.local_devices()[1]),)
     there = Wire(link, transport, Here(sends=False, homes=homes, space=space))
     address = there.listen()
@@ -151,7 +151,7 @@ def test_one_event_for_whatever_arrives(kind: str) -> None:
 def test_nothing_of_an_earlier_epoch_arrives(kind: str) -> None:
     link, transport = upwards(planned()), KINDS[kind]
     room = transport.room(link)
-    space = Space(Arena.create(room), 0, room) if room else None
+    space = Space(MemoryFile.create(room), 0, room) if room else None
     here, there = (Wire(link, transport, Here(sends, space=space)) for sends in (True, False))
     for epoch in (1, 2):
         address = there.listen()

@@ -74,7 +74,7 @@ def test_one_replica_compiles_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Crew, "_ask_each", ask_each)
     plain = hocket.run(Toy(), distribute="sliced:slices=2,devices=1", iterations=2)
     assert "compile" not in [name for _, name in asked]  # on a CPU all compile at the same time
-    monkeypatch.setattr(crew, "computes_on_gpu", lambda plan: True)
+    monkeypatch.setattr(crew, "uses_accelerator", lambda plan: True)
     alike = hocket.run(Toy(), distribute="sliced:slices=2,devices=1", iterations=2)
     assert (["slice/0"], "compile") in asked
     jax.tree.map(np.testing.assert_array_equal, alike.metrics, plain.metrics)

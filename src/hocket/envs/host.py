@@ -51,11 +51,9 @@ class LiveEnvs(Protocol):
 
         The same seeds and actions give the same numbers, in this and in all later episodes.
         """
-        ...
 
     def send(self, actions: Any) -> None:
         """Start a step of all; returns at once where the environments run elsewhere."""
-        ...
 
     def recv(self) -> HostStep:
         """What that step gave."""
@@ -63,15 +61,12 @@ class LiveEnvs(Protocol):
 
     def snapshot(self) -> list[bytes] | None:
         """The state of each, with its random numbers and its time limit; None if there is none."""
-        ...
 
     def restore(self, snapshots: list[bytes]) -> None:
         """Go on from a snapshot; the next call is `send`."""
-        ...
 
     def close(self) -> None:
         """End them, and whatever they run in."""
-        ...
 
 
 @runtime_checkable
@@ -80,7 +75,6 @@ class NativeEnvs(LiveEnvs, Protocol):
 
     def native(self, seed: np.ndarray, steps: np.ndarray) -> NativeCall | None:
         """What makes a step of `hosted.py`, if these can; it counts in `steps`."""
-        ...
 
 
 @runtime_checkable
@@ -112,7 +106,6 @@ class WatchedEnvs(LiveEnvs, Protocol):
 
     def overdue(self) -> HostEnvError | None:
         """What hangs, asked from another thread; None while nothing does."""
-        ...
 
 
 @runtime_checkable
@@ -121,7 +114,6 @@ class Watchable(Protocol):
 
     def open_here(self, num_envs: int) -> WatchedEnvs | None:
         """Start so many of them in this thread; None where they run elsewhere anyway."""
-        ...
 
 
 class Stage(Protocol):
@@ -129,7 +121,6 @@ class Stage(Protocol):
 
     def reset(self, seed: int) -> Any:
         """Begin an episode; its first observation."""
-        ...
 
     def step(self, action: Any) -> tuple[Any, float, bool]:
         """One step: `(obs, reward, done)`."""

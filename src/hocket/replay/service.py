@@ -188,22 +188,22 @@ class LiveReplay:
         """Insert the rows so that each has its slot again, and the next one too."""
         (table,), head = self.tables, int(content.head)
         columns, capacity = self._columns(content), self._of.capacity
-        priority = content.tree[capacity:]
+        priority = np.asarray(content.tree[capacity:])
         rounds = [slice(0, capacity), slice(0, head)] if content.lap > 1 else [slice(0, head)]
         for part in rounds:
-            _insert(table, columns, priority, part, content.highest)
+            _insert(table, columns, priority, part, float(content.highest))
         self._laps = max(0, int(content.lap) - 2)
 
     def _deal(self, content: Replay) -> None:
         """The rows to all shards in turns, the oldest first."""
         capacity, head = self._of.capacity, int(content.head)
-        columns, priority = self._columns(content), content.tree[capacity:]
+        columns, priority = self._columns(content), np.asarray(content.tree[capacity:])
         slots = np.arange(head)
         if content.lap > 1:
             slots = np.concatenate([np.arange(head, capacity), slots])
         for k, table in enumerate(self.tables):
             mine = slots[k :: len(self.tables)]
-            _insert(table, columns, priority, mine, content.highest)
+            _insert(table, columns, priority, mine, float(content.highest))
 
     def _columns(self, content: Replay) -> dict[str, np.ndarray]:
         return dict(

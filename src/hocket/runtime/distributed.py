@@ -14,7 +14,7 @@ import numpy as np
 from hocket.core.graph.trace import Graph, ValueId, first_state, init_state
 from hocket.core.plan.data import Plan
 from hocket.report.outcome import Activity
-from hocket.runtime.averaging.table import Table
+from hocket.runtime.averaging.table import WayTable
 from hocket.runtime.channels.host_arrays import is_key
 from hocket.runtime.channels.links import late_specs
 from hocket.runtime.executor import Timings
@@ -124,7 +124,7 @@ class Split:
         if self._blocks == 1:
             self.timings.compile += seconds
             if self._record:  # from here on: what compiles would hide the rest
-                self.crew.record()
+                self.crew.ask("record")
             return
         self.timings.run += seconds
         if self._blocks == 2:
@@ -143,11 +143,12 @@ class Split:
         return activities(self.plan, self._before, self._now)
 
     def timeline(self) -> Timeline | None:
-        """What every instance did when, if that was recorded."""
+        """The timeline of every instance, if that was recorded."""
         if not self._record or self._closed:
             return self._last_timeline
-        spans, left_out = self.crew.spans()
-        return Timeline(tuple(spans), left_out)
+        found = self.crew.ask("spans") if self.crew.is_well else []  # or they may be gone
+        spans = tuple(span for spans, _ in found for span in spans)
+        return Timeline(spans, sum(left_out for _, left_out in found))
 
     def nbytes(self) -> dict[tuple[str, str], int]:
         """The bytes that crossed so far, from place to place."""
@@ -158,7 +159,7 @@ class Split:
             counted[pair] = counted.get(pair, 0) + int(crossed[t.id])
         return counted
 
-    def reductions(self) -> dict[str, Table]:
+    def reductions(self) -> dict[str, WayTable]:
         return self.crew.reductions
 
     def close(self) -> None:

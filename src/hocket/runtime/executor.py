@@ -11,7 +11,7 @@ import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.report.outcome import Activity
-from hocket.runtime.averaging.table import Table
+from hocket.runtime.averaging.table import WayTable
 from hocket.runtime.observe.timeline import Timeline
 
 
@@ -40,11 +40,9 @@ class Executor(Protocol):
 
     def start(self, key: jax.Array) -> None:
         """Make the first state, in one compiled program under every plan; of keys, several."""
-        ...
 
     def load(self, state: Any, late: Mapping[str, Any] | None = None) -> None:
         """Go on from this state, and from what `late` had on its way."""
-        ...
 
     def late(self) -> dict[str, Any]:
         """What is on its way in late channels: with the state, all of how a run stands."""
@@ -56,7 +54,6 @@ class Executor(Protocol):
 
     def state(self) -> Any:
         """The whole state, as the fused program has it."""
-        ...
 
     def run(self, iterations: int) -> tuple[int, dict[str, Any]]:
         """Advance by at most so many iterations: how many it was, and their metrics, stacked."""
@@ -70,17 +67,15 @@ class Executor(Protocol):
         """How busy each place was in the last block; nothing where one program does all."""
         ...
 
-    def reductions(self) -> Mapping[str, Table]:
+    def reductions(self) -> Mapping[str, WayTable]:
         """By place that averages between processes: in which way, and what each way costs."""
         ...
 
     def timeline(self) -> Timeline | None:
         """What was done when, if that was recorded."""
-        ...
 
     def close(self) -> None:
         """End whatever was started; the last state can still be asked for."""
-        ...
 
 
 def by_seed(specs: Any, seeds: int | None) -> Any:

@@ -23,10 +23,10 @@ from hocket.core.program.host import calling
 from hocket.core.program.tuning import tuned
 from hocket.errors import PlanError
 from hocket.report.outcome import Activity
-from hocket.runtime.averaging.table import Table
+from hocket.runtime.averaging.table import WayTable
 from hocket.runtime.compile.tuning import compiler_options, tuning_for
 from hocket.runtime.executor import Timings, by_seed
-from hocket.runtime.host_calls.calls import Hosts, is_one_cpu
+from hocket.runtime.host_calls.calls import HostFunctions, is_one_cpu
 from hocket.runtime.host_calls.services import Services
 from hocket.runtime.instance.replicas import home, map_replicas, replica_mesh, stack, unstack
 from hocket.runtime.observe.profile import profiled
@@ -85,7 +85,7 @@ class Fused:
         self._metrics = by_seed(self.graph.metrics, seeds)
         row = sum(math.prod(m.shape) * m.dtype.itemsize for m in jax.tree.leaves(self._metrics))
         self.max_block = max(1, min(max_block, METRIC_BYTES // max(row, 1)))
-        self._hosts = Hosts(inside=is_one_cpu(self._devices))
+        self._hosts = HostFunctions(inside=is_one_cpu(self._devices))
         self._services = Services(plan)
         self._hosts.find = self._services.at(0)
         self._state: Any = None
@@ -171,7 +171,7 @@ class Fused:
     def activity(self) -> list[Activity]:
         return []
 
-    def reductions(self) -> dict[str, Table]:
+    def reductions(self) -> dict[str, WayTable]:
         return {}
 
     def timeline(self) -> Timeline | None:

@@ -14,7 +14,7 @@ from hocket.core.program.algorithm import Algorithm, Policy
 from hocket.core.program.averaged import undivided
 from hocket.errors import PlanError
 from hocket.report.outcome import Activity
-from hocket.runtime.averaging.table import Table
+from hocket.runtime.averaging.table import WayTable
 from hocket.runtime.distributed import Split
 from hocket.runtime.observe.timeline import Timeline
 
@@ -83,7 +83,7 @@ class Agents:
     def profile(self, limit: int) -> tuple[int, dict[str, Any], dict[str, float]]:
         return self._split.profile(limit)
 
-    def reductions(self) -> Mapping[str, Table]:
+    def reductions(self) -> Mapping[str, WayTable]:
         return self._split.reductions()
 
     def activity(self) -> list[Activity]:

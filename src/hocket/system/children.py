@@ -101,10 +101,6 @@ class Child:
                 _pass_on(line, sys.stderr)
 
 
-def _killed(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}"
-
-
 def _thread(function: Callable[[IO[bytes]], None], pipe: IO[bytes]) -> threading.Thread:
     thread = threading.Thread(target=function, args=(pipe,), daemon=True)
     thread.start()

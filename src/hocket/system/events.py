@@ -26,7 +26,6 @@ class Event(Protocol):
 
     def wait(self, count: int) -> None:
         """Until it was signalled since `count`, or for a short time."""
-        ...
 
 
 class ThreadEvent:

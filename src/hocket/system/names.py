@@ -48,7 +48,7 @@ def _public_home(module: str, thing: Any) -> str:
 
 
 def find(path: str) -> Any:
-    """What `package.module:name` or `path/to/file.py:name` names."""
+    """The object that `package.module:name` or `path/to/file.py:name` names."""
     home, separator, name = path.rpartition(":")
     if not (separator and home and name):
         raise ValueError(f"`{path}` is not of the form `module:name` or `path/to/file.py:name`.")

@@ -11,7 +11,7 @@ import numpy as np
 
 from hocket.system.events import SharedEvent
 from hocket.system.native import Unavailable
-from hocket.system.shared_memory import Arena
+from hocket.system.shared_memory import MemoryFile
 
 SECONDS = 60.0
 """For how long the others are waited for; they may still be starting."""
@@ -20,23 +20,23 @@ _ROUNDS, _ROOM, _LOOK = 4, 400, 0.002
 _ABSENT, _HERE, _FAILED = 0, 1, 2
 
 
-class Meeting:
+class Rendezvous:
     """Rounds in which everyone says something and hears all others; or why it cannot go on.
 
     Its memory must be zeros at first, and begins at a multiple of 64 bytes.
     """
 
-    def __init__(self, arena: Arena, offset: int, members: int, index: int) -> None:
-        self._fence, self._index, self._round = SharedEvent(arena.memory, offset), index, 0
+    def __init__(self, file: MemoryFile, offset: int, members: int, index: int) -> None:
+        self._fence, self._index, self._round = SharedEvent(file.memory, offset), index, 0
         start = offset + SharedEvent.nbytes()
-        self._said = np.ndarray((_ROUNDS, members), _record(), buffer=arena.memory, offset=start)
+        self._said = np.ndarray((_ROUNDS, members), _record(), buffer=file.memory, offset=start)
 
     @staticmethod
     def nbytes(members: int) -> int:
         return SharedEvent.nbytes() + _ROUNDS * members * _record().itemsize
 
     def tell(self, mine: bytes, seconds: float = SECONDS) -> list[bytes]:
-        """What all members say in this round, in their order."""
+        """Say something in this round; the answer has what all members said, in their order."""
         said, self._round = self._said[self._round], self._round + 1
         self._say(said, _HERE, mine)
         end = time.monotonic() + seconds
@@ -57,7 +57,7 @@ class Meeting:
             self._say(self._said[self._round], _FAILED, why.encode()[:_ROOM])
 
     @contextlib.contextmanager
-    def or_told(self) -> Iterator[None]:
+    def or_tell_failure(self) -> Iterator[None]:
         """Within, whoever fails tells the others, so that they do not wait for it."""
         try:
             yield

@@ -40,11 +40,11 @@ class Waited(NamedTuple):
 class Ring:
     """A bounded queue of messages, from one process that sends to one that receives.
 
-    Its memory must be zeros at first, as in a new arena; `initialise` makes them so again.
+    Its memory must be zeros at first, as in a new file; `initialise` makes them so again.
 
         specs = [((8, 4), np.float32), ((8,), np.int32)]
-        arena = Arena.create(Ring.nbytes(2, specs))
-        ring = Ring(arena.memory, 0, 2, specs)      # the same in both processes
+        file = MemoryFile.create(Ring.nbytes(2, specs))
+        ring = Ring(file.memory, 0, 2, specs)      # the same in both processes
         ring.send([observation, action])            # here
         with ring.lease() as (observation, action): # there: views, good until the block ends
             ...

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Arena:
+class MemoryFile:
     """A memfd and this process's mapping of it, all zeros at first.
 
-    Whoever starts a process passes `fd` on (`subprocess.Popen(..., pass_fds=[arena.fd])`), and the
+    Whoever starts a process passes `fd` on (`subprocess.Popen(..., pass_fds=[file.fd])`), and the
     other side maps the same memory:
 
-        arena = Arena.create(1 << 20)
-        there = Arena.attach(arena.fd, 1 << 20)
-        arena.memory[0] = 7         # there.memory[0] is 7
+        file = MemoryFile.create(1 << 20)
+        there = MemoryFile.attach(file.fd, 1 << 20)
+        file.memory[0] = 7         # there.memory[0] is 7
     """
 
     def __init__(self, fd: int, nbytes: int) -> None:
@@ -30,7 +30,7 @@ class Arena:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
     @staticmethod
-    def create(nbytes: int) -> Arena:
+    def create(nbytes: int) -> MemoryFile:
         """New memory; an `OSError` where the machine has not that much, not a fault in use."""
         if nbytes > _available():
             raise _refusal(nbytes, f"{_available() / 2**20:.1f} MiB are left")
@@ -40,12 +40,12 @@ class Arena:
         except OSError as error:
             os.close(fd)
             raise _refusal(nbytes, str(error.strerror)) from None
-        return Arena(fd, nbytes)
+        return MemoryFile(fd, nbytes)
 
     @staticmethod
-    def attach(fd: int, nbytes: int) -> Arena:
+    def attach(fd: int, nbytes: int) -> MemoryFile:
         """The memory behind a descriptor that another process has passed on."""
-        return Arena(fd, nbytes)
+        return MemoryFile(fd, nbytes)
 
     def close(self) -> None:
         """Give the memory up; it goes once no process maps it and no array here looks into it."""
@@ -55,19 +55,24 @@ class Arena:
 
 
 class Space(NamedTuple):
-    """A part of an arena that somebody has for itself, all zeros at first."""
+    """A part of a memory file that somebody has for itself, all zeros at first."""
 
-    arena: Arena
+    file: MemoryFile
     offset: int
     nbytes: int
 
     @property
     def address(self) -> int:
-        return self.arena.address + self.offset
+        return self.file.address + self.offset
 
     def part(self, offset: int, nbytes: int) -> Space | None:
         """So many bytes of it; None for none."""
-        return Space(self.arena, self.offset + offset, nbytes) if nbytes else None
+        return Space(self.file, self.offset + offset, nbytes) if nbytes else None
+
+
+def pages(nbytes: int) -> int:
+    """So many bytes, rounded up to whole pages."""
+    return nbytes + -nbytes % 4096
 
 
 def _available() -> float:

@@ -5,6 +5,7 @@
     transport/       `check_transport`: messages arrive whole and in order, and every wait ends
     average.py       `check_average`: the means of all replicas, and no wait without an end
     logger.py        `check_logger`: no row is lost, also where a run is killed and resumed
+    seeded.py        `Seeded`: a crew in one thread, in an order that a seed decides
 
 (`check_env` is where environments are, in `hocket.envs`.)
 """

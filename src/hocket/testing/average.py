@@ -22,9 +22,9 @@ from hocket.cluster.slices import Slices, changed
 from hocket.core.plan.device_id import DeviceId, device_ids
 from hocket.errors import ContractError
 from hocket.runtime.averaging import Members
-from hocket.runtime.averaging.known import choices, find_way, pages, roomy
+from hocket.runtime.averaging.known import choices, find_way, roomy
 from hocket.system.platforms import HOST
-from hocket.system.shared_memory import Arena
+from hocket.system.shared_memory import MemoryFile, pages
 from hocket.testing import replica
 from hocket.testing.replica import SITES, SMALL, TURNS, Job, expected_means
 
@@ -113,16 +113,16 @@ class _Process(NamedTuple):
 @contextmanager
 def _started(name: str, members: Members, room: int) -> Iterator[_Group]:
     """A process for each replica; whatever becomes of them, none stays."""
-    arena = Arena.create(max(4096, EPOCHS * pages(room)))
+    file = MemoryFile.create(max(4096, EPOCHS * pages(room)))
     slices, processes = Slices(filter(None, members.on)), list[_Process]()
     threads = str(max(1, usable_cores() // len(members)))
     usual = {"PJRT_NPROC": threads, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
     usual |= {"JAX_PLATFORMS": HOST} if members.on_host else {}
     try:
         for device in filter(None, members.on):
-            processes.append(_spawn(arena, changed(usual, slices.env(device))))
+            processes.append(_spawn(file, changed(usual, slices.env(device))))
         for index, process in enumerate(processes):
-            job = Job(name, members, index, room, arena.nbytes, sys.path)
+            job = Job(name, members, index, room, file.nbytes, sys.path)
             process.connection.send(job)
         group = _Group(name, processes)
         group.answers("start")
@@ -133,12 +133,12 @@ def _started(name: str, members: Members, room: int) -> Iterator[_Group]:
             process.popen.wait()
             process.connection.close()
         slices.close()
-        arena.close()
+        file.close()
 
 
-def _spawn(arena: Arena, environment: Mapping[str, str]) -> _Process:
+def _spawn(file: MemoryFile, environment: Mapping[str, str]) -> _Process:
     mine, theirs = socket.socketpair()
-    fds = theirs.fileno(), arena.fd
+    fds = theirs.fileno(), file.fd
     with theirs:
         popen = subprocess.Popen(
             [sys.executable, "-m", replica.__name__, *map(str, fds)],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +11,8 @@ from hocket.core.graph.trace import trace
 from hocket.core.plan.data import Place, Plan
 from hocket.errors import PlanError
 from hocket.runtime.distributed import Split
-from hocket.runtime.launch import Command, Fate, Member, Seat, launch_named, launcher_named
+from hocket.runtime.launch import Command, Member, Seat, launch_named, launcher_named
+from hocket.runtime.launch.watch import fate_of
 from hocket.testing.same_numbers import SMALL, carried_out, difference, names_of
 
 
@@ -95,7 +95,7 @@ def _check_members(check: LauncherCheck, seconds: float) -> None:
         failing = program("a/2", "import sys; sys.exit('the last words')")
         expect("hears nothing of a program that ends without a word", failing.hello(seconds),
                well=failing.hello(seconds) == "")  # fmt: skip
-        fate = _fate(failing, seconds)
+        fate = fate_of(failing, seconds)
         expect("tells how a program ended, with its last words", fate,
                well=fate is not None and "the last words" in fate.stderr)  # fmt: skip
         silent = program("a/3", f"import time; time.sleep({seconds})")
@@ -104,13 +104,6 @@ def _check_members(check: LauncherCheck, seconds: float) -> None:
     finally:
         launcher.release()
         launcher.release()  # once more does nothing
-
-
-def _fate(member: Member, seconds: float) -> Fate | None:
-    deadline = time.monotonic() + seconds
-    while (fate := member.poll()) is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return fate
 
 
 def _times_out(member: Member) -> bool:

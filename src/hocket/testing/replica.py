@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hocket.runtime.averaging import Joined, Listener, Members, Sites, Space
-from hocket.runtime.averaging.known import find_way, pages, roomy
-from hocket.system.shared_memory import Arena
+from hocket.runtime.averaging.known import find_way, roomy
+from hocket.system.shared_memory import MemoryFile, pages
 
 TURNS = 20
 SMALL = [jax.ShapeDtypeStruct((1000,), jnp.float32)]
@@ -84,14 +84,14 @@ class Replica:
 
     def __init__(self, job: Job, fd: int) -> None:
         sys.path[:0] = [path for path in job.path if path not in sys.path]
-        self._job, self._arena = job, Arena.attach(fd, job.memory)
+        self._job, self._file = job, MemoryFile.attach(fd, job.memory)
         self._device = job.members.device(job.replica)
         self._listener: Listener | None = None
         self._joined: Joined | None = None
 
     def listen(self, epoch: int) -> Any:
         room = pages(self._job.room)
-        space = Space(self._arena, epoch * room, room) if room else None
+        space = Space(self._file, epoch * room, room) if room else None
         way, members = find_way(self._job.name), self._job.members
         self._listener = way.listen(members, self._job.replica, roomy(SITES), space)
         return self._listener.address

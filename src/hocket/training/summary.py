@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from hocket import __version__
 from hocket.cluster import hardware
 from hocket.report.outcome import Outcome, mean_of_known
-from hocket.runtime.averaging.table import Table
+from hocket.runtime.averaging.table import WayTable
 from hocket.training.folder import SUMMARY, agent_folders, write_json
 
 
-def note_reductions(outcome: Outcome, found: Mapping[str, Table]) -> None:
+def note_reductions(outcome: Outcome, found: Mapping[str, WayTable]) -> None:
     """Keep how places average, and say which way was measured to be the fastest."""
     if not outcome.reductions:
-        outcome.reductions = {place: table.to_dict() for place, table in found.items()}
+        outcome.reductions = {place: asdict(table) for place, table in found.items()}
         measured = [(place, table) for place, table in found.items() if table.was_measured]
         outcome.notes += [f"{place}: {table.sentence}" for place, table in measured]
 

@@ -44,7 +44,6 @@ class Algorithm(Protocol):
 
     def init(self, key: Any, num_envs: int, /) -> Any:
         """The first state, from one key."""
-        ...
 
     def step(self, state: Any, /) -> tuple[Any, dict[str, Any]]:
         """One iteration: the new state, of the same structure and dtypes, and metrics."""

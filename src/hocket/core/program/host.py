@@ -32,7 +32,6 @@ class LiveFunction(Protocol):
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
         """Begin a call; it may go on elsewhere."""
-        ...
 
     def finish(self) -> list[np.ndarray]:
         """What the call gave: arrays that are nobody else's."""
@@ -40,15 +39,12 @@ class LiveFunction(Protocol):
 
     def snapshot(self) -> dict[str, bytes] | None:
         """What it keeps, in pieces by a name; None where it cannot tell."""
-        ...
 
     def restore(self, pieces: Mapping[str, bytes]) -> None:
         """Go on from those of these pieces that it needs; called before its first call."""
-        ...
 
     def overdue(self) -> Exception | None:
         """Of one that is watched: what hangs, asked from another thread."""
-        ...
 
     def close(self) -> None: ...
 
@@ -68,7 +64,6 @@ class NativeFunction(Protocol):
 
     def native(self) -> NativeCall | None:
         """What to call instead, until this is closed; asked after a call that Python made."""
-        ...
 
 
 class HostFunction(Protocol):
@@ -89,7 +84,6 @@ class HostFunction(Protocol):
     @property
     def service(self) -> Service | None:
         """What it works on, if others do too: the first argument is then the ticket."""
-        ...
 
     @property
     def changes(self) -> bool:
@@ -112,7 +106,6 @@ class Caller(Protocol):
 
     def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
         """The number by which a program on the CPU calls a function; None: through Python."""
-        ...
 
 
 current_caller = jax.make_user_context(None)  # a part of every key in jax's caches

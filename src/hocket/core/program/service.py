@@ -42,7 +42,6 @@ class Service(Protocol):
 
     def specs(self) -> Any:
         """The shapes and dtypes of all that it keeps, as a state without it has that."""
-        ...
 
     def check(self, how: Serving, given: Sequence[Shapes] = ()) -> None:
         """Refuse what it cannot do, before anything starts.
@@ -50,7 +49,6 @@ class Service(Protocol):
         `given` are the arguments of the functions that only give it something, each as one
         instance calls it.
         """
-        ...
 
     def about(self, how: Serving) -> str:
         """What it is, for people."""
@@ -64,11 +62,9 @@ class LiveService(Protocol):
 
     def load(self, content: Any) -> None:
         """Keep this from now on; None: nothing, as in the beginning."""
-        ...
 
     def content(self) -> Any:
         """All that it keeps, as arrays; asked while nobody uses it."""
-        ...
 
     def addresses(self) -> Sequence[str]:
         """Where other processes find it, since the last `load`."""

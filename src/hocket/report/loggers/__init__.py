@@ -50,7 +50,6 @@ class Logger(Protocol):
 
     def begin(self, about: About, /) -> None:
         """Open what is needed, and forget whatever was told after `about.last_step`."""
-        ...
 
     def row(self, step: int, numbers: Numbers, seed: int, /) -> None:
         """Keep the numbers of one seed's agent after so many environment steps.
@@ -58,11 +57,9 @@ class Logger(Protocol):
         The names may differ from row to row: an evaluation has a row of its own. When this returns
         the row is safe, since the process may be killed right after, and resumed from this step.
         """
-        ...
 
     def media(self, path: Path, /) -> None:
         """Take note of a file that the run has written, such as a trace."""
-        ...
 
     def end(self, summary: Mapping[str, Any], /) -> None:
         """Close what is open: the run is over.
@@ -70,4 +67,3 @@ class Logger(Protocol):
         `summary` is that of `summary.json`; of a run that failed it says how far it came, and
         `error`.
         """
-        ...

@@ -1,10 +1,11 @@
 """The mean over replicas in several processes: what a way to average offers.
 
 known.py    which ways there are, and which of them some replicas can choose from
-choice.py   one replica's average: it measures the ways it can choose from, and uses one
 table.py    all replicas agree on a way, and the table that says why
+choice.py   one replica's average: it measures the ways it can choose from, and uses one
 ways/       the ways, a file each
-vectors.py  ffi.py  in_memory.py   what several ways need
+groups.py   what ways by the native library have in common
+vectors.py  the arrays of a call, as vectors
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from hocket.core.plan.device_id import DeviceId
 from hocket.system.native import Unavailable
 from hocket.system.shared_memory import Space
 
-__all__ = ["Address", "Average", "Epoch", "Joined", "Listener", "Members", "Sites", "Space"]
-__all__ += ["Unavailable"]
+__all__ = [
+    "Address", "Average", "Epoch", "Joined", "Listener", "Members", "Sites", "Space", "Unavailable",
+]  # fmt: skip
 
 Sites = Sequence[Sequence[Any]]
 """The arrays (or their shapes) of every call of `averaged` in a replica's programs."""
 Address: TypeAlias = Any
-"""What the others need to reach a replica: bytes, a path, any small value that can be pickled."""
+"""The way to reach a replica: bytes, a path, any small value that can be pickled."""
 Epoch: TypeAlias = int
 """How often the instances of a run were started before: what an older start sent is dropped."""
 
@@ -98,18 +100,15 @@ class Joined(Protocol):
 
     def check(self) -> None:
         """Raise what went wrong where no call could say so."""
-        ...
 
     def close(self) -> None:
         """End every wait for this replica and of it, now and later, with an error there.
 
         Called from any thread, and by every replica when a run ends.
         """
-        ...
 
     def free(self) -> None:
         """Give back what it holds, together with all others; it is not called any more."""
-        ...
 
 
 class Listener(Protocol):
@@ -126,7 +125,6 @@ class Listener(Protocol):
 
     def close(self) -> None:
         """Give back what it holds, in place of `join`."""
-        ...
 
 
 @runtime_checkable
@@ -143,7 +141,7 @@ class Average(Protocol):
     The host's memory has 0."""
 
     def note(self, members: Members) -> str:
-        """What a table of ways says about it, where all is well."""
+        """A remark for the table of ways, where all is well."""
         ...
 
     def why_not(self, members: Members) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -35,8 +35,8 @@ class Reduction:
     """`averaged` of one replica, in the way that was chosen: one call, whichever it is.
 
     All replicas `listen`, the run gathers what they offer and hands it to everybody, and all of
-    them `join`. Where there are several ways to choose from, they listen and `measure` before. See
-    `table.agree`. `space` has the bytes that the replicas need, in all of them the same memory.
+    them `join`. Where there are several ways to choose from, they listen and `measure` each before.
+    See `table.agree`. `space` has the bytes that the replicas need, in all of them the same memory.
 
         with averaging(reduction):
             step(state)     # a jitted program, in which `averaged` is the mean of all processes'
@@ -46,32 +46,56 @@ class Reduction:
         self._averaging, self._members = averaging, averaging.members
         self._index, self._space = index, space
         self._listening: dict[str, Listener] = {}
-        self.joined: Joined | None = None
-        self._trial: Joined | None = None
-        """The way that is being measured."""
+        self._open: list[Joined] = []
+        """The ways that end with this replica: the one in use, or the one that is measured now."""
         self._is_closed = False
 
-    def listen(self, ways: Sequence[str], is_trial: bool) -> dict[str, Offer]:
-        """Make what the others need to join this replica in each way, for use or for a trial."""
-        return {way: self._listen(way, is_trial) for way in ways}
+    def listen(self, way: str, is_trial: bool) -> Offer:
+        """Make what the others need to join this replica, for use or for a trial."""
+        members, sites = self._averaging.given(is_trial=is_trial)
+        space = self._averaging.part(way, self._space, is_trial=is_trial)
+        try:
+            listener = find_way(way).listen(members, self._index, sites, space)
+        except Unavailable as error:
+            return Offer(why_not=str(error))
+        self._listening[way] = listener
+        return Offer(listener.address)
 
-    def measure(
-        self, offers: Mapping[str, Sequence[Offer]], epoch: Epoch = 0
-    ) -> dict[str, float | str]:
-        """The seconds that one call of the largest site takes by each way, or why it is not one.
+    def measure(self, way: str, offers: Sequence[Offer], epoch: Epoch = 0) -> float | str:
+        """The seconds that one call of the largest site takes, or why the way is not one.
 
         All replicas do it together. Whoever cannot go on tells the others, who go on to the next.
         """
-        return {way: self._try(way, mine, epoch) for way, mine in offers.items()}
+        if self._is_closed:
+            return "another replica has ended"
+        try:
+            joined = self._join(way, offers, epoch)
+        except Unavailable as error:
+            return str(error)
+        # Whoever waits for a replica that does not come is let go, whichever way it is.
+        limit = threading.Timer(TRIAL_SECONDS, joined.close)
+        limit.daemon = True
+        limit.start()
+        try:
+            with jax.default_device(self._members.device(self._index)):
+                site = largest(self._averaging.sites)
+                seconds = timed(joined, site, len(self._members), self._index)
+            joined.check()
+            joined.free()
+        except Exception as error:  # noqa: BLE001 (told in the table; the others must not wait)
+            joined.close()
+            return f"failed: {error}".splitlines()[0][:300]
+        finally:
+            limit.cancel()
+            self._open.remove(joined)
+        return seconds
 
     def join(self, way: str, offers: Sequence[Offer], epoch: Epoch = 0) -> None:
         """Average in this way from now on; before any program is made."""
         try:
-            self.joined = self._join(way, offers, epoch)
+            self._join(way, offers, epoch)
         except Unavailable as error:
             raise PlanError(f"`averaged` cannot go by `{way}` here: {error}.") from None
-        if self._is_closed:  # meanwhile
-            self.joined.close()
 
     def __call__(self, *xs: jax.Array) -> list[jax.Array]:
         return self._used(*xs)
@@ -87,24 +111,13 @@ class Reduction:
     def close(self) -> None:
         """End every wait, now and later, in every replica, with an error there."""
         self._is_closed = True
-        for joined in (self._trial, self.joined):
-            if joined:
-                joined.close()
+        for joined in list(self._open):
+            joined.close()
 
     @property
     def _used(self) -> Joined:
-        assert self.joined is not None, "no way to average was chosen yet"
-        return self.joined
-
-    def _listen(self, way: str, is_trial: bool) -> Offer:
-        members = self._members.at_once() if is_trial else self._members
-        sites, space = self._averaging.room(way, self._space, is_trial=is_trial)
-        try:
-            listener = find_way(way).listen(members, self._index, sites, space)
-        except Unavailable as error:
-            return Offer(why_not=str(error))
-        self._listening[way] = listener
-        return Offer(listener.address)
+        assert self._open, "no way to average was chosen yet"
+        return self._open[0]
 
     def _join(self, way: str, offers: Sequence[Offer], epoch: Epoch) -> Joined:
         listener = self._listening.pop(way, None)
@@ -112,38 +125,14 @@ class Reduction:
             (f"{x.why_not} (in replica {i})" for i, x in enumerate(offers) if x.why_not), ""
         )
         if listener and not why:
-            return listener.join([offer.address for offer in offers], epoch)
+            joined = listener.join([offer.address for offer in offers], epoch)
+            self._open.append(joined)
+            if self._is_closed:  # meanwhile
+                joined.close()
+            return joined
         if listener:
             listener.close()
         raise Unavailable(why)
-
-    def _try(self, name: str, offers: Sequence[Offer], epoch: Epoch) -> float | str:
-        site = largest(self._averaging.sites)
-        if self._is_closed:
-            return "another replica has ended"
-        try:
-            joined = self._join(name, offers, epoch)
-        except Unavailable as error:
-            return str(error)
-        self._trial = joined
-        if self._is_closed:  # meanwhile
-            joined.close()
-        # Whoever waits for a replica that does not come is let go, whichever way it is.
-        limit = threading.Timer(TRIAL_SECONDS, joined.close)
-        limit.daemon = True
-        limit.start()
-        try:
-            with jax.default_device(self._members.device(self._index)):
-                seconds = timed(joined, site, len(self._members), self._index)
-            joined.check()
-            joined.free()
-        except Exception as error:  # noqa: BLE001 (told in the table; the others must not wait)
-            joined.close()
-            return f"failed: {error}".splitlines()[0][:300]
-        finally:
-            limit.cancel()
-            self._trial = None
-        return seconds
 
 
 def timed(joined: Joined, site: Sequence[Any], replicas: int, index: int) -> float:

@@ -12,6 +12,7 @@ from hocket.core.plan.traffic import average_sites
 from hocket.errors import PlanError
 from hocket.runtime.averaging import Average, Members, Sites, Space
 from hocket.system.registry import Registry
+from hocket.system.shared_memory import pages
 
 AVERAGES = Registry(
     "way to average", "hocket.runtime.averaging.ways", "AVERAGE", group="hocket.averages"
@@ -71,7 +72,7 @@ def check_averages(plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class Averaging:
-    """What the replicas of a place average, and the way that was asked for."""
+    """The arrays that the replicas of a place average, and the way that was asked for."""
 
     members: Members
     sites: Sites
@@ -90,28 +91,31 @@ class Averaging:
     @cached_property
     def nbytes(self) -> int:
         """The shared memory they need: of the way that is used, and of a trial of each choice."""
-        return self._most + sum(self._trials.values())
+        return max(begin + nbytes for begin, nbytes in self._parts.values())
 
-    def room(self, way: str, space: Space | None, *, is_trial: bool) -> tuple[Sites, Space | None]:
-        """What a way averages, in use or in a trial, and its part of `space`, of `nbytes` bytes."""
-        if not is_trial:
-            sites = roomy(self.sites)
-            return sites, space and space.part(0, pages(find_way(way).room(self.members, sites)))
-        names = list(self._trials)
-        before = self._most + sum(self._trials[name] for name in names[: names.index(way)])
-        return [largest(self.sites)], space and space.part(before, self._trials[way])
+    def part(self, way: str, space: Space | None, *, is_trial: bool) -> Space | None:
+        """The part of `space`, of `nbytes` bytes, that a way has in use or in a trial."""
+        return space and space.part(*self._parts[way, is_trial])
 
-    @cached_property
-    def _most(self) -> int:
-        sites = roomy(self.sites)
-        return max(pages(find_way(name).room(self.members, sites)) for name in self.choices)
+    def given(self, *, is_trial: bool) -> tuple[Members, Sites]:
+        """The replicas and calls of a way in use; in a trial the largest call, without a delay."""
+        if is_trial:
+            return self.members.at_once(), [largest(self.sites)]
+        return self.members, roomy(self.sites)
 
     @cached_property
-    def _trials(self) -> dict[str, int]:
-        if len(self.choices) == 1:
-            return {}
-        site, members = largest(self.sites), self.members.at_once()
-        return {name: pages(find_way(name).room(members, [site])) for name in self.choices}
+    def _parts(self) -> dict[tuple[str, bool], tuple[int, int]]:
+        """By way, in use or in a trial: where its memory begins, and its bytes."""
+
+        def room(way: str, is_trial: bool) -> int:
+            return pages(find_way(way).room(*self.given(is_trial=is_trial)))
+
+        parts = {(way, False): (0, room(way, False)) for way in self.choices}
+        end = max(nbytes for _, nbytes in parts.values())
+        for way in self.choices if len(self.choices) > 1 else ():
+            parts[way, True] = end, room(way, True)
+            end += parts[way, True][1]
+        return parts
 
 
 def largest(sites: Sites) -> Sequence[Any]:
@@ -126,7 +130,3 @@ def roomy(sites: Sites) -> list[Sequence[Any]]:
     """The sites and as many again: XLA may copy a part of a program, and a site with it."""
     order = sorted(sites, key=data_bytes, reverse=True)
     return [*order, *order]
-
-
-def pages(nbytes: int) -> int:
-    return nbytes + -nbytes % 4096

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,13 +12,10 @@ import jax.numpy as jnp
 def through_vectors(
     fn: Callable[[jax.Array], jax.Array], xs: Sequence[jax.Array]
 ) -> list[jax.Array]:
-    """What `fn` makes of these arrays, called with a vector of all float32, and one of float64."""
+    """Apply `fn` to these arrays: once to a vector of all float32, and once to one of float64."""
     parts = [widened(x) for x in xs]
     means: dict[int, jax.Array] = {}
-    for dtype in _dtypes(parts):
-        mine = [i for i, part in enumerate(parts) if part.dtype == dtype and part.size]
-        if not mine:
-            continue
+    for mine in _vectors(parts):
         sizes = [parts[i].size for i in mine]
         ends = [sum(sizes[:k]) for k in range(1, len(sizes))]
         flat = fn(jnp.concatenate([parts[i].ravel() for i in mine]))
@@ -33,9 +29,7 @@ def through_vectors(
 def vector_bytes(xs: Sequence[Any]) -> list[int]:
     """The sizes of those vectors."""
     parts = [jax.eval_shape(widened, x) for x in xs]
-    sizes = [(part.dtype, math.prod(part.shape) * part.dtype.itemsize) for part in parts]
-    totals = [sum(n for of, n in sizes if of == dtype) for dtype in _dtypes(parts)]
-    return [total for total in totals if total]
+    return [sum(parts[i].size * parts[i].dtype.itemsize for i in mine) for mine in _vectors(parts)]
 
 
 def widened(x: Any) -> jax.Array:
@@ -52,5 +46,10 @@ def narrowed(mean: jax.Array, like: jax.Array) -> jax.Array:
     return mean.astype(like.dtype)
 
 
-def _dtypes(parts: Sequence[Any]) -> list[Any]:
-    return sorted({part.dtype for part in parts}, key=str)
+def _vectors(parts: Sequence[Any]) -> list[list[int]]:
+    """The arrays that each vector has, by their numbers; those of no size are in none."""
+    found: dict[str, list[int]] = {}
+    for i, part in enumerate(parts):
+        if part.size:
+            found.setdefault(str(part.dtype), []).append(i)
+    return [found[dtype] for dtype in sorted(found)]

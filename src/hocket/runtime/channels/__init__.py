@@ -81,15 +81,12 @@ class Outbox(Protocol):
         The first `link.slots` messages find room though nobody receives any. The arrays may change
         as soon as this returns.
         """
-        ...
 
     def settle(self) -> None:
         """Wait until the device has done what this end has begun; raise what failed there."""
-        ...
 
     def close(self) -> None:
         """End every wait, now and later, at both ends, with `hocket.system.events.Closed`."""
-        ...
 
 
 class Inbox(Protocol):
@@ -114,7 +111,6 @@ class Inbox(Protocol):
 
         Whoever waits for any one of several inboxes gives all of them the same event.
         """
-        ...
 
     def receive(self) -> Sequence[Any]:
         """Take the oldest message, waiting until there is one; `Closed` once the link is closed.
@@ -125,11 +121,9 @@ class Inbox(Protocol):
 
     def settle(self) -> None:
         """Wait until the device has done what this end has begun; raise what failed there."""
-        ...
 
     def close(self) -> None:
         """End every wait, now and later, at both ends, with `hocket.system.events.Closed`."""
-        ...
 
 
 @runtime_checkable
@@ -169,7 +163,6 @@ class Transport(Protocol):
 
     def listen(self, link: Link, here: Here) -> Address:
         """Prepare to receive, with nothing on its way; called where the receiver is."""
-        ...
 
     def connect(self, link: Link, address: Address, here: Here, epoch: int) -> Outbox | Inbox:
         """The sending end if `here.sends`, else the receiving one."""

@@ -25,7 +25,6 @@ class Latest(Protocol):
 
     def empty(self) -> None:
         """Without a message again; nobody may be using it."""
-        ...
 
 
 class LatestHere:

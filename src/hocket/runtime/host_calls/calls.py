@@ -14,14 +14,14 @@ from hocket.core.program.host import HostFunction, LiveFunction, NativeCall, Nat
 from hocket.core.program.service import At, Service
 from hocket.runtime.host_calls.call_slot import CallSlot
 from hocket.runtime.host_calls.inline import run_inline
-from hocket.runtime.host_calls.thread import Aside
+from hocket.runtime.host_calls.thread import WatchedThread
 from hocket.system.events import Closed
 from hocket.system.native import PATH
 
 PREFIX = "host-"
 
 
-class Hosts:
+class HostFunctions:
     """Opens each host function when it is first called.
 
     With `inside`, compiled programs call them by themselves: those of one CPU device can.
@@ -32,7 +32,7 @@ class Hosts:
         self.inside = inside and PATH.is_file()
         self._slots: dict[Any, CallSlot] = {}
         weakref.finalize(self, _close, self._slots).atexit = False
-        self._aside: Aside | None = None
+        self._thread: WatchedThread | None = None
         self._calling = threading.Lock()
         self._noted = False
         self.find: Callable[[Service], At] | None = None
@@ -41,14 +41,14 @@ class Hosts:
         self._pieces: dict[str, bytes] = {}
         self._ended = False
         self.failure: BaseException | None = None
-        """What a call raised: XLA passes on its text, not the exception."""
+        """The exception that a call raised: XLA passes on no more than its text."""
 
     def get(self, of: HostFunction) -> LiveFunction:
         if self._ended:
             raise Closed
         if of not in self._live:
             at = self.find(of.service) if self.find and of.service else None
-            self._live[of] = of.open(watched=self._aside is not None, at=at)
+            self._live[of] = of.open(watched=self._thread is not None, at=at)
             if self._pieces:
                 self._live[of].restore(self._pieces)
         return self._live[of]
@@ -100,7 +100,7 @@ class Hosts:
 
     def run(self, program: Callable[[], Any]) -> Any:
         """Run what calls these functions, in a thread of its own; an error if one of them hangs."""
-        self._aside = self._aside or Aside(self._name)
+        self._thread = self._thread or WatchedThread(self._name)
         try:
             return self._in_thread(lambda: run_inline(program))
         except Exception as error:  # noqa: BLE001 (JAX's, of several kinds)
@@ -114,7 +114,7 @@ class Hosts:
         self._pieces = {name: piece for blob in blobs for name, piece in _unpack(blob).items()}
 
     def late(self) -> dict[str, np.ndarray]:
-        """What the functions keep, as bytes; nothing where one cannot tell."""
+        """The state of the functions, as bytes; nothing where one cannot tell its own."""
         mine = [live for of, live in self._live.items() if of.service is None]
         kept = self._in_thread(lambda: [live.snapshot() for live in mine])
         kept = kept or [self._pieces]
@@ -125,7 +125,7 @@ class Hosts:
     def end(self, *, at_rest: bool = True) -> None:
         """Close all for good: whoever is still at work in another thread opens nothing again."""
         self._ended = True
-        if at_rest and not (self._aside and self._aside.hangs):
+        if at_rest and not (self._thread and self._thread.hangs):
             self._in_thread(self._close_all)
             _close(self._slots)
         else:
@@ -133,10 +133,10 @@ class Hosts:
 
     def _in_thread(self, work: Callable[[], Any]) -> Any:
         """All that environments do, they do in one thread, if there is one for them."""
-        return self._aside.run(work, self._overdue) if self._aside else work()
+        return self._thread.run(work, self._overdue) if self._thread else work()
 
     def _overdue(self) -> Exception | None:
-        """What hangs, asked from another thread."""
+        """The error of a call that hangs, asked for from another thread."""
         return next(
             (error for live in list(self._live.values()) if (error := live.overdue())), None
         )

@@ -23,7 +23,7 @@ _here = threading.local()
 
 
 def run_inline(work: Callable[[], Any]) -> Any:
-    """What `work` returns; all programs of one CPU device that it calls run in this thread."""
+    """Do some work, and run all programs of one CPU device that it calls in this thread."""
     future: Future[Any] = Future()  # XLA would pass on no more than the text of an exception
     _here.job = partial(fulfil, future, work)
     try:

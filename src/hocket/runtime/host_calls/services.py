@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from hocket.core.program.service import (
 
 
 class Services:
-    """What keeps a part of the state outside of the programs; nothing is started before `load`."""
+    """The services that keep a part of the state outside of the programs, started by `load`."""
 
     def __init__(self, plan: Plan) -> None:
         self._state, self._how = plan.graph.state, plan.serving
@@ -56,10 +56,10 @@ class Services:
         """Where an instance of this process finds a service."""
         return lambda service: At(self._live[service], self._how, member, self._in_order)
 
-    def elsewhere(self, member: int) -> Elsewhere:
-        """Where an instance of another process finds a service."""
+    def elsewhere(self, member: int) -> Callable[[Service], At]:
+        """Where an instance of another process finds a service; it is sent there."""
         found = {service.name: live.addresses() for service, live in self._live.items()}
-        return Elsewhere(found, self._how, member)
+        return partial(_at_address, found, self._how, member)
 
     def close(self, *, keep: bool = False) -> None:
         """End them; with `keep`, what they kept can still be asked for."""
@@ -73,16 +73,10 @@ class Services:
         return bool(services(self._state))
 
 
-@dataclass(frozen=True)
-class Elsewhere:
-    """Where an instance of another process finds a service; it is sent there."""
-
-    addresses: Mapping[str, Sequence[str]]
-    how: Serving
-    member: int
-
-    def __call__(self, service: Service) -> At:
-        return At(self.addresses[service.name], self.how, self.member)
+def _at_address(
+    addresses: Mapping[str, Sequence[str]], how: Serving, member: int, service: Service
+) -> At:
+    return At(addresses[service.name], how, member)
 
 
 def _is_served(x: Any) -> bool:

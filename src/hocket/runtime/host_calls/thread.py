@@ -12,7 +12,7 @@ from typing import Any
 LOOK_SECONDS = 0.1
 
 
-class Aside:
+class WatchedThread:
     """One thread, which lasts as long as this object; one that hangs is left behind."""
 
     def __init__(self, name: str) -> None:
@@ -22,7 +22,7 @@ class Aside:
         weakref.finalize(self, self._tasks.put, None).atexit = False
 
     def run(self, work: Callable[[], Any], overdue: Callable[[], BaseException | None]) -> Any:
-        """What `work` returns or raises; or, as soon as there is such, what `overdue` says."""
+        """Do some work in the thread; raise an error of `overdue` as soon as there is one."""
         future: Future[Any] = Future()
         self._tasks.put(lambda: fulfil(future, work))
         while not wait([future], LOOK_SECONDS).done:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hocket.core.graph.trace import ValueId
 from hocket.core.plan.data import Plan
 from hocket.core.projection.instructions import Transfer
 from hocket.runtime.averaging.choice import Reduction
@@ -29,7 +30,7 @@ class Wait(NamedTuple):
     peers: tuple[int, ...]
 
 
-AGES = -1
+AGES = ValueId(-1)
 """Among the metrics of an instance, which go by the numbers of values."""
 NO_SPACES: Spaces = {}
 MAX_SPANS = 500_000

@@ -34,7 +34,7 @@ from hocket.runtime.averaging.choice import Reduction
 from hocket.runtime.channels.joins import Join
 from hocket.runtime.channels.packing import Packed, unpack
 from hocket.runtime.compile.tuning import compiler_options, tuning_for
-from hocket.runtime.host_calls.calls import Hosts, is_one_cpu
+from hocket.runtime.host_calls.calls import HostFunctions, is_one_cpu
 from hocket.runtime.instance.exchange import Exchange, Wait
 from hocket.runtime.instance.metrics import Rows
 from hocket.runtime.instance.replicas import (
@@ -83,7 +83,7 @@ class Instance:
         )
         inside = is_one_cpu(self.mesh.devices.ravel().tolist()) and not self.grouped
         inside = inside and calls_inside(self.graph, self.code, plan.cut_loops)
-        self.hosts = Hosts(self.name, inside=inside)
+        self.hosts = HostFunctions(self.name, inside=inside)
         self._since = 0
         self._calls: dict[int, HostCall | None] = {}
         self.values: Values = {}

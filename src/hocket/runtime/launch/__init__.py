@@ -1,19 +1,17 @@
 """How the instances of a plan are started, commanded, watched and ended.
 
     launchers/      the ways to start them, a file each; `Launcher` and `Member` are below
-    crew.py         the instances of a plan: each is told, all answer, and somebody watches
+    crew.py         the instances of a plan, commanded: all are told, and all answer
     seats.py        which processes a plan needs, and how each shares the machine
-    starting.py     processes started, connected to, and told what they are
-    hands.py        one instance at work, from the side of the run
+    starting.py     the instances started, connected to, and told what they are
+    watch.py        their answers gathered, or how the run ends where one never comes
+    ending.py       the instances ended, and everything given back
     control.py      the connection between a run and an instance: commands there, answers back
     worker.py       one instance, with a method for each command
     process.py      a worker in an operating-system process of its own
-    shared.py       what instances share: statuses, the ledger of a free plan, its newest version
-    memory_map.py   where in the shared memory of a plan each of these lies
+    shutdown.py     how such a process ends, on a GPU not in the midst of a program
     shipping.py     an algorithm on its way to another process
-    watch.py        how a run ends when it cannot go on
-    leaving.py      how a worker's process ends, on a GPU not in the midst of a program
-    seeded.py       a crew in one thread, in an order that a seed decides: for tests
+    memory.py       what all instances see: statuses, the ledger of a free plan, its newest version
 
 A launcher starts, watches and ends; it carries no messages. For each seat of a plan it starts a
 process (or a thread, where its instances are in one process), which prints the address at which it
@@ -56,7 +54,7 @@ class Seat:
 
 @dataclass(frozen=True)
 class Command:
-    """What runs in a seat: a program, or a function where all seats are in one process."""
+    """The work of a seat: a program, or a function where all seats are in one process."""
 
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -66,7 +64,7 @@ class Command:
 
 
 class Fate(NamedTuple):
-    """How a member ended: `was killed by SIGKILL`, and its last words."""
+    """How a member ended: `process 7 was killed by SIGKILL`, and the last of its errors."""
 
     how: str
     stderr: str = ""
@@ -84,7 +82,6 @@ class Member(Protocol):
 
     def poll(self) -> Fate | None:
         """How it ended; None where it is not known to have ended."""
-        ...
 
     def kill(self, seconds: float) -> bool:
         """End it by force. Whether it has ended for certain, after so many seconds at the most."""
@@ -103,7 +100,6 @@ class Launcher(Protocol):
 
     def reserve(self, seats: Sequence[Seat], seconds: float) -> None:
         """Make sure of a place for every seat, for all of them or for none."""
-        ...
 
     def start(self, seat: Seat, command: Command) -> Member:
         """Start a seat. Returns at once."""
@@ -111,7 +107,6 @@ class Launcher(Protocol):
 
     def release(self) -> None:
         """Give back what `reserve` took, also after a failure. Once more does nothing."""
-        ...
 
 
 def launcher_named(name: str) -> Launcher:

@@ -1,30 +1,30 @@
 """The connection between a run and an instance: commands there, answers back.
 
 Only what is said once a block goes this way; values between instances go through their channels.
-In one process both ends are queues, and what is said is handed over as it is. Otherwise it is a
-Unix socket in a folder that nobody else can enter, and each side asks the kernel who the other is.
+It is a Unix socket in a folder that nobody else can enter, and each side asks the kernel who the
+other is. Instances of the run's own process need none: commands and answers are put in queues.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import queue
 import socket
 import struct
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
+
+from hocket.system.messages import MessageSocket
 
 SCHEME = "unix:"
-"""What an address of a worker begins with."""
-_LENGTH, _PEER = struct.Struct("<Q"), struct.Struct("3i")
+"""The beginning of every address of a worker."""
+_PEER = struct.Struct("3i")
 
 
 class Answer(NamedTuple):
-    """What an instance has said: `done` with a result, `failed`, or `gone` without a word."""
+    """The answer of an instance: `done` with a result, `failed`, or `gone` without a word."""
 
     instance: str
     outcome: str
@@ -43,120 +43,40 @@ class Failure(NamedTuple):
 Answers = queue.SimpleQueue[Answer]
 
 
-class Control(Protocol):
-    """The run's end of a connection. Answers arrive in one queue for all instances."""
-
-    def tell(self, *command: Any) -> None:
-        """Send a command, even to an instance that has died: its missing answer reports that."""
-        ...
-
-    def close(self) -> None:
-        """End the connection, and with it the instance when it has time to listen."""
-        ...
+def tell(connection: MessageSocket, message: Any) -> None:
+    """Send a message, even to a process that has died: its missing answer is what reports that."""
+    with contextlib.suppress(OSError):
+        connection.write(message)
 
 
-class Line:
-    """A socket that carries messages: pickled, each behind its length."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-        self._writing = threading.Lock()  # a thread may report while another answers
-
-    def write(self, message: Any) -> None:
-        payload = pickle.dumps(message, protocol=5)
-        with self._writing:
-            self._socket.sendall(_LENGTH.pack(len(payload)))
-            self._socket.sendall(payload)
-
-    def read(self) -> Any:
-        """The next message; `EOFError` where the other side is gone."""
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        return pickle.loads(self._exactly(length))
-
-    def send_fd(self, fd: int) -> None:
-        """Hand a file descriptor over; the other side calls `receive_fd` for it."""
-        socket.send_fds(self._socket, [b"f"], [fd])
-
-    def receive_fd(self) -> int:
-        _, (fd,), *_ = socket.recv_fds(self._socket, 1, 1)
-        return fd
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # which a thread that reads from it notices
-        self._socket.close()
-
-    def _exactly(self, count: int) -> bytearray:
-        found = bytearray(count)
-        view = memoryview(found)
-        while view:
-            try:
-                got = self._socket.recv_into(view)
-            except OSError:  # reset by the other side, or closed by this one
-                got = 0
-            if not got:
-                raise EOFError
-            view = view[got:]
-        return found
+def pass_answers(
+    connection: MessageSocket, instance: str, answers: Answers, note: Callable[[Any], None]
+) -> None:
+    """Pass on what an instance answers until it is gone; `note` has what it reports besides."""
+    while True:
+        try:
+            outcome, content = connection.read()
+        except EOFError:
+            answers.put(Answer(instance, "gone"))
+            return
+        if outcome == "status":
+            note(content)
+        else:
+            answers.put(Answer(instance, outcome, content))
 
 
-class Remote:
-    """The connection to an instance in another process."""
-
-    def __init__(
-        self, instance: str, line: Line, answers: Answers, note: Callable[[Any], None]
-    ) -> None:
-        self._instance, self._line, self._answers = instance, line, answers
-        self._note = note  # what the instance reports of itself between its answers
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def tell(self, *command: Any) -> None:
-        with contextlib.suppress(OSError):
-            self._line.write(command)
-
-    def close(self) -> None:
-        self._line.close()
-
-    def _read(self) -> None:
-        while True:
-            try:
-                outcome, content = self._line.read()
-            except EOFError:
-                self._answers.put(Answer(self._instance, "gone"))
-                return
-            if outcome == "status":
-                self._note(content)
-            else:
-                self._answers.put(Answer(self._instance, outcome, content))
-
-
-class Local:
-    """The connection to an instance in this process: a queue of commands."""
-
-    def __init__(self) -> None:
-        self.commands: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
-
-    def tell(self, *command: Any) -> None:
-        self.commands.put(command)
-
-    def close(self) -> None:
-        self.commands.put(None)
-
-
-def connect(address: str, seconds: float) -> Line:
+def connect(address: str, seconds: float) -> MessageSocket:
     """Connect to a worker that has said where it listens."""
     if not address.startswith(SCHEME):
         raise ValueError(
             f"a worker says `{SCHEME}PATH` as its first line, and this one said {address[:200]!r}: "
             f"does something print before it?"
         )
-    connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(seconds)
-    connection.connect(address.removeprefix(SCHEME))
-    connection.settimeout(None)
-    _check_peer(connection)
-    return Line(connection)
+    connecting = socket.socket(socket.AF_UNIX)
+    connecting.settimeout(seconds)
+    connecting.connect(address.removeprefix(SCHEME))
+    connecting.settimeout(None)
+    return _of_one_user(connecting)
 
 
 def listen(folder: Path, name: str) -> tuple[socket.socket, str]:
@@ -168,23 +88,22 @@ def listen(folder: Path, name: str) -> tuple[socket.socket, str]:
     return listening, f"{SCHEME}{path}"
 
 
-def accept(listening: socket.socket) -> Line:
+def accept(listening: socket.socket) -> MessageSocket:
     """The one connection that is waited for; after it, nobody can connect any more."""
     path = listening.getsockname()
-    connection, _ = listening.accept()
+    accepted, _ = listening.accept()
     listening.close()
     with contextlib.suppress(OSError):
         os.unlink(path)
-    _check_peer(connection)
-    return Line(connection)
+    return _of_one_user(accepted)
 
 
-def _check_peer(connection: socket.socket) -> None:
-    """Refuse another user, whatever the folder lets in."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return
-    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    _, user, _ = _PEER.unpack(peer)
-    if user != os.geteuid():
-        connection.close()
-        raise PermissionError(f"a process of user {user} is at the other end, not one of ours")
+def _of_one_user(connected: socket.socket) -> MessageSocket:
+    """The connection; another user is refused, whatever the folder lets in."""
+    if hasattr(socket, "SO_PEERCRED"):
+        peer = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        _, user, _ = _PEER.unpack(peer)
+        if user != os.geteuid():
+            connected.close()
+            raise PermissionError(f"a process of user {user} is at the other end, not one of ours")
+    return MessageSocket(connected)

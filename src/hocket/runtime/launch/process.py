@@ -4,7 +4,7 @@
 
 Listens in FOLDER, says where as its first line, and waits for the run to connect, whose process is
 RUN. It is told what to run, traces that for itself, says which graph it found, and then does as it
-is told, until it is told to end or the run is gone.
+is told, until the run is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import logging
 import os
 import queue
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -22,28 +21,31 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn
 
 from hocket.cluster.nvidia.cuda import synchronize
 from hocket.cluster.slices import seen_here
 from hocket.cluster.slices.cpu import keep_to_cores
-from hocket.runtime.launch.control import Failure, Line, accept, listen
-from hocket.runtime.launch.leaving import Leaving, Told
+from hocket.runtime.launch.control import Failure, accept, listen, tell
+from hocket.runtime.launch.shutdown import RunEnded, Shutdown
+from hocket.system.as_child import leave_signals, say_hello, wait_for_end_of
+from hocket.system.messages import MessageSocket
+from hocket.system.shared_memory import MemoryFile
 
 STATUS_SECONDS = 0.2
 """How often a process that shares no memory tells how it stands."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """What one worker runs."""
+class Assignment:
+    """The instance that one worker runs, and everything it needs for that."""
 
     place: str
     index: int
     plan: str
     """As JSON."""
     digest: str
-    """Of the graph it was made for."""
+    """The digest of the graph that the plan was made for."""
     num_envs: int
     exact: bool
     served: bool
@@ -51,8 +53,8 @@ class Job:
     """Packed."""
     config: dict[str, Any]
     """How JAX is configured in the process that started this one."""
-    arena_bytes: int | None
-    """The size of the memory whose descriptor comes with the job; None: it shares none."""
+    memory_nbytes: int | None
+    """The size of the memory whose descriptor comes with it; None: it shares none."""
 
 
 def worker_command(folder: Path, name: str) -> tuple[str, ...]:
@@ -61,140 +63,124 @@ def worker_command(folder: Path, name: str) -> tuple[str, ...]:
 
 
 def main() -> None:
-    """Serve one job."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
-    # As is SIGTERM. It is not ignored, since what an environment starts would ignore it as well.
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    """Carry out one assignment."""
+    leave_signals()
     folder, run, name = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     commands: queue.Queue[Any] = queue.Queue()
-    leaving = Leaving(wake=lambda: commands.put(("nothing",)))
-    _aside(_stay_with, run, folder, leaving)
+    shutdown = Shutdown(wake=lambda: commands.put(("nothing",)))
+    _in_thread(_stay_with, run, folder, shutdown)
     listening, address = listen(folder, name)
-    print(address, flush=True)  # noqa: T201 (which is how the run finds it)
+    say_hello(address)
     keep_to_cores()
-    cast(Any, sys.stdout).reconfigure(line_buffering=True)  # it may end at any moment
     # jax prints the traceback of a callback that fails, before the run tells whose it was.
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
-    line = accept(listening)
+    connection = accept(listening)
     try:
-        sys.path[:0] = [path for path in line.read() if path not in sys.path]
-        job: Job = line.read()
-        fd = None if job.arena_bytes is None else line.receive_fd()
-        _aside(_listen, line, commands, leaving)
-        worker = _worker(job, fd, line)
-        _take_leave(worker, leaving)
-        line.write(("done", seen_here()))
-        while True:
-            command, *arguments = commands.get()
-            done = getattr(worker, command)(*arguments)
-            if fd is None:
-                _tell_status(worker, line)  # as it is with this answer
-            line.write(("done", done))
+        _work(connection, commands, shutdown)
     except EOFError:  # before it was told anything
-        leaving.leave()
+        shutdown.end()
     except BaseException:  # noqa: BLE001 (told to the run, with this instance's name)
-        with contextlib.suppress(OSError):
-            line.write(("failed", Failure(traceback.format_exc())))
-    leaving.stopped()
+        tell(connection, ("failed", Failure(traceback.format_exc())))
+    shutdown.stopped()
     while True:
-        with contextlib.suppress(Told):
+        with contextlib.suppress(RunEnded):
             commands.get()  # for as long as the other side is there
 
 
-def _worker(job: Job, fd: int | None, line: Line) -> Any:
-    """The worker of a job. Imported here: what says hello first need not wait for JAX."""
+def _work(connection: MessageSocket, commands: queue.Queue[Any], shutdown: Shutdown) -> NoReturn:
+    """Be told what to run, then do as told."""
+    sys.path[:0] = [path for path in connection.read() if path not in sys.path]
+    given: Assignment = connection.read()
+    file = None
+    if given.memory_nbytes is not None:
+        file = MemoryFile.attach(connection.receive_fd(), given.memory_nbytes)
+    _in_thread(_listen, connection, commands, shutdown)
+    worker = _worker(given, file)
+    if file is None:
+        _in_thread(_report, worker, connection)
+    _prepare_end(worker, shutdown)
+    connection.write(("done", seen_here()))
+    while True:
+        command, *arguments = commands.get()
+        done = getattr(worker, command)(*arguments)
+        if file is None:
+            _tell_status(worker, connection)  # as it is with this answer
+        connection.write(("done", done))
+
+
+def _worker(given: Assignment, file: MemoryFile | None) -> Any:
+    """The worker of an assignment. Imported here: what says hello first need not wait for JAX."""
     import jax
 
-    for name, value in job.config.items():
+    for name, value in given.config.items():
         if jax.config.values.get(name) != value:
             jax.config.update(name, value)
     from hocket.cluster.devices import find_devices
     from hocket.core.graph.trace import trace
     from hocket.core.plan.json import from_json
     from hocket.errors import PlanError
-    from hocket.runtime.averaging import Space
     from hocket.runtime.averaging.choice import Reduction
     from hocket.runtime.averaging.known import Averaging
     from hocket.runtime.compile.cache import enable_cache
-    from hocket.runtime.launch.shared import Shared
+    from hocket.runtime.launch.memory import PlanMemory
     from hocket.runtime.launch.shipping import unpack
     from hocket.runtime.launch.worker import RemoteWorker
-    from hocket.system.shared_memory import Arena
 
     enable_cache()
-    graph = trace(unpack(job.algorithm), job.num_envs, exact=job.exact, served=job.served)
-    if graph.digest != job.digest:
+    graph = trace(unpack(given.algorithm), given.num_envs, exact=given.exact, served=given.served)
+    if graph.digest != given.digest:
         raise PlanError(
             f"{type(graph.algorithm).__name__} is another graph in this process "
-            f"({graph.digest}) than in the one that started it ({job.digest}): does it depend "
+            f"({graph.digest}) than in the one that started it ({given.digest}): does it depend "
             f"on something outside itself?"
         )
-    plan = from_json(job.plan, graph)
-    devices = find_devices(plan.place(job.place).share(job.index))
-    if fd is None:
-        shared = Shared.alone(plan)
-    else:
-        assert job.arena_bytes is not None
-        shared = Shared.attach(plan, Arena.attach(fd, job.arena_bytes), job.place, devices)
+    plan = from_json(given.plan, graph)
+    devices = find_devices(plan.place(given.place).share(given.index))
+    memory = PlanMemory.attach(plan, file, given.place, devices)
     average = None
-    if job.place in plan.averaging:
-        space = None
-        if shared.arena and shared.layout:
-            space = Space(shared.arena, *shared.layout.averages[job.place])
-        average = Reduction(Averaging.of(plan, job.place), job.index, space)
-    worker = RemoteWorker(plan, job.place, job.index, shared, average)
-    if fd is None:
-        _aside(_report, worker, line)
-    return worker
+    if given.place in plan.averaging:
+        of_place = memory.averages.get(given.place)
+        average = Reduction(Averaging.of(plan, given.place), given.index, of_place)
+    return RemoteWorker(plan, given.place, given.index, memory, average)
 
 
-def _take_leave(worker: Any, leaving: Leaving) -> None:
+def _prepare_end(worker: Any, shutdown: Shutdown) -> None:
     """How this process ends: on a GPU, not in the midst of a program."""
     gpus = [d for d in worker.instance.mesh.devices.flat if d.platform == "gpu"]
     if gpus:
-        leaving.first = [worker.average.close] if worker.average else []
-        leaving.synchronize = lambda: [synchronize(gpu.local_hardware_id) for gpu in gpus]
+        shutdown.first = [worker.average.close] if worker.average else []
+        shutdown.synchronize = lambda: [synchronize(gpu.local_hardware_id) for gpu in gpus]
 
 
-def _aside(function: Callable[..., None], *arguments: Any) -> None:
+def _in_thread(function: Callable[..., None], *arguments: Any) -> None:
     threading.Thread(target=function, args=arguments, daemon=True).start()
 
 
-def _stay_with(run: int, folder: Path, leaving: Leaving) -> None:
-    """End when the run has: its connection may be held open by something that it forked.
-
-    Whoever was started by somebody else than the run has the connection alone to go by.
-    """
-    if os.getppid() != run:
-        return
-    while os.getppid() == run:
-        time.sleep(1.0)
-    shutil.rmtree(folder, ignore_errors=True)  # which the run removes, once all are connected
-    leaving.leave()
+def _stay_with(run: int, folder: Path, shutdown: Shutdown) -> None:
+    """End when the run has; one that the run did not start itself has its connection for that."""
+    if os.getppid() == run:
+        wait_for_end_of(run)
+        shutil.rmtree(folder, ignore_errors=True)  # which the run removes, once all are connected
+        shutdown.end()
 
 
-def _listen(line: Line, commands: queue.Queue[Any], leaving: Leaving) -> None:
+def _listen(connection: MessageSocket, commands: queue.Queue[Any], shutdown: Shutdown) -> None:
     """Pass commands on; without anybody to give them, end."""
-    while True:
-        try:
-            message = line.read()
-        except EOFError:
-            leaving.leave()
-        else:
-            commands.put(message)
+    with contextlib.suppress(EOFError):
+        while True:
+            commands.put(connection.read())
+    shutdown.end()
 
 
-def _report(worker: Any, line: Line) -> None:
+def _report(worker: Any, connection: MessageSocket) -> None:
     """Tell the run how this instance stands, where it cannot look for itself."""
     while True:
         time.sleep(STATUS_SECONDS)
-        _tell_status(worker, line)
+        _tell_status(worker, connection)
 
 
-def _tell_status(worker: Any, line: Line) -> None:
-    with contextlib.suppress(OSError):
-        line.write(("status", worker.instance.status.tobytes()))
+def _tell_status(worker: Any, connection: MessageSocket) -> None:
+    tell(connection, ("status", worker.instance.status.tobytes()))
 
 
 if __name__ == "__main__":

@@ -23,15 +23,14 @@ def seats_of(plan: Plan) -> list[Seat]:
     ]
 
 
-def environment_of(plan: Plan, place: Place, index: int, slices: Slices) -> dict[str, str]:
-    """The whole environment of the process of one instance."""
-    on = place.share(index)
+def environment_of(plan: Plan, seat: Seat, slices: Slices) -> dict[str, str]:
+    """The whole environment of the process of one seat."""
     # Several processes share a GPU: each takes memory as it needs it, not most of it at once.
-    usual = {"PJRT_NPROC": str(_cores(place)), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    usual = {"PJRT_NPROC": str(seat.cores), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     # No accelerator where it computes on none.
-    on_host = bool(on) and all(device.is_host for device in on)
+    on_host = bool(seat.devices) and all(device.is_host for device in seat.devices)
     environment = {**usual, **os.environ, **({"JAX_PLATFORMS": HOST} if on_host else {})}
-    for device in on:
+    for device in seat.devices:
         environment = changed(environment, slices.env(device))
     if plan.compiler_flags:
         flags = environment.get("XLA_FLAGS", "")
@@ -48,7 +47,7 @@ def uses_accelerator(plan: Plan) -> bool:
     )  # fmt: skip
 
 
-def company(plan: Plan, name: str) -> str:
+def others_on_gpu(plan: Plan, name: str) -> str:
     """Who else is on the GPU of an instance, where what becomes of one becomes of all."""
     at = {f"{place}/{i}": plan.place(place).share(i) for place, i in names(plan)}
     mine = {device.whole for device in at[name] if run_as_one(device)}

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import queue
 import traceback
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.core.program.service import At, Service
@@ -21,25 +23,27 @@ from hocket.runtime.free.mailbox import make_exchange
 from hocket.runtime.instance.interpreter import Instance
 from hocket.runtime.instance.segment import Segments
 from hocket.runtime.launch.control import Answer, Answers, Failure
-from hocket.runtime.launch.shared import Shared
+from hocket.runtime.launch.memory import PlanMemory
 from hocket.runtime.observe.status import names
 from hocket.system.events import Closed
 
 Find = Callable[[Service], At]
 """Where an instance finds a service."""
 
+K = TypeVar("K", bound=Hashable)
+
 
 class Worker:
     """An instance of a plan. Commands come one at a time; `end` may come meanwhile."""
 
     def __init__(
-        self, plan: Plan, place: str, index: int, shared: Shared,
+        self, plan: Plan, place: str, index: int, memory: PlanMemory,
         average: Reduction | None = None, segments: Segments | None = None,
     ) -> None:  # fmt: skip
-        self.plan, self.shared, self.average = plan, shared, average
-        status = shared.statuses[names(plan).index((place, index))]
+        self.plan, self.average = plan, average
+        status = memory.statuses[names(plan).index((place, index))]
         exchange = make_exchange(
-            plan, place, index, status, shared.board, shared.latest, shared.spaces
+            plan, place, index, status, memory.board, memory.latest, memory.links
         )
         self.instance = Instance(plan, place, index, exchange, average, segments)
 
@@ -87,7 +91,7 @@ class Worker:
         self.instance.exchange.spans = []
 
     def spans(self) -> Any:
-        """What was done when, and how many spans were left out."""
+        """The timeline of this instance, and how many spans were left out of it."""
         exchange = self.instance.exchange
         return exchange.spans or [], exchange.spans_left_out
 
@@ -100,18 +104,32 @@ class RemoteWorker(Worker):
     """An instance whose run is in another process: what they say to each other are host arrays."""
 
     def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], find: Find) -> None:
-        values, specs = self.plan.graph.values, late_specs(self.plan)
-        super().load(
-            {v: from_host(x, values[v]) for v, x in leaves.items()},
-            {name: from_host(x, specs.get(name, x)) for name, x in late.items()},
-            find,
-        )
+        mine = all_from_host(leaves, dict(enumerate(self.plan.graph.values)))
+        super().load(mine, all_from_host(late, late_specs(self.plan)), find)
 
     def late(self) -> dict[str, Any]:
-        return {name: to_host(x) for name, x in super().late().items()}
+        return all_to_host(super().late())
 
     def held(self) -> dict[int, Any]:
-        return {v: to_host(x) for v, x in super().held().items()}
+        return all_to_host(super().held())
+
+
+def all_to_host(arrays: Mapping[K, Any]) -> dict[K, np.ndarray]:
+    """Arrays of an instance as the other side of a connection gets them."""
+    return {name: to_host(x) for name, x in arrays.items()}
+
+
+def all_from_host(arrays: Mapping[K, np.ndarray], specs: Mapping[K, Any]) -> dict[K, Any]:
+    """The inverse, given descriptions of the arrays; one without is no array of random keys."""
+    return {name: from_host(x, specs.get(name, x)) for name, x in arrays.items()}
+
+
+def workers_of(plan: Plan, memory: PlanMemory) -> list[Worker]:
+    """The instances of a plan in this process; replicas of a place share what is compiled."""
+    segments = {place.name: Segments() for place in plan.places}
+    return [
+        Worker(plan, place, index, memory, segments=segments[place]) for place, index in names(plan)
+    ]
 
 
 def serve(

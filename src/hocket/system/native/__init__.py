@@ -13,7 +13,7 @@ import numpy as np
 
 PATH = Path(__file__).parent / "libhocket.so"
 KERNEL = Path(__file__).parent / "reduce.cu"
-"""What runs on a GPU, compiled there when it is needed."""
+"""The source of kernels, which are compiled on a GPU when they are needed."""
 
 _Counts = POINTER(c_uint64)
 _Pointers, _Sizes, _Ints = POINTER(c_void_p), POINTER(c_int64), POINTER(c_int)
@@ -113,8 +113,8 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-def said(call: Any, *arguments: Any) -> Any:
-    """What a function of the library returns that writes an error's text, last, into memory."""
+def checked(call: Any, *arguments: Any) -> Any:
+    """Call a function of the library whose last arguments are memory for the text of an error."""
     message = ctypes.create_string_buffer(600)
     found = call(*arguments, message, len(message))
     if message.value:

@@ -20,7 +20,7 @@ from hocket.errors import ContractError
 from hocket.runtime.channels import Ends
 from hocket.runtime.channels.choice import TRANSPORTS
 from hocket.runtime.channels.links import Link
-from hocket.testing.transport.sides import SECONDS, SLOTS, Told, both_sides, kinds
+from hocket.testing.transport.sides import SECONDS, SLOTS, Tell, both_sides, kinds
 
 
 @dataclass
@@ -81,7 +81,7 @@ def _links() -> list[Link]:
 class _Check:
     """What is tried between two sides."""
 
-    def __init__(self, title: str, one: Told, other: Told) -> None:
+    def __init__(self, title: str, one: Tell, other: Tell) -> None:
         self._title, self._sides, self._epoch = title, (one, other), 0
 
     def run(self) -> None:
@@ -137,12 +137,13 @@ class _Check:
 
     def _events(self) -> None:
         sender, receiver = self._connect(2)
+        self._take(receiver("wake", 2), "`wake`")
         waits = receiver("event", 2)
         self._take(sender("send", 2, 0, 1), "`send`")
         self._is(self._take(waits, "an event"), "an event given to `wake`, after a message")
         self._take(sender("close", 2), "`close`")
 
-    def _connect(self, number: int) -> tuple[Told, Told]:
+    def _connect(self, number: int) -> tuple[Tell, Tell]:
         self._epoch += 1
         one, other = self._sides
         sender, receiver = (other, one) if kinds()[number].back else (one, other)

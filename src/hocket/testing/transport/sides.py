@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import socket
@@ -14,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -32,7 +32,8 @@ from hocket.runtime.channels.host_arrays import from_host, to_host
 from hocket.runtime.channels.links import Link
 from hocket.runtime.channels.packing import packing
 from hocket.system.events import Closed, ThreadEvent
-from hocket.system.shared_memory import Arena, Space
+from hocket.system.messages import MessageSocket
+from hocket.system.shared_memory import MemoryFile, Space, pages
 
 SECONDS = 30.0
 """After which something that has not returned counts as stuck."""
@@ -75,6 +76,7 @@ class Side:
     ) -> None:
         self._transport, self._devices, self._spaces = transport, devices, spaces
         self._ends: dict[int, Any] = {}
+        self._events: dict[int, ThreadEvent] = {}
         self._kinds = kinds()
         self._links: dict[int, Link] = {}
 
@@ -108,11 +110,14 @@ class Side:
     def counts(self, number: int, name: str) -> tuple[int, int]:
         return getattr(self._ends[number], name), self._ends[number].waited_ns
 
+    def wake(self, number: int) -> None:
+        """Have an event signalled by every message from now on."""
+        self._events[number] = ThreadEvent()
+        self._ends[number].wake(self._events[number])
+
     def event(self, number: int) -> bool:
-        """Have an event signalled, and wait for that."""
-        event = ThreadEvent()
-        self._ends[number].wake(event)
-        deadline = time.monotonic() + SECONDS / 2
+        """Whether that event is signalled in time."""
+        event, deadline = self._events[number], time.monotonic() + SECONDS / 2
         while not (count := event.count()) and time.monotonic() < deadline:
             event.wait(count)
         return bool(count)
@@ -182,33 +187,33 @@ def _arrays(link: Link, seed: int) -> list[np.ndarray]:
     return found
 
 
-class Told(Protocol):
+class Tell(Protocol):
     """A side, here or in another process."""
 
     def __call__(self, command: str, *arguments: Any) -> Future[Any]: ...
 
 
 @contextmanager
-def both_sides(name: str, transport: Transport, ends: Ends) -> Iterator[tuple[Told, Told]]:
+def both_sides(name: str, transport: Transport, ends: Ends) -> Iterator[tuple[Tell, Tell]]:
     """The two sides, the other one in another process if the ends are."""
-    arena = Arena.create(_room(transport)) if ends.share_memory else None
-    spaces = _spaces(transport, arena)
+    file = MemoryFile.create(_room(transport)) if ends.share_memory else None
+    spaces = _spaces(transport, file)
     source, target = (tuple(find_devices(ids)) for ids in (ends.source, ends.target))
     one = _here(Side(transport, source, spaces))
     if ends.one_process:
         yield one, _here(Side(transport, target, spaces))
         return
     mine, theirs = socket.socketpair()
-    fds = [theirs.fileno(), *([arena.fd] if arena else [])]
-    at = map(str, (*((arena.fd, arena.nbytes) if arena else (-1, 0)), name, *ends.target))
+    connection = MessageSocket(mine)
+    fds = [theirs.fileno(), *([file.fd] if file else [])]
+    at = map(str, (*((file.fd, file.nbytes) if file else (-1, 0)), name, *ends.target))
     command = [sys.executable, "-m", "hocket.testing.transport", str(theirs.fileno())]
     process = subprocess.Popen([*command, *at], pass_fds=fds)
     theirs.close()
     try:
-        yield one, _Remote(Connection(os.dup(mine.fileno())))
+        yield one, _Remote(connection)
     finally:
-        mine.shutdown(socket.SHUT_RDWR)  # closing it would not end the thread that reads
-        mine.close()
+        connection.close()
         try:
             process.wait(SECONDS)
         except subprocess.TimeoutExpired:
@@ -217,24 +222,20 @@ def both_sides(name: str, transport: Transport, ends: Ends) -> Iterator[tuple[To
 
 
 def _room(transport: Transport) -> int:
-    return max(1, sum(map(_pages, map(transport.room, (kind.link for kind in kinds())))))
+    return max(1, sum(map(pages, map(transport.room, (kind.link for kind in kinds())))))
 
 
-def _pages(nbytes: int) -> int:
-    return nbytes + -nbytes % 4096
-
-
-def _spaces(transport: Transport, arena: Arena | None) -> dict[int, Space]:
+def _spaces(transport: Transport, file: MemoryFile | None) -> dict[int, Space]:
     """The part of the shared memory that each link has."""
     found, end = {}, 0
     for number, kind in enumerate(kinds()):
-        if arena and (room := transport.room(kind.link)):
-            found[number] = Space(arena, end, room)
-            end += _pages(room)
+        if file and (room := transport.room(kind.link)):
+            found[number] = Space(file, end, room)
+            end += pages(room)
     return found
 
 
-def _here(side: Side) -> Told:
+def _here(side: Side) -> Tell:
     def tell(command: str, *arguments: Any) -> Future[Any]:
         future: Future[Any] = Future()
 
@@ -253,7 +254,7 @@ def _here(side: Side) -> Told:
 class _Remote:
     """The side in the other process."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: MessageSocket) -> None:
         self._connection, self._asked = connection, dict[int, Future[Any]]()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -261,36 +262,32 @@ class _Remote:
         future: Future[Any] = Future()
         number = len(self._asked)
         self._asked[number] = future
-        self._connection.send((number, command, arguments))
+        self._connection.write((number, command, arguments))
         return future
 
     def _listen(self) -> None:
-        while True:
-            try:
-                number, answer, failure = self._connection.recv()
-            except (EOFError, OSError):
-                return
-            if failure:
-                self._asked[number].set_exception(ContractError(failure))
-            else:
-                self._asked[number].set_result(answer)
+        with contextlib.suppress(EOFError):
+            while True:
+                number, answer, failure = self._connection.read()
+                if failure:
+                    self._asked[number].set_exception(ContractError(failure))
+                else:
+                    self._asked[number].set_result(answer)
 
 
 def serve(fd: int, memory: int, nbytes: int, name: str, devices: Sequence[str]) -> None:
-    connection, transport = Connection(fd), TRANSPORTS[name]
-    spaces = _spaces(transport, Arena.attach(memory, nbytes) if nbytes else None)
-    side = Side(transport, tuple(find_devices(device_ids(devices))), spaces)
-    tell, writing = _here(side), threading.Lock()
+    connection, transport = MessageSocket(socket.socket(fileno=fd)), TRANSPORTS[name]
+    spaces = _spaces(transport, MemoryFile.attach(memory, nbytes) if nbytes else None)
+    tell = _here(Side(transport, tuple(find_devices(device_ids(devices))), spaces))
 
     def answer(number: int, told: Future[Any]) -> None:
         error = told.exception()
         failure = "".join(traceback.format_exception(error)) if error else ""
-        with writing:
-            connection.send((number, None if error else told.result(), failure))
+        connection.write((number, None if error else told.result(), failure))
 
     while True:
         try:
-            number, command, arguments = connection.recv()
+            number, command, arguments = connection.read()
         except EOFError:
             os._exit(0)  # whatever still waits
         told = tell(command, *arguments)

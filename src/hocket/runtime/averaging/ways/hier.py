@@ -6,20 +6,15 @@ each tells the result to the others of its own. So what crosses between GPUs is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any
 
 import jax
 
-from hocket.runtime.averaging import Address, Epoch, Joined, Members, Sites, Space
-from hocket.runtime.averaging.in_memory import InMemory
-from hocket.runtime.averaging.known import pages
+from hocket.runtime.averaging import Members, Sites, Space
+from hocket.runtime.averaging.groups import Group, InMemory
 from hocket.runtime.averaging.vectors import narrowed, widened
 from hocket.runtime.averaging.ways import ipc, nccl, shm
-
-OnDevice: TypeAlias = shm.OnHost | ipc.OnOneGpu
-"""The replicas of one device, of which one can tell all others."""
+from hocket.system.shared_memory import pages
 
 
 class Hier:
@@ -42,7 +37,7 @@ class Hier:
             # The mean of means is the mean only where all are of equally many.
             text = ", ".join(map(str, sizes))
             return f"the devices must have equally many replicas, and they have {text}."
-        inner, between = _on_device(members), members.some(_leading(members))
+        inner, between = _on_device(members), _leaders(members)
         steps = [(inner, members.some(group).at_once()) for group in members.groups]
         for way, part in [*steps, (nccl.AVERAGE, between)]:
             if why := way.why_not(part):
@@ -53,68 +48,31 @@ class Hier:
         return True
 
     def room(self, members: Members, sites: Sites) -> int:
-        parts = _parts(members, sites)
-        return parts[-1].offset + parts[-1].nbytes
+        within, between = _rooms(members, sites)
+        return len(members.groups) * within + between
 
-    def listen(self, members: Members, index: int, sites: Sites, space: Space | None) -> TwoSteps:
+    def listen(
+        self, members: Members, index: int, sites: Sites, space: Space | None
+    ) -> InMemory[InTwoSteps]:
         assert space is not None
-        *within, between = _parts(members, sites)
-        at, mine = next((i, p) for i, p in enumerate(within) if index in p.indices)
-        group, where = members.some(mine.indices).at_once(), space.part(mine.offset, mine.nbytes)
-        inner = _on_device(members).listen(
-            group, mine.indices.index(index), _twice(sites), where
-        )  # fmt: skip
-        if index not in between.indices:
-            return TwoSteps(mine.indices, between.indices, inner, None)
-        where = space.part(between.offset, between.nbytes)
-        leaders = nccl.AVERAGE.listen(members.some(_leading(members)), at, sites, where)
-        return TwoSteps(mine.indices, between.indices, inner, leaders)
-
-
-class Reached(NamedTuple):
-    """Where a replica is reached in both steps; the second one only where it is a leader."""
-
-    inner: Address
-    leader: Address = None
-
-
-@dataclass(frozen=True)
-class TwoSteps:
-    """A replica that listens on its device and, where it leads there, for the other leaders."""
-
-    group: tuple[int, ...]
-    """The replicas of its device."""
-    leading: tuple[int, ...]
-    inner: InMemory[shm.OnHost] | InMemory[ipc.OnOneGpu]
-    leaders: InMemory[shm.OnHost] | InMemory[nccl.BetweenGpus] | None
-
-    @property
-    def address(self) -> Reached:
-        return Reached(self.inner.address, self.leaders and self.leaders.address)
-
-    def join(self, addresses: Sequence[Address], epoch: Epoch) -> InTwoSteps:
-        mine = self.inner.join([addresses[i].inner for i in self.group], epoch)
-        if not self.leaders:
-            return InTwoSteps(mine, None)
-        try:
-            leaders = self.leaders.join([addresses[i].leader for i in self.leading], epoch)
-        except BaseException:
-            mine.close()  # the others of this device are not waited for
-            raise
-        return InTwoSteps(mine, leaders)
-
-    def close(self) -> None:
-        for listener in (self.inner, self.leaders):
-            if listener:
-                listener.close()
+        within, between = _rooms(members, sites)
+        at, group = next((i, g) for i, g in enumerate(members.groups) if index in g)
+        rank, here = group.index(index), members.some(group).at_once()
+        part = space.part(at * within, within)
+        inner = _on_device(members).listen(here, rank, [*sites, *sites], part)
+        if rank:
+            return InMemory(lambda: InTwoSteps(inner.enter()))
+        part = space.part(len(members.groups) * within, between)
+        leaders = nccl.AVERAGE.listen(_leaders(members), at, sites, part)
+        return InMemory(lambda: _leader(inner, leaders))
 
 
 class InTwoSteps:
     """A replica of one device; `leaders` only where it is the first of them."""
 
-    def __init__(self, mine: OnDevice, leaders: Joined | None) -> None:
+    def __init__(self, mine: Group, leaders: Group | None = None) -> None:
         self._mine, self._leaders = mine, leaders
-        self._all: list[Joined] = [mine, *([leaders] if leaders else [])]
+        self._all = [mine, *([leaders] if leaders else [])]
 
     def __call__(self, *xs: jax.Array) -> list[jax.Array]:
         means = self._mine(*map(widened, xs))  # so that a narrow float is rounded once
@@ -143,12 +101,14 @@ class InTwoSteps:
 AVERAGE = Hier()
 
 
-class _Part(NamedTuple):
-    """One group that averages: who, and its memory."""
-
-    indices: tuple[int, ...]
-    offset: int
-    nbytes: int
+def _leader(inner: InMemory[Any], leaders: InMemory[Any]) -> InTwoSteps:
+    """The first replica of a device, in both of its groups."""
+    mine = inner.enter()
+    try:
+        return InTwoSteps(mine, leaders.enter())
+    except BaseException:
+        mine.close()  # the others of this device are not waited for
+        raise
 
 
 def _on_device(members: Members) -> shm.Shm | ipc.Ipc:
@@ -156,25 +116,13 @@ def _on_device(members: Members) -> shm.Shm | ipc.Ipc:
     return ipc.AVERAGE if members.run_as_one else shm.AVERAGE
 
 
-def _leading(members: Members) -> tuple[int, ...]:
+def _leaders(members: Members) -> Members:
     """The first replica of each device."""
-    return tuple(group[0] for group in members.groups)
+    return members.some([group[0] for group in members.groups])
 
 
-def _parts(members: Members, sites: Sites) -> list[_Part]:
-    """Every group: those of the devices, then the leaders."""
-    inner, leading = _on_device(members), _leading(members)
-    rooms = [
-        (group, inner.room(members.some(group).at_once(), _twice(sites)))
-        for group in members.groups
-    ]
-    parts, end = list[_Part](), 0
-    for indices, nbytes in [*rooms, (leading, nccl.AVERAGE.room(members.some(leading), sites))]:
-        parts.append(_Part(indices, end, pages(nbytes)))
-        end += parts[-1].nbytes
-    return parts
-
-
-def _twice(sites: Sites) -> Sites:
-    """A mean, and the result back."""
-    return [*sites, *sites]
+def _rooms(members: Members, sites: Sites) -> tuple[int, int]:
+    """The memory of each device's replicas, who are equally many, and that of the leaders."""
+    here = members.some(members.groups[0]).at_once()
+    within = _on_device(members).room(here, [*sites, *sites])  # a mean, and the result back
+    return pages(within), pages(nccl.AVERAGE.room(_leaders(members), sites))

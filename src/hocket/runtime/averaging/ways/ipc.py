@@ -10,20 +10,16 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-
-import jax
+from collections.abc import Sequence
 
 from hocket.cluster.nvidia.nvrtc import NoCompiler, cubin
 from hocket.errors import PlanError
 from hocket.runtime.averaging import Members, Sites, Space, Unavailable
-from hocket.runtime.averaging.ffi import called, control_bytes
-from hocket.runtime.averaging.in_memory import InMemory, without_memory
-from hocket.runtime.averaging.vectors import through_vectors, vector_bytes
-from hocket.runtime.averaging.ways.shm import joined_group, registered
-from hocket.system.native import KERNEL, library, said
-from hocket.system.rendezvous import Meeting
+from hocket.runtime.averaging.groups import GpuGroup, InMemory, control_bytes, without_memory
+from hocket.runtime.averaging.vectors import vector_bytes
+from hocket.system.native import KERNEL, checked, library
+from hocket.system.rendezvous import Rendezvous
 
-TARGET = "hocket_reduce_ipc"
 WAIT_SECONDS = "HOCKET_REDUCE_SECONDS"
 """For how long a replica waits on the GPU for another before the run fails; by default 60."""
 
@@ -59,54 +55,28 @@ class Ipc:
 
     def room(self, members: Members, sites: Sites) -> int:
         patience()  # refused before anything starts
-        return control_bytes(sites, len(members)) + Meeting.nbytes(len(members))
+        return control_bytes(sites, len(members)) + Rendezvous.nbytes(len(members))
 
     def listen(
         self, members: Members, index: int, sites: Sites, space: Space | None
-    ) -> InMemory[OnOneGpu]:
+    ) -> InMemory[WithinGpu]:
         assert space is not None
         ordinal, delay = members.device(index).local_hardware_id, members.delay
-        return InMemory(lambda: OnOneGpu(space, len(members), index, sites, ordinal, delay))
+        return InMemory(lambda: WithinGpu(space, len(members), index, sites, ordinal, delay))
 
 
-class OnOneGpu:
+class WithinGpu(GpuGroup):
     """Averages over `replicas` processes on the GPU that CUDA knows as number `ordinal`."""
+
+    target, counter = "hocket_reduce_ipc", "hocket_reduce_ipc_counts"
 
     def __init__(
         self, space: Space, replicas: int, index: int, sites: Sites, ordinal: int,
         delay: float = 0.0, wait_seconds: float | None = None,
     ) -> None:  # fmt: skip
-        self._address, self._index, self._num_sites = space.address, index, 0
+        self._ordinal, self._delay = ordinal, delay
         self._wait = wait_seconds or patience()
-        self._library = library()
-        control = control_bytes(sites, replicas)
-        self._meeting = Meeting(space.arena, space.offset + control, replicas, index)
-        with self._meeting.or_told():
-            handle, uuid = self._make(ordinal, sites)
-            told = self._meeting.tell(handle + uuid)
-            if len({said[_HANDLE:] for said in told}) > 1:
-                raise Unavailable("the replicas are not on one GPU")
-            group = joined_group(space._replace(nbytes=control), replicas, index)
-            said(
-                self._library.hocket_reduce_ipc_open, self._group, replicas, index,
-                b"".join(said[:_HANDLE] for said in told), group, space.address,
-                int(1e9 * self._wait), int(1e9 * delay),
-            )  # fmt: skip
-            self._meeting.tell(b"")  # now all have opened each other's memory
-            registered(TARGET, TARGET, "CUDA")
-
-    def __call__(self, *xs: jax.Array, root: int = -1) -> list[jax.Array]:
-        def mean(flat: jax.Array) -> jax.Array:
-            tag, self._num_sites = self._num_sites, self._num_sites + 1
-            return called(TARGET, flat, self._group, tag, root)
-
-        return through_vectors(mean, xs)
-
-    def counts(self) -> tuple[int, int, int]:
-        found = ctypes.c_int64(), ctypes.c_int64(), ctypes.c_int64()
-        self._library.hocket_reduce_ipc_counts(self._group, *map(ctypes.byref, found))
-        calls, nbytes, waited = (count.value for count in found)
-        return calls, nbytes, waited
+        super().__init__(space, replicas, index, sites)
 
     def check(self) -> None:
         rank = ctypes.c_int()
@@ -116,29 +86,36 @@ class OnOneGpu:
         if code:
             raise RuntimeError(f"`averaged` waited {self._wait:g} s for replica {rank.value}")
 
-    def close(self) -> None:
-        self._meeting.fail("another replica has given up")
-        self._library.hocket_average_close(self._address)
-
     def free(self) -> None:
         self._library.hocket_reduce_ipc_free(self._group, 0)
-        self._meeting.tell(b"")  # nobody looks into another's memory any more
+        self._rendezvous.tell(b"")  # nobody looks into another's memory any more
         self._library.hocket_reduce_ipc_free(self._group, 1)
 
-    def _make(self, ordinal: int, sites: Sites) -> tuple[bytes, bytes]:
+    def _introduction(self, sites: Sites) -> bytes:
         """This replica's memory on the GPU: its handle, and which GPU that is."""
         major, minor = ctypes.c_int(), ctypes.c_int()
-        said(
-            self._library.hocket_cuda_capability, ordinal, ctypes.byref(major), ctypes.byref(minor)
+        capability, numbers = (
+            self._library.hocket_cuda_capability,
+            map(ctypes.byref, (major, minor)),
         )
+        checked(capability, self._ordinal, *numbers)
         try:
             code = cubin(KERNEL, major.value, minor.value)
         except NoCompiler as error:
             raise Unavailable(str(error)) from None
         handle, uuid = ctypes.create_string_buffer(_HANDLE), ctypes.create_string_buffer(_UUID)
         make, nbytes = self._library.hocket_reduce_ipc_make, _slot_bytes(sites)
-        self._group = said(make, ordinal, nbytes, code, handle, uuid)
-        return handle.raw, uuid.raw
+        self._group = checked(make, self._ordinal, nbytes, code, handle, uuid)
+        return handle.raw + uuid.raw
+
+    def _enter(self, told: Sequence[bytes]) -> None:
+        if len({x[_HANDLE:] for x in told}) > 1:
+            raise Unavailable("the replicas are not on one GPU")
+        checked(
+            self._library.hocket_reduce_ipc_open, self._group, self._replicas, self._index,
+            b"".join(x[:_HANDLE] for x in told), self._compared(), self._space.address,
+            int(1e9 * self._wait), int(1e9 * self._delay),
+        )  # fmt: skip
 
 
 AVERAGE = Ipc()

@@ -7,22 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import jax
-
 from hocket.runtime.averaging import Members, Sites, Space, Unavailable
-from hocket.runtime.averaging.ffi import called, control_bytes
-from hocket.runtime.averaging.in_memory import InMemory, without_memory
-from hocket.runtime.averaging.vectors import through_vectors
+from hocket.runtime.averaging.groups import GpuGroup, InMemory, control_bytes, without_memory
 from hocket.runtime.averaging.ways import shm
-from hocket.runtime.averaging.ways.shm import OnHost, joined_group, registered
-from hocket.system.native import library, said
-from hocket.system.rendezvous import SECONDS, Meeting
+from hocket.system.native import checked, library
+from hocket.system.rendezvous import SECONDS, Rendezvous
 
-TARGET = "hocket_reduce_nccl"
 _ID = 128
 
 
@@ -52,11 +46,11 @@ class Nccl:
     def room(self, members: Members, sites: Sites) -> int:
         if members.on_host:
             return shm.nbytes(sites, len(members))
-        return control_bytes(sites, len(members)) + Meeting.nbytes(len(members))
+        return control_bytes(sites, len(members)) + Rendezvous.nbytes(len(members))
 
     def listen(
         self, members: Members, index: int, sites: Sites, space: Space | None
-    ) -> InMemory[OnHost] | InMemory[BetweenGpus]:
+    ) -> InMemory[shm.OnHost] | InMemory[BetweenGpus]:
         if members.on_host:
             return shm.AVERAGE.listen(members, index, sites, space)
         assert space is not None
@@ -64,51 +58,36 @@ class Nccl:
         return InMemory(lambda: BetweenGpus(space, len(members), index, sites, ordinal))
 
 
-class BetweenGpus:
-    """Averages over `replicas` processes, each on a GPU of its own: here CUDA's `ordinal`."""
+class BetweenGpus(GpuGroup):
+    """Averages over `replicas` processes, each on a GPU of its own: here CUDA's `ordinal`.
+
+    A communicator lasts as long as its process.
+    """
+
+    target, counter = "hocket_reduce_nccl", "hocket_reduce_nccl_counts"
 
     def __init__(self, space: Space, replicas: int, index: int, sites: Sites, ordinal: int) -> None:
-        self._address, self._library, self._num_sites = space.address, library(), 0
-        control = control_bytes(sites, replicas)
-        self._meeting = Meeting(space.arena, space.offset + control, replicas, index)
-        with self._meeting.or_told():
-            told = self._meeting.tell(new_id())  # of all, so that all know that they have NCCL
-            group = joined_group(space._replace(nbytes=control), replicas, index)
-            join = self._library.hocket_reduce_nccl_join
-            given = ordinal, replicas, index, told[0], group, space.address
-            self._group = in_time(lambda: said(join, *given), "joining NCCL's group")
-            self._meeting.tell(b"")
-            registered(TARGET, TARGET, "CUDA")
-
-    def __call__(self, *xs: jax.Array, root: int = -1) -> list[jax.Array]:
-        def mean(flat: jax.Array) -> jax.Array:
-            tag, self._num_sites = self._num_sites, self._num_sites + 1
-            return called(TARGET, flat, self._group, tag, root)
-
-        return through_vectors(mean, xs)
-
-    def counts(self) -> tuple[int, int, int]:
-        found = ctypes.c_int64(), ctypes.c_int64()
-        self._library.hocket_reduce_nccl_counts(self._group, *map(ctypes.byref, found))
-        return found[0].value, found[1].value, 0
+        self._ordinal = ordinal
+        super().__init__(space, replicas, index, sites)
 
     def check(self) -> None:
         if self._library.hocket_reduce_nccl_aborted(self._group):
             raise RuntimeError("another replica has ended, so there is no mean")
 
-    def close(self) -> None:
-        self._meeting.fail("another replica has given up")
-        self._library.hocket_average_close(self._address)
+    def _introduction(self, sites: Sites) -> bytes:
+        return new_id()  # of all, so that all know that they have NCCL
 
-    def free(self) -> None:
-        """A communicator lasts as long as its process."""
+    def _enter(self, told: Sequence[bytes]) -> None:
+        join, who = self._library.hocket_reduce_nccl_join, (self._replicas, self._index)
+        given = self._ordinal, *who, told[0], self._compared(), self._space.address
+        self._group = in_time(lambda: checked(join, *given), "joining NCCL's group")
 
 
 AVERAGE = Nccl()
 
 
 def in_time(call: Callable[[], int], what: str) -> int:
-    """What a call returns that might wait for ever; then it is left to do so."""
+    """The result of a call that might wait for ever; then it is left behind."""
     pool = ThreadPoolExecutor(1)
     try:
         return pool.submit(call).result(SECONDS)
@@ -123,7 +102,7 @@ def new_id() -> bytes:
     identity, tried = ctypes.create_string_buffer(_ID), []
     for path in _candidates():
         try:
-            said(library().hocket_reduce_nccl_id, path.encode(), identity)
+            checked(library().hocket_reduce_nccl_id, path.encode(), identity)
         except Unavailable as error:
             tried.append(f"{path}: {error}")
         else:

@@ -26,9 +26,9 @@ from hocket.runtime.channels import Ends, Here
 from hocket.runtime.channels.host_arrays import host_spec, is_key, with_impl
 from hocket.runtime.channels.links import Link
 from hocket.system.events import Event
-from hocket.system.native import Unavailable, library, said
+from hocket.system.native import Unavailable, checked, library
 from hocket.system.ring import Ring, slot_layout
-from hocket.system.shared_memory import Arena
+from hocket.system.shared_memory import MemoryFile
 
 _FILL, _EMPTY = "hocket_slots_fill", "hocket_slots_empty"
 _HANDLE = ((64,), np.dtype(np.uint8))  # to the sender's memory
@@ -73,7 +73,7 @@ class OneGpu:
         assert here.space
         key = here.space.address, here.sends
         if key not in self._ends:
-            self._ends[key] = OnOneGpu(here.space.arena, here.space.offset, link, here.devices[0])
+            self._ends[key] = OnOneGpu(here.space.file, here.space.offset, link, here.devices[0])
         return self._ends[key]
 
 
@@ -122,10 +122,10 @@ class OnOneGpu:
     the programs of a process in their order, so slots are filled and emptied in theirs.
     """
 
-    def __init__(self, arena: Arena, offset: int, link: Link, device: Any = None) -> None:
+    def __init__(self, file: MemoryFile, offset: int, link: Link, device: Any = None) -> None:
         self._link, self._device = link, device
         self._stride = slot_layout([host_spec(x) for x in link.arrays])[1]
-        self._ring = Ring(arena.memory, offset, link.slots, [_HANDLE])
+        self._ring = Ring(file.memory, offset, link.slots, [_HANDLE])
         self._here = Here(sends=False)
         self._last: Any = None
         self._closed = threading.Event()
@@ -247,7 +247,7 @@ class OnOneGpu:
         _register()
         call, ordinal = getattr(library(), name), self._device.local_hardware_id
         try:
-            return said(call, ordinal, self._ring.address, *arguments)
+            return checked(call, ordinal, self._ring.address, *arguments)
         except Unavailable as error:
             raise RuntimeError(
                 f"what crosses `{self._link.name}` cannot stay on the GPU: {error}. "

@@ -23,7 +23,7 @@ class _Memory:
     """A link's part of shared memory: whether somebody watches, an event, and a ring."""
 
     def __init__(self, link: Link, space: Space) -> None:
-        memory, offset = space.arena.memory, space.offset
+        memory, offset = space.file.memory, space.offset
         self.watched = np.ndarray((1,), np.int64, memory, offset)
         self.arrived = SharedEvent(memory, offset + _LINE)
         self.ring = Ring(memory, offset + self._head(), link.slots, self._specs(link))

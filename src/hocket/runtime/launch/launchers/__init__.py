@@ -2,5 +2,4 @@
 
 threads.py     threads of this process
 processes.py   processes of this machine, which share memory
-seeded.py      one thread, in an order that a seed decides: for tests
 """

@@ -22,27 +22,21 @@ class Processes:
         """Nothing to reserve: this machine is here."""
 
     def start(self, seat: Seat, command: Command) -> ChildMember:
-        return ChildMember(Child(command.argv, command.env, command.stdin))
+        return ChildMember(command.argv, command.env, command.stdin)
 
     def release(self) -> None:
         """Nothing was reserved."""
 
 
-class ChildMember:
+class ChildMember(Child):
     """A child process as a member."""
 
-    def __init__(self, child: Child) -> None:
-        self._child = child
-
     def hello(self, seconds: float) -> str:
-        return self._child.first_line(seconds)
+        return self.first_line(seconds)
 
     def poll(self) -> Fate | None:
-        ended = self._child.poll()
+        ended = super().poll()
         return Fate(*ended) if ended else None
-
-    def kill(self, seconds: float) -> bool:
-        return self._child.kill(seconds)
 
 
 LAUNCHER = Processes

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hocket.runtime.host_calls.thread import Aside
+from hocket.runtime.host_calls.thread import WatchedThread
 
 
 def never() -> None:
@@ -17,8 +17,8 @@ def never() -> None:
 
 
 def test_all_runs_in_one_thread() -> None:
-    aside = Aside("mine")
-    found = [aside.run(threading.current_thread, never) for _ in range(3)]
+    mine = WatchedThread("mine")
+    found = [mine.run(threading.current_thread, never) for _ in range(3)]
     assert {thread.name for thread in found} == {"mine"} and len(set(found)) == 1
 
 
@@ -29,7 +29,7 @@ def test_what_is_raised_within_is_raised() -> None:
         raise error
 
     with pytest.raises(KeyError) as caught:
-        Aside("mine").run(work, never)
+        WatchedThread("mine").run(work, never)
     assert caught.value is error
 
 
@@ -39,17 +39,17 @@ def test_what_is_overdue_is_raised_while_it_hangs() -> None:
     def overdue() -> Any:
         return TimeoutError("it hangs") if time.monotonic() > late else None
 
-    aside = Aside("mine")
+    thread = WatchedThread("mine")
     with pytest.raises(TimeoutError, match="it hangs"):
-        aside.run(go.wait, overdue)
-    assert aside.hangs
+        thread.run(go.wait, overdue)
+    assert thread.hangs
     go.set()
 
 
 def test_the_thread_ends_with_it() -> None:
-    aside = Aside("mine")
-    thread = aside.run(threading.current_thread, never)
-    del aside
+    mine = WatchedThread("mine")
+    thread = mine.run(threading.current_thread, never)
+    del mine
     gc.collect()
     thread.join(10)
     assert not thread.is_alive()

@@ -1,4 +1,4 @@
-"""The instances of a plan in one thread, their interleaving chosen by a seed: for tests.
+"""The instances of a plan in one thread, in an order that a seed decides.
 
 Whoever can go on is drawn at random, up to where it may have to wait again. So an asynchronous run
 repeats exactly, and a seed is an order of events that threads would show once in a thousand runs.
@@ -29,7 +29,7 @@ from hocket.runtime.observe.status import IDLE, WORKING, counting, deadlock
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong in a run whose order is chosen by a seed."""
+    """Failures of a run whose order is chosen by a seed."""
 
     stall: float = 0.0
     """The chance, each time an instance is drawn, that it then stands still."""
@@ -85,7 +85,7 @@ class Seeded(Crew):
         """Another order, from the next `load` on; what is compiled is kept."""
         self._seed = seed
 
-    def run(self, count: int) -> list[dict[int, np.ndarray]]:
+    def run(self, count: int) -> list[dict[ValueId, np.ndarray]]:
         counts = counting(self.plan)
         with self._or_end():
             self._let_go_on()
@@ -118,7 +118,7 @@ class Seeded(Crew):
             return [getattr(workers[n], name)(*given) for n, (name, *given) in commands.items()]
 
     def _let_go_on(self) -> None:
-        """Those of a free channel who go on until they are stopped."""
+        """Start the instances of a free plan that go on until they are stopped."""
         if self.board:
             self.board.set_stop(False)
         for instance in self.instances:

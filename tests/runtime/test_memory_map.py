@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from hocket import Place, Plan, averaged, fragment, trace
 from hocket.runtime.launch import launch_named
-from hocket.runtime.launch.memory_map import layout
+from hocket.runtime.launch.memory import memory_map
 from tests.toys import Toy
 
 
@@ -22,5 +22,5 @@ def test_the_memory_of_a_plan_is_for_what_is_summed() -> None:
 
     places = (Place("all", ("env", "act", "learn"), replicas=2),)
     plan = Plan(trace(Narrow(), 8), places, launch=launch_named("processes"))
-    _, nbytes = layout(plan).averages["all"]
+    _, nbytes = memory_map(plan).averages["all"]
     assert nbytes >= 2 * 2 * (4 * 200_000 + 64)

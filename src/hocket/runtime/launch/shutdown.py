@@ -1,4 +1,4 @@
-"""How a worker ends that nobody needs any more: at once, and on a GPU after its current program.
+"""The end of a worker that nobody needs any more: at once, and on a GPU after its current program.
 
 Processes on one GPU share more than its memory: one that is ended in the midst of its work can
 take the others with it, or the server that they share.
@@ -15,16 +15,16 @@ from collections.abc import Callable
 from typing import Any
 
 FINISH_SECONDS = 5.0
-"""What a program gets to finish."""
+"""Seconds that a program gets to finish."""
 STOP_SECONDS = 1.0
-"""What the main thread gets to notice; if it waits for a message, it starts nothing either."""
+"""Seconds that the main thread gets to notice; while it waits for a message it starts nothing."""
 
 
-class Told(BaseException):
+class RunEnded(BaseException):
     """Raised in the main thread, between two of its calls: there is nobody to work for."""
 
 
-class Leaving:
+class Shutdown:
     """The end of this process.
 
     `wake` ends the main thread's waiting for something to do. It calls `stopped` when it starts
@@ -33,7 +33,7 @@ class Leaving:
 
     def __init__(self, wake: Callable[[], Any]) -> None:
         self.first: list[Callable[[], Any]] = []
-        """What ends waiting for others inside programs; nothing to wait for where it is empty."""
+        """Functions that end waits for others inside programs."""
         self.synchronize: Callable[[], Any] | None = None
         """Until the device is idle; where there is none, this process ends in whatever it does."""
         self._wake, self._stopped = wake, threading.Event()
@@ -43,7 +43,7 @@ class Leaving:
     def stopped(self) -> None:
         self._stopped.set()
 
-    def leave(self) -> None:
+    def end(self) -> None:
         """End this process, from another thread than the main one. Never returns."""
         if self.synchronize is None:
             os._exit(1)
@@ -53,10 +53,10 @@ class Leaving:
         os._exit(1)
 
     def _finish(self, synchronize: Callable[[], Any]) -> None:
-        for end in self.first:
-            end()
+        for stop_waiting in self.first:
+            stop_waiting()
         if not self._stopped.is_set():
-            thread, error = ctypes.c_ulong(self._main or 0), ctypes.py_object(Told)
+            thread, error = ctypes.c_ulong(self._main or 0), ctypes.py_object(RunEnded)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
             self._wake()  # after that: whoever wakes must find it
         self._stopped.wait(STOP_SECONDS)

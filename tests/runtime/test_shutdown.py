@@ -10,14 +10,14 @@ import pytest
 
 WORKER = """
 import os, queue, sys, threading, time
-from hocket.runtime.launch.leaving import Leaving
+from hocket.runtime.launch.shutdown import Shutdown
 
 how = sys.argv[1]
 commands = queue.Queue()
 waiting = threading.Event()
-leaving = Leaving(wake=lambda: commands.put(None))
-leaving.first = [waiting.set]
-leaving.synchronize = None if how == "cpu" else lambda: print("synchronized", flush=True)
+shutdown = Shutdown(wake=lambda: commands.put(None))
+shutdown.first = [waiting.set]
+shutdown.synchronize = None if how == "cpu" else lambda: print("synchronized", flush=True)
 
 
 def program():  # one call, as of a compiled program
@@ -30,7 +30,7 @@ def program():  # one call, as of a compiled program
         os.system("echo works; exec sleep 20 > /dev/null")
 
 
-threading.Thread(target=lambda: (sys.stdin.read(), leaving.leave()), daemon=True).start()
+threading.Thread(target=lambda: (sys.stdin.read(), shutdown.end()), daemon=True).start()
 try:
     while how != "idle":
         program()
@@ -38,7 +38,7 @@ try:
     commands.get()
 except BaseException as error:
     print(type(error).__name__, flush=True)
-leaving.stopped()
+shutdown.stopped()
 time.sleep(100)
 """
 
@@ -46,9 +46,9 @@ time.sleep(100)
 @pytest.mark.parametrize(
     ("how", "last"),
     [
-        ("computes", ["the program has ended", "Told", "synchronized"]),
-        ("waits for others", ["Told", "synchronized"]),
-        ("idle", ["works", "Told", "synchronized"]),
+        ("computes", ["the program has ended", "RunEnded", "synchronized"]),
+        ("waits for others", ["RunEnded", "synchronized"]),
+        ("idle", ["works", "RunEnded", "synchronized"]),
         ("never ends", ["works", "synchronized"]),
         ("cpu", ["works"]),
     ],
