@@ -31,13 +31,16 @@ FREE = 512 * 2**20
 """Bytes that a GPU may hold more afterwards: contexts of this process's own."""
 
 
+def first_gpu() -> str:
+    """The UUID of this process's first GPU."""
+    uuid = gpu_uuid(0)
+    assert uuid, "there is no GPU"
+    return uuid
+
+
 def unavailable() -> str:
     """Why the checks cannot run here; "" if they can."""
-    try:
-        found = nvml.gpus()
-    except nvml.NvmlError as error:
-        return str(error)
-    return mps.missing() if found else "there is no GPU."
+    return mps.missing() if gpu_uuid(0) else "there is no GPU."
 
 
 def main(names: list[str]) -> None:
@@ -95,7 +98,7 @@ def attach() -> None:
             for _ in range(4):
                 report = next(reports)
         print("activity over", f"{activity.seconds:.1f} s:", activity)
-        print("memory:", nvml.gpu(gpu_uuid(0)))
+        print("memory:", nvml.gpu(first_gpu()))
         assert not activity.why, activity.why
         assert report.executor.plan.places[0].replicas == 4
         reports.close()
@@ -318,7 +321,7 @@ def nothing_left() -> Iterator[None]:
     import jax
 
     jax.block_until_ready(jax.numpy.ones(8) + 1)  # this process's own context comes before
-    uuid = nvml.gpus()[0].uuid
+    uuid = first_gpu()
     before, used = ours(), nvml.gpu(uuid).used
     yield
     deadline = time.monotonic() + SOON
