@@ -31,9 +31,16 @@ FREE = 512 * 2**20
 """Bytes that a GPU may hold more afterwards: contexts of this process's own."""
 
 
+def first_gpu() -> str:
+    """The UUID of this process's first GPU."""
+    uuid = gpu_uuid(0)
+    assert uuid, "there is no GPU"
+    return uuid
+
+
 def unavailable() -> str:
     """Why the checks cannot run here; "" if they can."""
-    return mps.missing() if gpu_uuid(0) else "the CUDA driver has no GPU here."
+    return mps.missing() if gpu_uuid(0) else "there is no GPU."
 
 
 def main(names: list[str]) -> None:

@@ -35,9 +35,9 @@ def split_word(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 def setting_of(flags: list[str], name: str) -> str:
     """A setting, before the flags are read properly; "" where there is none, or it is unclear."""
-    found = _value(flags, f"--{name}")
-    if found is not None:
-        return found
+    given = _value(flags, f"--{name}")
+    if given is not None:
+        return given
     try:
         config = _config(None, flags)
         kept = read_config(Path(config)).get(name) if config else None
@@ -150,8 +150,8 @@ def _env(words: str) -> Env | HostEnv:
     name, options = read_words(words)
     if ":" not in name or is_adapted(name):
         return make(name, **options)
-    found = find(name)
-    env = found(**options) if callable(found) else found
+    named = find(name)
+    env = named(**options) if callable(named) else named
     if not isinstance(env, (Env, HostEnv)):
         raise ValueError(
             f"`{name}` is no environment: it has no `reset` and `step`, nor `open` (hocket.envs)."
@@ -160,8 +160,8 @@ def _env(words: str) -> Env | HostEnv:
 
 
 def _network(words: str) -> Any:
-    found = find(words)
-    return found() if callable(found) else found
+    named = find(words)
+    return named() if callable(named) else named
 
 
 def _value(flags: list[str], name: str) -> str | None:

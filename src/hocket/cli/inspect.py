@@ -42,16 +42,18 @@ def eval_command(arguments: list[str]) -> None:
     episodes = command.episodes or runs[0].config["eval_episodes"]
     evaluator = Evaluator(runs[0].algorithm, episodes, command.seed)
     for number, run in enumerate(runs):
-        found = evaluator(run.state)
+        played = evaluator(run.state)
         which = f"agent {number}: " if len(runs) > 1 else ""
         print(
-            f"{which}return {found.returns.mean():.1f} (from {found.returns.min():.1f} to "
-            f"{found.returns.max():.1f}, {episodes} episodes), length "
-            f"{found.lengths.mean():.1f}, after {run.iteration:,} iterations"
+            f"{which}return {played.returns.mean():.1f} (from {played.returns.min():.1f} to "
+            f"{played.returns.max():.1f}, {episodes} episodes), length "
+            f"{played.lengths.mean():.1f}, after {run.iteration:,} iterations"
         )
-        if not found.ended.all():
-            cut = int((~found.ended).sum())
-            print(f"note: {cut} episodes did not end and were cut at {found.lengths.max():,} steps")
+        if not played.ended.all():
+            cut = int((~played.ended).sum())
+            print(
+                f"note: {cut} episodes did not end and were cut at {played.lengths.max():,} steps"
+            )
 
 
 @dataclass(frozen=True)

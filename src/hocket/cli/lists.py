@@ -64,8 +64,8 @@ def devices_command(arguments: list[str]) -> None:
     from hocket.cluster.survey import as_text, survey
 
     leave_memory()
-    found = survey()
-    print(json.dumps(found, indent=2) if command.json else as_text(found))
+    machine = survey()
+    print(json.dumps(machine, indent=2) if command.json else as_text(machine))
     if not command.json:
         print("\nto use slices: --distribute sliced:slices=2, with cut=NAME for one of these ways")
 

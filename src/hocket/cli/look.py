@@ -93,13 +93,13 @@ def _search(command: Any) -> None:
         where.plot.open("ab").close()  # whoever cannot write there is told now
         if not where.plot.stat().st_size:
             where.plot.unlink()
-    found = search_here(
+    outcome = search_here(
         command.algorithm, instances=where.instances, envs=where.envs, devices=where.devices,
         seconds=where.seconds, tell=lambda score: print(told(score), flush=True),
     )  # fmt: skip
-    print(f"\n{table(found.scores)}\nkept for: --distribute sliced:search=true")
+    print(f"\n{table(outcome.scores)}\nkept for: --distribute sliced:search=true")
     if where.plot is not None:
-        draw(found.scores, where.plot)
+        draw(outcome.scores, where.plot)
         print(f"drawn in {where.plot}")
 
 

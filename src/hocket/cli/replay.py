@@ -149,19 +149,19 @@ def _where(option: str, host: str, port: int) -> str | None:
 
 def _read(path: Path) -> dict[str, TableOptions]:
     try:
-        found = tomllib.loads(path.read_text())
+        sections = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no TOML file: {error}.") from None
     known = [option.name for option in fields(TableOptions)]
-    for name, options in found.items():
+    for name, options in sections.items():
         if not isinstance(options, dict):
             raise ValueError(f"{path}: `{name}` is no section: write [{name}] above its options.")
         for option in options:
             if option not in known:
                 raise ValueError(f"{path}, [{name}]: {unknown('option', option, known)}")
-    if not found:
+    if not sections:
         raise ValueError(f"{path} has no table: write [replay], and its options below.")
-    return {name: _options(path, name, options) for name, options in found.items()}
+    return {name: _options(path, name, options) for name, options in sections.items()}
 
 
 _KINDS: dict[str, Any] = {"schema": str | list, "sampler": str, "remover": str} | dict.fromkeys(
@@ -205,9 +205,9 @@ def _open(name: str, about: TableOptions, folder: Path | None) -> Table:
 
 def _check_same(restored: Table, table: Table, file: Path) -> None:
     """Refuse a snapshot of another table than the one that was asked for."""
-    found = {"schema": str(restored.schema)} | restored.options()
+    kept = {"schema": str(restored.schema)} | restored.options()
     asked = {"schema": str(table.schema)} | table.options()
-    for name, value in found.items():
+    for name, value in kept.items():
         if value != asked[name]:
             raise ValueError(
                 f"{file} holds a table with {name} {value}, and {asked[name]} was asked for: ask "
@@ -280,49 +280,49 @@ def _info(arguments: list[str]) -> None:
         _print(client, now | rates, command.format)
 
 
-def _print(client: Client, found: dict[str, Any], form: str) -> None:
+def _print(client: Client, info: dict[str, Any], form: str) -> None:
     if form == "json":
         import json
         import math
 
-        finite = {k: x if math.isfinite(x) else None for k, x in found.items()}
+        finite = {k: x if math.isfinite(x) else None for k, x in info.items()}
         print(json.dumps({"table": client.name, "schema": str(client.schema)} | finite))
         return
     from rich.console import Console
     from rich.table import Table as Grid
 
     grid = Grid(show_header=False, title=f"{client.name}: {client.schema}", title_justify="left")
-    for line in _lines(found):
+    for line in _lines(info):
         grid.add_row(*line)
     Console().print(grid)
 
 
-def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+def _lines(info: dict[str, Any]) -> list[tuple[str, str]]:
     def counted(name: str) -> str:
-        rate = found.get(f"{name}_per_second")
-        return f"{found[name]:,}" + ("" if rate is None else f" ({rate:,.0f} a second)")
+        rate = info.get(f"{name}_per_second")
+        return f"{info[name]:,}" + ("" if rate is None else f" ({rate:,.0f} a second)")
 
     pace = "any"
-    if found["samples_per_insert"]:
-        ahead = found["inserts"] * found["samples_per_insert"] - found["samples"]
+    if info["samples_per_insert"]:
+        ahead = info["inserts"] * info["samples_per_insert"] - info["samples"]
         pace = (
-            f"{found['samples_per_insert']:g} samples per insert, at {ahead:,.0f} of "
-            f"{found['least']:,.0f} to {found['most']:,.0f}"
+            f"{info['samples_per_insert']:g} samples per insert, at {ahead:,.0f} of "
+            f"{info['least']:,.0f} to {info['most']:,.0f}"
         )
     return [
-        ("rows", f"{found['size']:,} of {found['capacity']:,}"),
+        ("rows", f"{info['size']:,} of {info['capacity']:,}"),
         ("inserted", counted("inserts")),
         ("sampled", counted("samples")),
-        ("updated", f"{counted('updates')}, {found['stale_keys']:,} of rows that were gone"),
-        ("removed", f"{found['removals']:,}"),
-        ("priorities", f"{found['total']:g} in all, {found['highest']:g} the highest"),
-        ("memory", f"{found['bytes'] / 2**20:,.1f} MiB when it is full"),
-        ("sampling", f"from {found['min_size']:,} rows on"),
+        ("updated", f"{counted('updates')}, {info['stale_keys']:,} of rows that were gone"),
+        ("removed", f"{info['removals']:,}"),
+        ("priorities", f"{info['total']:g} in all, {info['highest']:g} the highest"),
+        ("memory", f"{info['bytes'] / 2**20:,.1f} MiB when it is full"),
+        ("sampling", f"from {info['min_size']:,} rows on"),
         ("pace", pace),
-        ("clients", f"{found['clients']:,}, {found['waiting']:,} requests wait"),
+        ("clients", f"{info['clients']:,}, {info['waiting']:,} requests wait"),
         (
             "requests",
-            f"{found['requests']:,}, {found['refused']:,} refused, {found['timeouts']:,} waited in "
-            f"vain, {found['dropped']:,} dropped",
+            f"{info['requests']:,}, {info['refused']:,} refused, {info['timeouts']:,} waited in "
+            f"vain, {info['dropped']:,} dropped",
         ),
     ]

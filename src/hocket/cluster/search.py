@@ -119,13 +119,13 @@ def best(scores: Sequence[Score]) -> Score:
 
 def grid(instances: Sequence[int], envs: Sequence[int], shares: bool) -> list[Point]:
     """All points that a search chooses from."""
-    found = [
+    points = [
         Point(k, n, share)
         for k in instances
         for n in envs
         for share in ((100, advised(k)) if shares else (None,))
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(points))
 
 
 def advised(instances: int) -> int:

@@ -30,15 +30,16 @@ def survey() -> dict[str, Any]:
     }
 
 
-def as_text(found: dict[str, Any]) -> str:
+def as_text(machine: dict[str, Any]) -> str:
     """The findings of `survey` as text; devices that are alike are told once."""
     lines = [
-        f"this machine: {found['cores']} cores ({found['processor']}), {_size(found['memory'])}",
-        f"software:     jax {found['jax']}, NVIDIA driver {found['driver'] or 'none'}",
-        *(f"{link['one']} - {link['other']}: {link['how']}" for link in found["links"]),
+        f"this machine: {machine['cores']} cores ({machine['processor']}), "
+        f"{_size(machine['memory'])}",
+        f"software:     jax {machine['jax']}, NVIDIA driver {machine['driver'] or 'none'}",
+        *(f"{link['one']} - {link['other']}: {link['how']}" for link in machine["links"]),
     ]
     alike: dict[tuple[str, ...], list[str]] = {}
-    for device in found["devices"]:
+    for device in machine["devices"]:
         alike.setdefault((_about(device), *_ways(device)), []).append(device["name"])
     for (about, *ways), names in alike.items():
         lines += ["", f"{', '.join(names)}: {about}", "  cut into slices by", *ways]

@@ -140,26 +140,26 @@ class LiveReplay:
     def _as_they_lie(self) -> Replay:
         """As the device replay would have it, slot by slot."""
         (table,) = self.tables
-        found, capacity = table.contents(), self._of.capacity
-        slots = found.keys[:, 0]
+        contents, capacity = table.contents(), self._of.capacity
+        slots = contents.keys[:, 0]
         inserts = table.info()["inserts"]
         return self._replay(
-            found.rows, found.priority, slots,
+            contents.rows, contents.priority, slots,
             head=inserts % capacity, lap=self._laps + 1 + inserts // capacity,
             highest=table.info()["highest"],
         )  # fmt: skip
 
     def _by_age(self) -> Replay:
         """The rows of all shards in one ring, the oldest first: of each shard one after another."""
-        found = [table.contents() for table in self.tables]
+        contents = [table.contents() for table in self.tables]
         # By how many rows of its shard came later: shards are filled at about one pace.
-        ages = np.concatenate([np.arange(len(x.keys))[::-1] for x in found])
+        ages = np.concatenate([np.arange(len(x.keys))[::-1] for x in contents])
         order = np.argsort(-ages, kind="stable")
         rows = {
-            c.name: np.concatenate([x.rows[c.name] for x in found])[order]
+            c.name: np.concatenate([x.rows[c.name] for x in contents])[order]
             for c in self._of.schema.columns
         }
-        priority = np.concatenate([x.priority for x in found])[order]
+        priority = np.concatenate([x.priority for x in contents])[order]
         full, num = divmod(len(order), self._of.capacity)
         highest = max(table.info()["highest"] for table in self.tables)
         return self._replay(
@@ -188,7 +188,7 @@ class LiveReplay:
         """Insert the rows so that each has its slot again, and the next one too."""
         (table,), head = self.tables, int(content.head)
         columns, capacity = self._columns(content), self._of.capacity
-        priority = np.asarray(content.tree[capacity:])
+        priority = np.asarray(content.tree)[capacity:]
         rounds = [slice(0, capacity), slice(0, head)] if content.lap > 1 else [slice(0, head)]
         for part in rounds:
             _insert(table, columns, priority, part, float(content.highest))
@@ -197,7 +197,7 @@ class LiveReplay:
     def _deal(self, content: Replay) -> None:
         """The rows to all shards in turns, the oldest first."""
         capacity, head = self._of.capacity, int(content.head)
-        columns, priority = self._columns(content), np.asarray(content.tree[capacity:])
+        columns, priority = self._columns(content), np.asarray(content.tree)[capacity:]
         slots = np.arange(head)
         if content.lap > 1:
             slots = np.concatenate([np.arange(head, capacity), slots])

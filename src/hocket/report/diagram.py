@@ -315,7 +315,7 @@ def _middles(canvas: Canvas, x1: float, x2: float) -> Iterator[float]:
 
 def _ports(canvas: Canvas, far: Sequence[FlowArrow]) -> dict[tuple[int, str], float]:
     """Where each arrow meets the top of its boxes, so that nested lanes do not cross."""
-    found: dict[tuple[int, str], float] = {}
+    ports: dict[tuple[int, str], float] = {}
     for name, card in canvas.cards.items():
         mine = [i for i, arrow in enumerate(far) if name in (arrow.source, arrow.target)]
 
@@ -325,8 +325,8 @@ def _ports(canvas: Canvas, far: Sequence[FlowArrow]) -> dict[tuple[int, str], fl
             return right, -i if right else i
 
         for k, i in enumerate(sorted(mine, key=order), 1):
-            found[i, name] = card.left + card.width * k / (len(mine) + 1)
-    return found
+            ports[i, name] = card.left + card.width * k / (len(mine) + 1)
+    return ports
 
 
 def _thickness(nbytes: int) -> float:
@@ -341,10 +341,10 @@ def _draw_line(canvas: Canvas, points: Sequence[Point], width: float, dashed: bo
 def _legend(drawing: Drawing) -> list[tuple[str, str]]:
     """The rows of the legend: a text, and the role or the kind of arrow that it explains."""
     used = {role for box in drawing.boxes for _, role in box.pills}
-    found = [(name, role) for role, (name, *_) in ROLES.items() if role in used]
+    rows = [(name, role) for role, (name, *_) in ROLES.items() if role in used]
     if drawing.arrows:
-        found.append(("the more bytes, the thicker", "arrow"))
-    return found + [("late", "late")] * any(arrow.late for arrow in drawing.arrows)
+        rows.append(("the more bytes, the thicker", "arrow"))
+    return rows + [("late", "late")] * any(arrow.late for arrow in drawing.arrows)
 
 
 def _legend_width(text: str) -> float:

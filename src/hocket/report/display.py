@@ -117,12 +117,12 @@ def time_parts(run: Outcome) -> dict[str, str]:
 
 def returns_text(run: Outcome) -> str:
     """The mean return, over seeds where there are several, and that of the last evaluation."""
-    found = [x for x in run.return_means if not math.isnan(x)]
-    if not found:
+    known = [x for x in run.return_means if not math.isnan(x)]
+    if not known:
         return "no episode has ended yet"
     text = f"{run.return_mean:.1f}"
     if run.seeds > 1:
-        text += f" ({min(found):.1f} to {max(found):.1f}, {run.seeds} seeds)"
+        text += f" ({min(known):.1f} to {max(known):.1f}, {run.seeds} seeds)"
     return text + (f", evaluated {run.eval_mean:.1f}" if run.eval_means else "")
 
 
@@ -205,9 +205,9 @@ def ages_bar(ages: Sequence[int], width: int = 18) -> str:
 
 def ages_text(ages: Sequence[int]) -> str:
     """The same in numbers, of samples that were some iterations old."""
-    found = [age for age, count in enumerate(ages) if count]
+    seen = [age for age, count in enumerate(ages) if count]
     average = sum(age * count for age, count in enumerate(ages)) / sum(ages)
-    return f"{found[0]} to {found[-1]} iterations, mean {average:.1f}"
+    return f"{seen[0]} to {seen[-1]} iterations, mean {average:.1f}"
 
 
 def _busy_bar(place: Activity) -> Text:

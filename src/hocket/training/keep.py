@@ -172,23 +172,23 @@ class Experiment:
             checkpoints.refuse_after(0)
             clear_records(self.folder)
             return None
-        found = checkpoints.latest(state_specs(self.algorithm, self.seeds))
-        checkpoints.refuse_after(found.iteration)
-        steps = found.about.get("env_steps", found.iteration * self.plan.graph.env_steps)
-        self.base = found.iteration, steps
+        last = checkpoints.latest(state_specs(self.algorithm, self.seeds))
+        checkpoints.refuse_after(last.iteration)
+        steps = last.about.get("env_steps", last.iteration * self.plan.graph.env_steps)
+        self.base = last.iteration, steps
         rest = (self.algorithm.env_steps - steps) / self.plan.iteration.env_steps
-        self.iterations = found.iteration + max(0, math.ceil(rest))
-        start = replace(found, late=self._late(found))
-        self.outcome.notes += self._notes(found, start.late)
+        self.iterations = last.iteration + max(0, math.ceil(rest))
+        start = replace(last, late=self._late(last))
+        self.outcome.notes += self._notes(last, start.late)
         return start
 
-    def _notes(self, found: Checkpoint, late: Mapping[str, Any]) -> Iterator[str]:
+    def _notes(self, last: Checkpoint, late: Mapping[str, Any]) -> Iterator[str]:
         """Sentences for the user about going on from a checkpoint, of which `late` was kept."""
-        yield from (f"{why}: the one before it is used" for why in found.refused)
-        yield f"resumed after {self.steps(found.iteration):,} steps"
+        yield from (f"{why}: the one before it is used" for why in last.refused)
+        yield f"resumed after {self.steps(last.iteration):,} steps"
         if not late.keys() >= self.executor.late_specs().keys():
             yield "what is late in this plan was not on its way in the other: it begins anew"
-        lost = [name for name in found.late if name.startswith(SAMPLE) and name not in late]
+        lost = [name for name in last.late if name.startswith(SAMPLE) and name not in late]
         if lost:
             count = sum(name.endswith("-age") for name in lost)
             yield f"{count} samples that were on their way do not fit this plan: they are dropped"
@@ -196,15 +196,15 @@ class Experiment:
             for host in hosts(self.plan.graph):
                 yield f"{host.name} cannot be saved: its episodes ended there, truncated"
 
-    def _late(self, found: Checkpoint) -> dict[str, Any]:
+    def _late(self, last: Checkpoint) -> dict[str, Any]:
         """The values that were on their way in late channels, if the run was carried out as now.
 
         And what was kept of environments on the host, however it was carried out.
         """
         specs = self.executor.late_specs()
-        kept = {name: x for name, x in found.late.items() if name.startswith(HOST)}
-        kept |= fitting_samples(self.plan, found.late)
-        others = {k: x for k, x in found.late.items() if not k.startswith((HOST, SAMPLE))}
+        kept = {name: x for name, x in last.late.items() if name.startswith(HOST)}
+        kept |= fitting_samples(self.plan, last.late)
+        others = {k: x for k, x in last.late.items() if not k.startswith((HOST, SAMPLE))}
         there = {name: (x.shape, x.dtype) for name, x in others.items()}
         if there != {name: host_spec(spec) for name, spec in specs.items()}:
             return kept

@@ -87,14 +87,14 @@ def load_agents(
     with closing(checkpoints_of(folder)) as checkpoints:
         which = {"latest": checkpoints.latest, "best": checkpoints.best}
         if isinstance(checkpoint, int):
-            found = checkpoints.at(checkpoint, specs)
+            loaded = checkpoints.at(checkpoint, specs)
         elif checkpoint in which:
-            found = which[checkpoint](specs)
+            loaded = which[checkpoint](specs)
         else:
             raise ValueError(unknown("checkpoint", checkpoint, [*which, "a number"]))
     return [
-        Run(folder, config, algorithm, found.iteration, state, found.refused)
-        for state in agents_of(found.state, seeds)
+        Run(folder, config, algorithm, loaded.iteration, state, loaded.refused)
+        for state in agents_of(loaded.state, seeds)
     ]
 
 

@@ -48,15 +48,15 @@ def make_logger(words: str) -> Logger:
 
 def _class_of(name: str) -> Callable[..., Any]:
     try:
-        found = LOGGERS[name]
+        made = LOGGERS[name]
     except ImportError as error:
         raise ImportError(
             f"the logger `{name}` cannot be imported: {error}. Install what it needs, or leave it "
             f"out."
         ) from error
-    if not callable(found):
-        raise ValueError(f"`{name}` is no logger: it is {found!r}, and a class is needed.")
-    return found
+    if not callable(made):
+        raise ValueError(f"`{name}` is no logger: it is {made!r}, and a class is needed.")
+    return made
 
 
 class Loggers:

@@ -65,11 +65,11 @@ class Result:
     def __repr__(self) -> str:
         """How well and how far; the arrays are in `state` and `metrics`."""
         mean = self.return_mean
-        found = "no episode ended" if math.isnan(mean) else f"return {mean:.1f}"
+        returned = "no episode ended" if math.isnan(mean) else f"return {mean:.1f}"
         agents = f" by each of {self.seeds} agents" if self.seeds is not None else ""
         iterations = len(next(iter(self.metrics.values()), ()))
         return (
-            f"<Result of {type(self.algorithm).__name__}: {found} after {self.env_steps:,} steps"
+            f"<Result of {type(self.algorithm).__name__}: {returned} after {self.env_steps:,} steps"
             f"{agents} in {iterations:,} iterations; {self.timings}>"
         )
 

@@ -66,9 +66,9 @@ def search_here(
     scores = search(scored, instances, envs, shares=on_gpu, buffers=on_gpu)
     if all(score.failed for score in scores):
         raise PlanError(f"nothing could be measured: {scores[-1].failed}")
-    found = Found(about, tuple(scores))
-    found.save()
-    return found
+    outcome = Found(about, tuple(scores))
+    outcome.save()
+    return outcome
 
 
 def measure(algorithm: Algorithm, point: Point, seconds: float, cluster: Cluster) -> Score:

@@ -16,11 +16,11 @@ from hocket.runtime.averaging.table import WayTable
 from hocket.training.folder import SUMMARY, agent_folders, write_json
 
 
-def note_reductions(outcome: Outcome, found: Mapping[str, WayTable]) -> None:
+def note_reductions(outcome: Outcome, tables: Mapping[str, WayTable]) -> None:
     """Keep how places average, and say which way was measured to be the fastest."""
     if not outcome.reductions:
-        outcome.reductions = {place: asdict(table) for place, table in found.items()}
-        measured = [(place, table) for place, table in found.items() if table.was_measured]
+        outcome.reductions = {place: asdict(table) for place, table in tables.items()}
+        measured = [(place, table) for place, table in tables.items() if table.was_measured]
         outcome.notes += [f"{place}: {table.sentence}" for place, table in measured]
 
 
@@ -69,10 +69,10 @@ def _results(outcome: Outcome, agents: Sequence[int]) -> dict[str, float | None]
 
 def package_versions() -> dict[str, str]:
     """The versions of Python and of the packages that matter to the numbers."""
-    found = {"python": platform.python_version(), "hocket": __version__}
+    versions = {"python": platform.python_version(), "hocket": __version__}
     for package in ("jax", "jaxlib", "flax", "optax", "numpy"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

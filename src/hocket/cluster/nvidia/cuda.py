@@ -28,23 +28,23 @@ def gpu_uuid(ordinal: int) -> str | None:
 
     Asked of CUDA, which has read CUDA_VISIBLE_DEVICES: another library would number all GPUs.
     """
-    found = _uuid("cuDeviceGetUuid", ordinal) or _uuid("cuDeviceGetUuid_v2", ordinal)
-    return f"GPU-{found}" if found else None
+    number = _uuid("cuDeviceGetUuid", ordinal) or _uuid("cuDeviceGetUuid_v2", ordinal)
+    return f"GPU-{number}" if number else None
 
 
 def instance_uuid(ordinal: int) -> str | None:
     """The name of the MIG instance that this process is on, `MIG-...`; None where it is on none."""
-    found = _uuid("cuDeviceGetUuid_v2", ordinal)
-    return f"MIG-{found}" if found and f"GPU-{found}" != gpu_uuid(ordinal) else None
+    number = _uuid("cuDeviceGetUuid_v2", ordinal)
+    return f"MIG-{number}" if number and f"GPU-{number}" != gpu_uuid(ordinal) else None
 
 
 def multiprocessors(ordinal: int) -> int | None:
     """How many multiprocessors of a GPU this process may use; None if that cannot be known."""
-    device, found = _device(ordinal), ctypes.c_int()
+    device, count = _device(ordinal), ctypes.c_int()
     attribute = ctypes.c_int(MULTIPROCESSOR_COUNT)
-    if device is None or _ask("cuDeviceGetAttribute", ctypes.byref(found), attribute, device):
+    if device is None or _ask("cuDeviceGetAttribute", ctypes.byref(count), attribute, device):
         return None
-    return found.value
+    return count.value
 
 
 def synchronize(ordinal: int) -> None:
@@ -82,10 +82,10 @@ def _device(ordinal: int) -> ctypes.c_int | None:
 
 
 def _uuid(function: str, ordinal: int) -> uuid.UUID | None:
-    device, found = _device(ordinal), (ctypes.c_ubyte * 16)()
-    if device is None or _ask(function, ctypes.byref(found), device):
+    device, number = _device(ordinal), (ctypes.c_ubyte * 16)()
+    if device is None or _ask(function, ctypes.byref(number), device):
         return None
-    return uuid.UUID(bytes=bytes(found))
+    return uuid.UUID(bytes=bytes(number))
 
 
 def _ask(name: str, *arguments: object) -> int:

@@ -93,8 +93,8 @@ class Daemon:
 
     def log(self) -> str:
         """The last lines of what the daemon and its servers say."""
-        found = sorted((self.folder / "log").glob("*"))
-        lines = [line for path in found for line in _text(path).splitlines()]
+        paths = sorted((self.folder / "log").glob("*"))
+        lines = [line for path in paths for line in _text(path).splitlines()]
         return "\n".join(lines[-12:]) or "(its log is empty)"
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ def processes(folder: Path) -> list[int]:
     with contextlib.suppress(OSError):  # it has not come so far, or has ended
         daemon = (folder / "pipe" / "nvidia-cuda-mps-control.pid").read_text().strip()
     mark = b"CUDA_MPS_PIPE_DIRECTORY=" + os.fsencode(folder / "pipe")
-    found: list[int] = []
+    pids: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):  # it has just ended, or is another user's
@@ -92,8 +92,8 @@ def processes(folder: Path) -> list[int]:
                     continue
                 told = entry.name == daemon
                 if told or mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 if __name__ == "__main__":

@@ -81,10 +81,10 @@ def handle_of(uuid: str) -> Any:
 def free_part(uuid: str) -> float:
     """Which part of a GPU's memory nobody uses; 1 where that cannot be known."""
     try:
-        found = gpu(uuid)
+        asked = gpu(uuid)
     except NvmlError:
         return 1.0
-    return 1.0 - found.used / found.memory
+    return 1.0 - asked.used / asked.memory
 
 
 def link(one: str, other: str) -> str:
@@ -105,27 +105,27 @@ def mig_instances(uuid: str) -> list[tuple[str, str]]:
     if not _mig_is_on(device):
         return []
     call("nvmlDeviceGetMaxMigDeviceCount", device, ctypes.byref(count))
-    found: list[tuple[str, str]] = []
+    instances: list[tuple[str, str]] = []
     for i in range(count.value):
         instance = ctypes.POINTER(Handle)()
         arguments = (device, ctypes.c_uint(i), ctypes.byref(instance))
         if not call("nvmlDeviceGetMigDeviceHandleByIndex", *arguments, may="any"):
-            found.append((_text("nvmlDeviceGetUUID", instance), _name(instance)))
-    return found
+            instances.append((_text("nvmlDeviceGetUUID", instance), _name(instance)))
+    return instances
 
 
 def not_shared(uuid: str) -> str:
     """Why processes may not share a GPU; "" if they may, or if that cannot be known."""
     try:
-        found = gpu(uuid)
+        asked = gpu(uuid)
     except NvmlError:
         return ""
-    if found.compute_mode != "default":
+    if asked.compute_mode != "default":
         return (
-            f"its compute mode is `{found.compute_mode}`, which hocket never changes. An "
+            f"its compute mode is `{asked.compute_mode}`, which hocket never changes. An "
             f"administrator can: `nvidia-smi -c DEFAULT`."
         )
-    return "it is cut into MIG instances: use `cut=mig`." if found.mig else ""
+    return "it is cut into MIG instances: use `cut=mig`." if asked.mig else ""
 
 
 def call(name: str, *arguments: Any, may: int | str = 0) -> int:
@@ -168,9 +168,9 @@ def _name(handle: Any) -> str:
 
 
 def _text(name: str, *arguments: Any) -> str:
-    found = ctypes.create_string_buffer(96)
-    call(name, *arguments, found, ctypes.c_uint(len(found)))
-    return found.value.decode()
+    answer = ctypes.create_string_buffer(96)
+    call(name, *arguments, answer, ctypes.c_uint(len(answer)))
+    return answer.value.decode()
 
 
 def _explain(library: ctypes.CDLL, code: int) -> str:

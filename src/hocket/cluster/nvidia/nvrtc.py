@@ -39,8 +39,8 @@ def find_nvrtc() -> ctypes.CDLL:
             return _typed(ctypes.CDLL(path))
         except (OSError, AttributeError) as error:
             tried.append(f"{path}: {error}")
-    found = "; ".join(tried[:3]) or "nothing to try"
-    raise NoCompiler(f"NVRTC was not found, which `pip install 'jax[cuda13]'` brings ({found})")
+    reasons = "; ".join(tried[:3]) or "nothing to try"
+    raise NoCompiler(f"NVRTC was not found, which `pip install 'jax[cuda13]'` brings ({reasons})")
 
 
 def _candidates() -> Iterator[str]:
@@ -55,8 +55,8 @@ def _candidates() -> Iterator[str]:
 
 def _libraries(folder: Path) -> Iterator[str]:
     """The libraries of a folder, the newest first; the one with `builtins` is a part of them."""
-    found = [p for p in folder.glob("libnvrtc.so*") if "alt" not in p.name]
-    yield from map(str, sorted(found, reverse=True))
+    paths = [p for p in folder.glob("libnvrtc.so*") if "alt" not in p.name]
+    yield from map(str, sorted(paths, reverse=True))
 
 
 def _package_folders(name: str) -> list[Path]:

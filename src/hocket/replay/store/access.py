@@ -216,9 +216,9 @@ class Access(Closing):
         return plain(tuple(arrays))
 
     def _told(self, native: tuple[int, str, Any], timeout: float = 0.0) -> Any:
-        status, why, found = native
+        status, why, answer = native
         if status == _OK:
-            return found
+            return answer
         if status == _WAIT:
             raise TimeoutError(f"not within {timeout:g} s: {why}.")
         raise ValueError(f"{why}.")
@@ -256,11 +256,11 @@ def _check(name: str, array: NDArray[Any], dtype: np.dtype[Any], shape: tuple[in
 
 
 def _mismatch(schema: Schema, rows: Mapping[str, Any]) -> ValueError:
-    found = " ".join(
+    columns = " ".join(
         str(Column(name, x.dtype, x.shape[1:]))
         for name, x in ((name, np.asarray(x)) for name, x in rows.items())
     )
-    return ValueError(f"the table has the columns {schema}, found {found or 'none'}.")
+    return ValueError(f"the table has the columns {schema}, found {columns or 'none'}.")
 
 
 def plain(arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:

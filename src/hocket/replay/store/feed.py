@@ -157,11 +157,11 @@ _Offsets = dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]
 
 def _offsets(arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> _Offsets:
     """Where each array begins."""
-    found, where = {}, 0
+    offsets, where = {}, 0
     for name, (shape, dtype) in arrays.items():
-        found[name] = where, shape, dtype
+        offsets[name] = where, shape, dtype
         where += -(-math.prod(shape) * dtype.itemsize // 64) * 64
-    return found
+    return offsets
 
 
 def _is_kept(dtype: np.dtype[Any]) -> bool:

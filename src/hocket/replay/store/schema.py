@@ -104,24 +104,24 @@ class Schema:
 
 
 def _parse(word: str) -> Column:
-    found = _COLUMN.fullmatch(word)
-    if not found:
+    match = _COLUMN.fullmatch(word)
+    if not match:
         raise ValueError(
             f"`{word}` is no column. Write name:dtype:shape, such as `obs:float32:4` or "
             f"`image:uint8:84x84x3`; name:dtype for one number a row, such as `action:int32`; "
             f"`image:uint8:84x84*4` for four frames."
         )
     try:
-        dtype = np.dtype(found["dtype"])
+        dtype = np.dtype(match["dtype"])
     except TypeError:
-        if not hasattr(ml_dtypes, found["dtype"]):
+        if not hasattr(ml_dtypes, match["dtype"]):
             raise ValueError(
-                f"column `{found['name']}` has the unknown dtype `{found['dtype']}`. Use one of "
+                f"column `{match['name']}` has the unknown dtype `{match['dtype']}`. Use one of "
                 f"numpy's, such as float32, int32 or uint8, or bfloat16."
             ) from None
-        dtype = np.dtype(getattr(ml_dtypes, found["dtype"]))
-    shape = tuple(map(int, found["shape"].split("x"))) if found["shape"] else ()
-    return Column(found["name"], dtype, shape, int(found["frames"] or 0))
+        dtype = np.dtype(getattr(ml_dtypes, match["dtype"]))
+    shape = tuple(map(int, match["shape"].split("x"))) if match["shape"] else ()
+    return Column(match["name"], dtype, shape, int(match["frames"] or 0))
 
 
 def _is_plain(column: Column) -> bool:

@@ -124,10 +124,10 @@ def _files(folder: Path | None, name: str) -> tuple[str, str]:
 def _listen(
     native: Any, tcp: str | None, unix: str | Path | None, udp: str | None
 ) -> tuple[str, ...]:
-    found = []
+    addresses = []
     if unix is not None:
         native.listen_unix(os.fsdecode(unix))
-        found += [f"shm://{os.fsdecode(unix)}", f"unix://{os.fsdecode(unix)}"]
+        addresses += [f"shm://{os.fsdecode(unix)}", f"unix://{os.fsdecode(unix)}"]
     for carrier, where in (("tcp", tcp), ("udp", udp)):
         if where is None:
             continue
@@ -137,5 +137,5 @@ def _listen(
                 f"{carrier}={where!r}: write HOST:PORT, such as 127.0.0.1:7777 or 0.0.0.0:0."
             )
         listen = native.listen_tcp if carrier == "tcp" else native.listen_udp
-        found.append(f"{carrier}://{host}:{listen(host.strip('[]'), int(port))}")
-    return tuple(found)
+        addresses.append(f"{carrier}://{host}:{listen(host.strip('[]'), int(port))}")
+    return tuple(addresses)

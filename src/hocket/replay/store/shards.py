@@ -81,6 +81,6 @@ class Shards:
 
 def _at(points: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """The shard at each point of the whole; never one without a share, however sums round."""
-    found = np.searchsorted(np.cumsum(shares), points, side="right")
+    shard = np.searchsorted(np.cumsum(shares), points, side="right")
     last = np.flatnonzero(shares).max()
-    return np.minimum(found, last)
+    return np.minimum(shard, last)

@@ -130,16 +130,16 @@ class _PendingRows:
             )
         if (priority is not None) != (len(self._priorities) == self.count) and self.count:
             raise ValueError("in a batch all rows have priorities, or none has.")
-        found = {name: np.asarray(row[name]) for name in self._arrays}
+        values = {name: np.asarray(row[name]) for name in self._arrays}
         for name, array in self._arrays.items():
-            x = found[name]
+            x = values[name]
             if x.shape != array.shape[1:] or not _fits(x, array.dtype):
                 raise ValueError(
                     f"`{name}` of a row is {array.dtype} {list(array.shape[1:])}, found {x.dtype} "
                     f"{list(x.shape)}: {x}."
                 )
         for name, array in self._arrays.items():
-            array[self.count] = found[name]
+            array[self.count] = values[name]
         if priority is not None:
             self._priorities.append(priority)
         self.count += 1
