@@ -4,6 +4,9 @@ shared_memory.py   memory that a group of processes shares
 ring.py            messages through a ring of slots in such memory
 events.py          something has changed: whoever waits looks again
 rendezvous.py      where a group of processes tells each other something before it begins
+messages.py        messages through a socket
+children.py        child processes: started, heard, watched and ended
+as_child.py        how such a process behaves
 signals.py         Ctrl-C and SIGTERM
 on_host.py         what is computed at once is computed by the CPU
 names.py           objects by name: `module:name`, `file.py:name`

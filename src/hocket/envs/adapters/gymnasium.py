@@ -22,8 +22,8 @@ except ImportError as error:
         "Gymnasium's environments need the package gymnasium. Run: pip install 'hocket[gymnasium]'"
     ) from error
 
-from hocket.envs.gymnasium.block import Job, PlainBlock
-from hocket.envs.gymnasium.here import Here
+from hocket.envs.gymnasium.block import BlockJob, PlainBlock
+from hocket.envs.gymnasium.here import InCaller
 from hocket.envs.gymnasium.spaces import Actions, Observations
 from hocket.envs.gymnasium.stage import GymnasiumStage
 
@@ -119,19 +119,19 @@ class GymnasiumEnv:
 
     def open(self, num_envs: int) -> LiveEnvs:
         if self.vectorize == "processes":
-            from hocket.envs.gymnasium.processes import Processes
+            from hocket.envs.gymnasium.processes import InProcesses
 
-            return Processes(self._job(), num_envs)
-        from hocket.envs.gymnasium.threads import Threads
+            return InProcesses(self._job(), num_envs)
+        from hocket.envs.gymnasium.threads import InThreads
 
-        return Threads(self._job(), num_envs)
+        return InThreads(self._job(), num_envs)
 
     def open_here(self, num_envs: int) -> WatchedEnvs | None:
         if self.vectorize == "processes" or self.workers > 1:
             return None
-        return Here(self._job(), num_envs)
+        return InCaller(self._job(), num_envs)
 
-    def _job(self) -> Job:
+    def _job(self) -> BlockJob:
         observations, actions = self._converters
         if self.vectorize == "gymnasium":
             from hocket.envs.gymnasium.vector import VectorBlock
@@ -141,7 +141,7 @@ class GymnasiumEnv:
         else:
             made = partial(_make_env, _spec(self.id), self.id, dict(self.options))
             make_block = partial(PlainBlock, made, observations, actions, self.check)
-        return Job(
+        return BlockJob(
             self.name, make_block, observations, actions, self.workers, self.timeout, self.on_death
         )
 

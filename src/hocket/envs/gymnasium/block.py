@@ -17,7 +17,7 @@ from hocket.envs.gymnasium.spaces import Actions, Observations, Wrong
 from hocket.envs.host import HostEnvError, HostStep, merged_final, new_array
 
 
-class Rows(NamedTuple):
+class StepRows(NamedTuple):
     """Where the results of a step are written: arrays with a row for each environment."""
 
     obs: list[np.ndarray]
@@ -28,13 +28,15 @@ class Rows(NamedTuple):
     """Written only where an episode ends."""
 
     @classmethod
-    def new(cls, observations: Observations, n: int) -> Rows:
+    def new(cls, observations: Observations, n: int) -> StepRows:
         reward, flags = new_array((n,), np.float32), new_array((2, n), np.bool_)
         return cls(observations.empty(n), reward, flags[0], flags[1], observations.empty(n))
 
-    def part(self, of: slice) -> Rows:
+    def part(self, of: slice) -> StepRows:
+        if of.stop - of.start == len(self.reward):
+            return self
         reward, terminated, truncated = (x[of] for x in self[1:4])
-        return Rows(
+        return StepRows(
             [x[of] for x in self.obs], reward, terminated, truncated, [x[of] for x in self.final]
         )
 
@@ -53,12 +55,12 @@ class EnvFault(Exception):
         self.number, self.text = number, text
 
 
-class Block(Protocol):
+class EnvBlock(Protocol):
     """Some environments in one place."""
 
     def reset(self, seeds: Sequence[int], obs: list[np.ndarray]) -> None: ...
 
-    def step(self, actions: list[np.ndarray], rows: Rows) -> None: ...
+    def step(self, actions: list[np.ndarray], rows: StepRows) -> None: ...
 
     def snapshot(self) -> list[bytes] | None: ...
 
@@ -67,12 +69,12 @@ class Block(Protocol):
     def close(self) -> None: ...
 
 
-MakeBlock = Callable[[int, Any], Block]
+MakeBlock = Callable[[int, Any], EnvBlock]
 """Makes a block of so many environments; it says in `at[0]`, a list's or an array's, which of them
 is at work."""
 
 
-class Job(NamedTuple):
+class BlockJob(NamedTuple):
     """What workers run, and how it is to be treated."""
 
     name: str
@@ -129,7 +131,7 @@ class PlainBlock:
                 write(i, env.reset(seed=int(seed))[0])
         self._check_observations(obs)
 
-    def step(self, actions: list[np.ndarray], rows: Rows) -> None:
+    def step(self, actions: list[np.ndarray], rows: StepRows) -> None:
         write, write_final = (self._observations.writer(x) for x in (rows.obs, rows.final))
         at, rewards, ended = self._at, [], []
         rows.terminated[:] = False
@@ -178,7 +180,9 @@ class PlainBlock:
         for env in self._envs:
             env.close()
 
-    def _has_ended(self, i: int, terminated: Any, truncated: Any, last: bool, rows: Rows) -> bool:
+    def _has_ended(
+        self, i: int, terminated: Any, truncated: Any, last: bool, rows: StepRows
+    ) -> bool:
         over = _flag(i, "terminated", terminated)
         cut = (_flag(i, "truncated", truncated) or last) and not over
         rows.terminated[i], rows.truncated[i] = over, cut

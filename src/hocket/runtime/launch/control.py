@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import queue
 import socket
 import struct
@@ -18,9 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from hocket.system.messages import MessageSocket
+
 SCHEME = "unix:"
 """What an address of a worker begins with."""
-_LENGTH, _PEER = struct.Struct("<Q"), struct.Struct("3i")
+_PEER = struct.Struct("3i")
 
 
 class Answer(NamedTuple):
@@ -55,56 +56,11 @@ class Control(Protocol):
         ...
 
 
-class Line:
-    """A socket that carries messages: pickled, each behind its length."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-        self._writing = threading.Lock()  # a thread may report while another answers
-
-    def write(self, message: Any) -> None:
-        payload = pickle.dumps(message, protocol=5)
-        with self._writing:
-            self._socket.sendall(_LENGTH.pack(len(payload)))
-            self._socket.sendall(payload)
-
-    def read(self) -> Any:
-        """The next message; `EOFError` where the other side is gone."""
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        return pickle.loads(self._exactly(length))
-
-    def send_fd(self, fd: int) -> None:
-        """Hand a file descriptor over; the other side calls `receive_fd` for it."""
-        socket.send_fds(self._socket, [b"f"], [fd])
-
-    def receive_fd(self) -> int:
-        _, (fd,), *_ = socket.recv_fds(self._socket, 1, 1)
-        return fd
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # which a thread that reads from it notices
-        self._socket.close()
-
-    def _exactly(self, count: int) -> bytearray:
-        found = bytearray(count)
-        view = memoryview(found)
-        while view:
-            try:
-                got = self._socket.recv_into(view)
-            except OSError:  # reset by the other side, or closed by this one
-                got = 0
-            if not got:
-                raise EOFError
-            view = view[got:]
-        return found
-
-
 class Remote:
     """The connection to an instance in another process."""
 
     def __init__(
-        self, instance: str, line: Line, answers: Answers, note: Callable[[Any], None]
+        self, instance: str, line: MessageSocket, answers: Answers, note: Callable[[Any], None]
     ) -> None:
         self._instance, self._line, self._answers = instance, line, answers
         self._note = note  # what the instance reports of itself between its answers
@@ -144,7 +100,7 @@ class Local:
         self.commands.put(None)
 
 
-def connect(address: str, seconds: float) -> Line:
+def connect(address: str, seconds: float) -> MessageSocket:
     """Connect to a worker that has said where it listens."""
     if not address.startswith(SCHEME):
         raise ValueError(
@@ -156,7 +112,7 @@ def connect(address: str, seconds: float) -> Line:
     connection.connect(address.removeprefix(SCHEME))
     connection.settimeout(None)
     _check_peer(connection)
-    return Line(connection)
+    return MessageSocket(connection)
 
 
 def listen(folder: Path, name: str) -> tuple[socket.socket, str]:
@@ -168,7 +124,7 @@ def listen(folder: Path, name: str) -> tuple[socket.socket, str]:
     return listening, f"{SCHEME}{path}"
 
 
-def accept(listening: socket.socket) -> Line:
+def accept(listening: socket.socket) -> MessageSocket:
     """The one connection that is waited for; after it, nobody can connect any more."""
     path = listening.getsockname()
     connection, _ = listening.accept()
@@ -176,7 +132,7 @@ def accept(listening: socket.socket) -> Line:
     with contextlib.suppress(OSError):
         os.unlink(path)
     _check_peer(connection)
-    return Line(connection)
+    return MessageSocket(connection)
 
 
 def _check_peer(connection: socket.socket) -> None:

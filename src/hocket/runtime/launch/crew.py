@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import time
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +32,7 @@ from hocket.runtime.launch.watch import GRACE_SECONDS, LOOK_SECONDS, InstanceErr
 from hocket.runtime.launch.worker import Worker, serve
 from hocket.runtime.observe.status import WORKING, counting, names
 from hocket.runtime.observe.timeline import Span
+from hocket.system.children import at_end
 
 RESERVE_SECONDS = 60.0
 
@@ -49,7 +48,6 @@ class Holdings:
     workers: list[Worker]
     """The instances of this process; none where each has a process of its own."""
     hands: list[Hand] = field(default_factory=list)
-    owner: int = field(default_factory=os.getpid)
 
 
 class Crew:
@@ -74,7 +72,7 @@ class Crew:
         self.slices = slices
         grace = FINISH_SECONDS + GRACE_SECONDS if computes_on_gpu(plan) else GRACE_SECONDS
         self._held = Holdings(self._launcher, self._shared, slices, grace, self.workers)
-        self._end = weakref.finalize(self, end, self._held)
+        self._end = at_end(self, end, self._held)
 
     @property
     def instances(self) -> list[Any]:
@@ -294,8 +292,6 @@ def _workers(plan: Plan, shared: Shared) -> list[Worker]:
 
 def end(held: Holdings) -> None:
     """Let every instance end, by force where it does not within the grace; then its slices."""
-    if os.getpid() != held.owner:  # a fork of the process that they belong to
-        return
     if held.shared.board:
         held.shared.board.close()
     for worker in held.workers:

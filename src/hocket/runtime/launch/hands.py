@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from dataclasses import dataclass
 
-from hocket.runtime.launch import Fate, Member
+from hocket.runtime.launch import Member
 from hocket.runtime.launch.control import Control
 from hocket.runtime.launch.watch import GRACE_SECONDS
+from hocket.system.children import last_words
 
 
 @dataclass
@@ -31,13 +31,7 @@ def epitaph(name: str, member: Member) -> str:
         if time.monotonic() > deadline:
             return f"the instance `{name}` stopped answering."
         time.sleep(0.01)
-    return f"the instance `{name}` failed: {words(ended)}"
-
-
-def words(fate: Fate) -> str:
-    hint = " Was there enough memory?" if signal.SIGKILL.name in fate.how else ""
-    last = f"\n{fate.stderr.rstrip()}" if fate.stderr.strip() else ""
-    return f"{fate.how}.{hint}{last}"
+    return f"the instance `{name}` failed: {last_words(*ended)}"
 
 
 def has_ended(member: Member, deadline: float) -> bool:

@@ -14,7 +14,6 @@ import logging
 import os
 import queue
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -22,13 +21,15 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from hocket.cluster.nvidia.cuda import synchronize
 from hocket.cluster.slices import seen_here
 from hocket.cluster.slices.cpu import keep_to_cores
-from hocket.runtime.launch.control import Failure, Line, accept, listen
+from hocket.runtime.launch.control import Failure, accept, listen
 from hocket.runtime.launch.leaving import Leaving, Told
+from hocket.system.as_child import leave_signals, say_hello, wait_for_end_of
+from hocket.system.messages import MessageSocket
 
 STATUS_SECONDS = 0.2
 """How often a process that shares no memory tells how it stands."""
@@ -62,18 +63,14 @@ def worker_command(folder: Path, name: str) -> tuple[str, ...]:
 
 def main() -> None:
     """Serve one job."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
-    # As is SIGTERM. It is not ignored, since what an environment starts would ignore it as well.
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    leave_signals()
     folder, run, name = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     commands: queue.Queue[Any] = queue.Queue()
     leaving = Leaving(wake=lambda: commands.put(("nothing",)))
     _aside(_stay_with, run, folder, leaving)
     listening, address = listen(folder, name)
-    print(address, flush=True)  # noqa: T201 (which is how the run finds it)
+    say_hello(address)
     keep_to_cores()
-    cast(Any, sys.stdout).reconfigure(line_buffering=True)  # it may end at any moment
     # jax prints the traceback of a callback that fails, before the run tells whose it was.
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
     line = accept(listening)
@@ -102,7 +99,7 @@ def main() -> None:
             commands.get()  # for as long as the other side is there
 
 
-def _worker(job: Job, fd: int | None, line: Line) -> Any:
+def _worker(job: Job, fd: int | None, line: MessageSocket) -> Any:
     """The worker of a job. Imported here: what says hello first need not wait for JAX."""
     import jax
 
@@ -163,19 +160,14 @@ def _aside(function: Callable[..., None], *arguments: Any) -> None:
 
 
 def _stay_with(run: int, folder: Path, leaving: Leaving) -> None:
-    """End when the run has: its connection may be held open by something that it forked.
-
-    Whoever was started by somebody else than the run has the connection alone to go by.
-    """
-    if os.getppid() != run:
-        return
-    while os.getppid() == run:
-        time.sleep(1.0)
-    shutil.rmtree(folder, ignore_errors=True)  # which the run removes, once all are connected
-    leaving.leave()
+    """End when the run has; one that the run did not start itself has its connection for that."""
+    if os.getppid() == run:
+        wait_for_end_of(run)
+        shutil.rmtree(folder, ignore_errors=True)  # which the run removes, once all are connected
+        leaving.leave()
 
 
-def _listen(line: Line, commands: queue.Queue[Any], leaving: Leaving) -> None:
+def _listen(line: MessageSocket, commands: queue.Queue[Any], leaving: Leaving) -> None:
     """Pass commands on; without anybody to give them, end."""
     while True:
         try:
@@ -186,14 +178,14 @@ def _listen(line: Line, commands: queue.Queue[Any], leaving: Leaving) -> None:
             commands.put(message)
 
 
-def _report(worker: Any, line: Line) -> None:
+def _report(worker: Any, line: MessageSocket) -> None:
     """Tell the run how this instance stands, where it cannot look for itself."""
     while True:
         time.sleep(STATUS_SECONDS)
         _tell_status(worker, line)
 
 
-def _tell_status(worker: Any, line: Line) -> None:
+def _tell_status(worker: Any, line: MessageSocket) -> None:
     with contextlib.suppress(OSError):
         line.write(("status", worker.instance.status.tobytes()))
 

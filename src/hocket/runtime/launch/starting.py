@@ -15,14 +15,16 @@ import numpy as np
 from hocket.cluster.slices import Slices
 from hocket.core.plan.data import Plan
 from hocket.runtime.launch import Command, Launcher, Member, Seat
-from hocket.runtime.launch.control import Answers, Line, Remote, connect
-from hocket.runtime.launch.hands import Hand, epitaph, words
+from hocket.runtime.launch.control import Answers, Remote, connect
+from hocket.runtime.launch.hands import Hand, epitaph
 from hocket.runtime.launch.process import Job, worker_command
 from hocket.runtime.launch.seats import environment_of
 from hocket.runtime.launch.shared import Shared
 from hocket.runtime.launch.shipping import pack
 from hocket.runtime.launch.watch import GRACE_SECONDS, InstanceError
 from hocket.runtime.observe.status import names
+from hocket.system.children import last_words
+from hocket.system.messages import MessageSocket
 
 HELLO_SECONDS = 60.0
 """What a process gets to say where it listens."""
@@ -57,7 +59,7 @@ def start_processes(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _greeted(name: str, member: Member) -> Line:
+def _greeted(name: str, member: Member) -> MessageSocket:
     """The connection to a process that was started; or why there is none."""
     try:
         address = member.hello(HELLO_SECONDS)
@@ -66,11 +68,13 @@ def _greeted(name: str, member: Member) -> Line:
         return connect(address, HELLO_SECONDS)
     except (OSError, ValueError) as error:  # TimeoutError is an OSError
         ended = member.poll()
-        why = words(ended) if ended else str(error)
+        why = last_words(*ended) if ended else str(error)
         raise InstanceError(f"the instance `{name}` could not be reached: {why}") from error
 
 
-def _hand_over(plan: Plan, name: str, shared: Shared, algorithm: bytes, line: Line) -> None:
+def _hand_over(
+    plan: Plan, name: str, shared: Shared, algorithm: bytes, line: MessageSocket
+) -> None:
     """Tell a process what it is."""
     place, _, index = name.rpartition("/")
     graph, arena = plan.graph, shared.arena
