@@ -337,6 +337,31 @@ def test_a_process_that_dies_is_named_with_what_killed_it() -> None:
             step(live, np.zeros(3, np.int32))
 
 
+def test_the_last_words_of_a_process_are_told() -> None:
+    env = make(COUNTER, wrong="dies", at=1, vectorize="processes", workers=2)
+    said = (
+        r"environment 0 of .*, then at environment 0, is gone: process \d+ ended with code 3\.\n"
+        r"(?s:.*)a hole in the hull"
+    )
+    with opened(env) as live, pytest.raises(HostEnvError, match=said):
+        step(live, np.zeros(3, np.int32))
+
+
+def test_a_process_that_is_gone_is_noticed_though_its_socket_is_held_open() -> None:
+    env = make(COUNTER, wrong="forks and dies", at=1, vectorize="processes", timeout=15.0)
+    with opened(env) as live, pytest.raises(HostEnvError, match=r"is gone: .* ended with code 3"):
+        step(live, np.zeros(3, np.int32))
+
+
+def test_what_environments_in_processes_print_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    env = make(COUNTER, wrong="speaks", at=1, vectorize="processes")
+    with opened(env) as live:
+        step(live, np.zeros(3, np.int32))
+        child = live._processes[0].child
+    assert child.poll()[0] == f"process {child.pid} ended with code 0"
+    assert capsys.readouterr().out == "the first line\nthe second line\n" * 3
+
+
 def test_a_worker_survives_sigterm_and_what_it_starts_does_not() -> None:
     """A scheduler sends it to all processes of a job; the one that keeps the run decides."""
     env = make(COUNTER, wrong="ends its helper", at=2, vectorize="processes", timeout=20.0)
@@ -352,7 +377,7 @@ def test_a_process_that_dies_is_started_again() -> None:
     with opened(env) as live:
         before = step(live, np.zeros(3, np.int32))
         os.kill(live._processes[1].child.pid, signal.SIGKILL)
-        with pytest.warns(UserWarning, match=r"environments 1 to 2 .* SIGKILL.*started again"):
+        with pytest.warns(UserWarning, match=r"environments 1 to 2 .* SIGKILL(?s:.*)started again"):
             found = step(live, np.zeros(3, np.int32))
         assert live.restarts == 1
         assert found.truncated.tolist() == [False, True, True]

@@ -12,7 +12,7 @@ import cloudpickle
 
 from hocket.envs.host import LiveEnvs, Stage, WatchedEnvs
 from hocket.envs.spaces import Space
-from hocket.errors import check_kind, unknown
+from hocket.errors import check_options, unknown
 
 try:
     import gymnasium as gym
@@ -75,8 +75,8 @@ class GymnasiumEnv:
 
     def __post_init__(self) -> None:
         where = f"of `{self.name}`"
-        for option, default in (("workers", 1), ("timeout", 60.0), ("check", True)):
-            check_kind(option, vars(self)[option], default, where)
+        defaults = {"workers": 1, "timeout": 60.0, "check": True}
+        check_options({option: vars(self)[option] for option in defaults}, defaults, where)
         for option, known in (("vectorize", VECTORIZE), ("on_death", ON_DEATH)):
             if vars(self)[option] not in known:
                 raise ValueError(unknown(option, str(vars(self)[option]), known, where))

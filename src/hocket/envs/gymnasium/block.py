@@ -139,7 +139,6 @@ class PlainBlock:
         self._elapsed += 1
         last = (self._elapsed >= self._limit).tolist()
         todo = zip([env.step for env in self._envs], self._actions.rows(actions), strict=True)
-        i = 0
         try:
             for i, (step, action) in enumerate(todo):
                 at[0] = i
@@ -154,12 +153,8 @@ class PlainBlock:
                     write(i, self._envs[i].reset()[0])
                 else:
                     write(i, obs)
-        except EnvFault:
-            raise
-        except Wrong as wrong:
-            raise EnvFault(i, f"returned an observation that {wrong}.") from wrong
-        except Exception as error:
-            raise _fault(i, "raised in `step`") from error
+        except Exception as error:  # noqa: BLE001 (raised, as the fault of an environment)
+            raise self._fault(error, "raised in `step`") from None
         self._elapsed[ended] = 0
         self._write_rewards(rewards, rows.reward)
         self._check_observations(rows.obs)
@@ -209,12 +204,15 @@ class PlainBlock:
         self._at[0] = i
         try:
             yield
-        except EnvFault:
-            raise
-        except Wrong as wrong:
-            raise EnvFault(i, f"returned an observation that {wrong}.") from wrong
-        except Exception as error:
-            raise _fault(i, did) from error
+        except Exception as error:  # noqa: BLE001 (raised, as the fault of an environment)
+            raise self._fault(error, did) from None
+
+    def _fault(self, error: Exception, did: str) -> EnvFault:
+        """The fault of the environment at work."""
+        if isinstance(error, EnvFault):
+            return error
+        wrong = f"returned an observation that {error}." if isinstance(error, Wrong) else ""
+        return EnvFault(int(self._at[0]), wrong or f"{did}:\n{traceback.format_exc()}")
 
 
 _UNCHECKED = "Mend the environment, or let such numbers pass with check=False."
@@ -241,12 +239,9 @@ def check_observations(
             )
 
 
-def _fault(number: int, did: str) -> EnvFault:
-    return EnvFault(number, f"{did}:\n{traceback.format_exc()}")
-
-
 def _flag(i: int, name: str, flag: Any) -> bool:
-    if isinstance(flag, (bool, np.bool_)) or (np.shape(flag) == () and _dtype(flag) == np.bool_):
+    is_bool = isinstance(flag, (bool, np.bool_))
+    if is_bool or (np.shape(flag) == () and np.asarray(flag).dtype == np.bool_):
         return bool(flag)
     raise EnvFault(i, f"returned `{name}` = {flag!r}, which is neither True nor False.")
 
@@ -256,10 +251,6 @@ def _is_number(reward: Any) -> bool:
         return np.shape(np.float32(reward)) == ()
     except (TypeError, ValueError):
         return False
-
-
-def _dtype(value: Any) -> np.dtype:
-    return np.asarray(value).dtype
 
 
 def _unwrapped(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], float]:

@@ -169,7 +169,7 @@ class InProcesses(LiveBlocks):
         if self._job.on_death == "fail":
             raise lost
         self.restarts += 1
-        warnings.warn(f"{lost} It is started again, and their episodes are cut.", stacklevel=5)
+        warnings.warn(f"{lost}\nIt is started again, and their episodes are cut.", stacklevel=5)
         process.line.close()
         process.child.kill(KILL_SECONDS)
         of = process.share
