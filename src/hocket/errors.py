@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class PlanError(ValueError):
@@ -39,6 +39,20 @@ def check_at_least(of: object, least: int, *names: str) -> None:
                 raise ValueError(
                     f"`{name}` of {type(of).__name__} must be at least {least}, found {value}."
                 )
+
+
+def check_options(
+    options: Mapping[str, object],
+    defaults: Mapping[str, object],
+    where: str,
+    kinds: type | tuple[type, ...] = object,
+) -> None:
+    """Refuse options that are not there, or of another kind than their default, if of `kinds`."""
+    for name, value in options.items():
+        if name not in defaults:
+            raise ValueError(unknown("option", name, defaults, where))
+        if isinstance(defaults[name], kinds):
+            check_option(name, value, defaults[name], where)
 
 
 def check_option(name: str, value: object, default: object, where: str = "") -> None:

@@ -58,12 +58,6 @@ def main(names: list[str]) -> None:
     sys.exit(f"FAILED: {', '.join(wrong)}" if wrong else 0)
 
 
-def first_gpu() -> str:
-    uuid = gpu_uuid(0)
-    assert uuid, "there was a GPU before"
-    return uuid
-
-
 def run(name: str) -> tuple[int, str]:
     """One check in a process of its own, on the GPU: its exit code, and what it says."""
     found = subprocess.run(

@@ -5,6 +5,7 @@ Importing this registers them.
 
 import os
 import subprocess
+import sys
 import time
 from typing import Any
 
@@ -47,7 +48,15 @@ class Counter(gym.Env[Any, Any]):
             case "hangs":
                 time.sleep(600.0)
             case "dies":
+                os.write(2, b"a hole in the hull\n")
                 os._exit(3)
+            case "forks and dies":
+                if not os.fork():
+                    time.sleep(20.0)
+                os._exit(3)
+            case "speaks":  # which is nothing wrong either
+                sys.stdout.write("the first line\nthe second line\n")
+                return self.obs, 0.0, False, False, {}
             case "ends its helper":  # which is nothing wrong
                 with subprocess.Popen(["sleep", "600"]) as helper:
                     helper.terminate()

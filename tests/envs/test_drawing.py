@@ -20,7 +20,6 @@ from hocket.envs import (
     Discrete,
     Drawable,
     Env,
-    Line,
     Masked,
     MountainCar,
     Pendulum,
@@ -28,6 +27,7 @@ from hocket.envs import (
     Polygon,
     Quadruped,
     Step,
+    Stroke,
     TimeLimit,
     depict,
     make,
@@ -99,11 +99,11 @@ def test_wrappers_show_what_is_inside() -> None:
 def test_angles_are_those_of_gymnasium() -> None:
     """A pole that leans to positive angles leans right; a pendulum turns against the clock."""
     state = CartPole().draw(jax.device_get(CartPole().reset(KEY)[0])._replace(theta=0.2))
-    pole = max((s for s in state.shapes if isinstance(s, Line)), key=lambda s: s.points[1][1])
+    pole = max((s for s in state.shapes if isinstance(s, Stroke)), key=lambda s: s.points[1][1])
     assert pole.points[1][0] > pole.points[0][0]
     state = jax.device_get(Pendulum().reset(KEY)[0])._replace(theta=np.pi / 2)
     rod = Pendulum().draw(state).shapes[-2]
-    assert isinstance(rod, Line)
+    assert isinstance(rod, Stroke)
     np.testing.assert_allclose(rod.points[1], (-1, 0), atol=1e-6)
 
 
@@ -113,7 +113,7 @@ def test_shapes_land_where_they_should() -> None:
     assert (image[20:] == rgb(BACKGROUND)).all()
     image = painted([Polygon([(-3, -2), (0, -2), (0, 2), (-3, 2)], "#00ff00")])
     assert (image[:, :29] == (0, 255, 0)).all() and (image[:, 31:] == rgb(BACKGROUND)).all()
-    image = painted([Line([(-3, 0), (3, 0)], "#0000ff", 0.4)])
+    image = painted([Stroke([(-3, 0), (3, 0)], "#0000ff", 0.4)])
     assert (image[19:21] == (0, 0, 255)).all() and (image[:16] == rgb(BACKGROUND)).all()
     image = painted([Cells(np.full((2, 3, 3), 7, np.uint8))])
     assert image[15, 35].tolist() == [7, 7, 7]

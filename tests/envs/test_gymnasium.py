@@ -322,7 +322,7 @@ def test_one_that_failed_in_the_callers_thread_stays_failed() -> None:
 def test_a_process_that_hangs_is_killed_and_named() -> None:
     env = make(COUNTER, wrong="hangs", at=1, timeout=0.5, vectorize="processes", workers=2)
     with opened(env) as live:
-        pids = [worker.popen.pid for worker in live._workers]
+        pids = [process.child.pid for process in live._processes]
         said = r"worker process of environment 0 .*did not answer within 0.5 s"
         with pytest.raises(HostEnvError, match=said):
             step(live, np.zeros(3, np.int32))
@@ -332,9 +332,34 @@ def test_a_process_that_hangs_is_killed_and_named() -> None:
 def test_a_process_that_dies_is_named_with_what_killed_it() -> None:
     with opened(make(COUNTER, vectorize="processes", workers=2)) as live:
         step(live, np.zeros(3, np.int32))
-        os.kill(live._workers[1].popen.pid, signal.SIGKILL)
+        os.kill(live._processes[1].child.pid, signal.SIGKILL)
         with pytest.raises(HostEnvError, match=r"environments 1 to 2 of .* was killed by SIGKILL"):
             step(live, np.zeros(3, np.int32))
+
+
+def test_the_last_words_of_a_process_are_told() -> None:
+    env = make(COUNTER, wrong="dies", at=1, vectorize="processes", workers=2)
+    said = (
+        r"environment 0 of .*, then at environment 0, is gone: process \d+ ended with code 3\.\n"
+        r"(?s:.*)a hole in the hull"
+    )
+    with opened(env) as live, pytest.raises(HostEnvError, match=said):
+        step(live, np.zeros(3, np.int32))
+
+
+def test_a_process_that_is_gone_is_noticed_though_its_socket_is_held_open() -> None:
+    env = make(COUNTER, wrong="forks and dies", at=1, vectorize="processes", timeout=15.0)
+    with opened(env) as live, pytest.raises(HostEnvError, match=r"is gone: .* ended with code 3"):
+        step(live, np.zeros(3, np.int32))
+
+
+def test_what_environments_in_processes_print_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    env = make(COUNTER, wrong="speaks", at=1, vectorize="processes")
+    with opened(env) as live:
+        step(live, np.zeros(3, np.int32))
+        child = live._processes[0].child
+    assert child.poll()[0] == f"process {child.pid} ended with code 0"
+    assert capsys.readouterr().out == "the first line\nthe second line\n" * 3
 
 
 def test_a_worker_survives_sigterm_and_what_it_starts_does_not() -> None:
@@ -342,8 +367,8 @@ def test_a_worker_survives_sigterm_and_what_it_starts_does_not() -> None:
     env = make(COUNTER, wrong="ends its helper", at=2, vectorize="processes", timeout=20.0)
     with opened(env) as live:
         step(live, np.zeros(3, np.int32))
-        for worker in live._workers:
-            os.kill(worker.popen.pid, signal.SIGTERM)
+        for process in live._processes:
+            os.kill(process.child.pid, signal.SIGTERM)
         step(live, np.zeros(3, np.int32))
 
 
@@ -351,8 +376,8 @@ def test_a_process_that_dies_is_started_again() -> None:
     env = make(COUNTER, vectorize="processes", workers=2, on_death="restart", length=9)
     with opened(env) as live:
         before = step(live, np.zeros(3, np.int32))
-        os.kill(live._workers[1].popen.pid, signal.SIGKILL)
-        with pytest.warns(UserWarning, match=r"environments 1 to 2 .* SIGKILL.*started again"):
+        os.kill(live._processes[1].child.pid, signal.SIGKILL)
+        with pytest.warns(UserWarning, match=r"environments 1 to 2 .* SIGKILL(?s:.*)started again"):
             found = step(live, np.zeros(3, np.int32))
         assert live.restarts == 1
         assert found.truncated.tolist() == [False, True, True]
@@ -385,7 +410,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
         live = make("gymnasium:Slow-v0", vectorize="processes").open(1)
         live.reset(np.zeros(1, np.uint32))
         live.send(np.zeros(1, np.int32))
-        print(live._workers[0].popen.pid, flush=True)
+        print(live._processes[0].child.pid, flush=True)
         live.recv()
         """)
     )
@@ -412,7 +437,7 @@ def is_running(pid: int) -> bool:
 
 def test_closing_ends_the_workers() -> None:
     live = make(COUNTER, vectorize="processes").open(3)
-    pids = [worker.popen.pid for worker in live._workers]
+    pids = [process.child.pid for process in live._processes]
     live.close()
     assert not any(map(is_running, pids))
     with pytest.raises(HostEnvError, match="is closed"):
@@ -450,11 +475,13 @@ def test_a_description_takes_along_what_a_script_registered() -> None:
         gym.registry["hocket/Counter-v0"] = spec
 
 
-@pytest.mark.parametrize(("package", "extra"), [("gymnasium", "gymnasium"), ("ale_py", "atari")])
+@pytest.mark.parametrize(
+    ("package", "module", "extra"),
+    [("gymnasium", "adapters.gymnasium", "gymnasium"), ("ale_py", "gymnasium.atari", "atari")],
+)
 def test_without_the_package_the_error_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch, package: str, extra: str
+    monkeypatch: pytest.MonkeyPatch, package: str, module: str, extra: str
 ) -> None:
-    module = {"ale_py": "atari"}.get(package, package)
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"hocket.envs.{module}", raising=False)
     with pytest.raises(ImportError, match=rf"pip install 'hocket\[{extra}\]'"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 
 import pytest
 
-from hocket.system.children import LAST_BYTES, Child
+from hocket.system.children import LAST_BYTES, Child, end_all, last_words
 
 
 def child(code: str, stdin: bytes = b"", **env: str) -> Child:
@@ -20,6 +21,11 @@ def ended(of: Child) -> tuple[str, str]:
     found = of.poll()
     assert found is not None
     return found
+
+
+def output(code: str) -> str:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
 
 
 def test_its_first_line_is_kept_back_and_the_rest_goes_on(
@@ -53,3 +59,62 @@ def test_a_child_of_its_own_that_holds_its_output_delays_nothing() -> None:
     started = time.monotonic()
     assert ended(child(code))[0].endswith("ended with code 0")
     assert time.monotonic() - started < 4.5
+
+
+def test_it_inherits_the_descriptors_that_it_is_given_and_no_others() -> None:
+    reading, writing = os.pipe()
+    code = f"import os; os.write({writing}, b'from there')"
+    heard = Child((sys.executable, "-c", code), fds=[writing])
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        assert pipe.read() == "from there"
+    assert ended(heard)[0].endswith("ended with code 0")
+
+
+def test_all_end_by_themselves_or_by_force() -> None:
+    willing, unwilling = child(""), child("import time; time.sleep(60)")
+    assert willing.wait(60)
+    end_all([unwilling, willing], 0.1)
+    hows = [last_words(*ended(x)) for x in (willing, unwilling)]
+    assert hows[0] == f"process {willing.pid} ended with code 0."
+    assert hows[1] == f"process {unwilling.pid} was killed by SIGKILL. Was there enough memory?"
+
+
+def test_what_belongs_to_a_process_is_not_ended_by_a_fork_of_it() -> None:
+    code = """
+import os, sys
+from hocket.system.children import at_end
+
+class Owner: ...
+
+kept, dropped = Owner(), Owner()
+at_end(kept, print, "at the end")
+at_end(dropped, print, "once it is gone")
+if not os.fork():
+    sys.exit()  # as a fork ends that goes on with Python
+os.wait()
+del dropped
+print("on its way", flush=True)
+"""
+    assert output(code) == "once it is gone\non its way\nat the end\n"
+
+
+def test_a_child_leaves_signals_to_its_parent_and_ends_with_it() -> None:
+    """What it starts itself does not ignore SIGTERM."""
+    code = """
+import os, signal, subprocess, sys
+from hocket.system.as_child import leave_signals, say_hello, wait_for_end_of
+
+leave_signals()
+say_hello("here")
+os.kill(os.getpid(), signal.SIGINT)
+os.kill(os.getpid(), signal.SIGTERM)
+with subprocess.Popen(["sleep", "60"]) as helper:
+    helper.terminate()
+print("the helper ended with", helper.returncode)
+middle = os.getpid()
+if not os.fork():
+    wait_for_end_of(middle)
+    os.write(1, b"so did I\\n")
+"""
+    assert output(code) == "here\nthe helper ended with -15\nso did I\n"

@@ -7,7 +7,7 @@ from hocket.envs.classic.catch import Catch
 from hocket.envs.classic.masked import Masked
 from hocket.envs.classic.mountain_car import MountainCar
 from hocket.envs.classic.pendulum import Pendulum
-from hocket.envs.drawing import Cells, Circle, Drawable, Line, Picture, Polygon, depict, paint
+from hocket.envs.drawing import Cells, Circle, Drawable, Picture, Polygon, Stroke, depict, paint
 from hocket.envs.env import Env, Step, TimeLimit, auto_reset
 from hocket.envs.episode import EpisodeStats
 from hocket.envs.host import HostEnv, HostEnvError, HostStep, LiveEnvs
@@ -35,7 +35,6 @@ __all__ = [
     "HostEnv",
     "HostEnvError",
     "HostStep",
-    "Line",
     "LiveEnvs",
     "Masked",
     "MountainCar",
@@ -48,6 +47,7 @@ __all__ = [
     "Rollout",
     "Space",
     "Step",
+    "Stroke",
     "TimeLimit",
     "auto_reset",
     "check_env",

@@ -117,7 +117,7 @@ def _describe(tree: Any) -> str:
     return str(jax.tree.map(lambda x: f"{x.dtype}[{','.join(map(str, x.shape))}]", tree))
 
 
-class _Record(NamedTuple):
+class _RandomStep(NamedTuple):
     """One step of one environment; below `step`, what may be wrong with it."""
 
     obs: Obs
@@ -155,16 +155,16 @@ def _check_values(env: Env, key: Array) -> None:
         )
 
 
-def _player(env: Env) -> Callable[[Array], _Record]:
+def _player(env: Env) -> Callable[[Array], _RandomStep]:
     """Runs of random actions, one for each key; a new function, so that it is traced anew."""
 
-    def advance(carry: tuple[State, Obs], key: Array) -> tuple[tuple[State, Obs], _Record]:
+    def advance(carry: tuple[State, Obs], key: Array) -> tuple[tuple[State, Obs], _RandomStep]:
         state, obs = carry
         k_act, k_env = jax.random.split(key)
         action = env.action_space.sample(k_act)
         state, next_obs, step = auto_reset(env, state, action, k_env)
         inside = env.observation_space.contains(obs) & env.observation_space.contains(step.obs)
-        record = _Record(
+        record = _RandomStep(
             obs=obs,
             step=step,
             nan=_any_nan((obs, step.obs)),
@@ -174,7 +174,7 @@ def _player(env: Env) -> Callable[[Array], _Record]:
         )
         return (state, next_obs), record
 
-    def play(key: Array) -> _Record:
+    def play(key: Array) -> _RandomStep:
         k_reset, k_run = jax.random.split(key)
         _, record = jax.lax.scan(advance, env.reset(k_reset), jax.random.split(k_run, NUM_STEPS))
         return record

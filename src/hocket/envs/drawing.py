@@ -42,7 +42,7 @@ IMAGE_SIDE = 32
 
 
 @dataclass(frozen=True)
-class Line:
+class Stroke:
     """A path through some points, with round joints and ends."""
 
     points: Sequence[Point]
@@ -78,7 +78,7 @@ class Cells:
     colors: np.ndarray
 
 
-Shape: TypeAlias = Line | Polygon | Circle | Cells
+Shape: TypeAlias = Stroke | Polygon | Circle | Cells
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Picture:
     `view` is `(left, bottom, right, top)`. All of it is shown, centred, and whatever lies around it
     where the image has another aspect.
 
-        Picture(view=(-1, -1, 1, 1), shapes=[Circle((0, 0), 0.5), Line([(-1, 0), (1, 0)])])
+        Picture(view=(-1, -1, 1, 1), shapes=[Circle((0, 0), 0.5), Stroke([(-1, 0), (1, 0)])])
     """
 
     view: tuple[float, float, float, float]
@@ -201,13 +201,13 @@ def _paint_shape(canvas: _Canvas, shape: Shape) -> None:
     match shape:
         case Circle():
             _paint_circle(canvas, shape)
-        case Line():
-            _paint_line(canvas, shape)
+        case Stroke():
+            _paint_stroke(canvas, shape)
         case Polygon():
             canvas.draw.polygon([canvas.pixel(p) for p in shape.points], shape.color)
             if shape.rounding:
                 around = [*shape.points, shape.points[0]]
-                _paint_line(canvas, Line(around, shape.color, 2 * shape.rounding))
+                _paint_stroke(canvas, Stroke(around, shape.color, 2 * shape.rounding))
         case Cells():
             _paint_cells(canvas, shape)
 
@@ -218,7 +218,7 @@ def _paint_circle(canvas: _Canvas, circle: Circle) -> None:
     canvas.draw.ellipse((x - r, y - r, x + r - 1, y + r - 1), circle.color)
 
 
-def _paint_line(canvas: _Canvas, line: Line) -> None:
+def _paint_stroke(canvas: _Canvas, line: Stroke) -> None:
     """Each segment as a polygon: Pillow rounds the widths of its own lines to whole pixels."""
     # Thinner than one of the returned pixels, a line would come and go as it moves.
     half = max(line.width / 2, SUPERSAMPLING / 2 / canvas.scale)
@@ -240,10 +240,10 @@ def _paint_cells(canvas: _Canvas, cells: Cells) -> None:
     canvas.image.paste(board, (round(left), round(top)))
     # Lines between the cells help to count them, and would hide cells of a few pixels.
     if canvas.scale >= 8 * SUPERSAMPLING:
-        upright = [Line([(x, 0), (x, rows)], canvas.background, 0.06) for x in range(columns + 1)]
-        level = [Line([(0, y), (columns, y)], canvas.background, 0.06) for y in range(rows + 1)]
+        upright = [Stroke([(x, 0), (x, rows)], canvas.background, 0.06) for x in range(columns + 1)]
+        level = [Stroke([(0, y), (columns, y)], canvas.background, 0.06) for y in range(rows + 1)]
         for line in upright + level:
-            _paint_line(canvas, line)
+            _paint_stroke(canvas, line)
 
 
 def _paint_caption(canvas: _Canvas, caption: str) -> None:

@@ -67,7 +67,7 @@ def step(
 
 
 @dataclass(frozen=True)
-class _Beginning:
+class _EnvFunction:
     env: HostEnv
     keeps_state = False
     service = None
@@ -77,6 +77,9 @@ class _Beginning:
     def name(self) -> str:
         return self.env.name
 
+
+@dataclass(frozen=True)
+class _Beginning(_EnvFunction):
     def __repr__(self) -> str:
         return f"begin {self.env!r}"
 
@@ -87,7 +90,7 @@ class _Beginning:
         return _Begun(self.env)
 
 
-class _Begun:
+class _Begun(LiveFunction):
     """Opens environments, looks, and closes them."""
 
     def __init__(self, env: HostEnv) -> None:
@@ -106,29 +109,10 @@ class _Begun:
     def finish(self) -> list[np.ndarray]:
         return self._seen
 
-    def snapshot(self) -> None:
-        return None
-
-    def restore(self, pieces: Mapping[str, bytes]) -> None:
-        pass
-
-    def overdue(self) -> None:
-        return None
-
-    def close(self) -> None:
-        pass
-
 
 @dataclass(frozen=True)
-class _Stepping:
-    env: HostEnv
+class _Stepping(_EnvFunction):
     keeps_state = True
-    service = None
-    changes = False
-
-    @property
-    def name(self) -> str:
-        return self.env.name
 
     def __repr__(self) -> str:
         return f"step {self.env!r}"
@@ -151,14 +135,16 @@ class _Stepped:
 
     def __init__(self, env: HostEnv, *, watched: bool) -> None:
         self._env, self._watched = env, watched
-        self._batches: dict[int, _Batch] = {}
-        self._under_way: list[_Batch] = []
+        self._batches: dict[int, _LiveBatch] = {}
+        self._under_way: list[_LiveBatch] = []
         self._pieces: Mapping[str, bytes] = {}
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
         first = int(arrays[0][0])
         if first not in self._batches:
-            self._batches[first] = _Batch(self._env, arrays[0], arrays[1], watched=self._watched)
+            self._batches[first] = _LiveBatch(
+                self._env, arrays[0], arrays[1], watched=self._watched
+            )
             self._batches[first].begin(self._pieces)
         batch = self._batches[first]
         batch.start(arrays)
@@ -190,7 +176,7 @@ class _Stepped:
         self._batches.clear()
 
 
-class _Batch:
+class _LiveBatch:
     """Environments that step together."""
 
     def __init__(self, env: HostEnv, seed: np.ndarray, steps: np.ndarray, *, watched: bool) -> None:

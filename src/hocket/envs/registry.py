@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,7 +15,7 @@ from hocket.envs.classic.pendulum import Pendulum
 from hocket.envs.env import TimeLimit
 from hocket.envs.host import HostEnv
 from hocket.envs.quadruped.env import Quadruped
-from hocket.errors import check_option, unknown
+from hocket.errors import check_options, unknown
 from hocket.system.registry import Registry
 
 # Each with the time limit that Gymnasium registers, the quadruped with Ant's; Catch ends by itself.
@@ -58,13 +58,8 @@ def make(name: str, **options: Any) -> Any:
         raise ValueError(unknown("environment", name, known))
     env, max_steps = _ENVS[name]
     max_steps = options.pop("max_steps", max_steps)
-    known = [field.name for field in fields(env)]
-    for option, value in options.items():
-        if option not in known:
-            raise ValueError(unknown("option", option, [*known, "max_steps"], where=f"of `{name}`"))
-        check_option(option, value, vars(env)[option], where=f"of `{name}`")
-    if max_steps is not None:
-        check_option("max_steps", max_steps, 500, where=f"of `{name}`")
+    limit = {} if max_steps is None else {"max_steps": max_steps}
+    check_options(options | limit, vars(env) | {"max_steps": 500}, where=f"of `{name}`")
     env = replace(env, **options)
     return env if max_steps is None else TimeLimit(env, max_steps)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -13,8 +14,32 @@ from jax import Array, ShapeDtypeStruct
 from jax.typing import DTypeLike
 
 
+class _OneArray(ABC):
+    """A space whose members are single arrays."""
+
+    @abstractmethod
+    def spec(self) -> ShapeDtypeStruct:
+        """The shape and dtype of a member."""
+
+    @abstractmethod
+    def _holds(self, x: Array) -> Array:
+        """Whether an array of this shape and kind of dtype is a member."""
+
+    def contains(self, x: Any) -> Array:
+        """Whether `x` has the shape and kind of dtype of a member, and its values; NaN has not."""
+        x = jnp.asarray(x)
+        spec = self.spec()
+        fits = x.shape == spec.shape and np.can_cast(x.dtype, spec.dtype, "same_kind")
+        return self._holds(x) if fits else jnp.asarray(False)
+
+    def zeros(self) -> Array:
+        """Zeros with the shape and dtype of a member, whether they are one or not."""
+        spec = self.spec()
+        return jnp.zeros(spec.shape, spec.dtype)
+
+
 @dataclass(frozen=True)
-class Box:
+class Box(_OneArray):
     """Arrays of one shape and dtype, within inclusive bounds.
 
     A bound is a number or anything that broadcasts to `shape`. It is kept as a number, or as nested
@@ -50,28 +75,19 @@ class Box:
             return jax.random.uniform(key, self.shape, self.dtype, low, high)
         return jnp.clip(jax.random.normal(key, self.shape, self.dtype), low, high)
 
-    def contains(self, x: Any) -> Array:
-        """Whether `x` has this shape and kind of dtype and lies within the bounds; NaN does not."""
-        x = jnp.asarray(x)
-        if not _fits(x, self.spec()):
-            return jnp.asarray(False)
-        low, high = (bound.astype(self.dtype) for bound in self._bounds())
-        return jnp.all((x >= low) & (x <= high))
-
     def spec(self) -> ShapeDtypeStruct:
-        """The shape and dtype of a member."""
         return ShapeDtypeStruct(self.shape, self.dtype)
 
-    def zeros(self) -> Array:
-        """Zeros with the shape and dtype of a member (whatever the bounds)."""
-        return jnp.zeros(self.shape, self.dtype)
+    def _holds(self, x: Array) -> Array:
+        low, high = (bound.astype(self.dtype) for bound in self._bounds())
+        return jnp.all((x >= low) & (x <= high))
 
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
         return np.broadcast_to(self.low, self.shape), np.broadcast_to(self.high, self.shape)
 
 
 @dataclass(frozen=True)
-class Discrete:
+class Discrete(_OneArray):
     """One choice: an int32 scalar among `0 .. n - 1`."""
 
     n: int
@@ -80,22 +96,15 @@ class Discrete:
         """Uniform over the choices."""
         return jax.random.randint(key, (), 0, self.n)
 
-    def contains(self, x: Any) -> Array:
-        """Whether `x` is one of the choices."""
-        x = jnp.asarray(x)
-        return (x >= 0) & (x < self.n) if _fits(x, self.spec()) else jnp.asarray(False)
-
     def spec(self) -> ShapeDtypeStruct:
-        """The shape and dtype of a member."""
         return ShapeDtypeStruct((), jnp.int32)
 
-    def zeros(self) -> Array:
-        """The first choice."""
-        return jnp.zeros((), jnp.int32)
+    def _holds(self, x: Array) -> Array:
+        return (x >= 0) & (x < self.n)
 
 
 @dataclass(frozen=True)
-class MultiDiscrete:
+class MultiDiscrete(_OneArray):
     """Several choices at once: an int32 vector whose element `i` is one of `0 .. sizes[i] - 1`."""
 
     sizes: tuple[int, ...]
@@ -107,20 +116,11 @@ class MultiDiscrete:
         """Uniform over the choices."""
         return jax.random.randint(key, (len(self.sizes),), 0, np.asarray(self.sizes))
 
-    def contains(self, x: Any) -> Array:
-        """Whether every element of `x` is one of its choices."""
-        x = jnp.asarray(x)
-        if not _fits(x, self.spec()):
-            return jnp.asarray(False)
-        return jnp.all((x >= 0) & (x < np.asarray(self.sizes)))
-
     def spec(self) -> ShapeDtypeStruct:
-        """The shape and dtype of a member."""
         return ShapeDtypeStruct((len(self.sizes),), jnp.int32)
 
-    def zeros(self) -> Array:
-        """The first choice of each."""
-        return jnp.zeros((len(self.sizes),), jnp.int32)
+    def _holds(self, x: Array) -> Array:
+        return jnp.all((x >= 0) & (x < np.asarray(self.sizes)))
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,3 @@ def _bound(side: str, bound: Any, box: Box) -> Any:
 
 def _nested_tuple(values: Any) -> Any:
     return tuple(_nested_tuple(v) for v in values) if isinstance(values, list) else values
-
-
-def _fits(x: Array, spec: ShapeDtypeStruct) -> bool:
-    return x.shape == spec.shape and np.can_cast(x.dtype, spec.dtype, "same_kind")

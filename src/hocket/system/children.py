@@ -1,5 +1,7 @@
 """Child processes: started, heard, watched and ended, whoever they are.
 
+The other side, how such a process behaves, is `as_child.py`.
+
 What a child prints goes on to where this process prints, line by line. The first line of its output
 is kept back, for who asks what the child said first; of its errors the last lines are kept as well,
 for who asks how it ended.
@@ -8,28 +10,39 @@ for who asks how it ended.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import signal
 import subprocess
 import sys
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO
+from typing import IO, Any
 
 LAST_BYTES = 4096
 """What is kept of the errors of a child."""
+KILL_SECONDS = 2.0
+"""For how long a child that was killed is waited for."""
 
 
 class Child:
     """One child process, in a session of its own, so that Ctrl-C does not reach it."""
 
     def __init__(
-        self, argv: Sequence[str], env: Mapping[str, str] | None = None, stdin: bytes = b""
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        fds: Sequence[int] = (),
     ) -> None:
+        """`fds` are the file descriptors that it inherits, under the same numbers."""
         self.popen = subprocess.Popen(
             argv,
             env=env,
+            pass_fds=fds,
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -99,6 +112,34 @@ class Child:
                 while kept > LAST_BYTES and len(self._last) > 1:
                     kept -= len(self._last.popleft())
                 _pass_on(line, sys.stderr)
+
+
+def last_words(how: str, errors: str) -> str:
+    """How a process ended and what it said last, for people."""
+    hint = " Was there enough memory?" if signal.SIGKILL.name in how else ""
+    last = f"\n{errors.rstrip()}" if errors.strip() else ""
+    return f"{how}.{hint}{last}"
+
+
+def end_all(children: Sequence[Child], grace: float) -> None:
+    """Let children end that were told to; by force where one does not within the grace of all."""
+    deadline = time.monotonic() + grace
+    for child in children:
+        if not child.wait(deadline - time.monotonic()):
+            child.kill(KILL_SECONDS)
+
+
+def at_end(owner: object, function: Callable[..., Any], *arguments: Any) -> weakref.finalize:
+    """Call once `owner` is gone, or Python ends: what ends the children that belong to it.
+
+    Not in a fork of this process, whose children they are not.
+    """
+    return weakref.finalize(owner, _here_alone, os.getpid(), function, arguments)
+
+
+def _here_alone(pid: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    if os.getpid() == pid:
+        function(*arguments)
 
 
 def _thread(function: Callable[[IO[bytes]], None], pipe: IO[bytes]) -> threading.Thread:

@@ -28,7 +28,7 @@ source_info_util.register_exclusion(__file__)
 
 
 class LiveFunction(Protocol):
-    """A host function at work, with whatever it keeps open."""
+    """A host function at work, with whatever it keeps open; one that inherits keeps nothing."""
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
         """Begin a call; it may go on elsewhere."""
@@ -39,12 +39,14 @@ class LiveFunction(Protocol):
 
     def snapshot(self) -> dict[str, bytes] | None:
         """What it keeps, in pieces by a name; None where it cannot tell."""
+        return None
 
     def restore(self, pieces: Mapping[str, bytes]) -> None:
         """Go on from those of these pieces that it needs; called before its first call."""
 
     def overdue(self) -> Exception | None:
         """Of one that is watched: what hangs, asked from another thread."""
+        return None
 
     def close(self) -> None: ...
 

@@ -12,7 +12,7 @@ import cloudpickle
 
 from hocket.envs.host import LiveEnvs, Stage, WatchedEnvs
 from hocket.envs.spaces import Space
-from hocket.errors import check_option, unknown
+from hocket.errors import check_options, unknown
 
 try:
     import gymnasium as gym
@@ -22,8 +22,8 @@ except ImportError as error:
         "Gymnasium's environments need the package gymnasium. Run: pip install 'hocket[gymnasium]'"
     ) from error
 
-from hocket.envs.gymnasium.block import Job, PlainBlock
-from hocket.envs.gymnasium.here import Here
+from hocket.envs.gymnasium.block import BlockJob, PlainBlock
+from hocket.envs.gymnasium.here import InCaller
 from hocket.envs.gymnasium.spaces import Actions, Observations
 from hocket.envs.gymnasium.stage import GymnasiumStage
 
@@ -75,8 +75,8 @@ class GymnasiumEnv:
 
     def __post_init__(self) -> None:
         where = f"of `{self.name}`"
-        for option, default in (("workers", 1), ("timeout", 60.0), ("check", True)):
-            check_option(option, vars(self)[option], default, where)
+        defaults = {"workers": 1, "timeout": 60.0, "check": True}
+        check_options({option: vars(self)[option] for option in defaults}, defaults, where)
         for option, known in (("vectorize", VECTORIZE), ("on_death", ON_DEATH)):
             if vars(self)[option] not in known:
                 raise ValueError(unknown(option, str(vars(self)[option]), known, where))
@@ -119,19 +119,19 @@ class GymnasiumEnv:
 
     def open(self, num_envs: int) -> LiveEnvs:
         if self.vectorize == "processes":
-            from hocket.envs.gymnasium.processes import Processes
+            from hocket.envs.gymnasium.processes import InProcesses
 
-            return Processes(self._job(), num_envs)
-        from hocket.envs.gymnasium.threads import Threads
+            return InProcesses(self._job(), num_envs)
+        from hocket.envs.gymnasium.threads import InThreads
 
-        return Threads(self._job(), num_envs)
+        return InThreads(self._job(), num_envs)
 
     def open_here(self, num_envs: int) -> WatchedEnvs | None:
         if self.vectorize == "processes" or self.workers > 1:
             return None
-        return Here(self._job(), num_envs)
+        return InCaller(self._job(), num_envs)
 
-    def _job(self) -> Job:
+    def _job(self) -> BlockJob:
         observations, actions = self._converters
         if self.vectorize == "gymnasium":
             from hocket.envs.gymnasium.vector import VectorBlock
@@ -141,7 +141,7 @@ class GymnasiumEnv:
         else:
             made = partial(_make_env, _spec(self.id), self.id, dict(self.options))
             make_block = partial(PlainBlock, made, observations, actions, self.check)
-        return Job(
+        return BlockJob(
             self.name, make_block, observations, actions, self.workers, self.timeout, self.on_death
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from jax import Array
 
 from hocket.envs.env import Action, Obs, State, Step
 from hocket.envs.spaces import Box, Discrete, Space
-from hocket.errors import check_option, unknown
+from hocket.errors import check_options, unknown
 
 try:
     import gymnax
@@ -33,12 +33,7 @@ def make(name: str, **params: Any) -> GymnaxEnv:
     if name not in gymnax.registered_envs:
         raise ValueError(unknown("gymnax environment", name, gymnax.registered_envs))
     defaults = gymnax.make(name)[1]
-    known = [field.name for field in fields(defaults)]
-    for option, value in params.items():
-        if option not in known:
-            raise ValueError(unknown("option", option, known, where=f"of `gymnax:{name}`"))
-        if isinstance(vars(defaults)[option], (bool, int, float, str)):
-            check_option(option, value, vars(defaults)[option], where=f"of `gymnax:{name}`")
+    check_options(params, vars(defaults), f"of `gymnax:{name}`", kinds=(bool, int, float, str))
     return GymnaxEnv(name, params)
 
 

@@ -16,7 +16,7 @@ from jax import Array
 from hocket.envs.drawing import Cells, Picture
 from hocket.envs.env import Action, Obs, State, Step, TimeLimit
 from hocket.envs.spaces import Box, DictSpace, Space
-from hocket.errors import check_option, unknown
+from hocket.errors import check_options, unknown
 from hocket.system.on_host import on_host
 
 try:
@@ -48,16 +48,9 @@ def make(name: str, **options: Any) -> PlaygroundEnv | TimeLimit:
     config: Any = registry.get_default_config(name)
     max_steps = options.pop("max_steps", int(config.episode_length))
     observe = options.pop("observe", "state")
-    known = _flat(config)
-    for option, value in options.items():
-        if option not in known:
-            where = f"of `playground:{name}`"
-            listed = [*known, "max_steps", "observe"]
-            raise ValueError(unknown("option", option, listed, where=where))
-        if isinstance(known[option], (bool, int, float, str)):
-            check_option(option, value, known[option], where=f"of `playground:{name}`")
-    if max_steps is not None:
-        check_option("max_steps", max_steps, 1000, where=f"of `playground:{name}`")
+    limit = {} if max_steps is None else {"max_steps": max_steps}
+    known = _flat(config) | {"max_steps": 1000, "observe": None}
+    check_options(options | limit, known, f"of `playground:{name}`", kinds=(bool, int, float, str))
     env = PlaygroundEnv(name, options, observe)
     return env if max_steps is None else TimeLimit(env, max_steps)
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hocket.envs.drawing import BLUE, GREEN, GREY, INK, Circle, Line, Picture, posed
+from hocket.envs.drawing import BLUE, GREEN, GREY, INK, Circle, Picture, Stroke, posed
 from hocket.envs.env import Step
 from hocket.envs.spaces import Box, Discrete
 
@@ -75,9 +75,9 @@ class Acrobot:
         return Picture(
             view=(-2.2, -2.2, 2.2, 2.2),
             shapes=[
-                Line([(-99, 1), (99, 1)], GREEN if tip[1] > 1 else GREY, 0.02),
-                Line([(0, 0), elbow], BLUE, 0.2),
-                Line([elbow, tip], "#7fa8d9", 0.16),
+                Stroke([(-99, 1), (99, 1)], GREEN if tip[1] > 1 else GREY, 0.02),
+                Stroke([(0, 0), elbow], BLUE, 0.2),
+                Stroke([elbow, tip], "#7fa8d9", 0.16),
                 *(Circle(joint, 0.05, INK) for joint in [(0, 0), elbow]),
             ],
         )

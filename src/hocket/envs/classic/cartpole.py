@@ -12,7 +12,18 @@ from jax import Array
 
 from hocket.core.program.backend import swappable
 from hocket.envs.classic.cartpole_backends import dynamics_as_kernel, dynamics_in_cpp
-from hocket.envs.drawing import BLUE, GREY, INK, ORANGE, Circle, Line, Picture, Polygon, box, posed
+from hocket.envs.drawing import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    Circle,
+    Picture,
+    Polygon,
+    Stroke,
+    box,
+    posed,
+)
 from hocket.envs.env import Step
 from hocket.envs.spaces import Box, Discrete
 
@@ -66,11 +77,11 @@ class CartPole:
         return Picture(
             view=(-1.2 * end, -0.9, 1.2 * end, length + 0.6),
             shapes=[
-                Line([(-99, -0.3), (99, -0.3)], GREY, 0.015),
-                *(Line([(s * end, -0.3), (s * end, -0.18)], GREY, 0.03) for s in (-1, 1)),
+                Stroke([(-99, -0.3), (99, -0.3)], GREY, 0.015),
+                *(Stroke([(s * end, -0.3), (s * end, -0.18)], GREY, 0.03) for s in (-1, 1)),
                 Polygon(posed(box(-0.26, -0.12, 0.26, 0.08), (x, 0)), BLUE, rounding=0.07),
                 *(Circle((x + wheel, -0.2), 0.1, INK) for wheel in (-0.18, 0.18)),
-                Line(posed([(0, 0), (0, length)], (x, 0.02), -theta), ORANGE, 0.09),
+                Stroke(posed([(0, 0), (0, length)], (x, 0.02), -theta), ORANGE, 0.09),
                 Circle((x, 0.02), 0.03, INK),
             ],
         )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hocket.envs.drawing import BLUE, ORANGE, Cells, Circle, Line, Picture
+from hocket.envs.drawing import BLUE, ORANGE, Cells, Circle, Picture, Stroke
 from hocket.envs.env import Step
 from hocket.envs.spaces import Box, Discrete
 
@@ -61,7 +61,7 @@ class Catch:
             view=(-0.5, -0.5, self.columns + 0.5, self.rows + 0.5),
             shapes=[
                 Cells(np.full((self.rows, self.columns, 3), (228, 232, 238), np.uint8)),
-                Line([(left, 0.15), (left + 0.7, 0.15)], BLUE, 0.16),
+                Stroke([(left, 0.15), (left + 0.7, 0.15)], BLUE, 0.16),
                 Circle(ball, 0.27, ORANGE),
             ],
         )

@@ -17,9 +17,9 @@ from hocket.envs.drawing import (
     ORANGE,
     PALE,
     Circle,
-    Line,
     Picture,
     Polygon,
+    Stroke,
     box,
     posed,
 )
@@ -83,9 +83,9 @@ class MountainCar:
             view=(wall - 0.15, 0.0, end + 0.15, 1.3),
             shapes=[
                 Polygon([*_HILLS, (9, -9), (-9, -9)], PALE),
-                Line(_HILLS, GREY, 0.008),
-                Line(posed([(0, 0), (0, 0.12)], post), GREY, 0.02),
-                Line(posed([(0, 0), (0, 0.2)], goal), INK, 0.01),
+                Stroke(_HILLS, GREY, 0.008),
+                Stroke(posed([(0, 0), (0, 0.12)], post), GREY, 0.02),
+                Stroke(posed([(0, 0), (0, 0.2)], goal), INK, 0.01),
                 Polygon(posed([(0, 0.2), (0, 0.12), (0.1, 0.16)], goal), ORANGE),
                 Polygon(posed(box(-0.05, 0.04, 0.05, 0.075), at, slope), BLUE, rounding=0.015),
                 *(Circle(wheel, 0.025, INK) for wheel in wheels),

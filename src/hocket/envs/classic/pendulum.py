@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hocket.envs.drawing import GREY, INK, PALE, RED, Circle, Line, Picture
+from hocket.envs.drawing import GREY, INK, PALE, RED, Circle, Picture, Stroke
 from hocket.envs.env import Step
 from hocket.envs.spaces import Box
 
@@ -70,10 +70,10 @@ class Pendulum:
         return Picture(
             view=(-edge, -edge, edge, edge),
             shapes=[
-                Line([_at(2 * math.pi * i / 90, length) for i in range(91)], PALE, 0.012),
-                Line([(0, 1.1 * length), (0, 1.2 * length)], GREY, 0.02),
-                Line(swept, "#f0c3c9", 0.08),
-                Line([(0, 0), _at(theta, length)], RED, 0.14),
+                Stroke([_at(2 * math.pi * i / 90, length) for i in range(91)], PALE, 0.012),
+                Stroke([(0, 1.1 * length), (0, 1.2 * length)], GREY, 0.02),
+                Stroke(swept, "#f0c3c9", 0.08),
+                Stroke([(0, 0), _at(theta, length)], RED, 0.14),
                 Circle((0, 0), 0.04, INK),
             ],
         )

@@ -2,6 +2,7 @@
 
     block.py       a block: environments that are stepped one after the other
     vector.py      a block of Gymnasium's own vector environments
+    live.py        live environments, wherever their blocks are stepped
     here.py        a block in the thread of whoever steps it
     threads.py     blocks in threads
     processes.py   blocks in processes, which share memory that has no name

@@ -13,7 +13,7 @@ import numpy as np
 
 from hocket.envs.host import HostEnvError, HostStep, LiveEnvs, channels_last, new_array
 from hocket.envs.spaces import Box, Discrete
-from hocket.errors import check_option, unknown
+from hocket.errors import check_options, unknown
 
 try:
     import ale_py
@@ -60,13 +60,8 @@ class AtariEnv:
     def __post_init__(self) -> None:
         known = inspect.signature(AtariVectorEnv.__init__).parameters
         defaults = {k: x.default for k, x in known.items() if k not in _NOT_OPTIONS}
-        for option, value in self.options.items():
-            if option not in defaults:
-                raise ValueError(
-                    unknown("option", option, [*defaults, "workers"], where=f"of `{self.name}`")
-                )
-            check_option(option, value, defaults[option], where=f"of `{self.name}`")
-        check_option("workers", self.workers, 0, where=f"of `{self.name}`")
+        given = {**self.options, "workers": self.workers}
+        check_options(given, defaults | {"workers": 0}, where=f"of `{self.name}`")
 
     def __hash__(self) -> int:
         return hash((self.id, *self.options, self.workers))

@@ -17,7 +17,7 @@ from hocket.envs.gymnasium.spaces import Actions, Observations, Wrong
 from hocket.envs.host import HostEnvError, HostStep, merged_final, new_array
 
 
-class Rows(NamedTuple):
+class StepRows(NamedTuple):
     """Where the results of a step are written: arrays with a row for each environment."""
 
     obs: list[np.ndarray]
@@ -28,13 +28,15 @@ class Rows(NamedTuple):
     """Written only where an episode ends."""
 
     @classmethod
-    def new(cls, observations: Observations, n: int) -> Rows:
+    def new(cls, observations: Observations, n: int) -> StepRows:
         reward, flags = new_array((n,), np.float32), new_array((2, n), np.bool_)
         return cls(observations.empty(n), reward, flags[0], flags[1], observations.empty(n))
 
-    def part(self, of: slice) -> Rows:
+    def part(self, of: slice) -> StepRows:
+        if of.stop - of.start == len(self.reward):
+            return self
         reward, terminated, truncated = (x[of] for x in self[1:4])
-        return Rows(
+        return StepRows(
             [x[of] for x in self.obs], reward, terminated, truncated, [x[of] for x in self.final]
         )
 
@@ -53,12 +55,12 @@ class EnvFault(Exception):
         self.number, self.text = number, text
 
 
-class Block(Protocol):
+class EnvBlock(Protocol):
     """Some environments in one place."""
 
     def reset(self, seeds: Sequence[int], obs: list[np.ndarray]) -> None: ...
 
-    def step(self, actions: list[np.ndarray], rows: Rows) -> None: ...
+    def step(self, actions: list[np.ndarray], rows: StepRows) -> None: ...
 
     def snapshot(self) -> list[bytes] | None: ...
 
@@ -67,12 +69,12 @@ class Block(Protocol):
     def close(self) -> None: ...
 
 
-MakeBlock = Callable[[int, Any], Block]
+MakeBlock = Callable[[int, Any], EnvBlock]
 """Makes a block of so many environments; it says in `at[0]`, a list's or an array's, which of them
 is at work."""
 
 
-class Job(NamedTuple):
+class BlockJob(NamedTuple):
     """What workers run, and how it is to be treated."""
 
     name: str
@@ -129,7 +131,7 @@ class PlainBlock:
                 write(i, env.reset(seed=int(seed))[0])
         self._check_observations(obs)
 
-    def step(self, actions: list[np.ndarray], rows: Rows) -> None:
+    def step(self, actions: list[np.ndarray], rows: StepRows) -> None:
         write, write_final = (self._observations.writer(x) for x in (rows.obs, rows.final))
         at, rewards, ended = self._at, [], []
         rows.terminated[:] = False
@@ -137,7 +139,6 @@ class PlainBlock:
         self._elapsed += 1
         last = (self._elapsed >= self._limit).tolist()
         todo = zip([env.step for env in self._envs], self._actions.rows(actions), strict=True)
-        i = 0
         try:
             for i, (step, action) in enumerate(todo):
                 at[0] = i
@@ -152,12 +153,8 @@ class PlainBlock:
                     write(i, self._envs[i].reset()[0])
                 else:
                     write(i, obs)
-        except EnvFault:
-            raise
-        except Wrong as wrong:
-            raise EnvFault(i, f"returned an observation that {wrong}.") from wrong
-        except Exception as error:
-            raise _fault(i, "raised in `step`") from error
+        except Exception as error:  # noqa: BLE001 (raised, as the fault of an environment)
+            raise self._fault(error, "raised in `step`") from None
         self._elapsed[ended] = 0
         self._write_rewards(rewards, rows.reward)
         self._check_observations(rows.obs)
@@ -178,7 +175,9 @@ class PlainBlock:
         for env in self._envs:
             env.close()
 
-    def _has_ended(self, i: int, terminated: Any, truncated: Any, last: bool, rows: Rows) -> bool:
+    def _has_ended(
+        self, i: int, terminated: Any, truncated: Any, last: bool, rows: StepRows
+    ) -> bool:
         over = _flag(i, "terminated", terminated)
         cut = (_flag(i, "truncated", truncated) or last) and not over
         rows.terminated[i], rows.truncated[i] = over, cut
@@ -205,12 +204,15 @@ class PlainBlock:
         self._at[0] = i
         try:
             yield
-        except EnvFault:
-            raise
-        except Wrong as wrong:
-            raise EnvFault(i, f"returned an observation that {wrong}.") from wrong
-        except Exception as error:
-            raise _fault(i, did) from error
+        except Exception as error:  # noqa: BLE001 (raised, as the fault of an environment)
+            raise self._fault(error, did) from None
+
+    def _fault(self, error: Exception, did: str) -> EnvFault:
+        """The fault of the environment at work."""
+        if isinstance(error, EnvFault):
+            return error
+        wrong = f"returned an observation that {error}." if isinstance(error, Wrong) else ""
+        return EnvFault(int(self._at[0]), wrong or f"{did}:\n{traceback.format_exc()}")
 
 
 _UNCHECKED = "Mend the environment, or let such numbers pass with check=False."
@@ -237,12 +239,9 @@ def check_observations(
             )
 
 
-def _fault(number: int, did: str) -> EnvFault:
-    return EnvFault(number, f"{did}:\n{traceback.format_exc()}")
-
-
 def _flag(i: int, name: str, flag: Any) -> bool:
-    if isinstance(flag, (bool, np.bool_)) or (np.shape(flag) == () and _dtype(flag) == np.bool_):
+    is_bool = isinstance(flag, (bool, np.bool_))
+    if is_bool or (np.shape(flag) == () and np.asarray(flag).dtype == np.bool_):
         return bool(flag)
     raise EnvFault(i, f"returned `{name}` = {flag!r}, which is neither True nor False.")
 
@@ -252,10 +251,6 @@ def _is_number(reward: Any) -> bool:
         return np.shape(np.float32(reward)) == ()
     except (TypeError, ValueError):
         return False
-
-
-def _dtype(value: Any) -> np.dtype:
-    return np.asarray(value).dtype
 
 
 def _unwrapped(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], float]:

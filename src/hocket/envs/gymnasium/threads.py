@@ -7,103 +7,46 @@ import select
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from hocket.envs.gymnasium.block import Block, EnvFault, Job, MakeBlock, Rows
-from hocket.envs.host import OPEN_SECONDS, HostEnvError, HostStep
-
-Task = Callable[[Block], Any]
+from hocket.envs.gymnasium.block import BlockJob, MakeBlock
+from hocket.envs.gymnasium.live import Command, LiveBlocks, stays_failed
 
 
-class Threads:
+class InThreads(LiveBlocks):
     """Live environments whose blocks are stepped by threads.
 
     Threads of Python share one core, unless the environments leave Python while they step. A thread
     cannot be ended from outside: one that hangs is left behind, and its error is raised.
     """
 
-    def __init__(self, job: Job, num_envs: int) -> None:
-        self._job, self._num_envs = job, num_envs
-        self._failure: HostEnvError | None = None
-        self._rows: Rows | None = None
-        self._workers = [_Worker(job.make_block, share) for share in job.shares(num_envs)]
-        self._end = weakref.finalize(self, _end, self._workers)
-        with self._or_fail():
-            self._answers(max(OPEN_SECONDS, job.timeout))
+    def __init__(self, job: BlockJob, num_envs: int) -> None:
+        super().__init__(job, num_envs)
+        self._workers = [_BlockThread(job.make_block, share) for share in job.shares(num_envs)]
+        self._finish = weakref.finalize(self, _end, self._workers)
+        self._open()
 
-    def reset(self, seeds: np.ndarray) -> Any:
-        seeds = np.asarray(seeds)
-        obs = self._job.observations.empty(self._num_envs)
-        with self._or_fail():
-            for worker in self._workers:
-                of = worker.share
-                worker.do(lambda x, of=of: x.reset(seeds[of].tolist(), [o[of] for o in obs]))
-            self._answers()
-        return self._job.observations.tree(obs)
+    @stays_failed
+    def _open(self) -> None:
+        for worker in self._workers:
+            self._answer_of(worker, self._open_seconds)
 
-    def send(self, actions: Any) -> None:
-        # Copied: the caller may use its arrays again before the environments have read them.
-        arrays = [x.copy() for x in self._job.actions.arrays(actions)]
-        rows = self._rows = Rows.new(self._job.observations, self._num_envs)
-        with self._or_fail():
-            for worker in self._workers:
-                of = worker.share
-                worker.do(lambda x, of=of: x.step([a[of] for a in arrays], rows.part(of)))
+    def _tell(self, command: Callable[[slice], Command]) -> None:
+        for worker in self._workers:
+            worker.tell(command(worker.share))
 
-    def recv(self) -> HostStep:
-        rows, self._rows = self._rows, None
-        assert rows is not None, "`send` comes before `recv`"
-        with self._or_fail():
-            self._answers()
-        return rows.result(self._job.observations)
+    def _answers(self) -> list[Any]:
+        return [self._answer_of(worker, self._job.timeout) for worker in self._workers]
 
-    def snapshot(self) -> list[bytes] | None:
-        with self._or_fail():
-            for worker in self._workers:
-                worker.do(lambda x: x.snapshot())
-            found = self._answers()
-        return None if None in found else [state for states in found for state in states]
+    def _end(self) -> None:
+        self._finish()
 
-    def restore(self, snapshots: list[bytes]) -> None:
-        with self._or_fail():
-            for worker in self._workers:
-                worker.do(lambda x, of=worker.share: x.restore(snapshots[of]))
-            self._answers()
-
-    def close(self) -> None:
-        self._failure = self._failure or HostEnvError(f"`{self._job.name}` is closed.")
-        self._end()
-
-    def _answers(self, timeout: float | None = None) -> list[Any]:
-        return [self._answer(worker, timeout or self._job.timeout) for worker in self._workers]
-
-    def _answer(self, worker: _Worker, timeout: float) -> Any:
-        first = worker.share.start
-        if not worker.answered.wait(timeout):
-            number = first + worker.at[0]
-            raise self._job.error(number, f"did not answer within {timeout:g} s.")
-        answer = worker.answers.popleft()
-        if isinstance(answer, EnvFault):
-            number = None if answer.number is None else first + answer.number
-            raise self._job.error(number, answer.text) from None  # its traceback is in the text
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    @contextmanager
-    def _or_fail(self) -> Iterator[None]:
-        """Environments that failed once have no defined state: they stay failed."""
-        if self._failure:
-            raise self._failure
-        try:
-            yield
-        except HostEnvError as error:
-            self._failure = error
-            raise
+    def _answer_of(self, worker: _BlockThread, seconds: float) -> Any:
+        if not worker.answered.wait(seconds):
+            number = worker.share.start + worker.at[0]
+            raise self._job.error(number, f"did not answer within {seconds:g} s.")
+        return self._content(worker.share, worker.answers.popleft())
 
 
 class _Bell:
@@ -135,42 +78,37 @@ def _close(*fds: int) -> None:
         os.close(fd)
 
 
-class _Worker:
+class _BlockThread:
     """A thread and what it is told. It knows nothing of who asks, so that they can be forgotten."""
 
     def __init__(self, make_block: MakeBlock, share: slice) -> None:
         self.share = share
         self.at = [0]
-        self.tasks: deque[Task | None] = deque()
+        self.commands: deque[Command] = deque()
         self.answers: deque[Any] = deque()
         self.asked, self.answered = _Bell(), _Bell()
-        given = (make_block, share.stop - share.start, self)
-        threading.Thread(target=_serve, args=given, daemon=True).start()
+        threading.Thread(target=self._serve, args=(make_block,), daemon=True).start()
 
-    def do(self, task: Task | None) -> None:
-        self.tasks.append(task)
+    def tell(self, command: Command) -> None:
+        self.commands.append(command)
         self.asked.ring()
 
-    def next_task(self) -> Task | None:
-        self.asked.wait()
-        return self.tasks.popleft()
-
-    def answer(self, answer: Any) -> None:
+    def _answer(self, answer: Any) -> None:
         self.answers.append(answer)
         self.answered.ring()
 
+    def _serve(self, make_block: MakeBlock) -> None:
+        try:
+            block = make_block(self.share.stop - self.share.start, self.at)
+            self._answer(None)
+            while self.asked.wait() and (command := self.commands.popleft()):
+                name, *arguments = command
+                self._answer(getattr(block, name)(*arguments))
+            block.close()
+        except BaseException as error:  # noqa: BLE001 (raised by whoever waits for the answer)
+            self._answer(error)
 
-def _serve(make_block: MakeBlock, num_envs: int, worker: _Worker) -> None:
-    try:
-        block = make_block(num_envs, worker.at)
-        worker.answer(None)
-        while (task := worker.next_task()) is not None:
-            worker.answer(task(block))
-        block.close()
-    except BaseException as error:  # noqa: BLE001 (raised by whoever waits for the answer)
-        worker.answer(error)
 
-
-def _end(workers: list[_Worker]) -> None:
+def _end(workers: list[_BlockThread]) -> None:
     for worker in workers:
-        worker.do(None)
+        worker.tell(())

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from hocket.envs.gymnasium.block import EnvFault, Rows, check_observations, check_rewards
+from hocket.envs.gymnasium.block import EnvFault, StepRows, check_observations, check_rewards
 from hocket.envs.gymnasium.spaces import Actions, Observations
 
 
@@ -41,7 +41,7 @@ class VectorBlock:
             found = self._env.reset(seed=each)
         self._write(found[0], obs)
 
-    def step(self, actions: list[np.ndarray], rows: Rows) -> None:
+    def step(self, actions: list[np.ndarray], rows: StepRows) -> None:
         try:
             obs, reward, terminated, truncated, info = self._env.step(self._actions.batch(actions))
         except Exception as error:
@@ -65,7 +65,7 @@ class VectorBlock:
     def close(self) -> None:
         self._env.close()
 
-    def _begin_again(self, obs: Any, info: dict[str, Any], done: np.ndarray, rows: Rows) -> Any:
+    def _begin_again(self, obs: Any, info: dict[str, Any], done: np.ndarray, rows: StepRows) -> Any:
         """Keep the final observations; what to act on next."""
         if isinstance(self._env, CartPoleVectorEnv):
             self._write(obs, rows.final)

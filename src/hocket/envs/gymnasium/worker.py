@@ -1,48 +1,32 @@
-"""A worker process for environments: `python -m hocket.envs.gymnasium.worker SOCKET MEMORY PARENT`.
+"""A worker process for environments: `python -m hocket.envs.gymnasium.worker SOCKET PARENT`.
 
 It makes its share of the environments, and does as it is told until whoever started it is gone.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-import pickle
-import signal
 import sys
 import threading
-import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from socket import socket
+from typing import NamedTuple
 
 import cloudpickle
 import numpy as np
 
-from hocket.envs.gymnasium.block import EnvFault, MakeBlock, Rows
+from hocket.envs.gymnasium.block import EnvFault, MakeBlock, StepRows
 from hocket.envs.gymnasium.spaces import Actions, Observations
-from hocket.envs.host import ALIGNMENT
-
-STEP = b"step"
-"""The command that comes by far the most often; the others are pickled."""
-DONE = b""
-"""The answer to it."""
-
-
-class Share(NamedTuple):
-    """What one worker is told at the beginning."""
-
-    make_block: MakeBlock
-    memory: SharedMemory
-    of: slice
-    number: int
-    """Of the worker."""
+from hocket.system.as_child import leave_signals, say_hello, wait_for_end_of
+from hocket.system.messages import MessageSocket
+from hocket.system.ring import Spec, slot_layout
+from hocket.system.shared_memory import Arena
 
 
 @dataclass(frozen=True)
-class SharedMemory:
+class SharedArrays:
     """Where everything stands in the memory that all workers share."""
 
     observations: Observations
@@ -52,90 +36,93 @@ class SharedMemory:
 
     @property
     def nbytes(self) -> int:
-        return sum(self._sizes())
+        return slot_layout(self._specs())[1]
 
-    def arrays(self, memory: Any) -> tuple[list[np.ndarray], Rows, np.ndarray]:
+    def arrays(self, arena: Arena) -> tuple[list[np.ndarray], StepRows, np.ndarray]:
         """Actions, results, and which environment each worker is at."""
-        found: list[np.ndarray] = []
-        start = 0
-        for (shape, dtype), size in zip(self._specs(), self._sizes(), strict=True):
-            found.append(np.ndarray(shape, dtype, memory, start))
-            start += size
+        specs = self._specs()
+        starts, _ = slot_layout(specs)
+        found = [
+            np.ndarray(shape, dtype, arena.memory, start)
+            for (shape, dtype), start in zip(specs, starts, strict=True)
+        ]
         acts, seen = len(self.actions.leaves), len(self.observations.leaves)
         actions, obs = found[:acts], found[acts : acts + seen]
         final, (reward, terminated, truncated, at) = found[acts + seen : -4], found[-4:]
-        return actions, Rows(obs, reward, terminated, truncated, final), at
+        return actions, StepRows(obs, reward, terminated, truncated, final), at
 
-    def _specs(self) -> list[tuple[tuple[int, ...], Any]]:
+    def _specs(self) -> list[Spec]:
         n, observed = (self.num_envs,), self.observations.leaves
         leaves = [*self.actions.leaves, *observed, *observed]
         flags = [(n, np.float32), (n, np.bool_), (n, np.bool_), ((self.workers,), np.int32)]
         return [*((n + leaf.shape, leaf.dtype) for leaf in leaves), *flags]
 
-    def _sizes(self) -> Iterator[int]:
-        for shape, dtype in self._specs():
-            nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-            yield -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+class Share(NamedTuple):
+    """What one worker is told at the beginning; the descriptor of the memory comes after it."""
+
+    make_block: MakeBlock
+    memory: SharedArrays
+    of: slice
+    number: int
+    """Of the worker."""
+
+
+class SharedBlock:
+    """A block whose actions and results are in shared memory."""
+
+    def __init__(self, share: Share, fd: int) -> None:
+        actions, rows, at = share.memory.arrays(Arena.attach(fd, share.memory.nbytes))
+        of, at = share.of, at[share.number : share.number + 1]
+        self._actions, self._rows = [x[of] for x in actions], rows.part(of)
+        block = share.make_block(of.stop - of.start, at)
+        self._block, self.snapshot, self.restore = block, block.snapshot, block.restore
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        self._block.reset(seeds, self._rows.obs)
+
+    def step(self) -> None:
+        self._block.step(self._actions, self._rows)
+
+    def close(self) -> None:
+        self._block.close()
+        os._exit(0)  # at once: whoever closes waits for this
 
 
 def main() -> None:
     """Serve one share."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
-    # As is SIGTERM. It is not ignored, since what an environment starts would ignore it as well.
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-    socket, memory, parent = map(int, sys.argv[1:])
-    for fd in (socket, memory):
-        os.set_inheritable(fd, False)  # what an environment starts has nothing to do with them
+    leave_signals()
+    fd, parent = map(int, sys.argv[1:])
+    os.set_inheritable(fd, False)  # what an environment starts has nothing to do with it
     threading.Thread(target=_stay_with, args=(parent,), daemon=True).start()
-    connection = Connection(socket)
+    say_hello("here")
+    line = MessageSocket(socket(fileno=fd))
     try:
-        _serve(connection, memory)
-    except (EOFError, ConnectionResetError, BrokenPipeError):
+        _serve(line)
+    except (EOFError, ConnectionError):
         os._exit(0)  # nobody is there any more; no environment may hold this up
 
 
-def _serve(connection: Connection, memory: int) -> None:
-    sys.path[:0] = [path for path in connection.recv() if path not in sys.path]
+def _serve(line: MessageSocket) -> None:
+    sys.path[:0] = [path for path in line.read() if path not in sys.path]
     try:
-        share: Share = cloudpickle.loads(connection.recv_bytes())
-        actions, rows, at = share.memory.arrays(mmap.mmap(memory, share.memory.nbytes))
-        of, at = share.of, at[share.number : share.number + 1]
-        block = share.make_block(of.stop - of.start, at)
-        mine, rows = [x[of] for x in actions], rows.part(of)
-        connection.send_bytes(pickle.dumps(None))
+        block = SharedBlock(cloudpickle.loads(line.read()), line.receive_fd())
+        line.write(None)
         while True:
-            command = connection.recv_bytes()
-            if command == STEP:
-                block.step(mine, rows)
-                connection.send_bytes(DONE)
-                continue
-            name, argument = pickle.loads(command)
-            match name:
-                case "reset":
-                    answer: Any = block.reset(argument, rows.obs)
-                case "snapshot":
-                    answer = block.snapshot()
-                case "restore":
-                    answer = block.restore(argument)
-                case _:
-                    block.close()
-                    os._exit(0)  # at once: whoever closes waits for this
-            connection.send_bytes(pickle.dumps(answer))
+            name, *arguments = line.read()
+            line.write(getattr(block, name)(*arguments))
     except EnvFault as fault:
-        connection.send_bytes(pickle.dumps(fault))
-    except (EOFError, ConnectionResetError, BrokenPipeError):
+        line.write(fault)
+    except (EOFError, ConnectionError):
         raise
     except BaseException:  # noqa: BLE001 (raised by whoever waits for the answer)
-        text = f"could not be served:\n{traceback.format_exc()}"
-        connection.send_bytes(pickle.dumps(EnvFault(None, text)))
-    connection.recv_bytes()  # for as long as the other side is there
+        line.write(EnvFault(None, f"could not be served:\n{traceback.format_exc()}"))
+    line.read()  # for as long as the other side is there
 
 
 def _stay_with(parent: int) -> None:
     """End when the parent has, also while an environment is busy or hangs."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
+    wait_for_end_of(parent)
     os._exit(1)
 
 

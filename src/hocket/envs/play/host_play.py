@@ -26,7 +26,7 @@ class Counted(NamedTuple):
     ended: np.ndarray
 
 
-class Moment(NamedTuple):
+class Shot(NamedTuple):
     """An episode between two steps: what it looks like, and the return so far."""
 
     frame: np.ndarray
@@ -70,8 +70,8 @@ def play(
 
 def watch(
     env: HostEnv, policy: Policy, key: Array, *, episodes: int, max_steps: int
-) -> Iterator[list[Moment]]:
-    """Play episodes one after the other: all their moments, that after the last step included."""
+) -> Iterator[list[Shot]]:
+    """Play episodes one after the other: all their shots, that after the last step included."""
     act = batched(policy)
     stage: Stage = env.stage() if isinstance(env, Filmable) else _ObservedStage(env)
     try:
@@ -81,16 +81,16 @@ def watch(
         stage.close()
 
 
-def _watched(stage: Stage, act: Act, memory: Any, key: Array, max_steps: int) -> Iterator[Moment]:
+def _watched(stage: Stage, act: Act, memory: Any, key: Array, max_steps: int) -> Iterator[Shot]:
     memory = jax.tree.map(lambda x: jnp.asarray(x)[None], memory)
     k_seed, k_act = jax.random.split(key)
     obs, total = stage.reset(int(_seeds(k_seed, 1)[0])), 0.0
-    yield Moment(stage.frame(), total)
+    yield Shot(stage.frame(), total)
     for t in range(max_steps):
         action, memory = act(obs, memory, _keys(k_act, t, 1))
         obs, reward, done = stage.step(jax.device_get(action))
         total += reward
-        yield Moment(stage.frame(), total)
+        yield Shot(stage.frame(), total)
         if done:
             return
 

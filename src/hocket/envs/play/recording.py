@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -63,38 +63,32 @@ def record(
             f"nothing to record: episodes={episodes}, max_steps={max_steps}. Use at least one of "
             "each."
         )
+    played: list[Any]
     if isinstance(env, HostEnv):
-        return _record_on_host(env, policy, key, episodes, max_steps, size, caption)
+        played = list(watch(env, policy, key, episodes=episodes, max_steps=max_steps))
+        return _painted(played, lambda shot: _framed(shot.frame), size, caption)
     _check_drawing(env, key, size)
     play = jax.jit(partial(_play, env, policy, max_steps))
     played = [_until_done(jax.device_get(play(k))) for k in jax.random.split(key, episodes)]
+    return _painted(played, lambda x: depict(env, x.state, x.obs), size, caption)
+
+
+def _painted(
+    played: list[list[Any]], show: Callable[[Any], Picture], size: Size, caption: bool
+) -> Recording:
+    """Episodes of which each moment has the return so far, as frames."""
     # Filled in place: a list that is stacked at the end would need the memory twice.
     frames = np.empty((sum(map(len, played)), size[1], size[0], 3), np.uint8)
     captions = _captions(played) if caption else iter(lambda: "", None)
     moments = (moment for episode in played for moment in episode)
     for frame, moment, text in zip(frames, moments, captions, strict=False):
-        frame[:] = paint(replace(depict(env, moment.state, moment.obs), caption=text), size)
+        frame[:] = paint(replace(show(moment), caption=text), size)
     return Recording(frames, [float(episode[-1].total) for episode in played])
 
 
-def _record_on_host(
-    env: HostEnv,
-    policy: Policy,
-    key: Array,
-    episodes: int,
-    max_steps: int,
-    size: Size,
-    caption: bool,
-) -> Recording:
-    played = list(watch(env, policy, key, episodes=episodes, max_steps=max_steps))
-    captions = _captions(played) if caption else iter(lambda: "", None)
-    frames = np.empty((sum(map(len, played)), size[1], size[0], 3), np.uint8)
-    moments = (moment for episode in played for moment in episode)
-    for frame, moment, text in zip(frames, moments, captions, strict=False):
-        rows, columns, _ = moment.frame.shape
-        shown = Picture((0, 0, columns, rows), [Cells(moment.frame)], caption=text)
-        frame[:] = paint(shown, size)
-    return Recording(frames, [float(episode[-1].total) for episode in played])
+def _framed(frame: np.ndarray) -> Picture:
+    rows, columns, _ = frame.shape
+    return Picture((0, 0, columns, rows), [Cells(frame)])
 
 
 def _check_drawing(env: Env, key: Array, size: Size) -> None:

@@ -29,7 +29,7 @@ class Joints(NamedTuple):
     knee: Array
 
 
-class Arrow(NamedTuple):
+class LegSystem(NamedTuple):
     """What one leg adds to the system, and to its right side."""
 
     torso: Triangle
@@ -45,7 +45,7 @@ class Arrow(NamedTuple):
 
 
 def solve(
-    legs: Arrow, diagonal: Sequence[float], load: Sequence[float]
+    legs: LegSystem, diagonal: Sequence[float], load: Sequence[float]
 ) -> tuple[Vector, Vector, Joints]:
     """Accelerations of the torso, along and around, and of all joints.
 
@@ -60,7 +60,7 @@ def solve(
     return Vector(*torso[:3]), Vector(*torso[3:]), joints
 
 
-def dense(legs: Arrow, diagonal: Sequence[float]) -> np.ndarray:
+def dense(legs: LegSystem, diagonal: Sequence[float]) -> np.ndarray:
     """The whole matrix: first the torso, then for each leg its hip and its knee."""
     num_legs = legs.hip_hip.shape[0]
     matrix = np.zeros((6 + 2 * num_legs,) * 2)
@@ -77,7 +77,7 @@ def dense(legs: Arrow, diagonal: Sequence[float]) -> np.ndarray:
     return np.tril(matrix) + np.tril(matrix, -1).T
 
 
-def _condense(leg: Arrow) -> tuple[Triangle, Six]:
+def _condense(leg: LegSystem) -> tuple[Triangle, Six]:
     """The torso's system once the leg's joints are eliminated."""
     by_hip, by_knee = _eliminated(leg)
     matrix = tuple(
@@ -88,20 +88,20 @@ def _condense(leg: Arrow) -> tuple[Triangle, Six]:
     return matrix, tuple(f - h * leg.torques.hip - k * leg.torques.knee for f, h, k in pairs)
 
 
-def _joints(leg: Arrow, torso: Six) -> Joints:
+def _joints(leg: LegSystem, torso: Six) -> Joints:
     free_hip, free_knee = _invert(leg, leg.torques.hip, leg.torques.knee)
     by_hip, by_knee = _eliminated(leg)
     return Joints(free_hip - _dot(by_hip, torso), free_knee - _dot(by_knee, torso))
 
 
-def _eliminated(leg: Arrow) -> tuple[Six, Six]:
+def _eliminated(leg: LegSystem) -> tuple[Six, Six]:
     """How the joints answer to the torso's accelerations."""
     pairs = (_invert(leg, h, k) for h, k in zip(leg.hip, leg.knee, strict=True))
     by_hip, by_knee = zip(*pairs, strict=True)
     return by_hip, by_knee
 
 
-def _invert(leg: Arrow, hip: Any, knee: Any) -> tuple[Array, Array]:
+def _invert(leg: LegSystem, hip: Any, knee: Any) -> tuple[Array, Array]:
     scale = 1 / (leg.hip_hip * leg.knee_knee - leg.hip_knee * leg.hip_knee)
     return (
         (leg.knee_knee * hip - leg.hip_knee * knee) * scale,

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from hocket.core.program.backend import swappable
-from hocket.envs.drawing import BLUE, GREY, INK, ORANGE, PALE, Circle, Line, Picture, Point, Shape
+from hocket.envs.drawing import BLUE, GREY, INK, ORANGE, PALE, Circle, Picture, Point, Shape, Stroke
 from hocket.envs.env import Step
 from hocket.envs.quadruped.arrow import Joints
 from hocket.envs.quadruped.backends import dynamics_as_kernel
@@ -140,7 +140,7 @@ class Quadruped:
         """From the side, and a little from above; the picture goes along with the torso."""
         x, y, z = (float(c) for c in state.q[:3])
         marks = range(math.floor(x) - 3, math.floor(x) + 5)
-        ground = [Line([_seen(m, y - 2, 0), _seen(m, y + 2, 0)], PALE, 0.02) for m in marks]
+        ground = [Stroke([_seen(m, y - 2, 0), _seen(m, y + 2, 0)], PALE, 0.02) for m in marks]
         width = 2 * self.body.leg_radius
         parts: list[tuple[float, Shape]] = [
             (y, Circle(_seen(x, y, z), self.body.torso_radius, BLUE))
@@ -148,8 +148,8 @@ class Quadruped:
         for leg in jax.device_get(_limbs(self.body, state)).tolist():
             hip, knee, foot = (_seen(*point) for point in leg)
             depth = leg[1][1]
-            parts.append((depth, Line([hip, knee], ORANGE, width)))
-            parts.append((depth, Line([knee, foot], INK, 0.8 * width)))
+            parts.append((depth, Stroke([hip, knee], ORANGE, width)))
+            parts.append((depth, Stroke([knee, foot], INK, 0.8 * width)))
             parts.append((depth, Circle(foot, width / 2, GREY)))
         parts.sort(key=lambda part: -part[0])  # the farther ones first
         left, bottom = _seen(x - 1.2, y, -0.5)

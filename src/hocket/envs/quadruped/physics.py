@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from hocket.envs.quadruped.arrow import Arrow, Joints, Six, Triangle, dense, solve
+from hocket.envs.quadruped.arrow import Joints, LegSystem, Six, Triangle, dense, solve
 from hocket.envs.quadruped.body import NUM_LEGS, Body
 from hocket.envs.quadruped.vectors import Rotation, Vector
 
@@ -165,12 +165,12 @@ def place_leg(body: Body, height: Array, rotation: Rotation, angle: Array, joint
     )
 
 
-def free_systems(body: Body, legs: Leg, motion: Motion, torques: Joints) -> Arrow:
+def free_systems(body: Body, legs: Leg, motion: Motion, torques: Joints) -> LegSystem:
     """Inertia and forces of all legs, before anything touches."""
     return jax.vmap(partial(unconstrained, body), in_axes=(0, EACH_LEG, 0))(legs, motion, torques)
 
 
-def unconstrained(body: Body, leg: Leg, motion: Motion, torques: Joints) -> Arrow:
+def unconstrained(body: Body, leg: Leg, motion: Motion, torques: Joints) -> LegSystem:
     """A leg's inertia, and the forces that it feels before anything touches."""
     (_, thigh_across), (shin_along, shin_across) = body.thigh_inertia, body.shin_inertia
     thigh_arm, shin_arm = leg.thigh * (body.thigh_length / 2), leg.shin * (body.shin_length / 2)
@@ -184,7 +184,7 @@ def unconstrained(body: Body, leg: Leg, motion: Motion, torques: Joints) -> Arro
     hip_hip = a.dot(a) / body.thigh_mass + b.dot(b) / body.shin_mass + leg.hip_axis.dot(spin)
     knee_knee = c.dot(c) / body.shin_mass + shin_across
     force, moment, bias = resist(body, leg, thigh, shin, motion)
-    return Arrow(
+    return LegSystem(
         torso=rigid(body, leg, thigh, shin),
         hip=six(a + b, thigh.cross(a) + shin.cross(b) + spin),
         knee=six(c, shin.cross(c) + leg.knee_axis * shin_across),
@@ -265,12 +265,12 @@ def resist(
 def constrain(
     body: Body,
     weights: Weights,
-    free: Arrow,
+    free: LegSystem,
     leg: Leg,
     angles: Joints,
     motion: Motion,
     guess: Motion,
-) -> Arrow:
+) -> LegSystem:
     """The system of a leg together with the constraints that push if it accelerates as guessed."""
     # Each prescribes an acceleration, -damp * speed - stiff * distance, as far as it is hard.
     damp = 2 / (body.hardness * body.settling)
@@ -299,7 +299,7 @@ def constrain(
     knee_limit, knee_push = limit(
         body.knee_range, weights.knee, body, angles.knee, motion.joints.knee, guess.joints.knee
     )
-    return Arrow(
+    return LegSystem(
         torso=tuple(
             tuple(a + torso[j][i] for j, a in enumerate(row)) for i, row in enumerate(free.torso)
         ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -28,6 +27,7 @@ from hocket.runtime.launch.starting import start
 from hocket.runtime.launch.watch import GRACE_SECONDS, Watch
 from hocket.runtime.launch.worker import all_from_host, all_to_host, workers_of
 from hocket.runtime.observe.status import WORKING, counting, names
+from hocket.system.children import at_end
 
 
 class Crew:
@@ -46,7 +46,7 @@ class Crew:
         """The instances of a free plan that run until they are told to stop."""
         self._has_state, self._epoch = False, 0
         self._failure: BaseException | None = None
-        self._release = weakref.finalize(self, self._held.release)
+        self._release = at_end(self, self._held.release)
 
     @property
     def instances(self) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, field
 
@@ -25,12 +24,9 @@ class Resources:
     workers: list[Worker]
     """The instances of this process; none where each has a process of its own."""
     running: list[RunningInstance] = field(default_factory=list)
-    owner: int = field(default_factory=os.getpid)
 
     def release(self) -> None:
         """Let every instance end, by force where it does not within the grace; then the rest."""
-        if os.getpid() != self.owner:  # a fork of the process that they belong to
-            return
         if self.memory.board:
             self.memory.board.close()
         for worker in self.workers:

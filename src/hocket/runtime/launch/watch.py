@@ -7,7 +7,6 @@ one; or everybody waits for each other. Each ends the run, with the name of whoe
 from __future__ import annotations
 
 import queue
-import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from hocket.runtime.launch.control import Answer, Answers, Failure
 from hocket.runtime.launch.memory import PlanMemory
 from hocket.runtime.launch.seats import others_on_gpu
 from hocket.runtime.observe.status import deadlock
+from hocket.system.children import last_words
 
 LOOK_SECONDS = 0.2
 """How often somebody looks whether the instances go on."""
@@ -103,8 +103,8 @@ class DeadlockWatch:
 
     def __init__(self, plan: Plan, statuses: np.ndarray) -> None:
         self._plan, self._statuses = plan, statuses
-        slowest = max((channel.delay for channel in plan.channels.values()), default=0.0)
-        self._patience = PATIENCE + slowest
+        delays = [x.delay for x in (*plan.channels.values(), *plan.means.values())]
+        self._patience = PATIENCE + max(delays, default=0.0)
         self._seen = statuses.copy()
         self._stuck, self._looked = 0.0, time.monotonic()
 
@@ -132,6 +132,4 @@ def lost(name: str, member: Member) -> InstanceError:
     fate = fate_of(member, GRACE_SECONDS)
     if fate is None:
         return InstanceError(f"the instance `{name}` stopped answering.")
-    hint = " Was there enough memory?" if signal.SIGKILL.name in fate.how else ""
-    stderr = f"\n{fate.stderr.rstrip()}" if fate.stderr.strip() else ""
-    return InstanceError(f"the instance `{name}` failed: {fate.how}.{hint}{stderr}")
+    return InstanceError(f"the instance `{name}` failed: {last_words(*fate)}")

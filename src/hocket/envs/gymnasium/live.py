@@ -1,0 +1,102 @@
+"""Live Gymnasium environments: what is the same wherever their blocks are stepped."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+
+from hocket.envs.gymnasium.block import BlockJob, EnvFault, StepRows
+from hocket.envs.host import OPEN_SECONDS, HostEnvError, HostStep
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+Command: TypeAlias = tuple[Any, ...]
+"""What a block is told: the name of a method and its arguments."""
+
+
+def stays_failed(method: Method) -> Method:
+    """Environments that failed once have no defined state: they end, and stay failed."""
+
+    @wraps(method)
+    def guarded(self: LiveBlocks, *args: Any) -> Any:
+        if self._failure:
+            raise self._failure
+        try:
+            return method(self, *args)
+        except HostEnvError as error:
+            self._failure = error
+            self._end()
+            raise
+
+    return cast(Method, guarded)
+
+
+class LiveBlocks(ABC):
+    """Live environments in blocks. Every block has a worker, which does as it is told."""
+
+    def __init__(self, job: BlockJob, num_envs: int) -> None:
+        self._job, self._num_envs = job, num_envs
+        self._open_seconds = max(OPEN_SECONDS, job.timeout)
+        self._failure: HostEnvError | None = None
+        self._rows: StepRows | None = None
+
+    @abstractmethod
+    def _tell(self, command: Callable[[slice], Command]) -> None:
+        """Tell every worker what `command` says for its share of the environments."""
+
+    @abstractmethod
+    def _answers(self) -> list[Any]:
+        """What each worker answers to that, in order; or the first failure, as an error."""
+
+    @abstractmethod
+    def _end(self) -> object:
+        """End all workers."""
+
+    def _each(self, command: Callable[[slice], Command]) -> list[Any]:
+        self._tell(command)
+        return self._answers()
+
+    @stays_failed
+    def reset(self, seeds: np.ndarray) -> Any:
+        obs = self._job.observations.empty(self._num_envs)
+        self._each(lambda of: ("reset", seeds[of].tolist(), [x[of] for x in obs]))
+        return self._job.observations.tree(obs)
+
+    @stays_failed
+    def send(self, actions: Any) -> None:
+        # Copied: the caller may use its arrays again before the environments have read them.
+        arrays = [x.copy() for x in self._job.actions.arrays(actions)]
+        rows = self._rows = StepRows.new(self._job.observations, self._num_envs)
+        self._tell(lambda of: ("step", [x[of] for x in arrays], rows.part(of)))
+
+    @stays_failed
+    def recv(self) -> HostStep:
+        rows, self._rows = self._rows, None
+        assert rows is not None, "`send` comes before `recv`"
+        self._answers()
+        return rows.result(self._job.observations)
+
+    @stays_failed
+    def snapshot(self) -> list[bytes] | None:
+        found = self._each(lambda of: ("snapshot",))
+        return None if None in found else [state for states in found for state in states]
+
+    @stays_failed
+    def restore(self, snapshots: list[bytes]) -> None:
+        self._each(lambda of: ("restore", snapshots[of]))
+
+    def close(self) -> None:
+        self._failure = self._failure or HostEnvError(f"`{self._job.name}` is closed.")
+        self._end()
+
+    def _content(self, share: slice, answer: Any) -> Any:
+        """An answer, or the error that it tells of, with the environment's number among all."""
+        if isinstance(answer, EnvFault):
+            number = None if answer.number is None else share.start + answer.number
+            raise self._job.error(number, answer.text) from None  # its traceback is in the text
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
