@@ -72,7 +72,7 @@ class Seeded(Crew):
             ]
         self._seed, self._faults = seed, faults
         self._tasks: dict[str, _Task] = {}
-        self._rows: dict[str, dict[int, np.ndarray]] = {}
+        self._rows: dict[str, dict[ValueId, np.ndarray]] = {}
         self._begin_anew()
 
     def load(

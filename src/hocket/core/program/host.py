@@ -48,7 +48,8 @@ class LiveFunction(Protocol):
         """Of one that is watched: what hangs, asked from another thread."""
         return None
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Give back what it holds."""
 
 
 class NativeCall(NamedTuple):

@@ -23,7 +23,7 @@ from hocket.envs.host import HostEnvError, HostStep
 from hocket.system.children import KILL_SECONDS, Child, at_end, end_all, last_words
 from hocket.system.messages import MessageSocket
 from hocket.system.names import file_modules
-from hocket.system.shared_memory import Arena
+from hocket.system.shared_memory import MemoryFile
 
 GRACE_SECONDS = 2.0
 LOOK_SECONDS = 1.0
@@ -58,12 +58,12 @@ class InProcesses(LiveBlocks):
         """How many workers were started again, because they died or hung."""
         shares = job.shares(num_envs)
         self._layout = worker.SharedArrays(job.observations, job.actions, num_envs, len(shares))
-        self._arena = Arena.create(self._layout.nbytes)
-        self._actions, self._shared, self._at = self._layout.arrays(self._arena)
+        self._memory = MemoryFile.create(self._layout.nbytes)
+        self._actions, self._shared, self._at = self._layout.arrays(self._memory)
         self._seen = job.observations.empty(num_envs)
         self._seeds = np.zeros(num_envs, np.uint32)
         self._processes: list[_BlockProcess] = []
-        self._finish = at_end(self, _end, self._processes, self._arena)
+        self._finish = at_end(self, _end, self._processes, self._memory)
         self._open(shares)
 
     @stays_failed
@@ -123,7 +123,7 @@ class InProcesses(LiveBlocks):
         process.write([path for path in sys.path if path])
         process.write(cloudpickle.dumps(share))
         with contextlib.suppress(OSError):
-            process.line.send_fd(self._arena.fd)
+            process.line.send_fd(self._memory.fd)
 
     def _tell(self, command: Callable[[slice], Command]) -> None:
         for process in self._processes:
@@ -206,11 +206,11 @@ class InProcesses(LiveBlocks):
         self._finish()
 
 
-def _end(processes: list[_BlockProcess], arena: Arena) -> None:
+def _end(processes: list[_BlockProcess], memory: MemoryFile) -> None:
     """Let every process end, by force where it does not at once."""
     for process in processes:
         process.write(("close",))
         process.line.close()
     end_all([process.child for process in processes], GRACE_SECONDS)
     processes.clear()
-    arena.close()
+    memory.close()

@@ -22,7 +22,7 @@ from hocket.envs.gymnasium.spaces import Actions, Observations
 from hocket.system.as_child import leave_signals, say_hello, wait_for_end_of
 from hocket.system.messages import MessageSocket
 from hocket.system.ring import Spec, slot_layout
-from hocket.system.shared_memory import Arena
+from hocket.system.shared_memory import MemoryFile
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class SharedArrays:
     def nbytes(self) -> int:
         return slot_layout(self._specs())[1]
 
-    def arrays(self, arena: Arena) -> tuple[list[np.ndarray], StepRows, np.ndarray]:
+    def arrays(self, file: MemoryFile) -> tuple[list[np.ndarray], StepRows, np.ndarray]:
         """Actions, results, and which environment each worker is at."""
         specs = self._specs()
         starts, _ = slot_layout(specs)
         found = [
-            np.ndarray(shape, dtype, arena.memory, start)
+            np.ndarray(shape, dtype, file.memory, start)
             for (shape, dtype), start in zip(specs, starts, strict=True)
         ]
         acts, seen = len(self.actions.leaves), len(self.observations.leaves)
@@ -72,7 +72,7 @@ class SharedBlock:
     """A block whose actions and results are in shared memory."""
 
     def __init__(self, share: Share, fd: int) -> None:
-        actions, rows, at = share.memory.arrays(Arena.attach(fd, share.memory.nbytes))
+        actions, rows, at = share.memory.arrays(MemoryFile.attach(fd, share.memory.nbytes))
         of, at = share.of, at[share.number : share.number + 1]
         self._actions, self._rows = [x[of] for x in actions], rows.part(of)
         block = share.make_block(of.stop - of.start, at)
