@@ -303,11 +303,16 @@ class _Reader:
         for eqn in jaxpr.eqns:
             labels = tuple(dict.fromkeys(labels_of(eqn)))
             if eqn.primitive.name == "jit" and labels and label_of(eqn) is None:
-                nodes += self._inline(eqn, known)  # a jitted function that calls fragments
-            elif eqn.primitive.name == "scan" and labels:
-                nodes.append(self._loop(eqn, labels, known))
+                inner: ClosedJaxpr = eqn.params["jaxpr"]  # a jitted function that calls fragments
+                block = self.block(inner.jaxpr, inner.consts, self._numbers(eqn.invars, known))
+                made, outs = block.nodes, block.outputs
             else:
-                nodes.append(self._node(eqn, labels, known))
+                read = self._loop if eqn.primitive.name == "scan" and labels else self._node
+                made = (read(eqn, labels, known),)
+                self.nodes += made
+                outs = made[0].outs
+            nodes += made
+            known |= zip(eqn.outvars, outs, strict=True)
         return nodes
 
     def _node(self, eqn: JaxprEqn, labels: tuple[Label, ...], known: dict[Var, ValueId]) -> Node:
@@ -317,11 +322,8 @@ class _Reader:
             self.value(v, f"output {i} of `{title}`" + ("" if label else f" at {where}"))
             for i, v in enumerate(eqn.outvars)
         )
-        known |= dict(zip(eqn.outvars, outs, strict=True))
         ins = tuple(known[v] for v in eqn.invars if not isinstance(v, Literal))
-        node = Node(NodeId(len(self.nodes)), title, labels, ins, outs, where, eqn)
-        self.nodes.append(node)
-        return node
+        return Node(NodeId(len(self.nodes)), title, labels, ins, outs, where, eqn)
 
     def _loop(self, eqn: JaxprEqn, labels: tuple[Label, ...], known: dict[Var, ValueId]) -> Loop:
         ins = self._numbers(eqn.invars, known)
@@ -335,26 +337,17 @@ class _Reader:
             self.value(v, self.values[inner].name)
             for v, inner in zip(eqn.outvars, block.outputs, strict=True)
         )
-        known |= dict(zip(eqn.outvars, outs, strict=True))
         num_consts, num_carry = scan_sizes(eqn.params)
         given = tuple(map(Given, ins, inputs))
         firsts = given[num_consts : num_consts + num_carry]
         ends = zip(firsts, block.outputs, outs, strict=False)
-        loop = Loop(
+        return Loop(
             NodeId(len(self.nodes)), "loop", labels, ins, outs, source_line(eqn), eqn, block,
             eqn.params["length"], eqn.params["reverse"],
             given[:num_consts], tuple(Carried(*first, last, after) for first, last, after in ends),
             given[num_consts + num_carry :],
             tuple(map(Stacked, block.outputs[num_carry:], outs[num_carry:])),
         )  # fmt: skip
-        self.nodes.append(loop)
-        return loop
-
-    def _inline(self, eqn: JaxprEqn, known: dict[Var, ValueId]) -> list[Node]:
-        inner: ClosedJaxpr = eqn.params["jaxpr"]
-        block = self.block(inner.jaxpr, inner.consts, self._numbers(eqn.invars, known))
-        known |= dict(zip(eqn.outvars, block.outputs, strict=True))
-        return list(block.nodes)
 
     def _numbers(self, variables: Iterable[Any], known: dict[Var, ValueId]) -> tuple[ValueId, ...]:
         return tuple(
