@@ -17,7 +17,7 @@ import jax
 
 from hocket.cluster.devices import find_devices
 from hocket.cluster.slices import run_as_one
-from hocket.core.plan.data import Plan
+from hocket.core.plan.data import Mean, Plan
 from hocket.core.plan.device_id import DeviceId
 from hocket.system.native import Unavailable
 from hocket.system.shared_memory import Space
@@ -45,7 +45,7 @@ class Members:
 
     @staticmethod
     def of(plan: Plan, place: str) -> Members:
-        spot, delay = plan.place(place), plan.channel(place, place).delay
+        spot, delay = plan.place(place), plan.means.get(place, Mean()).delay
         on = tuple(next(iter(spot.share(i)), None) for i in range(spot.replicas))
         return Members(on, plan.launch.shares_memory != "none", delay)
 
