@@ -65,11 +65,13 @@ def test_a_place_takes_devices_slices_ids_and_texts() -> None:
 def test_a_plan_keeps_devices_as_text() -> None:
     on = ["n1/gpu:1", "n1/cpu:0/cpu:0of2@50%"]
     graph = hocket.plan(Toy()).graph
-    plan = Plan(graph, (Place("all", ALL, on=on, replicas=2),), launch=launch_named("processes"))
+    places = (Place("actor", ALL[:2], on=on[:1]), Place("learner", ALL[2:], on=on[1:]))
+    plan = Plan(graph, places, launch=launch_named("processes"))
     text = to_json(plan)
-    assert json.loads(text)["places"][0]["on"] == on
+    assert [place["on"] for place in json.loads(text)["places"]] == [on[:1], on[1:]]
     again = from_json(text, graph)
-    assert again.places == plan.places and [x.is_host for x in again.places[0].on] == [False, True]
+    assert again.places == plan.places
+    assert [place.on[0].is_host for place in again.places] == [False, True]
 
 
 def test_a_device_of_another_node_is_refused() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hocket import Place, Plan, PlanError, trace
+from hocket.core.plan.checks import check
 from hocket.runtime.executor import advance
 from hocket.runtime.fused import Fused
 from hocket.testing import difference
@@ -19,7 +20,7 @@ def fused(
     on: tuple[str, ...] = (), replicas: int = 1, max_block: int = 8, num_envs: int = 8
 ) -> Fused:
     place = Place("all", run=ALL, on=on, replicas=replicas)
-    executor = Fused(Plan(trace(Toy(), num_envs), (place,)), max_block)
+    executor = Fused(check(Plan(trace(Toy(), num_envs), (place,))), max_block)
     executor.start(jax.random.key(0))
     return executor
 
