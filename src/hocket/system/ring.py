@@ -57,7 +57,8 @@ class Ring:
             raise ValueError(f"a ring begins at a multiple of 64 bytes, found {offset}.")
         self._library, self._slots, self._spin = library(), slots, spin
         self._memory, self._offset = memory, offset
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
+        """Where it is in this process."""
         starts, stride = slot_layout(specs)
         first = offset + self._library.hocket_ring_header_bytes()
         self._views: list[list[np.ndarray]] = [
@@ -87,7 +88,7 @@ class Ring:
                 )
         for view, array in zip(self._views[self.free_slot(timeout)], arrays, strict=True):
             np.copyto(view, array, casting="no")
-        self._library.hocket_ring_publish(self._address)
+        self._library.hocket_ring_publish(self.address)
 
     @contextmanager
     def lease(self, timeout: float | None = None) -> Iterator[list[np.ndarray]]:
@@ -96,7 +97,7 @@ class Ring:
         try:
             yield views
         finally:
-            self._library.hocket_ring_release(self._address)
+            self._library.hocket_ring_release(self.address)
 
     def free_slot(self, timeout: float | None = None) -> int:
         """The next slot to fill, waiting for one; somebody else publishes it, in order."""
@@ -110,14 +111,9 @@ class Ring:
         """The arrays of a slot."""
         return self._views[slot]
 
-    @property
-    def address(self) -> int:
-        """Where it is in this process."""
-        return self._address
-
     def close(self) -> None:
         """End every wait, now and later, with `Closed`; a third process may do it too."""
-        self._library.hocket_ring_close(self._address)
+        self._library.hocket_ring_close(self.address)
 
     @property
     def messages(self) -> int:
@@ -130,12 +126,12 @@ class Ring:
 
     def _counts(self) -> list[int]:
         counts = c_uint64(), c_uint64(), c_uint64()
-        self._library.hocket_ring_counts(self._address, *map(byref, counts))
+        self._library.hocket_ring_counts(self.address, *map(byref, counts))
         return [count.value for count in counts]
 
     def _wait(self, call: Any, timeout: float | None) -> int:
         """The slot that `call` waits for."""
-        slot = call(self._address, self._slots, self._spin, 0)
+        slot = call(self.address, self._slots, self._spin, 0)
         if slot == _TIMEOUT:
             slot = self._sleep(call, math.inf if timeout is None else timeout)
         if slot == _CLOSED:
@@ -145,7 +141,7 @@ class Ring:
     def _sleep(self, call: Any, timeout: float) -> int:
         end = time.monotonic() + timeout
         while (left := end - time.monotonic()) > 0:
-            slot = call(self._address, self._slots, 0, int(min(1e9 * left, _SLICE_NS)))
+            slot = call(self.address, self._slots, 0, int(min(1e9 * left, _SLICE_NS)))
             if slot != _TIMEOUT:
                 return slot
         raise TimeoutError(f"no answer from the other side of a ring for {timeout:g} seconds")

@@ -33,7 +33,7 @@ class Shutdown:
 
     def __init__(self, wake: Callable[[], Any]) -> None:
         self.first: list[Callable[[], Any]] = []
-        """Functions that end waits for others inside programs."""
+        """Functions that end waits for others inside programs; empty where there are none."""
         self.synchronize: Callable[[], Any] | None = None
         """Until the device is idle; where there is none, this process ends in whatever it does."""
         self._wake, self._stopped = wake, threading.Event()
