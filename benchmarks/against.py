@@ -5,7 +5,6 @@
         cmake -S $at -B $at/build -DPython_EXECUTABLE=$(which python) && cmake --build $at/build
     done
     python benchmarks/against.py ../before         # all, about ten minutes on two quiet cores
-    python benchmarks/against.py ../before --sections fused help --pairs 20
 
 The environment has what hocket needs, EnvPool and `nanobind`. So one interpreter serves both sides,
 each with its own PYTHONPATH. Or install each checkout into an environment of its own, both in the
@@ -23,8 +22,8 @@ measured, each measurement is one.
 
 A ratio above 1 means that this checkout is the faster one. It passes from 0.97 on; where the pairs
 leave the interval wider, its lower end must be at least 0.93 as well. Prints one JSON line for each
-figure, then a table, and ends with 1 if a figure does not pass. `others`: the cores that the rest
-of the machine used meanwhile.
+figure, then a table, and ends with 1 if a figure does not pass. `same` is the ratio old/old;
+`others` are the cores that the rest of the machine used meanwhile.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("old", type=Path, help="the other checkout")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--seconds", type=float, default=0.4, help="about how long a turn takes")
+    parser.add_argument("--seconds", type=float, default=0.3, help="about how long a turn takes")
     parser.add_argument("--pairs", type=int, default=60, help="at most so many")
     parser.add_argument("--precision", type=float, default=0.02, help="half of the interval")
     parser.add_argument("--starts", type=int, default=3, help="how often processes start afresh")
@@ -158,7 +157,6 @@ class Side:
         }  # fmt: skip
 
     def run(self, script: str) -> subprocess.CompletedProcess[str]:
-        """Run a script to its end, in an empty folder."""
         with tempfile.TemporaryDirectory() as folder:
             return subprocess.run(
                 [self.python, "-c", script], cwd=folder, text=True, capture_output=True,
@@ -196,13 +194,9 @@ def find_side(checkout: Path, python: str) -> Side:
 
 
 def commit_of(checkout: Path) -> str:
-    def git(*words: str) -> subprocess.CompletedProcess[str]:
-        command = ["git", "-C", str(checkout), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    head = git("rev-parse", "--short", "HEAD").stdout.strip()
-    changed = git("diff", "--quiet", "HEAD", "--", "src").returncode
-    return head + " with changes" * bool(changed) if head else checkout.name
+    describe = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]
+    done = subprocess.run(describe, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or checkout.name
 
 
 # Pairs, and what they say
@@ -219,16 +213,16 @@ class Interval(NamedTuple):
     def half(self) -> float:
         return (self.high - self.low) / 2
 
-    def __str__(self) -> str:
-        return f"{self.median:.3f} +- {self.half:.3f}"
+    @property
+    def ends(self) -> list[float]:
+        return [round(self.low, 4), round(self.high, 4)]
 
 
 def interval(ratios: Sequence[float]) -> Interval:
     """The median with its bootstrap interval, by percentiles."""
     draw = random.Random(0).choices
     medians = sorted(statistics.median(draw(ratios, k=len(ratios))) for _ in range(RESAMPLES))
-    tail = RESAMPLES // 40
-    return Interval(statistics.median(ratios), medians[tail], medians[-tail - 1])
+    return Interval(statistics.median(ratios), medians[RESAMPLES // 40], medians[-RESAMPLES // 40])
 
 
 @dataclass
@@ -251,14 +245,10 @@ class Pairs:
         new, old = (shown(self.seconds[side], unit, work) for side in ("new", "old"))
         return {
             "name": name, "value": new, "unit": unit, "old": old, "pairs": len(self),
-            "ratio": round(ratio.median, 4), "interval": rounded(ratio),
-            "same": round(same.median, 4), "same_interval": rounded(same),
+            "ratio": round(ratio.median, 4), "interval": ratio.ends,
+            "same": round(same.median, 4), "same_interval": same.ends,
             "passes": passes(ratio, precision),
         }  # fmt: skip
-
-
-def rounded(found: Interval) -> list[float]:
-    return [round(found.low, 4), round(found.high, 4)]
 
 
 def shown(seconds: Sequence[float], unit: str, work: float) -> float:
@@ -293,9 +283,11 @@ class Judge:
                 for side, seconds in turn.items():
                     pairs.seconds[side].append(seconds[name])
             done += 1
+        others = round(meter.cores()[1], 2)
         for name, pairs in found.items():
-            say(f"        {name}: {pairs.faster('new')}, {done} pairs")
-        return round(meter.cores()[1], 2)
+            ratio = pairs.faster("new")
+            say(f"        {name}: {ratio.median:.3f} +- {ratio.half:.3f} after {done} pairs")
+        return others
 
     def _is_enough(self, found: Mapping[str, Pairs]) -> bool:
         return all(pairs.faster("new").half < self.precision for pairs in found.values())
@@ -324,7 +316,7 @@ def turns(
             about = {side: ask() for side, ask in asks.items()}["new"]  # all have been set up
             for name, (unit, each) in about.items():
                 if name not in courses:
-                    count = calibrated(asks["old"], name, judge.seconds)
+                    count = calibrated(asks["old"], name, work.part * judge.seconds)
                     courses[name] = Course(unit, each * count, count)
                 course = courses[name]
                 of_side = {side: turn(ask, name, course.count) for side, ask in asks.items()}
@@ -367,7 +359,7 @@ def calibrated(ask: Callable[..., Any], name: str, seconds: float) -> int:
 def check_idle(name: str) -> None:
     """Refuse a workload whose processes take time from the one whose turn it is."""
     meter, used = Meter(), 1.0
-    for _ in range(10):
+    for _ in range(10):  # those that have just been set up may not be done yet
         time.sleep(0.3)
         if (used := meter.cores()[0]) < IDLE_CORES:
             return
@@ -387,8 +379,7 @@ def starts(work: Start, sides: Mapping[str, Side], judge: Judge) -> Rows:
 
 
 def process_start(work: Start, side: Side) -> Ask:
-    module, name = side.entry_point()
-    script = f"import sys\nfrom {module} import {name} as command\n{work.script}"
+    script = "import sys\nfrom {} import {} as command\n".format(*side.entry_point()) + work.script
 
     def ask() -> dict[str, float]:
         start = time.monotonic()

@@ -42,6 +42,8 @@ class Training:
     distribute: str = "anakin"
     launch: str | None = None
     flags: str = ""
+    part: float = 1.0
+    """Of the seconds that a turn takes."""
 
     @contextmanager
     def opened(self, checkout: Path) -> Iterator[dict[str, Figure]]:
@@ -70,6 +72,7 @@ class Crossings:
 
     size: str
     flags: str = "--xla_force_host_platform_device_count=2"
+    part: float = 0.25  # there are many of them, and each is short
 
     @property
     def name(self) -> str:
