@@ -68,16 +68,11 @@ NAMES_IN_CORE = {
     ("core/plan/checks.py", "processes"): "in errors, which say what to type",
     ("core/plan/checks.py", "threads"): "in errors, which say what to type",
     ("core/program/service.py", "near"): "the default of a field that core never reads",
-    # Until devices have a type of their own:
-    ("core/plan/text.py", "cpu"): "",
-    ("core/program/backend.py", "gpu"): "",
-    ("core/program/backend.py", "cuda"): "",
 }
 """The names that core may write, and why they decide nothing there."""
 
 MAX_LINES, MAX_FILES, MAX_METHODS = 400, 16, 20
-MANY_METHODS = {"Plan", "Instance", "Exchange", "Crew"}
-"""Classes that still hold two."""
+MANY_METHODS = {"Instance", "Exchange"}
 TEXT = {
     ".py",
     ".pyi",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import socket
 import struct
@@ -50,7 +51,8 @@ class MessageSocket:
 
     def receive_fd(self) -> int:
         """A file descriptor that programs started here do not inherit."""
-        _, (fd,), *_ = socket.recv_fds(self._socket, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        _, (fd,), *_ = socket.recv_fds(self._socket, 1, 1)
+        os.set_inheritable(fd, False)
         return fd
 
     def close(self) -> None:
