@@ -210,17 +210,6 @@ class Experiment:
             return kept
         return {**{name: from_host(others[name], spec) for name, spec in specs.items()}, **kept}
 
-    def records(self, loggers: Loggers, start: Checkpoint | None) -> Records:
-        """The rows of this run from here on, which its loggers are told."""
-        begun = start.iteration if start else 0
-        return Records(
-            self.seeds,
-            lambda step, row, agent: loggers.row(step, row, self.settings.seed + agent),
-            every=max(1, self.iterations // ROWS),
-            start_at=begun,
-            before=rows_before(self.folders.values(), self.steps(begun) if start else 0),
-        )
-
     def steps(self, iteration: int) -> int:
         """Environment steps of one agent after so many iterations."""
         start, steps = self.base
@@ -238,7 +227,7 @@ class _Keeper:
         self, of: Experiment, checkpoints: Checkpoints, loggers: Loggers, start: Checkpoint | None
     ) -> None:
         self.of, self.checkpoints, self.start = of, checkpoints, start
-        self.records, self.outcome = of.records(loggers, start), of.outcome
+        self.outcome = of.outcome
         about = start.about if start else NOTHING_YET
         self.before: dict[str, float] = about["seconds"]
         self.best: float = about["best"]
@@ -247,7 +236,14 @@ class _Keeper:
         self.saved_at = time.perf_counter()
         self.saved = self.evaluated = start.iteration if start else 0
         """The iterations of the last checkpoint and of the last evaluation."""
-        self.outcome.env_steps = of.steps(self.saved)
+        self.outcome.env_steps = steps = of.steps(self.saved)
+        self.records = Records(
+            of.seeds,
+            lambda step, row, agent: loggers.row(step, row, of.settings.seed + agent),
+            every=max(1, of.iterations // ROWS),
+            start_at=self.saved,
+            before=rows_before(of.folders.values(), steps),
+        )
         self.outcome.return_means = self.records.return_means
         self.outcome.eval_means, self.outcome.shares = about["eval_means"], about["shares"]
         self.outcome.seconds = dict(self.before)

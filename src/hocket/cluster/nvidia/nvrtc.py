@@ -44,7 +44,8 @@ def find_nvrtc() -> ctypes.CDLL:
 
 
 def _candidates() -> Iterator[str]:
-    for folder in _package_folders("nvidia"):
+    nvidia = importlib.util.find_spec("nvidia")
+    for folder in map(Path, (nvidia and nvidia.submodule_search_locations) or ()):
         for inside in ("cu13/lib", "cu12/lib", "cuda_nvrtc/lib", "cuda_nvrtc/lib64"):
             yield from _libraries(folder / inside)
     # jax may have loaded it already, or the system knows it.
@@ -57,11 +58,6 @@ def _libraries(folder: Path) -> Iterator[str]:
     """The libraries of a folder, the newest first; the one with `builtins` is a part of them."""
     paths = [p for p in folder.glob("libnvrtc.so*") if "alt" not in p.name]
     yield from map(str, sorted(paths, reverse=True))
-
-
-def _package_folders(name: str) -> list[Path]:
-    spec = importlib.util.find_spec(name)
-    return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
 
 
 def _typed(loaded: ctypes.CDLL) -> ctypes.CDLL:
