@@ -44,7 +44,10 @@ class HostStep(NamedTuple):
 
 
 class LiveEnvs(Protocol):
-    """`n` environments under way. Each step is one `send` and one `recv`."""
+    """`n` environments under way. Each step is one `send` and one `recv`.
+
+    What inherits from this has no snapshot, unless it says so.
+    """
 
     def reset(self, seeds: np.ndarray) -> Any:
         """Begin an episode in each, from uint32 seeds; the first observations `[n, ...]`.
@@ -61,9 +64,11 @@ class LiveEnvs(Protocol):
 
     def snapshot(self) -> list[bytes] | None:
         """The state of each, with its random numbers and its time limit; None if there is none."""
+        return None
 
     def restore(self, snapshots: list[bytes]) -> None:
         """Go on from a snapshot; the next call is `send`."""
+        raise HostEnvError(f"{type(self).__name__} cannot be restored: it has no snapshot.")
 
     def close(self) -> None:
         """End them, and whatever they run in."""

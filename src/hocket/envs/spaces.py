@@ -159,6 +159,11 @@ class DictSpace:
 Space: TypeAlias = Box | Discrete | MultiDiscrete | DictSpace
 
 
+def unbounded(bound: Any, dtype: Any) -> np.ndarray:
+    """A bound, infinite where it is the largest float: so some packages write "no bound"."""
+    return np.where(np.abs(bound) >= np.finfo(dtype).max, np.copysign(np.inf, bound), bound)
+
+
 def _bound(side: str, bound: Any, box: Box) -> Any:
     """`bound` as a hashable value: a number if it is the same everywhere, else nested tuples."""
     values = np.asarray(bound)

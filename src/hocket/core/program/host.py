@@ -43,13 +43,15 @@ class LiveFunction(Protocol):
 
     def restore(self, pieces: Mapping[str, bytes]) -> None:
         """Go on from those of these pieces that it needs; called before its first call."""
+        return
 
     def overdue(self) -> Exception | None:
         """Of one that is watched: what hangs, asked from another thread."""
         return None
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Give back what it keeps open."""
+        return
 
 
 class NativeCall(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hocket.core.program.host import NativeCall
-from hocket.envs.host import HostEnvError, HostStep, LiveEnvs, channels_last
+from hocket.envs.host import HostStep, LiveEnvs, channels_last
 from hocket.envs.spaces import Box, Space
 from hocket.errors import check_option, unknown
 
@@ -123,7 +123,7 @@ def _spaces(pool: Any) -> tuple[Any, Any]:
 _STEP = ("obs", "reward", "done", "trunc")
 
 
-class _LivePool:
+class _LivePool(LiveEnvs):
     """Environments under way. EnvPool offers no snapshot.
 
     By itself, it ignores the action after an end and returns the first observation instead. So
@@ -214,12 +214,6 @@ class _LivePool:
         given = [np.ascontiguousarray(x).copy() for x in self._given]
         self._native = NativePool(offer, given, rows, self._where, seed, steps)
         return self._native.call
-
-    def snapshot(self) -> None:
-        return None
-
-    def restore(self, snapshots: list[bytes]) -> None:
-        raise HostEnvError(f"`{self._env.name}` cannot be restored: EnvPool has no snapshot.")
 
     def close(self) -> None:
         if self._pool is not None:

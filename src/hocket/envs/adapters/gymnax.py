@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from hocket.envs.env import Action, Obs, State, Step
-from hocket.envs.spaces import Box, Discrete, Space
+from hocket.envs.spaces import Box, Discrete, Space, unbounded
 from hocket.errors import check_options, unknown
 
 try:
@@ -104,15 +104,9 @@ def _space(space: Any) -> Box | Discrete:
     if isinstance(space, gymnax_spaces.Discrete):
         return Discrete(space.n)
     if isinstance(space, gymnax_spaces.Box):
-        return Box(_unbounded(space.low), _unbounded(space.high), space.shape, space.dtype)
+        low, high = (unbounded(x, np.float32) for x in (space.low, space.high))
+        return Box(low, high, space.shape, space.dtype)
     raise ValueError(
         f"the gymnax space {space} has no counterpart here. Wrap the environment so that it "
         "observes and acts with arrays (gymnax's Box or Discrete)."
     )
-
-
-def _unbounded(bound: Any) -> np.ndarray:
-    """`bound`, infinite where gymnax writes the largest float32 for "no bound"."""
-    bound = np.asarray(bound)
-    limit = np.finfo(np.float32).max
-    return np.where(abs(bound) >= limit, np.copysign(np.inf, bound), bound)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.envs.host import HostEnvError, HostStep, LiveEnvs, channels_last, new_array
+from hocket.envs.host import HostStep, LiveEnvs, channels_last, new_array
 from hocket.envs.spaces import Box, Discrete
 from hocket.errors import check_options, unknown
 
@@ -85,7 +85,7 @@ class AtariEnv:
             vector.close()
 
     def open(self, num_envs: int) -> LiveEnvs:
-        return _LiveAtari(self.name, self._vector(num_envs))
+        return _LiveAtari(self._vector(num_envs))
 
     def _vector(self, num_envs: int) -> Any:
         return AtariVectorEnv(
@@ -97,11 +97,11 @@ class AtariEnv:
         )
 
 
-class _LiveAtari:
+class _LiveAtari(LiveEnvs):
     """Games under way. ALE offers no snapshot of a vector of them."""
 
-    def __init__(self, name: str, vector: Any) -> None:
-        self._name, self._vector = name, vector
+    def __init__(self, vector: Any) -> None:
+        self._vector = vector
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
         # ALE's seeds are int32, and it takes a negative one for none.
@@ -120,12 +120,6 @@ class _LiveAtari:
             final[:] = obs
             final[done] = np.moveaxis(info["final_obs"][done], 1, -1)
         return HostStep(obs, reward.astype(np.float32), terminated, truncated, final)
-
-    def snapshot(self) -> None:
-        return None
-
-    def restore(self, snapshots: list[bytes]) -> None:
-        raise HostEnvError(f"`{self._name}` cannot be restored: it has no snapshot.")
 
     def close(self) -> None:
         self._vector.close()

@@ -56,15 +56,17 @@ class EnvFault(Exception):
 
 
 class EnvBlock(Protocol):
-    """Some environments in one place."""
+    """Some environments in one place. What inherits from this has no snapshot unless it says so."""
 
     def reset(self, seeds: Sequence[int], obs: list[np.ndarray]) -> None: ...
 
     def step(self, actions: list[np.ndarray], rows: StepRows) -> None: ...
 
-    def snapshot(self) -> list[bytes] | None: ...
+    def snapshot(self) -> list[bytes] | None:
+        return None
 
-    def restore(self, snapshots: list[bytes]) -> None: ...
+    def restore(self, snapshots: list[bytes]) -> None:
+        raise EnvFault(None, "cannot be restored: there is no snapshot.")
 
     def close(self) -> None: ...
 

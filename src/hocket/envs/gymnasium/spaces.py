@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from hocket.envs.host import new_array
-from hocket.envs.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space
+from hocket.envs.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space, unbounded
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -174,13 +174,9 @@ def _box(space: Any) -> Box:
         low, high = (np.clip(x, np.iinfo(dtype).min, np.iinfo(dtype).max) for x in (low, high))
     elif dtype.kind == "b":
         low, high = low.astype(int), high.astype(int)
-    else:  # the largest float is how some write "no bound"
-        low, high = (_unbounded(x, dtype) for x in (low, high))
+    else:
+        low, high = (unbounded(x, dtype) for x in (low, high))
     return Box(low, high, space.shape, dtype)
-
-
-def _unbounded(bound: np.ndarray, dtype: Any) -> np.ndarray:
-    return np.where(abs(bound) >= np.finfo(dtype).max, np.copysign(np.inf, bound), bound)
 
 
 def _leaves(space: Any, ours: Space, path: Path) -> Iterator[Leaf]:

@@ -10,12 +10,20 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from hocket.envs.gymnasium.block import EnvFault, StepRows, check_observations, check_rewards
+from hocket.envs.gymnasium.block import (
+    EnvBlock,
+    EnvFault,
+    StepRows,
+    check_observations,
+    check_rewards,
+)
 from hocket.envs.gymnasium.spaces import Actions, Observations
 
 
-class VectorBlock:
+class VectorBlock(EnvBlock):
     """A vector environment of `gymnasium.make_vec` that begins episodes where they end.
+
+    It is one object, not one for each environment, and has no snapshot.
 
     One that shares random numbers among its environments is seeded by all seeds together.
     """
@@ -55,12 +63,6 @@ class VectorBlock:
         self._write(obs, rows.obs)
         if self._check:
             check_rewards(rows.reward)
-
-    def snapshot(self) -> list[bytes] | None:
-        return None  # it is one object, not one for each environment
-
-    def restore(self, snapshots: list[bytes]) -> None:
-        raise EnvFault(None, "cannot be restored: a vector environment has no snapshot.")
 
     def close(self) -> None:
         self._env.close()

@@ -18,14 +18,6 @@ Act = Callable[[Any, Any, Array], tuple[Any, Any]]
 """`act(obs, memory, keys) -> (action, memory)`, all `[n, ...]`."""
 
 
-class Counted(NamedTuple):
-    """Of each episode `[n]`: its return, its length, and whether it ended."""
-
-    returns: np.ndarray
-    lengths: np.ndarray
-    ended: np.ndarray
-
-
 class Shot(NamedTuple):
     """An episode between two steps: what it looks like, and the return so far."""
 
@@ -40,8 +32,8 @@ def batched(policy: Policy) -> Act:
 
 def play(
     env: HostEnv, act: Act, memory: Any, key: Array, *, episodes: int, max_steps: int
-) -> Counted:
-    """Play so many episodes side by side, each once, to its end.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Play so many episodes side by side, each once, to its end: returns, lengths, which ended.
 
     `memory` is the policy's for one episode. An environment whose episode is over goes on with
     another, which nobody counts.
@@ -65,7 +57,7 @@ def play(
                 break
     finally:
         live.close()
-    return Counted(returns, lengths, ended)
+    return returns, lengths, ended
 
 
 def watch(
