@@ -1,5 +1,7 @@
 """Settles how jax runs in the tests, and in what they start, before jax is imported."""
 
+import ctypes
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -14,6 +16,14 @@ XLA_FLAGS = ("--xla_force_host_platform_device_count=4", "--xla_cpu_max_isa=AVX"
 QUICKLY = ["--xla_backend_optimization_level=0"]
 if metadata.version("jaxlib").startswith("0.10."):
     QUICKLY.append("--xla_cpu_use_fusion_emitters=false")
+
+# Programs are dropped at the end of a module that leaves more bytes than these.
+ROOMY = 1_200_000_000
+# Tests that take long and share nothing: they begin first, on whichever worker is free.
+FIRST = {
+    "test_analysis_is_sound.py", "test_examples.py", "test_front_door.py", "test_health.py",
+    "test_native.py", "test_native_datagram.py", "test_resume.py", "test_service_native.py",
+}  # fmt: skip
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hocket" / "tests"
 
@@ -42,11 +52,44 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["XLA_FLAGS"] = " ".join([os.environ["XLA_FLAGS"], *QUICKLY])
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is long begins first, and the tests of a file stay together, on a worker that compiles
+    for all of them. (`--dist loadgroup --no-loadscope-reorder`)
+    """
+    grouped = {item for item in items if item.get_closest_marker("xdist_group")}
+    for item in items:
+        if item not in grouped and item.path.name not in FIRST:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=lambda item: 0 if item.path.name in FIRST else 1 if item in grouped else 2)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: nobody need look for garbage in it, nor after every 700 objects."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def programs_of_one_module() -> Iterator[None]:
     """Those of all modules would be gigabytes; what another needs again is in the cache."""
     yield
-    jax.clear_caches()
+    if resident() > ROOMY:
+        jax.clear_caches()
+        gc.collect()
+        give_back()
+
+
+def resident() -> int:
+    """The bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def give_back() -> None:
+    """To the system, whatever is free: as it is, half of a worker's memory is in no use."""
+    if malloc_trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc's
+        malloc_trim(0)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -205,10 +206,16 @@ def test_plot_and_record(hocket: Hocket) -> None:
     assert 2 <= frames <= 13 and abs(shown - frames * 1000 / 30) <= 10 * frames
 
 
-def trained(hocket: Hocket) -> None:
-    hocket.well("train", "ppo", *SHORT, "--name", "first", "--quiet")
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that mistakes can be made with."""
+    runs = tmp_path_factory.mktemp("first")
+    ppo = PPO(env=make("CartPole-v1"), num_envs=8, length=16, hidden=(8,), minibatches=2)
+    library.train(replace(ppo, env_steps=1280), runs=runs, name="first")
+    return runs / "first"
 
 
+FIRST = "first"
 MISTAKES = [
     (None, ("trian", "ppo"), "unknown command `trian`. Did you mean `train`?"),
     (None, ("train",), "which algorithm? `hocket train NAME`"),
@@ -269,18 +276,18 @@ MISTAKES = [
     (None, ("train", "ppo", "--config", "x.json"), "leave `ppo` out"),
     (None, ("train", "--config", "x.json"), "x.json cannot be read as a configuration"),
     (None, ("eval", "nothing"), "there is no run `nothing`"),
-    (trained, ("eval", "frist"), "unknown run `frist` in runs. Did you mean `first`?"),
-    (trained, ("eval", "first", "--checkpoint", "7"), "there is no checkpoint 7"),
+    (FIRST, ("eval", "frist"), "unknown run `frist` in runs. Did you mean `first`?"),
+    (FIRST, ("eval", "first", "--checkpoint", "7"), "there is no checkpoint 7"),
     (
-        trained,
+        FIRST,
         ("eval", "first", "--checkpoint", "last"),
         "unknown checkpoint `last`. Did you mean `latest`?",
     ),
-    (trained, ("eval", "first", "--episodes", "0"), "episodes must be at least 1"),
-    (trained, ("plot", "first", "--metric", "return_men"), "Did you mean `return_mean`"),
-    (trained, ("record", "first", "--out", "film.avi"), "ends in .mp4 or .gif"),
+    (FIRST, ("eval", "first", "--episodes", "0"), "episodes must be at least 1"),
+    (FIRST, ("plot", "first", "--metric", "return_men"), "Did you mean `return_mean`"),
+    (FIRST, ("record", "first", "--out", "film.avi"), "ends in .mp4 or .gif"),
     (
-        trained,
+        FIRST,
         ("train", "ppo", *SHORT, "--name", "first", "--resume", "--learning-rate", "0.5"),
         "runs/first cannot be resumed with another configuration: learning_rate was 0.002 and is",
     ),
@@ -291,10 +298,14 @@ MISTAKES = [
     ("before", "arguments", "message"), MISTAKES, ids=[" ".join(m[1])[-40:] for m in MISTAKES]
 )
 def test_mistakes_get_a_sentence(
-    hocket: Hocket, before: Any, arguments: tuple[str, ...], message: str
+    hocket: Hocket,
+    before: str | None,
+    arguments: tuple[str, ...],
+    message: str,
+    request: pytest.FixtureRequest,
 ) -> None:
     if before:
-        before(hocket)
+        shutil.copytree(request.getfixturevalue(before), f"runs/{before}")
     done = hocket(*arguments)
     assert done.code == 2, done
     assert message in done.err

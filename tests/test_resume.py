@@ -84,12 +84,19 @@ def _numbers(folder: str) -> list[Any]:
     return [row for row in rows if "episodes" in row]
 
 
-@pytest.fixture
-def two_checkpoints(hocket: Hocket) -> Path:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 40 iterations with checkpoints after 20 and 40."""
-    hocket.well("train", *PPO, "--env-steps", str(8 * 16 * 40), "--save-every", PPO_20,
-                "--name", "run", "--quiet")  # fmt: skip
-    return Path("runs/run")
+    forty = replace(PPO_ALGORITHM, minibatches=2, env_steps=8 * 16 * 40)
+    folder = tmp_path_factory.mktemp("trained")
+    library.train(forty, runs=folder, name="run", save_every=int(PPO_20))
+    return folder / "run"
+
+
+@pytest.fixture
+def two_checkpoints(trained: Path, hocket: Hocket) -> Path:
+    """That run, for a test to damage."""
+    return Path(shutil.copytree(trained, "runs/run"))
 
 
 def test_a_finished_run_is_left_as_it_is(hocket: Hocket) -> None:

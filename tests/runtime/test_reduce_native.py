@@ -18,8 +18,7 @@ from hocket.runtime.averaging.ways import ipc, nccl
 from hocket.system.native import KERNEL, Unavailable, checked, library
 from hocket.system.rendezvous import Rendezvous
 from hocket.system.shared_memory import MemoryFile
-from tests.replay.test_native import FLAGS, HERE, SANITIZERS, compiler, run
-from tests.replay.test_service_native import THREADS, has_thread_sanitizer
+from tests.compiled import SANITIZERS, THREADS, has_thread_sanitizer, program, run
 
 SOURCE = Path(__file__).parent / "native" / "test_reduce.cpp"
 SITES = [[jax.ShapeDtypeStruct((1000,), jnp.float32)]]
@@ -30,14 +29,10 @@ needs_no_gpu = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("flags", [SANITIZERS, THREADS], ids=["memory", "threads"])
-def test_the_kernel_passes_its_own_tests_as_threads(flags: tuple[str, ...], tmp_path: Path) -> None:
-    if flags == THREADS and not has_thread_sanitizer(tmp_path):
+def test_the_kernel_passes_its_own_tests_as_threads(flags: tuple[str, ...]) -> None:
+    if flags == THREADS and not has_thread_sanitizer():
         pytest.skip("this compiler has no thread sanitizer")
-    program = str(tmp_path / "test_reduce")
-    folders = (f"-I{KERNEL.parent}", f"-I{HERE}")
-    built = run(compiler(), *FLAGS, *flags, "-pthread", *folders, str(SOURCE), "-o", program)
-    assert built.returncode == 0, built.stdout
-    ran = run(program)
+    ran = run(str(program([SOURCE], "-O1", *flags, folder=KERNEL.parent)))
     assert ran.returncode == 0, ran.stdout
 
 

@@ -1,0 +1,83 @@
+"""C++ tests, compiled when their sources, the compiler or its flags have changed."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+CHECKS = Path(__file__).parent / "replay" / "native"
+"""The folder of `checks.h`, with which C++ tests are written."""
+STORE = Path(__file__).parents[1] / "src" / "hocket" / "replay" / "store" / "native"
+FLAGS = ("-std=c++17", "-g", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-pthread")
+# Inlined checks are most of what there is to compile.
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-inline")
+# It knows nothing of fences, which only decide who is woken.
+THREADS = ("-fsanitize=thread", "-Wno-tsan")
+KEPT = Path(os.environ["JAX_COMPILATION_CACHE_DIR"]).with_name("tests-native")
+
+
+@functools.cache
+def compiler() -> str:
+    names = [name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name]
+    for name in names:
+        if path := shutil.which(name):
+            return path
+    raise AssertionError(f"there is no C++ compiler: none of {', '.join(names)} was found")
+
+
+@functools.cache
+def version() -> str:
+    return run(compiler(), "--version").stdout
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+
+
+def program(sources: Sequence[Path], *flags: str, folder: Path = STORE) -> Path:
+    """The program of these sources, each compiled alone, on all cores; headers are in `folder`."""
+    folders = (folder, CHECKS)
+    headers = sorted(x for at in folders for x in at.iterdir() if x.suffix in (".h", ".cu"))
+    include = [f"-I{at}" for at in folders]
+
+    def compiled(source: Path) -> Path:
+        return made((*FLAGS, *flags, "-c"), [source, *headers], (*include, str(source)))
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        objects = list(threads.map(compiled, sources))
+    return made((*FLAGS, *flags), objects, tuple(map(str, objects)))
+
+
+def made(flags: tuple[str, ...], parts: Sequence[Path], arguments: tuple[str, ...]) -> Path:
+    """What the compiler makes of some files, kept under everything that it depends on."""
+    digest = hashlib.sha256(repr((version(), flags)).encode())
+    for part in parts:
+        digest.update(part.name.encode() + b"\0" + part.read_bytes())
+    kept = KEPT / digest.hexdigest()
+    if not kept.exists():
+        KEPT.mkdir(parents=True, exist_ok=True)
+        # It gets its name once it is whole: another worker may want the same.
+        with tempfile.TemporaryDirectory(dir=KEPT) as folder:
+            new = Path(folder) / "new"
+            done = run(compiler(), *flags, *arguments, "-o", str(new))
+            assert done.returncode == 0, done.stdout
+            new.replace(kept)
+    return kept
+
+
+@functools.cache
+def has_thread_sanitizer() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        source, empty = Path(folder) / "empty.cpp", Path(folder) / "empty"
+        source.write_text("int main() {}\n")
+        built = run(compiler(), "-fsanitize=thread", str(source), "-o", str(empty))
+        return built.returncode == 0 and run(str(empty)).returncode == 0
