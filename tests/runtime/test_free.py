@@ -16,7 +16,7 @@ from hocket.cluster import Cluster
 from hocket.core.plan.checks import check
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
-from hocket.runtime.free.mailbox import fitting_samples
+from hocket.runtime.free.learner import fitting_samples
 from hocket.runtime.launch import launch_named
 from hocket.runtime.launch.seeded import Faults, Seeded
 from hocket.runtime.launch.watch import InstanceError
@@ -104,7 +104,7 @@ def test_no_sample_is_too_old_or_lost_or_used_twice(
 ) -> None:
     """240 interleavings with stalls, counted."""
     executor, crew, state = seeded
-    assert crew.board is not None
+    assert crew.ledger is not None
     orders = set()
     for seed in range(first, first + 40):
         crew.reseed(seed)
@@ -114,8 +114,8 @@ def test_no_sample_is_too_old_or_lost_or_used_twice(
         assert ages.max() > 0
         after = executor.state()  # everybody has come to the end of a sample
         made = np.asarray(after.number).reshape(ACTORS, -1)[:, 0]
-        board = crew.board.numbers
-        assert (made == board["made"]).all() and (board["begun"] == board["made"]).all()
+        ledger = crew.ledger.numbers
+        assert (made == ledger["made"]).all() and (ledger["begun"] == ledger["made"]).all()
         waiting = [name for name in executor.late() if name.endswith("-age")]
         assert len(waiting) == made.sum() - 24  # made, and not learned from yet
         orders.add(tuple(metrics["who"][:, 0]))
@@ -158,9 +158,9 @@ def test_a_stalled_learner_stops_nobody_before_the_age_does() -> None:
     executor.start(jax.random.key(0))
     advance(executor, 5)
     crew.starve()
-    assert crew.board is not None
-    board = crew.board.numbers
-    assert (board["begun"] - board["taken"] == plan.window).all()
+    assert crew.ledger is not None
+    ledger = crew.ledger.numbers
+    assert (ledger["begun"] - ledger["taken"] == plan.window).all()
     assert plan.window == 24 // ACTORS
 
 

@@ -15,10 +15,10 @@ from hocket.errors import unknown
 from hocket.report.loggers import About, Logger
 from hocket.report.records import Records
 from hocket.runtime.channels.host_arrays import from_host, host_spec
+from hocket.runtime.channels.late import SAMPLE, renamed
 from hocket.runtime.checkpoint import Checkpoint, Checkpoints
 from hocket.runtime.distributed import SAMPLE_AGE
-from hocket.runtime.free.mailbox import PREFIX as SAMPLE
-from hocket.runtime.free.mailbox import fitting_samples
+from hocket.runtime.free.learner import fitting_samples
 from hocket.runtime.host_calls.calls import PREFIX as HOST
 from hocket.system.signals import Abandoned, Deferred
 from hocket.training.folder import (
@@ -167,6 +167,7 @@ class Experiment:
             clear_records(self.folder)
             return None
         found = checkpoints.latest(state_specs(self.algorithm, self.seeds))
+        found = replace(found, late=renamed(self.plan, found.late))
         checkpoints.set_aside_after(found.iteration)
         steps = found.about.get("env_steps", found.iteration * self.plan.graph.env_steps)
         self.base = found.iteration, steps

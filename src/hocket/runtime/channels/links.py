@@ -101,28 +101,6 @@ def links(plan: Plan) -> Iterator[Link]:
             yield Link(t, a, b, values, arrays, slots, channel.delay, transport=named)
 
 
-def late_links(plan: Plan) -> list[Link]:
-    """The links of late channels."""
-    return [link for link in links(plan) if plan.channel_of(link.transfer).late]
-
-
-def late_names(plan: Plan, link: Link) -> list[list[str]]:
-    """Names for what is on its way in a late link: of each array of each message, oldest first."""
-    lag = plan.channel_of(link.transfer).late
-    head = "-".join(map(str, link.key))
-    return [[f"{head}-{k}-{j}" for j in range(len(link.arrays))] for k in range(lag)]
-
-
-def late_specs(plan: Plan) -> dict[str, jax.ShapeDtypeStruct]:
-    """All that is on its way between two blocks of a plan with late channels."""
-    return {
-        name: spec
-        for link in late_links(plan)
-        for names in late_names(plan, link)
-        for name, spec in zip(names, link.arrays, strict=True)
-    }
-
-
 def _array(plan: Plan, transfer: Transfer, route: Route, value: int) -> jax.ShapeDtypeStruct:
     found, axis = plan.graph.values[value], plan.axes.axis(value)
     shape: list[Any] = list(found.shape)

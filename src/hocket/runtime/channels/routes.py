@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hocket.core.plan.data import Plan
 from hocket.core.projection.instructions import Transfer
-from hocket.runtime.channels.joins import Joined, Part, join_of
 
 
 @dataclass(frozen=True)
@@ -24,10 +22,6 @@ class Route:
         sources, targets = plan.instances(transfer.source), plan.instances(transfer.target)
         return Route(sources, targets, any=plan.free == (transfer.target, transfer.source))
 
-    def cuts(self) -> int:
-        """Into how many parts a source cuts a per-environment value."""
-        return max(1, self.targets // self.sources)
-
     def pairs(self) -> list[tuple[int, int]]:
         """Each source with each of its targets."""
         most = max(self.sources, self.targets)
@@ -36,28 +30,6 @@ class Route:
     def leads(self, source: int, target: int) -> bool:
         """Whether this source is the one that sends the target what is uniform."""
         return self.any or source == next(s for s, t in self.pairs() if t == target)
-
-
-@dataclass(frozen=True)
-class Outgoing:
-    """What one instance sends in one transfer."""
-
-    transfer: Transfer
-    targets: tuple[int, ...]
-    values: tuple[tuple[int, ...], ...]
-    """For each target, the values of its message."""
-    cut: Mapping[int, int]
-    """The values that are cut into a part for each target, with the axis along which they are."""
-
-
-@dataclass(frozen=True)
-class Incoming:
-    """What one instance receives in one transfer."""
-
-    transfer: Transfer
-    sources: tuple[int, ...]
-    joins: tuple[Joined, ...]
-    """How each of the transfer's values is made from one message of every source that is taken."""
 
 
 def crossing(plan: Plan, transfer: Transfer, source: int, target: int) -> tuple[int, ...]:
@@ -69,39 +41,3 @@ def crossing(plan: Plan, transfer: Transfer, source: int, target: int) -> tuple[
 def is_version(plan: Plan, transfer: Transfer) -> bool:
     """Whether this crosses through a free channel: the newest for all who read it."""
     return plan.free == (transfer.source, transfer.target)
-
-
-def outgoing(plan: Plan, place: str, index: int) -> dict[int, Outgoing]:
-    """What an instance sends, by the number of the transfer."""
-    mine = [t for t in plan.projection.transfers if t.source == place]
-    return {t.id: _outgoing(plan, t, index) for t in mine}
-
-
-def _outgoing(plan: Plan, transfer: Transfer, index: int) -> Outgoing:
-    route = Route.of(plan, transfer)
-    # A version is one for all.
-    every = [(0, 0)] if is_version(plan, transfer) else route.pairs()
-    targets = tuple(t for s, t in every if s == index)
-    values = tuple(crossing(plan, transfer, index, target) for target in targets)
-    axes = {v: plan.axes.axis(v) for v in transfer.values if route.cuts() > 1}
-    cut = {v: axis for v, axis in axes.items() if axis is not None}
-    return Outgoing(transfer, targets, values, cut)
-
-
-def incoming(plan: Plan, place: str, index: int) -> dict[int, Incoming]:
-    """What an instance receives, by the number of the transfer."""
-    mine = [t for t in plan.projection.transfers if t.target == place]
-    return {t.id: _incoming(plan, t, index) for t in mine}
-
-
-def _incoming(plan: Plan, transfer: Transfer, index: int) -> Incoming:
-    route = Route.of(plan, transfer)
-    sources = tuple(s for s, t in route.pairs() if t == index)
-    # Of those who make samples any few are taken, whose messages are all alike.
-    taken = sources[: plan.batch] if route.any else sources
-    parts: dict[int, list[Part]] = {v: [] for v in transfer.values}
-    for number, source in enumerate(taken):
-        for k, v in enumerate(crossing(plan, transfer, source, index)):
-            parts[v].append(Part(number, k))
-    joins = tuple(Joined(join_of(plan.axes.axis(v)), tuple(at)) for v, at in parts.items())
-    return Incoming(transfer, sources, joins)

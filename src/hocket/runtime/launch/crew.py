@@ -20,7 +20,7 @@ from hocket.core.plan.data import Plan
 from hocket.runtime.averaging.known import Averaging
 from hocket.runtime.averaging.table import Table, agree
 from hocket.runtime.channels.host_arrays import from_host, to_host
-from hocket.runtime.channels.links import late_specs
+from hocket.runtime.channels.late import late_specs
 from hocket.runtime.host_calls.services import Services
 from hocket.runtime.instance.segment import Segments
 from hocket.runtime.launch import Command, Launcher, launcher_of
@@ -86,8 +86,8 @@ class Crew:
         return self._shared.statuses
 
     @property
-    def board(self) -> Any:
-        return self._shared.board
+    def ledger(self) -> Any:
+        return self._shared.ledger
 
     @property
     def is_well(self) -> bool:
@@ -149,8 +149,8 @@ class Crew:
     def run(self, count: int) -> list[dict[int, np.ndarray]]:
         """So many iterations of those who count them; others of a free channel go on meanwhile."""
         with self._or_end():
-            if self.board:
-                self.board.set_stop(False)
+            if self.ledger:
+                self.ledger.set_stop(False)
             counts = counting(self.plan)
             for hand, status in zip(self._held.hands, self.statuses, strict=True):
                 if hand.name in self._at_work:
@@ -165,8 +165,8 @@ class Crew:
     def pause(self) -> None:
         """Let everybody come to the end of an iteration."""
         with self._or_end():
-            if self.board and self._at_work:
-                self.board.set_stop(True)
+            if self.ledger and self._at_work:
+                self.ledger.set_stop(True)
                 self._wait_for(self._at_work)
                 self._at_work.clear()
 
@@ -296,8 +296,8 @@ def end(held: Holdings) -> None:
     """Let every instance end, by force where it does not within the grace; then its slices."""
     if os.getpid() != held.owner:  # a fork of the process that they belong to
         return
-    if held.shared.board:
-        held.shared.board.close()
+    if held.shared.ledger:
+        held.shared.ledger.close()
     for worker in held.workers:
         worker.disconnect()
     for hand in held.hands:

@@ -11,8 +11,8 @@ from hocket.core.plan.data import Plan
 from hocket.runtime.averaging.known import Averaging, pages
 from hocket.runtime.channels.choice import transport_of
 from hocket.runtime.channels.links import LinkKey, links, version_specs
-from hocket.runtime.free.ledger import Board, board_dtype
-from hocket.runtime.free.newest import LatestShared
+from hocket.runtime.free.ledger import Ledger, ledger_dtype
+from hocket.runtime.free.newest import NewestShared
 from hocket.runtime.observe.status import names, status_dtype
 from hocket.system.events import SharedEvent
 from hocket.system.shared_memory import Arena, Space
@@ -28,9 +28,9 @@ class Layout:
     averages: dict[str, tuple[int, int]]
     """By place: where its averages begin, and their bytes."""
     nbytes: int
-    board: int = 0
-    """Of a free channel: where its board begins, after the event that it signals."""
-    latest: int = 0
+    ledger: int = 0
+    """Of a free channel: where its ledger begins, after the event that it signals."""
+    newest: int = 0
 
 
 def layout(plan: Plan) -> Layout:
@@ -45,13 +45,13 @@ def layout(plan: Plan) -> Layout:
         size = Averaging.of(plan, place).nbytes
         averages[place] = end, size
         end += size
-    board = end
+    ledger = end
     if plan.free:
-        end += pages(SharedEvent.nbytes() + board_dtype(plan).itemsize)
-    latest = end
+        end += pages(SharedEvent.nbytes() + ledger_dtype(plan).itemsize)
+    newest = end
     if plan.free:
-        end += pages(LatestShared.nbytes(version_specs(plan)))
-    return Layout(0, rooms, averages, end, board, latest)
+        end += pages(NewestShared.nbytes(version_specs(plan)))
+    return Layout(0, rooms, averages, end, ledger, newest)
 
 
 def link_spaces(arena: Arena, where: Layout) -> dict[LinkKey, Space]:
@@ -59,20 +59,20 @@ def link_spaces(arena: Arena, where: Layout) -> dict[LinkKey, Space]:
     return {key: Space(arena, *room) for key, room in where.links.items()}
 
 
-def shared_board(plan: Plan, memory: mmap.mmap, where: Layout) -> Board | None:
-    """The board of a plan with a free channel, in memory that its processes share."""
+def shared_ledger(plan: Plan, memory: mmap.mmap, where: Layout) -> Ledger | None:
+    """The ledger of a plan with a free channel, in memory that its processes share."""
     if not plan.free:
         return None
-    event = SharedEvent(memory, where.board)
-    start = where.board + SharedEvent.nbytes()
-    numbers = np.ndarray((), board_dtype(plan), buffer=memory, offset=start)
-    return Board(plan, event, numbers)
+    event = SharedEvent(memory, where.ledger)
+    start = where.ledger + SharedEvent.nbytes()
+    numbers = np.ndarray((), ledger_dtype(plan), buffer=memory, offset=start)
+    return Ledger(plan, event, numbers)
 
 
-def shared_latest(
+def shared_newest(
     plan: Plan, memory: mmap.mmap, where: Layout, *, packed: bool = False
-) -> LatestShared | None:
+) -> NewestShared | None:
     """Where its newest version lies."""
     if not plan.free:
         return None
-    return LatestShared(memory, where.latest, version_specs(plan), packed=packed)
+    return NewestShared(memory, where.newest, version_specs(plan), packed=packed)

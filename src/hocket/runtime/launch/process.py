@@ -152,7 +152,7 @@ def _worker(job: Job, fd: int | None, line: Line) -> Any:
 
 def _take_leave(worker: Any, leaving: Leaving) -> None:
     """How this process ends: on a GPU, not in the midst of a program."""
-    gpus = [d for d in worker.instance.mesh.devices.flat if d.platform == "gpu"]
+    gpus = [d for d in worker.instance.store.devices if d.platform == "gpu"]
     if gpus:
         leaving.first = [worker.average.close] if worker.average else []
         leaving.synchronize = lambda: [synchronize(gpu.local_hardware_id) for gpu in gpus]

@@ -14,15 +14,15 @@ import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.runtime.channels.packing import packs
-from hocket.runtime.free.ledger import Board
-from hocket.runtime.free.newest import Latest, LatestHere
+from hocket.runtime.free.ledger import Ledger
+from hocket.runtime.free.newest import Newest, NewestHere
 from hocket.runtime.instance.wiring import Spaces
 from hocket.runtime.launch.memory_map import (
     Layout,
     layout,
     link_spaces,
-    shared_board,
-    shared_latest,
+    shared_ledger,
+    shared_newest,
 )
 from hocket.runtime.observe.status import new_statuses
 from hocket.system.events import ThreadEvent
@@ -34,8 +34,8 @@ class Shared:
     """What all instances of a plan see, or their run alone."""
 
     statuses: np.ndarray
-    board: Board | None = None
-    latest: Latest | None = None
+    ledger: Ledger | None = None
+    newest: Newest | None = None
     arena: Arena | None = None
     layout: Layout | None = None
 
@@ -47,8 +47,8 @@ class Shared:
     @staticmethod
     def here(plan: Plan) -> Shared:
         """For instances in this process."""
-        board = Board(plan, ThreadEvent()) if plan.free else None
-        return Shared(new_statuses(plan), board, LatestHere() if plan.free else None)
+        ledger = Ledger(plan, ThreadEvent()) if plan.free else None
+        return Shared(new_statuses(plan), ledger, NewestHere() if plan.free else None)
 
     @staticmethod
     def alone(plan: Plan) -> Shared:
@@ -72,22 +72,22 @@ class Shared:
 
     def clear(self) -> None:
         """As before the first sample; while nobody works."""
-        if self.board:
-            self.board.clear()
-        if self.latest:
-            self.latest.empty()
+        if self.ledger:
+            self.ledger.clear()
+        if self.newest:
+            self.newest.empty()
 
     def close(self) -> None:
         """Keep what the statuses were at the end; the memory goes."""
         self.statuses = self.statuses.copy()
-        self.board = self.latest = None
+        self.ledger = self.newest = None
 
 
 def _mapped(plan: Plan, arena: Arena, where: Layout, *, packed: bool = False) -> Shared:
     return Shared(
         new_statuses(plan, arena.memory, where.statuses),
-        shared_board(plan, arena.memory, where),
-        shared_latest(plan, arena.memory, where, packed=packed),
+        shared_ledger(plan, arena.memory, where),
+        shared_newest(plan, arena.memory, where, packed=packed),
         arena,
         where,
     )

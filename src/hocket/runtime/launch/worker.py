@@ -16,9 +16,10 @@ from hocket.core.program.service import At, Service
 from hocket.runtime.averaging.choice import Reduction
 from hocket.runtime.channels import Address
 from hocket.runtime.channels.host_arrays import from_host, to_host
-from hocket.runtime.channels.links import LinkKey, late_specs
-from hocket.runtime.free.mailbox import make_exchange
-from hocket.runtime.instance.interpreter import Instance
+from hocket.runtime.channels.late import late_specs
+from hocket.runtime.channels.links import LinkKey
+from hocket.runtime.free.makers import take_part
+from hocket.runtime.instance.instance import Instance
 from hocket.runtime.instance.segment import Segments
 from hocket.runtime.launch.control import Answer, Answers, Failure
 from hocket.runtime.launch.shared import Shared
@@ -38,10 +39,9 @@ class Worker:
     ) -> None:  # fmt: skip
         self.plan, self.shared, self.average = plan, shared, average
         status = shared.statuses[names(plan).index((place, index))]
-        exchange = make_exchange(
-            plan, place, index, status, shared.board, shared.latest, shared.spaces
-        )
-        self.instance = Instance(plan, place, index, exchange, average, segments)
+        self.instance = Instance(plan, place, index, status, shared.spaces, average, segments)
+        if shared.ledger and shared.newest:
+            take_part(self.instance, shared.ledger, shared.newest)
 
     @property
     def name(self) -> str:
@@ -49,15 +49,15 @@ class Worker:
 
     def disconnect(self) -> None:
         """End every wait for a message, here and at the other ends; from any thread."""
-        self.instance.exchange.disconnect()
+        self.instance.disconnect()
 
     def listen(self) -> dict[LinkKey, Address]:
         """Be ready for messages: an address for every link that ends here."""
-        return self.instance.exchange.listen()
+        return self.instance.listen()
 
     def connect(self, addresses: Mapping[LinkKey, Address], epoch: int) -> None:
         """Open every link of this instance, given the addresses of all."""
-        self.instance.exchange.connect(addresses, epoch)
+        self.instance.connect(addresses, epoch)
 
     def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], find: Find) -> None:
         """Go on from here: this instance's part of a state, and what is on its way to it."""
@@ -81,15 +81,15 @@ class Worker:
         return self.instance.late()
 
     def held(self) -> dict[int, Any]:
-        return self.instance.held()
+        return self.instance.store.held()
 
     def record(self) -> None:
-        self.instance.exchange.spans = []
+        self.instance.account.spans = []
 
     def spans(self) -> Any:
         """What was done when, and how many spans were left out."""
-        exchange = self.instance.exchange
-        return exchange.spans or [], exchange.spans_left_out
+        account = self.instance.account
+        return account.spans or [], account.spans_left_out
 
     def end(self, *, at_rest: bool) -> None:
         """Close what the instance keeps open; `at_rest`: nobody works in it any more."""
