@@ -14,6 +14,8 @@ import pytest
 from hocket import Channel, Place, Plan, PlanError, Policy, fragment, trace
 from hocket.cluster import Cluster
 from hocket.core.plan.checks import check
+from hocket.runtime.channels.late import array_names, renamed, sample_name
+from hocket.runtime.channels.links import is_sample, links
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.free.learner import fitting_samples
@@ -252,6 +254,29 @@ def test_samples_that_do_not_fit_are_left() -> None:
     assert fitting_samples(plan_of(max_age=4), old) == {}
     for other in (plan_of(actors=2), plan_of(actors=8)):
         assert fitting_samples(other, late) == {}
+
+
+def test_samples_by_their_earlier_names_are_gone_on_with() -> None:
+    """They had the numbers of a transfer, its source and the array."""
+    plan = plan_of()
+    late = late_samples(plan)
+    earlier = {
+        sample_name(maker, k, name): f"sample-{maker}-{k}-{link.transfer.id}-{link.source}-{j}"
+        for link in links(plan) if is_sample(plan, link.transfer)
+        for maker in range(plan.makers) for k in range(plan.window)
+        for j, name in enumerate(array_names(plan, [link])[link.key])
+    }  # fmt: skip
+    saved = {earlier.get(name, name): x for name, x in late.items()}
+    assert saved.keys() != late.keys() and fitting_samples(plan, saved) == {}
+    assert fitting_samples(plan, renamed(plan, saved)) == late
+    crew = Seeded(plan, 0)
+    executor = Split(plan, crew=crew)
+    executor.start(jax.random.key(0))
+    executor.load(executor.state(), renamed(plan, saved))
+    again = {name: np.asarray(x) for name, x in executor.late().items()}
+    executor.close()
+    assert again.keys() == late.keys()
+    assert all((again[name] == x).all() for name, x in late.items() if "/" in name)
 
 
 def test_a_failing_maker_ends_the_run_by_name() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from hocket.core.plan.data import Plan
 from hocket.core.projection.instructions import Transfer
 from hocket.runtime.channels.packing import packing
-from hocket.runtime.channels.routes import Route, crossing, is_version
+from hocket.runtime.channels.routes import Route, is_version
 from hocket.system.ring import Spec, slot_layout
 
 LinkKey: TypeAlias = tuple[int, int, int]  # (transfer, source instance, target instance)
@@ -93,9 +93,12 @@ def links(plan: Plan) -> Iterator[Link]:
         if is_version(plan, t):
             continue
         route, channel = Route.of(plan, t), plan.channel_of(t)
+        shares = {v for v in t.values if plan.axes.axis(v) is not None}
         room = plan.window if is_sample(plan, t) else channel.capacity + channel.late
         for a, b in route.pairs():
-            values = crossing(plan, t, a, b)
+            # What is uniform comes from one of the sources.
+            leads = route.leads(a, b)
+            values = tuple(v for v in t.values if leads or v in shares)
             arrays = tuple(_array(plan, t, route, v) for v in values)
             slots, named = room * plan.cuts(t), channel.transport
             yield Link(t, a, b, values, arrays, slots, channel.delay, transport=named)

@@ -1,4 +1,4 @@
-"""Who sends which part of a value to whom: worked out once, when an instance is set up."""
+"""Which instance of a place sends to which of another."""
 
 from __future__ import annotations
 
@@ -30,12 +30,6 @@ class Route:
     def leads(self, source: int, target: int) -> bool:
         """Whether this source is the one that sends the target what is uniform."""
         return self.any or source == next(s for s, t in self.pairs() if t == target)
-
-
-def crossing(plan: Plan, transfer: Transfer, source: int, target: int) -> tuple[int, ...]:
-    """The values that cross between two instances: what is uniform, from one of the sources."""
-    leads = Route.of(plan, transfer).leads(source, target)
-    return tuple(v for v in transfer.values if plan.axes.axis(v) is not None or leads)
 
 
 def is_version(plan: Plan, transfer: Transfer) -> bool:

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding
 
 from hocket.cluster.devices import find_devices
 from hocket.core.plan.data import Plan
+from hocket.runtime.channels.choice import device_names
 from hocket.runtime.instance.replicas import (
     home,
     merge_axis,
@@ -34,8 +35,8 @@ class Store:
         self.replicas, self._index = spot.replicas, index
         self.grouped = place in plan.grouped
         self.axis = plan.axes.axis
-        names = spot.on if self.grouped else spot.share(index)
-        self.mesh = replica_mesh(find_devices(names), spot.replicas if self.grouped else 1)
+        devices = find_devices(device_names(plan, place, index))
+        self.mesh = replica_mesh(devices, spot.replicas if self.grouped else 1)
         self.devices: tuple[Any, ...] = tuple(self.mesh.devices.flat)
         self._here = set(self.devices)
         # A program takes the host's memory as it is on the device that jax uses by default.

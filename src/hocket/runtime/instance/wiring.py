@@ -12,7 +12,7 @@ import jax
 from hocket.cluster.devices import find_devices
 from hocket.core.plan.data import Plan
 from hocket.runtime.channels import Address, Here, Transport
-from hocket.runtime.channels.choice import transport_of
+from hocket.runtime.channels.choice import device_names, transport_of
 from hocket.runtime.channels.device_work import DeviceWork
 from hocket.runtime.channels.links import Link, LinkKey, links
 from hocket.runtime.channels.packing import packing, packs
@@ -70,7 +70,7 @@ class End:
 
 def ends(plan: Plan, place: str, index: int, spaces: Spaces, work: DeviceWork) -> Iterator[End]:
     """The ends that one instance has of the links of a plan."""
-    devices, me = tuple(_devices(plan, place, index)), (place, index)
+    devices, me = tuple(find_devices(device_names(plan, place, index))), (place, index)
     for link in links(plan):
         for sends in (True, False):
             if me != ((link.transfer.source, link.source) if sends else link.end):
@@ -90,16 +90,11 @@ def _at_end(plan: Plan, link: Link, transport: Transport, here: Here) -> Link:
     return replace(link, packed=packed and packing(link.arrays).pays())
 
 
-def _devices(plan: Plan, place: str, index: int) -> list[Any]:
-    spot = plan.place(place)
-    return find_devices(spot.on if place in plan.grouped else spot.share(index))
-
-
 def _homes(plan: Plan, link: Link) -> list[Any]:
     """How the receiver wants the arrays of a message on its devices."""
     target, route = plan.place(link.transfer.target), Route.of(plan, link.transfer)
     grouped = target.name in plan.grouped
-    devices = _devices(plan, *link.end)
+    devices = find_devices(device_names(plan, *link.end))
     several = route.sources > route.targets and (not route.any or plan.batch > 1)
     if grouped or several:  # it is put together there first
         return [jax.sharding.SingleDeviceSharding(devices[0])] * len(link.values)
