@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,7 +26,7 @@ def plan_of(lag: int = 0, launch: str = "threads", **options: Any) -> Plan:
     return Plan(trace(Toy(), 8), ACTORS, channels, launch=launch_named(launch))
 
 
-def inbox_of(plan: Plan, place: str, index: int, messages: dict[int, Sequence[Any]]) -> Any:
+def inbox_of(plan: Plan, place: str, index: int, messages: Mapping[int, Sequence[Any]]) -> Any:
     """The inbox of an instance, and the transfer whose messages these are, by their sources."""
     ends, store, account = parts_of(plan, place, index, sends=False)
     for end in ends:

@@ -16,7 +16,7 @@ import jax
 
 from hocket.core.graph.trace import Graph
 from hocket.core.plan.data import Plan
-from hocket.runtime.channels.links import Link, LinkKey, is_sample, links
+from hocket.runtime.channels.links import Link, LinkKey, links
 
 SAMPLE = "sample-"
 """The names of samples begin so: `sample-MAKER-NUMBER-` and `age`, or the name of an array."""
@@ -29,13 +29,13 @@ def sample_name(maker: int, number: int, name: str) -> str:
 
 def late_links(plan: Plan) -> list[Link]:
     """The links of late channels."""
-    return [link for link in links(plan) if plan.channel_of(link.transfer).late]
+    return [link for link in links(plan) if plan.channel_of(link.transfer).lag]
 
 
 def late_names(plan: Plan) -> dict[LinkKey, list[list[str]]]:
     """For every late link, the arrays of each message on its way, the oldest message first."""
     late = late_links(plan)
-    lags = {link.key: range(plan.channel_of(link.transfer).late) for link in late}
+    lags = {link.key: range(plan.channel_of(link.transfer).lag) for link in late}
     names = array_names(plan, late)
     return {key: [[f"{name}/{k}" for name in names[key]] for k in lags[key]] for key in lags}
 
@@ -91,11 +91,11 @@ def _earlier_names(plan: Plan) -> dict[str, str]:
         for k, message in enumerate(late.get(link.key, ())):
             head = f"{transfer}-{source}-{target}-{k}"
             table |= {f"{head}-{j}": name for j, name in enumerate(message)}
-        if is_sample(plan, link.transfer):
+        if plan.free and plan.free.is_sample(link.transfer):
             table |= {
                 sample_name(maker, k, f"{transfer}-{source}-{j}"): sample_name(maker, k, name)
-                for maker in range(plan.makers)
-                for k in range(plan.window)
+                for maker in range(plan.free.makers)
+                for k in range(plan.free.window)
                 for j, name in enumerate(names[link.key])
             }
     return table

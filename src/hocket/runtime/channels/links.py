@@ -73,7 +73,7 @@ class Link:
 
 def is_sample(plan: Plan, transfer: Transfer) -> bool:
     """Whether this is a part of what is made for the place that sends through a free channel."""
-    return plan.free is not None and transfer.target == plan.free[0]
+    return plan.free is not None and plan.free.is_sample(transfer)
 
 
 def versions(plan: Plan) -> list[Transfer]:
@@ -94,13 +94,12 @@ def links(plan: Plan) -> Iterator[Link]:
             continue
         route, channel = Route.of(plan, t), plan.channel_of(t)
         shares = {v for v in t.values if plan.axes.axis(v) is not None}
-        room = plan.window if is_sample(plan, t) else channel.capacity + channel.late
         for a, b in route.pairs():
             # What is uniform comes from one of the sources.
             leads = route.leads(a, b)
             values = tuple(v for v in t.values if leads or v in shares)
             arrays = tuple(_array(plan, t, route, v) for v in values)
-            slots, named = room * plan.cuts(t), channel.transport
+            slots, named = plan.slots(t) * plan.cuts(t), channel.transport
             yield Link(t, a, b, values, arrays, slots, channel.delay, transport=named)
 
 

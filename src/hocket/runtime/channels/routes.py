@@ -20,7 +20,8 @@ class Route:
     @staticmethod
     def of(plan: Plan, transfer: Transfer) -> Route:
         sources, targets = plan.instances(transfer.source), plan.instances(transfer.target)
-        return Route(sources, targets, any=plan.free == (transfer.target, transfer.source))
+        some = plan.free is not None and plan.free.is_any(transfer)
+        return Route(sources, targets, any=some)
 
     def pairs(self) -> list[tuple[int, int]]:
         """Each source with each of its targets."""
@@ -34,4 +35,4 @@ class Route:
 
 def is_version(plan: Plan, transfer: Transfer) -> bool:
     """Whether this crosses through a free channel: the newest for all who read it."""
-    return plan.free == (transfer.source, transfer.target)
+    return plan.free is not None and plan.free.is_version(transfer)

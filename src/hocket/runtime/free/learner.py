@@ -33,7 +33,8 @@ class Learner:
         self._ledger, self._newest = ledger, newest
         self._account, self._inbox = instance.account, instance.inbox
         self._links, self._names = sample_links(plan), array_names(plan, links(plan))
-        self._made = [t.id for t in plan.projection.transfers if (t.target, t.source) == plan.free]
+        assert plan.free
+        self._made = [t.id for t in plan.projection.transfers if plan.free.is_any(t)]
         self._version: dict[int, list[Any]] = {t.id: [] for t in versions(plan)}
         self._ages: list[list[int]] = []
         code = plan.projection.programs[place]
@@ -111,26 +112,27 @@ class Learner:
 def sample_links(plan: Plan) -> list[list[Link]]:
     """For each maker, the links through which its samples come."""
     assert plan.free
-    every, (_, makes) = [x for x in links(plan) if is_sample(plan, x.transfer)], plan.free
+    free, every = plan.free, [x for x in links(plan) if is_sample(plan, x.transfer)]
     return [
-        [link for link in every if link.transfer.source != makes or link.source == maker]
-        for maker in range(plan.makers)
+        [link for link in every if not free.is_any(link.transfer) or link.source == maker]
+        for maker in range(free.makers)
     ]
 
 
 def fitting_samples(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
     """The saved samples that a plan can go on with: all of them, or none."""
     saved = {name: x for name, x in late.items() if name.startswith(SAMPLE)}
-    if not (saved and plan.free):
+    free = plan.free
+    if not (saved and free):
         return {}
     ages = {name: int(x) for name, x in saved.items() if name.endswith("-age")}
-    max_age, oldest_first = plan.channel(*plan.free).max_age, sorted(ages.values(), reverse=True)
-    in_time = all(k // plan.batch + age <= max_age for k, age in enumerate(oldest_first))
+    oldest_first = enumerate(sorted(ages.values(), reverse=True))
+    in_time = all(k // free.batch + age <= free.max_age for k, age in oldest_first)
     names, by_maker = array_names(plan, links(plan)), sample_links(plan)
     shapes: dict[str, Any] = dict.fromkeys(ages, ())
     for sample in ages:
         maker, k = map(int, sample.removeprefix(SAMPLE).split("-")[:2])
-        if maker >= plan.makers or k >= plan.window:
+        if maker >= free.makers or k >= free.window:
             return {}
         for link in by_maker[maker]:
             for name, spec in zip(names[link.key], link.arrays, strict=True):

@@ -60,14 +60,13 @@ def take_part(instance: Instance, ledger: Ledger, newest: Newest) -> None:
     """Have an instance do its part in a free plan: it learns, makes samples, or helps to."""
     plan = instance.plan
     assert plan.free
-    learns, makes = plan.free
-    if instance.place == learns:
+    if instance.place == plan.free.learner:
         instance.learning = learner = Learner(instance, ledger, newest)
         instance.interpreter.learning = instance.interpreter.outbox = learner
         return
     sample = next(t for t in plan.projection.transfers if is_sample(plan, t))
     wait = Wait(SENDING, sample, (0,), until=ledger.wait)
-    if instance.place == makes:
+    if instance.place == plan.free.maker:
         instance.turns = Maker(instance, ledger, newest, wait)
     else:
         instance.turns = Helper(instance, ledger, wait)

@@ -12,7 +12,6 @@ from hocket.core.projection.instructions import Transfer
 from hocket.runtime.channels.joins import Assembly, assemblies
 from hocket.runtime.channels.late import late_names
 from hocket.runtime.channels.packing import unpack
-from hocket.runtime.channels.routes import Route
 from hocket.runtime.instance.account import Account, Wait
 from hocket.runtime.instance.replicas import join_values
 from hocket.runtime.instance.store import Store, Values
@@ -39,7 +38,7 @@ class InstanceInbox:
         for transfer, mine in groupby(self.ends.values(), lambda end: end.link.transfer):
             links = [end.link for end in mine]
             # Of those who make samples any few are taken, whose messages are all alike.
-            taken = links[: plan.batch] if Route.of(plan, transfer).any else links
+            taken = links[: plan.free.batch] if plan.free and plan.free.is_any(transfer) else links
             self.sources[transfer.id] = [link.source for link in links]
             self.expect(
                 transfer, [x.values for x in taken], packed=all(link.packed for link in links)
