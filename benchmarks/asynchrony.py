@@ -83,12 +83,12 @@ def measure(launch: str, max_age: int) -> None:
     executor: Any = Split(plan)
     executor.start(jax.random.key(0))
     advance(executor, 60)  # until all have compiled
-    board = executor.crew.board.numbers
+    ledger = executor.crew.ledger.numbers
 
     def rate(work: Any) -> float:
-        made, start = int(board["made"].sum()), time.perf_counter()
+        made, start = int(ledger["made"].sum()), time.perf_counter()
         work()
-        return (int(board["made"].sum()) - made) / (time.perf_counter() - start)
+        return (int(ledger["made"].sum()) - made) / (time.perf_counter() - start)
 
     ages: list[np.ndarray] = []
 
@@ -100,9 +100,9 @@ def measure(launch: str, max_age: int) -> None:
     learning = rate(learn)
     stalled = rate(lambda: time.sleep(STALL))
     before = -1
-    while before != (before := int(board["made"].sum())):
+    while before != (before := int(ledger["made"].sum())):
         time.sleep(0.5)
-    waiting = int((board["made"] - board["taken"]).sum())
+    waiting = int((ledger["made"] - ledger["taken"]).sum())
     ages.append(advance(executor, waiting)["sample_age"])
     name = f"asynchrony_{launch}"
     oldest = int(np.concatenate(ages).max())

@@ -174,23 +174,24 @@ def ends(file: Any, num_envs: int, way: str, *, forth: bool) -> tuple[Any, Any]:
     import jax
 
     from hocket.runtime.channels import Here
-    from hocket.runtime.channels.joins import FIRST, Joined, Part
+    from hocket.runtime.channels.joins import FIRST, Assembly, Part
     from hocket.runtime.channels.packing import Packed, unpack
     from hocket.runtime.channels.transports.shared_memory import TRANSPORT
-    from hocket.runtime.instance.wiring import Wire
+    from hocket.runtime.instance.wiring import End
     from hocket.system.shared_memory import Space
 
     offsets = (0, _room(num_envs)) if forth else (_room(num_envs), 0)
-    to, back = (
-        Wire(
+    sender, receiver = (
+        End(
             replace(_link(num_envs), packed=packed), TRANSPORT,
             Here(sends, space=Space(file, at, _room(num_envs))),
         )
         for sends, at, packed in zip((True, False), offsets, WAYS[way], strict=True)
     )  # fmt: skip
-    sender, receiver = to.sender(None, 1), back.receiver(None, 1)
+    for end in (sender, receiver):
+        end.connect(None, 1)
     home = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    joins = tuple(Joined(FIRST, (Part(0, k),)) for k in range(len(specs(num_envs))))
+    joins = tuple(Assembly(FIRST, (Part(0, k),)) for k in range(len(specs(num_envs))))
 
     def receive() -> list[Any]:
         message = receiver.receive()

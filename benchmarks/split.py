@@ -394,18 +394,19 @@ def _ends(file: Any, nbytes: int, *, alone: bool, forth: bool) -> tuple[Any, Any
 
     from hocket.runtime.channels import Here
     from hocket.runtime.channels.transports.shared_memory import TRANSPORT
-    from hocket.runtime.instance.wiring import Wire
+    from hocket.runtime.instance.wiring import End
     from hocket.system.ring import Ring
     from hocket.system.shared_memory import Space
 
     offsets = (0, _room(nbytes)) if forth else (_room(nbytes), 0)
     if not alone:
         spaces = [Space(file, offset, _room(nbytes)) for offset in offsets]
-        to, back = (
-            Wire(_link(nbytes), TRANSPORT, Here(sends, space=space))
+        sender, receiver = (
+            End(_link(nbytes), TRANSPORT, Here(sends, space=space))
             for sends, space in zip((True, False), spaces, strict=True)
         )
-        sender, receiver = to.sender(None, 1), back.receiver(None, 1)
+        for end in (sender, receiver):
+            end.connect(None, 1)
         home = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
         def receive() -> Any:  # as an instance does

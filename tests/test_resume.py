@@ -23,6 +23,8 @@ import hocket.algorithms as algorithms
 from hocket import make
 from hocket.report.loggers import About
 from hocket.report.loggers.jsonl import Jsonl
+from hocket.runtime.channels.late import late_names
+from hocket.runtime.checkpoint import Checkpoints
 from hocket.system.signals import Abandoned, Deferred
 from hocket.testing import difference
 from tests.front import Hocket
@@ -348,3 +350,33 @@ def test_what_is_late_goes_on_exactly(launch: str, tmp_path: Path) -> None:
     where["distribute"] = "actor_learner:actors=2,lag=1"
     notes = library.train(six, name="twice", resume=True, **where).notes
     assert "what is late in this plan was not on its way in the other" in notes[-1]
+
+
+def test_a_run_of_an_earlier_version_goes_on_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is late had the numbers of a transfer, its source, its target, message and array."""
+    where: dict[str, Any] = {"distribute": "actor_learner:actors=2,lag=2", "runs": tmp_path}
+    messages = late_names(library.plan(PPO_ALGORITHM, distribute=where["distribute"]))
+    earlier = {
+        name: "-".join(map(str, (*key, k, j)))
+        for key, names in messages.items() for k, message in enumerate(names)
+        for j, name in enumerate(message)
+    }  # fmt: skip
+    save = Checkpoints.save
+
+    def save_as_before(self: Checkpoints, *arguments: Any, late: Any, **more: Any) -> None:
+        save(self, *arguments, late={earlier[name]: x for name, x in late.items()}, **more)
+
+    six = replace(PPO_ALGORITHM, env_steps=8 * 16 * 6)
+    library.train(six, name="once", **where)
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save_as_before)
+        library.train(six, name="twice", save_every=8 * 16 * 3, **where)
+    shutil.rmtree(tmp_path / "twice/checkpoints/6")
+    about = json.loads((tmp_path / "twice/checkpoints/3/about/metadata").read_text())
+    assert {"late/0-0-0-0-0", "late/0-0-1-1-6"} <= about["shapes"].keys()
+    resumed = library.train(six, name="twice", resume=True, **where)
+    assert resumed.notes == [f"resumed after {8 * 16 * 3:,} steps"]
+    once, twice = (library.load(tmp_path / name).state for name in ("once", "twice"))
+    assert difference(twice, once) == 0.0

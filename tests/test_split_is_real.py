@@ -11,7 +11,7 @@ from hocket.core.program.fragment import Label
 from hocket.core.program.host import calling
 from hocket.runtime.distributed import Split
 from hocket.runtime.executor import advance
-from hocket.runtime.instance.interpreter import Instance
+from hocket.runtime.instance.instance import Instance
 from hocket.runtime.instance.segment import arguments
 from hocket.runtime.launch import launch_named
 from tests.cases import REPLAY_APART, SPLITS, actors, execute
@@ -42,15 +42,15 @@ def test_programs_and_bytes(case: str) -> None:
 
 def compiled(instance: Instance) -> str:
     """The programs of an instance, as XLA prints them."""
-    found = []
-    for (step, parts), segment in (*instance._segments.all(), *instance._own.all()):
-        graph = instance._graph_of(parts)
+    found, programs = [], instance.programs
+    for (step, parts), segment in (*programs.shared.all(), *programs.own.all()):
+        graph = programs.graph_of(parts)
         specs = []
         for v in arguments(step):
-            rows = (instance.spot.replicas,) if instance._rows(v) else ()
+            rows = (instance.store.replicas,) if v in instance.store.stacked else ()
             shape = (*rows, *graph.values[v].shape)
             specs.append(jax.ShapeDtypeStruct(shape, graph.values[v].dtype))
-        with instance._choices(), calling(instance.hosts):
+        with programs.choices(), calling(instance.hosts):
             found.append(segment.fn.lower(*specs).compile().as_text())
     return "\n".join(found)
 

@@ -46,7 +46,7 @@ class Swapped(QueueInbox):
     """Hands over the newest message first."""
 
     def receive(self) -> Sequence[Any]:
-        self._queue.messages.reverse()
+        self._carrier.messages.reverse()
         return super().receive()
 
 

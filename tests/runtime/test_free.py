@@ -15,9 +15,11 @@ from hocket import Channel, Free, Pair, Place, Plan, PlanError, Policy, fragment
 from hocket.cluster import Cluster
 from hocket.core.plan.checks import check
 from hocket.core.plan.device_id import device_ids
+from hocket.runtime.channels.late import array_names, renamed, sample_name
+from hocket.runtime.channels.links import is_sample, links
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
-from hocket.runtime.free.mailbox import fitting_samples
+from hocket.runtime.free.learner import fitting_samples
 from hocket.runtime.launch import launch_named
 from hocket.runtime.launch.watch import InstanceError
 from hocket.strategies import resolve
@@ -105,7 +107,7 @@ def test_no_sample_is_too_old_or_lost_or_used_twice(
 ) -> None:
     """240 interleavings with stalls, counted."""
     executor, crew, state = seeded
-    assert crew.board is not None
+    assert crew.ledger is not None
     orders = set()
     for seed in range(first, first + 40):
         crew.reseed(seed)
@@ -115,8 +117,8 @@ def test_no_sample_is_too_old_or_lost_or_used_twice(
         assert ages.max() > 0
         after = executor.state()  # everybody has come to the end of a sample
         made = np.asarray(after.number).reshape(ACTORS, -1)[:, 0]
-        board = crew.board.numbers
-        assert (made == board["made"]).all() and (board["begun"] == board["made"]).all()
+        ledger = crew.ledger.numbers
+        assert (made == ledger["made"]).all() and (ledger["begun"] == ledger["made"]).all()
         waiting = [name for name in executor.late() if name.endswith("-age")]
         assert len(waiting) == made.sum() - 24  # made, and not learned from yet
         orders.add(tuple(metrics["who"][:, 0]))
@@ -159,10 +161,10 @@ def test_a_stalled_learner_stops_nobody_before_the_age_does() -> None:
     executor.start(jax.random.key(0))
     advance(executor, 5)
     crew.starve()
-    assert crew.board is not None
-    board = crew.board.numbers
+    assert crew.ledger is not None
+    ledger = crew.ledger.numbers
     assert plan.free and plan.free.window == 24 // ACTORS
-    assert (board["begun"] - board["taken"] == plan.free.window).all()
+    assert (ledger["begun"] - ledger["taken"] == plan.free.window).all()
 
 
 def test_an_injected_crash_has_a_name() -> None:
@@ -253,6 +255,30 @@ def test_samples_that_do_not_fit_are_left() -> None:
     assert fitting_samples(plan_of(max_age=4), old) == {}
     for other in (plan_of(actors=2), plan_of(actors=8)):
         assert fitting_samples(other, late) == {}
+
+
+def test_samples_by_their_earlier_names_are_gone_on_with() -> None:
+    """They had the numbers of a transfer, its source and the array."""
+    plan = plan_of()
+    assert plan.free
+    late = late_samples(plan)
+    earlier = {
+        sample_name(maker, k, name): f"sample-{maker}-{k}-{link.transfer.id}-{link.source}-{j}"
+        for link in links(plan) if is_sample(plan, link.transfer)
+        for maker in range(plan.free.makers) for k in range(plan.free.window)
+        for j, name in enumerate(array_names(plan, [link])[link.key])
+    }  # fmt: skip
+    saved = {earlier.get(name, name): x for name, x in late.items()}
+    assert saved.keys() != late.keys() and fitting_samples(plan, saved) == {}
+    assert fitting_samples(plan, renamed(plan, saved)) == late
+    crew = Seeded(plan, 0)
+    executor = Split(plan, crew=crew)
+    executor.start(jax.random.key(0))
+    executor.load(executor.state(), renamed(plan, saved))
+    again = {name: np.asarray(x) for name, x in executor.late().items()}
+    executor.close()
+    assert again.keys() == late.keys()
+    assert all((again[name] == x).all() for name, x in late.items() if "/" in name)
 
 
 def test_a_failing_maker_ends_the_run_by_name() -> None:

@@ -17,7 +17,7 @@ from hocket.core.plan.json import from_json, to_json
 from hocket.core.plan.traffic import flows
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
-from hocket.runtime.free.mailbox import fitting_samples
+from hocket.runtime.free.learner import fitting_samples
 from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
@@ -57,7 +57,7 @@ def test_in_orders_by_seed(room: str) -> None:
     executor.start(jax.random.key(0))
     state = executor.state()
     advance(executor, 1)
-    assert crew.board is not None
+    assert crew.ledger is not None
     pairs: set[tuple[int, ...]] = set()
     made, late, waiting = np.zeros(ACTORS, int), {}, []
     for seed in range(100):
@@ -65,7 +65,7 @@ def test_in_orders_by_seed(room: str) -> None:
         executor.load(state)
         pairs |= set(map(tuple, check_ledger(advance(executor, 12), max_age).tolist()))
         made = np.asarray(executor.state().number).reshape(ACTORS, -1)[:, 0]
-        assert (made == crew.board.numbers["made"]).all()
+        assert (made == crew.ledger.numbers["made"]).all()
         late = executor.late()
         waiting = [name for name in late if name.endswith("-age")]
         assert len(waiting) == made.sum() - 12 * BATCH  # made, and not learned from yet

@@ -18,14 +18,14 @@ from hocket.core.plan.traffic import flows
 from hocket.runtime.channels import Here
 from hocket.runtime.channels import packing as packing_module
 from hocket.runtime.channels.host_arrays import is_key, to_host
-from hocket.runtime.channels.joins import FIRST, Concat, Joined, Part
+from hocket.runtime.channels.joins import FIRST, Assembly, Concat, Part
 from hocket.runtime.channels.links import Link
 from hocket.runtime.channels.packing import LARGE, Packed, Packing, packing, packs, unpack
 from hocket.runtime.channels.transports.shared_memory import TRANSPORT
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
-from hocket.runtime.free.newest import LatestShared
-from hocket.runtime.instance.wiring import Wire
+from hocket.runtime.free.newest import NewestShared
+from hocket.runtime.instance.wiring import End
 from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
 from hocket.system.shared_memory import MemoryFile, Space
@@ -63,7 +63,7 @@ def specs(message: list[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
 
 
 def unpacked(message: Packed) -> list[Any]:
-    joins = tuple(Joined(FIRST, (Part(0, k),)) for k in range(len(message.chosen)))
+    joins = tuple(Assembly(FIRST, (Part(0, k),)) for k in range(len(message.packing.like)))
     return unpack([message], joins, HERE)
 
 
@@ -109,7 +109,7 @@ def test_several_messages_are_put_together_by_one_program(message: list[Any], co
     how = packing(specs(message))
     block = how.to_slot(message, packed=True)
     joins = tuple(
-        Joined(Concat(x.ndim - 1), tuple(Part(m, k) for m in range(count)))
+        Assembly(Concat(x.ndim - 1), tuple(Part(m, k) for m in range(count)))
         for k, x in enumerate(message)
     )
     found = unpack([how.from_slot(block, packed=True)] * count, joins, HERE)
@@ -128,8 +128,8 @@ def test_part_of_a_message() -> None:
     message = [jnp.arange(3), jnp.ones((2, 2)), jnp.zeros(300_000), jax.random.key(3)]
     how = packing(specs(message))
     received = how.from_slot(how.to_slot(message, packed=True), packed=True)
-    assert_same(unpacked(received[1:]), message[1:])
-    assert_same(received[2:3], message[2:3])
+    last = tuple(Assembly(FIRST, (Part(0, k),)) for k in range(1, len(message)))
+    assert_same(unpack([received], last, HERE), message[1:])
 
 
 def test_what_is_on_the_host_does_not_go_to_the_device_and_back(
@@ -159,11 +159,12 @@ def test_an_end_may_pack_and_the_other_not(ends: tuple[bool, bool], delay: float
     link = Link(cast(Any, None), 0, 0, cast(Any, (0, 1, 2)), specs(MESSAGE), slots=2, delay=delay)
     room = TRANSPORT.room(link)
     space = Space(MemoryFile.create(room), 0, room)
-    to, back = (
-        Wire(replace(link, packed=packed), TRANSPORT, Here(sends, space=space))
+    sender, receiver = (
+        End(replace(link, packed=packed), TRANSPORT, Here(sends, space=space))
         for sends, packed in zip((True, False), ends, strict=True)
     )
-    sender, receiver = to.sender(None, 1), back.receiver(None, 1)
+    for end in (sender, receiver):
+        end.connect(None, 1)
     for _ in range(3):
         sender.send(MESSAGE)
         found = receiver.receive()
@@ -173,9 +174,9 @@ def test_an_end_may_pack_and_the_other_not(ends: tuple[bool, bool], delay: float
 
 @pytest.mark.parametrize("ends", [(True, True), (True, False), (False, True)])
 def test_versions_are_packed_too(ends: tuple[bool, bool]) -> None:
-    file = MemoryFile.create(LatestShared.nbytes(specs(MESSAGE)))
+    file = MemoryFile.create(NewestShared.nbytes(specs(MESSAGE)))
     writer, reader = (
-        LatestShared(file.memory, 0, specs(MESSAGE), packed=packed) for packed in ends
+        NewestShared(file.memory, 0, specs(MESSAGE), packed=packed) for packed in ends
     )
     for version in range(5):
         writer.write(version, MESSAGE)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from hocket.runtime.instance.metrics import KEPT, Rows, _written, is_on_accelerator
+from hocket.runtime.instance.metrics import KEPT, MetricRows, _written, is_on_accelerator
 
 
 def reported(k: int) -> list[Any]:
@@ -24,7 +24,7 @@ def reported(k: int) -> list[Any]:
 @pytest.mark.parametrize("count", [1, KEPT - 1, KEPT, KEPT + 1, 2 * KEPT + 5])
 @pytest.mark.parametrize("stays", [is_on_accelerator, lambda x: isinstance(x, jax.Array)])
 def test_every_row_is_there_in_its_order(count: int, stays: Any) -> None:
-    rows = Rows(stays)
+    rows = MetricRows(stays)
     for k in range(count):
         rows.add(reported(k))
     made = zip(*map(reported, range(count)), strict=True)
@@ -36,7 +36,7 @@ def test_every_row_is_there_in_its_order(count: int, stays: Any) -> None:
 
 
 def test_what_stays_on_a_device_is_one_array_for_many_rows() -> None:
-    rows = Rows(lambda x: isinstance(x, jax.Array))
+    rows = MetricRows(lambda x: isinstance(x, jax.Array))
     before = len(jax.live_arrays())
     for k in range(KEPT):
         rows.add(reported(k))
@@ -48,7 +48,7 @@ def test_it_stays_where_it_was_made_and_the_first_row_compiles_all(spread: bool)
     devices = np.array(jax.devices()[1:3])
     shards = NamedSharding(Mesh(devices, ("devices",)), PartitionSpec("devices"))
     where = shards if spread else SingleDeviceSharding(devices[1])
-    rows, written = Rows(lambda x: isinstance(x, jax.Array)), cast(Any, _written)
+    rows, written = MetricRows(lambda x: isinstance(x, jax.Array)), cast(Any, _written)
     rows.add([jax.device_put(jnp.arange(8.0), where)])
     compiled = written._cache_size()
     rows.add([jax.device_put(jnp.arange(1.0, 9.0), where)])
@@ -58,7 +58,7 @@ def test_it_stays_where_it_was_made_and_the_first_row_compiles_all(spread: bool)
 
 
 def test_nothing_reported_is_no_column() -> None:
-    rows = Rows()
+    rows = MetricRows()
     assert rows.columns() == []
     rows.add([])
     assert rows.columns() == []

@@ -21,7 +21,7 @@ from hocket.runtime.channels.links import Link, links
 from hocket.runtime.channels.transports import one_gpu, shared_memory
 from hocket.runtime.channels.transports.one_gpu import OneGpu, OnOneGpu
 from hocket.runtime.instance import wiring
-from hocket.runtime.instance.exchange import Exchange
+from hocket.runtime.instance.instance import Instance
 from hocket.runtime.launch import launch_named, watch
 from hocket.runtime.launch.memory import memory_map
 from hocket.runtime.launch.watch import InstanceError
@@ -253,16 +253,16 @@ def test_a_host_that_waits_while_its_gpu_works_is_busy(
     plan, transport = planned(), HostInstead()
     monkeypatch.setattr(wiring, "transport_of", lambda *_: transport)
     status = new_statuses(plan)[1]
-    exchange = Exchange(plan, "learner", 0, status)
-    link, addresses = up(plan), exchange.listen()
+    learner = Instance(plan, "learner", 0, status)
+    link, addresses = up(plan), learner.listen()
     down = next(link for link in links(plan) if link.transfer.source == "learner")
-    exchange.connect({**addresses, down.key: transport.listen(down, Here(sends=False))}, 1)
+    learner.connect({**addresses, down.key: transport.listen(down, Here(sends=False))}, 1)
     sender = transport.connect(link, addresses[link.key], Here(sends=True), 1)
     sender.later = 0.2
     sender.send([jnp.ones(x.shape, x.dtype) for x in link.arrays])
-    receiver = exchange.receivers[link.transfer.id, 0]
-    exchange._work.begun(receiver.box, SimpleNamespace(is_ready=lambda: not busy))
-    exchange.receive(link.transfer, 0)
+    receiver = learner.inbox.ends[link.transfer.id, 0]
+    learner.account.work.begun(receiver.box, SimpleNamespace(is_ready=lambda: not busy))
+    learner.inbox.receive(link.transfer)
     assert (status["waited"].sum() > 0) == (not busy)
 
 

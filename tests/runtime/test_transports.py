@@ -18,7 +18,7 @@ from hocket.runtime.channels import Ends, Here, Transport
 from hocket.runtime.channels.choice import TRANSPORTS, check_transports, ends_of, transport_of
 from hocket.runtime.channels.links import Link, links
 from hocket.runtime.channels.transports import device, same_device, shared_memory
-from hocket.runtime.instance.wiring import Receiver, Sender, Wire
+from hocket.runtime.instance.wiring import End
 from hocket.runtime.launch import launch_named
 from hocket.system.events import Closed, ThreadEvent
 from hocket.system.shared_memory import MemoryFile, Space
@@ -43,16 +43,18 @@ def upwards(plan: Plan) -> Link:
     return next(link for link in links(plan) if link.transfer.source == "actor")
 
 
-def connected(kind: str, delay: float = 0.0) -> tuple[Sender, Receiver]:
+def connected(kind: str, delay: float = 0.0) -> tuple[End, End]:
     """Both ends of a link, in this process."""
     link, transport = upwards(planned(delay)), KINDS[kind]
     room = transport.room(link)
     space = Space(MemoryFile.create(room), 0, room) if room else None
     homes = (jax.sharding.SingleDeviceSharding(jax.local_devices()[1]),)
-    there = Wire(link, transport, Here(sends=False, homes=homes, space=space))
+    there = End(link, transport, Here(sends=False, homes=homes, space=space))
+    here = End(link, transport, Here(sends=True, space=space))
     address = there.listen()
-    here = Wire(link, transport, Here(sends=True, space=space))
-    return here.sender(address, 1), there.receiver(address, 1)
+    for end in (here, there):
+        end.connect(address, 1)
+    return here, there
 
 
 def message(number: float) -> list[Any]:
@@ -152,10 +154,11 @@ def test_nothing_of_an_earlier_epoch_arrives(kind: str) -> None:
     link, transport = upwards(planned()), KINDS[kind]
     room = transport.room(link)
     space = Space(MemoryFile.create(room), 0, room) if room else None
-    here, there = (Wire(link, transport, Here(sends, space=space)) for sends in (True, False))
+    sender, receiver = (End(link, transport, Here(sends, space=space)) for sends in (True, False))
     for epoch in (1, 2):
-        address = there.listen()
-        sender, receiver = here.sender(address, epoch), there.receiver(address, epoch)
+        address = receiver.listen()
+        for end in (sender, receiver):
+            end.connect(address, epoch)
         assert not receiver.box.ready() and sender.box.sent == receiver.box.taken == 0
         sender.send(message(float(epoch)))
         sender.box.close()
@@ -235,6 +238,6 @@ def test_what_is_named_is_what_carries() -> None:
     executor: Any = make_executor(plan, 1)
     executor.start(jax.random.key(0))
     actor = executor.crew.instances[0]
-    wires = {w.link.transfer.source: w.transport for w in actor.exchange.wires}
-    assert wires == {"actor": device.TRANSPORT, "learner": same_device.TRANSPORT}
+    carried = {end.link.transfer.source: end.transport for end in actor.ends}
+    assert carried == {"actor": device.TRANSPORT, "learner": same_device.TRANSPORT}
     executor.close()

@@ -20,7 +20,7 @@ from hocket.runtime import fused
 from hocket.runtime.compile.tuning import SHORTEST_GRAPH, compiler_options
 from hocket.runtime.distributed import Split
 from hocket.runtime.executor import advance
-from hocket.runtime.instance import interpreter
+from hocket.runtime.instance import programs
 from hocket.runtime.launch import crew, launch_named
 from hocket.runtime.launch.crew import Crew
 from tests.toys import Toy
@@ -56,7 +56,7 @@ def test_kernels_in_a_row_are_one_launch_on_a_gpu(monkeypatch: pytest.MonkeyPatc
     assert compiler_options(gpu) == {}
 
 
-@pytest.mark.parametrize(("of", "distribute"), [(fused, "anakin"), (interpreter, "actor_learner")])
+@pytest.mark.parametrize(("of", "distribute"), [(fused, "anakin"), (programs, "actor_learner")])
 def test_the_compiler_is_told(of: Any, distribute: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of, "compiler_options", lambda devices: {"xla_no_such_option": 1})
     with pytest.raises(Exception, match="xla_no_such_option"):

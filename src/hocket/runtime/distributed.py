@@ -16,10 +16,10 @@ from hocket.core.plan.data import Plan
 from hocket.report.outcome import Activity
 from hocket.runtime.averaging.table import WayTable
 from hocket.runtime.channels.host_arrays import is_key
-from hocket.runtime.channels.links import late_specs
+from hocket.runtime.channels.late import late_specs
 from hocket.runtime.executor import Timings
 from hocket.runtime.host_calls.services import Services
-from hocket.runtime.instance.exchange import AGES
+from hocket.runtime.instance.instance import AGES
 from hocket.runtime.launch.crew import Crew
 from hocket.runtime.observe.status import activities, names
 from hocket.runtime.observe.timeline import Timeline

@@ -19,9 +19,9 @@ from hocket.core.graph.trace import ValueId
 from hocket.core.plan.data import Plan
 from hocket.errors import PlanError
 from hocket.runtime.host_calls.services import Services
-from hocket.runtime.instance.exchange import Wait
-from hocket.runtime.instance.interpreter import Instance
-from hocket.runtime.instance.metrics import Rows
+from hocket.runtime.instance.account import Wait
+from hocket.runtime.instance.instance import Instance
+from hocket.runtime.instance.metrics import MetricRows
 from hocket.runtime.launch.crew import Crew
 from hocket.runtime.launch.watch import Deadlock, InstanceError
 from hocket.runtime.observe.status import IDLE, WORKING, counting, deadlock
@@ -50,7 +50,7 @@ class InjectedCrash(RuntimeError):
 class _Task:
     instance: Instance
     steps: Iterator[Wait | None]
-    rows: Rows
+    rows: MetricRows
     wait: Wait | None = None
     stalled_until: int = 0
 
@@ -66,10 +66,8 @@ class Seeded(Crew):
         super().__init__(plan)
         for instance in self.instances:
             # With room for all: nobody can wait inside a call, where no other would get a turn.
-            instance.exchange.wires = [
-                wire._replace(link=replace(wire.link, slots=sys.maxsize))
-                for wire in instance.exchange.wires
-            ]
+            for end in instance.ends:
+                end.link = replace(end.link, slots=sys.maxsize)
         self._seed, self._faults = seed, faults
         self._tasks: dict[str, _Task] = {}
         self._rows: dict[str, dict[ValueId, np.ndarray]] = {}
@@ -104,8 +102,8 @@ class Seeded(Crew):
 
     def pause(self) -> None:
         with self._or_end():
-            if self.board and self._tasks:
-                self.board.set_stop(True)
+            if self.ledger and self._tasks:
+                self.ledger.set_stop(True)
                 self._work_until(list(self._tasks))
 
     def _start(self) -> None:
@@ -119,8 +117,8 @@ class Seeded(Crew):
 
     def _let_go_on(self) -> None:
         """Start the instances of a free plan that go on until they are stopped."""
-        if self.board:
-            self.board.set_stop(False)
+        if self.ledger:
+            self.ledger.set_stop(False)
         for instance in self.instances:
             if instance.place not in counting(self.plan) and instance.name not in self._tasks:
                 self._add(instance, None)
@@ -130,7 +128,7 @@ class Seeded(Crew):
         self._tasks.clear()
 
     def _add(self, instance: Instance, count: int | None) -> None:
-        rows = Rows()
+        rows = MetricRows()
         self._tasks[instance.name] = _Task(instance, instance.steps(count, rows), rows)
 
     def _work_until(self, names: list[str]) -> None:
@@ -155,7 +153,8 @@ class Seeded(Crew):
             instance.status["phase"] = WORKING
             task.wait = next(task.steps)
             if task.wait is not None:
-                instance.exchange.show(task.wait)
+                wait = task.wait
+                instance.account.show(wait.phase, wait.transfer, wait.peers[0])
         except StopIteration:
             instance.status["phase"] = IDLE
             del self._tasks[instance.name]
@@ -170,5 +169,5 @@ class Seeded(Crew):
             return True
         if wait.ready is not None:
             return wait.ready()
-        receivers = task.instance.exchange.receivers
-        return all(receivers[wait.transfer.id, source].box.ready() for source in wait.peers)
+        ends = task.instance.inbox.ends
+        return all(ends[wait.transfer.id, source].box.ready() for source in wait.peers)

@@ -17,10 +17,10 @@ from hocket.report.loggers import About, Logger
 from hocket.report.outcome import Outcome
 from hocket.report.records import Records
 from hocket.runtime.channels.host_arrays import from_host, host_spec
+from hocket.runtime.channels.late import SAMPLE, renamed
 from hocket.runtime.checkpoint import Checkpoint, Checkpoints
 from hocket.runtime.distributed import SAMPLE_AGE
-from hocket.runtime.free.mailbox import PREFIX as SAMPLE
-from hocket.runtime.free.mailbox import fitting_samples
+from hocket.runtime.free.learner import fitting_samples
 from hocket.runtime.host_calls.calls import PREFIX as HOST
 from hocket.system.signals import Abandoned, Deferred
 from hocket.training.folder import (
@@ -173,6 +173,7 @@ class Experiment:
             clear_records(self.folder)
             return None
         last = checkpoints.latest(state_specs(self.algorithm, self.seeds))
+        last = replace(last, late=renamed(self.plan, last.late))
         checkpoints.refuse_after(last.iteration)
         steps = last.about.get("env_steps", last.iteration * self.plan.graph.env_steps)
         self.base = last.iteration, steps

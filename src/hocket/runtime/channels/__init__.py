@@ -2,11 +2,13 @@
 
 Upwards from what is agreed beforehand to the arrays that arrive:
 
-routes.py       who sends which part of a value to whom, worked out once for an instance
+routes.py       which instance of a place sends to which of another
 joins.py        how the parts of a value become one again
 links.py        one sender and one receiver of one transfer, and what a message of theirs holds
+late.py         what is on its way between two blocks, by the names under which it is saved
 choice.py       which transport carries a link
 transports/     the transports, a file each
+link_end.py     what the ends of our transports have in common
 packing.py      the small arrays of a message as one block
 host_arrays.py  arrays of a device as numpy has them, random keys among them
 device_work.py  what an instance has begun on its device, where that keeps the order of messages
@@ -62,25 +64,13 @@ class Here:
     """For device-ordered transports: what else this instance has begun on its device."""
 
 
-class Outbox(Protocol):
-    """The end of a link that sends."""
-
-    @property
-    def sent(self) -> int:
-        """Messages handed over so far, in this epoch."""
-        ...
+class EitherEnd(Protocol):
+    """What both ends of a link have."""
 
     @property
     def waited_ns(self) -> int:
-        """Nanoseconds so far for which `send` has waited for room."""
+        """Nanoseconds so far for which this end has waited for the other."""
         ...
-
-    def send(self, arrays: Sequence[Any]) -> None:
-        """Hand over a message, waiting while there is no room; `Closed` once the link is closed.
-
-        The first `link.slots` messages find room though nobody receives any. The arrays may change
-        as soon as this returns.
-        """
 
     def settle(self) -> None:
         """Wait until the device has done what this end has begun; raise what failed there."""
@@ -89,17 +79,29 @@ class Outbox(Protocol):
         """End every wait, now and later, at both ends, with `hocket.system.events.Closed`."""
 
 
-class Inbox(Protocol):
+class Outbox(EitherEnd, Protocol):
+    """The end of a link that sends."""
+
+    @property
+    def sent(self) -> int:
+        """Messages handed over so far, in this epoch."""
+        ...
+
+    def send(self, arrays: Sequence[Any]) -> None:
+        """Hand over a message, waiting while there is no room; `Closed` once the link is closed.
+
+        The first `link.slots` messages find room though nobody receives any. The arrays may change
+        as soon as this returns.
+        """
+        ...
+
+
+class Inbox(EitherEnd, Protocol):
     """The end of a link that receives."""
 
     @property
     def taken(self) -> int:
         """Messages received so far, in this epoch."""
-        ...
-
-    @property
-    def waited_ns(self) -> int:
-        """Nanoseconds so far for which `receive` has waited for a message."""
         ...
 
     def ready(self) -> bool:
@@ -118,12 +120,6 @@ class Inbox(Protocol):
         The arrays are the caller's: no later message changes them.
         """
         ...
-
-    def settle(self) -> None:
-        """Wait until the device has done what this end has begun; raise what failed there."""
-
-    def close(self) -> None:
-        """End every wait, now and later, at both ends, with `hocket.system.events.Closed`."""
 
 
 @runtime_checkable

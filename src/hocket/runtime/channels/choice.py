@@ -31,11 +31,17 @@ def check_transports(plan: Plan) -> None:
 
 def transport_of(plan: Plan, link: Link) -> Transport:
     """The transport of a link; the same in every process that asks."""
-    ends = ends_of(plan, link)
-    # Nobody would notice how a message without arrays goes, and not everything can carry one.
-    if link.transport and (link.arrays or not _found(link).why_not(link, ends)):
-        return _named(link, ends)
-    why = {}
+    ends, why = ends_of(plan, link), {}
+    if link.transport:
+        named = _named(link)
+        if not (reason := named.why_not(link, ends)):
+            return named
+        # Nobody would notice how a message without arrays goes, and not everything can carry one.
+        if link.arrays:
+            raise PlanError(
+                f"{_channel(link)} cannot go by `{link.transport}`: {reason} Leave `transport` out "
+                f"there, or name another: {', '.join(TRANSPORTS.names)}."
+            )
     for name, transport in _by_preference():
         why[name] = transport.why_not(link, ends)
         if not why[name]:
@@ -47,10 +53,8 @@ def transport_of(plan: Plan, link: Link) -> Transport:
 def ends_of(plan: Plan, link: Link) -> Ends:
     """Where the two ends of a link are."""
     launch = plan.launch
-    source, target = (
-        devices_of(plan, place, index)
-        for place, index in ((link.transfer.source, link.source), link.end)
-    )
+    begin = link.transfer.source, link.source
+    source, target = (devices_of(plan, *end) for end in (begin, link.end))
     shares = not launch.one_process and launch.shares_memory != "none"
     return Ends(source, target, one_process=launch.one_process, share_memory=shares)
 
@@ -61,21 +65,11 @@ def devices_of(plan: Plan, place: str, index: int) -> tuple[DeviceId, ...]:
     return spot.on if place in plan.grouped else spot.share(index)
 
 
-def _named(link: Link, ends: Ends) -> Transport:
-    found = _found(link)
-    if why := found.why_not(link, ends):
-        raise PlanError(
-            f"{_channel(link)} cannot go by `{link.transport}`: {why} Leave `transport` out there, "
-            f"or name another: {', '.join(TRANSPORTS.names)}."
-        )
-    return found
-
-
 def _channel(link: Link) -> str:
     return f"the channel `{link.transfer.source} -> {link.transfer.target}`"
 
 
-def _found(link: Link) -> Transport:
+def _named(link: Link) -> Transport:
     """The transport that a channel names."""
     where = _channel(link)
     try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
+
+from hocket.core.graph.trace import ValueId
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,21 @@ class Part(NamedTuple):
     array: int
 
 
-class Joined(NamedTuple):
+class Assembly(NamedTuple):
     """One value out of several messages: where its parts are, and how they become the value."""
 
     join: Join
     parts: tuple[Part, ...]
 
 
-def join_of(axis: int | None) -> Join:
-    """The join of a value with this axis of environments, or with none."""
-    return FIRST if axis is None else Concat(axis)
+def assemblies(
+    messages: Sequence[Sequence[ValueId]], axes: Mapping[ValueId, int | None]
+) -> tuple[Assembly, ...]:
+    """How each value is made of messages that have these values: of all who send a part of it."""
+    return tuple(
+        Assembly(
+            FIRST if axis is None else Concat(axis),
+            tuple(Part(m, has.index(v)) for m, has in enumerate(messages) if v in has),
+        )
+        for v, axis in axes.items()
+    )

@@ -12,12 +12,12 @@ import numpy as np
 
 from hocket.core.graph.trace import ValueId
 from hocket.core.plan.data import Plan
-from hocket.core.projection.instructions import Transfer
+from hocket.core.projection.instructions import Transfer, TransferId
 from hocket.runtime.channels.packing import packing
-from hocket.runtime.channels.routes import Route, crossing, is_version
+from hocket.runtime.channels.routes import Route, is_version
 from hocket.system.ring import Spec, slot_layout
 
-LinkKey: TypeAlias = tuple[int, int, int]  # (transfer, source instance, target instance)
+LinkKey: TypeAlias = tuple[TransferId, int, int]  # (transfer, source instance, target instance)
 
 
 @dataclass(frozen=True)
@@ -94,33 +94,14 @@ def links(plan: Plan) -> Iterator[Link]:
         if is_version(plan, t):
             continue
         route, channel = Route.of(plan, t), plan.channel_of(t)
+        shares = {v for v in t.values if plan.axes.axis(v) is not None}
         for a, b in route.pairs():
-            values = crossing(plan, t, a, b)
+            # What is uniform comes from one of the sources.
+            leads = route.leads(a, b)
+            values = tuple(v for v in t.values if leads or v in shares)
             arrays = tuple(_array(plan, t, route, v) for v in values)
             slots, named = plan.slots(t) * plan.cuts(t), channel.transport
             yield Link(t, a, b, values, arrays, slots, channel.delay, transport=named)
-
-
-def late_links(plan: Plan) -> list[Link]:
-    """The links of late channels."""
-    return [link for link in links(plan) if plan.channel_of(link.transfer).lag]
-
-
-def late_names(plan: Plan, link: Link) -> list[list[str]]:
-    """Names for what is on its way in a late link: of each array of each message, oldest first."""
-    lag = plan.channel_of(link.transfer).lag
-    head = "-".join(map(str, link.key))
-    return [[f"{head}-{k}-{j}" for j in range(len(link.arrays))] for k in range(lag)]
-
-
-def late_specs(plan: Plan) -> dict[str, jax.ShapeDtypeStruct]:
-    """All that is on its way between two blocks of a plan with late channels."""
-    return {
-        name: spec
-        for link in late_links(plan)
-        for names in late_names(plan, link)
-        for name, spec in zip(names, link.arrays, strict=True)
-    }
 
 
 def _array(plan: Plan, transfer: Transfer, route: Route, value: ValueId) -> jax.ShapeDtypeStruct:

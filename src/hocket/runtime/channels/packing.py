@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ import numpy as np
 from jax import lax
 
 from hocket.runtime.channels.host_arrays import from_host, host_spec, is_key, to_host, with_impl
-from hocket.runtime.channels.joins import Joined
+from hocket.runtime.channels.joins import Assembly
 from hocket.system.ring import Spec, slot_layout
 
 LARGE = 1 << 20
@@ -105,7 +105,7 @@ class Packing:
         They must not be views of memory that is used again: JAX takes aligned memory as it is.
         """
         if packed:
-            return Packed(self, arrays[0], tuple(arrays[1:]), tuple(range(len(self.like))))
+            return Packed(self, arrays[0], tuple(arrays[1:]))
         by_number = dict(zip((*self.small, *self.large), arrays, strict=True))
         return [from_host(by_number[k], like) for k, like in enumerate(self.like)]
 
@@ -142,37 +142,27 @@ class Packed:
     packing: Packing
     block: np.ndarray
     large: tuple[np.ndarray, ...]
-    chosen: tuple[int, ...]
-    """Those of the arrays that this is of."""
-
-    def __getitem__(self, which: slice) -> Packed:
-        return replace(self, chosen=self.chosen[which])
 
     def __iter__(self) -> Iterator[Any]:
         large = dict(zip(self.packing.large, self.large, strict=True))
-        for k in self.chosen:
-            x = large[k] if k in large else self.packing.on_host(self.block, k)
-            yield from_host(x, self.packing.like[k])
+        for k, like in enumerate(self.packing.like):
+            yield from_host(large[k] if k in large else self.packing.on_host(self.block, k), like)
 
 
 def unpack(
-    messages: Sequence[Packed], joins: tuple[Joined, ...], where: jax.sharding.Sharding
+    messages: Sequence[Packed], joins: tuple[Assembly, ...], where: jax.sharding.Sharding
 ) -> list[Any]:
     """What is wanted of some messages, on a device: a transfer for each of them, and a program."""
     put = jax.device_put([(m.block, m.large) for m in messages], where)
-    return _program(tuple((m.packing, m.chosen) for m in messages), joins, where)(put)
+    return _program(tuple(m.packing for m in messages), joins, where)(put)
 
 
 @functools.cache
 def _program(
-    messages: tuple[tuple[Packing, tuple[int, ...]], ...], joins: tuple[Joined, ...],
-    where: jax.sharding.Sharding,
-) -> Any:  # fmt: skip
+    messages: tuple[Packing, ...], joins: tuple[Assembly, ...], where: jax.sharding.Sharding
+) -> Any:
     def unpacked(put: Sequence[tuple[Any, Sequence[Any]]]) -> list[Any]:
-        found = []
-        for join, parts in joins:
-            found.append(join([messages[m][0].array(messages[m][1][k], *put[m]) for m, k in parts]))
-        return found
+        return [join([messages[m].array(k, *put[m]) for m, k in parts]) for join, parts in joins]
 
     return jax.jit(unpacked, out_shardings=where)
 

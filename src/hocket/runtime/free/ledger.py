@@ -15,13 +15,14 @@ a new sample, with the newest version, always has a turn in time, whatever the o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.runtime.observe.status import names
-from hocket.system.events import Event
+from hocket.system.events import Closed, Event
 
 NONE = -1
 """The version before the first one."""
@@ -34,7 +35,7 @@ def helpers(plan: Plan) -> list[tuple[str, int]]:
     return [(place, index) for place, index in names(plan) if place not in pair]
 
 
-def board_dtype(plan: Plan) -> np.dtype[Any]:
+def ledger_dtype(plan: Plan) -> np.dtype[Any]:
     """The numbers that all instances of a free plan share."""
     assert plan.free
     makers, window = plan.free.makers, plan.free.window
@@ -52,14 +53,14 @@ def board_dtype(plan: Plan) -> np.dtype[Any]:
     ])  # fmt: skip
 
 
-class Board:
+class Ledger:
     """What is written on it is read by all; each number is written by one of them."""
 
     def __init__(self, plan: Plan, event: Event, numbers: np.ndarray | None = None) -> None:
         assert plan.free
         self.window, self.makers, self.helpers = plan.free.window, plan.free.makers, helpers(plan)
         self.max_age, self.batch = plan.free.max_age, plan.free.batch
-        self.numbers = np.zeros((), board_dtype(plan)) if numbers is None else numbers
+        self.numbers = np.zeros((), ledger_dtype(plan)) if numbers is None else numbers
         self.event = event
         if numbers is None:
             self.clear()
@@ -68,6 +69,16 @@ class Board:
         """As before the first sample; nobody may be using it."""
         self.numbers[...] = np.zeros((), self.numbers.dtype)
         self.numbers["version"] = NONE
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        """Wait until it is so, or the run ends."""
+        while True:
+            count = self.event.count()
+            if self.numbers["closed"]:
+                raise Closed
+            if ready():
+                return
+            self.event.wait(count)
 
     # What a maker of samples does.
 

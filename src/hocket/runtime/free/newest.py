@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,19 +16,10 @@ from hocket.system.ring import slot_layout
 SLOTS = 3
 
 
-class Latest(Protocol):
-    """Holds the newest message, and its version."""
-
-    def write(self, version: int, message: list[Any]) -> None: ...
-
-    def read(self) -> tuple[int, Any]: ...
-
-    def empty(self) -> None:
-        """Without a message again; nobody may be using it."""
-
-
-class LatestHere:
+class NewestHere:
     """In one process: the arrays themselves."""
+
+    packed = False
 
     def __init__(self) -> None:
         self._newest: tuple[int, list[Any]] = (0, [])
@@ -40,10 +31,11 @@ class LatestHere:
         return self._newest
 
     def empty(self) -> None:
+        """Drop the message; nobody may be using it."""
         self._newest = (0, [])
 
 
-class LatestShared:
+class NewestShared:
     """In memory that processes share: copied in by the writer, and out by each reader.
 
     An end that is `packed` writes the small arrays as one, or reads them so.
@@ -53,8 +45,8 @@ class LatestShared:
         self, memory: mmap.mmap, offset: int, like: Sequence[Any], *, packed: bool = False
     ) -> None:
         self._library, self._packing = library(), packing(tuple(like))
-        self._packed = packed and self._packing.pays()
-        specs = self._specs(self._packing, packed=self._packed)
+        self.packed = packed and self._packing.pays()
+        specs = self._specs(self._packing, packed=self.packed)
         self._memory, self._offset = memory, offset
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
         starts, stride = slot_layout(specs)
@@ -73,16 +65,16 @@ class LatestShared:
 
     @staticmethod
     def nbytes(like: Sequence[Any]) -> int:
-        stride = slot_layout(LatestShared._specs(packing(tuple(like)), packed=False))[1]
+        stride = slot_layout(NewestShared._specs(packing(tuple(like)), packed=False))[1]
         return library().hocket_latest_header_bytes() + SLOTS * stride
 
     def empty(self) -> None:
-        """Without a message again; nobody may be using it."""
+        """Drop the message; nobody may be using it."""
         nbytes = self._library.hocket_latest_header_bytes()
         self._memory[self._offset : self._offset + nbytes] = bytes(nbytes)
 
     def write(self, version: int, message: list[Any]) -> None:
-        arrays = [np.array([version]), *self._packing.to_slot(message, packed=self._packed)]
+        arrays = [np.array([version]), *self._packing.to_slot(message, packed=self.packed)]
         number = self._library.hocket_latest_begin(self._address)
         for view, x in zip(self._views[number % SLOTS], arrays, strict=True):
             np.copyto(view, x, casting="no")
@@ -96,6 +88,10 @@ class LatestShared:
             stamp, *views = self._views[number % SLOTS]
             version = int(stamp[0])
             found = [np.array(view) for view in views]
-            message = self._packing.from_slot(found, packed=self._packed)
+            message = self._packing.from_slot(found, packed=self.packed)
             if self._library.hocket_latest_is_whole(self._address, number, SLOTS):
                 return version, message
+
+
+Newest: TypeAlias = NewestHere | NewestShared
+"""Holds the newest message, and its version."""

@@ -23,7 +23,7 @@ def is_on_accelerator(x: Any) -> bool:
     return isinstance(x, jax.Array) and next(iter(x.devices())).platform != "cpu"
 
 
-class Rows:
+class MetricRows:
     """The metrics of some iterations.
 
     Those on an accelerator stay there, and one small program an iteration writes them into longer

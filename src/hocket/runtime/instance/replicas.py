@@ -126,6 +126,7 @@ def replica_mesh(devices: Sequence[Any], replicas: int) -> Mesh:
     return Mesh(grid, ("devices", "shards"), axis_types=(auto, auto))
 
 
+@functools.cache
 def home(mesh: Mesh, axis: int | None, *, stacked: bool) -> NamedSharding:
     """How a place holds a value: its environments split over the devices, the rest on all."""
     if axis is None or mesh.size == 1:

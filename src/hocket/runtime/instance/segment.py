@@ -27,15 +27,16 @@ class Segment:
         mapped: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     ) -> None:
         fn = _build(graph, step)
+        self.arguments = arguments(step)
         self.name = ", ".join(dict.fromkeys(_titles(graph, step))) or "glue"
         self.fn: Any = jax.jit(
             mapped(fn) if mapped else fn, donate_argnums=range(len(step.donate)),
             compiler_options=dict(options),
         )  # fmt: skip
-        self._compiled: set[tuple[int, ...]] = set()
+        self._compiled: set[tuple[Any, ...]] = set()
         self._compiling = threading.Lock()
 
-    def __call__(self, args: Sequence[Any], devices: tuple[int, ...]) -> Sequence[Any]:
+    def __call__(self, args: Sequence[Any], devices: tuple[Any, ...]) -> Sequence[Any]:
         if devices in self._compiled:
             return self.fn(*args)
         with self._compiling:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from hocket.cluster.devices import find_devices
 from hocket.core.plan.data import Plan
-from hocket.runtime.channels import Address, Here, Inbox, Outbox, Transport
+from hocket.runtime.channels import Address, Here, Transport
 from hocket.runtime.channels.choice import devices_of, transport_of
 from hocket.runtime.channels.device_work import DeviceWork
 from hocket.runtime.channels.links import Link, LinkKey, links
@@ -23,65 +24,61 @@ Spaces = Mapping[LinkKey, Space]
 """The part of the shared memory that each link has, of those that need some."""
 
 
-class Wire(NamedTuple):
-    """A link as one of its ends sees it, and what carries it."""
+class End:
+    """An end of a link: what its instance sends through or receives from, as it has the arrays.
 
-    link: Link
-    transport: Transport
-    here: Here
+    Whatever is told of every message is worked out once: `nbytes`, and who is at the other end.
+    """
+
+    def __init__(self, link: Link, transport: Transport, here: Here) -> None:
+        self.link, self.transport, self.here, self.sends = link, transport, here, here.sends
+        self._packing = None if transport.on_devices else packing(link.arrays)
+        self.nbytes = sum(x.size * x.dtype.itemsize for x in link.arrays)
+        self.box: Any = None
+
+    @functools.cached_property
+    def away(self) -> tuple[str, int]:
+        """The place and the instance at the other end."""
+        return self.link.end if self.sends else (self.link.transfer.source, self.link.source)
 
     def listen(self) -> Address:
         return self.transport.listen(self.link, self.here)
 
-    def sender(self, address: Address, epoch: int) -> Sender:
-        return Sender(self, self.transport.connect(self.link, address, self.here, epoch))
+    def connect(self, address: Address, epoch: int) -> None:
+        self.box = self.transport.connect(self.link, address, self.here, epoch)
 
-    def receiver(self, address: Address, epoch: int) -> Receiver:
-        return Receiver(self, self.transport.connect(self.link, address, self.here, epoch))
-
-
-class Sender:
-    """What sends the arrays of an instance through an outbox, on the host where that wants them."""
-
-    def __init__(self, wire: Wire, box: Any) -> None:
-        self.box: Outbox = box
-        self.device_ordered = wire.transport.device_ordered
-        self._packing = None if wire.transport.on_devices else packing(wire.link.arrays)
-        self._packed = wire.link.packed
+    def close(self) -> None:
+        if self.box is not None:
+            self.box.close()
 
     def send(self, message: Sequence[Any]) -> None:
         if self._packing:
-            message = self._packing.to_slot(message, packed=self._packed)
+            message = self._packing.to_slot(message, packed=self.link.packed)
         self.box.send(message)
 
-
-class Receiver:
-    """What receives a message as an instance takes it: arrays, or a `Packed`."""
-
-    def __init__(self, wire: Wire, box: Any) -> None:
-        self.box: Inbox = box
-        self._packing = None if wire.transport.on_devices else packing(wire.link.arrays)
-        self._packed = wire.link.packed
-
     def receive(self) -> Any:
-        arrays = self.box.receive()
-        return self._packing.from_slot(arrays, packed=self._packed) if self._packing else arrays
+        """Take a message: a sequence of arrays, which is a `Packed` where the link is packed."""
+        arrays, packed = self.box.receive(), self.link.packed
+        return self._packing.from_slot(arrays, packed=packed) if self._packing else arrays
+
+    def message(self, arrays: Sequence[Any]) -> Any:
+        """Put arrays that were saved into a message, as if it had been received."""
+        if not (self._packing and self.link.packed):
+            return arrays
+        return self._packing.from_slot(self._packing.to_slot(arrays, packed=True), packed=True)
 
 
-def wires(
-    plan: Plan, place: str, index: int, spaces: Spaces, work: DeviceWork
-) -> Iterator[Wire]:  # fmt: skip
+def ends(plan: Plan, place: str, index: int, spaces: Spaces, work: DeviceWork) -> Iterator[End]:
     """The ends that one instance has of the links of a plan."""
-    devices = find_devices(devices_of(plan, place, index))
+    devices, me = tuple(find_devices(devices_of(plan, place, index))), (place, index)
     for link in links(plan):
         for sends in (True, False):
-            t = link.transfer
-            if (place, index) != ((t.source, link.source) if sends else link.end):
+            if me != ((link.transfer.source, link.source) if sends else link.end):
                 continue
             transport = transport_of(plan, link)
-            homes = () if sends or not transport.on_devices else _homes(plan, link)
-            here = Here(sends, tuple(devices), tuple(homes), spaces.get(link.key), work)
-            yield Wire(_at_end(plan, link, transport, here), transport, here)
+            homes = () if sends or not transport.on_devices else tuple(_homes(plan, link))
+            here = Here(sends, devices, homes, spaces.get(link.key), work)
+            yield End(_at_end(plan, link, transport, here), transport, here)
 
 
 def _at_end(plan: Plan, link: Link, transport: Transport, here: Here) -> Link:

@@ -16,7 +16,7 @@ from hocket.core.graph.trace import ValueId
 from hocket.core.plan.data import Plan
 from hocket.runtime.averaging.known import Averaging
 from hocket.runtime.averaging.table import WayTable, agree
-from hocket.runtime.channels.links import late_specs
+from hocket.runtime.channels.late import late_specs
 from hocket.runtime.host_calls.services import Services
 from hocket.runtime.launch import Launcher, launcher_of
 from hocket.runtime.launch.ending import Resources
@@ -58,8 +58,8 @@ class Crew:
         return self._held.memory.statuses
 
     @property
-    def board(self) -> Any:
-        return self._held.memory.board
+    def ledger(self) -> Any:
+        return self._held.memory.ledger
 
     @property
     def is_well(self) -> bool:
@@ -107,8 +107,8 @@ class Crew:
     def run(self, count: int) -> list[dict[ValueId, np.ndarray]]:
         """So many iterations of those who count them; others of a free channel go on meanwhile."""
         with self._or_end():
-            if self.board:
-                self.board.set_stop(False)
+            if self.ledger:
+                self.ledger.set_stop(False)
             counts, running = counting(self.plan), self._held.running
             for instance, status in zip(running, self.statuses, strict=True):
                 if instance.name in self._at_work:
@@ -123,8 +123,8 @@ class Crew:
     def pause(self) -> None:
         """Let everybody come to the end of an iteration."""
         with self._or_end():
-            if self.board and self._at_work:
-                self.board.set_stop(True)
+            if self.ledger and self._at_work:
+                self.ledger.set_stop(True)
                 self._watch.gather(self._at_work)
                 self._at_work.clear()
 

@@ -27,8 +27,8 @@ class Resources:
 
     def release(self) -> None:
         """Let every instance end, by force where it does not within the grace; then the rest."""
-        if self.memory.board:
-            self.memory.board.close()
+        if self.memory.ledger:
+            self.memory.ledger.close()
         for worker in self.workers:
             worker.disconnect()
         for instance in self.running:

@@ -17,8 +17,8 @@ from hocket.runtime.averaging.known import Averaging
 from hocket.runtime.channels.choice import transport_of
 from hocket.runtime.channels.links import LinkKey, links, version_specs
 from hocket.runtime.channels.packing import packs
-from hocket.runtime.free.ledger import Board, board_dtype
-from hocket.runtime.free.newest import Latest, LatestHere, LatestShared
+from hocket.runtime.free.ledger import Ledger, ledger_dtype
+from hocket.runtime.free.newest import Newest, NewestHere, NewestShared
 from hocket.runtime.observe.status import names, new_statuses, status_dtype
 from hocket.system.events import SharedEvent, ThreadEvent
 from hocket.system.shared_memory import MemoryFile, Space, pages
@@ -32,9 +32,9 @@ class MemoryMap:
     """Links whose transport needs none are left out."""
     averages: dict[str, tuple[int, int]]
     """By place."""
-    board: int
-    """The beginning of a free plan's board; the event that it signals comes first."""
-    latest: int
+    ledger: int
+    """The beginning of a free plan's ledger; the event that it signals comes first."""
+    newest: int
     nbytes: int
 
 
@@ -51,9 +51,9 @@ def memory_map(plan: Plan) -> MemoryMap:
     rooms = {link.key: transport_of(plan, link).room(link) for link in links(plan)}
     of_links = {key: part(room) for key, room in rooms.items() if room}
     averages = {place: part(Averaging.of(plan, place).nbytes) for place in sorted(plan.averaging)}
-    board, _ = part(SharedEvent.nbytes() + board_dtype(plan).itemsize if plan.free else 0)
-    latest, _ = part(LatestShared.nbytes(version_specs(plan)) if plan.free else 0)
-    return MemoryMap(of_links, averages, board, latest, end)
+    ledger, _ = part(SharedEvent.nbytes() + ledger_dtype(plan).itemsize if plan.free else 0)
+    newest, _ = part(NewestShared.nbytes(version_specs(plan)) if plan.free else 0)
+    return MemoryMap(of_links, averages, ledger, newest, end)
 
 
 @dataclass
@@ -61,8 +61,8 @@ class PlanMemory:
     """The memory that all instances of a plan see, or their run alone."""
 
     statuses: np.ndarray
-    board: Board | None = None
-    latest: Latest | None = None
+    ledger: Ledger | None = None
+    newest: Newest | None = None
     file: MemoryFile | None = None
     links: Mapping[LinkKey, Space] = field(default_factory=dict)
     """The part of the file that each link has, of those that need some."""
@@ -79,7 +79,7 @@ class PlanMemory:
             return _mapped(plan, MemoryFile.create(where.nbytes), where)
         if not plan.free:
             return PlanMemory(new_statuses(plan))
-        return PlanMemory(new_statuses(plan), Board(plan, ThreadEvent()), LatestHere())
+        return PlanMemory(new_statuses(plan), Ledger(plan, ThreadEvent()), NewestHere())
 
     @staticmethod
     def attach(
@@ -97,26 +97,26 @@ class PlanMemory:
 
     def clear(self) -> None:
         """As before the first sample; while nobody works."""
-        if self.board:
-            self.board.clear()
-        if self.latest:
-            self.latest.empty()
+        if self.ledger:
+            self.ledger.clear()
+        if self.newest:
+            self.newest.empty()
 
     def close(self) -> None:
         """Keep what the statuses were at the end; the memory goes."""
         self.statuses = self.statuses.copy()
-        self.board = self.latest = None
+        self.ledger = self.newest = None
         if self.file:
             self.file.close()
 
 
 def _mapped(plan: Plan, file: MemoryFile, where: MemoryMap, *, packed: bool = False) -> PlanMemory:
-    board = latest = None
+    ledger = newest = None
     if plan.free:
-        begin = where.board + SharedEvent.nbytes()
-        numbers = np.ndarray((), board_dtype(plan), buffer=file.memory, offset=begin)
-        board = Board(plan, SharedEvent(file.memory, where.board), numbers)
-        latest = LatestShared(file.memory, where.latest, version_specs(plan), packed=packed)
+        begin = where.ledger + SharedEvent.nbytes()
+        numbers = np.ndarray((), ledger_dtype(plan), buffer=file.memory, offset=begin)
+        ledger = Ledger(plan, SharedEvent(file.memory, where.ledger), numbers)
+        newest = NewestShared(file.memory, where.newest, version_specs(plan), packed=packed)
     of_links = {key: Space(file, *part) for key, part in where.links.items()}
     averages = {place: Space(file, *part) for place, part in where.averages.items()}
-    return PlanMemory(new_statuses(plan, file.memory), board, latest, file, of_links, averages)
+    return PlanMemory(new_statuses(plan, file.memory), ledger, newest, file, of_links, averages)

@@ -146,7 +146,7 @@ def _worker(given: Assignment, file: MemoryFile | None) -> Any:
 
 def _prepare_end(worker: Any, shutdown: Shutdown) -> None:
     """How this process ends: on a GPU, not in the midst of a program."""
-    gpus = [d for d in worker.instance.mesh.devices.flat if d.platform == "gpu"]
+    gpus = [d for d in worker.instance.store.devices if d.platform == "gpu"]
     if gpus:
         shutdown.first = [worker.average.close] if worker.average else []
         shutdown.synchronize = lambda: [synchronize(gpu.local_hardware_id) for gpu in gpus]

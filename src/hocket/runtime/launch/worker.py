@@ -13,14 +13,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hocket.core.graph.trace import ValueId
 from hocket.core.plan.data import Plan
 from hocket.core.program.service import At, Service
 from hocket.runtime.averaging.choice import Reduction
 from hocket.runtime.channels import Address
 from hocket.runtime.channels.host_arrays import from_host, to_host
-from hocket.runtime.channels.links import LinkKey, late_specs
-from hocket.runtime.free.mailbox import make_exchange
-from hocket.runtime.instance.interpreter import Instance
+from hocket.runtime.channels.late import late_specs
+from hocket.runtime.channels.links import LinkKey
+from hocket.runtime.free.makers import take_part
+from hocket.runtime.instance.instance import Instance
 from hocket.runtime.instance.segment import Segments
 from hocket.runtime.launch.control import Answer, Answers, Failure
 from hocket.runtime.launch.memory import PlanMemory
@@ -42,10 +44,9 @@ class Worker:
     ) -> None:  # fmt: skip
         self.plan, self.average = plan, average
         status = memory.statuses[names(plan).index((place, index))]
-        exchange = make_exchange(
-            plan, place, index, status, memory.board, memory.latest, memory.links
-        )
-        self.instance = Instance(plan, place, index, exchange, average, segments)
+        self.instance = Instance(plan, place, index, status, memory.links, average, segments)
+        if memory.ledger and memory.newest:
+            take_part(self.instance, memory.ledger, memory.newest)
 
     @property
     def name(self) -> str:
@@ -53,17 +54,17 @@ class Worker:
 
     def disconnect(self) -> None:
         """End every wait for a message, here and at the other ends; from any thread."""
-        self.instance.exchange.disconnect()
+        self.instance.disconnect()
 
     def listen(self) -> dict[LinkKey, Address]:
         """Be ready for messages: an address for every link that ends here."""
-        return self.instance.exchange.listen()
+        return self.instance.listen()
 
     def connect(self, addresses: Mapping[LinkKey, Address], epoch: int) -> None:
         """Open every link of this instance, given the addresses of all."""
-        self.instance.exchange.connect(addresses, epoch)
+        self.instance.connect(addresses, epoch)
 
-    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], find: Find) -> None:
+    def load(self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any], find: Find) -> None:
         """Go on from here: this instance's part of a state, and what is on its way to it."""
         self.instance.hosts.find = find
         self.instance.load(leaves, late)
@@ -84,16 +85,16 @@ class Worker:
     def late(self) -> dict[str, Any]:
         return self.instance.late()
 
-    def held(self) -> dict[int, Any]:
-        return self.instance.held()
+    def held(self) -> dict[ValueId, Any]:
+        return self.instance.store.held()
 
     def record(self) -> None:
-        self.instance.exchange.spans = []
+        self.instance.account.spans = []
 
     def spans(self) -> Any:
         """The timeline of this instance, and how many spans were left out of it."""
-        exchange = self.instance.exchange
-        return exchange.spans or [], exchange.spans_left_out
+        account = self.instance.account
+        return account.spans or [], account.spans_left_out
 
     def end(self, *, at_rest: bool) -> None:
         """Close what the instance keeps open; `at_rest`: nobody works in it any more."""
@@ -103,14 +104,14 @@ class Worker:
 class RemoteWorker(Worker):
     """An instance whose run is in another process: what they say to each other are host arrays."""
 
-    def load(self, leaves: Mapping[int, Any], late: Mapping[str, Any], find: Find) -> None:
-        mine = all_from_host(leaves, dict(enumerate(self.plan.graph.values)))
+    def load(self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any], find: Find) -> None:
+        mine = all_from_host(leaves, {ValueId(v): x for v, x in enumerate(self.plan.graph.values)})
         super().load(mine, all_from_host(late, late_specs(self.plan)), find)
 
     def late(self) -> dict[str, Any]:
         return all_to_host(super().late())
 
-    def held(self) -> dict[int, Any]:
+    def held(self) -> dict[ValueId, Any]:
         return all_to_host(super().held())
 
 

@@ -24,6 +24,7 @@ from hocket.cluster.slices import read_slice
 from hocket.core.plan.device_id import DeviceId
 from hocket.runtime.channels import Ends, Here
 from hocket.runtime.channels.host_arrays import host_spec, is_key, with_impl
+from hocket.runtime.channels.link_end import READER, WRITER, LinkEnd
 from hocket.runtime.channels.links import Link
 from hocket.system.events import Event
 from hocket.system.native import Unavailable, checked, library
@@ -115,7 +116,7 @@ def _both(ends: Ends) -> list[DeviceId]:
     return [*ends.source, *ends.target]
 
 
-class OnOneGpu:
+class OnOneGpu(LinkEnd[Ring]):
     """A link of a plan whose two ends are processes on one GPU.
 
     The sender makes the memory when it first sends; the first message says where it lies. XLA runs
@@ -123,13 +124,13 @@ class OnOneGpu:
     """
 
     def __init__(self, file: MemoryFile, offset: int, link: Link, device: Any = None) -> None:
+        self._ring = Ring(file.memory, offset, link.slots, [_HANDLE])
+        super().__init__(self._ring)
         self._link, self._device = link, device
         self._stride = slot_layout([host_spec(x) for x in link.arrays])[1]
-        self._ring = Ring(file.memory, offset, link.slots, [_HANDLE])
         self._here = Here(sends=False)
         self._last: Any = None
         self._closed = threading.Event()
-        self.sent = self.taken = 0
 
     @staticmethod
     def nbytes(link: Link) -> int:
@@ -139,14 +140,9 @@ class OnOneGpu:
     def begin(self, here: Here) -> None:
         """Begin an epoch."""
         self._here, self._last, self._closed = here, None, threading.Event()
-        self.sent = self.taken = 0
+        self.side, self.sent, self.taken = WRITER if here.sends else READER, 0, 0
         if here.work:
             here.work.add(self.settle)
-
-    @property
-    def waited_ns(self) -> int:
-        waited = self._ring.waited_ns
-        return waited.writer if self._here.sends else waited.reader
 
     def send(self, arrays: Sequence[Any]) -> None:
         slot = self._await(self._ring.free_slot)
@@ -176,7 +172,7 @@ class OnOneGpu:
 
     def close(self) -> None:
         self._closed.set()
-        self._ring.close()
+        super().close()
 
     def empty(self) -> None:
         """Without messages again; nobody may be using it."""

@@ -12,6 +12,7 @@ import jax
 
 from hocket.cluster.devices import find_devices
 from hocket.runtime.channels import Ends, Here
+from hocket.runtime.channels.link_end import READER, WRITER, LinkEnd
 from hocket.runtime.channels.links import Link
 from hocket.system.events import Closed, Event
 
@@ -24,6 +25,7 @@ class Queue:
         self.messages: deque[tuple[float, Sequence[Any]]] = deque()
         self.changed = threading.Condition()
         self.event: Event | None = None
+        self.waited_ns = [0, 0]
         self._closed = False
 
     def has_room(self) -> bool:
@@ -34,15 +36,15 @@ class Queue:
             not self.delay or self.messages[0][0] <= time.perf_counter()
         )
 
-    def wait(self, ready: Callable[[], bool], *, delayed: bool = False) -> int:
-        """Wait until `ready()`, with the lock held; return the nanoseconds that it took."""
+    def wait(self, side: int, ready: Callable[[], bool]) -> None:
+        """Wait until `ready()`, with the lock held."""
         start = time.perf_counter_ns()
         while not self._closed and not ready():
-            late = delayed and bool(self.messages)
+            late = side == READER and bool(self.messages)
             self.changed.wait(max(self.messages[0][0] - time.perf_counter(), 0.0) if late else None)
         if self._closed:
             raise Closed
-        return time.perf_counter_ns() - start
+        self.waited_ns[side] += time.perf_counter_ns() - start
 
     def close(self) -> None:
         with self.changed:
@@ -50,58 +52,40 @@ class Queue:
             self.changed.notify_all()
 
 
-class QueueOutbox:
+class QueueOutbox(LinkEnd[Queue]):
     """The end of a queue that sends, putting every array where its reader wants it, if anywhere."""
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self.sent = self.waited_ns = 0
+    side = WRITER
 
     def send(self, arrays: Sequence[Any]) -> None:
-        queue = self._queue
+        queue = self._carrier
         message = jax.device_put(arrays, queue.homes) if queue.homes else arrays
         with queue.changed:
-            self.waited_ns += queue.wait(queue.has_room)
+            queue.wait(WRITER, queue.has_room)
             queue.messages.append((time.perf_counter() + queue.delay, message))
             queue.changed.notify_all()
         self.sent += 1
         if queue.event:
             queue.event.signal()
 
-    def settle(self) -> None:
-        """Nothing is begun that others would not wait for by themselves."""
 
-    def close(self) -> None:
-        self._queue.close()
-
-
-class QueueInbox:
+class QueueInbox(LinkEnd[Queue]):
     """The end of a queue that receives."""
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self.taken = self.waited_ns = 0
-
     def ready(self) -> bool:
-        return self._queue.has_message()
+        return self._carrier.has_message()
 
     def wake(self, event: Event) -> None:
-        self._queue.event = event
+        self._carrier.event = event
 
     def receive(self) -> Sequence[Any]:
-        queue = self._queue
+        queue = self._carrier
         with queue.changed:
-            self.waited_ns += queue.wait(queue.has_message, delayed=True)
+            queue.wait(READER, queue.has_message)
             _, message = queue.messages.popleft()
             queue.changed.notify_all()
         self.taken += 1
         return message
-
-    def settle(self) -> None:
-        """Nothing is begun that others would not wait for by themselves."""
-
-    def close(self) -> None:
-        self._queue.close()
 
 
 class SameDevice:

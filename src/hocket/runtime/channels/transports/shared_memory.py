@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from hocket.runtime.channels import Ends, Here
+from hocket.runtime.channels.link_end import WRITER, LinkEnd
 from hocket.runtime.channels.links import Link
 from hocket.system.events import Event, SharedEvent
-from hocket.system.ring import Ring, Spec
+from hocket.system.ring import Ring, Spec, Waited
 from hocket.system.shared_memory import Space
 
 _STAMP = ((1,), np.dtype(np.float64))  # when a delayed message may be read
 _LINE = 64  # bytes: what somebody else writes lies on a line of its own
 
 
-class _Memory:
+class RingMemory:
     """A link's part of shared memory: whether somebody watches, an event, and a ring."""
 
     def __init__(self, link: Link, space: Space) -> None:
@@ -27,17 +28,22 @@ class _Memory:
         self.watched = np.ndarray((1,), np.int64, memory, offset)
         self.arrived = SharedEvent(memory, offset + _LINE)
         self.ring = Ring(memory, offset + self._head(), link.slots, self._specs(link))
-        self.delay = link.delay
+        self.slots, self.delay, self.closed = link.slots, link.delay, False
 
     @staticmethod
     def nbytes(link: Link) -> int:
-        return _Memory._head() + Ring.nbytes(link.slots, _Memory._specs(link))
+        return RingMemory._head() + Ring.nbytes(link.slots, RingMemory._specs(link))
+
+    @property
+    def waited_ns(self) -> Waited:
+        return self.ring.waited_ns
 
     def empty(self) -> None:
         self.watched[0] = 0
         self.ring.initialise()
 
     def close(self) -> None:
+        self.closed = True
         self.ring.close()
         self.arrived.signal()
 
@@ -51,81 +57,53 @@ class _Memory:
         return [*link.specs, *([_STAMP] if link.delay else [])]
 
 
-class RingOutbox:
+class RingOutbox(LinkEnd[RingMemory]):
     """The end of a ring that sends: it copies every message into a slot."""
 
-    def __init__(self, link: Link, space: Space) -> None:
-        self._memory = _Memory(link, space)
-        self._ring, self._watched = self._memory.ring, self._memory.watched
-        self.sent = 0
-
-    @property
-    def waited_ns(self) -> int:
-        return self._ring.waited_ns.writer
+    side = WRITER
 
     def send(self, arrays: Sequence[Any]) -> None:
-        if self._memory.delay:
-            arrays = [*arrays, np.array([time.monotonic() + self._memory.delay])]
-        self._ring.send(arrays)
+        memory = self._carrier
+        if memory.delay:
+            arrays = [*arrays, np.array([time.monotonic() + memory.delay])]
+        memory.ring.send(arrays)
         self.sent += 1
-        if self._watched[0]:
-            self._memory.arrived.signal()
-
-    def settle(self) -> None:
-        """What is sent has left the device."""
-
-    def close(self) -> None:
-        self._memory.close()
+        if memory.watched[0]:
+            memory.arrived.signal()
 
 
-class RingInbox:
+class RingInbox(LinkEnd[RingMemory]):
     """The end of a ring that receives: it copies every message out of its slot."""
 
-    def __init__(self, link: Link, space: Space) -> None:
-        self._memory, self._slots = _Memory(link, space), link.slots
-        self._ring = self._memory.ring
-        self._closed = False
-        self.taken = 0
-
-    @property
-    def waited_ns(self) -> int:
-        return self._ring.waited_ns.reader
-
     def ready(self) -> bool:
-        if self._ring.messages == self.taken:
+        memory = self._carrier
+        if memory.ring.messages == self.taken:
             return False
-        stamp = self._ring.views(self.taken % self._slots)[-1]
-        return not self._memory.delay or float(stamp[0]) <= time.monotonic()
+        stamp = memory.ring.views(self.taken % memory.slots)[-1]
+        return not memory.delay or float(stamp[0]) <= time.monotonic()
 
     def wake(self, event: Event) -> None:
-        self._memory.watched[0] = 1
+        self._carrier.watched[0] = 1
         threading.Thread(target=self._watch, args=(event,), daemon=True).start()
 
     def receive(self) -> list[np.ndarray]:
-        with self._ring.lease() as views:
-            if self._memory.delay:
+        with self._carrier.ring.lease() as views:
+            if self._carrier.delay:
                 time.sleep(max(0.0, float(views[-1][0]) - time.monotonic()))
                 views = views[:-1]
-            found = [np.array(view) for view in views]
+            arrays = [np.array(view) for view in views]
         self.taken += 1
-        return found
-
-    def settle(self) -> None:
-        """What is received is on the host."""
-
-    def close(self) -> None:
-        self._closed = True
-        self._memory.close()
+        return arrays
 
     def _watch(self, event: Event) -> None:
         """Pass on what the sender signals; its event is in the shared memory, and `event` here."""
-        seen = 0
-        while not self._closed:
-            count = self._memory.arrived.count()
-            if self._ring.messages > seen:
-                seen = self._ring.messages
+        memory, seen = self._carrier, 0
+        while not memory.closed:
+            count = memory.arrived.count()
+            if memory.ring.messages > seen:
+                seen = memory.ring.messages
                 event.signal()
-            self._memory.arrived.wait(count)
+            memory.arrived.wait(count)
 
 
 class SharedMemory:
@@ -141,15 +119,16 @@ class SharedMemory:
         return ""
 
     def room(self, link: Link) -> int:
-        return _Memory.nbytes(link)
+        return RingMemory.nbytes(link)
 
     def listen(self, link: Link, here: Here) -> None:
         assert here.space
-        _Memory(link, here.space).empty()
+        RingMemory(link, here.space).empty()
 
     def connect(self, link: Link, address: None, here: Here, epoch: int) -> RingOutbox | RingInbox:
         assert here.space
-        return RingOutbox(link, here.space) if here.sends else RingInbox(link, here.space)
+        memory = RingMemory(link, here.space)
+        return RingOutbox(memory) if here.sends else RingInbox(memory)
 
 
 TRANSPORT = SharedMemory()

@@ -1,0 +1,141 @@
+"""The learner of a free plan: it publishes versions, and takes whichever samples are ready."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from hocket.core.plan.data import Plan
+from hocket.core.projection.instructions import Receive, Transfer
+from hocket.runtime.channels.host_arrays import from_host, host_spec
+from hocket.runtime.channels.late import SAMPLE, array_names, sample_name
+from hocket.runtime.channels.links import Link, is_sample, links, versions
+from hocket.runtime.free.ledger import Ledger
+from hocket.runtime.free.newest import Newest
+from hocket.runtime.instance.account import Wait
+from hocket.runtime.instance.instance import Instance
+from hocket.runtime.instance.store import Values
+from hocket.runtime.observe.status import IDLE, RECEIVING
+
+
+class Learner:
+    """What the instance that learns sends, and which samples it receives.
+
+    Samples come through the links of its inbox, or lie in the lines there if they were saved.
+    """
+
+    def __init__(self, instance: Instance, ledger: Ledger, newest: Newest) -> None:
+        plan, place = instance.plan, instance.place
+        self._ledger, self._newest = ledger, newest
+        self._account, self._inbox = instance.account, instance.inbox
+        self._links, self._names = sample_links(plan), array_names(plan, links(plan))
+        assert plan.free
+        self._made = [t.id for t in plan.projection.transfers if plan.free.is_any(t)]
+        self._version: dict[int, list[Any]] = {t.id: [] for t in versions(plan)}
+        self._ages: list[list[int]] = []
+        code = plan.projection.programs[place]
+        self.first = next(step.transfer for step in code if isinstance(step, Receive))
+        self._wait = Wait(RECEIVING, self.first, (0,), self._may_take, ledger.wait)
+
+    def send(self, transfer: Transfer, values: Values) -> None:
+        """Keep a part of the next version: all of it is published at once."""
+        message = jax.block_until_ready([values[v] for v in transfer.values])
+        self._version[transfer.id] = message
+        self._account.sent(transfer, sum(x.size * x.dtype.itemsize for x in message))
+
+    def publish(self) -> Wait:
+        """Let makers have what was sent in this iteration; what to wait for before `take`."""
+        version = int(self._account.status["iteration"])
+        self._newest.write(version, [x for part in self._version.values() for x in part])
+        self._ledger.publish(version)
+        return self._wait
+
+    def take(self) -> None:
+        """Receive from the makers whose turn it is from now on."""
+        chosen = self._ledger.choice()
+        assert chosen is not None
+        self._ages.append([self._ledger.take(maker) for maker in chosen])
+        self._inbox.sources |= dict.fromkeys(self._made, chosen)
+
+    def ages(self) -> np.ndarray:
+        """The ages of the samples that were learned from since the last time, by iteration."""
+        ages, self._ages = np.array(self._ages, int).reshape(-1, self._ledger.batch), []
+        return ages if self._ledger.batch > 1 else ages[:, 0]
+
+    def late(self) -> dict[str, Any]:
+        """The samples that nobody has learned from yet. Only while nobody works."""
+        n, late = self._ledger.numbers, {}
+        for maker, mine in enumerate(self._links):
+            taken, count = n["taken"][maker], int(n["made"][maker] - n["taken"][maker])
+            for link in mine:
+                self._inbox.fill(link.key[:2], count)
+            for k in range(count):
+                made_with = n["made_with"][maker, (taken + k) % self._ledger.window]
+                age = np.array(self._account.status["iteration"] - made_with)
+                late[sample_name(maker, k, "age")] = age
+                for link in mine:
+                    message = self._inbox.lines[link.key[:2]][k]
+                    names = (sample_name(maker, k, name) for name in self._names[link.key])
+                    late |= zip(names, message, strict=True)
+        self._account.status["phase"] = IDLE
+        return late
+
+    def load(self, late: Mapping[str, Any]) -> None:
+        """Begin anew, with the samples of `late`, which are written into the ledger."""
+        n, self._ages = self._ledger.numbers, []
+        self._ledger.clear()
+        for maker, mine in enumerate(self._links):
+            count = 0
+            while (age := sample_name(maker, count, "age")) in late:
+                n["made_with"][maker, count] = -int(late[age])
+                for link in mine:
+                    self._put_by(link, maker, count, late)
+                count += 1
+            for field in ("loaded", "begun", "made"):
+                n[field][maker] = count
+
+    def _put_by(self, link: Link, maker: int, number: int, late: Mapping[str, Any]) -> None:
+        """Keep a message of a sample until its turn comes."""
+        saved = [late[sample_name(maker, number, name)] for name in self._names[link.key]]
+        arrays = [from_host(x, spec) for x, spec in zip(saved, link.arrays, strict=True)]
+        message = self._inbox.ends[link.key[:2]].message(arrays)
+        self._inbox.lines.setdefault(link.key[:2], deque()).append(message)
+
+    def _may_take(self) -> bool:
+        return self._ledger.choice() is not None
+
+
+def sample_links(plan: Plan) -> list[list[Link]]:
+    """For each maker, the links through which its samples come."""
+    assert plan.free
+    free, every = plan.free, [x for x in links(plan) if is_sample(plan, x.transfer)]
+    return [
+        [link for link in every if not free.is_any(link.transfer) or link.source == maker]
+        for maker in range(free.makers)
+    ]
+
+
+def fitting_samples(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
+    """The saved samples that a plan can go on with: all of them, or none."""
+    saved = {name: x for name, x in late.items() if name.startswith(SAMPLE)}
+    free = plan.free
+    if not (saved and free):
+        return {}
+    ages = {name: int(x) for name, x in saved.items() if name.endswith("-age")}
+    oldest_first = enumerate(sorted(ages.values(), reverse=True))
+    in_time = all(k // free.batch + age <= free.max_age for k, age in oldest_first)
+    names, by_maker = array_names(plan, links(plan)), sample_links(plan)
+    shapes: dict[str, Any] = dict.fromkeys(ages, ())
+    for sample in ages:
+        maker, k = map(int, sample.removeprefix(SAMPLE).split("-")[:2])
+        if maker >= free.makers or k >= free.window:
+            return {}
+        for link in by_maker[maker]:
+            for name, spec in zip(names[link.key], link.arrays, strict=True):
+                shapes[sample_name(maker, k, name)] = host_spec(spec)[0]
+    fits = in_time and {name: np.shape(x) for name, x in saved.items()} == shapes
+    return saved if fits else {}

@@ -1,0 +1,72 @@
+"""Who makes samples of a free plan, and who works for the only one: when an iteration may begin."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hocket.runtime.channels.links import is_sample, versions
+from hocket.runtime.free.learner import Learner
+from hocket.runtime.free.ledger import Ledger
+from hocket.runtime.free.newest import Newest
+from hocket.runtime.instance.account import Wait
+from hocket.runtime.instance.instance import Instance
+from hocket.runtime.observe.status import SENDING
+
+
+class Maker:
+    """Begins a sample while there is room for it, with the newest version."""
+
+    def __init__(self, instance: Instance, ledger: Ledger, newest: Newest, wait: Wait) -> None:
+        self._ledger, self._newest, self._index = ledger, newest, instance.index
+        self._inbox, self._versions = instance.inbox, versions(instance.plan)
+        version = [v for t in self._versions for v in t.values]
+        for t in self._versions:
+            self._inbox.sources[t.id] = (0,)
+            self._inbox.expect(t, [version], packed=newest.packed)
+        self.wait = wait._replace(ready=lambda: ledger.may_begin(self._index))
+
+    def begin(self) -> bool:
+        if not self._ledger.begin(self._index):
+            return False
+        version, message = self._newest.read()
+        self._ledger.made_with(self._index, version)
+        for t in self._versions:
+            self._inbox.lines[t.id, 0] = deque([message])
+        return True
+
+    def end(self) -> None:
+        self._ledger.end(self._index)
+
+
+class Helper:
+    """Follows the only maker: it begins an iteration when that one has begun a sample."""
+
+    def __init__(self, instance: Instance, ledger: Ledger, wait: Wait) -> None:
+        self._ledger, self._status = ledger, instance.status
+        self._place, self._index = instance.place, instance.index
+        self.wait = wait._replace(ready=self._may_begin)
+
+    def begin(self) -> bool:
+        return bool(self._ledger.led() > self._status["iteration"])
+
+    def end(self) -> None:
+        self._ledger.help(self._place, self._index)
+
+    def _may_begin(self) -> bool:
+        return self.begin() or bool(self._ledger.numbers["stopped"][0])
+
+
+def take_part(instance: Instance, ledger: Ledger, newest: Newest) -> None:
+    """Have an instance do its part in a free plan: it learns, makes samples, or helps to."""
+    plan = instance.plan
+    assert plan.free
+    if instance.place == plan.free.learner:
+        instance.learning = learner = Learner(instance, ledger, newest)
+        instance.interpreter.learning = instance.interpreter.outbox = learner
+        return
+    sample = next(t for t in plan.projection.transfers if is_sample(plan, t))
+    wait = Wait(SENDING, sample, (0,), until=ledger.wait)
+    if instance.place == plan.free.maker:
+        instance.turns = Maker(instance, ledger, newest, wait)
+    else:
+        instance.turns = Helper(instance, ledger, wait)

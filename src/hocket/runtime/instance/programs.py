@@ -1,0 +1,67 @@
+"""The compiled programs of one instance: for its environments, its devices and its choices."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+
+from hocket.core.graph.trace import Graph
+from hocket.core.plan.data import Plan
+from hocket.core.program.averaged import averaging
+from hocket.core.program.backend import JAX, backend
+from hocket.core.projection.instructions import Compute
+from hocket.runtime.averaging.choice import Reduction
+from hocket.runtime.compile.tuning import compiler_options, tuning_for
+from hocket.runtime.instance.replicas import map_program
+from hocket.runtime.instance.segment import Segment, Segments, arguments
+from hocket.runtime.instance.store import Store, Values
+
+
+class Programs:
+    """The segments that replicas in one process share, and those of this instance alone."""
+
+    def __init__(
+        self, plan: Plan, place: str, store: Store, average: Reduction | None, shared: Segments
+    ) -> None:
+        spot = plan.place(place)
+        self.graph = plan.graph.at(plan.envs_of(place) // spot.replicas)
+        self.shared, self.own = shared, Segments()
+        self._store, self._average, self._backend = store, average, spot.backend
+
+    def segment(self, step: Compute, parts: int) -> Segment:
+        return self.shared.get(step, parts, lambda: self._new(step, parts))
+
+    def own_segment(self, step: Compute, parts: int) -> Segment:
+        """A segment that calls host functions of this instance, and no other's."""
+        return self.own.get(step, parts, lambda: self._new(step, parts))
+
+    def compile(self, step: Compute, values: Values) -> None:
+        """Compile a segment for these values: other replicas find it in the cache."""
+        with self.choices():
+            self.segment(step, 1).fn.lower(*[values[v] for v in arguments(step)]).compile()
+
+    def choices(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, programs are compiled with this place's backend and its way to average."""
+        usual = self._backend == JAX and self._average is None
+        return contextlib.nullcontext() if usual else self._chosen()
+
+    def graph_of(self, parts: int) -> Graph:
+        """The step as this instance compiles it: for its environments, and for its devices."""
+        choice = tuning_for(self._store.devices, exact=self.graph.exact)
+        return self.graph.at(self.graph.num_envs // parts, choice)
+
+    @contextlib.contextmanager
+    def _chosen(self) -> Iterator[None]:
+        average = averaging(self._average) if self._average else contextlib.nullcontext()
+        with backend(self._backend), average:
+            yield
+
+    def _new(self, step: Compute, parts: int) -> Segment:
+        store, graph = self._store, self.graph_of(parts)
+        options = compiler_options(store.devices)
+        if not store.grouped:
+            return Segment(graph, step, options)
+        ins, outs = ([v in store.stacked for v in vs] for vs in (arguments(step), step.outs))
+        mapped = partial(map_program, ins=ins, outs=outs, mesh=store.mesh, replicas=store.replicas)
+        return Segment(graph, step, options, mapped)
