@@ -8,7 +8,7 @@ from typing import Any
 
 from hocket.errors import PlanError
 from hocket.runtime.averaging import Epoch
-from hocket.runtime.averaging.known import AUTO, Averaging, data_bytes, find_way, largest, ways
+from hocket.runtime.averaging.known import Averaging, data_bytes, find_way, largest, ways
 from hocket.system.text import bytes_text
 
 UNTRIED = "not tried: it stands for another way, and is taken where asked for by name"
@@ -77,7 +77,7 @@ def only(averaging: Averaging) -> WayTable | None:
         return None
     why = "with exact=True no clock chooses" if averaging.is_exact else "the only way here"
     asked = f"`{averaging.wanted}` was asked for"
-    return _table(averaging, {}, first, why if averaging.wanted == AUTO else asked)
+    return _table(averaging, {}, first, asked if averaging.wanted else why)
 
 
 def choose(averaging: Averaging, found: Mapping[str, Sequence[float | str]]) -> WayTable:

@@ -90,8 +90,9 @@ class PlanMemory:
             return PlanMemory(new_statuses(plan))
         where = memory_map(plan)
         assert where.nbytes == file.nbytes, "the run lays its memory out in another way"
-        asked = plan.channel(*plan.free).pack if plan.free else None
-        sends = bool(plan.free) and place == plan.free[0]
+        free = plan.free
+        asked = plan.channel(free.learner, free.maker).pack if free else None
+        sends = free is not None and place == free.learner
         return _mapped(plan, file, where, packed=packs(asked, devices, sends=sends))
 
     def clear(self) -> None:

@@ -117,8 +117,7 @@ def _worker(given: Assignment, file: MemoryFile | None) -> Any:
             jax.config.update(name, value)
     from hocket.cluster.devices import find_devices
     from hocket.core.graph.trace import trace
-    from hocket.core.plan.checks import check
-    from hocket.core.plan.data import Plan
+    from hocket.core.plan.json import from_json
     from hocket.errors import PlanError
     from hocket.runtime.averaging.choice import Reduction
     from hocket.runtime.averaging.known import Averaging
@@ -135,7 +134,7 @@ def _worker(given: Assignment, file: MemoryFile | None) -> Any:
             f"({graph.digest}) than in the one that started it ({given.digest}): does it depend "
             f"on something outside itself?"
         )
-    plan = check(Plan.from_json(given.plan, graph))
+    plan = from_json(given.plan, graph)
     devices = find_devices(plan.place(given.place).share(given.index))
     memory = PlanMemory.attach(plan, file, given.place, devices)
     average = None

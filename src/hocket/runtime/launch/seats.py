@@ -31,9 +31,9 @@ def environment_of(plan: Plan, seat: Seat, slices: Slices) -> dict[str, str]:
     environment = {**usual, **os.environ, **({"JAX_PLATFORMS": "cpu"} if on_cpu else {})}
     for device in seat.devices:
         environment = changed(environment, slices.env(device))
-    if plan.xla_flags:
+    if plan.compiler_flags:
         flags = environment.get("XLA_FLAGS", "")
-        environment["XLA_FLAGS"] = f"{flags} {plan.xla_flags}".strip()
+        environment["XLA_FLAGS"] = f"{flags} {plan.compiler_flags}".strip()
     return environment
 
 

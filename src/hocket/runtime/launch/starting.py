@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from hocket.core.plan.data import Plan
+from hocket.core.plan.json import to_json
 from hocket.runtime.launch import Command, Member, Seat
 from hocket.runtime.launch.control import Answers, connect, pass_answers, tell
 from hocket.runtime.launch.ending import Resources
@@ -104,7 +105,7 @@ def _hand_over(
         if isinstance(value, (bool, int, float, str)) and name != "jax_platforms"
     }
     assignment = Assignment(
-        place, int(index), plan.to_json(), graph.digest, graph.num_envs, graph.exact,
+        place, int(index), to_json(plan), graph.digest, graph.num_envs, graph.exact,
         graph.served, algorithm, config, file.nbytes if file else None,
     )  # fmt: skip
     with contextlib.suppress(OSError):  # where it has ended, its missing answer says so
