@@ -162,7 +162,6 @@ class Transport(Protocol):
 
     def listen(self, link: Link, here: Here) -> Address:
         """Prepare to receive, with nothing on its way; called where the receiver is."""
-        ...
 
     def connect(self, link: Link, address: Address, here: Here, epoch: int) -> Outbox | Inbox:
         """The sending end if `here.sends`, else the receiving one."""
