@@ -232,8 +232,7 @@ def training(rounds: int) -> None:
         made = plan(impala, distribute=words, launch="processes")
         executors = {}
         for pack in (False, True):
-            ways = {"actor -> learner": Channel(), **made.channels}
-            channels = {name: replace(way, pack=pack) for name, way in ways.items()}
+            channels = dict.fromkeys(("actor -> learner", "learner -> actor"), Channel(pack=pack))
             executors[pack] = make_executor(replace(made, channels=channels), 1_000_000)
         seconds: dict[bool, list[float]] = {False: [], True: []}
         try:

@@ -365,7 +365,7 @@ def _program(made: Plan, party: Party) -> tuple[Any, ...]:
     place = made.places[0]
     return (
         party.seeds, len(made.places), made.graph.num_envs // place.replicas, place.replicas > 1,
-        made.xla_flags,
+        made.compiler_flags,
         {part.rpartition("@")[2] for part in place.on}.pop(), "shared" in party.words,
     )  # fmt: skip
 

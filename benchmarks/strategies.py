@@ -30,8 +30,9 @@ from typing import Any
 import jax
 from split import Meter, quieter_half
 
-from hocket import Channel, make
+from hocket import Mean, make
 from hocket.algorithms import PPO
+from hocket.core.plan.traffic import flows
 from hocket.runtime.compile.cache import enable_cache
 from hocket.runtime.executor import Executor, advance
 from hocket.runtime.launch import launch_named
@@ -134,13 +135,14 @@ def slowed(words: str, delay: float) -> Callable[..., Any]:
 
     def where(graph: Any, cluster: Any) -> Any:
         made = dataclasses.replace(resolve(words)(graph, cluster), launch=launch_named("processes"))
-        crossing = [f"{flow.source} -> {flow.target}" for flow in made.flows]
-        crossing += [f"{place} -> {place}" for place in made.averaging]
         channels = {
-            name: dataclasses.replace(made.channels.get(name, Channel()), delay=delay)
-            for name in crossing
+            f"{flow.source} -> {flow.target}": dataclasses.replace(
+                made.channel(flow.source, flow.target), delay=delay
+            )
+            for flow in flows(made)
         }
-        return dataclasses.replace(made, channels=channels)
+        means = dict.fromkeys(made.averaging, Mean(delay=delay))
+        return dataclasses.replace(made, channels=channels, means=means)
 
     return where
 

@@ -19,6 +19,7 @@ from hocket.algorithms import DQN
 from hocket.cluster import Cluster
 from hocket.core.graph.served import served
 from hocket.core.graph.trace import Graph
+from hocket.core.plan.json import from_json, to_json
 from hocket.core.program.service import Serving
 from hocket.replay import connect, memory
 from hocket.runtime.distributed import SAMPLE_AGE, Split
@@ -72,7 +73,7 @@ def test_a_plan_says_who_asks_the_service_for_what() -> None:
     one = replace(cluster, devices=cluster.devices[:1])
     plan = resolve("apex:actors=2,shards=2,carrier=tcp")(graph(), one)
     assert TEXT in str(plan)
-    again = Plan.from_json(plan.to_json(), plan.graph)
+    again = from_json(to_json(plan), plan.graph)
     assert str(again) == str(plan) and again.serving == Serving("tcp", 2, 2)
 
 

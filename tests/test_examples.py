@@ -20,7 +20,7 @@ from examples.own_strategy import wide
 from examples.sac import SAC
 
 import hocket as package
-from hocket import Channel, Place, Plan, make, trace
+from hocket import Channel, Mean, Place, Plan, make, trace
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
 from hocket.runtime.executor import advance
@@ -106,8 +106,7 @@ def test_own_logger(hocket: Hocket) -> None:
 def by_fifo(graph: Graph, cluster: Cluster) -> Plan:
     """`data_parallel` as processes, which average through named FIFOs."""
     made = resolve("data_parallel")(graph, cluster)
-    by = {"replica -> replica": Channel(reduce=FIFO)}
-    return replace(made, launch=launch_named("processes"), channels=by)
+    return replace(made, launch=launch_named("processes"), means={"replica": Mean(way=FIFO)})
 
 
 def test_own_average() -> None:
@@ -186,9 +185,8 @@ def test_everything_of_ones_own_together() -> None:
     channels = {
         "actor -> learner": fifo,
         "learner -> actor": fifo,
-        "learner -> learner": Channel(reduce=FIFO),
     }
-    plan = Plan(graph, apart, channels, launch=launch)
+    plan = Plan(graph, apart, channels, {"learner": Mean(way=FIFO)}, launch=launch)
     whole = Plan(graph, (Place("all", ("env", "act", "learn")),))
     states = []
     for made in (plan, whole):

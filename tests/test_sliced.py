@@ -273,4 +273,8 @@ def test_a_slice_is_no_threads_device() -> None:
 
 def test_flags_of_xla_are_for_processes() -> None:
     with pytest.raises(PlanError, match=r"--xla_x.*XLA_FLAGS yourself"):
-        check(Plan(trace(Toy(), 8), (Place("all", ("env", "act", "learn")),), xla_flags="--xla_x"))
+        check(
+            Plan(
+                trace(Toy(), 8), (Place("all", ("env", "act", "learn")),), compiler_flags="--xla_x"
+            )
+        )

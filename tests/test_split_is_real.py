@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax
 import pytest
 
-from hocket import Channel, Place, Plan, trace
+from hocket import Mean, Place, Plan, trace
+from hocket.core.plan.traffic import averages, flows
 from hocket.core.program.fragment import Label
 from hocket.core.program.host import calling
 from hocket.runtime.distributed import Split
@@ -34,9 +35,9 @@ def test_programs_and_bytes(case: str) -> None:
             mine = plan.where[label.name] == instance.place
             assert (str(Label(label.name, label.role)) in text) == mine, (instance.name, label)
     counted = executor.nbytes()
-    assert counted == {(f.source, f.target): 2 * f.nbytes for f in plan.flows}
+    assert counted == {(f.source, f.target): 2 * f.nbytes for f in flows(plan)}
     sent = executor.crew.statuses["messages"].sum()
-    assert sent == 2 * sum(f.messages for f in plan.flows)
+    assert sent == 2 * sum(f.messages for f in flows(plan))
 
 
 def compiled(instance: Instance) -> str:
@@ -56,15 +57,14 @@ def compiled(instance: Instance) -> str:
 
 def test_averages_between_processes_are_seen() -> None:
     """Bytes as the plan says, and waiting for the other replicas, in the display and the trace."""
-    name = "replica -> replica"
     plan = Plan(
         trace(Toy(), 8), (Place("replica", ("env", "act", "learn"), replicas=2),),
-        {name: Channel(delay=0.01)}, launch=launch_named("processes"),
+        means={"replica": Mean(delay=0.01)}, launch=launch_named("processes"),
     )  # fmt: skip
     executor = Split(plan, record=True)
     executor.start(jax.random.key(0))
     advance(executor, 3)
-    calls, nbytes = plan.averages["replica"]
+    calls, nbytes = averages(plan)["replica"]
     assert executor.crew.statuses["messages"].tolist() == [3 * calls] * 2
     assert executor.crew.statuses["sent"].tolist() == [3 * nbytes] * 2
     (activity,) = executor.activity()
@@ -81,5 +81,5 @@ def test_averages_between_processes_are_seen() -> None:
 def test_parameters_cross_once_an_iteration() -> None:
     """Not once for every step of the rollout, though acting and stepping are apart."""
     _, executor = execute("ppo", SPLITS["env | act | learn"], iterations=1)
-    (flow,) = [f for f in executor.plan.flows if (f.source, f.target) == ("learner", "act")]
+    (flow,) = [f for f in flows(executor.plan) if (f.source, f.target) == ("learner", "act")]
     assert flow.messages == 1

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hocket.core.graph.trace import Graph, trace
-    from hocket.core.plan.data import Channel, Place, Plan
+    from hocket.core.plan.checks import check
+    from hocket.core.plan.data import Channel, Mean, Place, Plan
+    from hocket.core.plan.schedule import Free, Lockstep, Pair
     from hocket.core.program.algorithm import Algorithm, Policy
     from hocket.core.program.averaged import averaged
     from hocket.core.program.fragment import fragment
@@ -25,8 +27,12 @@ __all__ = [
     "Algorithm",
     "Channel",
     "ContractError",
+    "Free",
     "Graph",
+    "Lockstep",
+    "Mean",
     "Outcome",
+    "Pair",
     "Place",
     "Plan",
     "PlanError",
@@ -36,6 +42,7 @@ __all__ = [
     "Run",
     "Settings",
     "averaged",
+    "check",
     "fragment",
     "iterate",
     "load",
@@ -51,7 +58,9 @@ __all__ = [
 # Imported when first asked for: `hocket --help` needs no JAX, and answers at once.
 _HOMES = {
     "core.graph.trace": ("Graph", "trace"),
-    "core.plan.data": ("Channel", "Place", "Plan"),
+    "core.plan.checks": ("check",),
+    "core.plan.data": ("Channel", "Mean", "Place", "Plan"),
+    "core.plan.schedule": ("Free", "Lockstep", "Pair"),
     "core.program.algorithm": ("Algorithm", "Policy"),
     "core.program.averaged": ("averaged",),
     "core.program.fragment": ("fragment",),

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any
+from typing import Any, cast
 
 import jax
 import pytest
 
 import hocket
-from hocket import Channel, Place, Plan, PlanError, averaged, make, trace
+from hocket import Channel, Free, Mean, Pair, Place, Plan, PlanError, averaged, make, trace
 from hocket.algorithms import DQN
 from hocket.core.plan.checks import check
 from hocket.core.plan.data import Launch
+from hocket.core.plan.traffic import average_sites
 from hocket.runtime.launch import launch_named
 from tests.toys import Toy
 
@@ -45,15 +46,15 @@ def whole(replicas: int, devices: int = 0) -> tuple[Place, ...]:
 REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     "nobody waits, and no memory is shared": (
         SPLIT, {"launch": Launch("far", one_process=False, one_program=False, shares_memory="none"),
-                "channels": {"learner -> actor": Channel(lag="free", max_age=1)}},
-        "the channel `learner -> actor` is free, which needs memory that all instances see, and "
-        "those of `far` share none. Use another launcher, or lag=0.",
+                "schedule": Free(Pair("learner", "actor", max_age=1))},
+        "`learner` and `actor` are free, which needs memory that all instances see, and those of "
+        "`far` share none. Use another launcher, or lag=0.",
     ),
     "lag inside a loop": (
         APART, {"channels": {"act -> env": Channel(lag=1)}},
-        "the channel `act -> env` cannot be late: output 0 of `act` crosses 3 times an iteration, "
-        "and only what crosses once can be an iteration old. Put both ends of the loop on one "
-        "place, or use lag=0.",
+        "the channel `act -> env` cannot be late (lag=1): output 0 of `act` crosses 3 times an "
+        "iteration, and only what crosses once can be an iteration old. Put both ends of the loop "
+        "on one place, or use lag=0.",
     ),
     "negative lag": (
         SPLIT, {"channels": {"actor -> learner": Channel(lag=-1)}},
@@ -66,23 +67,30 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
         "delay >= 0: found capacity=1, lag=0 and delay=-0.5.",
     ),
     "a delay where threads average": (
-        whole(2), {"channels": {"all -> all": Channel(delay=0.1)}},
-        "the channel `all -> all` cannot have a delay: as threads the replicas are one program. "
-        'Use launch="processes".',
+        whole(2), {"means": {"all": Mean(delay=0.1)}},
+        "the replicas of `all` are one program in this process, so their mean takes neither a way "
+        'nor a delay. Use launch="processes".',
     ),
-    "lag where replicas average": (
-        whole(2), {"channels": {"all -> all": Channel(lag=1)}, "launch": "processes"},
-        "the channel `all -> all` is an average over replicas, which wait for each other: it takes "
-        "a delay and a reduction, and no lag.",
+    "a mean that lasts for ever": (
+        whole(2), {"means": {"all": Mean(delay=float("inf"))}, "launch": launch_named("processes")},
+        "the mean of `all` takes a finite delay >= 0, found inf.",
     ),
-    "messages of replicas that average": (
-        whole(2), {"channels": {"all -> all": Channel(pack=True, transport="device")}},
-        "the channel `all -> all` is an average over replicas, which wait for each other: it takes "
-        "a delay and a reduction, and no pack or transport.",
+    "a mean where nobody averages": (
+        SPLIT, {"means": {"actor": Mean()}},
+        "`actor` averages nothing, so it takes no mean: here nobody does.",
+    ),
+    "a channel of replicas that average": (
+        whole(2), {"channels": {"all -> all": Channel(lag=1)}}, "unknown channel `all -> all`",
+    ),
+    "a word that is no lag": (
+        SPLIT, {"channels": {"learner -> actor": Channel(lag=cast(Any, "free"))}},
+        "the channel `learner -> actor` needs a whole capacity >= 1, a whole lag >= 0 and a finite "
+        "delay >= 0: found capacity=1, lag='free' and delay=0.0. Places that do not wait are a "
+        "`Free` schedule.",
     ),
     "messages of threads, packed": (
         SPLIT, {"channels": {"actor -> learner": Channel(pack=True)}},
-        "the channel `actor -> learner` cannot be packed: threads pass arrays on as they are.",
+        "the channel `actor -> learner` cannot be packed: within one process arrays ",
     ),
     "a delay that is no number": (
         SPLIT, {"channels": {"actor -> learner": Channel(delay=float("nan"))}},
@@ -157,7 +165,7 @@ def test_parts_of_environments_that_average() -> None:
 def test_a_loop_that_may_be_unrolled_has_room_for_all_its_averages() -> None:
     """It is on a GPU, where each pass of it is a call of its own."""
     sites = [
-        len(Plan(trace(toy, 8), whole(2), launch=launch_named("processes")).average_sites("all"))
+        len(average_sites(Plan(trace(toy, 8), whole(2), launch=launch_named("processes")), "all"))
         for toy in (Toy(), AveragedCrowd())
     ]
     assert sites[1] == sites[0] + Toy.length

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hocket import Channel, Place, Plan, PlanError, Policy, fragment, trace
+from hocket import Channel, Free, Pair, Place, Plan, PlanError, Policy, fragment, trace
 from hocket.cluster import Cluster
 from hocket.core.plan.checks import check
 from hocket.runtime.distributed import SAMPLE_AGE, Split
@@ -160,8 +160,8 @@ def test_a_stalled_learner_stops_nobody_before_the_age_does() -> None:
     crew.starve()
     assert crew.board is not None
     board = crew.board.numbers
-    assert (board["begun"] - board["taken"] == plan.window).all()
-    assert plan.window == 24 // ACTORS
+    assert plan.free and plan.free.window == 24 // ACTORS
+    assert (board["begun"] - board["taken"] == plan.free.window).all()
 
 
 def test_an_injected_crash_has_a_name() -> None:
@@ -266,68 +266,58 @@ def test_a_failing_maker_ends_the_run_by_name() -> None:
 ACTOR, LEARNER = Place("actor", ("env", "act"), replicas=4), Place("learner", ("learn",))
 BACK = "learner -> actor"
 
-REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Channel], str]] = {
+
+def back(max_age: int) -> Free:
+    return Free(Pair("learner", "actor", max_age))
+
+
+REFUSED: dict[str, tuple[tuple[Place, ...], Free, dict[str, Channel], str]] = {
     "an age of nothing": (
-        (ACTOR, LEARNER), {BACK: Channel(lag="free", max_age=0)},
+        (ACTOR, LEARNER), back(0), {},
         r"`learner -> actor` has max_age=0: with 4 of `actor`.*at least 4. That would wait like",
     ),
     "an age below the makers": (
-        (ACTOR, LEARNER), {BACK: Channel(lag="free", max_age=3)}, "max_age must be at least 4",
+        (ACTOR, LEARNER), back(3), {}, "max_age must be at least 4",
     ),
-    "a word that is no lag": (
-        (ACTOR, LEARNER), {BACK: Channel(lag="fre", max_age=3)},
-        "has lag='fre': use a whole number, or `free`",
+    "two pairs": (
+        (ACTOR, LEARNER), Free([Pair("learner", "actor", 4), Pair("actor", "learner", 4)]), {},
+        "one pair of a learner and makers, found `learner -> actor`, `actor -> learner`",
     ),
-    "a number that is no lag": (
-        (ACTOR, LEARNER), {BACK: Channel(lag=cast(Any, 1.5))}, r"has lag=1\.5: use a whole number",
-    ),
-    "an age where nothing is free": (
-        (ACTOR, LEARNER), {BACK: Channel(lag=1, max_age=3)},
-        "max_age=3, which is for free channels",
-    ),
-    "two free channels": (
-        (ACTOR, LEARNER),
-        {BACK: Channel(lag="free", max_age=4), "actor -> learner": Channel(lag="free", max_age=4)},
-        "one free channel, found `learner -> actor`, `actor -> learner`",
-    ),
+    "no pair": ((ACTOR, LEARNER), Free([]), {}, "one pair of a learner and makers, found none"),
     "a place nobody knows": (
-        (ACTOR, LEARNER), {"learner -> actr": Channel(lag="free", max_age=4)},
-        "unknown place `actr` of the channel .* Did you mean `actor`",
+        (ACTOR, LEARNER), Free(Pair("learner", "actr", 4)), {},
+        "unknown place `actr` of the free pair .* Did you mean `actor`",
     ),
     "replicas that learn": (
-        (replace(ACTOR, replicas=2), replace(LEARNER, replicas=2)),
-        {BACK: Channel(lag="free", max_age=4)}, "`learner` has 2 replicas and a free channel",
+        (replace(ACTOR, replicas=2), replace(LEARNER, replicas=2)), back(4), {},
+        "`learner` has 2 replicas and is free of `actor`",
     ),
-    "a delay": (
-        (ACTOR, LEARNER), {BACK: Channel(lag="free", max_age=4, delay=0.1)}, "takes no delay",
-    ),
+    "a delay": ((ACTOR, LEARNER), back(4), {BACK: Channel(delay=0.1)}, "takes no delay"),
     "capacity beside it": (
-        (ACTOR, LEARNER),
-        {BACK: Channel(lag="free", max_age=4), "actor -> learner": Channel(capacity=3)},
+        (ACTOR, LEARNER), back(4), {"actor -> learner": Channel(capacity=3)},
         "`actor -> learner` takes no capacity.*`max_age` bounds",
     ),
     "a late channel beside it": (
-        (ACTOR, LEARNER),
-        {BACK: Channel(lag="free", max_age=4), "actor -> learner": Channel(lag=1)},
-        "`actor -> learner` is 1 iterations late beside a free one",
+        (ACTOR, LEARNER), back(4), {"actor -> learner": Channel(lag=1)},
+        "`actor -> learner` is 1 iterations late, and `learner` and `actor` do not wait",
     ),
     "waiting in a loop": (
-        (Place("env", ("env",)), Place("rest", ("act", "learn"))),
-        {"rest -> env": Channel(lag="free", max_age=4)}, r"cannot be free.*3 times an iteration",
+        (Place("env", ("env",)), Place("rest", ("act", "learn"))), Free(Pair("rest", "env", 4)), {},
+        r"cannot be free.*3 times an iteration",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused(what: str) -> None:
-    places, channels, message = REFUSED[what]
+    places, schedule, channels, message = REFUSED[what]
     with pytest.raises(PlanError, match=message):
-        check(Plan(trace(Toy(), 8), places, channels))
+        check(Plan(trace(Toy(), 8), places, channels, schedule=schedule))
 
 
 OPTIONS = {
     "sebulba:lag=fre": "`lag` of the strategy `sebulba` is a whole number, or `free`: found 'fre'",
-    "sebulba:lag=1,max_age=3": "max_age=3 is for free channels, and lag=1",
+    "sebulba:lag=1,max_age=3": "max_age=3 is for lag=free, and lag=1",
     "sebulba:batch=3": "batches of 3 do not make up 8 environments",
     "sebulba:actors=9": "asked for 9 actor devices, of 3 that do not learn",
     "sebulba:acting=gpu": "acting='gpu': actions are computed on actor devices, or on `cpu`",
@@ -350,13 +340,13 @@ def test_options_of_sebulba() -> None:
 def test_a_learner_with_something_for_each_environment_is_refused() -> None:
     places = (Place("actor", ("act",), replicas=2), Place("learner", ("env", "learn")))
     with pytest.raises(PlanError, match=r"cannot be free|has a part for each"):
-        check(Plan(trace(Toy(), 8), places, {"learner -> actor": Channel(lag="free", max_age=2)}))
+        check(Plan(trace(Toy(), 8), places, schedule=back(2)))
 
 
 def test_a_learner_takes_a_part_of_the_environments() -> None:
     graph = trace(SMALL["ppo"](), 8)
     plan = resolve("actor_learner:actors=4,lag=free")(graph, Cluster.local())
-    assert plan.iteration.num_envs == 2 and plan.shares == 4
+    assert plan.free and plan.iteration.num_envs == 2 and plan.free.shares == 4
     assert plan.iteration.env_steps * 4 == graph.env_steps
     assert "free: the newest, for samples at most 4 iterations old" in str(plan)
     assert "from any of 4" in str(plan)

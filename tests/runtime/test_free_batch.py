@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hocket import Channel, Place, Plan, PlanError, fragment, trace
+from hocket import Channel, Free, Pair, Place, Plan, PlanError, fragment, trace
 from hocket.cluster import Cluster
 from hocket.core.plan.checks import check
+from hocket.core.plan.json import from_json, to_json
+from hocket.core.plan.traffic import flows
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.free.mailbox import fitting_samples
@@ -68,7 +70,9 @@ def test_in_orders_by_seed(room: str) -> None:
         waiting = [name for name in late if name.endswith("-age")]
         assert len(waiting) == made.sum() - 12 * BATCH  # made, and not learned from yet
     twice = {pair for pair in pairs if len(set(pair)) < BATCH}
-    assert bool(twice) == (crew.plan.window > 1)  # both samples of one maker
+    assert bool(twice) == (
+        crew.plan.free and crew.plan.free.window > 1
+    )  # both samples of one maker
     assert len(pairs - twice) == 6  # any two of the four
     executor.load(executor.state(), late)
     rows = advance(executor, 12)
@@ -92,7 +96,7 @@ def test_asynchrony_is_real(launch: str) -> None:
     check_ledger({name: np.concatenate([metrics[name], rows[name]]) for name in metrics}, 5)
     made = int(np.asarray(state.number).reshape(ACTORS, -1)[:, 0].sum())
     assert made == 60 * BATCH + len([name for name in late if name.endswith("-age")])
-    nbytes = {(f.source, f.target): f.nbytes for f in plan.flows}
+    nbytes = {(f.source, f.target): f.nbytes for f in flows(plan)}
     assert crossed["learner", "actor"] == 60 * nbytes["learner", "actor"]
     assert crossed["actor", "learner"] * BATCH == made * nbytes["actor", "learner"]
 
@@ -102,7 +106,7 @@ def test_one_program_puts_samples_together() -> None:
     plan = resolve("actor_learner:actors=4,lag=free,batch=2")(
         trace(SMALL["recurrent-ppo"](), 8), Cluster.local()
     )
-    up, back = Channel(pack=True), replace(plan.channels["learner -> actor"], pack=True)
+    up = back = Channel(pack=True)
     channels = {"actor -> learner": up, "learner -> actor": back}
     executor = Split(replace(plan, channels=channels, launch=launch_named("processes")))
     executor.start(jax.random.key(0))
@@ -117,7 +121,8 @@ def test_one_program_puts_samples_together() -> None:
 
 def test_a_batch_of_all_is_an_iteration_of_all_environments() -> None:
     plan = plan_of(1, batch=ACTORS)
-    assert plan.iteration is plan.graph and plan.shares == 1 and plan.window == 1
+    assert plan.free and (plan.free.shares, plan.free.window) == (1, 1)
+    assert plan.iteration is plan.graph
     executor = Split(plan)
     executor.start(jax.random.key(0))
     rows = advance(executor, 10)
@@ -132,16 +137,18 @@ def test_what_the_plan_says() -> None:
         resolve(f"actor_learner:actors=4,lag=free,max_age=6,batch={batch}")(graph, Cluster.local())
         for batch in (1, 2)
     )
-    assert (two.iteration.num_envs, two.shares, two.makers, two.window) == (4, 2, 4, 3)
+    assert two.free and (two.free.shares, two.free.makers, two.free.window) == (2, 4, 3)
+    assert two.iteration.num_envs == 4
     assert two.iteration.env_steps * 2 == graph.env_steps
     assert "from any of 4, 2 samples at a time" in str(two)
     assert "an iteration is of any 4 environments, one in 2" in str(two)
-    up = [next(f for f in plan.flows if f.source == "actor") for plan in (one, two)]
+    up = [next(f for f in flows(plan) if f.source == "actor") for plan in (one, two)]
     assert (up[1].messages, up[1].nbytes) == (2 * up[0].messages, 2 * up[0].nbytes)
-    back = [next(f for f in plan.flows if f.source == "learner") for plan in (one, two)]
+    back = [next(f for f in flows(plan) if f.source == "learner") for plan in (one, two)]
     assert back[0] == back[1]
-    assert Plan.from_json(two.to_json(), graph).channels == two.channels
-    assert resolve("actor_learner:actors=4,lag=free,batch=2")(graph, Cluster.local()).window == 1
+    assert from_json(to_json(two), graph).schedule == two.schedule
+    usual = resolve("actor_learner:actors=4,lag=free,batch=2")(graph, Cluster.local())
+    assert usual.free and usual.free.window == 1
 
 
 def test_samples_of_another_batch_are_gone_on_with() -> None:
@@ -155,31 +162,28 @@ def test_samples_of_another_batch_are_gone_on_with() -> None:
 
 
 ACTOR, LEARNER = Place("actor", ("env", "act"), replicas=4), Place("learner", ("learn",))
-REFUSED: dict[str, tuple[Channel, str]] = {
+REFUSED = {
     "a batch that does not divide": (
-        Channel(lag="free", max_age=4, batch=3),
+        Pair("learner", "actor", 4, batch=3),
         r"`learner -> actor` has batch=3, which does not divide the 4 replicas of `actor`.*1, 2, 4",
     ),
-    "a batch of nothing": (Channel(lag="free", max_age=4, batch=0), "has batch=0, which does not"),
-    "a batch where nothing is free": (
-        Channel(lag=1, batch=2), "`learner -> actor` has batch=2, which is for free channels",
-    ),
+    "a batch of nothing": (Pair("learner", "actor", 4, batch=0), "has batch=0, which does not"),
     "an age below the makers": (
-        Channel(lag="free", max_age=1, batch=2),
+        Pair("learner", "actor", 1, batch=2),
         "and 2 taken at once a sample may be 2 iterations old, so max_age must be at least 2",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused(what: str) -> None:
-    channel, message = REFUSED[what]
+    pair, message = REFUSED[what]
     with pytest.raises(PlanError, match=message):
-        check(Plan(trace(Toy(), 8), (ACTOR, LEARNER), {"learner -> actor": channel}))
+        check(Plan(trace(Toy(), 8), (ACTOR, LEARNER), schedule=Free(pair)))
 
 
 def test_an_option_refused() -> None:
-    with pytest.raises(PlanError, match="batch=2 is for free channels, and lag=1"):
+    with pytest.raises(PlanError, match="batch=2 is for lag=free, and lag=1"):
         resolve("actor_learner:batch=2,lag=1")(trace(Toy(), 8), Cluster.local())
 
 
@@ -196,8 +200,7 @@ def test_what_is_one_for_a_whole_sample_is_refused() -> None:
             total = self.update(state.version, self.warmth(state.version), *after[:2], after[1])[1]
             return after._replace(total=total), row
 
-    channel = Channel(lag="free", max_age=4)
-    graph = trace(Warm(), NUM_ENVS)
-    Plan(graph, (ACTOR, LEARNER), {"learner -> actor": channel})
+    pair, graph = Pair("learner", "actor", max_age=4), trace(Warm(), NUM_ENVS)
+    check(Plan(graph, (ACTOR, LEARNER), schedule=Free(pair)))
     with pytest.raises(PlanError, match=r"`warmth`.*one for all environments of a sample.*batch=1"):
-        check(Plan(graph, (ACTOR, LEARNER), {"learner -> actor": replace(channel, batch=2)}))
+        check(Plan(graph, (ACTOR, LEARNER), schedule=Free(replace(pair, batch=2))))

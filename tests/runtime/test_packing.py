@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hocket import Channel, Plan, trace
 from hocket.cluster import Cluster
+from hocket.core.plan.traffic import flows
 from hocket.runtime.channels import Here
 from hocket.runtime.channels import packing as packing_module
 from hocket.runtime.channels.host_arrays import is_key, to_host
@@ -206,7 +207,7 @@ def test_packed_processes_compute_what_threads_compute(name: str, lag: int) -> N
         late = {name: to_host(x) for name, x in executor.late().items()}
         found.append((executor.state(), metrics, late))
         counted = executor.nbytes()
-        assert counted == {(f.source, f.target): 4 * f.nbytes for f in plan.flows} or lag
+        assert counted == {(f.source, f.target): 4 * f.nbytes for f in flows(plan)} or lag
         executor.close()
     assert all(difference(found[0], other) == 0.0 for other in found[1:])
 

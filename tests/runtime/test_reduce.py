@@ -27,7 +27,7 @@ from hocket.report.outcome import Outcome
 from hocket.runtime.averaging import Members, Space
 from hocket.runtime.averaging.choice import Offer, Reduction
 from hocket.runtime.averaging.in_memory import InMemory
-from hocket.runtime.averaging.known import AUTO, Averaging, choices, pages, ways
+from hocket.runtime.averaging.known import Averaging, choices, pages, ways
 from hocket.runtime.averaging.table import choose, only
 from hocket.runtime.averaging.ways import nccl
 from hocket.runtime.averaging.ways.shm import OnHost
@@ -48,14 +48,14 @@ def main(case: str, names: str, wanted: str, index: int, fd: int, nbytes: int, p
     averaging, space = asked(names.split(","), wanted), Space(Arena.attach(fd, nbytes), 0, nbytes)
     try:
         alone = Reduction(averaging, index, space)
-        reduction = alone if wanted == AUTO else joined_alone(averaging, index, space)
+        reduction = alone if not wanted else joined_alone(averaging, index, space)
         found = CASES[case](reduction, index)
     except Exception as error:  # noqa: BLE001
         found = str(error)
     path.write_bytes(pickle.dumps(found))
 
 
-def asked(names: Sequence[str], wanted: str = AUTO, *, is_exact: bool = False) -> Averaging:
+def asked(names: Sequence[str], wanted: str = "", *, is_exact: bool = False) -> Averaging:
     return Averaging(Members(tuple(names)), SITES, wanted, is_exact)
 
 
@@ -201,7 +201,7 @@ def test_every_way_gives_the_mean(names: list[str], wanted: str, tmp_path: Path)
 
 
 def test_replicas_measure_every_way_and_use_the_one_they_are_told(tmp_path: Path) -> None:
-    found = Replicas("measured", FOUR, AUTO, tmp_path).results()
+    found = Replicas("measured", FOUR, "", tmp_path).results()
     for costs, (x, _, calls) in found:
         assert set(costs) == {"shm", "hier"}
         assert all(isinstance(cost, float) and cost > 0 for cost in costs.values()), costs
@@ -213,13 +213,13 @@ def test_replicas_measure_every_way_and_use_the_one_they_are_told(tmp_path: Path
 
 
 def test_a_measurement_without_the_others_ends(tmp_path: Path) -> None:
-    (costs,) = Replicas("measured_alone", FOUR, AUTO, tmp_path, only=(1,)).results()
+    (costs,) = Replicas("measured_alone", FOUR, "", tmp_path, only=(1,)).results()
     assert set(costs) == {"shm", "hier"}
     assert all("another replica has ended" in why for why in costs.values()), costs
 
 
 def test_a_measurement_can_be_closed(tmp_path: Path) -> None:
-    (costs,) = Replicas("measured_and_left", FOUR, AUTO, tmp_path, only=(1,)).results()
+    (costs,) = Replicas("measured_and_left", FOUR, "", tmp_path, only=(1,)).results()
     assert set(costs) == {"shm", "hier"}
     assert all("another replica has ended" in why for why in costs.values()), costs
 

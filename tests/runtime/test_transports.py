@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hocket import Channel, Place, Plan, PlanError, trace
+from hocket import Channel, Free, Pair, Place, Plan, PlanError, trace
 from hocket.runtime.channels import Ends, Here, Transport
 from hocket.runtime.channels.choice import TRANSPORTS, check_transports, ends_of, transport_of
 from hocket.runtime.channels.links import Link, links
@@ -199,9 +199,10 @@ def test_refused_before_anything_starts(name: str) -> None:
 
 def test_a_free_channel_goes_its_own_way() -> None:
     places = (Place("actor", ACT), Place("learner", LEARN))
-    free = {"learner -> actor": Channel(lag="free", max_age=1, transport="device")}
-    with pytest.raises(PlanError, match=r"`learner -> actor` is free and names the tr.* `device`"):
-        check_transports(Plan(trace(Toy(), 8), places, free))
+    named = {"learner -> actor": Channel(transport="device")}
+    plan = Plan(trace(Toy(), 8), places, named, schedule=Free(Pair("learner", "actor", max_age=1)))
+    with pytest.raises(PlanError, match=r"`learner -> actor` names the transport `device`"):
+        check_transports(plan)
 
 
 def test_where_nothing_can_carry_a_link_all_say_why(monkeypatch: pytest.MonkeyPatch) -> None:

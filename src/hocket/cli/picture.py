@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from hocket.core.plan.data import Flow, Place, Plan
+from hocket.core.plan.data import Place, Plan
 from hocket.core.plan.memory import Memory, footprint
+from hocket.core.plan.traffic import Flow, averages, flows
 from hocket.report.diagram import Drawing, FlowArrow, PlaceBox, svg
 from hocket.system.text import bytes_text
 
@@ -24,12 +25,15 @@ def draw_plan(plan: Plan) -> str:
 
 def drawing_of(plan: Plan) -> Drawing:
     """The contents of the picture of a plan."""
-    memory = footprint(plan)
+    memory, crossing, averaged = footprint(plan), flows(plan), averages(plan)
+    about = [*_about(plan), *(["nothing crosses"] if not crossing and not averaged else [])]
     return Drawing(
         title=type(plan.graph.algorithm).__name__,
-        subtitle=", ".join(_about(plan)),
-        boxes=tuple(_box(plan, place, memory[place.name]) for place in plan.places),
-        arrows=tuple(_arrow(plan, flow) for flow in plan.flows),
+        subtitle=", ".join(about),
+        boxes=tuple(
+            _box(plan, place, memory[place.name], averaged.get(place.name)) for place in plan.places
+        ),
+        arrows=tuple(_arrow(plan, flow) for flow in crossing),
     )
 
 
@@ -40,11 +44,9 @@ def _about(plan: Plan) -> Iterator[str]:
         yield f"loops in {plan.parts} parts"
     if not plan.launch.one_process:
         yield f"launched as {plan.launch.name}"
-    if not plan.flows and not plan.averaging:
-        yield "nothing crosses"
 
 
-def _box(plan: Plan, place: Place, memory: Memory) -> PlaceBox:
+def _box(plan: Plan, place: Place, memory: Memory, averaged: tuple[int, int] | None) -> PlaceBox:
     labels = [label for label in plan.graph.labels if plan.where[label.name] == place.name]
     facts = [
         ("memory of each" if plan.instances(place.name) > 1 else "memory", ""),
@@ -60,7 +62,7 @@ def _box(plan: Plan, place: Place, memory: Memory) -> PlaceBox:
         facts=tuple(facts),
         replicas=place.replicas,
         note="replicas in one program" if place.name in plan.grouped else "",
-        loop=_averages(plan, place),
+        loop=_averages(*averaged) if averaged else "",
     )
 
 
@@ -71,10 +73,7 @@ def _hardware(place: Place) -> str:
     return (devices or "any device") + backend
 
 
-def _averages(plan: Plan, place: Place) -> str:
-    if place.name not in plan.averaging:
-        return ""
-    calls, nbytes = plan.averages[place.name]
+def _averages(calls: int, nbytes: int) -> str:
     return f"averages {bytes_text(nbytes)}, {_messages(calls)}"
 
 
@@ -83,8 +82,10 @@ def _messages(count: int) -> str:
 
 
 def _arrow(plan: Plan, flow: Flow) -> FlowArrow:
-    channel = plan.channel(flow.source, flow.target)
+    channel, free = plan.channel(flow.source, flow.target), plan.free
     late = [f"lag {channel.lag}"] * bool(channel.lag)
+    if free and (flow.source, flow.target) == (free.learner, free.maker):
+        late = ["lag free"]
     late += [f"delay {channel.delay * 1e3:g} ms"] * bool(channel.delay)
     return FlowArrow(
         source=flow.source,

@@ -90,12 +90,13 @@ class Split:
         As `init` makes them for all environments, and for those of one iteration, where these are
         fewer: a state is kept as for all, so that any plan can go on from it.
         """
-        if self.plan.free is None or self.plan.shares == 1:
+        free = self.plan.free
+        if free is None or free.shares == 1:
             return {}
         home, inputs = self.plan.projection.placement.home, self.plan.graph.block.inputs
         ours = [
             k for k, v in enumerate(inputs)
-            if home[v] == self.plan.free[0] and not self.plan.graph.values[v].shape
+            if home[v] == free.learner and not self.plan.graph.values[v].shape
         ]  # fmt: skip
         whole, share = (_scalars(g, ours) for g in (self.plan.graph, self.plan.iteration))
         pairs = zip(ours, whole, share, strict=True)

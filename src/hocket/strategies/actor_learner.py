@@ -16,7 +16,7 @@ from __future__ import annotations
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
 from hocket.core.plan.data import Place, Plan
-from hocket.strategies.sharing import apart, sample_channels, share_out
+from hocket.strategies.sharing import apart, sampling, share_out
 from hocket.strategies.strategy import Lag, strategy
 
 
@@ -39,5 +39,5 @@ def actor_learner(
             Place("actor", ("env", "act"), on=acting, replicas=actors, backend=backend),
             Place("learner", ("learn", "gradient", "replay"), on=learning),
         ),
-        sample_channels("actor", "learner", lag, max_age, actors, batch),
+        **sampling("actor", "learner", lag, max_age, actors, batch),
     )

@@ -16,10 +16,10 @@ from __future__ import annotations
 from hocket.cluster import Cluster
 from hocket.core.graph.served import served, writers
 from hocket.core.graph.trace import Graph
-from hocket.core.plan.data import FREE, Place, Plan
+from hocket.core.plan.data import Place, Plan
 from hocket.core.program.service import Serving
-from hocket.strategies.sharing import apart, sample_channels, share_out
-from hocket.strategies.strategy import Lag, strategy
+from hocket.strategies.sharing import apart, sampling, share_out
+from hocket.strategies.strategy import FREE, Lag, strategy
 
 
 @strategy
@@ -46,6 +46,6 @@ def apex(
             Place("actor", ("env", "act", *inserting), acting, replicas=actors, backend=backend),
             Place("learner", ("learn", "gradient", "replay"), on=learning),
         ),
-        sample_channels("actor", "learner", lag, max_age, actors),
+        **sampling("actor", "learner", lag, max_age, actors),
         serving=Serving(carrier, shards, ahead),
     )

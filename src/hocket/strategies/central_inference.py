@@ -15,7 +15,7 @@ from __future__ import annotations
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
 from hocket.core.plan.data import Place, Plan
-from hocket.strategies.sharing import apart, sample_channels, share_out
+from hocket.strategies.sharing import apart, sampling, share_out
 from hocket.strategies.strategy import Lag, strategy
 
 
@@ -39,6 +39,6 @@ def central_inference(
     return Plan(
         graph,
         (env, Place("actor", ("act",), on=learning[:1]), Place("learner", learn, on=learning)),
-        sample_channels("actor", "learner", lag, max_age, 1),
+        **sampling("actor", "learner", lag, max_age, 1),
         parts=parts,
     )

@@ -15,7 +15,7 @@ from hocket.cluster import Cluster, Device
 from hocket.core.graph.trace import Graph
 from hocket.core.plan.data import Place, Plan
 from hocket.errors import PlanError
-from hocket.strategies.sharing import apart, sample_channels, share_out
+from hocket.strategies.sharing import apart, sampling, share_out
 from hocket.strategies.strategy import Lag, strategy
 
 
@@ -55,5 +55,5 @@ def sebulba(
             Place("actor", ("env", "act"), on=on, replicas=replicas, backend=backend),
             Place("learner", ("learn", "gradient", "replay"), on=learning),
         ),
-        sample_channels("actor", "learner", lag, max_age, replicas),
+        **sampling("actor", "learner", lag, max_age, replicas),
     )

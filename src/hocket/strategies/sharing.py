@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 from hocket.cluster import Cluster, Device
-from hocket.core.plan.data import FREE, Channel, Launch
+from hocket.core.plan.data import Channel, Launch
+from hocket.core.plan.schedule import Free, Pair, Schedule
 from hocket.errors import PlanError
-from hocket.strategies.strategy import Lag
+from hocket.strategies.strategy import FREE, Lag
+
+
+class Sampling(TypedDict, total=False):
+    """How places exchange samples and what these are made with, as arguments of `Plan`."""
+
+    channels: dict[str, Channel]
+    schedule: Schedule
+
 
 PROCESSES = Launch("processes", one_process=False, one_program=False, shares_memory="node")
 """What a strategy asks for whose instances must be processes."""
@@ -31,26 +41,32 @@ def apart(cluster: Cluster, learners: int) -> tuple[Sequence[Device], Sequence[D
     return (devices[:-learners], devices[-learners:]) if len(devices) > 1 else (devices, devices)
 
 
-def sample_channels(
-    source: str, target: str, lag: Lag, max_age: int | None, replicas: int, batch: int = 1
-) -> dict[str, Channel]:
-    """Samples from `source` to `target`, and back what the next ones are made with.
+def sampling(
+    makers: str, learner: str, lag: Lag, max_age: int | None, replicas: int, batch: int = 1
+) -> Sampling:
+    """Samples from `makers` to `learner`, and back what the next ones are made with.
 
-    That is `lag` iterations late. Free, it is the newest there is, samples are learned from `batch`
-    at a time, and at most `max_age` iterations later: by default with room for one of each of the
-    `replicas`.
+    That is `lag` iterations late. With `lag=free` it is the newest there is, `batch` samples are
+    learned from at a time, and at most `max_age` iterations later: by default with room for one of
+    each of the `replicas`.
     """
-    back = f"{target} -> {source}"
-    if lag == FREE:
+    if not isinstance(lag, int):
         usual = -(-replicas // max(1, batch))
         age = usual if max_age is None else max_age
-        return {back: Channel(lag=FREE, max_age=age, batch=batch)}
+        return {"schedule": Free(Pair(learner, makers, age, batch))}
     if batch != 1:
         raise PlanError(
-            f"batch={batch} is for free channels, and lag={lag}, which waits for the samples of "
-            f"all: use lag={FREE}."
+            f"batch={batch} is for lag={FREE}, and lag={lag} waits for the samples of all: use "
+            f"lag={FREE}, or leave `batch` out."
         )
     if max_age is not None:
-        raise PlanError(f"max_age={max_age} is for free channels, and lag={lag}: use lag={FREE}.")
-    ahead = lag if isinstance(lag, int) else 0  # what is no number is refused by the plan
-    return {f"{source} -> {target}": Channel(capacity=max(1, ahead)), back: Channel(lag=lag)}
+        raise PlanError(
+            f"max_age={max_age} is for lag={FREE}, and lag={lag}: use lag={FREE}, or leave "
+            f"`max_age` out."
+        )
+    return {
+        "channels": {
+            f"{makers} -> {learner}": Channel(capacity=max(1, lag)),
+            f"{learner} -> {makers}": Channel(lag=lag),
+        }
+    }

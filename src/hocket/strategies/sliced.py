@@ -24,13 +24,13 @@ from hocket.cluster.devices import processor
 from hocket.cluster.search import Found, Point
 from hocket.cluster.slices import Slice, split
 from hocket.core.graph.trace import Graph
-from hocket.core.plan.data import FREE, Channel, Place, Plan
+from hocket.core.plan.data import Channel, Mean, Place, Plan
 from hocket.core.program.algorithm import Algorithm
 from hocket.core.program.describe import describe
 from hocket.core.program.fragment import ROLES
 from hocket.errors import PlanError
-from hocket.strategies.sharing import PROCESSES, sample_channels
-from hocket.strategies.strategy import Lag, in_words, strategy
+from hocket.strategies.sharing import PROCESSES, Sampling, sampling
+from hocket.strategies.strategy import FREE, Lag, in_words, strategy
 
 AUTO = "auto"
 COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer=+WHILE"
@@ -118,15 +118,15 @@ def sliced(
             Place("actor", ("env", "act"), acting, replicas=len(acting), backend=backend),
             Place("learner", ("learn", "gradient", "replay"), learning, replicas=len(learning)),
         )
-        usual = sample_channels("actor", "learner", lag, max_age, len(acting), batch)
+        how = sampling("actor", "learner", lag, max_age, len(acting), batch)
         named = {None: "", True: "one_gpu", False: "shared_memory"}[direct]
-        waiting = ("actor -> learner", *(["learner -> actor"] if lag != FREE else []))
-        carried = {name: replace(usual.get(name, Channel()), transport=named) for name in waiting}
-        channels = {**usual, **carried}
+        usual = how.get("channels", {"actor -> learner": Channel()})
+        how["channels"] = {name: replace(x, transport=named) for name, x in usual.items()}
     else:
-        places, channels = (Place("slice", ROLES, parts, replicas=len(parts), backend=backend),), {}
+        places = (Place("slice", ROLES, parts, replicas=len(parts), backend=backend),)
+        how = Sampling()
     made = Plan(
-        graph, places, channels, launch=PROCESSES, xla_flags=flags, notes=notes, words=words
+        graph, places, **how, launch=PROCESSES, compiler_flags=flags, notes=notes, words=words
     )
     return made if reduce == AUTO else _averaging_by(made, reduce)
 
@@ -148,8 +148,7 @@ def _averaging_by(made: Plan, reduce: str) -> Plan:
     """The same plan, in which whoever averages does it in this way."""
     if not made.averaging:
         raise PlanError(f"nothing averages here, so reduce={reduce} has no effect: leave it out.")
-    ways = {f"{place} -> {place}": Channel(reduce=reduce) for place in sorted(made.averaging)}
-    return replace(made, channels={**made.channels, **ways})
+    return replace(made, means={place: Mean(way=reduce) for place in sorted(made.averaging)})
 
 
 def _refuse_idle(why: str, **given: bool) -> None:

@@ -10,13 +10,14 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
 from hocket.core.plan.checks import check
-from hocket.core.plan.data import FREE, Plan
+from hocket.core.plan.data import Plan
 from hocket.errors import check_option, unknown
 from hocket.system.names import find, read_words
 from hocket.system.registry import Registry
 
+FREE = "free"
 Lag: TypeAlias = int | str
-"""An option of strategies: a number of iterations, or `free`."""
+"""An option of strategies: a number of iterations, or `free`, where nobody waits."""
 Options = ParamSpec("Options")
 """The options of a strategy, with their types: what follows `(graph, cluster, *, ...`."""
 

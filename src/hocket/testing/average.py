@@ -59,7 +59,7 @@ class AverageCheck:
 def check_average(
     name: str, on: Sequence[str] = ("cpu:0", "cpu:0"), *, tolerance: float = 1e-6
 ) -> AverageCheck:
-    """Verify a way to average, named as `Channel(reduce=...)` is, by processes that use it.
+    """Verify a way to average, named as `Mean(way=...)` is, by processes that use it.
 
     There is one process for each device or slice in `on`. They listen and join, average arrays of
     several types and sizes in one compiled program, twice, and must all get the same bits, which

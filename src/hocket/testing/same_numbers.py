@@ -171,10 +171,12 @@ def check_strategy(
         except PlanError as error:
             check.refused[name] = str(error)
             continue
-        if late := [name for name, channel in plan.channels.items() if channel.lag]:
+        late = [f"`{name}` has lag={x.lag}" for name, x in plan.channels.items() if x.lag]
+        late += [f"`{plan.free.learner}` waits for nobody"] if plan.free else []
+        if late:
             raise ValueError(
-                f"the channel `{late[0]}` has lag={plan.channels[late[0]].lag}, so the "
-                f"numbers are not the fused program's: check the strategy with lag=0."
+                f"{late[0]}, so the numbers are not the fused program's: check the strategy with "
+                f"lag=0."
             )
         first, expected = carried_out(
             Plan(graph, (Place("all", run=names_of(graph)),)), seed, iterations

@@ -144,7 +144,7 @@ def _advance(
         yield Report(done, steps, metrics, timings, shares, executor, places)
         if interrupt.seen:
             raise KeyboardInterrupt
-        late = any(channel.late for channel in executor.plan.channels.values())
+        late = any(channel.lag for channel in executor.plan.channels.values())
         wanted = LATE_BLOCK_SECONDS if late else BLOCK_SECONDS
         block = _next_block(count, executor.timings.run - before, wanted)
 

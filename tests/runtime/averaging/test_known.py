@@ -10,7 +10,7 @@ import pytest
 from examples.own_average import Fifo
 
 import hocket as package
-from hocket import Channel, Place, Plan, PlanError
+from hocket import Mean, Place, Plan, PlanError
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
 from hocket.runtime.averaging import Members, known
@@ -22,14 +22,12 @@ from tests.front import Hocket
 from tests.toys import Toy
 
 BROKEN = "tests.runtime.averaging.broken"
-UNKNOWN = "the channel `all -> all`: unknown way to average `shn`. Did you mean `shm`?"
+UNKNOWN = "the replicas of `all`: unknown way to average `shn`. Did you mean `shm`?"
 
 
 def by_unknown(graph: Graph, cluster: Cluster) -> Plan:
     place = Place("all", ("env", "act", "learn"), replicas=2)
-    return Plan(
-        graph, (place,), {"all -> all": Channel(reduce="shn")}, launch=launch_named("processes")
-    )
+    return Plan(graph, (place,), means={"all": Mean(way="shn")}, launch=launch_named("processes"))
 
 
 def test_an_unknown_way_is_refused_wherever_a_plan_comes_from(hocket: Hocket) -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from hocket.core.graph.host_calls import HostCall, host_call
 from hocket.core.graph.tickets import check_tickets
 from hocket.core.graph.trace import Graph, trace
 from hocket.core.program.service import Served, parts
 from hocket.errors import ContractError, PlanError
-
-if TYPE_CHECKING:
-    pass
 
 
 def served(graph: Graph) -> Graph:

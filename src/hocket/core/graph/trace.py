@@ -150,6 +150,14 @@ class Graph:
         return "\n".join([head, *_lines(self, self.block, "  ")])
 
 
+def nodes_in(block: Block, times: int = 1) -> Iterator[tuple[Node, int]]:
+    """Every node, those inside loops too, and how often it runs in an iteration."""
+    for node in block.nodes:
+        yield node, times
+        if isinstance(node, Loop):
+            yield from nodes_in(node.body, times * node.length)
+
+
 def trace(
     algorithm: Algorithm, num_envs: int, *, exact: bool = False, served: bool = False
 ) -> Graph:

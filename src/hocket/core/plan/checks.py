@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -11,14 +10,15 @@ from hocket.core.analysis.axes import Axes, check_kind, uses_averaged
 from hocket.core.analysis.kinds import Kind
 from hocket.core.graph.trace import Loop
 from hocket.core.graph.walk import named_by
-from hocket.core.plan.checks_free import check_free_channel, check_free_plan
+from hocket.core.plan.checks_free import check_free_plan, check_pairs
 from hocket.core.plan.checks_services import check_services
+from hocket.core.plan.traffic import flows
 from hocket.core.program.backend import check_backend, swappable_p
 from hocket.core.program.fragment import ROLES
 from hocket.errors import PlanError, unknown
 
 if TYPE_CHECKING:
-    from hocket.core.plan.data import Channel, Place, Plan
+    from hocket.core.plan.data import Place, Plan
 
 
 def check(plan: Plan) -> Plan:
@@ -26,20 +26,22 @@ def check(plan: Plan) -> Plan:
 
     Strategies are checked where they are called, and every plan before it is carried out.
     """
-    if plan.xla_flags and plan.launch.one_process:
+    if plan.compiler_flags and plan.launch.one_process:
         raise PlanError(
-            f"flags of XLA ({plan.xla_flags}) are for processes that have not started yet, and "
-            f'this plan runs as threads: use launch="processes", or set XLA_FLAGS yourself.'
+            f"compiler_flags ({plan.compiler_flags}) are for processes that have not started yet, "
+            f'and this plan runs in the one that is here: use launch="processes", or set '
+            f"XLA_FLAGS yourself."
         )
     _check_slices(plan)
-    check_free_channel(plan)
+    check_pairs(plan)
     _check_names(plan)
     for place in plan.places:
         _check_share(plan, place)
         _check_backend(plan, place)
     _check_channels(plan)
+    _check_means(plan)
     if plan.free:
-        check_free_plan(plan)
+        check_free_plan(plan, plan.free)
     check_services(plan)
     for place in plan.places:
         if place.replicas > 1:
@@ -89,10 +91,6 @@ def _check_share(plan: Plan, place: Place) -> None:
         )
 
 
-def _instances(plan: Plan) -> str:
-    return "threads" if plan.launch.one_process else "processes"
-
-
 def _check_slices(plan: Plan) -> None:
     """A slice is a process's device."""
     parts = [name for place in plan.places for name in place.on if "/" in name]
@@ -122,40 +120,31 @@ def _check_backend(plan: Plan, place: Place) -> None:
 
 
 def _check_channels(plan: Plan) -> None:
-    crossing = [f"{flow.source} -> {flow.target}" for flow in plan.flows]
-    within = [f"{name} -> {name}" for name in sorted(plan.averaging)]
+    crossing = flows(plan)
     for name, channel in plan.channels.items():
-        if name not in (*crossing, *within):
-            raise PlanError(unknown("channel", name, [*crossing, *within]))
-        whole = all(type(x) is int for x in (channel.capacity, channel.late))
-        if not whole or channel.capacity < 1 or channel.late < 0 or not 0 <= channel.delay < inf:
+        if name not in (known := [f"{flow.source} -> {flow.target}" for flow in crossing]):
+            raise PlanError(unknown("channel", name, known))
+        whole = all(type(x) is int for x in (channel.capacity, channel.lag))
+        if not whole or channel.capacity < 1 or channel.lag < 0 or not 0 <= channel.delay < inf:
             raise PlanError(
                 f"the channel `{name}` needs a whole capacity >= 1, a whole lag >= 0 and a finite "
-                f"delay >= 0: found capacity={channel.capacity}, lag={channel.lag} and "
-                f"delay={channel.delay}."
+                f"delay >= 0: found capacity={channel.capacity!r}, lag={channel.lag!r} and "
+                f"delay={channel.delay!r}. Places that do not wait are a `Free` schedule."
             )
-        if name in within:
-            _check_average_channel(plan, name, channel)
-            continue
         if channel.pack and plan.launch.one_process:
             raise PlanError(
-                f"the channel `{name}` cannot be packed: threads pass arrays on as they are. Leave "
-                f'`pack` out, or use launch="processes".'
-            )
-        if channel.reduce != type(channel).reduce:
-            raise PlanError(
-                f"the channel `{name}` carries values, and takes no reduction: that is for the "
-                f"replicas of one place ({', '.join(within) or 'none here averages'})."
+                f"the channel `{name}` cannot be packed: within one process arrays are passed on "
+                f'as they are. Leave `pack` out, or use launch="processes".'
             )
     for t in plan.projection.transfers:
-        if t.loops and plan.channel_of(t).late:
+        if t.loops and (lag := plan.channel_of(t).lag):
             what = ", ".join(plan.graph.values[v].name for v in t.values[:3])
             raise PlanError(
-                f"the channel `{t.source} -> {t.target}` cannot be late: {what} crosses "
-                f"{t.times} times an iteration, and only what crosses once can be an iteration "
-                f"old. Put both ends of the loop on one place, or use lag=0."
+                f"the channel `{t.source} -> {t.target}` cannot be late (lag={lag}): {what} "
+                f"crosses {t.times} times an iteration, and only what crosses once can be an "
+                f"iteration old. Put both ends of the loop on one place, or use lag=0."
             )
-    for flow in plan.flows:
+    for flow in crossing:
         a, b = plan.instances(flow.source), plan.instances(flow.target)
         if max(a, b) % min(a, b):
             raise PlanError(
@@ -164,21 +153,18 @@ def _check_channels(plan: Plan) -> None:
             )
 
 
-def _check_average_channel(plan: Plan, name: str, channel: Channel) -> None:
-    """Between the replicas of one place only a delay and a way can be chosen."""
-    others = [field for field in fields(channel) if field.name not in ("delay", "reduce")]
-    given = [field.name for field in others if getattr(channel, field.name) != field.default]
-    if given:
-        raise PlanError(
-            f"the channel `{name}` is an average over replicas, which wait for each other: it "
-            f"takes a delay and a reduction, and no {' or '.join(given)}."
-        )
-    if plan.launch.one_program:
-        what = "a delay" if channel.delay else "a reduction"
-        raise PlanError(
-            f"the channel `{name}` cannot have {what}: as threads the replicas are one program. "
-            f'Use launch="processes".'
-        )
+def _check_means(plan: Plan) -> None:
+    for place, mean in plan.means.items():
+        if place not in plan.averaging:
+            where = ", ".join(f"`{name}`" for name in sorted(plan.averaging)) or "nobody"
+            raise PlanError(f"`{place}` averages nothing, so it takes no mean: here {where} does.")
+        if not 0 <= mean.delay < inf:
+            raise PlanError(f"the mean of `{place}` takes a finite delay >= 0, found {mean.delay}.")
+        if plan.launch.one_program:
+            raise PlanError(
+                f"the replicas of `{place}` are one program in this process, so their mean takes "
+                f'neither a way nor a delay. Use launch="processes".'
+            )
 
 
 def _check_replicas(plan: Plan, place: Place) -> None:

@@ -1,87 +1,68 @@
-"""What a plan with a free channel refuses, by name, before anything starts."""
+"""What a plan refuses in which nobody waits, by name, before anything starts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hocket.core.plan.schedule import Free, Sampling
 from hocket.core.projection.instructions import Instruction, Receive, Repeat, Send
 from hocket.errors import PlanError, unknown
 
 if TYPE_CHECKING:
     from hocket.core.plan.data import Plan
 
-FREE = "free"
 
-
-def check_free_channel(plan: Plan) -> None:
-    """Refuse a free channel that is none, or whose age cannot be kept; before it is used."""
-    free = [name for name, channel in plan.channels.items() if channel.lag == FREE]
-    for name, channel in plan.channels.items():
-        if type(channel.lag) is not int and channel.lag != FREE:
-            raise PlanError(
-                f"the channel `{name}` has lag={channel.lag!r}: use a whole number, or `free`."
-            )
-        if channel.lag != FREE and channel.max_age:
-            raise PlanError(
-                f"the channel `{name}` has max_age={channel.max_age}, which is for free channels: "
-                f"use lag=free, or leave it out."
-            )
-        if channel.lag != FREE and channel.batch != 1:
-            raise PlanError(
-                f"the channel `{name}` has batch={channel.batch}, which is for free channels: "
-                f"elsewhere an iteration waits for the samples of all. Use lag=free, or leave it "
-                f"out."
-            )
-    if len(free) > 1:
-        raise PlanError(f"a plan has one free channel, found {', '.join(f'`{n}`' for n in free)}.")
-    if not free:
+def check_pairs(plan: Plan) -> None:
+    """Refuse pairs of places that are none, or whose age cannot be kept; before they are used."""
+    if not isinstance(plan.schedule, Free):
         return
+    if len(plan.schedule.pairs) != 1:
+        found = ", ".join(f"`{pair}`" for pair in plan.schedule.pairs) or "none"
+        raise PlanError(f"a free plan has one pair of a learner and makers, found {found}.")
     places = {place.name: place for place in plan.places}
-    learner, _, maker = free[0].partition(" -> ")
-    for name in (learner, maker):
+    pair = plan.schedule.pairs[0]
+    for name in (pair.learner, pair.makers):
         if name not in places:
-            raise PlanError(unknown("place", name, places, where=f"of the channel `{free[0]}`"))
-    age, makers = plan.channels[free[0]].max_age, places[maker].replicas
-    batch = plan.channels[free[0]].batch
+            raise PlanError(unknown("place", name, places, where=f"of the free pair `{pair}`"))
+    age, batch, makers = pair.max_age, pair.batch, places[pair.makers].replicas
     if type(batch) is not int or batch < 1 or makers % batch:
         raise PlanError(
-            f"the free channel `{free[0]}` has batch={batch}, which does not divide the {makers} "
-            f"replicas of `{maker}`: so many samples make an iteration. Use one of "
+            f"the free pair `{pair}` has batch={batch}, which does not divide the {makers} "
+            f"replicas of `{pair.makers}`: so many samples make an iteration. Use one of "
             f"{', '.join(str(n) for n in range(1, makers + 1) if makers % n == 0)}."
         )
     least, at_once = makers // batch, f" and {batch} taken at once" if batch > 1 else ""
     if type(age) is not int or age < least:
         waits = " That would wait like lag=0." if age == 0 else ""
         raise PlanError(
-            f"the free channel `{free[0]}` has max_age={age}: with {makers} of `{maker}` at work "
+            f"the free pair `{pair}` has max_age={age}: with {makers} of `{pair.makers}` at work "
             f"at once{at_once} a sample may be {least} iterations old, so max_age must be at least "
             f"{least}.{waits}"
         )
 
 
-def check_free_plan(plan: Plan) -> None:
+def check_free_plan(plan: Plan, free: Sampling) -> None:
     """Refuse a plan in which somebody would have to wait for a version, or for each other."""
-    assert plan.free
-    learner, maker = plan.free
+    learner, maker = free.learner, free.maker
     if plan.launch.shares_memory == "none":
         raise PlanError(
-            f"the channel `{learner} -> {maker}` is free, which needs memory that all instances "
-            f"see, and those of `{plan.launch.name}` share none. Use another launcher, or lag=0."
+            f"`{learner}` and `{maker}` are free, which needs memory that all instances see, and "
+            f"those of `{plan.launch.name}` share none. Use another launcher, or lag=0."
         )
     if plan.place(learner).replicas > 1:
         raise PlanError(
-            f"`{learner}` has {plan.place(learner).replicas} replicas and a free channel to "
-            f"`{maker}`: one place learns. Give it several devices instead."
+            f"`{learner}` has {plan.place(learner).replicas} replicas and is free of `{maker}`: "
+            f"one place learns. Give it several devices instead."
         )
-    others = [p.name for p in plan.places if p.name not in plan.free]
-    if others and plan.makers > 1:
+    others = [p.name for p in plan.places if p.name not in (learner, maker)]
+    if others and free.makers > 1:
         raise PlanError(
-            f"`{maker}` has {plan.makers} replicas that do not wait for each other, and shares "
+            f"`{maker}` has {free.makers} replicas that do not wait for each other, and shares "
             f"{', '.join(others)}, who would have to wait for all: give it one replica."
         )
     _check_transfers(plan, learner, maker)
     _check_order(plan, learner, maker)
-    _check_values(plan, learner, maker)
+    _check_values(plan, free)
 
 
 def _check_transfers(plan: Plan, learner: str, maker: str) -> None:
@@ -99,17 +80,17 @@ def _check_transfers(plan: Plan, learner: str, maker: str) -> None:
                 f"the other. Put both ends of the loop on one place, or use lag=0."
             )
     for name, channel in plan.channels.items():
-        if channel.lag and channel.lag != FREE:
+        if channel.lag:
             raise PlanError(
-                f"the channel `{name}` is {channel.lag} iterations late beside a free one: use "
-                f"lag=0 there."
+                f"the channel `{name}` is {channel.lag} iterations late, and `{learner}` and "
+                f"`{maker}` do not wait for each other: use lag=0 there."
             )
-        if channel.lag == FREE and channel.delay:
-            raise PlanError(f"the free channel `{name}` takes no delay: nobody waits for it.")
+        if name == f"{learner} -> {maker}" and channel.delay:
+            raise PlanError(f"the channel `{name}` takes no delay: nobody waits for it.")
         if set(name.split(" -> ")) == {learner, maker} and channel.capacity > 1:
             raise PlanError(
-                f"the channel `{name}` takes no capacity: where one is free, `max_age` bounds what "
-                f"is under way."
+                f"the channel `{name}` takes no capacity: where nobody waits, `max_age` bounds "
+                f"what is under way."
             )
 
 
@@ -143,9 +124,10 @@ def _messages(code: tuple[Instruction, ...]) -> list[Send | Receive]:
     ]  # fmt: skip
 
 
-def _check_values(plan: Plan, learner: str, maker: str) -> None:
+def _check_values(plan: Plan, free: Sampling) -> None:
     """What the learner holds and sends may not be per environment: it sees some at a time."""
-    if plan.makers == 1:
+    learner, maker = free.learner, free.maker
+    if free.makers == 1:
         return
     home, values = plan.projection.placement.home, plan.graph.values
     sent = [(v, f"sent to `{maker}`") for t in plan.projection.transfers
@@ -154,20 +136,20 @@ def _check_values(plan: Plan, learner: str, maker: str) -> None:
     for v, where in (*sent, *held):
         if plan.axes.grown(v):
             raise PlanError(
-                f"`{learner}` learns from any {plan.batch} of {plan.makers} replicas of `{maker}` "
+                f"`{learner}` learns from any {free.batch} of {free.makers} replicas of `{maker}` "
                 f"at a time, and `{values[v].name}`, {where}, has a part for each environment: "
                 f"give `{maker}` one replica, or use lag=0."
             )
     alike = [v for t in plan.projection.transfers if t.target == learner for v in t.values
              if plan.axes.axis(v) is None]  # fmt: skip
-    if plan.batch > 1 and alike:
+    if free.batch > 1 and alike:
         raise PlanError(
-            f"`{learner}` learns from {plan.batch} samples at once, and `{values[alike[0]].name}`, "
+            f"`{learner}` learns from {free.batch} samples at once, and `{values[alike[0]].name}`, "
             f"sent by `{maker}`, is one for all environments of a sample: give it an axis of "
             f"environments, or use batch=1."
         )
     if maker in plan.averaging:
         raise PlanError(
-            f"the replicas of `{maker}` average, so they wait for each other, and with a free "
-            f"channel they do not. Use one replica, or lag=0."
+            f"the replicas of `{maker}` average, so they wait for each other, and makers of "
+            f"samples do not. Use one replica, or lag=0."
         )

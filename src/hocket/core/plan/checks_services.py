@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hocket.core.graph.host_calls import HostCall, host_call
-from hocket.core.graph.trace import Node
+from hocket.core.graph.served import only_gives
+from hocket.core.graph.trace import Node, nodes_in
 from hocket.core.program.service import Service, Shapes, services
 from hocket.errors import PlanError
 
 if TYPE_CHECKING:
     from hocket.core.plan.data import Plan
-from hocket.core.graph.served import only_gives
 
 
 def check_services(plan: Plan) -> None:
@@ -41,7 +41,7 @@ def check_services(plan: Plan) -> None:
 def users(plan: Plan, service: Service) -> dict[str, list[Node]]:
     """The nodes that call functions of a service, by their place."""
     found: dict[str, list[Node]] = {}
-    for node, _ in plan.nodes():
+    for node, _ in nodes_in(plan.graph.block):
         call = host_call(node)
         if call and call.of.service == service:
             found.setdefault(plan.projection.placement.node[node.id], []).append(node)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hocket.core.analysis.axes import Axes, average_sites, averages, shrinks_to_one, uses_averaged
+from hocket.core.analysis.axes import Axes, shrinks_to_one, uses_averaged
 from hocket.core.analysis.kinds import Kind
-from hocket.core.graph.trace import Block, Graph, Loop, Node
-from hocket.core.plan.checks_free import FREE
+from hocket.core.graph.trace import Graph, Loop
+from hocket.core.plan.schedule import LOCKSTEP, Free, Sampling, Schedule
 from hocket.core.plan.text import plan_text
 from hocket.core.program.fragment import Label
 from hocket.core.program.service import Serving
-from hocket.core.program.tuning import MOST_UNROLLED, PLAIN, Tuning
 from hocket.core.projection.instructions import Projection, Transfer
 from hocket.core.projection.project import project
 from hocket.errors import PlanError
@@ -64,21 +62,11 @@ class Channel:
 
     capacity: int = 1
     """How many messages of one transfer may be under way, beside those that are late."""
-    lag: int | str = 0
+    lag: int = 0
     """How many iterations the reader runs ahead, on values that much older: in iteration i it
-    reads what was sent in iteration i - lag, and until there is such a one, what was sent first.
-    `free`: it reads the newest there is, and nobody waits for it."""
-    max_age: int = 0
-    """Of a free channel: no sample that was made with what it carries is learned from more than so
-    many iterations later. Whoever makes samples waits before that."""
+    reads what was sent in iteration i - lag, and until there is such a one, what was sent first."""
     delay: float = 0.0
     """Seconds added to every message: what if the network were so slow?"""
-    batch: int = 1
-    """Of a free channel: how many samples, each of any one replica, make an iteration. It must
-    divide the number of replicas; they are taken as they are ready, the oldest first."""
-    reduce: str = "auto"
-    """Of replicas in processes, from their place to itself: how `averaged` goes between them. By
-    default in the way that was measured to be fastest."""
     pack: bool | None = None
     """Between processes: whether an end on one device sends or receives the small arrays of a
     message as one. None: where that is faster. No number depends on it."""
@@ -86,10 +74,16 @@ class Channel:
     """What carries the messages, by name, or as `module:NAME` or `file.py:NAME`; empty for what is
     best where the ends are. No number depends on it."""
 
-    @property
-    def late(self) -> int:
-        """By how many iterations; a free channel is none late, it is none in particular."""
-        return self.lag if isinstance(self.lag, int) else 0
+
+@dataclass(frozen=True)
+class Mean:
+    """How `averaged` goes between the replicas of one place, where these are processes."""
+
+    way: str = ""
+    """The way, by name, or as `module:NAME` or `file.py:NAME`; empty for the one that was measured
+    to be the fastest."""
+    delay: float = 0.0
+    """Seconds added to every mean: what if the network were so slow?"""
 
 
 @dataclass(frozen=True)
@@ -110,28 +104,21 @@ class Launch:
     """Who sees the same memory: all instances, those of one machine, or nobody."""
 
 
-@dataclass(frozen=True)
-class Flow:
-    """All that crosses from one place to another in an iteration."""
-
-    source: str
-    target: str
-    values: tuple[str, ...]
-    messages: int
-    nbytes: int
-
-
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Places and channels for one graph. `check` refuses one that cannot run, by name.
 
-    With a free channel, an iteration is one of the place that sends through it, on a sample of any
-    replica of the place that reads, or on a batch of samples: on those shares of the environments.
+    Where nobody waits, an iteration is one of the learner: on one sample, or on a batch of them, so
+    on that share of the environments.
     """
 
     graph: Graph = field(repr=False)
     places: tuple[Place, ...]
     channels: Mapping[str, Channel] = field(default_factory=dict)
+    """By `source -> target`; a channel that is not named is the usual one."""
+    means: Mapping[str, Mean] = field(default_factory=dict)
+    """By place, of those whose replicas average in processes."""
+    schedule: Schedule = LOCKSTEP
     parts: int = 1
     """Into how many parts of the environments loops that cross places are cut: with two, one half
     steps while the other half's actions are computed."""
@@ -139,8 +126,8 @@ class Plan:
     """How instances run."""
     serving: Serving = field(default_factory=Serving)
     """How services are reached, where the graph has some."""
-    xla_flags: str = ""
-    """Flags of XLA for the processes of a plan."""
+    compiler_flags: str = ""
+    """Flags of the compiler for the processes of a plan."""
     notes: tuple[str, ...] = ()
     """What a strategy has to say about what it chose."""
     words: str = ""
@@ -160,47 +147,28 @@ class Plan:
         return next(place for place in self.places if place.name == name)
 
     @functools.cached_property
-    def free(self) -> tuple[str, str] | None:
-        """Of the free channel: the place that learns, and the one that makes samples for it."""
-        names = [name for name, channel in self.channels.items() if channel.lag == FREE]
-        source, _, target = names[0].partition(" -> ") if names else ("", "", "")
-        return (source, target) if names else None
-
-    @functools.cached_property
-    def makers(self) -> int:
-        """Of a free channel: how many replicas make samples."""
-        return self.place(self.free[1]).replicas if self.free else 1
-
-    @property
-    def batch(self) -> int:
-        """How many of their samples make an iteration."""
-        return self.channel(*self.free).batch if self.free else 1
-
-    @functools.cached_property
-    def shares(self) -> int:
-        """How many iterations it takes to learn from every environment once."""
-        return self.makers // self.batch
+    def free(self) -> Sampling | None:
+        """The learner and the makers of samples that do not wait; None where everybody waits."""
+        if not (isinstance(self.schedule, Free) and self.schedule.pairs):
+            return None
+        pair = self.schedule.pairs[0]
+        replicas = self.place(pair.makers).replicas
+        return Sampling(pair.learner, pair.makers, replicas, pair.max_age, pair.batch)
 
     @functools.cached_property
     def iteration(self) -> Graph:
         """The step as one iteration takes it."""
-        return self.graph.at(self.graph.num_envs // self.shares)
+        return self.graph.at(self.graph.num_envs // (self.free.shares if self.free else 1))
 
     def envs_of(self, name: str) -> int:
         """The environments that a place, all of its replicas together, has in an iteration."""
-        learns = self.free is not None and name == self.free[0]
+        learns = self.free is not None and name == self.free.learner
         return (self.iteration if learns else self.graph).num_envs
-
-    @property
-    def window(self) -> int:
-        """Of a free channel: how many samples of one replica may be waiting or under way."""
-        assert self.free
-        return self.channel(*self.free).max_age * self.batch // self.makers
 
     @functools.cached_property
     def where(self) -> dict[str, str]:
         """The place of every fragment."""
-        return {label.name: self._place_of(label).name for label in self.graph.labels}
+        return {label.name: _place_of(self.places, label) for label in self.graph.labels}
 
     @functools.cached_property
     def axes(self) -> Axes:
@@ -209,7 +177,7 @@ class Plan:
     @functools.cached_property
     def projection(self) -> Projection:
         places = {p.name: p.replicas for p in self.places}
-        return project(self.graph, self.where, places, self.free and self.free[0])
+        return project(self.graph, self.where, places, self.free and self.free.learner)
 
     @functools.cached_property
     def grouped(self) -> frozenset[str]:
@@ -225,34 +193,6 @@ class Plan:
         owner = self.projection.placement.node
         using = {owner.get(n.id) for n in self.graph.nodes if uses_averaged(n)}
         return frozenset(p.name for p in self.places if p.replicas > 1 and p.name in using)
-
-    @functools.cached_property
-    def averages(self) -> dict[str, tuple[int, int]]:
-        """For each place that averages: how often in an iteration, and the bytes of a replica."""
-        found = {}
-        for name in self.averaging:
-            mine = [(times * n, of) for node, times in self._of(name) for n, of in averages(node)]
-            nbytes = sum(n * x.size * x.dtype.itemsize for n, of in mine for x in of)
-            found[name] = sum(n for n, _ in mine), nbytes
-        return found
-
-    def average_sites(self, name: str) -> list[tuple[Any, ...]]:
-        """The arrays of every place in a replica's programs where it averages."""
-        nodes = [node for node, _ in self._of(name)]
-        if any(isinstance(node, Loop) and uses_averaged(node) for node in nodes):
-            # Which some hardware unrolls: then each pass of it has places of its own.
-            nodes = [node for node, _ in self._of(name, Tuning(unroll=MOST_UNROLLED))]
-        return [arrays for node in nodes for arrays in average_sites(node)]
-
-    def _of(self, name: str, choice: Tuning = PLAIN) -> list[tuple[Node, int]]:
-        """The nodes of a replica of a place, and how often each runs in an iteration."""
-        share = self.graph.at(self.graph.num_envs // self.place(name).replicas, choice)
-        owner = self.projection.placement.node
-        return [(n, times) for n, times in _repeated(share.block) if owner.get(n.id) == name]
-
-    def nodes(self) -> list[tuple[Node, int]]:
-        """Every node, and how often it runs in an iteration."""
-        return list(_repeated(self.graph.block))
 
     def instances(self, name: str) -> int:
         """How many instances run a place, as seen from outside."""
@@ -279,34 +219,6 @@ class Plan:
         return Axes(graph, graph.at(share))
 
     @functools.cached_property
-    def flows(self) -> tuple[Flow, ...]:
-        """What crosses in an iteration, with its bytes."""
-        found: dict[tuple[str, str], list[Any]] = {}
-        for t in self.projection.transfers:
-            found.setdefault((t.source, t.target), []).append(t)
-        return tuple(
-            Flow(
-                source, target,
-                tuple(dict.fromkeys(self.graph.values[v].name for t in ts for v in t.values)),
-                sum(t.times * self.cuts(t) * self._pairs(source, target) for t in ts),
-                sum(t.times * self._nbytes(t, v) for t in ts for v in t.values),
-            )
-            for (source, target), ts in found.items()
-        )  # fmt: skip
-
-    def _pairs(self, source: str, target: str) -> int:
-        if self.free and {source, target} == set(self.free):
-            return self.batch if source == self.free[1] else 1  # samples, and a version
-        return max(self.instances(source), self.instances(target))
-
-    def _nbytes(self, transfer: Transfer, value: int) -> int:
-        if self.free and {transfer.source, transfer.target} == set(self.free):
-            return self.iteration.values[value].nbytes
-        split = self.axes.axis(value) is not None
-        times = 1 if split else self.instances(transfer.target) * self.cuts(transfer)
-        return self.graph.values[value].nbytes * times
-
-    @functools.cached_property
     def cut_loops(self) -> frozenset[int]:
         """The loops that run in `parts`: those where every message has something by environment."""
         if self.parts == 1:
@@ -324,66 +236,29 @@ class Plan:
         assert isinstance(node, Loop)
         return max(self.place(p).replicas for p in self.projection.placement.members(node))
 
+    def slots(self, transfer: Transfer) -> int:
+        """How many messages of a transfer may be under way to one receiver."""
+        if self.free and self.free.is_sample(transfer):
+            return self.free.window
+        channel = self.channel_of(transfer)
+        return channel.capacity + channel.lag
+
     def cuts(self, transfer: Transfer) -> int:
         """Into how many parts of the environments what crosses is cut."""
         return self.parts if transfer.loops and transfer.loops[0] in self.cut_loops else 1
 
-    def to_json(self) -> str:
-        """The plan as text; `Plan.from_json` with the same graph gives it back."""
-        return json.dumps(
-            {
-                "algorithm": type(self.graph.algorithm).__name__,
-                "num_envs": self.graph.num_envs,
-                "digest": self.graph.digest,
-                "places": [asdict(place) for place in self.places],
-                "channels": {name: asdict(channel) for name, channel in self.channels.items()},
-                "parts": self.parts,
-                "launch": asdict(self.launch),
-                "serving": asdict(self.serving),
-                "xla_flags": self.xla_flags,
-                "notes": list(self.notes),
-                "words": self.words,
-            },
-            indent=2,
-        )
-
-    @staticmethod
-    def from_json(text: str, graph: Graph) -> Plan:
-        """A plan from its text, for a graph that must be the one it was made for."""
-        data = json.loads(text)
-        if data["digest"] != graph.digest:
-            raise PlanError(
-                f"the plan was made for {data['algorithm']} with {data['num_envs']} environments "
-                f"and graph {data['digest']}, and this is graph {graph.digest} of "
-                f"{type(graph.algorithm).__name__} with {graph.num_envs}. Make the plan again."
-            )
-        places = [Place(**place) for place in data["places"]]
-        channels = {name: Channel(**channel) for name, channel in data["channels"].items()}
-        return Plan(
-            graph, tuple(places), channels, data["parts"], Launch(**data["launch"]),
-            Serving(**data["serving"]), data["xla_flags"], tuple(data["notes"]), data["words"],
-        )  # fmt: skip
-
     def __str__(self) -> str:
         return plan_text(self)
 
-    def _place_of(self, label: Label) -> Place:
-        by_name = [p for p in self.places if label.name in p.run]
-        found = by_name or [p for p in self.places if label.role in p.run]
-        if len(found) != 1:
-            who = (
-                f"{len(found)} places ({', '.join(p.name for p in found)})" if found else "no place"
-            )
-            raise PlanError(
-                f"the fragment `{label.name}` (role `{label.role}`) is run by {who}. Put its name "
-                f"or its role into `run` of exactly one place."
-            )
-        return found[0]
 
-
-def _repeated(block: Block, times: int = 1) -> Iterator[tuple[Node, int]]:
-    """Every node, and how often it runs in an iteration."""
-    for node in block.nodes:
-        yield node, times
-        if isinstance(node, Loop):
-            yield from _repeated(node.body, times * node.length)
+def _place_of(places: Iterable[Place], label: Label) -> str:
+    """The place that runs a fragment."""
+    by_name = [p.name for p in places if label.name in p.run]
+    found = by_name or [p.name for p in places if label.role in p.run]
+    if len(found) != 1:
+        who = f"{len(found)} places ({', '.join(found)})" if found else "no place"
+        raise PlanError(
+            f"the fragment `{label.name}` (role `{label.role}`) is run by {who}. Put its name or "
+            f"its role into `run` of exactly one place."
+        )
+    return found[0]

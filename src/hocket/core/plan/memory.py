@@ -79,9 +79,7 @@ def _waiting(plan: Plan, place: str) -> int:
     for t in plan.projection.transfers:
         if t.target != place:
             continue
-        channel = plan.channel_of(t)
-        samples = plan.free is not None and t.target == plan.free[0]
-        room = plan.window if samples else channel.capacity + channel.late
+        room = plan.slots(t)
         for v in t.values:
             by_env = plan.axes.axis(v) is not None
             share = plan.instances(place) if by_env else 1

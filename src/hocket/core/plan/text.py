@@ -6,24 +6,26 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from hocket.core.graph.host_calls import host_call
+from hocket.core.graph.trace import nodes_in
 from hocket.core.plan.checks_services import users
 from hocket.core.plan.memory import footprint
+from hocket.core.plan.traffic import Flow, averages, flows
 from hocket.core.program.service import services
 from hocket.core.projection.host_loops import calls_inside, host_nodes
 from hocket.system.text import bytes_text
 
 if TYPE_CHECKING:
-    from hocket.core.plan.data import Flow, Place, Plan
+    from hocket.core.plan.data import Place, Plan
 
 
 def plan_text(plan: Plan) -> str:
     """The graph, then a line for each place and each channel."""
     lines = [str(plan.graph), ""]
-    if plan.shares > 1:
+    if plan.free and plan.free.shares > 1:
         one = plan.iteration
         lines.insert(
             1,
-            f"an iteration is of any {one.num_envs} environments, one in {plan.shares}: "
+            f"an iteration is of any {one.num_envs} environments, one in {plan.free.shares}: "
             f"{one.env_steps:,} environment steps",
         )
     memory = footprint(plan)
@@ -32,21 +34,21 @@ def plan_text(plan: Plan) -> str:
         each = " of each" if plan.instances(place.name) > 1 else ""
         lines.append(f"    memory{each}: {memory[place.name]}")
     if not plan.launch.one_process:
-        flags = f" with {plan.xla_flags}" if plan.xla_flags else ""
+        flags = f" with {plan.compiler_flags}" if plan.compiler_flags else ""
         lines.append(f"launched as {plan.launch.name}{flags}")
     if plan.parts > 1:
         lines.append(f"loops that cross places run in {plan.parts} parts of the environments")
     lines += _host_lines(plan)
     lines += _service_lines(plan)
-    for flow in plan.flows:
+    crossing = flows(plan)
+    for flow in crossing:
         lines += _flow_lines(plan, flow)
-    for name in sorted(plan.averaging):
-        calls, nbytes = plan.averages[name]
+    for name, (calls, nbytes) in sorted(averages(plan).items()):
         many = f"{calls} message{'s' * (calls != 1)}"
         lines.append(
             f"{name} averages: {bytes_text(nbytes)} an iteration of each replica in {many}"
         )
-    if not plan.flows and not plan.averaging:
+    if not crossing and not plan.averaging:
         lines.append("nothing crosses")
     lines += plan.notes
     return "\n".join(lines)
@@ -65,7 +67,7 @@ def _host_lines(plan: Plan) -> Iterator[str]:
     """What runs on the host, how it is called, and what goes there and comes back each time."""
     fused = len(plan.places) == 1 and plan.launch.one_process and len(plan.places[0].on) <= 1
     within = set(_called_within(plan))
-    for node, times in plan.nodes():
+    for node, times in nodes_in(plan.graph.block):
         call = host_call(node)
         if call is None or call.of.service is not None:
             continue
@@ -84,7 +86,10 @@ def _host_lines(plan: Plan) -> Iterator[str]:
 
 def _service_lines(plan: Plan) -> Iterator[str]:
     """What each service keeps, who asks it, and what goes there and comes back in an iteration."""
-    values, often = plan.iteration.values, {node.id: times for node, times in plan.nodes()}
+    values, often = (
+        plan.iteration.values,
+        {node.id: times for node, times in nodes_in(plan.graph.block)},
+    )
     for service in services(plan.graph.state):
         yield service.about(plan.serving)
         for place, nodes in users(plan, service).items():
@@ -113,12 +118,13 @@ def _called_within(plan: Plan) -> Iterator[int]:
 
 def _flow_lines(plan: Plan, flow: Flow) -> Iterator[str]:
     channel = plan.channel(flow.source, flow.target)
-    late = f", {channel.lag} iteration{'s' * (channel.late != 1)} late" if channel.late else ""
-    if plan.free == (flow.source, flow.target):
-        late = f", free: the newest, for samples at most {channel.max_age} iterations old"
-    elif plan.free == (flow.target, flow.source) and plan.makers > 1:
-        late = f", from any of {plan.makers}"
-        late += f", {plan.batch} samples at a time" if plan.batch > 1 else ""
+    late = f", {channel.lag} iteration{'s' * (channel.lag != 1)} late" if channel.lag else ""
+    free = plan.free
+    if free and (flow.source, flow.target) == (free.learner, free.maker):
+        late = f", free: the newest, for samples at most {free.max_age} iterations old"
+    elif free and (flow.target, flow.source) == (free.learner, free.maker) and free.makers > 1:
+        late = f", from any of {free.makers}"
+        late += f", {free.batch} samples at a time" if free.batch > 1 else ""
     slow = f", {channel.delay * 1e3:g} ms of delay each" if channel.delay else ""
     room = f", room for {channel.capacity}" if channel.capacity > 1 else ""
     yield (

@@ -17,7 +17,7 @@ import jax
 
 from hocket.cluster.devices import find_devices
 from hocket.cluster.slices import device_of, read_slice
-from hocket.core.plan.data import Plan
+from hocket.core.plan.data import Mean, Plan
 from hocket.system.native import Unavailable
 from hocket.system.shared_memory import Space
 
@@ -44,7 +44,7 @@ class Members:
 
     @staticmethod
     def of(plan: Plan, place: str) -> Members:
-        spot, delay = plan.place(place), plan.channel(place, place).delay
+        spot, delay = plan.place(place), plan.means.get(place, Mean()).delay
         names = tuple("".join(spot.share(i)[:1]) for i in range(spot.replicas))
         return Members(names, plan.launch.shares_memory != "none", delay)
 

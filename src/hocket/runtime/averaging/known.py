@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from hocket.core.plan.data import Plan
+from hocket.core.plan.data import Mean, Plan
+from hocket.core.plan.traffic import average_sites
 from hocket.errors import PlanError
 from hocket.runtime.averaging import Average, Members, Sites, Space
 from hocket.system.registry import Registry
 
-AUTO = "auto"
 AVERAGES = Registry(
     "way to average", "hocket.runtime.averaging.ways", "AVERAGE", group="hocket.averages"
 )
@@ -42,14 +42,14 @@ def find_way(name: str) -> Average:
     return way
 
 
-def choices(members: Members, wanted: str = AUTO, *, is_exact: bool = False) -> list[str]:
+def choices(members: Members, wanted: str = "", *, is_exact: bool = False) -> list[str]:
     """The ways to choose from; a way that was asked for is refused where it cannot be had.
 
     With `is_exact` no clock chooses, since ways round in different orders: there is one.
     """
-    if wanted != AUTO:
+    if wanted:
         if why := find_way(wanted).why_not(members):
-            raise PlanError(f"`averaged` cannot go by `{wanted}` here: {why} Use `reduce=auto`.")
+            raise PlanError(f"`averaged` cannot go by `{wanted}` here: {why} Name no way.")
         return [wanted]
     reasons = {name: way.why_not(members) for name, way in ways().items()}
     found = [n for n, way in ways().items() if not reasons[n] and way.is_choice(members)]
@@ -66,7 +66,7 @@ def check_averages(plan: Plan) -> None:
             # Of each way it is asked, too, how much memory it takes: some refuse settings there.
             Averaging.of(plan, place).nbytes  # noqa: B018
         except PlanError as error:
-            raise PlanError(f"the channel `{place} -> {place}`: {error}") from None
+            raise PlanError(f"the replicas of `{place}`: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ class Averaging:
 
     members: Members
     sites: Sites
-    wanted: str = AUTO
+    wanted: str = ""
     is_exact: bool = False
 
     @staticmethod
     def of(plan: Plan, place: str) -> Averaging:
-        wanted, exact = plan.channel(place, place).reduce, plan.graph.exact
-        return Averaging(Members.of(plan, place), plan.average_sites(place), wanted, exact)
+        wanted, exact = plan.means.get(place, Mean()).way, plan.graph.exact
+        return Averaging(Members.of(plan, place), average_sites(plan, place), wanted, exact)
 
     @cached_property
     def choices(self) -> tuple[str, ...]:

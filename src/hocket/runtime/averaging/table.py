@@ -9,7 +9,7 @@ from typing import Any
 from hocket.errors import PlanError
 from hocket.runtime.averaging import Epoch
 from hocket.runtime.averaging.choice import Offer
-from hocket.runtime.averaging.known import AUTO, Averaging, data_bytes, find_way, largest, ways
+from hocket.runtime.averaging.known import Averaging, data_bytes, find_way, largest, ways
 from hocket.system.text import bytes_text
 
 UNTRIED = "not tried: it stands for another way, and is taken where asked for by name"
@@ -88,8 +88,8 @@ def only(averaging: Averaging) -> Table | None:
     first, *others = averaging.choices
     if others:
         return None
-    why = "the only way here" if averaging.wanted == AUTO else f"`{averaging.wanted}` was asked for"
-    if averaging.wanted == AUTO and averaging.is_exact:
+    why = f"`{averaging.wanted}` was asked for" if averaging.wanted else "the only way here"
+    if not averaging.wanted and averaging.is_exact:
         why = "with exact=True no clock chooses"
     return _table(averaging, {}, first, why)
 

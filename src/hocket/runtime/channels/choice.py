@@ -17,10 +17,12 @@ TRANSPORTS = Registry(
 
 def check_transports(plan: Plan) -> None:
     """Refuse a link that nothing can carry, or not what its channel names."""
-    if plan.free and (named := plan.channel(*plan.free).transport):
+    free = plan.free
+    if free and (named := plan.channel(free.learner, free.maker).transport):
         raise PlanError(
-            f"the channel `{' -> '.join(plan.free)}` is free and names the transport `{named}`: "
-            f"the newest values go by a way of their own. Leave `transport` out there."
+            f"the channel `{free.learner} -> {free.maker}` names the transport `{named}`, and "
+            f"where nobody waits the newest values go by a way of their own. Leave `transport` out "
+            f"there."
         )
     for link in links(plan):
         transport_of(plan, link)

@@ -73,7 +73,7 @@ class Link:
 
 def is_sample(plan: Plan, transfer: Transfer) -> bool:
     """Whether this is a part of what is made for the place that sends through a free channel."""
-    return plan.free is not None and transfer.target == plan.free[0]
+    return plan.free is not None and plan.free.is_sample(transfer)
 
 
 def versions(plan: Plan) -> list[Transfer]:
@@ -93,22 +93,21 @@ def links(plan: Plan) -> Iterator[Link]:
         if is_version(plan, t):
             continue
         route, channel = Route.of(plan, t), plan.channel_of(t)
-        room = plan.window if is_sample(plan, t) else channel.capacity + channel.late
         for a, b in route.pairs():
             values = crossing(plan, t, a, b)
             arrays = tuple(_array(plan, t, route, v) for v in values)
-            slots, named = room * plan.cuts(t), channel.transport
+            slots, named = plan.slots(t) * plan.cuts(t), channel.transport
             yield Link(t, a, b, values, arrays, slots, channel.delay, transport=named)
 
 
 def late_links(plan: Plan) -> list[Link]:
     """The links of late channels."""
-    return [link for link in links(plan) if plan.channel_of(link.transfer).late]
+    return [link for link in links(plan) if plan.channel_of(link.transfer).lag]
 
 
 def late_names(plan: Plan, link: Link) -> list[list[str]]:
     """Names for what is on its way in a late link: of each array of each message, oldest first."""
-    lag = plan.channel_of(link.transfer).late
+    lag = plan.channel_of(link.transfer).lag
     head = "-".join(map(str, link.key))
     return [[f"{head}-{k}-{j}" for j in range(len(link.arrays))] for k in range(lag)]
 

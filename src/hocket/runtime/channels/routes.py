@@ -22,7 +22,8 @@ class Route:
     @staticmethod
     def of(plan: Plan, transfer: Transfer) -> Route:
         sources, targets = plan.instances(transfer.source), plan.instances(transfer.target)
-        return Route(sources, targets, any=plan.free == (transfer.target, transfer.source))
+        some = plan.free is not None and plan.free.is_any(transfer)
+        return Route(sources, targets, any=some)
 
     def cuts(self) -> int:
         """Into how many parts a source cuts a per-environment value."""
@@ -68,7 +69,7 @@ def crossing(plan: Plan, transfer: Transfer, source: int, target: int) -> tuple[
 
 def is_version(plan: Plan, transfer: Transfer) -> bool:
     """Whether this crosses through a free channel: the newest for all who read it."""
-    return plan.free == (transfer.source, transfer.target)
+    return plan.free is not None and plan.free.is_version(transfer)
 
 
 def outgoing(plan: Plan, place: str, index: int) -> dict[int, Outgoing]:
@@ -98,7 +99,7 @@ def _incoming(plan: Plan, transfer: Transfer, index: int) -> Incoming:
     route = Route.of(plan, transfer)
     sources = tuple(s for s, t in route.pairs() if t == index)
     # Of those who make samples any few are taken, whose messages are all alike.
-    taken = sources[: plan.batch] if route.any else sources
+    taken = sources[: plan.free.batch] if plan.free and route.any else sources
     parts: dict[int, list[Part]] = {v: [] for v in transfer.values}
     for number, source in enumerate(taken):
         for k, v in enumerate(crossing(plan, transfer, source, index)):

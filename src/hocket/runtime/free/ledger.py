@@ -29,13 +29,15 @@ NONE = -1
 
 def helpers(plan: Plan) -> list[tuple[str, int]]:
     """The instances that work for the only maker, by place and number."""
-    free = plan.free or ()
-    return [(place, index) for place, index in names(plan) if place not in free]
+    assert plan.free
+    pair = plan.free.learner, plan.free.maker
+    return [(place, index) for place, index in names(plan) if place not in pair]
 
 
 def board_dtype(plan: Plan) -> np.dtype[Any]:
-    """The numbers that all instances of a plan with a free channel share."""
-    makers, window = plan.makers, plan.window
+    """The numbers that all instances of a free plan share."""
+    assert plan.free
+    makers, window = plan.free.makers, plan.free.window
     return np.dtype([
         ("stop", "i8"),  # makers begin no further sample
         ("closed", "i8"),  # the run is over
@@ -55,8 +57,8 @@ class Board:
 
     def __init__(self, plan: Plan, event: Event, numbers: np.ndarray | None = None) -> None:
         assert plan.free
-        self.window, self.makers, self.helpers = plan.window, plan.makers, helpers(plan)
-        self.max_age, self.batch = plan.channel(*plan.free).max_age, plan.batch
+        self.window, self.makers, self.helpers = plan.free.window, plan.free.makers, helpers(plan)
+        self.max_age, self.batch = plan.free.max_age, plan.free.batch
         self.numbers = np.zeros((), board_dtype(plan)) if numbers is None else numbers
         self.event = event
         if numbers is None:

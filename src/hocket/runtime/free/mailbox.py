@@ -35,7 +35,7 @@ class FreeExchange(Exchange):
         super().__init__(plan, place, index, status, spaces)
         assert plan.free
         self.board, self._latest = board, latest
-        self._learner, self._maker = plan.free
+        self._learner, self._maker = plan.free.learner, plan.free.maker
         self._versions = versions(plan)
         self._samples = [t for t in plan.projection.transfers if is_sample(plan, t)]
         self._bundle: dict[Key, deque[Any]] = {}
@@ -210,12 +210,12 @@ def fitting_samples(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     samples = [name.removesuffix("-age") for name in found if name.endswith("-age")]
     ages = sorted((int(found[f"{name}-age"]) for name in samples), reverse=True)
-    max_age = plan.channel(*plan.free).max_age
-    in_time = all(k // plan.batch + age <= max_age for k, age in enumerate(ages))
+    free = plan.free
+    in_time = all(k // free.batch + age <= free.max_age for k, age in enumerate(ages))
     wanted = {f"{name}-age": () for name in samples}
     for name in samples:
         maker, k = map(int, name.removeprefix(PREFIX).split("-"))
-        if maker >= plan.makers or k >= plan.window:
+        if maker >= free.makers or k >= free.window:
             return {}
         for key, specs in message_specs(plan, maker).items():
             wanted |= {
@@ -231,7 +231,7 @@ def message_specs(plan: Plan, maker: int) -> dict[Key, tuple[Any, ...]]:
         (link.transfer.id, link.source): link.arrays
         for link in links(plan)
         if is_sample(plan, link.transfer)
-        and (link.transfer.source != plan.free[1] or link.source == maker)
+        and (link.transfer.source != plan.free.maker or link.source == maker)
     }
 
 

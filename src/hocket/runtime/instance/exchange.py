@@ -58,7 +58,7 @@ class Exchange:
         self._averaged = (0, 0, 0)
         mine = [link for link in late_links(plan) if link.end == (place, index)]
         self._late_links: list[Link] = mine
-        self._late_by = {link.transfer.id: plan.channel_of(link.transfer).late for link in mine}
+        self._late_by = {link.transfer.id: plan.channel_of(link.transfer).lag for link in mine}
         self._late: dict[tuple[int, int], deque[list[Any]]] = {}  # by transfer and source
 
     def disconnect(self) -> None:

@@ -103,7 +103,8 @@ def _homes(plan: Plan, link: Link) -> list[Any]:
     target, route = plan.place(link.transfer.target), Route.of(plan, link.transfer)
     grouped = target.name in plan.grouped
     devices = _devices(plan, *link.end)
-    several = route.sources > route.targets and (not route.any or plan.batch > 1)
+    at_once = plan.free.batch if plan.free and route.any else route.sources // route.targets
+    several = at_once > 1
     if grouped or several:  # it is put together there first
         return [jax.sharding.SingleDeviceSharding(devices[0])] * len(link.values)
     mesh = replica_mesh(devices, 1)

@@ -111,8 +111,7 @@ def _worker(job: Job, fd: int | None, line: Line) -> Any:
             jax.config.update(name, value)
     from hocket.cluster.devices import find_devices
     from hocket.core.graph.trace import trace
-    from hocket.core.plan.checks import check
-    from hocket.core.plan.data import Plan
+    from hocket.core.plan.json import from_json
     from hocket.errors import PlanError
     from hocket.runtime.averaging import Space
     from hocket.runtime.averaging.choice import Reduction
@@ -131,7 +130,7 @@ def _worker(job: Job, fd: int | None, line: Line) -> Any:
             f"({graph.digest}) than in the one that started it ({job.digest}): does it depend "
             f"on something outside itself?"
         )
-    plan = check(Plan.from_json(job.plan, graph))
+    plan = from_json(job.plan, graph)
     devices = find_devices(plan.place(job.place).share(job.index))
     if fd is None:
         shared = Shared.alone(plan)

@@ -32,9 +32,9 @@ def environment_of(plan: Plan, place: Place, index: int, slices: Slices) -> dict
     environment = {**usual, **os.environ, **({"JAX_PLATFORMS": "cpu"} if on_cpu else {})}
     for device in on:
         environment = changed(environment, slices.env(device))
-    if plan.xla_flags:
+    if plan.compiler_flags:
         flags = environment.get("XLA_FLAGS", "")
-        environment["XLA_FLAGS"] = f"{flags} {plan.xla_flags}".strip()
+        environment["XLA_FLAGS"] = f"{flags} {plan.compiler_flags}".strip()
     return environment
 
 

@@ -66,8 +66,9 @@ class Shared:
         """In memory that another process has created, for an instance on these devices."""
         where = layout(plan)
         assert where.nbytes == arena.nbytes, "the run lays its memory out in another way"
-        asked = plan.channel(*plan.free).pack if plan.free else None
-        sends = bool(plan.free) and place == plan.free[0]
+        free = plan.free
+        asked = plan.channel(free.learner, free.maker).pack if free else None
+        sends = free is not None and place == free.learner
         return _mapped(plan, arena, where, packed=packs(asked, devices, sends=sends))
 
     def clear(self) -> None:

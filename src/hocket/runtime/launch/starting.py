@@ -14,6 +14,7 @@ import numpy as np
 
 from hocket.cluster.slices import Slices
 from hocket.core.plan.data import Plan
+from hocket.core.plan.json import to_json
 from hocket.runtime.launch import Command, Launcher, Member, Seat
 from hocket.runtime.launch.control import Answers, Line, Remote, connect
 from hocket.runtime.launch.hands import Hand, epitaph, words
@@ -80,7 +81,7 @@ def _hand_over(plan: Plan, name: str, shared: Shared, algorithm: bytes, line: Li
         if isinstance(value, (bool, int, float, str)) and name != "jax_platforms"
     }
     job = Job(
-        place, int(index), plan.to_json(), graph.digest, graph.num_envs, graph.exact,
+        place, int(index), to_json(plan), graph.digest, graph.num_envs, graph.exact,
         graph.served, algorithm, config, arena.nbytes if arena else None,
     )  # fmt: skip
     with contextlib.suppress(OSError):  # where it has ended, its missing answer says so

@@ -24,7 +24,7 @@ def names(plan: Plan) -> list[tuple[str, int]]:
 
 def counting(plan: Plan) -> set[str]:
     """The places whose iterations are a run's: with a free channel, the one that learns."""
-    return {plan.free[0]} if plan.free else {place.name for place in plan.places}
+    return {plan.free.learner} if plan.free else {place.name for place in plan.places}
 
 
 def status_dtype(plan: Plan) -> np.dtype[Any]:

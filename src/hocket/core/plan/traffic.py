@@ -1,0 +1,85 @@
+"""What crosses in an iteration of a plan: between places, and between replicas that average."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hocket.core.analysis.axes import average_sites as sites_of
+from hocket.core.analysis.axes import averages as averages_of
+from hocket.core.analysis.axes import uses_averaged
+from hocket.core.graph.trace import Loop, Node, nodes_in
+from hocket.core.program.tuning import MOST_UNROLLED, PLAIN, Tuning
+from hocket.core.projection.instructions import Transfer
+
+if TYPE_CHECKING:
+    from hocket.core.plan.data import Plan
+
+
+@dataclass(frozen=True)
+class Flow:
+    """All that crosses from one place to another in an iteration."""
+
+    source: str
+    target: str
+    values: tuple[str, ...]
+    messages: int
+    nbytes: int
+
+
+def flows(plan: Plan) -> list[Flow]:
+    """What crosses in an iteration, with its bytes."""
+    found: dict[tuple[str, str], list[Transfer]] = {}
+    for t in plan.projection.transfers:
+        found.setdefault((t.source, t.target), []).append(t)
+    return [
+        Flow(
+            source, target,
+            tuple(dict.fromkeys(plan.graph.values[v].name for t in ts for v in t.values)),
+            sum(t.times * plan.cuts(t) * _pairs(plan, source, target) for t in ts),
+            sum(t.times * _nbytes(plan, t, v) for t in ts for v in t.values),
+        )
+        for (source, target), ts in found.items()
+    ]  # fmt: skip
+
+
+def averages(plan: Plan) -> dict[str, tuple[int, int]]:
+    """For each place that averages: how often in an iteration, and the bytes of a replica."""
+    found = {}
+    for name in plan.averaging:
+        nodes = _nodes(plan, name)
+        mine = [(times * n, of) for node, times in nodes for n, of in averages_of(node)]
+        nbytes = sum(n * x.size * x.dtype.itemsize for n, of in mine for x in of)
+        found[name] = sum(n for n, _ in mine), nbytes
+    return found
+
+
+def average_sites(plan: Plan, place: str) -> list[tuple[Any, ...]]:
+    """The arrays of every call of `averaged` in the programs of one replica of a place."""
+    nodes = [node for node, _ in _nodes(plan, place)]
+    if any(isinstance(node, Loop) and uses_averaged(node) for node in nodes):
+        # Some hardware unrolls such a loop: then each of its passes has calls of its own.
+        nodes = [node for node, _ in _nodes(plan, place, Tuning(unroll=MOST_UNROLLED))]
+    return [arrays for node in nodes for arrays in sites_of(node)]
+
+
+def _nodes(plan: Plan, place: str, choice: Tuning = PLAIN) -> list[tuple[Node, int]]:
+    """The nodes of one replica of a place, and how often each runs in an iteration."""
+    share = plan.graph.at(plan.graph.num_envs // plan.place(place).replicas, choice)
+    owner = plan.projection.placement.node
+    return [(node, times) for node, times in nodes_in(share.block) if owner.get(node.id) == place]
+
+
+def _pairs(plan: Plan, source: str, target: str) -> int:
+    """How many messages carry one transfer."""
+    if plan.free and {source, target} == {plan.free.learner, plan.free.maker}:
+        return plan.free.batch if source == plan.free.maker else 1  # samples, and a version
+    return max(plan.instances(source), plan.instances(target))
+
+
+def _nbytes(plan: Plan, transfer: Transfer, value: int) -> int:
+    if plan.free and {transfer.source, transfer.target} == {plan.free.learner, plan.free.maker}:
+        return plan.iteration.values[value].nbytes
+    split = plan.axes.axis(value) is not None
+    times = 1 if split else plan.instances(transfer.target) * plan.cuts(transfer)
+    return plan.graph.values[value].nbytes * times
