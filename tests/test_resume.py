@@ -201,14 +201,14 @@ def test_a_split_plan_then_a_fused_one(hocket: Hocket) -> None:
         "import hocket\n"
         "from hocket import Place, Plan\n"
         "@hocket.strategy\n"
-        "def apart(graph, cluster):\n"
+        "def two_devices(graph, cluster):\n"
         "    first, second, *_ = cluster.devices\n"
         "    return Plan(graph, [Place('actor', ('env', 'act'), [first]),\n"
         "                        Place('learner', ('learn',), [second])])\n"
     )
     whole = (*PPO, "--env-steps", str(8 * 16 * 23), "--save-every", PPO_20, "--quiet")
     hocket.well("train", *whole, "--distribute", "anakin:devices=1", "--name", "fused")
-    hocket.well("train", *whole, "--distribute", "apart.py:apart", "--name", "split")
+    hocket.well("train", *whole, "--distribute", "apart.py:two_devices", "--name", "split")
     shutil.rmtree("runs/split/checkpoints/23")
     split = library.load("runs/split")
     assert difference(split.state, library.load("runs/fused", checkpoint=20).state) < 1e-3
