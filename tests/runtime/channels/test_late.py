@@ -9,6 +9,7 @@ import pytest
 
 from hocket import Plan, trace
 from hocket.cluster import Cluster
+from hocket.core.projection.instructions import TransferId
 from hocket.runtime.channels.late import array_names, late_names, late_specs, renamed, value_names
 from hocket.runtime.channels.links import links
 from hocket.strategies import resolve
@@ -64,6 +65,6 @@ def test_earlier_names_are_read() -> None:
     (first, *_), names = links(plan), late_names(plan)
     assert len(first.arrays) == 7 and first.transfer.id == 0
     assert renamed(plan, {**earlier, "host": 1}) == {
-        **{names[0, 0, b][k][j]: (b, k, j) for b, k, j in earlier.values()}, "host": 1,
+        **{names[TransferId(0), 0, b][k][j]: (b, k, j) for b, k, j in earlier.values()}, "host": 1,
     }  # fmt: skip
     assert renamed(plan, renamed(plan, earlier)) == renamed(plan, earlier)
