@@ -244,10 +244,16 @@ def test_few_files_read_jaxprs() -> None:
 
 
 def test_every_package_has_a_map() -> None:
-    """The docstring of a package names the files in it."""
+    """The docstring of a package names every file and package in it."""
+    missing = []
     for folder in sorted(path.parent for path in SRC.rglob("__init__.py")):
-        about = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
-        assert about, f"{folder} has no docstring"
+        about = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+        parts = {path.name for path in folder.glob("[!_]*.py")}
+        parts |= {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+        missing += [
+            f"{folder.relative_to(SRC)}: {part}" for part in sorted(parts) if part not in about
+        ]
+    assert not missing, "\n" + "\n".join(missing)
 
 
 def test_folders_stay_small() -> None:

@@ -1,4 +1,16 @@
-"""Hocket trains reinforcement-learning agents: you write what, a strategy says where."""
+"""Hocket trains reinforcement-learning agents: you write what, a strategy says where.
+
+    cli/  training/               what a person types, and what a program calls
+    algorithms/  envs/  replay/   what is computed, with its networks (nn/) and its maths (ops/)
+    strategies/  cluster/         where it runs, on which hardware
+    runtime/                      carries a plan out
+    core/                         programs, graphs and plans, between the two columns
+    system/  report/              what the operating system gives, and what a person sees
+    testing/                      conformance kits for what users write
+    errors.py                     how a mistake is worded
+
+The public names are below. `docs/architecture.md` follows one rollout through the house.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any

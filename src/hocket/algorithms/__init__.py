@@ -1,4 +1,11 @@
-"""Algorithms, one file each."""
+"""Algorithms, one file each.
+
+ppo.py  recurrent_ppo.py  a2c.py  impala.py  dqn.py
+
+actor_critic.py  what those with a policy and a value share: state, agent, one step
+proximal.py      what PPO and its recurrent form share: loss and update
+heads.py         from a space of actions to a distribution over them
+"""
 
 from typing import Any
 

@@ -1,4 +1,20 @@
-"""Environments: the pure contract, environments of our own, and adapters to others'."""
+"""Environments: the pure contract, environments of our own, and adapters to others'.
+
+env.py  host.py   the contracts: pure, and of ordinary code on the host
+spaces.py         what observations and actions look like
+classic/          small environments in pure JAX
+quadruped/        a robot in pure JAX
+gymnasium/        Gymnasium's environments at work, Atari's among them
+adapters/         environments of other packages
+native/           environments in C++ for EnvPool's way to step
+registry.py       all of them by name
+unroll.py         the loop that every algorithm's `step` begins with
+episode.py        episode statistics
+host_steps.py     host environments inside a traced program
+play/             evaluate, record
+drawing.py        pictures
+check.py          `check_env`
+"""
 
 from hocket.envs.check import check_env
 from hocket.envs.classic.acrobot import Acrobot

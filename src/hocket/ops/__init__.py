@@ -1,4 +1,16 @@
-"""The maths of reinforcement learning: pure functions, time axis first, each with its paper."""
+"""The maths of reinforcement learning: pure functions, time axis first, each with its paper.
+
+returns.py        returns and advantages
+losses.py         losses, elementwise
+distributions.py  distributions over actions
+moments.py        running means and variances
+optimizers.py     optimizers whose learning rate is the caller's
+initializers.py   orthogonal weights
+shuffles.py       shuffles into minibatches that keep environments apart
+dense.py          a small dense network as one GPU kernel
+convolution.py    a convolution with a gradient of our own, for a CPU
+elementwise.py    an elementwise function as one GPU kernel
+"""
 
 from hocket.ops.distributions import Categorical, Distribution, MultiCategorical, Normal, TanhNormal
 from hocket.ops.losses import clipped_surrogate, clipped_value_loss, double_q, huber

@@ -4,6 +4,7 @@
     launcher.py      `check_launcher`: what is started is heard and ended, and computes the same
     transport/       `check_transport`: messages arrive whole and in order, and every wait ends
     average.py       `check_average`: the means of all replicas, and no wait without an end
+    replica.py       one replica that averages as `average.py` tells it, in a process of its own
     logger.py        `check_logger`: no row is lost, also where a run is killed and resumed
     seeded.py        `Seeded`: a crew in one thread, in an order that a seed decides
 

@@ -1,4 +1,4 @@
-"""One replica under check: a process that averages as `conformance` tells it.
+"""One replica under check: a process that averages as `average.py` tells it.
 
 python -m hocket.testing.replica CONNECTION MEMORY
 """

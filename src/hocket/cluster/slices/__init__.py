@@ -1,8 +1,14 @@
 """Slices: parts of one device, each a process's device, and a device to everyone else.
 
-A *backend* says how a device is cut: `cpu`, `whole`, `shared`, `mps`, `mig`, a file of this folder
-each. A slice is known by its id, whose text says all of it: `gpu:0/mps:1of4@50%` is the second of
-four parts of `gpu:0`, and may use at most half of it. To everybody else `mps:1of4@50%` is a word.
+    cpu.py     some of the cores each
+    whole.py   the whole device, as its only slice
+    shared.py  processes that take turns on a GPU
+    mps.py     processes that run on a GPU at the same time
+    mig.py     instances that the administrator of a GPU has made
+
+A *backend* says how a device is cut. A slice is known by its id, whose text says all of it:
+`gpu:0/mps:1of4@50%` is the second of four parts of `gpu:0`, and may use at most half of it. To
+everybody else `mps:1of4@50%` is a word.
 """
 
 from __future__ import annotations
