@@ -7,7 +7,7 @@ search.py   how a device is best cut, by measurement
 survey.py   all of it for a person, or as JSON
 """
 
-from hocket.cluster.devices import Cluster, Device, Link, hardware, share_cores
+from hocket.cluster.devices import Cluster, Device, DeviceLink, hardware, share_cores
 from hocket.cluster.nvidia.activity import GpuActivity
 
-__all__ = ["Cluster", "Device", "GpuActivity", "Link", "hardware", "share_cores"]
+__all__ = ["Cluster", "Device", "DeviceLink", "GpuActivity", "hardware", "share_cores"]

@@ -36,7 +36,7 @@ class Device:
         return str(self.id)
 
 
-class Link(NamedTuple):
+class DeviceLink(NamedTuple):
     """How two devices are joined."""
 
     one: str
@@ -53,7 +53,7 @@ class Cluster:
     """That this process may use."""
     memory: int | None = None
     """Of the machine, in bytes."""
-    links: tuple[Link, ...] = ()
+    links: tuple[DeviceLink, ...] = ()
     """Between GPUs: NVLink, or what they have in common of PCIe."""
 
     @staticmethod
@@ -149,14 +149,14 @@ def _memory(device: Any, of_host: int | None) -> int | None:
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
-def _links(ids: Iterable[DeviceId]) -> tuple[Link, ...]:
+def _links(ids: Iterable[DeviceId]) -> tuple[DeviceLink, ...]:
     """Between every two GPUs of NVIDIA's."""
     uuids = {str(device): gpu_uuid(device.index) for device in ids if is_gpu(device)}
-    found: list[Link] = []
+    found: list[DeviceLink] = []
     with contextlib.suppress(nvml.NvmlError):
         for one, other in itertools.combinations(uuids, 2):
             if (first := uuids[one]) and (second := uuids[other]):
-                found.append(Link(one, other, nvml.link(first, second)))
+                found.append(DeviceLink(one, other, nvml.link(first, second)))
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ from hocket.errors import PlanError
 from hocket.strategies.strategy import FREE, Lag
 
 
-class Sampling(TypedDict, total=False):
+class PlanArguments(TypedDict, total=False):
     """How places exchange samples and what these are made with, as arguments of `Plan`."""
 
     channels: dict[str, Channel]
@@ -43,7 +43,7 @@ def apart(cluster: Cluster, learners: int) -> tuple[Sequence[Device], Sequence[D
 
 def sampling(
     makers: str, learner: str, lag: Lag, max_age: int | None, replicas: int, batch: int = 1
-) -> Sampling:
+) -> PlanArguments:
     """Samples from `makers` to `learner`, and back what the next ones are made with.
 
     That is `lag` iterations late. With `lag=free` it is the newest there is, `batch` samples are

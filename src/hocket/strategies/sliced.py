@@ -29,7 +29,7 @@ from hocket.core.program.algorithm import Algorithm
 from hocket.core.program.describe import describe
 from hocket.core.program.fragment import ROLES
 from hocket.errors import PlanError
-from hocket.strategies.sharing import PROCESSES, Sampling, sampling
+from hocket.strategies.sharing import PROCESSES, PlanArguments, sampling
 from hocket.strategies.strategy import FREE, Lag, in_words, strategy
 
 AUTO = "auto"
@@ -124,7 +124,7 @@ def sliced(
         how["channels"] = {name: replace(x, transport=named) for name, x in usual.items()}
     else:
         places = (Place("slice", ROLES, parts, replicas=len(parts), backend=backend),)
-        how = Sampling()
+        how = PlanArguments()
     made = Plan(
         graph, places, **how, launch=PROCESSES, compiler_flags=flags, notes=notes, words=words
     )

@@ -93,7 +93,7 @@ class Receive:
         return set(self.transfer.values)
 
 
-class Kept(NamedTuple):
+class PassedOn(NamedTuple):
     """A value that a loop passes on as it is."""
 
     outside: ValueId
@@ -115,7 +115,7 @@ class Repeat:
     xs: tuple[Given, ...]
     carry: tuple[Carried, ...]
     ys: tuple[Stacked, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[PassedOn, ...]
 
     @property
     def reads(self) -> set[ValueId]:

@@ -19,7 +19,7 @@ from hocket.core.projection.instructions import (
     Compute,
     Host,
     Instruction,
-    Kept,
+    PassedOn,
     Projection,
     Receive,
     Repeat,
@@ -190,7 +190,7 @@ class _Writer:
         carry = tuple(c for c in loop.carry if not c.is_kept and home[c.inside] == place)
         ys = tuple(y for y in loop.ys if home.get(y.after) == place)
         kept = tuple(
-            Kept(c.first, c.after)
+            PassedOn(c.first, c.after)
             for c in loop.carry
             if c.is_kept and home.get(c.first, place) == place
         )

@@ -152,7 +152,7 @@ class InProcesses(LiveBlocks):
             for fd in ready + gone:
                 poll.unregister(fd)
                 process = waiting.pop(fd)
-                found[process.index] = self._read(process) if ready else self._epitaph(process)
+                found[process.index] = self._read(process) if ready else self._how_it_ended(process)
         for process in waiting.values():
             process.child.kill(0.0)
             found[process.index] = self._lost(process, f"did not answer within {seconds:g} s.")
@@ -162,7 +162,7 @@ class InProcesses(LiveBlocks):
         try:
             return self._content(process.share, process.line.read())
         except EOFError:
-            return self._epitaph(process)
+            return self._how_it_ended(process)
 
     def _restart(self, process: _BlockProcess, lost: _Lost, before: list[np.ndarray]) -> None:
         """Put new environments in the place of those that are lost; their episodes end here."""
@@ -187,7 +187,7 @@ class InProcesses(LiveBlocks):
         self._shared.terminated[of] = False
         self._shared.truncated[of] = True
 
-    def _epitaph(self, process: _BlockProcess) -> _Lost:
+    def _how_it_ended(self, process: _BlockProcess) -> _Lost:
         """How a process ended that said nothing."""
         process.child.wait(GRACE_SECONDS)
         ended = process.child.poll()

@@ -22,7 +22,7 @@ from hocket.runtime.instance.store import Values
 from hocket.runtime.observe.status import IDLE, RECEIVING
 
 
-class Learner:
+class SampleTaker:
     """What the instance that learns sends, and which samples it receives.
 
     Samples come through the links of its inbox, or lie in the lines there if they were saved.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from hocket.runtime.channels.links import is_sample, versions
-from hocket.runtime.free.learner import Learner
+from hocket.runtime.free.learner import SampleTaker
 from hocket.runtime.free.ledger import Ledger
 from hocket.runtime.free.newest import Newest
 from hocket.runtime.instance.account import Wait
@@ -61,7 +61,7 @@ def take_part(instance: Instance, ledger: Ledger, newest: Newest) -> None:
     plan = instance.plan
     assert plan.free
     if instance.place == plan.free.learner:
-        instance.learning = learner = Learner(instance, ledger, newest)
+        instance.learning = learner = SampleTaker(instance, ledger, newest)
         instance.interpreter.learning = instance.interpreter.outbox = learner
         return
     sample = next(t for t in plan.projection.transfers if is_sample(plan, t))

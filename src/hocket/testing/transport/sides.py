@@ -41,7 +41,7 @@ SLOTS = 3
 _DTYPES = ("bool", "int8", "uint16", "int32", "float16", "bfloat16", "float32", "complex64")
 
 
-class Kind(NamedTuple):
+class MessageKind(NamedTuple):
     """A link to try, from the one side to the other; `back` is from the other to the one."""
 
     link: Link
@@ -50,17 +50,21 @@ class Kind(NamedTuple):
 
 
 @functools.cache
-def kinds() -> list[Kind]:
+def kinds() -> list[MessageKind]:
     key = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3))
     every = [jax.ShapeDtypeStruct((3, 5), dtype) for dtype in _DTYPES]
     every += [jax.ShapeDtypeStruct((), "float32"), jax.ShapeDtypeStruct((0, 4), "int32"), key]
     large = (jax.ShapeDtypeStruct((8, 1 << 18), "float32"),)  # 8 MiB
     small, many = _link(tuple(every), 1), _link(large, SLOTS)
     return [
-        Kind(many), Kind(many, back=True), Kind(small), Kind(small, packed=(True, True)),
-        Kind(small, packed=(False, True)), Kind(small, back=True, packed=(True, False)),
-        Kind(_link((), 1)),
-    ]  # fmt: skip
+        MessageKind(many),
+        MessageKind(many, back=True),
+        MessageKind(small),
+        MessageKind(small, packed=(True, True)),
+        MessageKind(small, packed=(False, True)),
+        MessageKind(small, back=True, packed=(True, False)),
+        MessageKind(_link((), 1)),
+    ]
 
 
 def _link(arrays: tuple[jax.ShapeDtypeStruct, ...], slots: int) -> Link:
