@@ -66,11 +66,6 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
         "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a finite "
         "delay >= 0: found capacity=1, lag=0 and delay=-0.5.",
     ),
-    "a delay where threads average": (
-        whole(2), {"means": {"all": Mean(delay=0.1)}},
-        "the replicas of `all` are one program in this process, so their mean takes neither a way "
-        'nor a delay. Use launch="processes".',
-    ),
     "a mean that lasts for ever": (
         whole(2), {"means": {"all": Mean(delay=float("inf"))}, "launch": launch_named("processes")},
         "the mean of `all` takes a finite delay >= 0, found inf.",

@@ -104,9 +104,12 @@ def test_one_that_fails_at_the_end_is_named_and_the_others_are_closed(hocket: Ho
 MISTAKES = [
     (("tensorbord",), "unknown logger `tensorbord`. Did you mean `tensorboard`? Known: display, "),
     (("mine.py:Nots",), "unknown name `Nots` in `mine.py`. Did you mean `Notes`?"),
-    (("mine.py:Notes:fial=1",), "`mine.py:Notes` cannot be made of `mine.py:Notes:fial=1`: got an"),
-    (("mine.py:Half",), "`mine.py:Half` is no logger: it has no `media`, `end` (hocket.report.log"),
-    (("mine.py:text",), "`mine.py:text` is no logger: it is 'a string', and a class is needed"),
+    (("mine.py:Notes:fial=1",), "the logger `mine.py:Notes` cannot be made: got an unexpected"),
+    (
+        ("mine.py:Half",),
+        "`mine.py:Half` is no logger: it has no `media`, `end`. `hocket.report.l",
+    ),
+    (("mine.py:text",), "`mine.py:text` is no logger: it has no `begin`, `row`, `media`, `end`."),
     (("needs.py:It",), "the logger `needs.py:It` cannot be imported: No module named 'wandb_of_mi"),
 ]
 

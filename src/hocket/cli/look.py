@@ -22,7 +22,7 @@ class Where:
     """The strategy: NAME or NAME:option=value,... (`hocket strategies`). By default `anakin`, or
     `sebulba` if the environments run on the host."""
     launch: str | None = None
-    """How its instances would run: `threads` (the default) or `processes`."""
+    """How its instances would run: `threads` (the default), `processes`, or `file.py:NAME`."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ Without a package it holds what others have installed.
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Mapping
 from functools import cached_property
@@ -49,9 +50,31 @@ class Registry:
             return self._built_in(name)
         if name in self._installed:
             return self._load(self._installed[name])
+        if name.count(":") > 1:
+            raise ValueError(f"`{name}` has options, and a {self.kind} takes none: leave them out.")
         if ":" in name:
             return find(name)
-        raise ValueError(unknown(self.kind, name, self.names))
+        own = " One of your own is `module:NAME` or `file.py:NAME`."
+        raise ValueError(unknown(self.kind, name, self.names) + own)
+
+    def make(self, name: str, protocol: type, **options: Any) -> Any:
+        """The way of this name, of a class or function an object that it makes.
+
+        `ValueError` where the options are not for it, or a member of the Protocol is missing.
+        """
+        found = self[name]
+        if isinstance(found, type) or inspect.isfunction(found):
+            try:
+                inspect.signature(found).bind(**options)
+            except TypeError as error:
+                raise ValueError(f"the {self.kind} `{name}` cannot be made: {error}.") from None
+            found = found(**options)
+        if missing := [member for member in members(protocol) if member not in dir(found)]:
+            raise ValueError(
+                f"`{name}` is no {self.kind}: it has no {', '.join(f'`{x}`' for x in missing)}. "
+                f"`{protocol.__module__}.{protocol.__name__}` says what one has."
+            )
+        return found
 
     @cached_property
     def _files(self) -> tuple[str, ...]:
@@ -75,3 +98,10 @@ class Registry:
     def _built_in(self, name: str) -> Any:
         module = importlib.import_module(f"{self.package}.{name}")
         return vars(module)[self._attribute] if self._attribute else module
+
+
+def members(protocol: type) -> list[str]:
+    """The members of a Protocol, those of the Protocols that it extends among them."""
+    parts = [vars(each) for each in protocol.__mro__]
+    own = (name for part in parts for name in (*part.get("__annotations__", {}), *part))
+    return list(dict.fromkeys(name for name in own if not name.startswith("_")))

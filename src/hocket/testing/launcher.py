@@ -49,6 +49,8 @@ def check_launcher(
     plans = {"one place": whole}
     if launch_named(launcher).shares_memory != "none":
         plans |= {"actor | learner": apart}
+    else:
+        check.tried.append("not tried: actor | learner, whose channels need shared memory")
     expected = carried_out(Plan(graph, whole), 0, iterations)[1]
     for name, places in plans.items():
         plan = Plan(graph, places, launch=launch_named(launcher))
@@ -92,6 +94,10 @@ def _check_members(check: LauncherCheck, seconds: float) -> None:
                well=is_certain == (fate is not None))  # fmt: skip
         expect("ends one program and no other", other.poll(), well=other.poll() is None)
         other.kill(seconds)
+        placed = program("a/4", "import os; print(os.getcwd())")
+        expect("runs programs in the working directory of the run", placed.hello(seconds),
+               well=placed.hello(seconds) == os.getcwd())  # fmt: skip
+        placed.kill(seconds)
         failing = program("a/2", "import sys; sys.exit('the last words')")
         expect("hears nothing of a program that ends without a word", failing.hello(seconds),
                well=failing.hello(seconds) == "")  # fmt: skip

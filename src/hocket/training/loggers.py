@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -31,32 +30,13 @@ def make_loggers(chosen: Sequence[str]) -> dict[str, Logger]:
 def make_logger(words: str) -> Logger:
     """One logger, or why there is none: its name is unknown, or it lacks a package."""
     name, options = read_words(words)
-    made = _class_of(name)
     try:
-        inspect.signature(made).bind(**options)
-    except TypeError as error:
-        raise ValueError(f"the logger `{name}` cannot be made of `{words}`: {error}.") from None
-    logger = made(**options)
-    if not isinstance(logger, Logger):
-        missing = [each for each in ("begin", "row", "media", "end") if each not in dir(logger)]
-        raise ValueError(
-            f"`{name}` is no logger: it has no {', '.join(f'`{each}`' for each in missing)} "
-            f"(hocket.report.loggers.Logger)."
-        )
-    return logger
-
-
-def _class_of(name: str) -> Callable[..., Any]:
-    try:
-        made = LOGGERS[name]
+        return LOGGERS.make(name, Logger, **options)
     except ImportError as error:
         raise ImportError(
             f"the logger `{name}` cannot be imported: {error}. Install what it needs, or leave it "
             f"out."
         ) from error
-    if not callable(made):
-        raise ValueError(f"`{name}` is no logger: it is {made!r}, and a class is needed.")
-    return made
 
 
 class Loggers:

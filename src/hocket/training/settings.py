@@ -18,7 +18,8 @@ class Settings:
     """The strategy: where it runs. NAME or NAME:option=value,... (see `hocket strategies`). By
     default `anakin`, or `sebulba` if the environments run on the host."""
     launch: str | None = None
-    """How the instances of a strategy run: `threads` (the default) or `processes`."""
+    """How the instances of a strategy run: `threads` (the default), `processes`, or `file.py:NAME`
+    for a launcher of your own."""
     name: str | None = None
     """The run's folder in `runs`; by default of algorithm, environment and a number."""
     runs: Path = Path("runs")

@@ -10,12 +10,12 @@ import pytest
 from examples.own_average import Fifo
 
 import hocket as package
-from hocket import Mean, Place, Plan, PlanError
+from hocket import Mean, Place, Plan, PlanError, check, trace
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
 from hocket.core.plan.device_id import DeviceId
 from hocket.runtime.averaging import Members, known
-from hocket.runtime.averaging.known import AVERAGES, choices, find_way, ways
+from hocket.runtime.averaging.known import AVERAGES, check_averages, choices, find_way, ways
 from hocket.runtime.launch import launch_named
 from hocket.system.registry import Registry
 from hocket.testing import check_strategy
@@ -88,3 +88,12 @@ def test_an_installed_package_brings_a_way(installed: Registry) -> None:
 def test_a_way_without_memory_goes_where_ours_do_not() -> None:
     apart = replace(Members((DeviceId("cpu", 0),) * 2), shares_memory=False)
     assert choices(apart, "examples.own_average:Fifo") == ["examples.own_average:Fifo"]
+
+
+def test_a_mean_of_one_program_takes_no_way() -> None:
+    """Not refused by the plan itself: a launcher may be named after it was made."""
+    place = Place("all", ("env", "act", "learn"), replicas=2)
+    plan = check(Plan(trace(Toy(), 8), (place,), means={"all": Mean(delay=0.1)}))
+    with pytest.raises(PlanError, match=r"one program in this process.*launch=\"processes\""):
+        check_averages(plan)
+    check_averages(replace(plan, launch=launch_named("processes")))

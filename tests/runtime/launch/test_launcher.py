@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.faults import SPLIT
@@ -14,6 +15,7 @@ import hocket
 from hocket import Place, Plan, PlanError, trace
 from hocket.core.plan.data import Launch
 from hocket.runtime.launch import launch_named, launcher_of
+from hocket.runtime.launch.watch import InstanceError
 from hocket.runtime.refusals import refuse
 
 OWN = Path(__file__).parents[3] / "examples" / "own_launcher.py"
@@ -37,9 +39,62 @@ def test_a_launcher_in_a_file_is_found() -> None:
     assert type(launcher_of(planned(launch))).__name__ == "Programs"
 
 
-def test_what_is_no_launcher_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"`json:__name__` is no launcher: name a class"):
-        launch_named("json:__name__")
+class Half:
+    """A launcher that nobody has finished."""
+
+    launch = Launch("half", one_process=False, one_program=False)
+
+    def why_not(self, plan: Plan) -> str:
+        return ""
+
+
+class Picky(Half):
+    def __init__(self, partition: str) -> None:
+        self.partition = partition
+
+
+NO_LAUNCHER = {
+    "json:__name__": "`json:__name__` is no launcher: it has no `launch`, `why_not`, `reserve`, ",
+    f"{__file__}:Half": "is no launcher: it has no `reserve`, `start`, `release`. `hocket.runtime.",
+    f"{__file__}:Picky": "cannot be made: missing a required argument: 'partition'.",
+    f"{__file__}:Half:last=3": "has options, and a launcher takes none: leave them out.",
+    "mine.py": "Known: processes, threads. One of your own is `module:NAME` or `file.py:NAME`.",
+}
+
+
+@pytest.mark.parametrize("name", NO_LAUNCHER)
+def test_what_is_no_launcher_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(NO_LAUNCHER[name])):
+        launch_named(name)
+
+
+def test_abilities_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match=r"unknown value `nobody` of `shares_memory`.*all, node"):
+        Launch("mine", shares_memory=cast(Any, "nobody"))
+    with pytest.raises(ValueError, match=r"`mine` says .* one_program=True needs one_pro"):
+        Launch("mine", one_process=False)
+
+
+class Endless:
+    """Starts nothing that could be ended."""
+
+    launch = Launch("endless", one_process=False, one_program=False)
+
+    def why_not(self, plan: Plan) -> str:
+        return ""
+
+    def reserve(self, seats: Any, seconds: float) -> None: ...
+
+    def start(self, seat: Any, command: Any) -> object:
+        return object()
+
+    def release(self) -> None: ...
+
+
+def test_what_is_no_member_is_refused_before_it_is_needed() -> None:
+    launch = launch_named(f"{__file__}:Endless")
+    with pytest.raises(InstanceError, match=r"`actor/0` is no member: it has no `hello`, `po"):
+        hocket.run(Toy(), distribute=lambda *_: planned(launch), iterations=1)
 
 
 def test_a_plan_that_counts_on_what_its_launcher_has_not() -> None:

@@ -161,11 +161,6 @@ def _check_means(plan: Plan) -> None:
             raise PlanError(f"`{place}` averages nothing, so it takes no mean: here {where} does.")
         if not 0 <= mean.delay < inf:
             raise PlanError(f"the mean of `{place}` takes a finite delay >= 0, found {mean.delay}.")
-        if plan.launch.one_program:
-            raise PlanError(
-                f"the replicas of `{place}` are one program in this process, so their mean takes "
-                f'neither a way nor a delay. Use launch="processes".'
-            )
 
 
 def _check_replicas(plan: Plan, place: Place) -> None:

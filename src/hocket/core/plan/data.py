@@ -17,7 +17,7 @@ from hocket.core.program.fragment import Label
 from hocket.core.program.service import Serving
 from hocket.core.projection.instructions import Projection, Transfer
 from hocket.core.projection.project import project
-from hocket.errors import PlanError
+from hocket.errors import PlanError, unknown
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,16 @@ class Launch:
     one_program: bool = True
     """Whether replicas that average run as one program, mapped over them."""
     shares_memory: Literal["all", "node", "none"] = "all"
-    """Who sees the same memory: all instances, those of one machine, or nobody."""
+    """Who can see the same memory: all instances, those of one machine, or nobody."""
+
+    def __post_init__(self) -> None:
+        if self.shares_memory not in (known := ("all", "node", "none")):
+            raise ValueError(unknown("value", self.shares_memory, known, "of `shares_memory`"))
+        if self.one_program and not self.one_process:
+            raise ValueError(
+                f"the launcher `{self.name}` says that replicas are one program, and instances "
+                f"processes: one_program=True needs one_process=True."
+            )
 
 
 @dataclass(frozen=True, eq=False)

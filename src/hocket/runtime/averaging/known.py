@@ -17,7 +17,6 @@ from hocket.system.shared_memory import pages
 AVERAGES = Registry(
     "way to average", "hocket.runtime.averaging.ways", "AVERAGE", group="hocket.averages"
 )
-_PARTS = ("name", "preference", "note", "why_not", "is_choice", "room", "listen")
 
 
 def ways() -> dict[str, Average]:
@@ -30,17 +29,9 @@ def ways() -> dict[str, Average]:
 def find_way(name: str) -> Average:
     """The way of this name, or of `module:NAME` or `file.py:NAME`; of a class, an object of it."""
     try:
-        found = AVERAGES[name]
+        return AVERAGES.make(name, Average)
     except ValueError as error:
         raise PlanError(str(error)) from None
-    way = found() if isinstance(found, type) else found
-    if not isinstance(way, Average):
-        missing = ", ".join(f"`{part}`" for part in _PARTS if part not in dir(way))
-        raise PlanError(
-            f"`{name}` is no way to average: it has no {missing}. `hocket.runtime.averaging` says "
-            f"in `Average` what one has."
-        )
-    return way
 
 
 def choices(members: Members, wanted: str = "", *, is_exact: bool = False) -> list[str]:
@@ -56,12 +47,21 @@ def choices(members: Members, wanted: str = "", *, is_exact: bool = False) -> li
     found = [n for n, way in ways().items() if not reasons[n] and way.is_choice(members)]
     if not found:
         text = " ".join(f"`{name}`: {why}" for name, why in reasons.items() if why)
-        raise PlanError(f"there is no way to average between these replicas. {text}")
+        raise PlanError(
+            f"there is no way to average between these replicas. {text} Name one that needs no "
+            f'shared memory in a plan of your own, `means={{PLACE: Mean(way="file.py:NAME")}}` '
+            f'(examples/own_average.py), or use launch="processes".'
+        )
     return found[:1] if is_exact else found
 
 
 def check_averages(plan: Plan) -> None:
     """Refuse ways to average that nobody knows, or that the replicas of a plan cannot have."""
+    for place in sorted(plan.means.keys() & plan.grouped):
+        raise PlanError(
+            f"the replicas of `{place}` are one program in this process, so their mean takes "
+            f'neither a way nor a delay. Use launch="processes".'
+        )
     for place in sorted(plan.averaging - plan.grouped):
         try:
             # Of each way it is asked, too, how much memory it takes: some refuse settings there.

@@ -47,7 +47,11 @@ def transport_of(plan: Plan, link: Link) -> Transport:
         if not why[name]:
             return transport
     reasons = "\n".join(f"  {name}: {reason}" for name, reason in why.items())
-    raise PlanError(f"nothing can carry `{link.name}`:\n{reasons}")
+    raise PlanError(
+        f"nothing can carry `{link.name}` where instances run as `{plan.launch.name}`:\n{reasons}\n"
+        f'Name a transport that can in a plan of your own, `Channel(transport="file.py:NAME")` '
+        f'(examples/own_transport.py), or use launch="processes".'
+    )
 
 
 def ends_of(plan: Plan, link: Link) -> Ends:
@@ -71,26 +75,18 @@ def _channel(link: Link) -> str:
 
 def _named(link: Link) -> Transport:
     """The transport that a channel names."""
-    where = _channel(link)
     try:
-        found = TRANSPORTS[link.transport]
+        return _made(link.transport)
     except ValueError as error:
-        raise PlanError(f"{where}: {error}") from error
-    if isinstance(found, type) or not isinstance(found, Transport):
-        missing = [name for name in _members() if name not in dir(found)]
-        what = "is a class: name an object of it" if isinstance(found, type) else (
-            f"has no {', '.join(f'`{name}`' for name in missing)}"
-        )  # fmt: skip
-        raise PlanError(f"{where} names `{link.transport}` as its transport, which {what}.")
-    return found
+        raise PlanError(f"{_channel(link)}: {error}") from error
 
 
-def _members() -> list[str]:
-    members = [*Transport.__annotations__, *vars(Transport)]
-    return [name for name in members if not name.startswith("_")]
+@functools.cache
+def _made(name: str) -> Transport:
+    return TRANSPORTS.make(name, Transport)
 
 
 @functools.cache
 def _by_preference() -> list[tuple[str, Transport]]:
-    every = [(name, TRANSPORTS[name]) for name in TRANSPORTS.names]
+    every = [(name, _made(name)) for name in TRANSPORTS.names]
     return sorted(every, key=lambda found: found[1].preference)

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from hocket.core.plan.data import Launch, Plan
 from hocket.core.plan.device_id import DeviceId
-from hocket.errors import PlanError, unknown
+from hocket.errors import PlanError
 from hocket.system.registry import Registry
 
 HERE = "threads"
@@ -111,11 +111,7 @@ class Launcher(Protocol):
 
 def launcher_named(name: str) -> Launcher:
     """The launcher of a name, a new one: `threads`, `processes`, `mine.py:MyLauncher`."""
-    made: Any = LAUNCHERS[name or HERE]
-    if not callable(made):
-        raise ValueError(f"`{name}` is no launcher: name a class, or a function that makes one.")
-    launcher: Any = made()
-    return launcher
+    return LAUNCHERS.make(name or HERE, Launcher)
 
 
 def launch_named(name: str) -> Launch:
@@ -126,9 +122,10 @@ def launch_named(name: str) -> Launch:
 def launcher_of(plan: Plan) -> Launcher:
     """The launcher of a plan; refused where it is unknown, is another one, or cannot start it."""
     name = plan.launch.name or HERE
-    if name not in LAUNCHERS:
-        raise PlanError(unknown("launcher", name, LAUNCHERS.names))
-    launcher = launcher_named(name)
+    try:
+        launcher = launcher_named(name)
+    except ValueError as error:
+        raise PlanError(str(error)) from None
     if (found := replace(launcher.launch, name=plan.launch.name)) != plan.launch:
         raise PlanError(
             f"the plan counts on {plan.launch}, and the launcher `{name}` offers {found}: make the "

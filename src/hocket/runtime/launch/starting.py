@@ -31,6 +31,7 @@ from hocket.runtime.launch.shipping import pack
 from hocket.runtime.launch.watch import GRACE_SECONDS, InstanceError, RunningInstance, Watch, lost
 from hocket.runtime.launch.worker import serve
 from hocket.system.messages import MessageSocket
+from hocket.system.registry import members
 
 RESERVE_SECONDS = 60.0
 HELLO_SECONDS = 60.0
@@ -45,7 +46,7 @@ def start(plan: Plan, held: Resources, watch: Watch) -> None:
         for worker, seat in zip(held.workers, seats, strict=True):
             commands: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
             work = partial(serve, worker, commands, watch.answers)
-            member = held.launcher.start(seat, Command(work=work))
+            member = _started(held, seat, Command(work=work))
             end = partial(commands.put, None)
             held.running.append(RunningInstance(seat.name, member, commands.put, end))
         return
@@ -65,7 +66,7 @@ def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers
         for seat in seats:
             env = environment_of(plan, seat, held.slices)
             program = Command(worker_command(folder, seat.name), env)
-            waiting.append((seat, held.launcher.start(seat, program)))
+            waiting.append((seat, _started(held, seat, program)))
         while waiting:
             seat, member = waiting[0]
             connection = _connected(seat.name, member)
@@ -80,6 +81,18 @@ def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers
         for _, member in waiting:
             member.kill(GRACE_SECONDS)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(held: Resources, seat: Seat, command: Command) -> Member:
+    """The member that a launcher starts, which must be one: it may have to be ended by force."""
+    member = held.launcher.start(seat, command)
+    if missing := [name for name in members(Member) if name not in dir(member)]:
+        raise InstanceError(
+            f"what the launcher started for `{seat.name}` is no member: it has no "
+            f"{', '.join(f'`{name}`' for name in missing)}. `hocket.runtime.launch.Member` says "
+            f"what one has."
+        )
+    return member
 
 
 def _connected(name: str, member: Member) -> MessageSocket:
