@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket import Channel, ContractError, Place, Plan, PlanError, fragment, trace
+from hocket import Channel, ContractError, Place, Plan, PlanError, check, fragment, trace
 from hocket.algorithms import DQN
 from hocket.cluster import Cluster
 from hocket.core.graph.served import served
@@ -357,11 +357,11 @@ REFUSED: dict[str, Any] = {
 def test_refused(name: str) -> None:
     wrong, words = REFUSED[name]
     with pytest.raises((PlanError, ContractError), match=f"(?s){words}"):
-        wrong()
+        check(wrong())
 
 
 def test_a_replay_on_a_place_of_its_own_may_be_served() -> None:
-    Plan(served(graph()), REPLAY_APART, {"actor -> replay": Channel(capacity=2)})
+    check(Plan(served(graph()), REPLAY_APART, {"actor -> replay": Channel(capacity=2)}))
 
 
 @pytest.fixture
