@@ -16,7 +16,7 @@ from hocket.cluster import Cluster
 from hocket.core.plan.checks import check
 from hocket.core.plan.device_id import device_ids
 from hocket.runtime.channels.late import array_names, renamed, sample_name
-from hocket.runtime.channels.links import is_sample, links
+from hocket.runtime.channels.links import links
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.free.learner import fitting_samples
@@ -264,7 +264,7 @@ def test_samples_by_their_earlier_names_are_gone_on_with() -> None:
     late = late_samples(plan)
     earlier = {
         sample_name(maker, k, name): f"sample-{maker}-{k}-{link.transfer.id}-{link.source}-{j}"
-        for link in links(plan) if is_sample(plan, link.transfer)
+        for link in links(plan) if plan.free.is_sample(link.transfer)
         for maker in range(plan.free.makers) for k in range(plan.free.window)
         for j, name in enumerate(array_names(plan, [link])[link.key])
     }  # fmt: skip

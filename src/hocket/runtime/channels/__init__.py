@@ -2,7 +2,6 @@
 
 Upwards from what is agreed beforehand to the arrays that arrive:
 
-routes.py       which instance of a place sends to which of another
 joins.py        how the parts of a value become one again
 links.py        one sender and one receiver of one transfer, and what a message of theirs holds
 late.py         what is on its way between two blocks, by the names under which it is saved

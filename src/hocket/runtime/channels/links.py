@@ -14,7 +14,6 @@ from hocket.core.graph.trace import ValueId
 from hocket.core.plan.data import Plan
 from hocket.core.projection.instructions import Transfer, TransferId
 from hocket.runtime.channels.packing import packing
-from hocket.runtime.channels.routes import Route, is_version
 from hocket.system.ring import Spec, slot_layout
 
 LinkKey: TypeAlias = tuple[TransferId, int, int]  # (transfer, source instance, target instance)
@@ -72,14 +71,9 @@ class Link:
         ]
 
 
-def is_sample(plan: Plan, transfer: Transfer) -> bool:
-    """Whether this is a part of what is made for the place that sends through a free channel."""
-    return plan.free is not None and plan.free.is_sample(transfer)
-
-
 def versions(plan: Plan) -> list[Transfer]:
-    """What crosses through a free channel, together."""
-    return [t for t in plan.projection.transfers if is_version(plan, t)]
+    """The transfers that carry a version, in a plan where nobody waits."""
+    return [t for t in plan.projection.transfers if plan.free and plan.free.is_version(t)]
 
 
 def version_specs(plan: Plan) -> list[jax.ShapeDtypeStruct]:
@@ -88,25 +82,32 @@ def version_specs(plan: Plan) -> list[jax.ShapeDtypeStruct]:
     return [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values]
 
 
+def pairs(plan: Plan, transfer: Transfer) -> list[tuple[int, int]]:
+    """Which instance of the source sends to which of the target."""
+    sources, targets = plan.instances(transfer.source), plan.instances(transfer.target)
+    most = max(sources, targets)
+    return [(k * sources // most, k * targets // most) for k in range(most)]
+
+
 def links(plan: Plan) -> Iterator[Link]:
     """Every link that the instances of a plan need; versions go another way."""
+    free = plan.free
     for t in plan.projection.transfers:
-        if is_version(plan, t):
+        if free and free.is_version(t):
             continue
-        route, channel = Route.of(plan, t), plan.channel_of(t)
-        shares = {v for v in t.values if plan.axes.axis(v) is not None}
-        for a, b in route.pairs():
-            # What is uniform comes from one of the sources.
-            leads = route.leads(a, b)
-            values = tuple(v for v in t.values if leads or v in shares)
-            arrays = tuple(_array(plan, t, route, v) for v in values)
+        every, channel = pairs(plan, t), plan.channel_of(t)
+        leader = {b: a for a, b in reversed(every)}  # sends a target what is uniform
+        for a, b in every:
+            leads = a == leader[b] or (free is not None and free.is_any(t))
+            values = tuple(v for v in t.values if leads or plan.axes.axis(v) is not None)
+            arrays = tuple(_array(plan, t, len(every), v) for v in values)
             slots, named = plan.slots(t) * plan.cuts(t), channel.transport
             yield Link(t, a, b, values, arrays, slots, channel.delay, transport=named)
 
 
-def _array(plan: Plan, transfer: Transfer, route: Route, value: ValueId) -> jax.ShapeDtypeStruct:
-    found, axis = plan.graph.values[value], plan.axes.axis(value)
-    shape: list[Any] = list(found.shape)
+def _array(plan: Plan, transfer: Transfer, shares: int, value: ValueId) -> jax.ShapeDtypeStruct:
+    whole, axis = plan.graph.values[value], plan.axes.axis(value)
+    shape: list[Any] = list(whole.shape)
     if axis is not None:
-        shape[axis] //= max(route.sources, route.targets) * plan.cuts(transfer)
-    return jax.ShapeDtypeStruct(tuple(shape), found.dtype)
+        shape[axis] //= shares * plan.cuts(transfer)
+    return jax.ShapeDtypeStruct(tuple(shape), whole.dtype)

@@ -13,7 +13,7 @@ from hocket.core.plan.data import Plan
 from hocket.core.projection.instructions import Receive, Transfer
 from hocket.runtime.channels.host_arrays import from_host, host_spec
 from hocket.runtime.channels.late import SAMPLE, array_names, sample_name
-from hocket.runtime.channels.links import Link, is_sample, links, versions
+from hocket.runtime.channels.links import Link, links, versions
 from hocket.runtime.free.ledger import Ledger
 from hocket.runtime.free.newest import Newest
 from hocket.runtime.instance.account import Wait
@@ -112,7 +112,7 @@ class SampleTaker:
 def sample_links(plan: Plan) -> list[list[Link]]:
     """For each maker, the links through which its samples come."""
     assert plan.free
-    free, every = plan.free, [x for x in links(plan) if is_sample(plan, x.transfer)]
+    free, every = plan.free, [x for x in links(plan) if plan.free.is_sample(x.transfer)]
     return [
         [link for link in every if not free.is_any(link.transfer) or link.source == maker]
         for maker in range(free.makers)

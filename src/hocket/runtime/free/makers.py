@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from hocket.runtime.channels.links import is_sample, versions
+from hocket.runtime.channels.links import versions
 from hocket.runtime.free.learner import SampleTaker
 from hocket.runtime.free.ledger import Ledger
 from hocket.runtime.free.newest import Newest
@@ -64,7 +64,7 @@ def take_part(instance: Instance, ledger: Ledger, newest: Newest) -> None:
         instance.learning = learner = SampleTaker(instance, ledger, newest)
         instance.interpreter.learning = instance.interpreter.outbox = learner
         return
-    sample = next(t for t in plan.projection.transfers if is_sample(plan, t))
+    sample = next(t for t in plan.projection.transfers if plan.free.is_sample(t))
     wait = Wait(SENDING, sample, (0,), until=ledger.wait)
     if instance.place == plan.free.maker:
         instance.turns = Maker(instance, ledger, newest, wait)

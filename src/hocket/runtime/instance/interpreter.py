@@ -163,25 +163,24 @@ class Interpreter:
 
     def _repeat(self, loop: Repeat, values: Values, parts: int) -> Iterator[Wait | None]:
         stacked, order = self._store.stacked, range(loop.length)
-        fixed = {inside: values[outside] for outside, inside in loop.consts}
-        carry = {inside: values[first] for first, inside, _, _ in loop.carry}
+        fixed = {x.inside: values[x.outside] for x in loop.consts}
+        carry = {c.inside: values[c.first] for c in loop.carry}
         rows: list[list[Any]] = [[] for _ in loop.ys]
         for t in reversed(order) if loop.reverse else order:
             xs = {
-                inside: values[outside][:, t] if outside in stacked else values[outside][t]
-                for outside, inside in loop.xs
+                x.inside: values[x.outside][(slice(None), t) if x.outside in stacked else t]
+                for x in loop.xs
             }
             inner = {**self._graph.constants, **fixed, **carry, **xs}
             yield from self.run(loop.code, inner, parts)
-            carry = {inside: inner[out] for _, inside, out, _ in loop.carry}
-            for made, (inside, _) in zip(rows, loop.ys, strict=True):
-                made.append(inner[inside])
-        for _, inside, _, after in loop.carry:
-            values[after] = carry[inside]
+            carry = {c.inside: inner[c.next] for c in loop.carry}
+            for made, y in zip(rows, loop.ys, strict=True):
+                made.append(inner[y.row])
+        values |= {c.after: carry[c.inside] for c in loop.carry}
         ordered = [made[::-1] if loop.reverse else made for made in rows]
-        whole = stack_rows(ordered, tuple(int(inside in stacked) for inside, _ in loop.ys))
-        values |= {after: x for (_, after), x in zip(loop.ys, whole, strict=True)}
-        values |= {after: values[outside] for outside, after in loop.kept}
+        whole = stack_rows(ordered, tuple(int(y.row in stacked) for y in loop.ys))
+        values |= {y.after: x for y, x in zip(loop.ys, whole, strict=True)}
+        values |= {x.after: values[x.outside] for x in loop.kept}
 
 
 def _replace(step: Compute | Host, values: Values, outs: Sequence[Any]) -> None:

@@ -16,7 +16,6 @@ from hocket.runtime.channels.choice import devices_of, transport_of
 from hocket.runtime.channels.device_work import DeviceWork
 from hocket.runtime.channels.links import Link, LinkKey, links
 from hocket.runtime.channels.packing import packing, packs
-from hocket.runtime.channels.routes import Route
 from hocket.runtime.instance.replicas import home, replica_mesh
 from hocket.system.shared_memory import Space
 
@@ -92,12 +91,12 @@ def _at_end(plan: Plan, link: Link, transport: Transport, here: Here) -> Link:
 
 def _homes(plan: Plan, link: Link) -> list[Any]:
     """How the receiver wants the arrays of a message on its devices."""
-    target, route = plan.place(link.transfer.target), Route.of(plan, link.transfer)
-    grouped = target.name in plan.grouped
+    t, free = link.transfer, plan.free
     devices = find_devices(devices_of(plan, *link.end))
-    at_once = plan.free.batch if plan.free and route.any else route.sources // route.targets
-    several = at_once > 1
-    if grouped or several:  # it is put together there first
+    at_once = plan.instances(t.source) // plan.instances(t.target)
+    if free and free.is_any(t):
+        at_once = free.batch
+    if t.target in plan.grouped or at_once > 1:  # it is put together there first
         return [jax.sharding.SingleDeviceSharding(devices[0])] * len(link.values)
     mesh = replica_mesh(devices, 1)
     return [home(mesh, plan.axes.axis(v), stacked=False) for v in link.values]
