@@ -69,7 +69,8 @@ def test_own_launcher(hocket: Hocket) -> None:
     """A launcher of one's own starts, hears and ends programs, and a run has the fused numbers."""
     file = inspect.getsourcefile(Programs)
     check = check_launcher(f"{file}:Programs")
-    assert check.differences["one place"] <= 1e-5 and len(check.tried) == 7
+    assert check.differences["one place"] <= 1e-5 and len(check.tried) == 9
+    assert check.tried[-1].startswith("not tried: actor | learner")  # it shares no memory
     text = hocket.well("plan", "ppo", "--launch", f"{file}:Programs")
     assert f"launched as {file}:Programs" in text
 
