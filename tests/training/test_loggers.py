@@ -109,6 +109,7 @@ MISTAKES = [
         ("mine.py:Half",),
         "`mine.py:Half` is no logger: it has no `media`, `end`. `hocket.report.l",
     ),
+    (("mine.py:made:every=2",), "`mine.py:made` is made already, and takes no options"),
     (("mine.py:text",), "`mine.py:text` is no logger: it has no `begin`, `row`, `media`, `end`."),
     (("needs.py:It",), "the logger `needs.py:It` cannot be imported: No module named 'wandb_of_mi"),
 ]
@@ -119,7 +120,7 @@ def test_mistakes_are_refused_before_anything_starts(
     hocket: Hocket, loggers: tuple[str, ...], message: str
 ) -> None:
     half = "\n\nclass Half:\n    def begin(self): ...\n    def row(self): ...\n"
-    Path("mine.py").write_text(MINE + half + "\n\ntext = 'a string'\n")
+    Path("mine.py").write_text(MINE + half + "\n\ntext, made = 'a string', Notes()\n")
     Path("needs.py").write_text("import wandb_of_mine\n\n\nclass It: ...\n")
     done = hocket(*TRAIN, "--loggers", *loggers)
     assert done.code == 2 and message in done.err, done

@@ -58,18 +58,20 @@ class Registry:
         raise ValueError(unknown(self.kind, name, self.names) + own)
 
     def make(self, name: str, protocol: type, **options: Any) -> Any:
-        """The way of this name, of a class or function an object that it makes.
+        """The way of this name; of a class, or of a function that makes one, what that makes.
 
         `ValueError` where the options are not for it, or a member of the Protocol is missing.
         """
         found = self[name]
-        if isinstance(found, type) or inspect.isfunction(found):
+        if callable(found) and (isinstance(found, type) or lacking(found, protocol)):
             try:
                 inspect.signature(found).bind(**options)
             except TypeError as error:
                 raise ValueError(f"the {self.kind} `{name}` cannot be made: {error}.") from None
             found = found(**options)
-        if missing := [member for member in members(protocol) if member not in dir(found)]:
+        elif options:
+            raise ValueError(f"`{name}` is made already, and takes no options: leave them out.")
+        if missing := lacking(found, protocol):
             raise ValueError(
                 f"`{name}` is no {self.kind}: it has no {', '.join(f'`{x}`' for x in missing)}. "
                 f"`{protocol.__module__}.{protocol.__name__}` says what one has."
@@ -100,8 +102,9 @@ class Registry:
         return vars(module)[self._attribute] if self._attribute else module
 
 
-def members(protocol: type) -> list[str]:
-    """The members of a Protocol, those of the Protocols that it extends among them."""
+def lacking(found: object, protocol: type) -> list[str]:
+    """The members of a Protocol that something has not."""
     parts = [vars(each) for each in protocol.__mro__]
     own = (name for part in parts for name in (*part.get("__annotations__", {}), *part))
-    return list(dict.fromkeys(name for name in own if not name.startswith("_")))
+    members = dict.fromkeys(name for name in own if not name.startswith("_"))
+    return [name for name in members if name not in dir(found)]

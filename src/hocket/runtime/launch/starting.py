@@ -31,7 +31,7 @@ from hocket.runtime.launch.shipping import pack
 from hocket.runtime.launch.watch import GRACE_SECONDS, InstanceError, RunningInstance, Watch, lost
 from hocket.runtime.launch.worker import serve
 from hocket.system.messages import MessageSocket
-from hocket.system.registry import members
+from hocket.system.registry import lacking
 
 RESERVE_SECONDS = 60.0
 HELLO_SECONDS = 60.0
@@ -86,7 +86,7 @@ def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers
 def _started(held: Resources, seat: Seat, command: Command) -> Member:
     """The member that a launcher starts, which must be one: it may have to be ended by force."""
     member = held.launcher.start(seat, command)
-    if missing := [name for name in members(Member) if name not in dir(member)]:
+    if missing := lacking(member, Member):
         raise InstanceError(
             f"what the launcher started for `{seat.name}` is no member: it has no "
             f"{', '.join(f'`{name}`' for name in missing)}. `hocket.runtime.launch.Member` says "
