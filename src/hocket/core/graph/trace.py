@@ -107,7 +107,7 @@ class Carried(NamedTuple):
     """A value that a loop makes anew each time, from the one of the time before."""
 
     first: ValueId
-    """What it is before the loop; `inside` the loop the value of this time, and the `next` one."""
+    """The value before the loop; `inside` it is that of this time, and `next` that of the next."""
     inside: ValueId
     next: ValueId
     after: ValueId

@@ -56,7 +56,7 @@ def equations(eqn: JaxprEqn) -> Iterator[JaxprEqn]:
 
 
 def named_by(primitive: Any, eqn: JaxprEqn) -> Iterator[Any]:
-    """What the equations of a primitive, in this one at any depth, say they are calls `of`."""
+    """The `of` of every equation of a primitive, in this equation at any depth."""
     return (inner.params["of"] for inner in equations(eqn) if inner.primitive is primitive)
 
 

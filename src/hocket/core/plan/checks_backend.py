@@ -1,4 +1,4 @@
-"""What a plan refuses of implementations beside the JAX one, by name, before anything starts."""
+"""Refusals of a place's backend: an implementation beside the JAX one, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan refuses in which nobody waits, by name, before anything starts."""
+"""Refusals of a plan in which nobody waits, by name, before anything starts."""
 
 from __future__ import annotations
 

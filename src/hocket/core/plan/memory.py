@@ -86,7 +86,7 @@ def _waiting(plan: Plan, place: str) -> int:
 
 @dataclass(frozen=True)
 class _Alive:
-    """What is alive in a program, followed from its end to its beginning."""
+    """The values that are alive in a program, followed from its end to its beginning."""
 
     size: Callable[[ValueId], int]
     same: dict[ValueId, ValueId]

@@ -1,4 +1,4 @@
-"""What crosses in an iteration of a plan: between places, and between replicas that average."""
+"""The traffic of an iteration of a plan: between places, and between replicas that average."""
 
 from __future__ import annotations
 
