@@ -43,6 +43,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+from hocket.system.garbage import keep_imports  # noqa: E402
 from tests.front import Hocket  # noqa: E402
 
 
@@ -65,10 +66,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: nobody need look for garbage in it, nor after every 700 objects."""
+    """What was imported stays."""
     gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    keep_imports()
 
 
 @pytest.fixture(autouse=True)

@@ -233,7 +233,7 @@ class AnotherProgram(Toy):
 
 
 def test_a_program_that_depends_on_the_number_of_environments() -> None:
-    with pytest.raises(ContractError, match="another program with 16 environments than with 8"):
+    with pytest.raises(ContractError, match="another program with 4 environments than with 8"):
         plan(AnotherProgram(), ACTORS)
 
 

@@ -13,6 +13,7 @@ from hocket.cluster import share_cores
 from hocket.report.loggers.display import Display
 from hocket.report.outcome import Outcome
 from hocket.runtime.launch import launch_named
+from hocket.system.garbage import keep_imports
 from hocket.system.signals import heed_termination
 from hocket.training.keep import Experiment
 
@@ -37,6 +38,7 @@ class Again:
 def train_command(arguments: list[str]) -> None:
     """Train an agent, and keep the run in a folder."""
     word, rest = split_word(arguments)
+    keep_imports()
     heed_termination()
     # Before an environment is made, which may start JAX.
     on_slices = setting_of(rest, "distribute").startswith("sliced")

@@ -35,6 +35,7 @@ def orthogonal(scale: float = 1.0) -> Callable[..., Array]:
     return init
 
 
+@jax.jit  # flax asks for the shape of every weight whenever a network is applied
 def orthonormal(x: Array) -> Array:
     """The columns of `[n, m]`, n >= m, made orthonormal from left to right: Gram and Schmidt.
 

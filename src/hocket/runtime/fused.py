@@ -20,7 +20,7 @@ from hocket.core.plan.data import Plan
 from hocket.core.program.backend import backend
 from hocket.core.program.fragment import exact_fragments
 from hocket.core.program.host import calling
-from hocket.core.program.tuning import tuned
+from hocket.core.program.tuning import Tuning, tuned
 from hocket.errors import PlanError
 from hocket.report.outcome import Activity
 from hocket.runtime.averaging.table import WayTable
@@ -131,9 +131,9 @@ class Fused:
 
     def lower(self) -> Any:
         """The block, traced for its devices and not compiled."""
-        block = block_program(self._step(), self._metrics, self.max_block)
-        shardings = self._shardings()
         choice = tuning_for(self._devices, exact=self.graph.exact)
+        block = block_program(self._step(choice), self._metrics, self.max_block)
+        shardings = self._shardings()
         chosen = backend(self.plan.places[0].backend)
         called = calling(self._hosts)
         with exact_fragments(self.graph.exact), tuned(choice), chosen, called:
@@ -181,13 +181,13 @@ class Fused:
         self._hosts.end()
         self._services.close(keep=True)
 
-    def _step(self) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
-        algorithm = self.graph.algorithm
+    def _step(self, choice: Tuning) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
         if self._replicas > 1:
             return map_replicas(self.plan, self._mesh)
+        step = self.graph.at(self.graph.num_envs, choice).step
         if self.seeds is None:
-            return lambda state: algorithm.step(state)
-        agents = jax.vmap(lambda state: algorithm.step(state))
+            return step
+        agents = jax.vmap(step)
         if len(self._devices) == 1:
             return agents
         spread = PartitionSpec("devices")
@@ -210,7 +210,8 @@ class Fused:
             return jax.tree.map(lambda _: NamedSharding(self._mesh, spec), self.graph.state)
         leaves = []
         for value in self.graph.block.inputs:
-            axis = self.plan.axes.axis(value)
+            # Finding the axes takes another trace, which one device needs for nothing else.
+            axis = self.plan.axes.axis(value) if self._mesh.size > 1 else None
             leaves.append(home(self._mesh, axis, stacked=self._replicas > 1))
         return jax.tree.unflatten(jax.tree.structure(self.graph.state), leaves)
 

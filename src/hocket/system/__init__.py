@@ -10,6 +10,7 @@ as_child.py        how such a process behaves
 signals.py         Ctrl-C and SIGTERM
 on_host.py         what is computed at once is computed by the CPU
 platforms.py       how JAX names the kinds of devices
+garbage.py         how often Python looks for garbage
 registry.py        the ways of one kind: listed, installed, or named
 names.py           objects by name: `module:name`, `file.py:name`
 text.py            numbers for people

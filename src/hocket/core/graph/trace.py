@@ -187,6 +187,11 @@ class Graph:
         """The same for the same program, in every process."""
         return digest_of(self.closed, [v.name for v in self.values[: self.num_leaves]])
 
+    def step(self, state: Any) -> tuple[Any, Any]:
+        """Take the algorithm's step as it was traced, which costs no second trace."""
+        outs = jaxpr_as_fun(self.closed)(*jax.tree.leaves(state))
+        return jax.tree.unflatten(jax.tree.structure((self.state, self.metrics)), outs)
+
     def at(self, num_envs: int, choice: Tuning = PLAIN) -> Graph:
         """The same step traced for another number of environments, or for some hardware."""
         if (num_envs, choice) == (self.num_envs, PLAIN):

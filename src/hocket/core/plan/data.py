@@ -178,7 +178,14 @@ class Plan:
 
     @functools.cached_property
     def axes(self) -> Axes:
-        return Axes(self.graph, self.graph.at(2 * self.graph.num_envs))
+        """The axes of the environments.
+
+        Another number of environments shows them: a replica's share, which is traced anyway.
+        """
+        graph = self.graph
+        shared = (p for p in self.places if p.replicas > 1 and graph.num_envs % p.replicas == 0)
+        place = next(shared, None)
+        return self.axes_on(place) if place else Axes(graph, graph.at(2 * graph.num_envs))
 
     @functools.cached_property
     def projection(self) -> Projection:

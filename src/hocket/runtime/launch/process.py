@@ -29,6 +29,7 @@ from hocket.cluster.slices.cpu import keep_to_cores
 from hocket.runtime.launch.control import Failure, accept, listen, tell
 from hocket.runtime.launch.shutdown import RunEnded, Shutdown
 from hocket.system.as_child import leave_signals, say_hello, wait_for_end_of
+from hocket.system.garbage import keep_imports
 from hocket.system.messages import MessageSocket
 from hocket.system.shared_memory import MemoryFile
 
@@ -126,6 +127,7 @@ def _worker(given: Assignment, file: MemoryFile | None) -> Any:
     from hocket.runtime.launch.shipping import unpack
     from hocket.runtime.launch.worker import RemoteWorker
 
+    keep_imports()
     enable_cache()
     graph = trace(unpack(given.algorithm), given.num_envs, exact=given.exact, served=given.served)
     if graph.digest != given.digest:
