@@ -59,19 +59,24 @@ def program(sources: Sequence[Path], *flags: str, folder: Path = STORE) -> Path:
 
 def made(flags: tuple[str, ...], parts: Sequence[Path], arguments: tuple[str, ...]) -> Path:
     """What the compiler makes of some files, kept under everything that it depends on."""
-    digest = hashlib.sha256(repr((version(), flags)).encode())
-    for part in parts:
-        digest.update(part.name.encode() + b"\0" + part.read_bytes())
-    kept = KEPT / digest.hexdigest()
-    if not kept.exists():
-        KEPT.mkdir(parents=True, exist_ok=True)
+    path = kept(flags, parts)
+    if not path.exists():
         # It gets its name once it is whole: another worker may want the same.
         with tempfile.TemporaryDirectory(dir=KEPT) as folder:
             new = Path(folder) / "new"
             done = run(compiler(), *flags, *arguments, "-o", str(new))
             assert done.returncode == 0, done.stdout
-            new.replace(kept)
-    return kept
+            new.replace(path)
+    return path
+
+
+def kept(flags: tuple[str, ...], parts: Sequence[Path]) -> Path:
+    """Where the result of compiling these files is kept from one run to the next."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(repr((version(), flags)).encode())
+    for part in sorted(parts):
+        digest.update(part.name.encode() + b"\0" + part.read_bytes())
+    return KEPT / digest.hexdigest()
 
 
 @functools.cache

@@ -30,15 +30,19 @@ from hocket.testing import difference
 from tests.front import Hocket
 
 ROOT = Path(__file__).parents[1]
-PPO = ("ppo", "--num-envs", "8", "--length", "16", "--hidden", "8", "--minibatches", "2")
+# One device of the four: each would have a part of eight environments.
+ALONE = ("--distribute", "anakin:devices=1")
+PPO = (
+    "ppo", "--num-envs", "8", "--length", "16", "--hidden", "8", "--minibatches", "2", *ALONE,
+)  # fmt: skip
 PPO_20 = str(8 * 16 * 20)
 PPO_ALGORITHM = algorithms.PPO(env=make("CartPole-v1"), num_envs=8, length=16, hidden=(8,))
 CASES = {
     "ppo": PPO,
     "recurrent-ppo": ("recurrent-ppo", "--num-envs", "8", "--length", "16", "--hidden", "8",
-                      "--memory", "8", "--minibatches", "2"),
+                      "--memory", "8", "--minibatches", "2", *ALONE),
     "dqn": ("dqn", "--num-envs", "8", "--length", "16", "--hidden", "8", "--capacity", "4096",
-            "--min-size", "256", "--batch-size", "16"),
+            "--min-size", "256", "--batch-size", "16", *ALONE),
 }  # fmt: skip
 CASES["dqn with a replay service"] = (*CASES["dqn"], "--distribute", "apex:lag=0,actors=1")
 
@@ -91,7 +95,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 40 iterations with checkpoints after 20 and 40."""
     forty = replace(PPO_ALGORITHM, minibatches=2, env_steps=8 * 16 * 40)
     folder = tmp_path_factory.mktemp("trained")
-    library.train(forty, runs=folder, name="run", save_every=int(PPO_20))
+    library.train(forty, runs=folder, name="run", save_every=int(PPO_20), distribute=ALONE[1])
     return folder / "run"
 
 
@@ -270,7 +274,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 def test_the_loaded_policy_acts_as_the_trained_one(two_checkpoints: Path) -> None:
     run = library.load(two_checkpoints)
-    trained = library.run(run.algorithm, iterations=40)
+    trained = library.run(run.algorithm, iterations=40, distribute=ALONE[1])
     assert difference(run.state, trained.state) == 0.0
     keys = jax.random.split(jax.random.key(1), 32)
     env: Any = run.env

@@ -97,7 +97,7 @@ def test_what_was_searched_is_used(
     assert "nothing was searched for PPO" in refused.err and "--search" in refused.err
     picture = tmp_path / "surface.png"
     found = hocket.well(
-        *flags, "--search", "--instances", "1", "2", "--envs", "8", "16", "--seconds", "0.2",
+        *flags, "--search", "--instances", "1", "2", "--envs", "8", "--seconds", "0.2",
         "--devices", "1", "--plot", str(picture),
     )  # fmt: skip
     assert "<- best" in found and picture.stat().st_size > 5000

@@ -28,8 +28,8 @@ from hocket.training.loop import make_executor
 from tests.cases import LEARN, NUM_ENVS, SPLITS
 
 TOLERANCE = 1e-5
-SEBULBA = "sebulba:lag=0"
-APEX = "apex:lag=0"
+SEBULBA = "sebulba:actors=2,lag=0"
+APEX = "apex:actors=2,lag=0"
 SLICED = "sliced:devices=1"
 SYNCHRONOUS = (
     "anakin", "actor_learner", "central_inference", "data_parallel", SEBULBA, APEX, SLICED,

@@ -2,30 +2,44 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.replay.dpdk import BUILD, LOAD, NODE, RELAY, SOURCE, Place, missing_for_build
+from tests import compiled
+from tests.compiled import STORE
+from tests.replay.dpdk import PROGRAMS, Place, missing_for_build
 
 
 @pytest.fixture(scope="session")
 def programs() -> Path:
-    """The folder of the programs, compiled when their sources changed."""
+    """The folder of the programs, kept for as long as sources, DPDK and compiler are the same."""
     if why := missing_for_build():
         pytest.skip(why)
-    BUILD.mkdir(parents=True, exist_ok=True)
-    with (BUILD / "lock").open("w") as lock:  # several workers have one folder
+    sources = [p for p in STORE.rglob("*") if p.suffix in (".cpp", ".h", ".txt")]
+    dpdk = compiled.run("pkg-config", "--modversion", "libdpdk").stdout
+    folder = compiled.kept(("dpdk", dpdk), sources)
+    with (compiled.KEPT / "dpdk.lock").open("w") as lock:  # several workers may want them
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            build_programs(folder)
+    return folder
+
+
+def build_programs(folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=compiled.KEPT) as build:
         for command in (
-            ["cmake", "-S", str(SOURCE), "-B", str(BUILD), "-DCMAKE_BUILD_TYPE=Release"],
-            ["cmake", "--build", str(BUILD), "-j", "2"],
+            ("cmake", "-S", str(STORE / "dpdk"), "-B", build, "-DCMAKE_BUILD_TYPE=Release"),
+            ("cmake", "--build", build, "-j", "2"),
         ):
-            built = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert built.returncode == 0, built.stdout[-4000:] + built.stderr[-4000:]
-    return BUILD
+            done = compiled.run(*command)
+            assert done.returncode == 0, done.stdout[-8000:]
+        made = Path(build) / "programs"
+        made.mkdir()
+        for name in PROGRAMS:
+            shutil.move(Path(build) / name, made)
+        made.rename(folder)  # it gets its name once it is whole
 
 
 @pytest.fixture
@@ -34,7 +48,7 @@ def place(programs: Path) -> Iterator[Place]:
     with tempfile.TemporaryDirectory(prefix="hocket-dpdk-", dir="/tmp") as name:
         folder = Path(name)
         folder.chmod(0o777)
-        for program in (NODE, RELAY, LOAD):
+        for program in PROGRAMS:
             shutil.copy(programs / program, folder / program)
         found = Place(folder, programs)
         try:

@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "hocket" / "replay" / "store" / "native" / "dpdk"
-BUILD = ROOT / "build" / "dpdk"
 NODE, RELAY, LOAD = "hocket-replay-node", "hocket-replay-relay", "hocket-replay-load"
+PROGRAMS = (NODE, RELAY, LOAD)
 SCHEMA = ("obs:float32:4", "image:uint8:32x32", "action:int32")
 # Few cores: programs that poll make room for others soon.
 POLITE = ("--poll-us", "20")

@@ -1,6 +1,6 @@
 """Nonsense and misbehaving clients for a while; a client that behaves sees nothing of it.
 
-HOCKET_FUZZ_SECONDS says for how long, 30 if it is not set.
+HOCKET_FUZZ_SECONDS says for how long, 10 if it is not set.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tests.replay.carriers import (
 
 from hocket.replay import connect
 
-SECONDS = float(os.environ.get("HOCKET_FUZZ_SECONDS", "30"))
+SECONDS = float(os.environ.get("HOCKET_FUZZ_SECONDS", "10"))
 OTHER = "x:uint8:1000"
 TABLES = {
     "replay": {"schema": SCHEMA, "capacity": 100, "seed": 6},
