@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from hocket import Place, Plan, trace
+from hocket.core.graph.trace import Graph
 from hocket.runtime.executor import advance
 from hocket.testing import SMALL
 from hocket.training.loop import make_executor
@@ -37,11 +39,17 @@ def actors(replicas: int) -> tuple[Place, ...]:
     return (Place("actor", ("env", "act"), replicas=replicas), Place("learner", LEARN))
 
 
+@functools.cache
+def graph_of(name: str, *, exact: bool = False) -> Graph:
+    """The step of a small algorithm, traced once for all tests."""
+    return trace(ALGORITHMS[name](), NUM_ENVS, exact=exact)
+
+
 def execute(
     name: str, places: tuple[Place, ...], iterations: int, exact: bool = False
 ) -> tuple[Any, Any]:
     """The state before and after some iterations, and the executor that made them."""
-    plan = Plan(trace(ALGORITHMS[name](), NUM_ENVS, exact=exact), places)
+    plan = Plan(graph_of(name, exact=exact), places)
     executor = make_executor(plan, iterations)
     executor.start(jax.random.key(7))
     first = executor.state()

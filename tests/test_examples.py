@@ -20,7 +20,7 @@ from examples.own_strategy import wide
 from examples.sac import SAC
 
 import hocket as package
-from hocket import Channel, Mean, Place, Plan, make, trace
+from hocket import Channel, Mean, Place, Plan, make
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
 from hocket.runtime.executor import advance
@@ -38,6 +38,7 @@ from hocket.testing import (
     difference,
 )
 from hocket.training.loop import make_executor
+from tests.cases import graph_of
 from tests.front import Hocket
 
 FIFO = f"{Path(examples.own_average.__file__)}:Fifo"
@@ -160,7 +161,7 @@ def test_own_transport_carries_ppo(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         channels = {"actor -> learner": named, "learner -> actor": named}
         return Plan(graph, places, channels, launch=launch_named("processes"))
 
-    plan = through_fifos(trace(SMALL["ppo"](), 8), None)
+    plan = through_fifos(graph_of("ppo"), None)
     assert not memory_map(plan).links and memory_map(replace(plan, channels={})).links
     check = check_strategy(through_fifos, {"ppo": SMALL["ppo"]()}, launch=("processes",))
     assert check.moved["ppo"] > 1e-3
@@ -179,7 +180,7 @@ def test_own_transport_needs_the_protocols_alone() -> None:
 def test_everything_of_ones_own_together() -> None:
     """Programs that share no memory, messages and means through named FIFOs: the fused numbers."""
     launch = launch_named(f"{inspect.getsourcefile(Programs)}:Programs")
-    graph = trace(SMALL["ppo"](), 8)
+    graph = graph_of("ppo")
     fifo = Channel(transport=f"{OWN_TRANSPORT}:FIFO")
     apart = (
         Place("actor", ("env", "act"), replicas=2),

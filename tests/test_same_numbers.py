@@ -13,11 +13,11 @@ import jax
 import numpy as np
 import pytest
 
-from hocket import Place, Plan, PlanError, trace
+from hocket import Place, Plan, PlanError
 from hocket.core.plan.checks import check
 from hocket.runtime.fused import Fused
 from hocket.testing import difference
-from tests.cases import ALGORITHMS, NUM_ENVS, REPLAY_APART, SPLITS, actors, execute, whole
+from tests.cases import ALGORITHMS, NUM_ENVS, REPLAY_APART, SPLITS, actors, execute, graph_of, whole
 
 # One worker compiles what one algorithm needs.
 NAMES = [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in ALGORITHMS]
@@ -72,7 +72,7 @@ def test_whole_loop_in_replicas_on_several_devices(name: str) -> None:
 
 @pytest.mark.xdist_group("dqn")
 def test_whole_loop_of_dqn_is_refused() -> None:
-    graph = trace(ALGORITHMS["dqn"](), NUM_ENVS)
+    graph = graph_of("dqn")
     with pytest.raises(PlanError, match=r"the place `all` cannot run as replicas: `replay\."):
         check(Plan(graph, whole(2)))
 
@@ -86,7 +86,7 @@ def test_four_devices_gather_nothing(name: str) -> None:
 
     It is the plan of `anakin`, so `test_strategies.py` has its numbers.
     """
-    plan = Plan(trace(ALGORITHMS[name](), NUM_ENVS), whole(on=DEVICES))
+    plan = Plan(graph_of(name), whole(on=DEVICES))
     text = Fused(plan, max_block=1).lower().compile().as_text()
     found = set(re.findall(r"= \S+ (all-\w+|collective-\w+|reduce-scatter)", text))
     assert found == {"all-reduce"}
@@ -95,7 +95,7 @@ def test_four_devices_gather_nothing(name: str) -> None:
 @pytest.mark.xdist_group("dqn")
 def test_four_devices_gather_only_new_experience() -> None:
     """DQN has one replay for all: what crosses is what one rollout made, never the replay."""
-    plan = Plan(trace(ALGORITHMS["dqn"](), NUM_ENVS), whole(on=DEVICES))
+    plan = Plan(graph_of("dqn"), whole(on=DEVICES))
     text = Fused(plan, max_block=1).lower().compile().as_text()
     sizes = [
         int(np.prod([int(n) for n in dims.split(",") if n]))

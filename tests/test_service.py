@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import pytest
 
-from hocket import Place, Plan, trace
+from hocket import Place, Plan
 from hocket.core.graph.served import served
 from hocket.core.graph.trace import Graph
 from hocket.runtime.executor import advance
-from hocket.testing import SMALL, difference
+from hocket.testing import difference
 from hocket.training.loop import make_executor
-from tests.cases import NUM_ENVS, REPLAY_APART, SPLITS, actors, whole
+from tests.cases import REPLAY_APART, SPLITS, actors, graph_of, whole
 
 pytestmark = pytest.mark.xdist_group("dqn")
 
@@ -26,7 +26,7 @@ PLANS: dict[str, tuple[Place, ...]] = {
 
 @functools.cache
 def graph(*, service: bool, exact: bool = True) -> Graph:
-    plain = trace(SMALL["dqn"](), NUM_ENVS, exact=exact)
+    plain = graph_of("dqn", exact=exact)
     return served(plain) if service else plain
 
 

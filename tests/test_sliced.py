@@ -22,6 +22,7 @@ from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
 from hocket.training.loop import first_key, make_executor
 from hocket.training.search import reason
+from tests.cases import graph_of
 from tests.front import Hocket
 from tests.toys import Toy
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.xdist_group("ppo")
 
 
 def plan(words: str) -> Plan:
-    return resolve(words)(trace(SMALL["ppo"](), 8), Cluster.local())
+    return resolve(words)(graph_of("ppo"), Cluster.local())
 
 
 def test_dedicated_slices_train_without_waiting() -> None:

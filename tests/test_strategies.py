@@ -25,7 +25,7 @@ from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve, strategies
 from hocket.testing import SMALL, check_strategy, difference
 from hocket.training.loop import make_executor
-from tests.cases import LEARN, NUM_ENVS, SPLITS
+from tests.cases import LEARN, NUM_ENVS, SPLITS, graph_of
 
 TOLERANCE = 1e-5
 SEBULBA = "sebulba:actors=2,lag=0"
@@ -201,7 +201,7 @@ def test_wide_networks_in_four_replicas_do_not_hang(launch: str) -> None:
 @pytest.mark.xdist_group("ppo")
 def test_halves_overlap() -> None:
     """While one half of the environments steps, the other half's actions are computed."""
-    graph = trace(SMALL["ppo"](), NUM_ENVS)
+    graph = graph_of("ppo")
     order: dict[int, list[str]] = {}
     for parts in (1, 2):
         made = resolve(f"central_inference:envs=1,parts={parts}")(graph, Cluster.local())

@@ -25,6 +25,7 @@ from hocket.runtime.launch.watch import InstanceError
 from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
 from hocket.testing.seeded import Faults, Seeded
+from tests.cases import graph_of
 from tests.host_toys import Walk
 from tests.toys import Toy
 
@@ -194,7 +195,7 @@ def test_asynchrony_is_real(launch: str) -> None:
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_central_inference_learns_on_the_side(launch: str) -> None:
     """The environments and who acts for them wait for each other, and not for the learner."""
-    graph = trace(SMALL["ppo"](), 8)
+    graph = graph_of("ppo")
     strategy = resolve("central_inference:envs=2,parts=1,lag=free,max_age=3")
     executor = Split(replace(strategy(graph, Cluster.local()), launch=launch_named(launch)))
     executor.start(jax.random.key(0))
@@ -209,7 +210,7 @@ def test_central_inference_learns_on_the_side(launch: str) -> None:
 def test_central_inference_in_orders_by_seed() -> None:
     """Also those who work for a maker are given turns by chance; and all go on from a save."""
     plan = resolve("central_inference:envs=2,parts=1,lag=free,max_age=3")(
-        trace(SMALL["ppo"](), 8), Cluster.local()
+        graph_of("ppo"), Cluster.local()
     )
     crew = Seeded(plan, 0, Faults(stall=0.1))
     executor = Split(plan, crew=crew)
@@ -371,7 +372,7 @@ def test_a_learner_with_something_for_each_environment_is_refused() -> None:
 
 
 def test_a_learner_takes_a_part_of_the_environments() -> None:
-    graph = trace(SMALL["ppo"](), 8)
+    graph = graph_of("ppo")
     plan = resolve("actor_learner:actors=4,lag=free")(graph, Cluster.local())
     assert plan.free and plan.iteration.num_envs == 2 and plan.free.shares == 4
     assert plan.iteration.env_steps * 4 == graph.env_steps

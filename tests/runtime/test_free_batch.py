@@ -20,8 +20,9 @@ from hocket.runtime.executor import advance
 from hocket.runtime.free.learner import fitting_samples
 from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
-from hocket.testing import SMALL, difference
+from hocket.testing import difference
 from hocket.testing.seeded import Faults, Seeded
+from tests.cases import graph_of
 from tests.runtime.test_free import ACTORS, NUM_ENVS, Ledger, late_samples
 from tests.toys import Toy
 
@@ -104,7 +105,7 @@ def test_asynchrony_is_real(launch: str) -> None:
 def test_one_program_puts_samples_together() -> None:
     """In processes that pack, and with several transfers in a sample."""
     plan = resolve("actor_learner:actors=4,lag=free,batch=2")(
-        trace(SMALL["recurrent-ppo"](), 8), Cluster.local()
+        graph_of("recurrent-ppo"), Cluster.local()
     )
     up = back = Channel(pack=True)
     channels = {"actor -> learner": up, "learner -> actor": back}
@@ -132,7 +133,7 @@ def test_a_batch_of_all_is_an_iteration_of_all_environments() -> None:
 
 
 def test_what_the_plan_says() -> None:
-    graph = trace(SMALL["ppo"](), 8)
+    graph = graph_of("ppo")
     one, two = (
         resolve(f"actor_learner:actors=4,lag=free,max_age=6,batch={batch}")(graph, Cluster.local())
         for batch in (1, 2)

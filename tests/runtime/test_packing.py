@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hocket import Channel, Plan, trace
+from hocket import Channel, Plan
 from hocket.cluster import Cluster
 from hocket.core.plan.traffic import flows
 from hocket.runtime.channels import Here
@@ -29,7 +29,8 @@ from hocket.runtime.instance.wiring import End
 from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
 from hocket.system.shared_memory import MemoryFile, Space
-from hocket.testing import SMALL, difference
+from hocket.testing import difference
+from tests.cases import graph_of
 
 DTYPES = (
     "bool", "int8", "uint8", "int16", "uint32", "int32", "float16", "bfloat16", "float32",
@@ -198,7 +199,7 @@ def packed_plan(plan: Plan, pack: bool | None = True) -> Plan:
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("name", ["ppo", "dqn"])
 def test_packed_processes_compute_what_threads_compute(name: str, lag: int) -> None:
-    graph = trace(SMALL[name](), 8, exact=True)
+    graph = graph_of(name, exact=True)
     plain = resolve(f"actor_learner:actors=2,lag={lag}")(graph, Cluster.local())
     found = []
     packs = (None,) if lag else (True, False)
@@ -215,7 +216,7 @@ def test_packed_processes_compute_what_threads_compute(name: str, lag: int) -> N
 
 
 def test_packed_and_free() -> None:
-    plan = resolve("actor_learner:actors=2,lag=free")(trace(SMALL["dqn"](), 8), Cluster.local())
+    plan = resolve("actor_learner:actors=2,lag=free")(graph_of("dqn"), Cluster.local())
     executor = Split(packed_plan(plan))
     executor.start(jax.random.key(0))
     ages = advance(executor, 12)[SAMPLE_AGE]

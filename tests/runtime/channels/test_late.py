@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from hocket import Plan, trace
+from hocket import Plan
 from hocket.cluster import Cluster
 from hocket.core.projection.instructions import TransferId
 from hocket.runtime.channels.late import array_names, late_names, late_specs, renamed, value_names
 from hocket.runtime.channels.links import links
 from hocket.strategies import resolve
-from hocket.testing import SMALL
+from tests.cases import graph_of
 
 
 def plan_of(algorithm: str, words: str) -> Plan:
-    return resolve(words)(trace(SMALL[algorithm](), 8), Cluster.local())
+    return resolve(words)(graph_of(algorithm), Cluster.local())
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "recurrent-ppo", "dqn"])
