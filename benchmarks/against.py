@@ -1,4 +1,4 @@
-"""Is this checkout slower than another one? For a change that claims to cost nothing.
+"""Compare the speed of this checkout with another one, for a change that claims to cost nothing.
 
     git worktree add ../before COMMIT              # the commit before the change
     for at in ../before .; do                      # libraries beside the sources of both
@@ -6,24 +6,24 @@
     done
     python benchmarks/against.py ../before         # all, about ten minutes on two quiet cores
 
-The environment has what hocket needs, EnvPool and `nanobind`. So one interpreter serves both sides,
-each with its own PYTHONPATH. Or install each checkout into an environment of its own, both in the
-same way, and name the interpreters by `--python` and `--old-python`: a checkout without libraries
-beside its sources is taken from its interpreter's packages. A package that is not what the checkout
-has is refused, and so are different versions of Python or JAX.
+One interpreter then serves both sides, each with its own PYTHONPATH. It needs what hocket needs,
+EnvPool and `nanobind`. Or install each checkout into an environment of its own, both in the same
+way, and name the interpreters with `--python` and `--old-python`: a checkout without libraries
+beside its sources is imported from its interpreter's packages. A package that differs from its
+checkout is refused, and so are different versions of Python or JAX.
 
 Each workload is set up by three processes, two of the old checkout and one of the new. They take
-turns, in an order drawn anew each time; those that wait are idle, which is checked. One turn of
-all three is a pair new/old and a pair old/old, which says what the machine alone does to a ratio.
-Pairs are added until half the 95 % interval of the median ratio new/old (bootstrap) is below
-`--precision`, or there are `--pairs`. The three are started afresh on the way, since a process may
-be a percent faster than its twin for as long as it lives. Where a process start is what is
-measured, each measurement is one.
+turns in an order drawn anew each time; the script checks that those that wait are idle. One turn of
+all three gives a pair new/old and a pair old/old; the latter shows what the machine alone does to a
+ratio. Pairs are added until half the 95 % interval of the median ratio new/old (bootstrap) is below
+`--precision`, or there are `--pairs`. The three are started afresh several times, because a process
+may be a percent faster than its twin for as long as it lives. Where the start of a process is
+measured, each measurement starts one.
 
-A ratio above 1 means that this checkout is the faster one. It passes from 0.97 on; where the pairs
-leave the interval wider, its lower end must be at least 0.93 as well. Prints one JSON line for each
-figure, then a table, and ends with 1 if a figure does not pass. `same` is the ratio old/old;
-`others` are the cores that the rest of the machine used meanwhile.
+A ratio above 1 means that this checkout is faster. It passes from 0.97 on; if the interval stays
+wider than `--precision`, its lower end must also be at least 0.93. Prints one JSON line per figure,
+then a table, and exits with 1 if a figure does not pass. `same` is the ratio old/old; `others` is
+the number of cores that the rest of the machine used meanwhile.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from split import Meter, asked
 
 PASSES, LOWEST = 0.97, 0.93
 LEAST = 18
-"""Pairs that a verdict takes at least: the bootstrap of fewer is too sure of itself."""
+"""The fewest pairs for a verdict: the bootstrap interval of fewer is too narrow."""
 RESAMPLES = 2_000
 IDLE_CORES = 0.1
-"""The processes that wait for their turn may use so much, all of them together."""
+"""How many cores the processes that wait for their turn may use together."""
 SIDES = ("old", "again", "new")
 HERE = Path(__file__).resolve().parents[1]
 
@@ -67,32 +67,32 @@ def main() -> None:
     parser.add_argument("old", type=Path, help="the other checkout")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--seconds", type=float, default=0.3, help="about how long a turn takes")
-    parser.add_argument("--pairs", type=int, default=60, help="at most so many")
+    parser.add_argument("--pairs", type=int, default=60, help="the most pairs of a figure")
     parser.add_argument("--precision", type=float, default=0.02, help="half of the interval")
     parser.add_argument("--starts", type=int, default=3, help="how often processes start afresh")
-    parser.add_argument("--seed", type=int, default=0, help="from which the order is drawn")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the order")
     parser.add_argument("--python", default=sys.executable, help="the interpreter of this checkout")
-    parser.add_argument("--old-python", help="that of the other one, if it has its own")
+    parser.add_argument("--old-python", help="the interpreter of the other checkout, if it has one")
     options = parser.parse_args()
     old = find_side(options.old.resolve(), options.old_python or options.python)
     new = find_side(HERE, options.python)
     if old.versions != new.versions:
-        sys.exit(f"{old.versions} there, {new.versions} here: more than hocket would differ.")
+        sys.exit(f"{old.versions} there, {new.versions} here: they must be the same.")
     print(json.dumps({
         "hardware": hardware(), **new.versions, "old": old.commit, "new": new.commit,
         "seconds": options.seconds, "most_pairs": options.pairs, "precision": options.precision,
     }), flush=True)  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        # A cache for each, not one for all: what a process finds compiled never depends on others.
+        # One cache per process, so that what it finds compiled never depends on the others.
         each = zip(SIDES, (old, old, new), strict=True)
         sides = {name: replace(side, cache=f"{folder}/{name}") for name, side in each}
-        rows = list(told(options, sides))
+        rows = list(measured(options, sides))
     print(table(rows))
     sys.exit(0 if all(row["passes"] for row in rows) else 1)
 
 
-def told(options: argparse.Namespace, sides: Mapping[str, Side]) -> Rows:
-    """Measure what was asked for, and print it as it comes."""
+def measured(options: argparse.Namespace, sides: Mapping[str, Side]) -> Rows:
+    """Measure the sections that were asked for, and print each figure as it comes."""
     begun, judge = time.monotonic(), Judge(options)
     for section in options.sections:
         for index, work in enumerate(SECTIONS[section]):
@@ -118,7 +118,7 @@ def hardware() -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """All figures, for people."""
+    """Format all figures for people."""
     lines = [("", "old", "new", "", "new/old", "95 %", "old/old", "95 %", "pairs", "")]
     for row in rows:
         ends = [f"{low:.3f} to {high:.3f}" for low, high in (row["interval"], row["same_interval"])]
@@ -139,16 +139,16 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 @dataclass(frozen=True)
 class Side:
-    """A checkout, and how a process of it is started."""
+    """A checkout, and how to start a process of it."""
 
     checkout: Path
     python: str
     path: str
-    """Its PYTHONPATH; empty where hocket is installed in its interpreter."""
+    """The PYTHONPATH of its processes; empty if hocket is installed in its interpreter."""
     commit: str
     versions: Mapping[str, str] = field(default_factory=dict)
     cache: str = ""
-    """A folder for compiled programs, so that they are compiled at the first start only."""
+    """A folder for compiled programs, so that they are compiled only at the first start."""
 
     def environment(self, flags: str = "") -> dict[str, str]:
         return {
@@ -164,12 +164,12 @@ class Side:
             )  # fmt: skip
 
     def entry_point(self) -> list[str]:
-        """Module and function of the command `hocket`."""
+        """Return the module and the function of the command `hocket`."""
         words = tomllib.loads((self.checkout / "pyproject.toml").read_text())
         return words["project"]["scripts"]["hocket"].split(":")
 
 
-PREPARE = f"How to prepare a checkout is at the top of {__file__}."
+PREPARE = f"The top of {__file__} says how to prepare a checkout."
 PROBE = """
 import json, platform, hocket, jax
 print(json.dumps([hocket.__file__, {"python": platform.python_version(), "jax": jax.__version__}]))
@@ -199,11 +199,11 @@ def commit_of(checkout: Path) -> str:
     return done.stdout.strip() or checkout.name
 
 
-# Pairs, and what they say
+# Pairs and their verdict
 
 
 class Interval(NamedTuple):
-    """The median of ratios, and between what it lies with 95 %."""
+    """The median of ratios and its 95 % interval."""
 
     median: float
     low: float
@@ -219,7 +219,7 @@ class Interval(NamedTuple):
 
 
 def interval(ratios: Sequence[float]) -> Interval:
-    """The median with its bootstrap interval, by percentiles."""
+    """Compute the median and its bootstrap interval, by percentiles."""
     draw = random.Random(0).choices
     medians = sorted(statistics.median(draw(ratios, k=len(ratios))) for _ in range(RESAMPLES))
     return Interval(statistics.median(ratios), medians[RESAMPLES // 40], medians[-RESAMPLES // 40])
@@ -227,7 +227,7 @@ def interval(ratios: Sequence[float]) -> Interval:
 
 @dataclass
 class Pairs:
-    """The seconds of one figure by side; those of one turn of all three have the same index."""
+    """The seconds of one figure by side; the three entries of one turn have the same index."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: {side: [] for side in SIDES})
 
@@ -235,12 +235,12 @@ class Pairs:
         return len(self.seconds["new"])
 
     def faster(self, side: str) -> Interval:
-        """By how much it is faster than the first process of the old checkout."""
+        """Compute how many times as fast a side is as the first process of the old checkout."""
         both = zip(self.seconds["old"], self.seconds[side], strict=True)
         return interval([old / mine for old, mine in both])
 
     def row(self, name: str, unit: str, work: float, precision: float) -> dict[str, Any]:
-        """The figure as it is printed; `work` is what is done in those seconds."""
+        """Return the figure as it is printed; `work` is the amount of work in those seconds."""
         ratio, same = self.faster("new"), self.faster("again")
         new, old = (shown(self.seconds[side], unit, work) for side in ("new", "old"))
         return {
@@ -261,7 +261,7 @@ def passes(ratio: Interval, precision: float) -> bool:
 
 
 class Judge:
-    """Adds pairs until they say enough."""
+    """Adds pairs until a figure is precise enough."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.seconds, self.precision = options.seconds, options.precision
@@ -269,36 +269,36 @@ class Judge:
         self._order = random.Random(options.seed)
 
     def add(
-        self, asks: Mapping[str, Ask], found: Mapping[str, Pairs], start: int = 0, starts: int = 1
+        self, asks: Mapping[str, Ask], figures: Mapping[str, Pairs], start: int = 0, starts: int = 1
     ) -> float:
-        """Add pairs to what one measurement gives; the cores that others used meanwhile.
+        """Add pairs to the figures of one measurement; return the cores that others used meanwhile.
 
-        Each of the `starts` has a part in the pairs, and gets no more than that.
+        Each of the `starts` contributes an equal part of the pairs, and no more.
         """
-        meter, done = Meter(), min(map(len, found.values()))
+        meter, done = Meter(), min(map(len, figures.values()))
         least, most = done + math.ceil(LEAST / starts), self.most * (start + 1) // starts
-        while done < most and not (done >= least and self._is_enough(found)):
+        while done < most and not (done >= least and self._is_enough(figures)):
             turn = {side: asks[side]() for side in self._order.sample(SIDES, len(SIDES))}
-            for name, pairs in found.items():
+            for name, pairs in figures.items():
                 for side, seconds in turn.items():
                     pairs.seconds[side].append(seconds[name])
             done += 1
         others = round(meter.cores()[1], 2)
-        for name, pairs in found.items():
+        for name, pairs in figures.items():
             ratio = pairs.faster("new")
             say(f"        {name}: {ratio.median:.3f} +- {ratio.half:.3f} after {done} pairs")
         return others
 
-    def _is_enough(self, found: Mapping[str, Pairs]) -> bool:
-        return all(pairs.faster("new").half < self.precision for pairs in found.values())
+    def _is_enough(self, figures: Mapping[str, Pairs]) -> bool:
+        return all(pairs.faster("new").half < self.precision for pairs in figures.values())
 
 
-# Processes that live, and take turns
+# Processes that stay alive and take turns
 
 
 @dataclass
 class Course:
-    """How the measurement of one figure goes on, over several starts of its processes."""
+    """The measurement of one figure over several starts of its processes."""
 
     unit: str
     work: float
@@ -348,7 +348,7 @@ def turn(ask: Callable[..., Any], name: str, count: int) -> Ask:
 
 
 def calibrated(ask: Callable[..., Any], name: str, seconds: float) -> int:
-    """How many of it take about so long."""
+    """Find how many repetitions take about `seconds`."""
     count, taken = 1, ask(name=name, count=1)
     while taken < seconds / 2:
         count = max(count + 1, min(8 * count, round(count * seconds / taken)))
@@ -359,11 +359,11 @@ def calibrated(ask: Callable[..., Any], name: str, seconds: float) -> int:
 def check_idle(name: str) -> None:
     """Refuse a workload whose processes take time from the one whose turn it is."""
     meter, used = Meter(), 1.0
-    for _ in range(10):  # those that have just been set up may not be done yet
+    for _ in range(10):  # processes that have just been set up may still be busy
         time.sleep(0.3)
         if (used := meter.cores()[0]) < IDLE_CORES:
             return
-    sys.exit(f"{name}: while all processes wait for their turn, they use {used:.2f} cores.")
+    sys.exit(f"{name}: the processes that wait for their turn use {used:.2f} cores.")
 
 
 # A process for each measurement
@@ -371,10 +371,10 @@ def check_idle(name: str) -> None:
 
 def starts(work: Start, sides: Mapping[str, Side], judge: Judge) -> Rows:
     asks = {name: process_start(work, side) for name, side in sides.items()}
-    asks["old"]()  # now the byte code of both has been written
-    found = {name: Pairs() for name in asks["new"]()}
-    others = judge.add(asks, found)
-    for name, pairs in found.items():
+    asks["old"]()  # this and the next line write the byte code of both checkouts
+    figures = {name: Pairs() for name in asks["new"]()}
+    others = judge.add(asks, figures)
+    for name, pairs in figures.items():
         yield {**pairs.row(name, "s", 1.0, judge.precision), "others": others}
 
 

@@ -1,8 +1,8 @@
-"""What `against.py` measures. Run by either side's interpreter, so only what both commits have.
+"""The workloads of `against.py`. Both sides run this file, so it uses only what both commits have.
 
-    python benchmarks/against_work.py fused 0 CHECKOUT      # then a JSON line for each turn
+    python benchmarks/against_work.py fused 0 CHECKOUT      # reads a JSON line for each turn
 
-Training goes through the front door, the crossings through the side's own `split.py`.
+Training goes through the public API, the crossings through the `split.py` of each side.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from typing import Any, NamedTuple, cast
 
 
 class Figure(NamedTuple):
-    """Something that can be done `count` times, and how its speed is told."""
+    """Work that can be repeated `count` times, and the unit of its speed."""
 
     run: Callable[[int], float]
-    """Seconds of so many."""
+    """Takes a count, returns the seconds of as many repetitions."""
     unit: str
     work: float = 1.0
-    """So much of what the unit counts is done by one."""
+    """How many of the unit one repetition does."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """PPO through the front door, in blocks of as many iterations on every side."""
+    """PPO through the public API, in blocks of equally many iterations on every side."""
 
     name: str
     env: str
     num_envs: int
     sizes: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Those of the environment."""
+    """Options of the environment."""
     distribute: str = "anakin"
     launch: str | None = None
     flags: str = ""
     part: float = 1.0
-    """Of the seconds that a turn takes."""
+    """The share of a turn's usual seconds."""
 
     @contextmanager
     def opened(self, checkout: Path) -> Iterator[dict[str, Figure]]:
@@ -68,11 +68,11 @@ class Training:
 
 @dataclass(frozen=True)
 class Crossings:
-    """The crossings of `split.py`, by each side's own script: transports are no public API."""
+    """The crossings of `split.py`, from each side's own script: transports are no public API."""
 
     size: str
     flags: str = "--xla_force_host_platform_device_count=2"
-    part: float = 0.25  # there are many of them, and each is short
+    part: float = 0.25  # there are many crossings, and each is short
 
     @property
     def name(self) -> str:
@@ -98,17 +98,17 @@ class Crossings:
                 for way, ends in ways.items()
             }
             for figure in figures.values():
-                figure.run(1)  # the processes at the other ends are ready
+                figure.run(1)  # wait until the process at the other end is ready
             yield figures
 
 
 @dataclass(frozen=True)
 class Start:
-    """What takes a process: one start is one measurement.
+    """Work that needs a new process for each measurement.
 
-    The script calls `command`, the function behind `hocket`. Without figures of its own, the figure
-    is how long the process takes; else it prints the time at which the first one ended, and the
-    seconds that the second one took.
+    The script calls `command`, the function behind `hocket`. Without `figures` the figure is the
+    time of the whole process. Otherwise the script prints the time at which the first figure ended,
+    and the seconds of the second.
     """
 
     name: str
@@ -129,7 +129,8 @@ HELP = """
 sys.argv = ["hocket", "--help"]
 command()
 """
-# Tracing begins when `init` is called. It is timed by itself afterwards: nothing else has traced.
+# Tracing begins when `init` is called. Tracing is timed after that, and still happens for the first
+# time then.
 TRACE = """
 import time
 import hocket
@@ -188,19 +189,19 @@ SECTIONS: dict[str, Sequence[Training | Crossings | Start]] = {
 
 
 def main() -> None:
-    """Set a workload up, then run as much of it as each line on the input asks for."""
+    """Set up a workload, then run as much of it as each input line asks for."""
     section, index, checkout = sys.argv[1:]
     work = SECTIONS[section][int(index)]
     assert not isinstance(work, Start)
-    # Whatever else is printed here must not be taken for an answer.
+    # Answers get the real standard output, so that nothing else printed here looks like one.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with work.opened(Path(checkout)) as figures:
         about = {name: [figure.unit, figure.work] for name, figure in figures.items()}
         for line in sys.stdin:
             request = json.loads(line)
-            told = figures[request["name"]].run(request["count"]) if request else about
-            print(json.dumps(told), file=answers, flush=True)
+            answer = figures[request["name"]].run(request["count"]) if request else about
+            print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

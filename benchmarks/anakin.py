@@ -1,10 +1,10 @@
-"""How fast one device trains: PPO in one program, at the sizes measured for PureJaxRL on an H200.
+"""Measure how fast one device trains PPO in one program, at the sizes measured for PureJaxRL.
 
     python benchmarks/anakin.py                            # one H200: about three minutes
-    python benchmarks/anakin.py --envs 64                  # a CPU: only these
+    python benchmarks/anakin.py --envs 64                  # on a CPU, fewer environments
 
 128-step rollouts, 4 epochs, 4 minibatches, two 2 x 64 tanh networks, no observation normalization.
-Prints one JSON line for each figure; a ratio above 1 means that hocket is the faster one.
+Prints one JSON line per figure; a ratio above 1 means that hocket is faster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PUREJAXRL = {
     ("CartPole-v1", 4, 2048): 41.0e6,
     ("Catch", 4096, None): 21.4e6,
 }
-"""By environment, their number, and seeds at once: steps/s of PureJaxRL's PPO on one H200."""
+"""Steps/s of PureJaxRL's PPO on one H200, by environment, their number, and seeds at once."""
 SWEEP = [8192, 32768, 65536, 131072]
 ENVS_OF_A_SEED = 4
 
@@ -67,7 +67,7 @@ def ppo(env: str) -> PPO:
 def measure(
     env: str, num_envs: int, repeats: int, *, seeds: int | None = None, count: bool = False
 ) -> int:
-    """Environment steps/s, from reports of a quarter of a second after the first ones."""
+    """Measure environment steps/s, from reports a quarter of a second apart after the first few."""
     name = f"ppo {env.lower().removesuffix('-v1')}, {num_envs} envs"
     name += f", {seeds} seeds at once" if seeds else ""
     rates: list[float] = []
@@ -95,7 +95,7 @@ def show_rate(name: str, rates: list[float], against: float | None) -> int:
 
 
 def show_counters(name: str, reports: Any, seconds: float = 3.0) -> None:
-    """What the hardware says meanwhile."""
+    """Print the hardware's counters during training."""
     with GpuActivity() as activity:
         start = time.perf_counter()
         while time.perf_counter() - start < seconds:
@@ -107,7 +107,7 @@ def show_counters(name: str, reports: Any, seconds: float = 3.0) -> None:
 
 
 def show_shares(num_envs: int) -> None:
-    """In a process of its own, since the flag that keeps the kernels' names is the process's."""
+    """Run `shares.py` in a process of its own, because the flag that it needs is per process."""
     flags = {
         "XLA_FLAGS": "--xla_gpu_enable_command_buffer=",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",

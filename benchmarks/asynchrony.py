@@ -1,10 +1,10 @@
-"""Do actors go on while their learner stands still, and do they stop in time?
+"""Check that actors go on while their learner stands still, and that they stop in time.
 
     python benchmarks/asynchrony.py
 
-IMPALA with 4 actors whose environments take 10 ms a step, so that nobody waits for a core. The rate
-at which they make samples, while the learner learns and for 2 s in which it does not; then how many
-samples there are when `max_age` has stopped them all. Threads and processes.
+IMPALA with 4 actors, as threads and as processes. Their environments take 10 ms a step, so nobody
+waits for a core. Measures the rate of samples while the learner learns, and during 2 s in which it
+does not; then how many samples there are once `max_age` has stopped all actors.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def measure(launch: str, max_age: int) -> None:
     )
     executor: Any = Split(plan)
     executor.start(jax.random.key(0))
-    advance(executor, 60)  # until all have compiled
+    advance(executor, 60)  # by now all instances have compiled
     ledger = executor.crew.ledger.numbers
 
     def rate(work: Any) -> float:

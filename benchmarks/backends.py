@@ -1,11 +1,11 @@
-"""What CartPole gains or loses in C++ (on a CPU) or as a Pallas kernel (on a GPU), beside JAX.
+"""Compare CartPole in C++ (on a CPU) or as a Pallas kernel (on a GPU) with CartPole in JAX.
 
     python benchmarks/backends.py                  # 64, 2,048 and 16,384 environments
     python benchmarks/backends.py --envs 64 --repeats 9
 
 Two programs of 128 steps each: rollouts as algorithms make them (episodes restart, every
-environment has its key), and the dynamics alone. All backends of this machine in one run,
-interleaved. Prints one JSON line for each figure; a ratio above 1 means faster than JAX.
+environment has its key), and the dynamics alone. All backends of this machine take turns in one
+run. Prints one JSON line per figure; a ratio above 1 means faster than JAX.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hocket.envs import CartPole, init_actor, unroll
 
 LENGTH = 128
 SECONDS = 0.5
-"""About how long one timed run is."""
+"""The approximate length of one timed run."""
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def programs(num_envs: int) -> list[tuple[str, Callable[[Any], Any], Any]]:
-    """Each with its title and what it starts from; it gives back what it can go on from."""
+    """Return titles, programs and first arguments; a program returns its next argument first."""
     env = make("CartPole-v1")
     actor = init_actor(env, jax.random.key(0), num_envs)
     state = tuple(actor.envs.state.env)
@@ -111,7 +111,7 @@ def compare(
 
 
 def timed(program: Callable[[Any], Any], argument: Any, name: str) -> Callable[[int], float]:
-    """`run(n)`: the seconds that n calls take, each going on from the last."""
+    """Return `run(n)`, the seconds of n calls, where each continues from the one before."""
     with backend(name):
         compiled = jax.jit(lambda x: program(x)).lower(argument).compile()
     held = [argument]
@@ -132,11 +132,11 @@ def difference_of_one_step(name: str, num_envs: int) -> float:
     scales = (1.0, 1.0, 0.1, 1.0, 1.0)
     *state, raw = (s * jax.random.normal(k, (num_envs,)) for s, k in zip(scales, keys, strict=True))
     step = jax.jit(lambda *arrays: CartPole().dynamics(*arrays))
-    found = []
+    states = []
     for each in (JAX, name):
         with backend(each):
-            found.append(step(*state, (raw > 0).astype(jnp.int32)))
-    return max(float(np.abs(a - b).max()) for a, b in zip(*found, strict=True))
+            states.append(step(*state, (raw > 0).astype(jnp.int32)))
+    return max(float(np.abs(a - b).max()) for a, b in zip(*states, strict=True))
 
 
 if __name__ == "__main__":

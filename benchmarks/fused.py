@@ -1,10 +1,10 @@
-"""What the abstraction costs: hocket's PPO beside a PPO written by hand, in one run, interleaved.
+"""Measure what the abstraction costs: hocket's PPO and a PPO written by hand, taking turns.
 
     python benchmarks/fused.py                     # 16, 64, 256 and 2,048 environments
     python benchmarks/fused.py --envs 64 256 --repeats 9
 
 CartPole with PureJaxRL's sizes: 4 epochs, 4 minibatches, 2 x 64 tanh networks, 128-step rollouts.
-Prints one JSON line for each figure; a ratio above 1 means that hocket is the faster one.
+Prints one JSON line per figure; a ratio above 1 means that hocket is faster.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hocket.runtime.fused import block_program
 from hocket.testing import difference
 
 SECONDS = 1.0
-"""About how long one timed run is."""
+"""The approximate length of one timed run."""
 
 
 def main() -> None:
@@ -88,7 +88,7 @@ def compare(num_envs: int, repeats: int) -> list[dict[str, Any]]:
 
 
 def block(step: Callable[[Any], Any], state: Any, choice: Tuning) -> Callable[[int], float]:
-    """`run(n)`: the seconds that n iterations take in one compiled program."""
+    """Return `run(n)`, the seconds of n iterations in one compiled program."""
     metrics = jax.eval_shape(step, state)[1]
     program = jax.jit(block_program(step, metrics, 1024), donate_argnums=0)
     held = [jax.tree.map(lambda x: x.copy(), state)]
@@ -99,13 +99,13 @@ def block(step: Callable[[Any], Any], state: Any, choice: Tuning) -> Callable[[i
         jax.block_until_ready(rows)
         return time.perf_counter() - start
 
-    with tuned(choice):  # as `hocket.run` traces it for the device; the other is as it is written
+    with tuned(choice):  # the choices of `hocket.run` for this device; none for the other program
         run(1)
     return run
 
 
 def as_plain(state: Any) -> plain_ppo.State:
-    """hocket's state as the hand-written program has it: the same numbers in other containers."""
+    """Return hocket's state in the containers of the hand-written program."""
     envs, learner = state.actor.envs, state.learner
     inner, episode = envs.state, envs.episode
 
@@ -128,13 +128,13 @@ def as_plain(state: Any) -> plain_ppo.State:
 
 
 def check_same_numbers(algorithm: PPO, state: Any) -> None:
-    """Otherwise two programs would be compared that do not do the same work."""
+    """Check that both programs do the same work."""
     ours, _ = jax.jit(algorithm.step)(state)
     theirs, _ = jax.jit(plain_ppo.step)(as_plain(state))
     expected = as_plain(ours)
     for name in ("envs", "params", "returns"):
-        found = difference(getattr(expected, name), getattr(theirs, name))
-        assert found < 1e-3, f"{name} differ by {found} after one iteration"
+        largest = difference(getattr(expected, name), getattr(theirs, name))
+        assert largest < 1e-3, f"{name} differ by {largest} after one iteration"
 
 
 if __name__ == "__main__":

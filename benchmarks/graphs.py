@@ -1,11 +1,12 @@
-"""From how many kernels in a row on they are launched as one: milliseconds of an iteration of PPO.
+"""Measure an iteration of PPO by how many kernels in a row are launched as one.
 
     python benchmarks/graphs.py                     # on a machine with a GPU: two minutes
-    python benchmarks/graphs.py --from 5 2 --unroll     # also a step that has loops of its own
-    python benchmarks/graphs.py --scale 64              # anywhere, in little
+    python benchmarks/graphs.py --from 5 2 --unroll     # unroll steps that have loops of their own
+    python benchmarks/graphs.py --scale 64              # on any machine
 
-XLA's own choice is five, hocket's is two (`runtime/tune.py`). CartPole with 2,048 environments and
-the quadruped with 4,096, each in a process of its own, which also says how long it took to compile.
+`--from 5` launches five or more as one, which is XLA's own choice; hocket's is two
+(`runtime/compile/tuning.py`). CartPole has 2,048 environments and the quadruped 4,096. Each is
+measured in a process of its own, which also prints how long it took to compile.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from typing import Any
 
 ROUNDS = 4
 SECONDS = 1.0
-"""About how long a timed run is."""
+"""The approximate length of a timed run."""
 ENVS = {"CartPole-v1": 2048, "Quadruped-v1": 4096}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--from", dest="sizes", type=int, nargs="+", default=[5, 2, 1])
-    parser.add_argument("--scale", type=int, default=1, help="so many times fewer environments")
-    parser.add_argument("--unroll", action="store_true", help="the quadruped's steps as well")
+    parser.add_argument("--scale", type=int, default=1, help="divide the environments by this")
+    parser.add_argument("--unroll", action="store_true", help="unroll the quadruped's steps too")
     parser.add_argument("--here", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
@@ -42,17 +43,17 @@ def main() -> None:
             flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_graph_min_graph_size={size}"
             command = [sys.executable, __file__, "--here", name, str(num_envs // options.scale)]
             command += ["--unroll"] * options.unroll
-            found = subprocess.run(
+            done = subprocess.run(
                 command, env={**os.environ, "XLA_FLAGS": flags.strip()}, check=True, text=True,
                 stdout=subprocess.PIPE,
             )  # fmt: skip
-            told = json.loads(found.stdout.splitlines()[-1])
-            told["name"] = f"{told['name']}, launched as one from {size} on"
+            line = json.loads(done.stdout.splitlines()[-1])
+            line["name"] = f"{line['name']}, launched as one from {size} on"
             if first:
-                told |= {"ratio": round(first["value"] / told["value"], 3),
+                line |= {"ratio": round(first["value"] / line["value"], 3),
                          "against": first["name"]}  # fmt: skip
-            print(json.dumps(told), flush=True)
-            first = first or told
+            print(json.dumps(line), flush=True)
+            first = first or line
 
 
 def measure(name: str, num_envs: int, *, unroll: bool) -> None:
@@ -79,12 +80,12 @@ def measure(name: str, num_envs: int, *, unroll: bool) -> None:
 
     compiled = seconds(2)
     count = max(1, round(SECONDS / (seconds(4) / 4)))
-    found = [1e3 * seconds(count) / count for _ in range(ROUNDS)]
+    times = [1e3 * seconds(count) / count for _ in range(ROUNDS)]
     executor.close()
     print(json.dumps({
         "name": f"PPO on {name}, {num_envs} environments" + ", unrolled" * unroll,
-        "value": round(statistics.median(found), 2), "unit": "ms an iteration",
-        "spread": [round(min(found), 2), round(max(found), 2)], "compiled_s": round(compiled, 1),
+        "value": round(statistics.median(times), 2), "unit": "ms an iteration",
+        "spread": [round(min(times), 2), round(max(times), 2)], "compiled_s": round(compiled, 1),
         "hardware": jax.devices()[0].device_kind, "jax": jax.__version__,
     }))  # fmt: skip
 

@@ -1,17 +1,17 @@
-"""Host environments beside one GPU: where to act, and what runs at the same time.
+"""Measure host environments beside one GPU: where to act, and what runs at the same time.
 
     pip install 'hocket[gymnasium,atari]'
     python benchmarks/host_gpu.py                            # one H200 and 16 cores: five minutes
     python benchmarks/host_gpu.py --cases cartpole/64 --seconds 10
 
-PPO on Gymnasium's CartPole (Python, in two worker processes for each actor thread) and, where
-ale-py is there, on ALE's Pong, under `sebulba` with two actor threads. Actions are computed on the
-GPU that learns, or on the CPU (`acting=cpu`); parameters are one iteration late, or the newest
-there are (`lag=free`). Steps/s include learning, from the second iteration on. The shares are of a
-second, recorded run, in which every program is waited for: `host` is stepping environments,
-`compute` acting in an actor and learning in the learner, `wait` waiting for others. Prints one JSON
-line for each figure; a ratio is against acting on the GPU with the same lag. What there is no time
-for is left out, and said.
+PPO under `sebulba` with two actor threads, on Gymnasium's CartPole (Python, in two worker processes
+per actor thread) and, if ale-py is installed, on ALE's Pong. Actions are computed on the GPU that
+learns, or on the CPU (`acting=cpu`). Parameters are one iteration late, or the newest (`lag=free`).
+Steps/s include learning, from the second iteration on. The shares are from a second, recorded run,
+in which every program is waited for: `host` is stepping environments, `compute` is acting in an
+actor and learning in the learner, `wait` is waiting for others. Prints one JSON line per figure; a
+ratio is against acting on the GPU with the same lag. Cases that do not fit into `--budget` are
+printed as skipped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COMPILE = 15.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each run")
+    parser.add_argument("--seconds", type=float, default=6.0, help="seconds of each run")
     parser.add_argument("--budget", type=float, default=285.0, help="seconds in all")
     options = parser.parse_args()
     deadline = time.monotonic() + options.budget
@@ -63,21 +63,21 @@ def measure(game: str, num_envs: int, seconds: float, deadline: float) -> None:
             print(json.dumps({"skipped": f"{name}: no time left"}), flush=True)
             continue
         algorithm = ppo(game, num_envs, free=free)
-        told = learn(algorithm, distribute, seconds=seconds)
-        rate = told["steps"] / told["seconds"]
+        training = learn(algorithm, distribute, seconds=seconds)
+        rate = training["steps"] / training["seconds"]
         more: dict[str, Any] = {}
         if free in on_gpu:
             against = "acting on the GPU, free" if free else "acting on the GPU"
             more = {"ratio": round(rate / on_gpu[free], 2), "against": against}
         on_gpu.setdefault(free, rate)
         show(name, round(rate), "env steps/s", distribute=distribute, **more)
-        told = learn(algorithm, distribute, seconds=seconds / 3, record=True)
-        rate = round(told["steps"] / told["seconds"])
-        show(f"{name}: {OVERLAP}", **overlap_of(told["trace"]), recorded_rate=rate)
+        recorded = learn(algorithm, distribute, seconds=seconds / 3, record=True)
+        rate = round(recorded["steps"] / recorded["seconds"])
+        show(f"{name}: {OVERLAP}", **overlap_of(recorded["trace"]), recorded_rate=rate)
 
 
 def ppo(game: str, num_envs: int, *, free: bool) -> PPO:
-    """A free iteration learns from half of the environments: fewer batches, of the same size."""
+    """Make PPO. A free iteration has half of the environments, so it gets half of the batches."""
     if game == "cartpole":
         env = make("gymnasium:CartPole-v1", vectorize="processes", workers=2)
         sizes: dict[str, Any] = {"length": 128, "minibatches": 4 if free else 8, "epochs": 4}

@@ -1,36 +1,35 @@
-"""Replay in the network: the kernel's sockets against DPDK, an end host against the middle.
+"""Measure replay in the network: kernel sockets against DPDK, an end host against the middle.
 
     cmake -S src/hocket/replay/store/native/dpdk -B build/dpdk && cmake --build build/dpdk
     python benchmarks/in_network.py                     # as root: it makes network namespaces
     python benchmarks/in_network.py --rounds 1 --only gates
 
-Three network namespaces joined by veth, actor - node - learner, and native programs in them: one
-asks for one thing after the other, and a value is the median microseconds of its round trip (p50).
+Three network namespaces are joined by veth: actor - node - learner. Native programs run in them.
+One sends one request after the other, and a value is the median microseconds of a round trip (p50).
 The three comparisons are those of Furukawa and Matsutani, "Accelerating Distributed Deep
-Reinforcement Learning by In-Network Experience Sampling" (PDP 2022), on other machines than theirs:
+Reinforcement Learning by In-Network Experience Sampling" (PDP 2022), on different machines:
 
   bypass       the kernel against DPDK, to a plain store next door      (they: 32.7-58.9 % less)
   middle       DPDK replay at an end host, behind a node that forwards,
                against replay in that node                              (they: 11.7-28.1 % less)
   prioritized  the same, drawing by priority                            (they: 21.9-29.1 % less)
 
-`less` is by how many percent the latency is less than that of `against`; below 0 it is more. The
-parties take turns, each with processes of its own, and of the rounds the quieter half counts;
-`others` are the cores that the rest of the machine used meanwhile.
+`less` is the reduction of the latency against that of `against`, in percent; below 0 it is longer.
+The parties take turns, each with processes of its own, and the quieter half of the rounds counts.
+`others` is the number of cores that the rest of the machine used meanwhile.
 
-What to make of it. Most of what bypass gains is gained by not sleeping: beside a kernel socket that
-spins it is far less than beside one that blocks, and which of the two one compares with decides the
-percentage. In bulk bypass, a packet at a time, has nothing to set against the kernel's segmentation
-offload, with which 64 KB cross veth as one. So over veth a sample of 32 KB takes AF_XDP less time
-than TCP that blocks, but more than TCP that spins; one of 903 KB takes it, and memif too, more than
-TCP with offload, whichever way that waits. AF_XDP copies here: veth has no other mode. memif is no
-network: it is bypass without any kernel.
+How to read it. Most of the gain of bypass comes from not sleeping: it is large beside a kernel
+socket that blocks, and much smaller beside one that spins. In bulk, bypass sends a packet at a
+time, while the kernel's segmentation offload sends 64 KB across veth as one. So a sample of 32 KB
+by AF_XDP is faster than by TCP that blocks, but slower than by TCP that spins; a sample of 903 KB
+by AF_XDP or memif is slower than by TCP with offload, blocking or spinning. AF_XDP copies here,
+because veth has no other mode. memif is not a network: it is bypass without any kernel.
 
-All parties share the machine's cores: `cores` is how many this process may use, and `parties` how
-many programs there are on them (`against_parties`: for what it is compared with). That is two,
-or three where a node of ours forwards to an end host; the kernel forwards without a program. With
-fewer cores than parties, polling, which is bounded (`poll_us`), yields and then sleeps, and what is
-measured is partly the scheduler. Read `middle` and `prioritized` where there is a core for each.
+All parties share the machine's cores. `cores` is how many this process may use, and `parties` how
+many programs run on them (`against_parties` for the other side of a ratio): two, or three if a node
+of ours forwards to an end host; the kernel forwards without a program. With fewer cores than
+parties, polling, which is bounded (`poll_us`), yields and then sleeps, so the scheduler is part of
+the figure. Trust `middle` and `prioritized` only with a core for each party.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from split import Meter, quieter_half, tell
 BUILD = Path(__file__).parents[1] / "build" / "dpdk"
 CART, KILO = "obs:uint8:44", "row:uint8:1024"
 OPERATIONS = {
-    # schema, what the load generator is told, rows to begin with
+    # schema, the request to the load generator, rows to begin with
     "insert 1 of 44 B": (CART, "insert 1", 4096),
     "sample 32 of 44 B": (CART, "sample 32", 4096),
     "update 32": (CART, "update 32", 4096),
@@ -64,21 +63,21 @@ OPERATIONS = {
 }
 SECONDS = 0.5
 QUIET = 0.15
-"""Cores that others use: with less, a measurement is not repeated."""
+"""A measurement is repeated if others use more cores than this."""
 PAPER = {"bypass": "32.7-58.9", "middle": "11.7-28.1", "prioritized": "21.9-29.1"}
 GATES = {
     "64 B round trip": {"memif": 2, "af_xdp": 8},
     "32 KB sample": {"memif": 30, "af_xdp": 80},
 }
 POLL_US = 2000
-"""How long parties poll, or spin, with nothing to do. A reply is always there sooner."""
+"""How long parties poll, or spin, with nothing to do. Replies arrive sooner than that."""
 
 Times = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to replay: by tcp, udp or a PMD, to a server there, as the actor sees it."""
+    """A way to reach a replay: by tcp, udp or a DPDK driver, to a server at some distance."""
 
     name: str
     carrier: str
@@ -89,7 +88,7 @@ class Variant:
 
     @property
     def parties(self) -> int:
-        """Programs at work: who asks, who answers, and a node between them if it is one of ours."""
+        """The number of programs: client, server, and a node of ours if one is between them."""
         forwards = self.where == "at an end host" and self.carrier not in ("tcp", "udp")
         return 3 if forwards else 2
 
@@ -99,9 +98,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--patience", type=float, default=0.0,
-        help="seconds in which a measurement is repeated while others use the machine",
+        help="repeat a measurement for up to these seconds while others use the machine",
     )  # fmt: skip
-    parser.add_argument("--only", choices=("gates", *PAPER), help="instead of all")
+    parser.add_argument("--only", choices=("gates", *PAPER), help="run only this comparison")
     options = parser.parse_args()
     check_machine()
     for name in (options.only,) if options.only else ("gates", *PAPER):
@@ -112,20 +111,20 @@ def main() -> None:
 
 def check_machine() -> None:
     if not (BUILD / "hocket-replay-load").exists():
-        sys.exit(f"there are no programs in {BUILD}: build them, as `--help` says.")
+        sys.exit(f"there are no programs in {BUILD}: build them as {__file__} says.")
     if os.getuid() or not shutil.which("ip"):
-        sys.exit("network namespaces are made by root, with `ip` (apt-get install iproute2).")
+        sys.exit("making network namespaces takes root and `ip` (apt-get install iproute2).")
 
 
 # The figures
 
 
 def gates(rounds: int, patience: float) -> None:
-    """What REPLAY's table of figures asks of DPDK alone."""
+    """Measure DPDK alone, against the latencies that it has to reach."""
     variants = [Variant(pmd, pmd) for pmd in ("memif", "af_xdp", "af_packet")]
     for operation, limits in GATES.items():
-        found = take_turns(variants, operation, rounds, patience)
-        for name, about in found.items():
+        times = take_turns(variants, operation, rounds, patience)
+        for name, about in times.items():
             more = {"gate": limits[name]} if name in limits else {}
             say(f"{operation}: {name}", about, **more)
 
@@ -142,12 +141,12 @@ def bypass(rounds: int, patience: float) -> None:
     dpdk = [Variant(pmd, pmd) for pmd in ("af_packet", "af_xdp", "memif")]
     against = ("TCP, blocking", "TCP, spinning", "UDP, blocking", "UDP, spinning")
     for operation in ("insert 1 of 44 B", "sample 32 of 44 B", "32 KB sample", "903 KB sample"):
-        found = take_turns(kernel + dpdk, operation, rounds, patience)
+        times = take_turns(kernel + dpdk, operation, rounds, patience)
         for variant in kernel:
-            say(f"bypass, {operation}: {variant.name}", found[variant.name])
+            say(f"bypass, {operation}: {variant.name}", times[variant.name])
         for variant in dpdk:
             for other in against:
-                compare("bypass", operation, variant.name, other, found)
+                compare("bypass", operation, variant.name, other, times)
 
 
 def middle(
@@ -161,10 +160,10 @@ def middle(
             for carrier, label in carriers.items()
             for where in ("at an end host", "in the middle")
         ]
-        found = take_turns(variants, operation, rounds, patience)
+        times = take_turns(variants, operation, rounds, patience)
         for end, mid in zip(variants[::2], variants[1::2], strict=True):
-            say(f"{comparison}, {operation}: {end.name}", found[end.name])
-            compare(comparison, operation, mid.name, end.name, found)
+            say(f"{comparison}, {operation}: {end.name}", times[end.name])
+            compare(comparison, operation, mid.name, end.name, times)
 
 
 def prioritized(rounds: int, patience: float) -> None:
@@ -174,33 +173,33 @@ def prioritized(rounds: int, patience: float) -> None:
 def take_turns(
     variants: Sequence[Variant], operation: str, rounds: int, patience: float
 ) -> dict[str, list[Times]]:
-    """By the name of a variant: what was measured in the quieter rounds."""
+    """Measure all variants in turn; return the figures of the quieter rounds by variant."""
     schema, line, rows = OPERATIONS[operation]
-    found: list[dict[str, Times]] = []
+    measured: list[dict[str, Times]] = []
     for _ in range(rounds):
-        told = {}
+        by_variant = {}
         for variant in variants:
             with served(variant, schema) as load:
                 for _ in range(0, rows, 64):
                     load.ask("insert 64 1")
                 load.ask(f"{line} 50")
                 times = in_quiet(load, f"{line} {SECONDS}s", patience)
-                told[variant.name] = {**times, "parties": variant.parties}
-        found.append(told)
-    quiet = quieter_half(found, lambda told: max(each["others"] for each in told.values()))
-    return {variant.name: [told[variant.name] for told in quiet] for variant in variants}
+                by_variant[variant.name] = {**times, "parties": variant.parties}
+        measured.append(by_variant)
+    quiet = quieter_half(measured, lambda each: max(times["others"] for times in each.values()))
+    return {variant.name: [each[variant.name] for each in quiet] for variant in variants}
 
 
 def in_quiet(load: Load, line: str, patience: float) -> Times:
-    """Of several measurements that with the least of others beside it, until there is none."""
+    """Repeat a measurement until the machine is quiet; return the quietest one."""
     end = time.monotonic() + patience
     best: Times = {}
     while not best or (best["others"] > QUIET and time.monotonic() < end):
         meter = Meter()
-        of = load.ask(line)
+        times = load.ask(line)
         others = meter.cores()[1]
         if not best or others < best["others"]:
-            best = {**of, "others": others}
+            best = {**times, "others": others}
     return best
 
 
@@ -218,15 +217,15 @@ def say(name: str, about: Sequence[Times], **more: object) -> None:
 
 
 def compare(
-    comparison: str, operation: str, name: str, against: str, found: dict[str, list[Times]]
+    comparison: str, operation: str, name: str, against: str, times: dict[str, list[Times]]
 ) -> None:
-    ratios = [b["p50"] / a["p50"] for a, b in zip(found[name], found[against], strict=True)]
+    ratios = [b["p50"] / a["p50"] for a, b in zip(times[name], times[against], strict=True)]
     ratio = statistics.median(ratios)
     say(
-        f"{comparison}, {operation}: {name}", found[name], ratio=round(ratio, 2), against=against,
+        f"{comparison}, {operation}: {name}", times[name], ratio=round(ratio, 2), against=against,
         spread=[round(min(ratios), 2), round(max(ratios), 2)],
         less=round(100 * (1 - 1 / ratio), 1), paper=PAPER[comparison],
-        against_parties=int(found[against][0]["parties"]),
+        against_parties=int(times[against][0]["parties"]),
     )  # fmt: skip
 
 
@@ -248,7 +247,7 @@ class Load:
 
 @dataclass
 class Wires:
-    """actor - node - learner. With a bridge, the kernel forwards in the node."""
+    """The namespaces actor - node - learner. If bridged, the kernel forwards in the node."""
 
     name: str
     bridged: bool
@@ -294,7 +293,7 @@ def ip(command: str) -> None:
 
 @contextmanager
 def served(variant: Variant, schema: str) -> Iterator[Load]:
-    """A server of that kind, and a load generator that asks it."""
+    """Start the servers of a variant, and a load generator that sends requests to them."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hk"))
         kernel = variant.carrier in ("tcp", "udp")
@@ -311,7 +310,7 @@ def served(variant: Variant, schema: str) -> Iterator[Load]:
 
 @contextmanager
 def running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    # libxdp says much that is not the matter; what ends a program it says before that.
+    # stderr is dropped: libxdp prints much that does not matter here.
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -350,26 +349,26 @@ def dpdk_parties(
     variant: Variant, schema: str, wires: Wires, folder: str
 ) -> tuple[list[list[str]], list[str]]:
     def ports(who: str, *names: str) -> list[str]:
-        """Of these interfaces; of memif, of sockets with these names."""
-        found = []
+        """Return the flags for ports on these interfaces, or on memif sockets of these names."""
+        flags = []
         for i, name in enumerate(names):
             about = f"iface={name}"
             if variant.carrier == "memif":
                 role = "server" if who == "node" else "client"
-                of = {"node": name}.get(who, who)
-                about = f"role={role},socket={folder}/{of},socket-abstract=no"
-            found += ["--vdev", f"net_{variant.carrier}{i},{about}"]
-        return found
+                socket = name if who == "node" else who
+                about = f"role={role},socket={folder}/{socket},socket-abstract=no"
+            flags += ["--vdev", f"net_{variant.carrier}{i},{about}"]
+        return flags
 
     poll = ["--poll-us", str(POLL_US)]
-    address, end = "10.0.0.2:7777", "10.0.0.13:7777"  # the kernel's 10.0.0.3 is there as well
+    address, end = "10.0.0.2:7777", "10.0.0.13:7777"  # the kernel has 10.0.0.3
     at_end = variant.where == "at an end host"
 
     def node(who: str, address: str, *names: str) -> list[str]:
         command = [*wires.inside(who), program("node"), "--address", address, *poll]
         return [*command, *table(variant, schema), *ports(who, *names)]
 
-    # In the middle it has two ports in any case: it would forward, too.
+    # In the middle a node has two ports even if it forwards nothing here.
     one = variant.where == "next door"
     servers = [node("node", address, "actor", *([] if one else ["learner"]))]
     if at_end:

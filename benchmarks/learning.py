@@ -1,9 +1,9 @@
-"""What the algorithms learn with their defaults: eight seeds each, and the curves of the docs.
+"""Train the algorithms with their defaults, eight seeds each, and draw the curves of the docs.
 
     python benchmarks/learning.py --pictures docs/pictures      # about ten minutes on two cores
 
-Runs the commands that the algorithms' pages show, in the folder `runs`, leaves out what is there
-already, and prints one JSON line for each run: the mean return of its last 100 episodes over seeds.
+Runs the commands of the algorithms' pages in the folder `runs`, except for runs that are already
+there. Prints one JSON line per run: the mean return of its last 100 episodes, over the seeds.
 """
 
 from __future__ import annotations
@@ -53,15 +53,8 @@ def main() -> None:
         if options.pictures:
             hocket("plot", *names, "--out", str(options.pictures / picture))
     if options.pictures:
-        film = [
-            "--max-steps",
-            "150",
-            "--fps",
-            "50",
-            "--out",
-            str(options.pictures / "cartpole.gif"),
-        ]
-        hocket("record", "ppo-CartPole-v1", *film)
+        film = str(options.pictures / "cartpole.gif")
+        hocket("record", "ppo-CartPole-v1", "--max-steps", "150", "--fps", "50", "--out", film)
 
 
 def hocket(*arguments: str) -> None:

@@ -1,16 +1,16 @@
-"""What packing saves: a trajectory of twelve small arrays from one process to another, and back.
+"""Measure what packing saves on a trajectory of twelve small arrays between two processes.
 
     python benchmarks/packing.py                          # messages, about a minute
     python benchmarks/packing.py messages --rounds 9
-    python benchmarks/packing.py training                 # four actors, one learner, samples by two
+    python benchmarks/packing.py training                 # four actors and a learner
 
-messages: between this process and one that it starts, both on the same device (a GPU, where there
-is one), neither end packing, each where it receives, or both, taking turns within one run. A
-crossing is half of there and back, from arrays on a device to arrays on a device. training: IMPALA
-whose actors and learner are processes on that device and wait for nobody, packed and not, with one
-and with two samples an iteration. Prints one JSON line for each figure; `ratio` is how many times
-as fast as unpacked, of the median over rounds, `from_device` and `to_device` the copies between a
-device and the host that a message takes.
+messages: the trajectory goes from this process to one that it starts, and back. Both are on the
+same device (a GPU, if there is one). Messages are packed nowhere, where they are received, or at
+both ends; the three take turns in one run. A crossing is half of there and back, from arrays on a
+device to arrays on a device. training: IMPALA whose actors and learner are processes on that device
+and do not wait for each other, packed and unpacked, with one and with two samples an iteration.
+Prints one JSON line per figure. `ratio` is the speed against unpacked, as the median over rounds;
+`from_device` and `to_device` count the copies between a device and the host for one message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PARTS = ("messages", "training")
 ENVS = {"16 envs": 16, "256 envs": 256, "2,048 envs": 2048}
 LENGTH = 16
 WAYS = {"unpacked": (False, False), "packed on arrival": (False, True), "packed": (True, True)}
-"""Whether a message is packed where it is sent, and where it is received."""
+"""For each way, if a message is packed where it is sent, and where it is received."""
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def tell(name: str, value: float, unit: str, **more: object) -> None:
 
 
 class Way(NamedTuple):
-    """What sends and receives on this side, and how to tell the other one how many will come."""
+    """How this side sends and receives, and tells the other side the number of messages."""
 
     send: Callable[[list[Any]], None]
     receive: Callable[[], list[Any]]
@@ -80,25 +80,25 @@ def messages(rounds: int) -> None:
             for _ in range(rounds):
                 for name, way in ways.items():
                     seconds[name].append(ping_pong(way, message, count))
-        for name, found in seconds.items():
+        for name, times in seconds.items():
             out, back = (transfers(num_envs, packed=packed) for packed in WAYS[name])
             tell(
                 f"12 arrays, {size}, {name}: a crossing",
-                round(1e6 * statistics.median(found), 1), "us", least=round(1e6 * min(found), 1),
+                round(1e6 * statistics.median(times), 1), "us", least=round(1e6 * min(times), 1),
                 bytes=sum(x.nbytes for x in message), from_device=out, to_device=back,
-                **against(seconds["unpacked"], found),
+                **against(seconds["unpacked"], times),
             )  # fmt: skip
 
 
-def against(usual: list[float], found: list[float]) -> dict[str, Any]:
-    """How many times as fast, round by round."""
-    ratios = [a / b for a, b in zip(usual, found, strict=True)]
+def against(usual: list[float], times: list[float]) -> dict[str, Any]:
+    """Compare the speeds round by round."""
+    ratios = [a / b for a, b in zip(usual, times, strict=True)]
     spread = [round(min(ratios), 3), round(max(ratios), 3)]
     return {"ratio": round(statistics.median(ratios), 3), "spread": spread}
 
 
 def ping_pong(way: Way, message: list[Any], count: int) -> float:
-    """Seconds of one crossing."""
+    """Measure the seconds of one crossing."""
     way.begin(count)
     start = time.perf_counter()
     for _ in range(count):
@@ -109,7 +109,7 @@ def ping_pong(way: Way, message: list[Any], count: int) -> float:
 
 @functools.cache
 def trajectory(num_envs: int) -> list[Any]:
-    """As PPO sends it: observations, actions, rewards, flags, a key for each environment."""
+    """Return arrays like those of PPO: observations, actions, rewards, flags and keys."""
     import jax
     import jax.numpy as jnp
 
@@ -124,7 +124,7 @@ def trajectory(num_envs: int) -> list[Any]:
 
 
 def transfers(num_envs: int, *, packed: bool) -> int:
-    """Between a device and the host, for one message."""
+    """Count the copies between a device and the host for one message."""
     from hocket.runtime.channels.packing import packing
 
     return len(packing(specs(num_envs)).specs(packed=packed))
@@ -170,7 +170,7 @@ def echo(fd: int, num_envs: int, way: str) -> None:
 
 
 def ends(file: Any, num_envs: int, way: str, *, forth: bool) -> tuple[Any, Any]:
-    """What sends and what receives on this side of two rings, as an instance does it."""
+    """Return the functions that send and receive on this side of two rings, as an instance does."""
     import jax
 
     from hocket.runtime.channels import Here
@@ -203,7 +203,7 @@ def ends(file: Any, num_envs: int, way: str, *, forth: bool) -> tuple[Any, Any]:
 
 
 def _link(num_envs: int) -> Any:
-    """A link of a plan, as far as a transport looks at it."""
+    """Return a link with those parts that a transport reads."""
     from hocket.runtime.channels.links import Link
 
     return Link(cast("Any", None), 0, 0, (0,), specs(num_envs), slots=2)
@@ -212,8 +212,8 @@ def _link(num_envs: int) -> Any:
 def _room(num_envs: int) -> int:
     from hocket.runtime.channels.transports.shared_memory import TRANSPORT
 
-    found = TRANSPORT.room(_link(num_envs))
-    return found + -found % 4096
+    room = TRANSPORT.room(_link(num_envs))
+    return room + -room % 4096  # whole pages
 
 
 # Training
@@ -250,12 +250,12 @@ def training(rounds: int) -> None:
         finally:
             for executor in executors.values():
                 executor.close()
-        for pack, found in seconds.items():
+        for pack, times in seconds.items():
             how = "packed" if pack else "unpacked"
             tell(
                 f"impala, 1,024 envs, 4 actors, {batch} samples an iteration, {how}",
-                round(64 * made.iteration.env_steps / statistics.median(found)), "env steps/s",
-                **against(seconds[False], found),
+                round(64 * made.iteration.env_steps / statistics.median(times)), "env steps/s",
+                **against(seconds[False], times),
             )  # fmt: skip
 
 

@@ -1,18 +1,18 @@
-"""The peers' side of `sebulba.py`: PPO of stable-baselines3 or of sbx, on host environments.
+"""Train PPO of stable-baselines3 or of sbx on host environments, for `sebulba.py`.
 
     python -m venv peers && peers/bin/pip install stable-baselines3 sbx-rl envpool gymnasium
     peers/bin/python benchmarks/peers_ppo.py sb3 envpool --threads 1 --seconds 10
     peers/bin/python benchmarks/peers_ppo.py sbx gymnasium --vector subproc --until 475
 
-Imports nothing of hocket. Prints one JSON line for a training: environment steps, seconds of both
-stepping and learning, and a curve of (seconds, environment steps, mean return of the last 100
-episodes, or null before there are as many), a point at the end of each iteration. The clock starts
-when everything is imported, made and compiled: one rollout is gathered and learned from, then
-networks and optimizers are set back to what they were, and the environments are reset. With
-`--serve` it reads a JSON object of such options from each line that it is sent, and trains then.
+Imports nothing of hocket. Prints one JSON line per training: environment steps, the seconds of
+stepping and learning together, and a curve with a point at the end of each iteration: (seconds,
+environment steps, mean return of the last 100 episodes, or null before there are as many). The
+clock starts when everything is imported, made and compiled: before that, one rollout is gathered
+and learned from, and then networks, optimizers and environments are reset.
+With `--serve` it reads a JSON object of options from each input line, and trains with them.
 
-EnvPool resets an environment whose episode ended in the step after that, in which the action is
-ignored; here ended environments are reset at once, all in one call, as in EnvPool's own example.
+EnvPool by itself resets an ended environment in the next step, and ignores the action of that step.
+Here ended environments are reset at once, all in one call, as in EnvPool's own example.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def main() -> None:
     for line in sys.stdin:
         turn = argparse.Namespace(**{**vars(options), **json.loads(line)})
         with contextlib.redirect_stdout(sys.stderr):
-            told = train(turn)
-        print(json.dumps(told), flush=True)
+            result = train(turn)
+        print(json.dumps(result), flush=True)
 
 
 def parse() -> argparse.Namespace:
@@ -50,20 +50,20 @@ def parse() -> argparse.Namespace:
     parser.add_argument("peer", choices=["sb3", "sbx"])
     parser.add_argument("env", choices=["envpool", "gymnasium"])
     parser.add_argument("--vector", choices=["dummy", "subproc"], default="dummy")
-    parser.add_argument("--threads", type=int, default=1, help="of torch, or of XLA")
-    parser.add_argument("--pool-threads", type=int, default=0, help="of EnvPool; 0 for its default")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch, or of XLA")
+    parser.add_argument("--pool-threads", type=int, default=0, help="EnvPool's; 0: its default")
     parser.add_argument("--num-envs", type=int, default=64)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--minibatches", type=int, default=8)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--entropy", type=float, default=0.01)
-    parser.add_argument("--normalize", action="store_true", help="observations, by VecNormalize")
+    parser.add_argument("--normalize", action="store_true", help="use VecNormalize")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=500_000, help="the learning rate falls to 0")
-    parser.add_argument("--seconds", type=float, default=1e9, help="end after about so long")
+    parser.add_argument("--seconds", type=float, default=1e9, help="end after about this time")
     parser.add_argument("--until", type=float, default=1e9, help="or at this mean return")
-    parser.add_argument("--serve", action="store_true", help="train for every line of options")
+    parser.add_argument("--serve", action="store_true", help="train for each input line")
     return parser.parse_args()
 
 
@@ -101,7 +101,7 @@ def envpool_envs(options: argparse.Namespace) -> Any:
     from stable_baselines3.common.vec_env import VecEnv
 
     class FromEnvPool(VecEnv):
-        """EnvPool's environments, as stable-baselines3 wants them."""
+        """EnvPool's environments with the interface of stable-baselines3."""
 
         def __init__(self) -> None:
             self.pool = envpool.make_gymnasium(
@@ -157,7 +157,7 @@ def envpool_envs(options: argparse.Namespace) -> Any:
 
 
 def make_model(options: argparse.Namespace, env: Any) -> Any:
-    """Two networks of 2 x 64 tanh, which both peers have by default."""
+    """Make PPO with two networks of 2 x 64 tanh, the default of both peers."""
     import torch
 
     torch.set_num_threads(options.threads)
@@ -178,10 +178,10 @@ def make_model(options: argparse.Namespace, env: Any) -> Any:
 
 
 def networks(model: Any, peer: str) -> Any:
-    """Parameters and the state of their optimizers, to go back to."""
+    """Copy the parameters and the state of their optimizers, for `set_back`."""
     import copy
 
-    if peer == "sbx":  # an update replaces these, except for the rate, which is set before it
+    if peer == "sbx":  # an update replaces these objects; it sets the learning rate anyway
         return model.policy.actor_state, model.policy.vf_state
     policy = model.policy
     return copy.deepcopy((policy.state_dict(), policy.optimizer.state_dict()))
@@ -196,9 +196,9 @@ def set_back(model: Any, peer: str, learned: Any) -> None:
 
 
 def watch(curve: list[Any], options: argparse.Namespace) -> Any:
-    """A callback that writes a point as each rollout begins, and so when the last one is learned.
+    """Make a callback that adds a point whenever a rollout begins, when the last is learned from.
 
-    It ends the training in the first step of a rollout, nothing of which is counted.
+    It ends the training in the first step of a rollout; that rollout is not counted.
     """
     from stable_baselines3.common.callbacks import BaseCallback
 

@@ -1,12 +1,11 @@
-"""The peer's side of `replay.py`, cpprb's PrioritizedReplayBuffer; and how both sides measure.
+"""Measure cpprb's PrioritizedReplayBuffer for `replay.py`, in the way that hocket's side uses too.
 
     python -m venv peers && peers/bin/pip install cpprb==11.0.0 numpy
     echo '{"case": "cart", "operation": "sample 256"}' | peers/bin/python benchmarks/peers_replay.py
 
-Imports nothing of hocket. Reads a JSON object from each line that it is sent, and answers with a
-line: the microseconds of a call (p50 and p99) and rows a second, or for `memory` the bytes by which
-this process grew for each row. Before every measurement the table is full, with new random
-priorities.
+Imports nothing of hocket. Reads a JSON object from each input line and answers with a line: the
+microseconds of a call (p50 and p99) and rows per second, or for `memory` the bytes by which this
+process grew per row. Before every measurement the table is full, with new random priorities.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ import numpy as np
 
 ALPHA, BETA = 0.6, 0.4
 BLOCK = 256
-"""Rows that tables are filled with at once, and whose priorities an update changes."""
+"""How many rows fill a table at once, and how many priorities an update changes."""
 MEMORY_ROWS = 1 << 20
 
 Rows = dict[str, np.ndarray[Any, Any]]
 Call = Callable[[int], object]
-"""What is timed; it is told how often it was called before."""
+"""A call to be timed; its argument counts the calls before it."""
 
 
 class Case(NamedTuple):
@@ -43,16 +42,16 @@ CASES = {
 
 
 CAPACITY = {"cart": 1 << 15, "atari": 1 << 12}
-"""Of tables at a server: some take long to fill."""
+"""Rows of tables at a server. They are fewer, because some take long to fill."""
 
 
 class Replay(NamedTuple):
-    """A table of somebody's, as it is measured."""
+    """A table of any party, with its operations."""
 
     fill: Callable[[Rows, np.ndarray[Any, Any]], object]
     """Add rows with these priorities."""
     operations: dict[str, tuple[int, Callable[[], Call]]]
-    """How many rows each is of, and what prepares it once the table is full."""
+    """For each operation its rows per call, and what prepares it once the table is full."""
 
 
 def main() -> None:
@@ -60,7 +59,7 @@ def main() -> None:
 
 
 def serve(make: Callable[[Rows, int], Replay], capacities: dict[str, int] | None = None) -> None:
-    """Answer whoever asks. Tables with their own `capacities` are filled only once."""
+    """Answer input lines. With `capacities` given, tables are filled only once."""
     held: dict[str, Replay] = {}
     for line in sys.stdin:
         print(json.dumps(answer(make, held, capacities, **json.loads(line))), flush=True)
@@ -90,13 +89,13 @@ def answer(
 def timed(call: Call, seconds: float) -> list[float]:
     for i in range(5):
         call(i)
-    found: list[float] = []
+    times: list[float] = []
     clock = time.perf_counter
     until = clock() + seconds
     while (start := clock()) < until:
-        call(len(found))
-        found.append(clock() - start)
-    return found
+        call(len(times))
+        times.append(clock() - start)
+    return times
 
 
 def fill(replay: Replay, rows: Rows, capacity: int) -> None:
@@ -106,7 +105,7 @@ def fill(replay: Replay, rows: Rows, capacity: int) -> None:
 
 
 def updates(draw_keys: Callable[[], Any], update: Callable[[Any, Any], object]) -> Call:
-    """Of several batches in turn, whose rows get other priorities each time."""
+    """Return a call that updates 64 batches in turn, with different priorities each time."""
     rng = np.random.default_rng(2)
     keys = [draw_keys() for _ in range(64)]
     priorities = [random_priorities(rng) for _ in range(63)]
@@ -118,7 +117,7 @@ def random_priorities(rng: np.random.Generator) -> np.ndarray[Any, Any]:
 
 
 def random_rows(case: str) -> Rows:
-    """Images are flat with some sprites, so that who compresses them can."""
+    """Make rows. Images are flat with some sprites, so that they can be compressed."""
     rng = np.random.default_rng(0)
     rows = {
         name: rng.integers(0, 256, (BLOCK, *shape)).astype(dtype)
@@ -136,7 +135,7 @@ def random_rows(case: str) -> Rows:
 
 
 def resident(pid: str = "self") -> int:
-    """Bytes of a process that are in memory."""
+    """Return the bytes of a process that are in memory."""
     with open(f"/proc/{pid}/statm") as text:
         return int(text.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -144,7 +143,7 @@ def resident(pid: str = "self") -> int:
 def cpprb(rows: Rows, capacity: int) -> Replay:
     from cpprb import PrioritizedReplayBuffer  # pyright: ignore[reportMissingImports]
 
-    # Numbers are arrays of length 1 there.
+    # cpprb stores a number as an array of length 1.
     about = {name: {"shape": x.shape[1:] or 1, "dtype": x.dtype} for name, x in rows.items()}
     table = PrioritizedReplayBuffer(capacity, about, alpha=ALPHA)
     one, many = ({name: x[:n] for name, x in rows.items()} for n in (1, 64))

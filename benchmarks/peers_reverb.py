@@ -1,11 +1,11 @@
-"""The peer's side of `replay.py service`: DeepMind's Reverb, its server in a process of its own.
+"""Measure DeepMind's Reverb for `replay.py service`, with its server in a process of its own.
 
     python3.11 -m venv reverb && reverb/bin/pip install 'dm-reverb[tensorflow]==0.14.0' 'numpy<2'
     reverb/bin/python benchmarks/peers_reverb.py <<< '{"case": "cart", "operation": "sample 256"}'
 
-Imports nothing of hocket. The table is Prioritized(0.6), Fifo, MinSize(1). Reverb is asked in each
-of the ways that it offers: a writer that is flushed after each row, that has 40 rows under way, or
-that writes chunks of 16; a TrajectoryDataset, which samples ahead, or `client.sample`.
+Imports nothing of hocket. The table is Prioritized(0.6), Fifo, MinSize(1). Reverb is measured in
+each way that it offers: a writer that is flushed after each row, has 40 rows under way, or writes
+chunks of 16; a TrajectoryDataset, which samples ahead, or `client.sample`.
 """
 
 from __future__ import annotations
@@ -131,12 +131,12 @@ def reverb_client(rows: Rows, capacity: int) -> Replay:
         return lambda k: next(batches)
 
     def sample(k: int) -> object:
-        found = list(client.sample(case, num_samples=256, emit_timesteps=False))
-        return [np.concatenate([x.data[j] for x in found]) for j in range(len(found[0].data))]
+        items = list(client.sample(case, num_samples=256, emit_timesteps=False))
+        return [np.concatenate([x.data[j] for x in items]) for j in range(len(items[0].data))]
 
     def update() -> Callable[[int], object]:
-        found = client.sample(case, num_samples=256, emit_timesteps=False)
-        keys = [int(np.ravel(x.info.key)[0]) for x in found]
+        items = client.sample(case, num_samples=256, emit_timesteps=False)
+        keys = [int(np.ravel(x.info.key)[0]) for x in items]
         changes = [{key: 0.5 + (k + j) % 7 for j, key in enumerate(keys)} for k in range(63)]
         return lambda k: client.mutate_priorities(case, updates=changes[k % 63])
 

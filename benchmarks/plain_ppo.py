@@ -1,9 +1,9 @@
-"""PPO on CartPole by hand, in one file that imports nothing of hocket: what abstraction costs.
+"""PPO on CartPole written by hand, in one file that imports nothing of hocket.
 
-The same mathematics and sizes as `hocket.algorithms.PPO` with `normalize_obs=False`, written out as
-one would for a single program: no fragments, no networks by flax, no spaces, no protocols. Keys
-are split as hocket splits them, so that from one state both compute the same numbers, and
-`benchmarks/fused.py` checks that they do.
+It has the mathematics and sizes of `hocket.algorithms.PPO` with `normalize_obs=False`, but none of
+the abstraction: no fragments, no flax networks, no spaces, no protocols. Keys are split as hocket
+splits them, so from one state both compute the same numbers. `benchmarks/fused.py` checks that, and
+measures what the abstraction costs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""From the prompt: how long until help answers, tracing begins, and CartPole is learned.
+"""Measure the time from the prompt until help answers, tracing begins, and CartPole is learned.
 
     python benchmarks/prompt.py                   # seeds 0 to 4, each with a cold cache, then warm
 
-Runs the installed `hocket` command in an empty folder with a compilation cache of its own, and
-prints one JSON line for each figure.
+Runs the command in an empty folder with a compilation cache of its own. Prints one JSON line per
+figure.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def learn(seed: int, run: str, cache: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "hocket.cli.main", "train", "ppo", "--seed", str(seed)]
         taken = seconds(command, cwd=folder, XDG_CACHE_HOME=cache)
-        found = json.loads(next(Path(folder).glob("runs/*/summary.json")).read_text())
+        summary = json.loads(next(Path(folder).glob("runs/*/summary.json")).read_text())
     parts = ("trace_seconds", "compile_seconds", "run_seconds")
-    tell(f"hocket train ppo, seed {seed}, {run} run", taken, return_mean=found["return_mean"],
-         **{name: found[name] for name in parts})  # fmt: skip
+    tell(f"hocket train ppo, seed {seed}, {run} run", taken, return_mean=summary["return_mean"],
+         **{name: summary[name] for name in parts})  # fmt: skip
 
 
 def until_trace() -> float:

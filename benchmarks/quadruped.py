@@ -1,11 +1,11 @@
-"""How fast the quadruped is: rollouts of random actions, and PPO, in JAX and as a kernel.
+"""Measure the quadruped: rollouts of random actions, and PPO, in JAX and as a kernel.
 
-    python benchmarks/quadruped.py                              # 1,024, 4,096 and 16,384 of them
+    python benchmarks/quadruped.py                              # 1,024 to 16,384 environments
     python benchmarks/quadruped.py --envs 256 2048 --only rollout
     python benchmarks/quadruped.py --blocks 8:1 16:1 32:1 32:4  # the kernel's environments:warps
 
-Prints one JSON line for each figure: environment steps a second (each is four time steps of the
-physics), the seconds it took to compile, and how many kernels or fusions the program has.
+Prints one JSON line per figure: environment steps per second (each has four time steps of the
+physics), the seconds of compiling, and how many kernels or fusions the program has.
 """
 
 from __future__ import annotations
@@ -56,25 +56,25 @@ def main() -> None:
 
 
 def variants(platform: str, blocks: list[str]) -> list[tuple[str, tuple[int, int]]]:
-    """The backends of this machine, the kernel in several sizes."""
+    """List the backends of this machine, with the kernel in several sizes."""
     default = (backends.BLOCK, backends.WARPS)
-    found = [(JAX, default)]
+    listed = [(JAX, default)]
     if Quadruped.dynamics.runs_on("pallas", platform):
         for block in blocks:
             size, _, warps = block.partition(":")
-            found.append(("pallas", (int(size), int(warps))))
-    return found
+            listed.append(("pallas", (int(size), int(warps))))
+    return listed
 
 
 def programs(num_envs: int) -> list[tuple[str, Callable[[Any], Any], Any]]:
-    """Each with its title and what it starts from; it gives back what it can go on from."""
+    """Return titles, programs and first arguments; a program returns its next argument first."""
     env, key = make("Quadruped-v1"), jax.random.key(0)
 
     def act(obs: Any, memory: Any, keys: Any) -> tuple[Any, Any, None]:
         return jax.vmap(env.action_space.sample)(keys), memory, None
 
     def rollout(actor: Any) -> Any:
-        # Rewards and observations are summed: a program that nobody asks for them skips them.
+        # The sum uses rewards and observations: XLA would drop them if nothing did.
         actor, taken = unroll(env, act, actor, LENGTH)
         return actor, taken.reward.sum() + taken.obs.sum()
 
@@ -119,7 +119,7 @@ def seconds_of(compiled: Callable[[Any], Any], argument: Any, count: int) -> flo
 
 
 def difference() -> float:
-    """Between the kernel and JAX, after one step from 4,096 states of random play."""
+    """Compare the kernel with JAX after one step from 4,096 states of random play."""
     env, keys = Quadruped(), jax.random.split(jax.random.key(0), 4096)
 
     def step(state: Any, t: Any) -> Any:
@@ -131,8 +131,8 @@ def difference() -> float:
     once = jax.jit(lambda s: step(s, 20))
     expected = once(state)
     with backend("pallas"):
-        found = once(state)
-    return max(float(abs(a - b).max()) for a, b in zip(found, expected, strict=True))
+        by_kernel = once(state)
+    return max(float(abs(a - b).max()) for a, b in zip(by_kernel, expected, strict=True))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""What `averaged` costs between processes on one GPU: on the GPU (`ipc`), through the host (`shm`).
+"""Measure `averaged` between processes of one GPU, on the GPU (`ipc`) or by the host (`shm`).
 
     python benchmarks/reduction.py                      # one GPU: under two minutes
     python benchmarks/reduction.py --sets mps2 --calls 1000
 
 Two and four processes under MPS average vectors of 57,288 and of a million float32 in a compiled
-loop; `loop` is that loop with nothing in it. Then the same with loops recorded as command buffers,
-and NCCL with one process. Before anything is timed, the means of 200 random vectors are compared
-with NumPy's, bit for bit, in every process; at the end a process is left waiting, until its time is
-up, and until another closes the group. Prints one JSON line for each figure, and one beginning with
-"failed" for whatever is not as it should be. On a machine without a GPU it does what a CPU can.
+loop; `loop` is the same loop without averaging. Then the same with loops recorded as command
+buffers, and NCCL with one process. Before anything is timed, every process compares the means of
+200 random vectors with NumPy's, bit for bit. At the end one process is left waiting, once until its
+time is up, and once until another closes the group. Prints one JSON line per figure, and a line
+whose name begins with "failed" for each failure. Without a GPU it does what a CPU can.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from typing import Any, NamedTuple
 SIZES = (57_288, 1_000_000)
 EPOCHS = 200
 SECONDS = 1.0
-"""About how long a loop is timed in all: the GPU's counters are refreshed ten times a second."""
+"""How long a loop is timed in all: the GPU's counters are refreshed ten times a second."""
 TYPICAL = {"loop": (10, 10), "ipc": (20, 40), "shm": (150, 1800), "nccl": (20, 30)}
-"""Microseconds of a call with each of the sizes: all processes must time as many rounds."""
+"""Rough microseconds of a call for each size: all processes must time equally many rounds."""
 WHILE = "--xla_gpu_enable_command_buffer=+WHILE"
 SET_SECONDS = 75.0
-"""What the processes of one set may take before they are ended."""
+"""The seconds after which the processes of one set are ended."""
 
 
 class Set(NamedTuple):
@@ -57,7 +57,7 @@ SETS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--calls", type=int, default=200, help="of each timed loop")
+    parser.add_argument("--calls", type=int, default=200, help="calls in a timed loop")
     parser.add_argument("--budget", type=float, default=180.0, help="seconds in all")
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -87,7 +87,7 @@ def names_of(ranks: int) -> list[str]:
 
 
 def run_set(name: str, calls: int, deadline: float) -> None:
-    """Start the processes of a set, and pass on what they say."""
+    """Start the processes of a set, and print their lines."""
     from hocket.cluster.slices import Slices, changed
     from hocket.core.plan.device_id import device_ids
     from hocket.system.native import library
@@ -118,13 +118,13 @@ def run_set(name: str, calls: int, deadline: float) -> None:
         outputs = wait_for(processes, deadline, lambda: close_all(library(), file, chosen.ranks))
     sums: dict[str, set[str]] = {}
     for rank, (process, output) in enumerate(zip(processes, outputs, strict=True)):
-        found = [line for line in output.splitlines() if line.startswith("{")]
-        for line in map(json.loads, found):
+        printed = [line for line in output.splitlines() if line.startswith("{")]
+        for line in map(json.loads, printed):
             if line["name"] == "sum":
                 sums.setdefault(line["of"], set()).add(line["sum"])
             elif rank == 0 or line["name"].startswith("failed"):
                 tell(line.pop("name"), set=name, rank=rank, **line)
-        if process.returncode or not found:
+        if process.returncode or not printed:
             tail = [x for x in output.splitlines() if not x.startswith("{")][-25:]
             tell("failed process", set=name, rank=rank, code=process.returncode, output=tail)
     for of, seen in sums.items():
@@ -135,7 +135,7 @@ def run_set(name: str, calls: int, deadline: float) -> None:
 def wait_for(
     processes: list[subprocess.Popen[str]], deadline: float, close: Any
 ) -> list[str]:  # fmt: skip
-    """What they print. Who does not end is told to first: a busy client of MPS must not die."""
+    """Return their output. Close the group before a kill: a busy client of MPS must not die."""
     with ThreadPoolExecutor(len(processes)) as pool:
         reading = [pool.submit(lambda p=p: p.communicate()[0]) for p in processes]
         while any(p.poll() is None for p in processes) and time.monotonic() < deadline:
@@ -170,14 +170,14 @@ def child(
 ) -> None:  # fmt: skip
     try:
         Child(set_name, rank, names, fd, nbytes, calls).run()
-    except Exception:  # noqa: BLE001 (told to whoever started it)
+    except Exception:  # noqa: BLE001 (the parent prints it)
         tell("failed", error=traceback.format_exc().splitlines()[-12:])
         sys.stdout.flush()
         sys.exit(1)
 
 
 class Child:
-    """One of the processes that average."""
+    """One process of the group that averages."""
 
     def __init__(
         self, set_name: str, rank: int, names: list[str], fd: int, nbytes: int, calls: int
@@ -193,7 +193,7 @@ class Child:
         self.file = MemoryFile.attach(fd, nbytes)
         self.regions = 0
         self.busy: dict[str, float] = {}
-        """What the GPU was busy with when something was last timed, in percent."""
+        """The GPU's counters during the last timing, in percent."""
         self.device = jax.local_devices()[0]
         self.hardware = {"hardware": self.device.device_kind, "jax": jax.__version__}
         tell("device", kind=self.device.device_kind, id=self.device.id, flags=self.set.flags)
@@ -246,7 +246,7 @@ class Child:
         return [jax.ShapeDtypeStruct((size,), jnp.float32)]
 
     def check_means(self, way: str, joined: Any, size: int) -> None:
-        """The means of random vectors, in one program, against NumPy's."""
+        """Compare the means of random vectors, taken in one program, with NumPy's."""
         import jax
         import numpy as np
 
@@ -259,22 +259,22 @@ class Child:
         program = jax.jit(
             lambda xs: jax.lax.scan(lambda c, x: (c, joined(x)[0]), 0, xs)[1]
         )  # fmt: skip
-        found = np.asarray(program(every[self.rank]))
+        means = np.asarray(program(every[self.rank]))
         joined.check()
         expected = every[0].copy()
         for other in every[1:]:
             expected += other
         expected /= np.float32(count)
         of = f"{way}, {size} floats"
-        if not np.array_equal(found, expected):
-            wrong = np.argwhere(found != expected)
+        if not np.array_equal(means, expected):
+            wrong = np.argwhere(means != expected)
             tell(
                 "failed: other means than NumPy's", of=of, wrong=len(wrong),
-                first=wrong[0].tolist(), worst=float(np.abs(found - expected).max()),
+                first=wrong[0].tolist(), worst=float(np.abs(means - expected).max()),
             )  # fmt: skip
         else:
             tell("means equal NumPy's bit for bit", of=of, epochs=epochs, counts=joined.counts())
-        tell("sum", of=of, sum=hashlib.sha256(found.tobytes()).hexdigest())
+        tell("sum", of=of, sum=hashlib.sha256(means.tobytes()).hexdigest())
 
     def measure(self, way: str, joined: Any, size: int) -> None:
         import jax.numpy as jnp
@@ -292,7 +292,7 @@ class Child:
         self.figure("us a turn of the loop", seconds, way="loop", floats=SIZES[0])
 
     def timed(self, way: str, fn: Any, x: Any, calls: int) -> list[float]:
-        """Microseconds of a call in a compiled loop, by round."""
+        """Measure the microseconds of a call in a compiled loop, for each round."""
         import jax
 
         from hocket.cluster.nvidia.activity import SHORTEST, GpuActivity
@@ -301,24 +301,24 @@ class Child:
         rounds = max(5, round(1e6 * SECONDS / calls / TYPICAL[way][is_large]))
         run = jax.jit(lambda x: jax.lax.scan(lambda c, _: (fn(c), None), x, None, calls)[0])
         x = jax.block_until_ready(run(x))
-        found = []
-        time.sleep(2 * SHORTEST)  # the counters are those of a moment ago
+        times = []
+        time.sleep(2 * SHORTEST)  # the counters lag behind
         with GpuActivity() as activity:
             for _ in range(rounds):
                 start = time.perf_counter()
                 x = jax.block_until_ready(run(x))
-                found.append(1e6 * (time.perf_counter() - start) / calls)
+                times.append(1e6 * (time.perf_counter() - start) / calls)
         self.busy = {name: round(value, 1) for name, value in activity.report().items()}
-        return found
+        return times
 
-    def figure(self, name: str, found: list[float], **more: Any) -> None:
+    def figure(self, name: str, times: list[float], **more: Any) -> None:
         tell(
-            name, value=round(statistics.median(found), 1), least=round(min(found), 1),
-            most=round(max(found), 1), **more, **self.busy, **self.hardware,
+            name, value=round(statistics.median(times), 1), least=round(min(times), 1),
+            most=round(max(times), 1), **more, **self.busy, **self.hardware,
         )  # fmt: skip
 
     def trees(self) -> None:
-        """Several arrays, of two types, in one call; and a function that is called twice."""
+        """Check several arrays in one call, and a function that is called twice."""
         import jax
         import jax.numpy as jnp
         import numpy as np
@@ -347,7 +347,7 @@ class Child:
         self.figure("us a call", seconds, way="ipc, 7 arrays", floats=20_745, ranks=count)
 
     def ends(self, how: str) -> None:
-        """Rank 0 averages once more, and nobody else does."""
+        """Check how a wait ends: rank 0 averages once more, and nobody else does."""
         import jax
         import jax.numpy as jnp
         import numpy as np
@@ -369,7 +369,7 @@ class Child:
                 joined.close()
             time.sleep(3.0)  # so that nobody leaves while another still waits on the GPU
             return
-        found = np.asarray(program(jnp.ones(1000)))
+        mean = np.asarray(program(jnp.ones(1000)))
         seconds = round(time.perf_counter() - start, 2)
         try:
             joined.check()
@@ -381,7 +381,7 @@ class Child:
             after = "failed: no error"
         except Exception as raised:  # noqa: BLE001
             after = str(raised).splitlines()[0]
-        nan = bool(np.isnan(found).all())
+        nan = bool(np.isnan(mean).all())
         tell(f"{how} ends the wait", seconds=seconds, error=error, all_nan=nan, next_call=after)
         time.sleep(max(0.0, 3.5 - seconds))
 

@@ -1,17 +1,18 @@
-"""A learner on an accelerator: its replay on the device, beside a server that feeds it.
+"""Compare a learner whose replay is on its device with one that a server feeds.
 
     python benchmarks/replay_device.py
     python benchmarks/replay_device.py --cases atari --rounds 5 --seconds 3
 
-cart: transitions of 44 bytes, a network of 2 x 128. atari: of 28,236 bytes, that of DQN's paper. An
-update draws 256 rows by priority, takes a gradient step, and gives them new priorities.
+cart: transitions of 44 bytes and a network of 2 x 128. atari: transitions of 28,236 bytes and the
+network of DQN's paper. An update draws 256 rows by priority, takes a gradient step, and gives the
+rows new priorities.
 
-device: `hocket.replay.device`, all of it in one program on the device. fed: rows are at a server in
-a process of its own, over shared memory; a thread draws them into pinned memory and sends them
-ahead (`hocket.replay.store.feed`). asked: no thread, each update waits for its batch. learner: a
-batch that stays the same, on the device. New priorities go back one update later. They take turns;
-a value is updates a second, a ratio that of the same round. `busy` is how much of the time some
-kernel ran, as NVML counts it (nvidia-smi); null without that.
+device: `hocket.replay.device`, with the update in one program on the device. fed: rows are at a
+server in a process of its own, over shared memory; a thread draws them into pinned memory and sends
+them ahead (`hocket.replay.store.feed`). asked: without a thread, so each update waits for its
+batch. learner: one batch that stays on the device. From a server, new priorities go back one update
+later. The ways take turns. A value is updates per second, a ratio compares within a round. `busy`
+is the share of the time in which some kernel ran, as nvidia-smi counts it; null without nvidia-smi.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ def main() -> None:
 
 def report(case: str, rounds: list[dict[str, dict[str, Any]]]) -> None:
     for way in WAYS:
-        ratios = [told[way]["rate"] / told["device"]["rate"] for told in rounds]
-        busy = [told[way]["busy"] for told in rounds if told[way]["busy"] is not None]
+        ratios = [by_way[way]["rate"] / by_way["device"]["rate"] for by_way in rounds]
+        busy = [by_way[way]["busy"] for by_way in rounds if by_way[way]["busy"] is not None]
         more = {"ratio": round(statistics.median(ratios), 3), "against": "the replay on the device"}
         tell(
-            f"{case}: {way}", round(statistics.median(told[way]["rate"] for told in rounds)),
+            f"{case}: {way}", round(statistics.median(by_way[way]["rate"] for by_way in rounds)),
             "updates/s", **({} if way == "device" else more),
             busy=round(statistics.median(busy), 2) if busy else None,
-            cores=round(statistics.median(told[way]["cores"] for told in rounds), 2),
+            cores=round(statistics.median(by_way[way]["cores"] for by_way in rounds), 2),
         )  # fmt: skip
 
 
@@ -77,7 +78,7 @@ def report(case: str, rounds: list[dict[str, dict[str, Any]]]) -> None:
 
 
 def init(case: str) -> Any:
-    """Layers of weights: convolutions of (size, stride), then dense ones."""
+    """Make the layers of weights: convolutions of (size, stride), then dense layers."""
     sizes = [(4, 128), (128, 128), (128, 6)] if case == "cart" else [(3136, 512), (512, 6)]
     keys = iter(jax.random.split(jax.random.key(0), 8))
     filters = [] if case == "cart" else [(8, 8, 4, 32), (4, 4, 32, 64), (3, 3, 64, 64)]
@@ -103,7 +104,7 @@ def values(params: Any, obs: Any) -> Any:
 
 
 def update(params: Any, rows: Any, probability: Any) -> tuple[Any, Any]:
-    """The parameters after a step, and the new priorities."""
+    """Take a gradient step; return the parameters and the new priorities."""
 
     def loss(params: Any) -> tuple[Any, Any]:
         q = jnp.take_along_axis(values(params, rows["obs"]), rows["action"][:, None] % 6, 1)[:, 0]
@@ -201,7 +202,7 @@ def timed(step: Callable[[], Any], seconds: float) -> dict[str, Any]:
                 last = step()
             count += 10
             if count % 100 == 0:
-                jax.block_until_ready(last)  # no more than so many under way
+                jax.block_until_ready(last)  # at most 100 updates are under way
         jax.block_until_ready(last)
         spent = time.perf_counter() - start
     share = statistics.mean(shares) / 100 if shares else None
@@ -210,20 +211,20 @@ def timed(step: Callable[[], Any], seconds: float) -> dict[str, Any]:
 
 @contextmanager
 def busy() -> Iterator[list[float]]:
-    """What nvidia-smi says of each tenth of a second meanwhile, in percent."""
-    found: list[float] = []
+    """Collect what nvidia-smi prints ten times a second inside this context, in percent."""
+    percents: list[float] = []
     command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits",
                "-lms", "100", "-i", "0"]  # fmt: skip
     process = None
     with suppress(OSError):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        yield found
+        yield percents
     finally:
         if process is not None:
             process.terminate()
             lines = process.communicate()[0].split()
-            found += [float(x) for x in lines if x.isdigit()][2:]  # the first are of before
+            percents += [float(x) for x in lines if x.isdigit()][2:]  # two are from before
 
 
 if __name__ == "__main__":

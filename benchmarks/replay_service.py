@@ -1,4 +1,4 @@
-"""Replay as a service: hocket's server and its clients, beside Reverb's; see `replay.py`."""
+"""Measure replay as a service, beside Reverb; the parts of `replay.py` that have a server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OPERATIONS = {
     "sample 256": ("sample 256", "sample 256, client.sample"),
     "update 256": ("update 256",),
 }
-"""Of both; and the ways that Reverb offers for it."""
+"""For each operation, Reverb's ways to do it."""
 OURS = {"sample 256": ("sample 256", "sample 256 with out", "sample 256, two ahead")}
 
 GATES = {
@@ -58,18 +58,18 @@ GATES = {
     "actors, inserted": "slowest >= 0.5",
     "memory of a 44-byte transition": "<= 100 B",
 }
-"""What was set out to be reached, by the end of a figure's name."""
+"""The goals of figures, by the end of their names."""
 
 Round = dict[str, dict[str, float]]
 
 
 def gate(name: str) -> dict[str, str]:
-    found = next((found for of, found in GATES.items() if name.endswith(of)), None)
-    return {"gate": found} if found else {}
+    goal = next((goal for end, goal in GATES.items() if name.endswith(end)), None)
+    return {"gate": goal} if goal else {}
 
 
 def service(peers: str | None, rounds: int, seconds: float) -> None:
-    """Latency and rates of one client in another process than the server."""
+    """Measure latency and rates of one client in another process than the server."""
     with ExitStack() as stack:
         asks = {c: stack.enter_context(asked([sys.executable, __file__, c])) for c in CARRIERS}
         if peers:
@@ -79,32 +79,32 @@ def service(peers: str | None, rounds: int, seconds: float) -> None:
             for operation, theirs in OPERATIONS.items():
                 parties = [(c, o) for c in CARRIERS for o in OURS.get(operation, (operation,))]
                 parties += [(REVERB, way) for way in theirs] if peers else []
-                found = [take_turns(asks, parties, case, seconds) for _ in range(rounds)]
-                compare(case, found, [f"{REVERB}, {way}" for way in theirs] if peers else [])
+                turns = [take_turns(asks, parties, case, seconds) for _ in range(rounds)]
+                compare(case, turns, [f"{REVERB}, {way}" for way in theirs] if peers else [])
 
 
 def take_turns(
     asks: dict[str, Any], parties: Sequence[tuple[str, str]], case: str, seconds: float
 ) -> Round:
-    told: Round = {}
+    times_of: Round = {}
     meter = Meter()
     for party, operation in parties:
-        asks[party](case=case, operation=operation, seconds=0.05)  # filled, and warm
+        asks[party](case=case, operation=operation, seconds=0.05)  # fills and warms up
         meter.cores()
-        of = asks[party](case=case, operation=operation, seconds=seconds)
-        told[f"{party}, {operation}"] = {**of, "others": meter.cores()[1]}
-    return told
+        times = asks[party](case=case, operation=operation, seconds=seconds)
+        times_of[f"{party}, {operation}"] = {**times, "others": meter.cores()[1]}
+    return times_of
 
 
 def compare(case: str, rounds: Sequence[Round], peers: Sequence[str]) -> None:
-    """A ratio is that of rows a second, to the best way of the peer's in the same round."""
-    quiet = quieter_half(rounds, lambda told: max(each["others"] for each in told.values()))
+    """Print medians; a ratio compares rows per second with Reverb's fastest way in the round."""
+    quiet = quieter_half(rounds, lambda times: max(each["others"] for each in times.values()))
     for name in quiet[0]:
-        middle = {k: statistics.median(told[name][k] for told in quiet) for k in quiet[0][name]}
+        middle = {k: statistics.median(times[name][k] for times in quiet) for k in quiet[0][name]}
         more: dict[str, Any] = {}
         if peers and name not in peers:
-            best = [max(told[peer]["rate"] for peer in peers) for told in quiet]
-            ratios = [told[name]["rate"] / b for told, b in zip(quiet, best, strict=True)]
+            best = [max(times[peer]["rate"] for peer in peers) for times in quiet]
+            ratios = [times[name]["rate"] / b for times, b in zip(quiet, best, strict=True)]
             more = {
                 "ratio": round(statistics.median(ratios), 1),
                 "spread": [round(min(ratios), 1), round(max(ratios), 1)],
@@ -119,7 +119,7 @@ def compare(case: str, rounds: Sequence[Round], peers: Sequence[str]) -> None:
 
 @contextmanager
 def served(case: str, capacity: int, core: int | None = None) -> Iterator[dict[str, str]]:
-    """The addresses of a server of its own, by carrier."""
+    """Start a server; yield its addresses by carrier, and its process id."""
     columns = str(Schema.of(random_rows(case))).split()
     pin = [] if core is None else ["taskset", "-c", str(core)]
     with tempfile.TemporaryDirectory() as folder:
@@ -130,8 +130,8 @@ def served(case: str, capacity: int, core: int | None = None) -> Iterator[dict[s
         )  # fmt: skip
         assert server.stdout is not None
         try:
-            found = re.findall(r"(\w+)(://[^,\s]+)", server.stdout.readline())
-            yield {c: c + rest for c, rest in found} | {"pid": str(server.pid)}
+            addresses = re.findall(r"(\w+)(://[^,\s]+)", server.stdout.readline())
+            yield {c: c + rest for c, rest in addresses} | {"pid": str(server.pid)}
         finally:
             server.terminate()
             server.wait()
@@ -167,7 +167,7 @@ def hocket(rows: Rows, address: str) -> Replay:
 
 
 def one_core(seconds: float) -> None:
-    """Server and client share a core, so that whoever looks for the other keeps it from working."""
+    """Measure with server and client on one core, where polling holds up the other side."""
     before = os.sched_getaffinity(0)
     core = max(before)
     meter = Meter()
@@ -179,10 +179,10 @@ def one_core(seconds: float) -> None:
                 fill(replay, random_rows("cart"), CAPACITY["cart"])
                 for operation, (num, prepare) in replay.operations.items():
                     meter.cores()
-                    of = measured(prepare(), num, seconds)
+                    times = measured(prepare(), num, seconds)
                     tell(
-                        f"cart: {carrier}, {operation}, both on one core", round(of["p50"], 1),
-                        "us", p99=round(of["p99"], 1), **gate("on one core"),
+                        f"cart: {carrier}, {operation}, both on one core", round(times["p50"], 1),
+                        "us", p99=round(times["p99"], 1), **gate("on one core"),
                         others=round(meter.cores()[1], 2),
                     )  # fmt: skip
     finally:
@@ -190,7 +190,7 @@ def one_core(seconds: float) -> None:
 
 
 def memory() -> None:
-    """Of a server's process, for each row of a full table; beside one with a table of two rows."""
+    """Measure a server's bytes per row: a full table against a table of two rows."""
     rows, capacity = random_rows("cart"), 1 << 20
     sizes = []
     for num in (2, capacity):
@@ -212,7 +212,7 @@ def measured(call: Callable[[int], object], num: int, seconds: float) -> dict[st
 
 
 def actors(counts: Sequence[int], seconds: float) -> None:
-    """So many processes insert 64 rows at a time, while one samples 256 and updates them."""
+    """Let `counts` processes insert 64 rows at a time, while one samples 256 and updates them."""
     for case in CASES:
         for carrier in CARRIERS:
             for count in counts:
@@ -222,26 +222,26 @@ def actors(counts: Sequence[int], seconds: float) -> None:
 
 def crowd(case: str, carrier: str, address: str, count: int, seconds: float) -> None:
     spawn = multiprocessing.get_context("spawn")
-    barrier, found = spawn.Barrier(count + 2), spawn.Queue()
+    barrier, answers = spawn.Barrier(count + 2), spawn.Queue()
     jobs = [
-        spawn.Process(target=work, args=(k, case, address, seconds, barrier, found))
+        spawn.Process(target=work, args=(k, case, address, seconds, barrier, answers))
         for k in range(count + 1)
     ]
     for job in jobs:
         job.start()
     barrier.wait()
     meter = Meter()
-    told = dict(found.get() for _ in jobs)
+    times_of = dict(answers.get() for _ in jobs)
     others = meter.cores()[1]
     for job in jobs:
         job.join()
-    learner, rates = told.pop(0), [of["rate"] for of in told.values()]
+    learner, rates = times_of.pop(0), [times["rate"] for times in times_of.values()]
     name = f"{case}: {carrier}, {count} actors"
-    p99 = round(max(of["p99"] for of in told.values()), 1)
+    p99 = round(max(times["p99"] for times in times_of.values()), 1)
     tell(
         f"{name}, inserted", round(sum(rates)), "rows/s",
         slowest=round(min(rates) / statistics.mean(rates), 2),
-        p50=round(statistics.median(of["p50"] for of in told.values()), 1), p99=p99,
+        p50=round(statistics.median(times["p50"] for times in times_of.values()), 1), p99=p99,
         **gate("actors, inserted"), others=round(others, 2),
     )  # fmt: skip
     tell(
@@ -250,8 +250,8 @@ def crowd(case: str, carrier: str, address: str, count: int, seconds: float) -> 
     )  # fmt: skip
 
 
-def work(k: int, case: str, address: str, seconds: float, barrier: Any, found: Any) -> None:
-    """The learner is number 0."""
+def work(k: int, case: str, address: str, seconds: float, barrier: Any, answers: Any) -> None:
+    """Run actor `k`, or the learner if `k` is 0, and put its figures into `answers`."""
     table, rows = connect(address), random_rows(case)
     priority = np.random.default_rng(k).random(256, np.float32) + np.float32(0.1)
     table.insert(rows, priority)
@@ -264,7 +264,7 @@ def work(k: int, case: str, address: str, seconds: float, barrier: Any, found: A
         table.update(batch.keys, priority)
 
     barrier.wait()
-    found.put((k, measured(insert if k else learn, 64 if k else 256, seconds)))
+    answers.put((k, measured(insert if k else learn, 64 if k else 256, seconds)))
 
 
 if __name__ == "__main__":

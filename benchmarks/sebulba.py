@@ -1,21 +1,22 @@
-"""Host environments: PPO under `sebulba` beside that of stable-baselines3 and of sbx.
+"""Measure host environments: PPO under `sebulba`, of stable-baselines3 and of sbx.
 
     python -m venv peers && peers/bin/pip install stable-baselines3 sbx-rl envpool gymnasium
     python benchmarks/sebulba.py --peers peers/bin/python
     python benchmarks/sebulba.py --peers peers/bin/python --cases envpool/few --rounds 5
-    python benchmarks/sebulba.py --peers peers/bin/python settings     # with which the peers run
-    python benchmarks/sebulba.py overlap stepping                      # of hocket alone
+    python benchmarks/sebulba.py --peers peers/bin/python settings     # the fastest for the peers
+    python benchmarks/sebulba.py overlap stepping                      # only hocket
 
-train: CartPole of EnvPool, and of Gymnasium as ordinary Python environments. All train for as many
-environment steps, with the same number of environments, steps of a rollout, minibatches, epochs,
-networks (two of 2 x 64 tanh) and learning rate, and take turns. Steps/s are those of a whole
-training, stepping and learning; seconds to 475 until the last 100 episodes had that mean return.
-Imports, what is compiled and making the environments are not counted (`peers_ppo.py` says how;
-hocket's first iteration counts as long as the next ones take). A ratio above 1 means that hocket is
-faster than the faster peer of the same round. Of the rounds, the quieter half counts; `others` are
-the cores that the rest of the machine used meanwhile. overlap: from the timeline of a recorded run,
-how much of the time environments step while a device acts or learns. stepping: how many steps/s the
-environments make while nobody acts or learns, which no training can exceed.
+train: CartPole of EnvPool, and of Gymnasium as ordinary Python environments. All parties train for
+equally many environment steps, with the same number of environments, steps of a rollout,
+minibatches, epochs, networks (two of 2 x 64 tanh) and learning rate, and take turns. Steps/s are of
+a whole training, stepping and learning. Seconds to 475 are the time until the last 100 episodes had
+that mean return. Imports, compiling and making the environments are not counted (`peers_ppo.py`
+says how; hocket's first iteration counts as much as the next ones take on average). A ratio above 1
+means that hocket is faster than the faster peer of the same round. The quieter half of the rounds
+counts; `others` is the number of cores that the rest of the machine used meanwhile.
+
+overlap: how much of the time environments step while a device acts or learns, from the timeline of
+a recorded run. stepping: the steps/s of the environments alone, which no training can exceed.
 """
 
 from __future__ import annotations
@@ -69,16 +70,16 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Variant:
-    """Somebody who trains, in a process of its own that waits for its turn."""
+    """One party's training, in a process of its own that waits for its turn."""
 
     name: str
     who: str = "hocket"
     """`hocket`, `sb3` or `sbx`."""
     env: str = ""
-    """As hocket's `make` has it."""
+    """The name that `hocket.make` takes, with options."""
     distribute: str = ""
     threads: int = 1
-    """Of a peer."""
+    """A peer's threads."""
     vector: str = "dummy"
     """A peer's way to step Gymnasium's environments."""
 
@@ -107,8 +108,8 @@ HOCKET = {
         ),
     ),
 }  # fmt: skip
-# The fastest of `settings`, where all were tried (not with 8 environments of Gymnasium): one thread
-# of torch or XLA, and no subprocesses.
+# The fastest of `settings`, except with 8 environments of Gymnasium, where not all were tried: one
+# thread of torch or XLA, and no subprocesses.
 PEERS = (Variant("stable-baselines3", "sb3"), Variant("sbx", "sbx"))
 
 
@@ -136,13 +137,13 @@ def main() -> None:
 
 def check_peers(python: str | None) -> None:
     imports = "import stable_baselines3, sbx, envpool, gymnasium"
-    found = python and subprocess.run([python, "-c", imports], capture_output=True, check=False)
-    if not found or found.returncode:
-        why = found.stderr.decode().splitlines()[-1] if found else "--peers is missing"
-        sys.exit(f"{why}: the peers are in an environment of their own.\n{INSTALL}")
+    done = python and subprocess.run([python, "-c", imports], capture_output=True, check=False)
+    if not done or done.returncode:
+        why = done.stderr.decode().splitlines()[-1] if done else "--peers is missing"
+        sys.exit(f"{why}. Install the peers in an environment of their own:\n{INSTALL}")
 
 
-# Who is faster
+# Speed
 
 
 def train(case: str, options: argparse.Namespace) -> None:
@@ -181,12 +182,12 @@ def compared(ratios: list[float]) -> dict[str, Any]:
 
 
 def until(curve: Sequence[Sequence[float | None]], goal: float) -> float:
-    """The seconds after which a curve of (seconds, steps, mean return) is at its goal."""
+    """Return the seconds until a curve of (seconds, steps, mean return) reaches `goal`."""
     return next((at or 0.0 for at, _, mean in curve if mean is not None and mean >= goal), math.inf)
 
 
 def settings(case: str, options: argparse.Namespace) -> None:
-    """Every setting of a peer that may be the fastest, a shorter training each."""
+    """Try every setting of a peer that may be the fastest, in a shorter training."""
     env, size = case.split("/")
     vectors = ("dummy", "subproc") if env == "gymnasium" else ("dummy",)
     for peer in PEERS:
@@ -197,26 +198,26 @@ def settings(case: str, options: argparse.Namespace) -> None:
                 rates = []
                 with served(candidate, env, SIZES[size], options.peers) as ask:
                     for turn in range(2):
-                        told = ask(seed=turn, seconds=4.0)
-                        rates.append(round(told["steps"] / told["seconds"]))
+                        training = ask(seed=turn, seconds=4.0)
+                        rates.append(round(training["steps"] / training["seconds"]))
                 tell(f"{env} cartpole, {SIZES[size]}: {name}", max(rates), "env steps/s")
 
 
 def take_turns(
     variants: Sequence[Variant], env: str, sizes: Sizes, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """What each variant tells in each round, all of them training in every round."""
-    found, meter = [], Meter()
+    """Let every variant train in each round; return the quieter rounds."""
+    rounds, meter = [], Meter()
     with ExitStack() as stack:
         asks = {v.name: stack.enter_context(served(v, env, sizes, options.peers)) for v in variants}
         for turn in range(options.rounds):
-            told = {}
+            trainings = {}
             for name, ask in asks.items():
                 wait_for_quiet(meter, options.patience)
-                told[name] = ask(seed=turn)
-                told[name]["others"] = meter.cores()[1]
-            found.append(told)
-    return quieter_half(found, lambda told: max(each["others"] for each in told.values()))
+                trainings[name] = ask(seed=turn)
+                trainings[name]["others"] = meter.cores()[1]
+            rounds.append(trainings)
+    return quieter_half(rounds, lambda turns: max(turn["others"] for turn in turns.values()))
 
 
 def wait_for_quiet(meter: Meter, patience: float) -> None:
@@ -230,7 +231,7 @@ def wait_for_quiet(meter: Meter, patience: float) -> None:
 def served(
     variant: Variant, env: str, sizes: Sizes, python: str | None
 ) -> AbstractContextManager[Callable[..., Any]]:
-    """`ask(seed=0, ...)` trains once in that variant's process, and gives what it tells."""
+    """Open a process of the variant, where `ask(seed=0, ...)` trains once."""
     if variant.who == "hocket":
         words = json.dumps({"variant": asdict(variant), "sizes": asdict(sizes)})
         command = [sys.executable, __file__, "--serve", words]
@@ -246,8 +247,8 @@ def served(
 def serve(variant: dict[str, Any], sizes: dict[str, Any]) -> None:
     of, size = Variant(**variant), Sizes(**sizes)
     for line in sys.stdin:
-        told = learn(ppo(of.env, size, of.distribute), of.distribute, **json.loads(line))
-        print(json.dumps(told), flush=True)
+        training = learn(ppo(of.env, size, of.distribute), of.distribute, **json.loads(line))
+        print(json.dumps(training), flush=True)
 
 
 def ppo(env: str, sizes: Sizes, distribute: str) -> Any:
@@ -257,7 +258,7 @@ def ppo(env: str, sizes: Sizes, distribute: str) -> Any:
 
     name, options = read_words(env)
     _, how = read_words(distribute)
-    # A free iteration learns from one thread's environments: fewer batches, of the same size.
+    # A free iteration has one thread's environments, so it gets fewer batches of the same size.
     parts = how["threads"] if how.get("lag") == "free" else 1
     return PPO(
         env=make(name, **options), env_steps=sizes.steps, num_envs=sizes.num_envs,
@@ -270,7 +271,7 @@ def learn(
     algorithm: Any, distribute: str, *, seed: int = 0, seconds: float = math.inf,
     record: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Train; steps, seconds, the curve, and with `record` what the timeline shows."""
+    """Train; return steps, seconds and the curve, and with `record` the shares of the timeline."""
     import hocket
 
     rows: list[tuple[float, float]] = []
@@ -283,7 +284,7 @@ def learn(
         )
         rows += zip(returns.tolist(), counts.tolist(), strict=True)
         if not report.timings.run:
-            continue  # the first iteration, whose time is known with the next ones
+            continue  # the first iteration's time is estimated from the next ones
         before, done = curve[-1][0] if curve else 0.0, len(curve)
         each = (report.timings.run - before) / (report.iteration - done)
         for i in range(done + 1, report.iteration + 1):
@@ -292,14 +293,14 @@ def learn(
         if report.timings.run >= seconds:
             break
     assert report is not None
-    told: dict[str, Any] = {"steps": curve[-1][1], "seconds": curve[-1][0], "curve": curve}
+    training: dict[str, Any] = {"steps": curve[-1][1], "seconds": curve[-1][0], "curve": curve}
     if record:
-        told["trace"] = shares(report.executor.timeline().spans)
-    return told
+        training["trace"] = shares(report.executor.timeline().spans)
+    return training
 
 
 def last_hundred(rows: Sequence[tuple[float, float]]) -> float | None:
-    """The mean return of the last 100 episodes, or a few more: of whole iterations."""
+    """Return the mean return of the last 100 episodes or more, of whole iterations."""
     total, count = 0.0, 0.0
     for ret, ended in reversed(rows):
         total, count = total + ret, count + ended
@@ -308,7 +309,7 @@ def last_hundred(rows: Sequence[tuple[float, float]]) -> float | None:
     return None
 
 
-# What runs at the same time
+# Overlap
 
 
 def overlap(case: str, options: argparse.Namespace) -> None:
@@ -316,14 +317,14 @@ def overlap(case: str, options: argparse.Namespace) -> None:
     for v in HOCKET[env]:
         with served(v, env, SIZES[size], None) as ask:
             ask(seconds=0.5)
-            told = ask(seconds=3.0, record=True)
-        rate = round(told["steps"] / told["seconds"])
+            recorded = ask(seconds=3.0, record=True)
+        rate = round(recorded["steps"] / recorded["seconds"])
         name = f"{env} cartpole, {SIZES[size]}: {v.name}: {OVERLAP}"
-        tell(name, **overlap_of(told["trace"]), recorded_rate=rate)
+        tell(name, **overlap_of(recorded["trace"]), recorded_rate=rate)
 
 
 def stepping(case: str, options: argparse.Namespace) -> None:
-    """The first variant's environments by themselves, with random actions."""
+    """Measure the first variant's environments alone, with random actions."""
     import numpy as np
 
     from hocket import make
@@ -351,7 +352,7 @@ def stepping(case: str, options: argparse.Namespace) -> None:
 
 
 def overlap_of(trace: dict[str, Any]) -> dict[str, Any]:
-    """What `shares` found, as a line of figures."""
+    """Format the result of `shares` as a line of figures."""
     places = trace["places"].items()
     return {
         "value": round(trace["both"], 3),
@@ -363,17 +364,16 @@ def overlap_of(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def shares(spans: Sequence[Any]) -> dict[str, Any]:
-    """How much of the time somebody steps environments, a device computes, and both at once.
+    """Compute the shares of the time in which environments step, a device computes, or both.
 
-    And how the instances of each place spend theirs: `host` is stepping, `compute` acting in an
-    actor and learning in a learner, `wait` waiting for others, and the rest is Python's, and what
-    crosses.
+    For the instances of each place, `host` is stepping, `compute` is acting in an actor and
+    learning in a learner, `wait` is waiting for others, and the rest is Python and crossings.
     """
     begin, end = min(s.start for s in spans), max(s.end for s in spans)
     whole = end - begin
     host = union((s.start, s.end) for s in spans if s.kind == "host")
     device = union((s.start, s.end) for s in spans if s.kind == "compute")
-    found = {
+    of_all = {
         "seconds": whole,
         "host": length(host) / whole,
         "device": length(device) / whole,
@@ -392,35 +392,35 @@ def shares(spans: Sequence[Any]) -> dict[str, Any]:
             for kind in ("host", "compute", "wait")
         }
         places[place] = {**of, "rest": max(0.0, 1.0 - sum(of.values()))}
-    return {**found, "places": places}
+    return {**of_all, "places": places}
 
 
 Intervals = list[tuple[float, float]]
 
 
 def union(intervals: Iterable[tuple[float, float]]) -> Intervals:
-    """The same time in intervals that do not touch, in their order."""
-    found: Intervals = []
+    """Merge intervals that touch; return them in order."""
+    merged: Intervals = []
     for start, end in sorted(intervals):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
         else:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged
 
 
 def common(ours: Intervals, theirs: Intervals) -> Intervals:
-    """The time that is in both unions."""
-    found, i, j = [], 0, 0
+    """Intersect two unions of intervals."""
+    both, i, j = [], 0, 0
     while i < len(ours) and j < len(theirs):
         start, end = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])
         if start < end:
-            found.append((start, end))
+            both.append((start, end))
         if ours[i][1] < theirs[j][1]:
             i += 1
         else:
             j += 1
-    return found
+    return both
 
 
 def length(intervals: Intervals) -> float:

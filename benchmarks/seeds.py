@@ -1,9 +1,9 @@
-"""Eight seeds in one program beside eight runs one after another, from the prompt to the end.
+"""Compare eight seeds in one program with eight runs one after another, from prompt to end.
 
     python benchmarks/seeds.py --repeats 3
     python benchmarks/seeds.py --algorithm dqn --seeds 4
 
-Both do the whole job of `hocket train`, with everything compiled before; they take turns.
+Both run all of `hocket train`, with everything compiled before, and take turns.
 """
 
 from __future__ import annotations
@@ -43,20 +43,12 @@ def main() -> None:
 
 
 def train(algorithm: str, runs: list[list[str]]) -> float:
-    """The seconds that some runs take, one after another."""
+    """Measure the seconds of several runs, one after another."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         for flags in runs:
-            command = [
-                sys.executable,
-                "-m",
-                "hocket.cli.main",
-                "train",
-                algorithm,
-                "--quiet",
-                *flags,
-            ]
-            subprocess.run(command, cwd=folder, check=True)
+            command = ["-m", "hocket.cli.main", "train", algorithm, "--quiet", *flags]
+            subprocess.run([sys.executable, *command], cwd=folder, check=True)
         taken = time.perf_counter() - start
         records = list(Path(folder).rglob("metrics.jsonl"))
         agents = int(runs[0][1]) if runs[0][0] == "--seeds" else len(runs)

@@ -1,10 +1,10 @@
-"""Which share of a device's time goes to the environments, to acting and to learning.
+"""Measure the shares of a device's time that go to the environments, to acting and to learning.
 
     XLA_FLAGS=--xla_gpu_enable_command_buffer= python benchmarks/shares.py 2048
 
-From a profile of one iteration, by the names of its operations
-(`hocket.runtime.observe.profile`). A GPU's kernels in a command buffer do not say which operation
-they belong to, hence the flag.
+The shares come from a profile of one iteration, by the names of its operations
+(`hocket.runtime.observe.profile`). The flag is needed because kernels in a GPU's command buffer do
+not say to which operation they belong.
 """
 
 from __future__ import annotations

@@ -1,26 +1,25 @@
-"""Several instances on one GPU: what they gain, over what, and where they do not.
+"""Measure what several instances on one GPU gain, and where they gain nothing.
 
     python benchmarks/slices.py --sections grid --surface surface.json     # on a machine with a GPU
     python benchmarks/slices.py --sections grid --surface surface.json --envs 16384   # one row more
     python benchmarks/slices.py --sections totals --minibatches 16
     python benchmarks/slices.py --sections learning --length 8 --minibatches 8
     python benchmarks/slices.py --sections saturated serving seeds
-    python benchmarks/slices.py --env Pendulum-v1 --scale 64           # anywhere, in little
+    python benchmarks/slices.py --env Pendulum-v1 --scale 64           # on any machine
 
 PPO on the quadruped (16 steps, 4 epochs of 4 minibatches, two layers of 128). All parties of a
-section are started, and then take turns, three times; the median is told, with the least and the
-greatest. Every line has what the GPU was busy with meanwhile (NVML's GPM counters, percent), and
-lines of slices whether every process was seen by the MPS server (`attached`).
+section are started, and then take turns, three times. Every line has the median, the least and the
+greatest, and the GPU's counters meanwhile (NVML's GPM counters, percent); lines of slices also say
+if the MPS server saw every process (`attached`).
 
-    grid        k instances with as many environments each, and what the search finds of it
-    totals      as many environments in all: one program, k instances, a slice that acts beside one
-                that learns; processes without MPS; the rival: one process whose loops are command
-                buffers
-    saturated   the search, where one instance fills the GPU
+    grid        k instances with as many environments each, and the choice of the search
+    totals      as many environments in all: one program; k instances; a slice that acts beside one
+                that learns; processes without MPS; one process whose loops are command buffers
+    saturated   the search on a GPU that one instance fills
     learning    five seeds: return over samples, and over seconds
-    seeds       eight agents on eight slices, in one program, one after another
+    seeds       eight agents: on eight slices, in one program, one after another
     serving     stepping and acting only
-    dedicated   IMPALA with slices that act and one that learns, nobody waiting
+    dedicated   IMPALA with slices that act and one that learns, without waiting
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ from hocket.training.search import measure
 
 ROUNDS = 3
 SECONDS = 0.8
-"""About how long one timed run is."""
+"""The approximate length of one timed run."""
 T_OF_FIVE = 2.776
 """Student's t for 95 % of five samples."""
 APART = "dedicated=true", "lag=1"
-"""One slice steps and acts while another learns, from what was gathered an iteration before."""
+"""One slice steps and acts while another learns from the samples of the iteration before."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +74,13 @@ class Party:
     name: str
     words: str
     envs: int
-    """In all."""
+    """The environments of all instances together."""
     seeds: int | None = None
 
 
 @dataclass(frozen=True)
 class Acting:
-    """An agent that steps and acts, and learns nothing: serving."""
+    """An agent that steps and acts, and learns nothing: the work of serving."""
 
     ppo: PPO
 
@@ -109,7 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--env", default="Quadruped-v1")
-    parser.add_argument("--scale", type=int, default=1, help="so many times fewer environments")
+    parser.add_argument("--scale", type=int, default=1, help="divide the environments by this")
     parser.add_argument("--totals", nargs="+", type=int, default=[4096, 16384],
                         help="environments in all, for the section of this name")  # fmt: skip
     parser.add_argument("--envs", nargs="+", type=int, default=[1024, 4096, 16384],
@@ -117,7 +116,7 @@ def main() -> None:
     parser.add_argument("--coupled", action="store_true",
                         help="learn without PPO's `decoupled`, for late samples")  # fmt: skip
     parser.add_argument("--length", type=int, default=16, help="steps of a rollout")
-    parser.add_argument("--minibatches", type=int, default=4, help="of an epoch")
+    parser.add_argument("--minibatches", type=int, default=4, help="minibatches of an epoch")
     parser.add_argument("--surface", type=Path, help="add the grid's scores to those of this file")
     options = parser.parse_args()
     enable_cache()
@@ -131,7 +130,7 @@ def main() -> None:
 
 
 def totals(ppo: PPO, options: argparse.Namespace) -> None:
-    """As many environments in all, in one program and in several, beside what rivals them."""
+    """Compare one program and several with as many environments in all, and their rivals."""
     parties: list[Party] = []
     against: dict[str, list[str]] = {}
 
@@ -172,13 +171,13 @@ def seeds(ppo: PPO, options: argparse.Namespace) -> None:
         Party(f"{num} agents, one program", "anakin:devices=1", n, num),
         Party(f"{num} agents, {num} slices", _slices(num), n, num),
     ]
-    # Agents one after another are together as fast as one.
+    # Agents that run one after another have the speed of one.
     others = {party.name: [parties[0].name] for party in parties[1:]}
     tell(f"seeds, {n} environments each", compared(ppo, parties), others)
 
 
 def dedicated(ppo: PPO, options: argparse.Namespace) -> None:
-    """IMPALA on CartPole, whose actors and learner do not wait for each other."""
+    """Measure IMPALA on CartPole, whose actors and learner do not wait for each other."""
     del ppo
     n = 3 * 4096 // options.scale
     impala = IMPALA(env=make("CartPole-v1"), length=16, env_steps=1 << 40)
@@ -210,27 +209,28 @@ def saturated(ppo: PPO, options: argparse.Namespace) -> None:
 
 
 def whole_grid(ppo: PPO, options: argparse.Namespace) -> None:
-    """All points with as many environments of each instance take turns."""
+    """Measure the grid; points with the same environments per instance take turns."""
     counts, envs = (1, 2, 4, 8), [n // options.scale for n in options.envs]
     known = options.surface and options.surface.is_file()
     scores = {score.point: score for score in read_scores(options.surface)} if known else {}
     for n in envs:
         points = grid(counts, [n], _on_gpu())
-        found = compared(ppo, [_party(point) for point in points])
-        for point, line in zip(points, found, strict=True):
+        lines = compared(ppo, [_party(point) for point in points])
+        for point, line in zip(points, lines, strict=True):
             value, spread = statistics.median(line.rates), (min(line.rates), max(line.rates))
             scores[point] = Score(point, value, spread, line.activity)
-        tell("grid", found, {})
+        tell("grid", lines, {})
         if options.surface:
             about = {"about": machine(), "scores": [asdict(score) for score in scores.values()]}
             options.surface.write_text(json.dumps(about, indent=1))
     envs = sorted({point.envs for point in scores})
-    chosen = best(found := search(scores.__getitem__, counts, envs, shares=_on_gpu()))
+    tried = search(scores.__getitem__, counts, envs, shares=_on_gpu())
+    chosen = best(tried)
     print(json.dumps({
         "name": f"search on the grid: {chosen.point}", "value": round(chosen.value),
         "unit": "env steps/s", "against": f"the best of {len(scores)} points",
         "ratio": round(chosen.value / max(score.value for score in scores.values()), 3),
-        "measured": len(found), **machine(),
+        "measured": len(tried), **machine(),
     }), flush=True)  # fmt: skip
 
 
@@ -255,10 +255,10 @@ def learning(ppo: PPO, options: argparse.Namespace) -> None:
                     curves[party.name].append(learn(runs[party.name], seed, iterations))
                 busy[party.name].append(activity.report())
     first: tuple[Any, Any] | None = None
-    for name, found in curves.items():
-        returns, taken = (np.stack([run[k] for run in found]) for k in (0, 1))
+    for name, runs_of in curves.items():
+        returns, taken = (np.stack([run[k] for run in runs_of]) for k in (0, 1))
         mean = returns.mean(0)
-        half = T_OF_FIVE * returns.std(0, ddof=1) / np.sqrt(len(found))
+        half = T_OF_FIVE * returns.std(0, ddof=1) / np.sqrt(len(runs_of))
         first = first or (mean, half)
         overlaps = np.abs(mean - first[0]) <= half + first[1]
         print(json.dumps({
@@ -278,7 +278,7 @@ def learning(ppo: PPO, options: argparse.Namespace) -> None:
 
 
 def learn(executor: Executor, seed: int, iterations: int) -> tuple[np.ndarray, np.ndarray]:
-    """The return of the episodes that ended in each tenth of a run, and the seconds until then."""
+    """Train; return the mean return of each tenth of the run, and the seconds until its end."""
     executor.start(jax.random.key(seed))
     returns, taken, begin = [], [], time.perf_counter()
     for _ in range(10):
@@ -291,7 +291,7 @@ def learn(executor: Executor, seed: int, iterations: int) -> tuple[np.ndarray, n
 
 @dataclass(frozen=True)
 class Line:
-    """What was measured of a party."""
+    """The figures of a party."""
 
     party: Party
     rates: Sequence[float]
@@ -300,7 +300,7 @@ class Line:
 
 
 def compared(algorithm: Any, parties: Sequence[Party]) -> list[Line]:
-    """All parties, taking turns."""
+    """Measure all parties in turn."""
     rates: dict[str, list[float]] = {party.name: [] for party in parties}
     activity: dict[str, list[dict[str, float]]] = {party.name: [] for party in parties}
     with started(algorithm, parties) as runs:
@@ -310,7 +310,7 @@ def compared(algorithm: Any, parties: Sequence[Party]) -> list[Line]:
         for _ in range(ROUNDS):
             for party in parties:
                 run, count = runs[party.name], counts[party.name]
-                time.sleep(2 * SHORTEST)  # the counters are those of a moment ago
+                time.sleep(2 * SHORTEST)  # the counters lag behind
                 with GpuActivity() as counters:
                     taken = seconds(run, count)
                 steps = run.plan.iteration.env_steps * (party.seeds or 1)
@@ -325,9 +325,9 @@ def compared(algorithm: Any, parties: Sequence[Party]) -> list[Line]:
 
 @contextmanager
 def started(algorithm: Any, parties: Sequence[Party]) -> Iterator[dict[str, Executor]]:
-    """An executor for each party, compiled; they start side by side.
+    """Yield a compiled executor for each party; they are started at the same time.
 
-    One of each program compiles, and then the others find theirs in the compilation cache.
+    One party of each program compiles it, and the others then get it from the compilation cache.
     """
     with ExitStack() as stack, ThreadPoolExecutor(len(parties)) as pool:
         runs: dict[str, Executor] = {}
@@ -357,12 +357,12 @@ def started(algorithm: Any, parties: Sequence[Party]) -> Iterator[dict[str, Exec
 
 @cache
 def _traced(algorithm: Any, num_envs: int) -> Graph:
-    """Its graph, which takes seconds and is the same for all parties with so many environments."""
+    """Trace, which takes seconds, once for all parties with as many environments."""
     return trace(algorithm, num_envs)
 
 
 def _program(made: Plan, party: Party) -> tuple[Any, ...]:
-    """What a party compiles."""
+    """Identify what a party compiles."""
     place = made.places[0]
     return (
         party.seeds, len(made.places), made.graph.num_envs // place.replicas, place.replicas > 1,
@@ -372,21 +372,21 @@ def _program(made: Plan, party: Party) -> tuple[Any, ...]:
 
 
 def tell(what: str, lines: Sequence[Line], against: Mapping[str, Sequence[str]]) -> None:
-    """A line for each party, and one for each other that it is compared with."""
+    """Print a line for each party, and one for each other party that it is compared with."""
     known = {line.party.name: line for line in lines}
     for name, line in known.items():
-        told = {
+        row = {
             "name": f"{what}: {name}", "value": round(statistics.median(line.rates)),
             "unit": "env steps/s", "spread": [round(min(line.rates)), round(max(line.rates))],
             **line.activity, **({} if line.attached is None else {"attached": line.attached}),
             **machine(),
         }  # fmt: skip
-        print(json.dumps(told), flush=True)
+        print(json.dumps(row), flush=True)
         for base in against.get(name, ()):
             ratios = [a / b for a, b in zip(line.rates, known[base].rates, strict=True)]
-            told |= {"ratio": round(statistics.median(ratios), 3), "against": base,
+            row |= {"ratio": round(statistics.median(ratios), 3), "against": base,
                      "spread": [round(min(ratios), 3), round(max(ratios), 3)]}  # fmt: skip
-            print(json.dumps(told), flush=True)
+            print(json.dumps(row), flush=True)
 
 
 def seconds(executor: Executor, iterations: int) -> float:
@@ -407,20 +407,20 @@ def _on_gpu() -> bool:
 
 
 def _slices(count: int, *more: str, share: int | None = 100) -> str:
-    """On a CPU each has an even share of the cores, and there is nothing to say."""
+    """Name the strategy; on a CPU slices have even shares of the cores, and take no `share`."""
     shares = [f"share={share}"] if _on_gpu() else []
     return "sliced:" + ",".join([f"slices={count}", *shares, *more])
 
 
 def _attached(run: Any) -> bool | None:
-    """Whether every process was seen on its slice; None where it is not on one."""
+    """Return True if every process was seen on its slice; None without slices."""
     seen = run.crew.slices.seen if "crew" in vars(run) else {}
-    return all(found["verified"] for found in seen.values()) if seen else None
+    return all(process["verified"] for process in seen.values()) if seen else None
 
 
-def _mean(found: Sequence[dict[str, float]]) -> dict[str, float]:
-    names = found[0] if found else {}
-    return _rounded({name: statistics.fmean(x[name] for x in found) for name in names})
+def _mean(reports: Sequence[dict[str, float]]) -> dict[str, float]:
+    names = reports[0] if reports else {}
+    return _rounded({name: statistics.fmean(x[name] for x in reports) for name in names})
 
 
 def _rounded(activity: Mapping[str, float]) -> dict[str, float]:

@@ -1,16 +1,16 @@
-"""What a plan in several places costs and gains: transports, `averaged`, acting beside learning.
+"""Measure plans in several places: transports, `averaged`, acting beside learning.
 
     python benchmarks/split.py                          # all three, about five minutes
     python benchmarks/split.py overlap --rounds 9
     python benchmarks/split.py transports averaged
 
-transports: one array from one instance to another and back, half of which is a crossing, and many
-arrays one way. averaged: the mean of 57,000 float32 over two processes, in a compiled loop.
-overlap: PPO with acting and learning of about equal time, the two beside each other (`lag=1`: not
-the fused program's numbers), against one program on one core and on all of them. Whatever is
-compared takes turns within one run. Prints one JSON line for each figure. `cpu_ms` is the
-time of all cores together that an iteration takes, `others` the cores that the rest of the machine
-used meanwhile; of the rounds, the quieter half counts.
+transports: one array from one instance to another and back, where a crossing is half of that, and
+many arrays one way. averaged: the mean of 57,000 float32 over two processes, in a compiled loop.
+overlap: PPO whose acting and learning take about equally long, side by side (`lag=1`: not the fused
+program's numbers), against one program on one core and on all cores. The parties of a comparison
+take turns in one run, and the quieter half of the rounds counts. Prints one JSON line per figure.
+`cpu_ms` is the time of an iteration summed over all cores; `others` is the number of cores that the
+rest of the machine used meanwhile.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def tell(name: str, value: float, unit: str, **more: object) -> None:
 
 
 class Meter:
-    """The cores that this process with its descendants uses, and those that all others use."""
+    """Counts the cores that this process and its descendants use, and those that all others use."""
 
     def __init__(self) -> None:
         self._since = self._read()
 
     def cores(self) -> tuple[float, float]:
-        """Since it was last asked, or made."""
+        """Return both, averaged over the time since the last call."""
         before, self._since = self._since, self._read()
         seconds, every, mine = (b - a for a, b in zip(before, self._since, strict=True))
         return mine / seconds, max(0.0, (every - mine) / seconds)
@@ -84,7 +84,7 @@ class Meter:
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with suppress(OSError), open(f"/proc/{pid}/stat") as text:
                 fields = text.read().rpartition(")")[2].split()
-                # Its own time, and that of children which have ended.
+                # Its own time, and the time of its children that have ended.
                 parent[int(pid)], ticks[int(pid)] = int(fields[1]), sum(map(int, fields[11:15]))
         mine = {os.getpid()}
         while more := {pid for pid in parent if parent[pid] in mine} - mine:
@@ -102,7 +102,7 @@ def quieter_half(rounds: Sequence[T], others: Callable[[T], float]) -> list[T]:
 
 @contextmanager
 def asked(command: Sequence[str], **environment: str) -> Iterator[Callable[..., Any]]:
-    """`ask(...)` sends a JSON line to a process that lives meanwhile, and gives what it answers."""
+    """Start a process; `ask(...)` sends it a JSON line and returns its answer."""
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env={**os.environ, **environment},
@@ -133,7 +133,7 @@ class Variant:
     distribute: str = "anakin"
     launch: str = "threads"
     cores: int = 0
-    """It may use only so many of the cores, and XLA no threads besides; 0 for no limit."""
+    """The cores it may use, without more threads of XLA; 0 for no limit."""
     devices: int = 1
     record: bool = False
     note: str = ""
@@ -157,43 +157,45 @@ def overlap(rounds: int) -> None:
     iterations = max(8, round(1.5 / sum(parts.values())))
     rounds_of = take_turns(VARIANTS, iterations, rounds)
     for variant in VARIANTS:
-        told = [each[variant.name] for each in rounds_of]
+        turns = [each[variant.name] for each in rounds_of]
         ratios = [
             each[VARIANTS[0].name]["seconds"] / each[variant.name]["seconds"] for each in rounds_of
         ]
-        seconds = statistics.median(each["seconds"] for each in told)
-        work = statistics.median(each["seconds"] * each["cores"] for each in told)
-        more = {"busy": told[0]["busy"]} if told[0]["busy"] else {}
+        seconds = statistics.median(each["seconds"] for each in turns)
+        work = statistics.median(each["seconds"] * each["cores"] for each in turns)
+        more = {"busy": turns[0]["busy"]} if turns[0]["busy"] else {}
         tell(
             f"acrobot, 256 envs: {variant.name}",
             round(iterations * 256 * 128 / seconds), "env steps/s",
             ratio=round(statistics.median(ratios), 3),
             spread=[round(min(ratios), 3), round(max(ratios), 3)], against=VARIANTS[0].name,
             cpu_ms=round(1e3 * work / iterations, 1),
-            others=round(max(each["others"] for each in told), 2),
+            others=round(max(each["others"] for each in turns), 2),
             **more, **({"note": variant.note} if variant.note else {}),
         )  # fmt: skip
 
 
 def take_turns(variants: Sequence[Variant], iterations: int, rounds: int) -> list[dict[str, Any]]:
-    """What each variant tells in each round, all of them running in every round."""
+    """Let every variant run in each round; return the quieter rounds."""
     with ExitStack() as stack:
         asks = {v.name: stack.enter_context(served(v)) for v in variants}
-        found, meter = [], Meter()
+        answers, meter = [], Meter()
         for _ in range(rounds + 1):
-            told = {}
+            answers_of = {}
             for name, ask in asks.items():
                 meter.cores()
-                told[name] = ask(iterations)
-                told[name]["cores"], told[name]["others"] = meter.cores()
-            found.append(told)
-    warm = found[1:]
-    return quieter_half(warm, lambda told: max(each["others"] for each in told.values()))
+                answers_of[name] = ask(iterations)
+                answers_of[name]["cores"], answers_of[name]["others"] = meter.cores()
+            answers.append(answers_of)
+    warm = answers[1:]
+    return quieter_half(
+        warm, lambda answers_of: max(each["others"] for each in answers_of.values())
+    )
 
 
 @contextmanager
 def served(variant: Variant) -> Iterator[Callable[[int], Any]]:
-    """`ask(n)` runs n iterations in that variant's process, and gives what it tells."""
+    """Start a process of the variant; `ask(n)` runs n iterations there and returns its answer."""
     flags = [f"--xla_force_host_platform_device_count={variant.devices}"]
     flags += [ONE_CORE] * bool(variant.cores)
     process = subprocess.Popen(
@@ -228,7 +230,7 @@ def serve(variant: Variant) -> None:
     from hocket.training.loop import make_executor, plan
 
     enable_cache()
-    # Acrobot's dynamics are as much work as this small learner: that is what the sizes are for.
+    # With these sizes, Acrobot's dynamics and the learner are about equally much work.
     algorithm = PPO(env=make("Acrobot-v1"), epochs=1, minibatches=4, hidden=(24, 24), num_envs=256)
     made = plan(algorithm, distribute=variant.distribute, launch=variant.launch)
     executor = make_executor(made, 1_000, record=variant.record)
@@ -239,12 +241,12 @@ def serve(variant: Variant) -> None:
         advance(executor, int(line))
         seconds = time.perf_counter() - start
         busy = {place.name: round(place.busy, 3) for place in executor.activity()}
-        found: dict[str, list[float]] = {}
+        seconds_of: dict[str, list[float]] = {}
         timeline = executor.timeline()
         for span in timeline.spans if timeline else ():
             if span.kind == "compute" and span.iteration >= begun:
-                found.setdefault(span.name, []).append(span.end - span.start)
-        segments = {name: statistics.median(each) for name, each in found.items()}
+                seconds_of.setdefault(span.name, []).append(span.end - span.start)
+        segments = {name: statistics.median(each) for name, each in seconds_of.items()}
         begun += int(line)
         print(json.dumps({"seconds": seconds, "busy": busy, "segments": segments}), flush=True)
     executor.close()
@@ -257,7 +259,7 @@ def transports(rounds: int) -> None:
     import jax
 
     if len(jax.devices()) < 2:
-        # The number of devices is fixed once there are any, and other parts want one.
+        # JAX fixes the number of devices at its start, and the other parts need one device.
         flags = "--xla_force_host_platform_device_count=2"
         command = [sys.executable, __file__, "transports", "--rounds", str(rounds)]
         subprocess.run(command, check=True, env={**os.environ, "XLA_FLAGS": flags})
@@ -271,15 +273,15 @@ def transports(rounds: int) -> None:
             "shared memory, jax to jax": between_processes(nbytes, alone=False),
         }
         asks = {name: way.__enter__() for name, way in ways.items()}
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for turn in range(rounds + 1):
             for name, ends in asks.items():
                 measured = ping_pong(ends, count), stream(ends, count)
                 if turn:
-                    found[name].append(measured)
+                    times[name].append(measured)
         for way in ways.values():
             way.__exit__(None, None, None)
-        for name, each in found.items():
+        for name, each in times.items():
             crossing = statistics.median(c for c, _ in each)
             rate = nbytes / statistics.median(s for _, s in each)
             least = round(1e6 * min(c for c, _ in each), 2)
@@ -288,7 +290,7 @@ def transports(rounds: int) -> None:
 
 
 class Ends(NamedTuple):
-    """Both links as this side sees them, and how to tell the other side what to do."""
+    """This side's ends of both links, and `begin`, which tells the other side what to do."""
 
     message: Any
     send: Callable[[Any], None]
@@ -297,7 +299,7 @@ class Ends(NamedTuple):
 
 
 def ping_pong(ends: Ends, count: int) -> float:
-    """Seconds of one crossing."""
+    """Measure the seconds of one crossing."""
     ends.begin("back", count)
     start = time.perf_counter()
     for _ in range(count):
@@ -307,7 +309,7 @@ def ping_pong(ends: Ends, count: int) -> float:
 
 
 def stream(ends: Ends, count: int) -> float:
-    """Seconds for each of many messages one way, the last of which is answered."""
+    """Measure the seconds per message of many one way; only the last one is answered."""
     ends.begin("last", count)
     start = time.perf_counter()
     for _ in range(count):
@@ -317,7 +319,7 @@ def stream(ends: Ends, count: int) -> float:
 
 
 def answer(receive: Callable[[], Any], send: Callable[[Any], None], what: str, count: int) -> None:
-    """The other side: every message back, or the last one of all."""
+    """Act as the other side: send every message back, or only the last one."""
     for number in range(count):
         message = receive()
         if what == "back" or number == count - 1:
@@ -389,7 +391,7 @@ def echo(fd: int, nbytes: int, *, alone: bool) -> None:
 
 
 def _ends(file: Any, nbytes: int, *, alone: bool, forth: bool) -> tuple[Any, Any]:
-    """What sends and what receives, on this side of two rings."""
+    """Return the functions that send and receive on this side of two rings."""
     import jax
 
     from hocket.runtime.channels import Here
@@ -418,13 +420,13 @@ def _ends(file: Any, nbytes: int, *, alone: bool, forth: bool) -> tuple[Any, Any
 
     def lease() -> Any:
         with rings[1].lease() as views:
-            return views  # there is nobody who would write into them before they are sent back
+            return views  # still valid outside the lease: the peer waits for them to come back
 
     return rings[0].send, lease
 
 
 def _link(nbytes: int) -> Any:
-    """A link of a plan, as far as a transport looks at it."""
+    """Return a link with those parts that a transport reads."""
     import jax
 
     from hocket.runtime.channels.links import Link
@@ -436,8 +438,8 @@ def _link(nbytes: int) -> Any:
 def _room(nbytes: int) -> int:
     from hocket.runtime.channels.transports.shared_memory import TRANSPORT
 
-    found = TRANSPORT.room(_link(nbytes))
-    return found + -found % 4096
+    room = TRANSPORT.room(_link(nbytes))
+    return room + -room % 4096  # whole pages
 
 
 def array(nbytes: int) -> Any:
@@ -485,7 +487,7 @@ def averages(rounds: int) -> None:
 
 
 def averaging() -> Any:
-    """An algorithm that does little besides."""
+    """Make an algorithm that does little except averaging."""
     import jax
 
     from hocket import averaged, fragment

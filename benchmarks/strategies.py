@@ -1,15 +1,16 @@
-"""Which strategy is fastest depends: on environments, on the network, on how slow a crossing is.
+"""Compare strategies by the number of environments, the network, and the delay of a crossing.
 
     python benchmarks/strategies.py --plot docs/pictures/strategies.png | tee strategies.jsonl
     python benchmarks/strategies.py --sweeps delay --rounds 5
     python benchmarks/strategies.py --read strategies.jsonl --plot strategies.png   # draw only
 
-PPO on CartPole (64 steps, 2 epochs, 4 minibatches). One quantity is changed at a time, from 256
-environments, two layers of 64 and no delay. Every instance but `anakin`, which is one, is a process
-of its own, so that all that crosses goes through shared memory; the delay is added to each message.
-The strategies take turns. All are synchronous and compute the same numbers, except the one with
-`lag=1`. Prints one JSON line for each point; a ratio above 1 means faster than anakin. `others` are
-the cores that the rest of the machine used: where they used any, many threads look better.
+PPO on CartPole (64 steps, 2 epochs, 4 minibatches). One quantity is changed at a time, starting
+from 256 environments, two layers of 64 and no delay. Except under `anakin`, every instance is a
+process of its own, so messages go through shared memory; the delay is added to each of them. The
+strategies take turns. All are synchronous and compute the same numbers, except the one with
+`lag=1`. Prints one JSON line per point; a ratio above 1 means faster than anakin. `others` is the
+number of cores that the rest of the machine used: if it is not small, many threads look better than
+they are.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ SWEEPS: dict[str, list[float]] = {
 BASE = {"envs": 256, "hidden": 64, "delay": 0.0}
 LENGTH = 64
 SECONDS = 0.5
-"""About how long one timed run is."""
+"""The approximate length of one timed run."""
 
 
 def main() -> None:
@@ -63,7 +64,7 @@ def main() -> None:
     parser.add_argument("--sweeps", nargs="+", choices=SWEEPS, default=list(SWEEPS))
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--plot", type=Path, help="draw the figure into this file")
-    parser.add_argument("--read", type=Path, help="the lines of a run before, instead of a new one")
+    parser.add_argument("--read", type=Path, help="use the lines of an earlier run")
     options = parser.parse_args()
     if options.read:
         lines = [json.loads(line) for line in options.read.read_text().splitlines()]
@@ -80,7 +81,7 @@ def measure(sweeps: list[str], rounds: int) -> list[dict[str, Any]]:
     lines = []
     for number, point in enumerate(points):
         if point in points[:number]:
-            continue  # where the sweeps meet
+            continue  # the base point is in every sweep
         for line in compare(point, rounds):
             line |= {"hardware": hardware, "jax": jax.__version__}
             print(json.dumps(line), flush=True)
@@ -100,12 +101,12 @@ def compare(point: dict[str, Any], rounds: int) -> list[dict[str, Any]]:
             stack.enter_context(closing(executor))
             runs[name] = executor
             counts[name] = max(1, round(SECONDS / timed(executor, 1)))
-        found, meter = [], Meter()
+        measured, meter = [], Meter()
         for _ in range(rounds):
             meter.cores()
             each = {name: timed(run, counts[name]) / counts[name] for name, run in runs.items()}
-            found.append((each, meter.cores()[1]))
-    kept = quieter_half(found, lambda told: told[1])
+            measured.append((each, meter.cores()[1]))
+    kept = quieter_half(measured, lambda turn: turn[1])
     title = f"{point['envs']} envs, hidden {point['hidden']}, delay {1e3 * point['delay']:g} ms"
     lines = []
     for name in STRATEGIES:
@@ -131,7 +132,7 @@ def started(algorithm: Any, name: str, delay: float) -> Executor:
 
 
 def slowed(words: str, delay: float) -> Callable[..., Any]:
-    """That strategy as processes, with a delay on all that crosses."""
+    """Make that strategy run as processes, with a delay on every message and mean."""
 
     def where(graph: Any, cluster: Any) -> Any:
         made = dataclasses.replace(resolve(words)(graph, cluster), launch=launch_named("processes"))
@@ -164,14 +165,14 @@ COLORS = {
 }
 TICKS = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
 APART = 0.13
-"""Decades between two names."""
+"""The least distance of two names, in decades."""
 AXES = {"envs": "environments", "hidden": "width of the network", "delay": "delay of a crossing"}
 
 
 def draw(lines: list[dict[str, Any]], path: Path) -> None:
-    """A panel for each quantity, a line for each strategy, named where it ends.
+    """Draw a panel for each quantity and a line for each strategy, named at its end.
 
-    Ratios, since the points of a line were measured minutes apart, and those above each other not.
+    The lines are ratios: points of one line were measured minutes apart, those of one column not.
     """
     import matplotlib
 
@@ -201,7 +202,7 @@ def draw_line(
 
 
 def label_ends(panel: Any, ends: dict[str, tuple[float, float]]) -> None:
-    """Names beside the lines' ends, moved apart where they would touch."""
+    """Write names beside the ends of lines, moved apart where they would touch."""
     order = sorted(ends, key=lambda name: ends[name][1])
     at = [math.log10(ends[name][1]) for name in order]
     for _ in range(200):
@@ -233,7 +234,7 @@ def name_axes(panel: Any, sweep: str) -> None:
 
 
 def _shown(sweep: str, x: float) -> float:
-    """No delay has no logarithm: it stands a step before the least one."""
+    """Place no delay, which has no logarithm, one decade below the smallest."""
     return x or (SWEEPS[sweep][1] / 10)
 
 
