@@ -1,10 +1,10 @@
-"""A way to average of one's own: the replicas of a plan take means through named FIFOs.
+"""Example of a way to average: the replicas of a plan take means through named FIFOs.
 
 hocket train ppo --distribute sliced:slices=2,reduce=examples/own_average.py:Fifo
 
-Processes that share no memory can go this way. Every replica makes a FIFO for each of the others,
-who write their arrays into it; each takes the mean of all, in the same order, so that all of them
-get the same bits. A FIFO holds 64 KiB, so a thread empties it while the others still write.
+It works for processes that share no memory. Every replica makes a FIFO for each other replica,
+which writes its arrays into it. Then each replica takes the mean of all arrays, in the same order,
+so that all get the same bits. A FIFO holds only 64 KiB, so a thread empties it while others write.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from jax.experimental import io_callback
 from hocket.runtime.averaging import Address, Epoch, Members, Sites, Space, Unavailable
 
 SECONDS = 60.0
-"""For how long a replica waits for another."""
-HEADER = struct.Struct("<qqqq")  # the epoch, the call site, the number of the call, the bytes
+"""How long a replica waits for another."""
+HEADER = struct.Struct("<qqqq")  # epoch, call site, number of the call, bytes of data
 HELLO = -1
-"""In place of a call site: this replica has opened its end."""
+"""The call site of a greeting, which says that this replica has opened its ends."""
 
 
 class Fifo:
-    """The way; `hocket.runtime.averaging.Average` says what each of its parts is for."""
+    """The way to average. `hocket.runtime.averaging.Average` documents its methods."""
 
     name, preference = "fifo", 100
 
@@ -58,15 +58,15 @@ class Fifo:
 
 
 class Listening:
-    """A replica with a FIFO for each of the others, in a folder of its own: that is its address."""
+    """A replica that has a FIFO for each other one. Its address is the folder of these FIFOs."""
 
     def __init__(self, replicas: int, index: int) -> None:
         self.address = tempfile.mkdtemp(prefix="hocket-fifo-")
         self.index, self.others = index, [i for i in range(replicas) if i != index]
         for other in self.others:
             os.mkfifo(f"{self.address}/{other}")
-        # Opening a FIFO waits for the other end, unless it need not. Not `O_RDWR`, which does not
-        # wait either: with an end of one's own for writing, the last of the others is never missed.
+        # Without `O_NONBLOCK`, opening a FIFO waits for its other end. `O_RDWR` would not wait, but
+        # it also opens an end for writing, so the end of the file would never be read.
         self.ends = {i: self._open(self.address, i, os.O_RDONLY) for i in self.others}
 
     def join(self, addresses: Sequence[Address], epoch: Epoch) -> Mean:
@@ -82,7 +82,7 @@ class Listening:
             mean.close()
             raise Unavailable(str(error)) from None
         finally:
-            shutil.rmtree(self.address, ignore_errors=True)  # now all have opened what is in it
+            shutil.rmtree(self.address, ignore_errors=True)  # by now all have opened their ends
         return mean
 
     def close(self) -> None:
@@ -96,15 +96,15 @@ class Listening:
 
 
 class Mean:
-    """The mean at work in one replica: it has an end of a FIFO from, and to, each of the others."""
+    """The mean in one replica, with a FIFO from each other replica and a FIFO to it."""
 
     def __init__(self, index: int, ends: dict[int, int], to: dict[int, int], epoch: int) -> None:
         self._index, self._to, self._epoch = index, to, epoch
         self._sending = threading.Lock()
-        self._arrived: dict[tuple[int, int, int], bytes] = {}  # by replica, call site and call
+        self._arrived: dict[tuple[int, int, int], bytes] = {}  # keys: replica, call site, call
         self._changed = threading.Condition()
         self._gone: set[int] = set()
-        """The replicas that have ended, and this one once it is closed."""
+        """The replicas that have ended, and this one after `close`."""
         self._sites, self._calls = 0, Counter[int]()
         self._nbytes, self._waited_ns = 0, 0
         for other, end in ends.items():
@@ -119,20 +119,22 @@ class Mean:
         return self._calls.total(), self._nbytes, self._waited_ns
 
     def check(self) -> None:
-        """A call that fails says so itself."""
+        """Do nothing: a call that fails raises by itself."""
 
     def close(self) -> None:
         self._leave(self._index)
         with self._sending:
             for end in self._to.values():
-                os.close(end)  # so the others read the end of the file, as when a process dies
+                os.close(
+                    end
+                )  # the others now read the end of the file, as if this process had died
             self._to = {}
 
     def free(self) -> None:
         self.close()
 
     def greet(self) -> None:
-        """Tell the others that they were found, and wait until they have found this one."""
+        """Greet all other replicas, and wait for their greetings."""
         self._tell(HELLO, 0, b"")
         for other in self._to:
             self._hear(other, HELLO, 0)
@@ -167,14 +169,14 @@ class Mean:
             raise RuntimeError("another replica has ended, so there is no mean")
         try:
             return os.write(end, data)
-        except BlockingIOError:  # full: look again soon, and whether this one is closed meanwhile
+        except BlockingIOError:  # full; wait at most 0.1 s, since `close` may come meanwhile
             select.select([], [end], [], 0.1)
             return 0
         except BrokenPipeError:
             raise RuntimeError(f"replica {other} has ended, so there is no mean") from None
 
     def _hear(self, other: int, site: int, call: int) -> bytes:
-        """What another replica has told; also if it has ended since."""
+        """Wait for the data of another replica; it may have ended after sending them."""
         key, deadline = (other, site, call), time.monotonic() + SECONDS
         with self._changed:
             while key not in self._arrived:
@@ -185,8 +187,10 @@ class Mean:
             return self._arrived.pop(key)
 
     def _empty(self, other: int, end: int) -> None:
-        """Read whatever another replica writes, until it has ended."""
-        select.select([end], [], [])  # before it has opened its end, this would be the file's end
+        """Read all that another replica writes, until it ends."""
+        select.select(
+            [end], [], []
+        )  # until the writer has opened its end, a read would find the end of the file
         os.set_blocking(end, True)
         with open(end, "rb") as stream:
             while frame := read_frame(stream):
@@ -204,7 +208,7 @@ class Mean:
 
 
 def read_frame(stream: BinaryIO) -> tuple[tuple[int, int, int], bytes] | None:
-    """The next header and its data; None at the end, also in the midst of them."""
+    """Read the next header and its data; return None at the end, even inside a frame."""
     header = stream.read(HEADER.size)
     if len(header) < HEADER.size:
         return None
@@ -214,7 +218,7 @@ def read_frame(stream: BinaryIO) -> tuple[tuple[int, int, int], bytes] | None:
 
 
 def mean_of(parts: Sequence[bytes], like: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The means of arrays that lie one after another in each part; a narrow float in float32."""
+    """Compute the means of the arrays in all parts; narrow floats are summed in float32."""
     means, start = [], 0
     for x in like:
         arrays = [np.frombuffer(part, x.dtype, x.size, start).reshape(x.shape) for part in parts]

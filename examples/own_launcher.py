@@ -1,7 +1,7 @@
-"""A launcher of one's own: a program for each instance, which inherits nothing but its environment.
+"""Example of a launcher: a program for each instance, which inherits only its environment.
 
 hocket train ppo --launch examples/own_launcher.py:Programs
-python examples/own_launcher.py     # passes the launchers' own tests
+python examples/own_launcher.py     # verifies it
 """
 
 import subprocess
@@ -18,21 +18,21 @@ class Programs:
     launch = Launch(one_process=False, one_program=False, shares_memory="none")
 
     def why_not(self, plan):
-        """Nothing stands in the way: a program can be started everywhere."""
+        """Accept every plan: a program can always be started."""
         return ""
 
     def reserve(self, seats, seconds):
-        """A launcher for a cluster waits here until there is a place for every seat."""
+        """Do nothing. A launcher for a cluster would wait here for room for every seat."""
 
     def start(self, seat: Seat, command: Command) -> "Program":
         return Program(command)
 
     def release(self):
-        """Nothing was reserved, so there is nothing to give back."""
+        """Do nothing, because nothing was reserved."""
 
 
 class Program:
-    """One running program: what it says first, how it ended, and how it is ended."""
+    """One running program: its first line, its end, and a way to end it."""
 
     def __init__(self, command):
         self.process = subprocess.Popen(
@@ -49,14 +49,14 @@ class Program:
 
     def hello(self, seconds):
         if not self.has_spoken.wait(seconds):
-            raise TimeoutError(f"program {self.process.pid} said nothing for {seconds} s")
+            raise TimeoutError(f"program {self.process.pid} printed nothing for {seconds} s")
         return self.first_line
 
     def poll(self):
         code = self.process.poll()
         if code is None:
             return None
-        self.listeners[1].join(1.0)  # the rest of what it had to say
+        self.listeners[1].join(1.0)  # reads the rest of its standard error
         return Fate(f"program {self.process.pid} ended with code {code}", "".join(self.last_words))
 
     def kill(self, seconds):
@@ -68,7 +68,7 @@ class Program:
         with self.process.stdout as lines:
             self.first_line = lines.readline().decode().strip()
             self.has_spoken.set()
-            for line in lines:  # a pipe that nobody reads would stop the program
+            for line in lines:  # a full pipe would stop the program
                 print(line.decode(), end="")
 
     def _warn(self):

@@ -1,4 +1,4 @@
-"""A logger of one's own: every number of a run in one table, a line each.
+"""Example of a logger: a table with a line for every number of a run.
 
 hocket train ppo --loggers examples/own_logger.py:Table
 hocket train ppo --loggers tensorboard examples/own_logger.py:Table:file=all.csv
@@ -21,9 +21,9 @@ class Table:
         before = csv.reader(path.read_text().splitlines() if path.exists() else [])
         fresh = path.with_suffix(".new")
         self.out = fresh.open("w", newline="")
-        # A resumed run tells again what came after its checkpoint.
+        # A resumed run sends the rows after its checkpoint again, so those lines are dropped.
         self.write([line for line in before if int(line[0]) <= about.last_step])
-        fresh.replace(path)  # in one piece: a run that is killed right here keeps its lines
+        fresh.replace(path)  # atomic, so a kill right here loses no line
 
     def row(self, step: int, numbers: Numbers, seed: int):
         self.write([(step, seed, name, value) for name, value in numbers.items()])
@@ -33,11 +33,11 @@ class Table:
         self.out.flush()
 
     def media(self, path):
-        """Nothing: the table has numbers."""
+        """Do nothing: the table has only numbers."""
 
     def end(self, summary):
         self.out.close()
 
 
 if __name__ == "__main__":
-    print(check_logger(Table))  # whole, resumed and killed
+    print(check_logger(Table))  # tries whole, resumed and killed runs

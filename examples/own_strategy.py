@@ -1,4 +1,4 @@
-"""A strategy of one's own, in fifteen lines: many actors, and a learner that is never waited for.
+"""Example of a strategy, in fifteen lines: many actors beside a learner.
 
 hocket plan ppo --distribute examples/own_strategy.py:wide
 hocket train ppo --distribute examples/own_strategy.py:wide:actors=8,lag=1

@@ -1,8 +1,8 @@
-"""A transport of one's own: what crosses goes through a named FIFO, which `mkfifo` makes.
+"""Example of a transport: messages go through a named FIFO.
 
-A FIFO holds 64 KiB, and to open one waits for the other end. So the receiver opens it for both
-directions, which never waits, and a thread of its drains it. That leaves room for `slots` messages
-even where nobody receives.
+A FIFO holds 64 KiB, and opening it waits for the other end. So the receiver opens it in both
+directions, which never waits, and drains it in a thread. That leaves room for `slots` messages even
+if nobody receives.
 
     Channel(transport="examples/own_transport.py:FIFO")
 """
@@ -22,12 +22,12 @@ from hocket.runtime.channels import Ends, Here, Link
 from hocket.system.events import Closed, Event
 
 LOOK_SECONDS = 0.1
-"""How often whoever waits looks whether its own end has been closed."""
+"""How often a waiting end checks if it has been closed."""
 HELLO = b"."
 
 
 class Sending:
-    """The end that sends. Closing a FIFO tells the other end: it reads nothing any more."""
+    """The end that sends. When it closes the FIFO, the receiver reads the end of the file."""
 
     def __init__(self, link: Link, path: str) -> None:
         self._link, self._closed = link, False
@@ -52,7 +52,7 @@ class Sending:
         self.sent += 1
 
     def settle(self):
-        """Nothing is done later."""
+        """Do nothing: no work was put off."""
 
     def close(self):
         with self._lock:
@@ -77,7 +77,7 @@ class Sending:
 
 
 class Receiving:
-    """The end that receives, and its thread, which reads messages up to as many as have room."""
+    """The end that receives. Its thread reads messages while there is room for them."""
 
     def __init__(self, link: Link, path: str) -> None:
         self._link, self._path, self._closed = link, path, False
@@ -109,7 +109,7 @@ class Receiving:
         return self._link.views(message)
 
     def settle(self):
-        """Nothing is done later."""
+        """Do nothing: no work was put off."""
 
     def close(self):
         with self._changed:
@@ -119,7 +119,8 @@ class Receiving:
     def _drain(self):
         try:
             self._read(len(HELLO))
-            # The sender has opened it: nobody else will, and only the sender may keep it open.
+            # The sender has opened the FIFO, so nobody else needs its name. From now on only the
+            # sender may hold it open for writing: then its close is the end of the file here.
             alone = os.open(self._path, os.O_RDONLY)
             os.unlink(self._path)
             self._fd, both = alone, self._fd
@@ -150,15 +151,15 @@ class Receiving:
             if self._closed:
                 raise Closed
             if readable.poll(1000 * LOOK_SECONDS):
-                got = os.readv(self._fd, [left])
-                if not got:
+                count_read = os.readv(self._fd, [left])
+                if not count_read:
                     raise Closed
-                left = left[got:]
+                left = left[count_read:]
         return data
 
 
 class Fifo:
-    """Messages through a FIFO between two processes of one machine."""
+    """Carries messages through FIFOs, between two processes of one machine."""
 
     preference = 100.0
     on_devices = False

@@ -41,7 +41,7 @@ class Params(NamedTuple):
 class Learner(NamedTuple):
     params: Params
     target: Any
-    """The critics' moving average."""
+    """The moving average of the critics."""
     optimizer: Any
 
 
@@ -54,9 +54,9 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class SAC:
-    """For vector observations and bounded vector actions.
+    """Soft actor-critic for vector observations and bounded vector actions.
 
-    The three losses take a gradient step together: each is a constant to the others' parameters.
+    The three losses share one gradient step: each has no gradient in the others' parameters.
     """
 
     env: Env
@@ -111,7 +111,7 @@ class SAC:
 
     @fragment(role="replay")
     def recall(self, replay: Replay, key: Array) -> Draw:
-        """Batches `[U, B, ...]` for the whole iteration: one crossing, not one for each update."""
+        """Draw batches `[U, B, ...]` for the whole iteration, which then cross places once."""
         uniforms = jax.random.uniform(key, (self.updates, self.batch_size))
         return jax.vmap(lambda u: device.sample(replay, u, minimum=self.warmup)[1])(uniforms)
 
@@ -166,12 +166,12 @@ class SAC:
         return TanhNormal(mean, jnp.clip(log_std, -5.0, 2.0))
 
     def q_values(self, params: Any, obs: Array, action: Array) -> Array:
-        """What each critic says, `[2, B]`."""
+        """Return the values of both critics, `[2, B]`."""
         both = jax.vmap(self.critic_network.apply, in_axes=(0, None))
         return both(params, jnp.concatenate([obs, action], axis=-1)).squeeze(-1)
 
     def scale(self, squashed: Array) -> Array:
-        """From (-1, 1), which the networks see, to the environment's bounds."""
+        """Scale actions from (-1, 1), which the networks see, to the environment's bounds."""
         low, high = jnp.asarray(self.actions.low), jnp.asarray(self.actions.high)
         return low + 0.5 * (squashed + 1.0) * (high - low)
 
