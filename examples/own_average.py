@@ -125,9 +125,7 @@ class Mean:
         self._leave(self._index)
         with self._sending:
             for end in self._to.values():
-                os.close(
-                    end
-                )  # the others now read the end of the file, as if this process had died
+                os.close(end)  # the others read the end of the file, as if this process died
             self._to = {}
 
     def free(self) -> None:
@@ -188,9 +186,8 @@ class Mean:
 
     def _empty(self, other: int, end: int) -> None:
         """Read all that another replica writes, until it ends."""
-        select.select(
-            [end], [], []
-        )  # until the writer has opened its end, a read would find the end of the file
+        # Until the writer has opened its end, a read would find the end of the file.
+        select.select([end], [], [])
         os.set_blocking(end, True)
         with open(end, "rb") as stream:
             while frame := read_frame(stream):
