@@ -262,7 +262,7 @@ REFUSED: dict[str, Any] = {
     ),
     "a look at the rows": (
         misused(Told.Size),
-        "a service keeps the replay, so that `size` of it is not known",
+        "a service keeps the replay, so the program does not have its `size`",
     ),
     "another function": (
         misused(Told.Masked),
@@ -290,7 +290,7 @@ REFUSED: dict[str, Any] = {
     ),
     "two of a name": (
         misused(Told.Two),
-        "has two of `replay`.*another `name`",
+        "has two parts named `replay`.*another `name`",
     ),
     "replicas of the whole loop": (
         lambda: Plan(served(graph()), whole(2)),
@@ -332,7 +332,7 @@ REFUSED: dict[str, Any] = {
     ),
     "more shards than actors": (
         lambda: planned("apex:actors=1,shards=4"),
-        "`actor` has 1 replica that `insert` into 4 shards of the replay, of which some would "
+        "`actor` has 1 replica that `insert` into 4 shards of the replay, some of which would "
         "stay empty: use 4 or a multiple of 4 of `actor`, or shards=1",
     ),
     "shards that are not filled equally": (

@@ -50,7 +50,9 @@ LEVELS = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 
 JAXPR_MODULES = ("jax.extend.core", "jax.core", "jax._src")
 JAXPR_FILES = {
+    "core/analysis/averages.py",
     "core/analysis/axes.py",
+    "core/analysis/equations.py",
     "core/graph/digest.py",
     "core/graph/host_calls.py",
     "core/graph/trace.py",

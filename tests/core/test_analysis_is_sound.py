@@ -1,4 +1,4 @@
-"""Whatever the analysis accepts for replicas agrees with the fused program."""
+"""A property: every random program that is accepted for replicas agrees with the fused program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class State(NamedTuple):
 
 
 def _halved(x: Any, least: Any) -> Any:
-    """`x`, halved until it is small."""
+    """Return `x`, halved until it is small."""
     return lax.while_loop(lambda x: jnp.abs(x).sum() > 0.5 * least, lambda x: x / 2, x)
 
 
@@ -170,19 +170,19 @@ def replicated(program: tuple[Instruction, ...]) -> Plan:
 
 
 def disagreement(plan: Plan) -> float:
-    """How far two iterations in replicas are from the fused ones, metrics included."""
+    """Return how far two iterations in replicas are from fused ones, metrics included."""
     graph, mesh = plan.graph, Mesh(jax.devices()[:1], ("devices",))
     step = map_replicas(plan, mesh)
     with jax.disable_jit():  # compiling random programs would take all the time
         fused = graph.algorithm.init(jax.random.key(1), NUM_ENVS)
         rows = stack(plan, "all", fused)
-        found = 0.0
+        worst = 0.0
         for _ in range(2):
             fused, expected = graph.algorithm.step(fused)
             rows, metrics = step(rows)
             both = (unstack(plan, rows), metrics), (fused, expected)
-            found = max(found, difference(*both))
-    return found
+            worst = max(worst, difference(*both))
+    return worst
 
 
 WRONG: dict[str, tuple[Instruction, ...]] = {

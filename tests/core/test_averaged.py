@@ -67,7 +67,7 @@ def test_a_tree_is_one_equation() -> None:
 
 
 def test_the_gradient_of_a_leaf_alone() -> None:
-    """The other leaf has no cotangent, and no tangent."""
+    """Here the other leaf has neither a cotangent nor a tangent."""
 
     def loss(tree: Any) -> Any:
         mean = averaged({**tree, "fixed": X[1]})
@@ -97,7 +97,7 @@ def test_within_a_context_it_is_what_the_context_says() -> None:
         assert fn(3.0) == 12.0
         assert fn(4.0) == 16.0
         assert fn.lower(3.0).as_text() != outside
-    assert calls == [1, 2]  # a call for an equation, once
+    assert calls == [1, 2]  # one call for each equation
     assert fn(3.0) == 3.0
     assert fn.lower(3.0).as_text() == outside
 

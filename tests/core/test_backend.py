@@ -1,4 +1,4 @@
-"""Swappable functions: one equation, and the implementation chosen where it is lowered."""
+"""Swappable functions: one equation, whose implementation is chosen when it is lowered."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Spring:
 
 
 def wrong_on_purpose(spring: Spring, x: Any, v: Any) -> tuple[Any, Any]:
-    """So that a test can see which one ran."""
+    """Return wrong numbers, so that a test sees which implementation ran."""
     return x + 100 * spring.stiffness, v
 
 

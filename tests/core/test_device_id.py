@@ -1,4 +1,4 @@
-"""The device that a plan names: its text, what a place takes, and that core asks for no kind."""
+"""Devices as a plan names them: as text, and in a place. Core asks for no kind of device."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_plan_keeps_devices_as_text() -> None:
 
 
 def test_a_device_of_another_node_is_refused() -> None:
-    """Not taken for one of the devices here."""
+    """It must not be taken for a device of this machine."""
     here = platform.node()
     assert find_devices(device_ids([f"{here}/cpu:1"])) == jax.local_devices()[1:2]
     plan = Plan(hocket.plan(Toy()).graph, (Place("all", ALL, on=["n1/cpu:1"]),))
@@ -88,7 +88,7 @@ def test_a_device_of_another_node_is_refused() -> None:
 
 
 def test_core_names_no_kind_of_device_and_no_slice() -> None:
-    """By its literals. How the text of a device is put together, one module of plans knows."""
+    """Read from the literals of its source. Only `device_id` knows how a text is put together."""
     found = [(file, text) for file in sorted(CORE.rglob("*.py")) for text in literals(file)]
     assert len(found) > 400, "core was not read"
     wrong = [f"{file}: {x!r}" for file, x in found if decides(x)]
@@ -104,14 +104,14 @@ def test_a_literal_that_decides_is_found() -> None:
 
 
 def decides(text: str) -> bool:
-    """Whether a literal is, or begins with, the name of a kind, or of a way to cut devices."""
-    ways = slice_backends().keys() - {"whole", "shared"}  # which are English, too
+    """Return True if a literal begins with the name of a kind, or of a way to cut devices."""
+    ways = slice_backends().keys() - {"whole", "shared"}  # these are plain English words too
     name = re.split(r"\W+", text.strip("/"), maxsplit=1)[0]
     return len(text.split()) == 1 and name in KINDS | ways
 
 
 def literals(file: Path) -> Iterator[str]:
-    """Every text of a module, docstrings apart."""
+    """Yield every string of a module except its docstrings."""
     tree = ast.parse(file.read_text())
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):

@@ -1,7 +1,7 @@
-"""Counted by hand, for 8 environments and 3 steps.
+"""The memory of plans, counted by hand for 8 environments and 3 steps.
 
-Of the state, x has 128 bytes, keys 64, w 16 and key 8. A rollout has 3 x 128, an action 32; the
-metric `x` has 32, the loss 4.
+Bytes in the state: x 128, keys 64, w 16, key 8. A rollout has 3 x 128, and an action 32. The metric
+`x` has 32, and the loss 4.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ACTOR, LEARNER = Place("actor", run=("env", "act")), Place("learner", run=("lear
 
 def test_one_program() -> None:
     (memory,) = footprint(Plan(GRAPH, (Place("all", run=("env", "act", "learn")),))).values()
-    # All that is made takes the place of the state, but for the two metrics.
+    # Everything is made in the memory of the state, except the two metrics.
     assert memory == Memory(state=216, peak=216 + 32 + 4, messages=0)
 
 

@@ -47,7 +47,7 @@ def test_numbers_do_not_depend_on_the_number_of_environments() -> None:
 
 
 def test_another_size_lives_as_long_as_the_graph_it_is_of() -> None:
-    """A step's program may hold gigabytes of constants."""
+    """The program of a step may hold gigabytes of constants, which must not outlive it."""
     graph = trace(Toy(), 8)
     both = [weakref.ref(graph), weakref.ref(graph.at(2))]
     assert both[1]() is graph.at(2)
@@ -93,7 +93,7 @@ def test_digest() -> None:
 
 
 def test_digest_is_of_what_is_computed_whoever_shares_a_function() -> None:
-    """Whether two calls share a traced function depends on what jax has traced before."""
+    """What jax has traced before decides whether two calls share one traced function."""
 
     def made() -> Any:
         def twice(x: Any) -> Any:
@@ -120,10 +120,10 @@ def test_digest_knows_who_reads_what() -> None:
 
 
 def test_tracing_computes_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(on_host(), nullcontext)  # which is where everything is, here
+    assert isinstance(on_host(), nullcontext)  # everything is on the host in tests
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     with jax.default_device(jax.devices()[1]):
-        assert isinstance(on_host(), nullcontext)  # somebody has said where
+        assert isinstance(on_host(), nullcontext)  # the user has chosen a device
     with on_host():
         assert jnp.zeros(3).devices() == {jax.devices("cpu")[0]}
 

@@ -1,4 +1,4 @@
-"""What cannot run is refused when the plan is made, by name and with what to do."""
+"""Plans that cannot run are refused when they are made, by name and with what to do."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     "a word that is no lag": (
         SPLIT, {"channels": {"learner -> actor": Channel(lag=cast(Any, "free"))}},
         "the channel `learner -> actor` needs a whole capacity >= 1, a whole lag >= 0 and a finite "
-        "delay >= 0: found capacity=1, lag='free' and delay=0.0. Places that do not wait are a "
-        "`Free` schedule.",
+        "delay >= 0: found capacity=1, lag='free' and delay=0.0. For places that do not wait, "
+        "use a `Free` schedule.",
     ),
     "messages of threads, packed": (
         SPLIT, {"channels": {"actor -> learner": Channel(pack=True)}},
@@ -152,13 +152,13 @@ def test_parts_of_environments_that_look_at_each_other() -> None:
 
 
 def test_parts_of_environments_that_average() -> None:
-    """`averaged` is over replicas, and parts are no replicas."""
+    """`averaged` is the mean over replicas. Parts are not replicas."""
     with pytest.raises(PlanError, match=r"averages over environments in a loop.*Use parts=1"):
         check(Plan(trace(AveragedCrowd(), 8), APART, parts=2))
 
 
 def test_a_loop_that_may_be_unrolled_has_room_for_all_its_averages() -> None:
-    """It is on a GPU, where each pass of it is a call of its own."""
+    """A GPU unrolls it, and then every step in a pass makes a call of its own."""
     sites = [
         len(average_sites(Plan(trace(toy, 8), whole(2), launch=launch_named("processes")), "all"))
         for toy in (Toy(), AveragedCrowd())
@@ -175,7 +175,7 @@ def test_a_device_that_is_not_there() -> None:
 
 
 def test_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of it is allocated to find that out."""
+    """None of that memory is allocated to find it out."""
     large = DQN(env=make("CartPole-v1"), capacity=2**29)
     monkeypatch.setattr("hocket.runtime.refusals.host_memory", lambda: 16 * 2**30)
     before = sum(x.nbytes for x in jax.live_arrays())

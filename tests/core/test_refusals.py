@@ -1,4 +1,4 @@
-"""What would not give the fused program's numbers is refused by name, before anything runs."""
+"""Plans that would not give the fused program's numbers are refused before anything runs."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_flattened_value_crossing_from_replicas() -> None:
     ):
         plan(Flattening(), ACTORS)
     plan(Flattening(), SPLIT)
-    plan(Flattening(), WHOLE)  # inside one replica it is nobody's business
+    plan(Flattening(), WHOLE)  # nobody sees it outside of one replica
 
 
 def test_a_fragment_no_place_runs() -> None:
@@ -196,7 +196,7 @@ def test_replicas_that_cannot_be_routed() -> None:
 
 
 class TwoLearners(Toy):
-    """A learner without `averaged`: its replicas would be instances of their own."""
+    """A learner without `averaged`, so that its replicas do not run as one program."""
 
     @fragment(role="learn")
     def update(self, w: Any, key: Any, xs: Any) -> Any:
@@ -233,7 +233,7 @@ class AnotherProgram(Toy):
 
 
 def test_a_program_that_depends_on_the_number_of_environments() -> None:
-    with pytest.raises(ContractError, match="another program with 4 environments than with 8"):
+    with pytest.raises(ContractError, match="a different program with 4 environments than with 8"):
         plan(AnotherProgram(), ACTORS)
 
 
@@ -267,8 +267,8 @@ def test_no_environments(num_envs: int) -> None:
         trace(Toy(), num_envs)
 
 
-# Each of these was once accepted and computed other numbers. `n` is this program's number of
-# environments; `w` is the same for all.
+# Each of these was once accepted and computed other numbers. `n` is the number of environments of
+# the program that is traced; `w` is the same for all environments.
 UNSOUND: dict[str, Any] = {
     "a program that depends on a replica's size": lambda x, w, n: x * (2.0 if n > 4 else 3.0),
     "a number that stops growing": lambda x, w, n: x / min(n, 8),
@@ -310,7 +310,7 @@ class CountsEnvironments(Toy):
 
 
 def test_a_metric_that_is_a_constant() -> None:
-    with pytest.raises(PlanError, match=r"metric `environments`.*another one in a replica"):
+    with pytest.raises(PlanError, match=r"metric `environments`.*smaller in a replica"):
         plan(CountsEnvironments(), WHOLE)
     plan(CountsEnvironments(), ACTORS)  # the learner, which is one program, reports it
 

@@ -1,9 +1,13 @@
-"""What a value on a replicated place is, found by comparing two traces of different size.
+"""The kinds of values on a replicated place, found by comparing two traces of different size.
 
-    axes.py    which axis of a value is the environments'; the walk over a replica's program
-    kinds.py   per-environment, uniform, partial or local: the kinds, and how they combine
-    rules.py   what each primitive makes of the kinds of its inputs
+    kinds.py       per-environment, uniform, partial, local: what they mean and how they combine
+    rules.py       what each primitive makes of the kinds of its inputs
+    indexing.py    the rules of primitives that read or write at indices
+    equations.py   the walk over both traces, into loops, branches and calls
+    axes.py        the environment axis of each value, and the refusal of values that are not fit
+    averages.py    the calls of `averaged` in a node
 
-An equation without a rule makes a local value, and local values are refused wherever they would
-reach the state, a metric, another place or `averaged`: the analysis is sound by default.
+The analysis is sound by default. An equation without a rule makes a local value, and a local value
+is refused wherever somebody would see it: in the state, in a metric, on another place, or in
+`averaged`. So whatever the rules do not know costs a refusal, never a wrong number.
 """

@@ -1,12 +1,25 @@
-"""What a value on a replicated place is.
+"""The kinds of values on a replicated place, and how they combine.
 
-With `r` replicas each holds `num_envs / r` environments. A value there is
+Each of `r` replicas runs the step on `num_envs / r` environments. The fused program, which runs it
+on all of them, decides what is right. A kind says how a replica's value is related to its value:
 
 - *per-environment*: it has an environment axis, and replica `i` holds the `i`-th share of it;
-- *uniform*: the same on every replica;
-- *partial*: reduced over the replica's environments and not yet averaged: only linear equations may
-  follow, into `averaged`;
-- *local*: anything else. It differs from the fused program's value, so it must not matter.
+- *uniform*: every replica holds the fused program's value;
+- *partial*: a sum or mean over the replica's own environments. It differs between replicas, and the
+  fused program's mean is the mean of theirs;
+- *local*: nothing is known. It may differ from the fused program's value in any way.
+
+A replica goes wrong where it takes its own environments for all of them: in a maximum over them,
+or a mean that is not averaged; in their number or their numbering (`arange(num_envs)`); in noise
+drawn for all of them from one key; in an order of them or a choice among them.
+
+A partial value may be used linearly until it reaches `averaged`, and not otherwise, because only
+linear functions can be exchanged with the mean over replicas. Two replicas with the means 1 and 3
+have the fused mean 2, whose square is 4; the mean of their squares is 5. So the square of a partial
+value is local, while the square of `averaged(mean)` is uniform.
+
+A wrong value does no harm as long as nobody sees it. So a program may make local values, and is
+refused where one would reach the state, a metric, another place or `averaged` (`axes.check_kind`).
 """
 
 from __future__ import annotations
@@ -21,16 +34,21 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Kind:
+    """The kind of one value on a replicated place."""
+
     tag: Tag
     axis: int = -1
+    """The environment axis of a per-environment value."""
     outer: int = 0
-    """The axis is laid out as [outer][environments...]; 0: constant along it, so any layout."""
+    """How often the environments repeat along `axis`, which is laid out as [outer][environments].
+    More than 1 after another axis was merged into it; 0 if the value is constant along the axis, so
+    that any layout fits."""
     degree: int = 0
-    """The value grows with the number of environments to this power (a sum: 1, a mean: 0)."""
+    """The power of the number of environments with which the value grows (a sum: 1, a mean: 0)."""
     zero: bool = False
-    """Known to be zero, and so of any degree."""
+    """True if the value is known to be zero, and so has every degree."""
     why: str = ""
-    """For a local value: what made it so."""
+    """The reason why a value is local, for the error message."""
 
 
 UNIFORM = Kind("uniform")
@@ -42,7 +60,7 @@ def local(why: str) -> Kind:
 
 
 class ShapePair(NamedTuple):
-    """The shapes of one value in two traces, of different numbers of environments."""
+    """The shapes of one value in two traces with different numbers of environments."""
 
     shape: Shape
     other: Shape
@@ -50,7 +68,7 @@ class ShapePair(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """An equation as the rules see it: its parameters, and its shapes at both sizes."""
+    """An equation as the rules see it: its parameters, and its shapes in both traces."""
 
     name: str
     params: dict[str, Any]
@@ -58,40 +76,60 @@ class Site:
     outs: Sequence[ShapePair]
     where: str
     floats: bool
-    """Whether inputs and outputs are all floating point: a conversion of them is linear."""
+    """True if all inputs and outputs are floating point. Only then are conversions and divisions
+    linear: whole numbers are rounded."""
 
     def grown(self, out: int = 0) -> list[int]:
-        """The axes of an output that grow with the number of environments."""
+        """Return the axes of an output that grow with the number of environments."""
         return [i for i, (a, b) in enumerate(zip(*self.outs[out], strict=True)) if a != b]
+
+    def resizes(self, axis: int) -> bool:
+        """Return True if an axis has another size after the equation than before."""
+        return any(a[axis] != b[axis] for a, b in zip(self.ins[0], self.outs[0], strict=True))
 
 
 def summed(k: Kind) -> Kind:
-    """The kind of a sum over the environments of such a value."""
+    """Return the kind of the sum over the environments of a per-environment value."""
     return Kind("partial", degree=k.degree + 1, zero=k.zero)
 
 
-def meets(site: Site) -> Kind:
+def moved(k: Kind, site: Site, axis: int | None) -> Kind:
+    """Return `k` with its environment axis at `axis`; local if None: they are out of order."""
+    if k.tag != "per_env":
+        return k
+    if axis is None:
+        return local(
+            f"`{site.name}` at {site.where} picks among environments, reorders them or reduces "
+            f"over them, and only a mean can be averaged over replicas"
+        )
+    return replace(k, axis=axis)
+
+
+def not_yet_averaged(site: Site) -> Kind:
     return local(
-        f"`{site.name}` at {site.where} lets a mean over this replica's environments meet other "
-        f"values before it is averaged: wrap the mean in `averaged(...)`"
+        f"`{site.name}` at {site.where} uses a mean over this replica's environments before it is "
+        f"averaged: wrap the mean in `averaged(...)`"
     )
 
 
 def join(kinds: Sequence[Kind], site: Site) -> Kind:
-    """The kind of a sum of such values, or of a choice between them."""
+    """Return the kind of a sum of such values, or of a choice between them."""
+    # A known zero takes on the kind and the degree of whatever it is added to. Its axis counts.
     known = [k for k in kinds if not k.zero]
     per_env = [k for k in kinds if k.tag == "per_env"]
     layouts = {(k.axis, k.outer) for k in per_env if k.outer}
-    for k in known:
-        if k.tag == "local":
-            return k
+    if wrong := [k for k in known if k.tag == "local"]:
+        return wrong[0]
     tags = {k.tag for k in known}
+    # Partial + uniform stays partial: the mean of (x + u) over replicas is mean(x) + u.
     if "partial" in tags and per_env:
-        return meets(site)
+        return not_yet_averaged(site)
+    # A sum grows with the number of environments and a mean does not, so in a replica, which has
+    # fewer environments, their sum is not a share of anything.
     if len({k.degree for k in known}) > 1:
         return local(f"`{site.name}` at {site.where} adds a sum over environments to others")
     if len(layouts) > 1 or len({k.axis for k in per_env}) > 1:
-        return local(f"`{site.name}` at {site.where} combines environments that lie differently")
+        return local(f"`{site.name}` at {site.where} combines environments in different orders")
     degree, zero = (known[0].degree if known else 0), bool(kinds) and not known
     if per_env:
         axis, outer = layouts.pop() if layouts else (per_env[0].axis, 0)
@@ -100,12 +138,14 @@ def join(kinds: Sequence[Kind], site: Site) -> Kind:
 
 
 def product(kinds: Sequence[Kind], site: Site, sign: int = 1) -> Kind:
-    """The kind of a product (or with `sign=-1` a quotient) of two values."""
+    """Return the kind of a product of two values, or with `sign=-1` of a quotient."""
     a, b = kinds
     if "local" in (a.tag, b.tag):
         return a if a.tag == "local" else b
+    # A partial value may be scaled by a uniform one. Two partial values, and one in a denominator,
+    # are not linear; with a per-environment one, each replica's rows would have another factor.
     if "partial" in (a.tag, b.tag) and (sign < 0 or a.tag != "uniform") and b.tag != "uniform":
-        return meets(site)
+        return not_yet_averaged(site)
     both = join([replace(k, degree=0, zero=False) for k in kinds], site)
     if both.tag == "local":
         return both
@@ -114,15 +154,14 @@ def product(kinds: Sequence[Kind], site: Site, sign: int = 1) -> Kind:
 
 
 def nonlinear(kinds: Sequence[Kind], site: Site) -> Kind:
-    """The kind of anything else that is computed from such values, element by element."""
-    for k in kinds:
-        if k.tag == "local":
-            return k
+    """Return the kind of any other function of such values, computed element by element."""
+    if wrong := [k for k in kinds if k.tag == "local"]:
+        return wrong[0]
     if any(k.tag == "partial" for k in kinds):
-        return meets(site)
+        return not_yet_averaged(site)
     if any(k.degree for k in kinds):
         return local(
             f"`{site.name}` at {site.where} depends on the number of environments, which is "
-            f"another one in a replica"
+            f"smaller in a replica"
         )
     return join([replace(k, zero=False) for k in kinds], site)

@@ -2,8 +2,8 @@
 
 trace.py        `trace(algorithm, num_envs) -> Graph`: values, nodes, loops, labels
 walk.py         walks over equations: labels, calls, source lines
-host_calls.py   which nodes are calls of host functions
-served.py       a graph whose services keep what they can of the state
-tickets.py      who may read the ticket of a service, and when
+host_calls.py   the nodes that call host functions
+served.py       graphs in which services keep parts of the state
+tickets.py      the check that a step uses what a service keeps in order
 digest.py       a short text that is equal for equal programs, in every process
 """

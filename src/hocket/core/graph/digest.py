@@ -1,4 +1,4 @@
-"""A name for a program: the same for the same one, in every process and however it was traced."""
+"""The digest of a program: equal for equal programs, in every process and however traced."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 
 def digest_of(closed: ClosedJaxpr, names: Sequence[str]) -> str:
-    """The digest of a program, and of what its values are called."""
+    """Return the digest of a program and of the names of its values."""
     text = "\n".join([_Digests().closed(closed), *names])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class _Digests:
-    """Programs by what they compute. Their text will not do: it numbers the functions that calls
-    happen to share, which is another number once jax has traced them for somebody else.
+    """Digests of programs, made from what they compute.
+
+    The text of a program will not do. It numbers the functions that several calls share, and which
+    calls share one depends on what jax has traced before.
     """
 
     def __init__(self) -> None:
@@ -64,7 +66,7 @@ class _Digests:
             return [self._param(item) for item in x]
         if isinstance(x, np.ndarray | jax.Array):
             return _array(x)
-        return re.sub(r"0x[0-9a-f]+", "", str(x))
+        return re.sub(r"0x[0-9a-f]+", "", str(x))  # addresses differ between processes
 
 
 def _array(x: Any) -> str:

@@ -1,4 +1,4 @@
-"""The host functions of a graph: which nodes call one, and how such a node is taken apart."""
+"""The host functions of a graph, and the nodes that call them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hocket.core.program.host import HostFunction, host_p
 
 
 class Source(NamedTuple):
-    """Where an argument or a result comes from."""
+    """Where an argument of a host function, or a result of its node, comes from."""
 
     kind: Literal["literal", "in", "made"]
-    """A number of the program, an input of the node, or a result of the host function."""
+    """A constant of the program, an input of the node, or a result of the host function."""
     what: Any
-    """The number itself, else the index among the inputs or the results."""
+    """The constant itself, or the index of the input or result."""
 
     def value(self, ins: Sequence[Any], made: Sequence[Any] = ()) -> Any:
         if self.kind == "literal":
@@ -32,7 +32,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class HostCall:
-    """A fragment that is nothing but a call of a host function, taken apart."""
+    """A node that does nothing but call a host function: the call, and how it is wired."""
 
     of: HostFunction
     args: tuple[Source, ...]
@@ -42,7 +42,7 @@ class HostCall:
         return [np.asarray(source.value(ins)) for source in self.args]
 
     def shapes(self, ins: Sequence[Any]) -> list[tuple[int, ...]]:
-        """Of the arguments, where `ins` may be anything that has a shape."""
+        """Return the shapes of the arguments; `ins` may be anything that has a shape."""
         return [np.shape(source.value(ins)) for source in self.args]
 
     def results(self, ins: Sequence[Any], made: Sequence[np.ndarray]) -> list[Any]:
@@ -50,23 +50,23 @@ class HostCall:
 
 
 def host_call(node: Node) -> HostCall | None:
-    """The host function that a node only calls; None where it computes something as well."""
+    """Return the call that a node consists of; None if it computes something as well."""
     return _read_call(node.eqn) if node.labels else None
 
 
 def hosts(graph: Graph) -> list[HostFunction]:
-    """The host functions of a graph that keep a state of their own, each once."""
-    found = (of for node in graph.block.nodes for of in functions(node))
-    return list(dict.fromkeys(of for of in found if of.keeps_state and of.service is None))
+    """Return the host functions of a graph that keep a state of their own, each once."""
+    called = (of for node in graph.block.nodes for of in functions(node))
+    return list(dict.fromkeys(of for of in called if of.keeps_state and of.service is None))
 
 
 def functions(node: Node) -> list[HostFunction]:
-    """The host functions that a node calls, at any depth."""
+    """Return the host functions that a node calls, at any depth."""
     return list(named_by(host_p, node.eqn))
 
 
 def calls_host(block: Block) -> bool:
-    """Whether some fragment of a block, or of a loop in it, is a call of a host function."""
+    """Return True if a node of a block, at any depth, is a call of a host function."""
     return any(host_call(node) for node, _ in block.walk())
 
 
@@ -75,25 +75,26 @@ def _read_call(eqn: JaxprEqn) -> HostCall | None:
         return None
     closed, numbers = eqn.params["jaxpr"], itertools.count()
     inner = closed.jaxpr
-    known: dict[Any, Source] = {}
-    for outer, var in zip(eqn.invars, inner.invars, strict=True):
-        known[var] = _literal(outer) or Source("in", next(numbers))
-    for var, constant in zip(inner.constvars, closed.consts, strict=True):
-        known[var] = Source("literal", constant)
+    known: dict[Any, Source] = {
+        var: _literal(outer) or Source("in", next(numbers))
+        for outer, var in zip(eqn.invars, inner.invars, strict=True)
+    }
+    constants = zip(inner.constvars, closed.consts, strict=True)
+    known |= {var: Source("literal", value) for var, value in constants}
 
     def sources(variables: Sequence[Any]) -> tuple[Source, ...]:
         return tuple(_literal(v) or known[v] for v in variables)
 
-    found: tuple[HostFunction, tuple[Source, ...]] | None = None
+    call: tuple[HostFunction, tuple[Source, ...]] | None = None
     for step in inner.eqns:
-        if step.primitive.name == "optimization_barrier":
+        if step.primitive.name == "optimization_barrier":  # the edges of exact fragments
             known |= dict(zip(step.outvars, sources(step.invars), strict=True))
-        elif step.primitive is host_p and found is None:
-            found = step.params["of"], sources(step.invars)
+        elif step.primitive is host_p and call is None:
+            call = step.params["of"], sources(step.invars)
             known |= {v: Source("made", k) for k, v in enumerate(step.outvars)}
         else:
             return None
-    return found and HostCall(*found, sources(inner.outvars))
+    return call and HostCall(*call, sources(inner.outvars))
 
 
 def _literal(variable: Any) -> Source | None:

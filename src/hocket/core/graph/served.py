@@ -1,4 +1,4 @@
-"""A graph whose state is kept by services where it can be, and what plans of it refuse."""
+"""Graphs in which services keep parts of the state."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hocket.errors import ContractError, PlanError
 
 
 def served(graph: Graph) -> Graph:
-    """The same step where services keep what they can of the state; refused if others touch it.
+    """Return the same step with all parts of the state kept by services that can be.
 
-    A strategy asks for it:
+    Refuse a step that uses such a part other than through its service. A strategy calls it:
 
         return Plan(served(graph), places=...)
     """
@@ -25,23 +25,24 @@ def served(graph: Graph) -> Graph:
     algorithm = type(graph.algorithm).__name__
     if not kept:
         raise PlanError(
-            f"{algorithm} has no replay that a service could keep: there is one where `init` makes "
-            f"it with `hocket.replay.memory.init`. Use another strategy, such as `actor_learner`."
+            f"{algorithm} has no replay that a service could keep: for that, `init` makes one with "
+            f"`hocket.replay.memory.init`. Use another strategy, such as `actor_learner`."
         )
     if twice := [name for name, n in Counter(service.name for service in kept).items() if n > 1]:
         raise ContractError(
-            f"{algorithm} has two of `{twice[0]}`, and a service keeps each by its name: give one "
-            f"of them another `name`."
+            f"{algorithm} has two parts named `{twice[0]}`, and a service keeps each by its name: "
+            f"give one of them another `name`."
         )
     check_tickets(made)
     return made
 
 
 def writers(graph: Graph) -> tuple[str, ...]:
-    """The fragments that only give something to a service: replicas may do so, each for itself."""
+    """Return the fragments that only give something to a service, as each replica may do."""
     calls = [(node, host_call(node)) for node in graph.nodes]
     return tuple(node.title for node, call in calls if call and only_gives(call))
 
 
 def only_gives(call: HostCall) -> bool:
+    """Return True if a call changes what a service keeps and returns nothing but the ticket."""
     return call.of.service is not None and call.of.changes and len(call.outs) == 1

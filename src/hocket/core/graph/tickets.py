@@ -1,4 +1,8 @@
-"""Who reads the ticket of a service in a step: its own functions, each after the other."""
+"""The check that a step never needs an old version of what a service keeps.
+
+A step may use an old value again, but a service keeps only the newest content. In the program a
+ticket stands for the content, one for each version; the check follows the tickets.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,10 @@ from hocket.errors import ContractError
 
 
 def check_tickets(graph: Graph) -> None:
-    """Refuse a step that does with what a service keeps what only a value could be used for.
+    """Refuse a step that a service could not serve.
 
-    Something else reads it, or it is used as it was before a change.
+    In such a step something besides the service's functions reads the ticket, or a ticket is used
+    after the content was changed with it.
     """
     pairs = list(zip(graph.block.inputs, parts(graph.state), strict=True))
     tickets = {v: x.by for v, x in pairs if isinstance(x, Served)}
@@ -24,22 +29,23 @@ def check_tickets(graph: Graph) -> None:
         if root is None or walk.kept[root] != service:
             raise ContractError(
                 f"`step` returns something else as `{graph.values[v].name}` of the state than what "
-                f"the functions of the {service.name} gave it."
+                f"the functions of the {service.name} returned."
             )
         if root in walk.changed:
             _refuse_old("the state that `step` returns", service)
 
 
 class _Walk:
-    """Follows tickets through a program, in its order."""
+    """Follows tickets through a program, in the order of its equations."""
 
     def __init__(self, root: dict[ValueId, ValueId], kept: dict[ValueId, Service]) -> None:
-        self.root = root  # a ticket may have several names: after a loop that only passed it on
+        # One ticket can be several values: inside a loop, and after one that only passes it on.
+        self.root = root  # value -> the first value that was this ticket
         self.kept = kept
         self.changed: set[ValueId] = set()
-        """Tickets of the past: something was changed with them."""
+        """Old tickets: the content was changed with them."""
         self.fixed: set[ValueId] = set()
-        """Tickets that a loop reads anew each time."""
+        """Tickets that every pass of a loop reads. A change in one pass would make them old."""
 
     def block(self, block: Block) -> None:
         for node in block.nodes:
@@ -80,11 +86,9 @@ class _Walk:
         self.block(loop.body)
         self.fixed -= {self.root[v] for v in loop.ins if v in self.root}
         for c in carried:
-            if c.next not in self.root:
-                continue
-            if self.root[c.next] == c.inside:
+            if self.root.get(c.next) == c.inside:
                 self.root[c.after] = self.root[c.first]
-            else:
+            elif c.next in self.root:
                 self.root[c.after], self.kept[c.after] = c.after, self.kept[c.inside]
                 self.changed.add(self.root[c.first])
 

@@ -1,8 +1,8 @@
 """The graph of a training step: its fragments, its loops, and the values that flow between them.
 
-Tracing turns `step` into a first-order program. Reading it here gives every value and every node a
-number that does not depend on the number of environments, so that a graph traced for a replica's
-share of them matches the whole one node by node.
+Tracing turns `step` into a first-order program, which is read here. Every value and every node gets
+a number that does not depend on the number of environments, so that a graph traced for a replica's
+share of them matches the graph for all of them node by node.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NodeId = NewType("NodeId", int)
 
 @dataclass(frozen=True)
 class Value:
-    """An array of the program: what it is called, and its size."""
+    """An array of the program: its name for people, shape and dtype."""
 
     name: str
     shape: tuple[int, ...]
@@ -89,7 +89,7 @@ class Block:
     outputs: tuple[ValueId, ...]
 
     def walk(self, times: int = 1) -> Iterator[tuple[Node, int]]:
-        """Every node at any depth, a loop before its body, and how often each runs."""
+        """Yield every node at any depth, a loop before its body, and how often each runs."""
         for node in self.nodes:
             yield node, times
             if isinstance(node, Loop):
@@ -97,29 +97,32 @@ class Block:
 
 
 class Given(NamedTuple):
-    """A value that a loop reads: a constant, or a sequence, of which it reads a row each time."""
+    """A value that a loop reads: a constant, or a sequence, one row of it in each pass."""
 
     outside: ValueId
     inside: ValueId
 
 
 class Carried(NamedTuple):
-    """A value that a loop makes anew each time, from the one of the time before."""
+    """A value that each pass of a loop makes from that of the pass before."""
 
     first: ValueId
-    """The value before the loop; `inside` it is that of this time, and `next` that of the next."""
+    """The value before the loop."""
     inside: ValueId
+    """The value that a pass begins with."""
     next: ValueId
+    """The value that it leaves for the next pass."""
     after: ValueId
+    """The value after the loop."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is only passed on, as it is."""
+        """True if no pass changes the value."""
         return self.next == self.inside
 
 
 class Stacked(NamedTuple):
-    """A value of which a loop makes a row each time; after the loop they are one array."""
+    """An array that a loop makes: each pass makes one row, and after the loop they are stacked."""
 
     row: ValueId
     after: ValueId
@@ -127,7 +130,7 @@ class Stacked(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Loop(Node):
-    """A `scan` with fragments inside."""
+    """A `scan` with fragments inside. A `scan` without any is a plain node."""
 
     body: Block
     length: int
@@ -152,11 +155,12 @@ class Graph:
     values: tuple[Value, ...]
     nodes: tuple[Node, ...]
     constants: dict[ValueId, Any]
-    """Values that every place has by itself: literals and what `step` closed over."""
+    """The values that every place has by itself: literals, and arrays that `step` closed over."""
     served: bool = False
-    """Whether services keep what they can keep of the state."""
+    """True if services keep the parts of the state that they can keep."""
     _others: dict[tuple[int, Tuning], Graph] = field(default_factory=dict, init=False, repr=False)
-    """The same step traced otherwise. Kept here, they live as long as this graph, and no longer."""
+    """The same step traced in other ways. Kept here, these graphs are freed with this one; a cache
+    of the module would keep the constants of their programs, which can be gigabytes."""
 
     @property
     def num_leaves(self) -> int:
@@ -164,7 +168,7 @@ class Graph:
 
     @property
     def next_state(self) -> dict[ValueId, ValueId]:
-        """The leaves of the state, each with the value that is its next."""
+        """Each leaf of the state, with the value that it becomes."""
         return dict(zip(self.block.inputs, self.block.outputs, strict=False))
 
     @property
@@ -174,17 +178,17 @@ class Graph:
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """Every fragment once, in the order of the program."""
+        """The fragments of the step, each once, in the order of the program."""
         return tuple(dict.fromkeys(label for node in self.block.nodes for label in node.labels))
 
     @functools.cached_property
     def env_steps(self) -> int:
-        """Environment steps of one iteration."""
+        """The environment steps of one iteration."""
         return self.num_envs * count_calls(self.closed.jaxpr, "env")
 
     @functools.cached_property
     def digest(self) -> str:
-        """The same for the same program, in every process."""
+        """A short text that is equal for equal programs, in every process."""
         return digest_of(self.closed, [v.name for v in self.values[: self.num_leaves]])
 
     def step(self, state: Any) -> tuple[Any, Any]:
@@ -193,7 +197,7 @@ class Graph:
         return jax.tree.unflatten(jax.tree.structure((self.state, self.metrics)), outs)
 
     def at(self, num_envs: int, choice: Tuning = PLAIN) -> Graph:
-        """The same step traced for another number of environments, or for some hardware."""
+        """Return the same step traced for another number of environments, or for some hardware."""
         if (num_envs, choice) == (self.num_envs, PLAIN):
             return self
         if (num_envs, choice) not in self._others:
@@ -212,13 +216,13 @@ class Graph:
 def trace(
     algorithm: Algorithm, num_envs: int, *, exact: bool = False, served: bool = False
 ) -> Graph:
-    """Trace `algorithm.step` into a graph, refusing a step that does not keep its contract."""
+    """Trace `algorithm.step` into a graph; refuse a step that breaks its contract."""
     if num_envs < 1:
         raise ValueError(f"num_envs must be at least 1, found {num_envs}.")
     with exact_fragments(exact), on_host():
         key = jax.eval_shape(lambda: jax.random.key(0))
         state = jax.eval_shape(lambda key: init_state(algorithm, key, num_envs, served), key)
-        # A new function each time: jax caches traces by function, and knows nothing of `exact`.
+        # A new function on each call: jax caches traces by function, and does not see `exact`.
         closed, out = jax.make_jaxpr(lambda s: algorithm.step(s), return_shape=True)(state)
     check_step(algorithm, state, out)
     reader = _Reader()
@@ -235,7 +239,7 @@ def trace(
 
 
 def init_state(algorithm: Algorithm, key: jax.Array, num_envs: int, served: bool = False) -> Any:
-    """The first state. Always called inside `jit`: eagerly it differs in a last bit."""
+    """Return the first state. Call it inside `jit`: computed eagerly it differs in the last bit."""
     with served_state(served):
         state = algorithm.init(key, num_envs)
     # Weak types would make the step's second trace differ from its first.
@@ -243,9 +247,9 @@ def init_state(algorithm: Algorithm, key: jax.Array, num_envs: int, served: bool
 
 
 def first_state(graph: Graph, key: jax.Array) -> Any:
-    """The first state of a run, made in one compiled program under every plan.
+    """Return the first state of a run, made by one compiled program whatever the plan.
 
-    Of keys `[seeds]`, the states of so many runs, each as it would be alone.
+    An array of keys makes as many states, each the same as its key would make alone.
     """
 
     def init(key: jax.Array) -> Any:
@@ -269,19 +273,18 @@ def _traced_otherwise(graph: Graph, num_envs: int, choice: Tuning) -> Graph:
         for g in (graph, other)
     )
     if ours != theirs:
-        pairs = enumerate(zip(ours, theirs, strict=False))
-        found = next((i for i, (a, b) in pairs if a != b), len(ours) - 1)
+        nodes = zip(graph.nodes, ours, theirs, strict=False)
+        first = next((node for node, a, b in nodes if a != b), graph.nodes[-1])
         raise ContractError(
-            f"the step of {type(graph.algorithm).__name__} is another program with {num_envs} "
-            f"environments than with {graph.num_envs} (from `{graph.nodes[found].title}` at "
-            f"{graph.nodes[found].where} on). Sizes may depend on the number of environments; "
-            f"equations and loop lengths may not."
+            f"the step of {type(graph.algorithm).__name__} is a different program with {num_envs} "
+            f"environments than with {graph.num_envs} (from `{first.title}` at {first.where} on). "
+            f"Sizes may depend on the number of environments; equations and loop lengths may not."
         )
     return other
 
 
 class _Reader:
-    """Numbers the values and nodes of a program while reading it."""
+    """Reads a program, numbering its values and nodes in the order in which it meets them."""
 
     def __init__(self) -> None:
         self.values: list[Value] = []
@@ -308,7 +311,8 @@ class _Reader:
         for eqn in jaxpr.eqns:
             labels = tuple(dict.fromkeys(labels_of(eqn)))
             if eqn.primitive.name == "jit" and labels and label_of(eqn) is None:
-                inner: ClosedJaxpr = eqn.params["jaxpr"]  # a jitted function that calls fragments
+                # A jitted function that calls fragments: its nodes become nodes of this block.
+                inner: ClosedJaxpr = eqn.params["jaxpr"]
                 block = self.block(inner.jaxpr, inner.consts, self._numbers(eqn.invars, known))
                 made, outs = block.nodes, block.outputs
             else:

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from jax.extend import source_info_util
-from jax.extend.core import (
-    Jaxpr,
-    JaxprEqn,
-    jaxprs_in_params,
-)
+from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
 from hocket.core.program.fragment import Label, read_label
 
 
 def source_line(eqn: JaxprEqn, within: str = "a line inside jax") -> str:
-    """Where the user wrote an equation: `ppo.py:120 (PPO.update)`; `within` where jax did."""
+    """Return where the user wrote an equation, as in `ppo.py:120 (PPO.update)`.
+
+    An equation that jax wrote has no such line, and `within` is returned.
+    """
     path, colon, rest = source_info_util.summarize(eqn.source_info).partition(":")
     if not colon:
         return within
@@ -26,7 +25,7 @@ def source_line(eqn: JaxprEqn, within: str = "a line inside jax") -> str:
 
 
 def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
-    """How many inputs of a `scan` are constants, and how many are carried."""
+    """Return how many inputs of a `scan` are constants, and how many are carried."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()  # jax 0.11 and later
@@ -38,7 +37,7 @@ def label_of(eqn: JaxprEqn) -> Label | None:
 
 
 def labels_of(eqn: JaxprEqn) -> Iterator[Label]:
-    """The fragments of an equation; those inside a fragment are part of it."""
+    """Yield the fragments in an equation, without those inside another fragment."""
     if label := label_of(eqn):
         yield label
         return
@@ -48,7 +47,7 @@ def labels_of(eqn: JaxprEqn) -> Iterator[Label]:
 
 
 def equations(eqn: JaxprEqn) -> Iterator[JaxprEqn]:
-    """An equation, and those in it at any depth."""
+    """Yield an equation, and all equations in it at any depth."""
     yield eqn
     for jaxpr in jaxprs_in_params(eqn.params):
         for inner in jaxpr.eqns:
@@ -56,12 +55,12 @@ def equations(eqn: JaxprEqn) -> Iterator[JaxprEqn]:
 
 
 def named_by(primitive: Any, eqn: JaxprEqn) -> Iterator[Any]:
-    """The `of` of every equation of a primitive, in this equation at any depth."""
+    """Yield the parameter `of` of every call of a primitive, in an equation at any depth."""
     return (inner.params["of"] for inner in equations(eqn) if inner.primitive is primitive)
 
 
 def count_calls(jaxpr: Jaxpr, role: str) -> int:
-    """How often fragments of a role run in one iteration, nested ones included."""
+    """Return how often fragments of a role run in one run of a program."""
     total = 0
     for eqn in jaxpr.eqns:
         label = label_of(eqn)

@@ -1,14 +1,14 @@
-"""A plan: who runs what, where, and what crosses. Frozen data, checked before anything starts.
+"""Plans: which place runs what, where, and what crosses. Frozen data, checked before a run starts.
 
 device_id.py         `DeviceId`: the device that a plan names
 data.py              `Place`, `Channel`, `Mean`, `Launch`, `Plan`, and what follows from them
 schedule.py          who waits for whom: `Lockstep`, or `Free`
-checks.py            what a plan refuses, by name
-checks_free.py       what it refuses where nobody waits
-checks_backend.py    what it refuses of other implementations than jax's
-checks_services.py   what it refuses of services
+checks.py            the refusals of plans that cannot run or would change numbers
+checks_free.py       those of free plans, in which learner and makers do not wait for each other
+checks_backend.py    those of backends other than JAX
+checks_services.py   those of services
 traffic.py           what crosses in an iteration: messages, means, and their bytes
 memory.py            the memory that each place needs
-text.py              a plan for people
-json.py              a plan for another process
+text.py              a plan as text for people
+json.py              a plan as text for another process
 """

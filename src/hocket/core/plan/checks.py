@@ -1,13 +1,12 @@
-"""What a plan refuses, by name, before anything starts."""
+"""The refusals of plans that cannot run, or would not give the fused program's numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import inf
 from typing import TYPE_CHECKING
 
-from hocket.core.analysis.axes import Axes, check_kind, uses_averaged
-from hocket.core.analysis.kinds import Kind
+from hocket.core.analysis.averages import uses_averaged
+from hocket.core.analysis.axes import check_kind
 from hocket.core.graph.trace import Loop, ValueId
 from hocket.core.graph.walk import named_by
 from hocket.core.plan.checks_backend import check_backend
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def check(plan: Plan) -> Plan:
-    """The plan; refused if it cannot run, or would not give the fused program's numbers.
+    """Return the plan, or refuse it by name.
 
-    Strategies are checked where they are called, and every plan before it is carried out.
+    The plan of a strategy is checked when it is made, and every plan before it is carried out.
     """
     if plan.compiler_flags and plan.launch.one_process:
         raise PlanError(
             f"compiler_flags ({plan.compiler_flags}) are for processes that have not started yet, "
-            f'and this plan runs in the one that is here: use launch="processes", or set '
+            f'and this plan runs in the process that is here: use launch="processes", or set '
             f"XLA_FLAGS yourself."
         )
     _check_slices(plan)
@@ -61,15 +60,18 @@ def _check_names(plan: Plan) -> None:
     for place in plan.places:
         for entry in place.run:
             if entry not in known:
-                where = f"in `run` of the place `{place.name}`"
-                raise PlanError(unknown("fragment or role", entry, known, where))
+                raise PlanError(
+                    unknown(
+                        "fragment or role", entry, known, f"in `run` of the place `{place.name}`"
+                    )
+                )
     for place in plan.places:
         if place.name not in plan.where.values():
             raise PlanError(f"the place `{place.name}` runs no fragment of this graph; remove it.")
 
 
 def _check_share(plan: Plan, place: Place) -> None:
-    """Environments and devices must go round."""
+    """Refuse environments or devices that replicas cannot share equally."""
     envs, replicas, devices = plan.envs_of(place.name), place.replicas, len(place.on)
     if replicas < 1:
         raise PlanError(f"the place `{place.name}` needs at least 1 replica, found {replicas}.")
@@ -84,7 +86,7 @@ def _check_share(plan: Plan, place: Place) -> None:
             f"`{place.name}`: make one number a multiple of the other."
         )
     each = max(1, devices // replicas)
-    # A single program may have other things to share, such as seeds: its executor sees to that.
+    # A single program may share out something else, such as seeds. Its executor checks that.
     if (replicas > 1 or len(plan.places) > 1) and envs // replicas % each:
         raise PlanError(
             f"{envs // replicas} environments of `{place.name}` cannot be shared equally by "
@@ -93,11 +95,11 @@ def _check_share(plan: Plan, place: Place) -> None:
 
 
 def _check_slices(plan: Plan) -> None:
-    """A slice is a process's device."""
-    parts = [device for place in plan.places for device in place.on if device.slice]
-    if parts and plan.launch.one_process:
+    """Refuse slices that are not the one device of a process: a process cannot change its slice."""
+    slices = [device for place in plan.places for device in place.on if device.slice]
+    if slices and plan.launch.one_process:
         raise PlanError(
-            f"{parts[0]} is a slice, which is a process's device, and this plan runs as threads: "
+            f"{slices[0]} is a slice, which is a process's device, and this plan runs as threads: "
             f'use launch="processes".'
         )
     for place in plan.places:
@@ -111,13 +113,9 @@ def _check_slices(plan: Plan) -> None:
 
 def _check_backend(plan: Plan, place: Place) -> None:
     owner = plan.projection.placement.node
-    found = {
-        fn
-        for n in plan.graph.nodes
-        if owner.get(n.id) == place.name
-        for fn in named_by(swappable_p, n.eqn)
-    }
-    check_backend(place.backend, found, place.share(0), place.name)
+    nodes = [n for n in plan.graph.nodes if owner.get(n.id) == place.name]
+    functions = {fn for n in nodes for fn in named_by(swappable_p, n.eqn)}
+    check_backend(place.backend, functions, place.share(0), place.name)
 
 
 def _check_channels(plan: Plan) -> None:
@@ -130,7 +128,7 @@ def _check_channels(plan: Plan) -> None:
             raise PlanError(
                 f"the channel `{name}` needs a whole capacity >= 1, a whole lag >= 0 and a finite "
                 f"delay >= 0: found capacity={channel.capacity!r}, lag={channel.lag!r} and "
-                f"delay={channel.delay!r}. Places that do not wait are a `Free` schedule."
+                f"delay={channel.delay!r}. For places that do not wait, use a `Free` schedule."
             )
         if channel.pack and plan.launch.one_process:
             raise PlanError(
@@ -164,12 +162,16 @@ def _check_means(plan: Plan) -> None:
 
 
 def _check_replicas(plan: Plan, place: Place) -> None:
-    """Refuse what would not give the fused program's numbers with several replicas."""
+    """Refuse wrong values wherever they would be seen: on another place, in the state, in a metric.
+
+    These are all the ways out of a replica, apart from `averaged`, which has a rule of its own. So
+    a local value that is not refused is seen by nobody.
+    """
     axes, kinds = plan.axes_on(place), plan.kinds[place.name]
     values = plan.graph.values
 
-    def check(value: ValueId, what: str, kind: Kind | None = None) -> None:
-        kind = kind or kinds.get(value) or axes.from_outside(value)
+    def check(value: ValueId, what: str) -> None:
+        kind = kinds.get(value) or axes.from_outside(value)
         check_kind(axes, value, kind, what, place.name)
 
     for t in plan.projection.transfers:
@@ -178,7 +180,7 @@ def _check_replicas(plan: Plan, place: Place) -> None:
                 check(v, f"{values[v].name}, sent to `{t.target}`")
             elif place.name == t.target:
                 received = f"{values[v].name}, received from `{t.source}`"
-                check(v, received, axes.from_outside(v))
+                check_kind(axes, v, axes.from_outside(v), received, place.name)
     for v, out in plan.projection.placement.held(place.name).items():
         for value in (v, out):
             check(value, f"`{values[v].name}` of the state")
@@ -197,7 +199,10 @@ def _check_averaging(plan: Plan, place: Place) -> None:
 
 
 def _check_parts(plan: Plan) -> None:
-    """Refuse to run a loop in parts of the environments where that would change a number."""
+    """Refuse to run loops in parts of the environments if that would change a number.
+
+    A part is like a replica: it has a share of the environments, and must not look at the others.
+    """
     if plan.parts < 1:
         raise PlanError(f"parts must be at least 1, found {plan.parts}.")
     loops = [n for n in plan.graph.nodes if isinstance(n, Loop) and n.id in plan.cut_loops]
@@ -227,7 +232,7 @@ def _check_parts_of(plan: Plan, place: Place, loops: list[Loop]) -> None:
     axes, placement = plan.axes_on(place, plan.parts), plan.projection.placement
     inner = {n.id for loop in loops for n, _ in loop.body.walk()}
     for n in plan.graph.nodes:
-        if n.id in inner and placement.node.get(n.id) == place.name and uses_averaged(n):
+        if n.id in inner and placement.node.get(n.id) == place.name and uses_averaged(n.eqn):
             raise PlanError(
                 f"`{n.title}` at {n.where} averages over environments in a loop that crosses "
                 f"places, so that loop cannot run in {plan.parts} parts of them. Use parts=1."
@@ -235,24 +240,13 @@ def _check_parts_of(plan: Plan, place: Place, loops: list[Loop]) -> None:
     kinds = axes.on_place(
         lambda n: (n.id in inner and placement.node.get(n.id) == place.name) or placement.is_free(n)
     )
-    for loop in loops:
-        for v in (*loop.body.outputs, *_sent(plan, place, loop)):
-            if placement.home.get(v) == place.name:
-                _check_part(plan, axes, kinds, v, place)
-
-
-def _check_part(
-    plan: Plan, axes: Axes, kinds: Mapping[ValueId, Kind], value: ValueId, place: Place
-) -> None:
-    kind = kinds.get(value) or axes.from_outside(value)
-    what = f"{plan.graph.values[value].name}, in a loop that runs in {plan.parts} parts"
-    check_kind(axes, value, kind, what, place.name)
+    for v in (v for loop in loops for v in (*loop.body.outputs, *_sent(plan, place, loop))):
+        if placement.home.get(v) == place.name:
+            what = f"{plan.graph.values[v].name}, in a loop that runs in {plan.parts} parts"
+            check_kind(axes, v, kinds.get(v) or axes.from_outside(v), what, place.name)
 
 
 def _sent(plan: Plan, place: Place, loop: Loop) -> set[ValueId]:
-    return {
-        v
-        for t in plan.projection.transfers
-        if t.source == place.name and loop.id in t.loops
-        for v in t.values
-    }
+    """Return the values that a place sends in a loop."""
+    sends = [t for t in plan.projection.transfers if t.source == place.name and loop.id in t.loops]
+    return {v for t in sends for v in t.values}

@@ -1,4 +1,4 @@
-"""Refusals of a place's backend: an implementation beside the JAX one, by name."""
+"""The refusals of a place's backend, the name of an implementation beside the JAX one."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from hocket.errors import PlanError, unknown
 
 
 def check_backend(
-    name: str, found: Iterable[Swappable], devices: Sequence[DeviceId], on: str
+    name: str, functions: Iterable[Swappable], devices: Sequence[DeviceId], on: str
 ) -> None:
-    """Refuse a backend that cannot run on a place called `on`.
+    """Refuse a backend that cannot run the swappable functions of the place called `on`.
 
-    `found` are the swappable functions there, and `devices` those of one instance; none where jax
-    will choose.
+    `devices` are those of one instance; none if JAX chooses them.
     """
     if name == JAX:
         return
     if name not in KNOWN:
         raise PlanError(unknown("backend", name, KNOWN, where=f"of the place `{on}`"))
-    found = sorted(found, key=str)
-    ours = [fn for fn in found if name in fn.backends]
+    functions = sorted(functions, key=str)
+    ours = [fn for fn in functions if name in fn.backends]
     if not ours:
-        has = "; ".join(f"`{fn}` has {', '.join(fn.backends)}" for fn in found)
+        has = "; ".join(f"`{fn}` has {', '.join(fn.backends)}" for fn in functions)
         raise PlanError(
             f"nothing on the place `{on}` is implemented in `{name}`"
             f"{f' ({has})' if has else ''}: leave out `backend={name!r}`."
@@ -39,7 +38,7 @@ def check_backend(
     if len(devices) > 1:
         raise PlanError(
             f"the devices {', '.join(map(str, devices))} share the environments of the place "
-            f"`{on}`, and XLA cannot cut up what is implemented in `{name}`: each would step all "
-            f"environments. Use replicas, one for each device (`data_parallel`), or leave out "
-            f"`backend={name!r}`."
+            f"`{on}`, and XLA cannot cut up what is implemented in `{name}`: each device would "
+            f"step all environments. Use replicas, one for each device (`data_parallel`), or leave "
+            f"out `backend={name!r}`."
         )

@@ -1,4 +1,4 @@
-"""Refusals of a plan in which nobody waits, by name, before anything starts."""
+"""The refusals of free plans, in which a learner and its makers do not wait for each other."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def check_pairs(plan: Plan) -> None:
-    """Refuse pairs of places that are none, or whose age cannot be kept; before they are used."""
+    """Refuse pairs that do not exist, or whose age cannot be kept. Runs before pairs are used."""
     if not isinstance(plan.schedule, Free):
         return
     if len(plan.schedule.pairs) != 1:
-        found = ", ".join(f"`{pair}`" for pair in plan.schedule.pairs) or "none"
-        raise PlanError(f"a free plan has one pair of a learner and makers, found {found}.")
+        pairs = ", ".join(f"`{pair}`" for pair in plan.schedule.pairs) or "none"
+        raise PlanError(f"a free plan has one pair of a learner and makers, found {pairs}.")
     places = {place.name: place for place in plan.places}
     pair = plan.schedule.pairs[0]
     for name in (pair.learner, pair.makers):
@@ -28,7 +28,7 @@ def check_pairs(plan: Plan) -> None:
     if type(batch) is not int or batch < 1 or makers % batch:
         raise PlanError(
             f"the free pair `{pair}` has batch={batch}, which does not divide the {makers} "
-            f"replicas of `{pair.makers}`: so many samples make an iteration. Use one of "
+            f"replicas of `{pair.makers}`: that many samples make an iteration. Use one of "
             f"{', '.join(str(n) for n in range(1, makers + 1) if makers % n == 0)}."
         )
     least, at_once = makers // batch, f" and {batch} taken at once" if batch > 1 else ""
@@ -42,7 +42,7 @@ def check_pairs(plan: Plan) -> None:
 
 
 def check_free_plan(plan: Plan, free: Sampling) -> None:
-    """Refuse a plan in which somebody would have to wait for a version, or for each other."""
+    """Refuse a free plan in which some instance would have to wait after all."""
     learner, maker = free.learner, free.maker
     if plan.launch.shares_memory == "none":
         raise PlanError(
@@ -58,7 +58,7 @@ def check_free_plan(plan: Plan, free: Sampling) -> None:
     if others and free.makers > 1:
         raise PlanError(
             f"`{maker}` has {free.makers} replicas that do not wait for each other, and shares "
-            f"{', '.join(others)}, who would have to wait for all: give it one replica."
+            f"{', '.join(others)}, which would have to wait for all: give it one replica."
         )
     _check_transfers(plan, learner, maker)
     _check_order(plan, learner, maker)
@@ -71,7 +71,7 @@ def _check_transfers(plan: Plan, learner: str, maker: str) -> None:
         if t.source == learner and t.target != maker:
             raise PlanError(
                 f"`{learner}` has a free channel to `{maker}`, and sends {what} to `{t.target}`, "
-                f"who would wait for it: let `{maker}` run what needs it."
+                f"which would wait for it: let `{maker}` run what needs it."
             )
         if learner in ends and t.loops:
             raise PlanError(
@@ -95,7 +95,10 @@ def _check_transfers(plan: Plan, learner: str, maker: str) -> None:
 
 
 def _check_order(plan: Plan, learner: str, maker: str) -> None:
-    """In an iteration a version goes out before a sample comes in, and comes in before one goes."""
+    """Refuse a plan in which versions and samples alternate within an iteration.
+
+    The learner must send its version before it receives a sample, and makers the other way round.
+    """
     for place, first in ((learner, Send), (maker, Receive)):
         talk = [
             step for step in walk(plan.projection.programs[place])
@@ -104,8 +107,8 @@ def _check_order(plan: Plan, learner: str, maker: str) -> None:
         ]  # fmt: skip
         kinds = [isinstance(step, first) for step in talk]
         if kinds != sorted(kinds, reverse=True):
-            late = next(s for s, k in zip(talk, kinds, strict=True) if not k)
-            what = plan.graph.values[late.transfer.values[0]].name
+            turn = next(s for s, k in zip(talk, kinds, strict=True) if not k)
+            what = plan.graph.values[turn.transfer.values[0]].name
             raise PlanError(
                 f"the channel `{learner} -> {maker}` cannot be free: after {what} something "
                 f"crosses the other way again in the same iteration, so that each waits for the "
@@ -114,7 +117,7 @@ def _check_order(plan: Plan, learner: str, maker: str) -> None:
 
 
 def _check_values(plan: Plan, free: Sampling) -> None:
-    """What the learner holds and sends may not be per environment: it sees some at a time."""
+    """Refuse per-environment values of the learner, which sees a share of the environments."""
     learner, maker = free.learner, free.maker
     if free.makers == 1:
         return

@@ -1,4 +1,4 @@
-"""What a plan refuses of services, by name, before anything starts."""
+"""The refusals of services that a plan could not serve, or only in an order of chance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_services(plan: Plan) -> None:
-    """Refuse services that are asked from places whose order is a matter of chance."""
+    """Refuse services whose calls would come in an order of chance, or that cannot be divided."""
     how = plan.serving
     if how.shards < 1 or how.prefetch < 0:
         raise PlanError(
@@ -38,45 +38,44 @@ def check_services(plan: Plan) -> None:
         _check_shards(plan, service)
 
 
-def users(plan: Plan, service: Service) -> dict[str, list[Node]]:
-    """The nodes that call functions of a service, by their place."""
-    found: dict[str, list[Node]] = {}
+def users(plan: Plan, service: Service) -> dict[str, list[tuple[Node, HostCall]]]:
+    """Return the nodes that call functions of a service, and their calls, by place."""
+    calls: dict[str, list[tuple[Node, HostCall]]] = {}
     for node, _ in plan.graph.block.walk():
         call = host_call(node)
         if call and call.of.service == service:
-            found.setdefault(plan.projection.placement.node[node.id], []).append(node)
-    return found
+            calls.setdefault(plan.projection.placement.node[node.id], []).append((node, call))
+    return calls
 
 
 def _check_places(plan: Plan, service: Service) -> None:
-    found = users(plan, service)
-    for place, nodes in found.items():
+    by_place = users(plan, service)
+    for place, calls in by_place.items():
         many = plan.place(place).replicas > 1
-        for node in nodes:
-            call = host_call(node)
-            if many and not (plan.free and call and only_gives(call)):
+        for node, call in calls:
+            if many and not (plan.free and only_gives(call)):
                 chance = "in an order of chance" if not plan.free else "each something else"
                 raise PlanError(
                     f"`{place}` has {plan.place(place).replicas} replicas, which would "
                     f"`{node.title}` {chance}: put it on a place that is there once, such as the "
                     f"learner's" + ("." if plan.free else ", or use lag=free.")
                 )
-    if len(found) > 1 and not plan.free:
+    if len(by_place) > 1 and not plan.free:
+        titles = dict.fromkeys(f"`{n.title}`" for calls in by_place.values() for n, _ in calls)
         raise PlanError(
-            f"{' and '.join(f'`{p}`' for p in found)} use the service that keeps the "
-            f"{service.name}, and neither would wait for the other: put "
-            f"{', '.join(dict.fromkeys(f'`{n.title}`' for ns in found.values() for n in ns))} on "
-            f"one place, or use lag=free."
+            f"{' and '.join(f'`{place}`' for place in by_place)} use the service that keeps the "
+            f"{service.name}, and neither would wait for the other: put {', '.join(titles)} on one "
+            f"place, or use lag=free."
         )
 
 
 def _check_shards(plan: Plan, service: Service) -> None:
-    """Instance k fills shard k modulo their number: each shard must have as many instances."""
+    """Refuse shards that would get unequal shares: instance k fills shard k modulo their number."""
     shards = plan.serving.shards
     for place, node, _ in _gives(plan, service):
         replicas = plan.place(place).replicas
         if replicas % shards:
-            empty = "of which some would stay empty" if replicas < shards else "not equally"
+            empty = "some of which would stay empty" if replicas < shards else "not equally"
             raise PlanError(
                 f"`{place}` has {replicas} replica{'s' * (replicas != 1)} that `{node.title}` into "
                 f"{shards} shards of the {service.name}, {empty}: use {shards} or a multiple of "
@@ -85,17 +84,15 @@ def _check_shards(plan: Plan, service: Service) -> None:
 
 
 def _given(plan: Plan, service: Service) -> list[Shapes]:
-    """The arguments of the calls that only give something, as one replica makes them."""
-    found = []
+    """Return the shapes that one replica gives to a service in each call that only gives."""
+    shapes = []
     for place, node, call in _gives(plan, service):
         each = plan.graph.at(plan.envs_of(place) // plan.place(place).replicas)
-        found.append(call.shapes([each.values[v] for v in node.ins]))
-    return found
+        shapes.append(call.shapes([each.values[v] for v in node.ins]))
+    return shapes
 
 
 def _gives(plan: Plan, service: Service) -> Iterator[tuple[str, Node, HostCall]]:
-    for place, nodes in users(plan, service).items():
-        for node in nodes:
-            call = host_call(node)
-            if call and only_gives(call):
-                yield place, node, call
+    """Yield the calls that only give something to a service, with their places and nodes."""
+    for place, calls in users(plan, service).items():
+        yield from ((place, node, call) for node, call in calls if only_gives(call))

@@ -1,4 +1,4 @@
-"""A plan: which place runs which fragments on what, and what crosses between them."""
+"""A plan as data: which place runs which fragments on what, and how values cross between them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hocket.core.analysis.axes import Axes, shrinks_to_one, uses_averaged
+from hocket.core.analysis.averages import uses_averaged
+from hocket.core.analysis.axes import Axes, shrinks_to_one
 from hocket.core.analysis.kinds import Kind
 from hocket.core.graph.trace import Graph, Loop, NodeId, ValueId
 from hocket.core.plan.device_id import DeviceId, device_ids
@@ -22,17 +23,17 @@ from hocket.errors import PlanError, unknown
 
 @dataclass(frozen=True)
 class Place:
-    """A named part of a plan with its hardware.
+    """A named part of a plan: the fragments that it runs, and its hardware.
 
-    `run` lists fragments, by role or by name (a name wins over a role). `replicas` are separate
+    `run` lists fragments by role or by name; a name wins over a role. `replicas` are separate
     instances, each with an equal share of the environments and of the devices in `on`. `backend`
-    swaps in other implementations where fragments have them: `jax`, `cpp`, `pallas`.
+    swaps in other implementations for the functions that have them: `jax`, `cpp`, `pallas`.
     """
 
     name: str
     run: tuple[str, ...]
     on: tuple[DeviceId, ...] = ()
-    """Given as devices of a cluster, as ids, or as their texts."""
+    """The devices: given as devices of a cluster, as ids, or as text."""
     replicas: int = 1
     backend: str = "jax"
 
@@ -45,105 +46,105 @@ class Place:
         backend: str = "jax",
     ) -> None:
         given = {"name": name, "run": tuple(run), "replicas": replicas, "backend": backend}
-        vars(self).update(given, on=device_ids(on))  # a frozen class has no simpler way
+        vars(self).update(given, on=device_ids(on))  # the class is frozen
 
     def share(self, index: int) -> tuple[DeviceId, ...]:
-        """The devices of one replica: some of its own, or one that it shares with others."""
+        """Return the devices of one replica: some of its own, or one that it shares."""
         size = max(1, len(self.on) // self.replicas)
         return self.on[index * len(self.on) // self.replicas :][:size]
 
 
 @dataclass(frozen=True)
 class Channel:
-    """How values cross from one place to another. `lag=0` waits: the fused program's numbers."""
+    """How values cross from one place to another. With `lag=0` numbers are the fused program's."""
 
     capacity: int = 1
-    """How many messages of one transfer may be under way, beside those that are late."""
+    """How many messages of one transfer may be under way, besides the late ones."""
     lag: int = 0
-    """How many iterations the reader runs ahead, on values that much older: in iteration i it
-    reads what was sent in iteration i - lag, and until there is such a one, what was sent first."""
+    """How many iterations the reader runs ahead, on older values. In iteration i it reads what was
+    sent in iteration i - lag; in the first `lag` iterations, what was sent first."""
     delay: float = 0.0
-    """Seconds added to every message: what if the network were so slow?"""
+    """Seconds added to every message, to try out a slow network."""
     pack: bool | None = None
-    """Between processes: whether an end on one device sends or receives the small arrays of a
-    message as one. None: where that is faster. No number depends on it."""
+    """True if, between processes, an end on one device sends or receives the small arrays of a
+    message as one. None chooses what is faster. No number depends on it."""
     transport: str = ""
-    """What carries the messages, by name, or as `module:NAME` or `file.py:NAME`; empty for what is
-    best where the ends are. No number depends on it."""
+    """The transport of the messages: a name, `module:NAME` or `file.py:NAME`. "" chooses the best
+    between the two ends. No number depends on it."""
 
 
 @dataclass(frozen=True)
 class Mean:
-    """How `averaged` goes between the replicas of one place, where these are processes."""
+    """How `averaged` is computed between the replicas of one place, if these are processes."""
 
     way: str = ""
-    """The way, by name, or as `module:NAME` or `file.py:NAME`; empty for the one that was measured
-    to be the fastest."""
+    """The way to average: a name, `module:NAME` or `file.py:NAME`. "" measures, and takes the
+    fastest."""
     delay: float = 0.0
-    """Seconds added to every mean: what if the network were so slow?"""
+    """Seconds added to every mean, to try out a slow network."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How the instances of a plan run: what may be counted on. By default here, as threads.
+    """How the instances of a plan run, as far as a plan may rely on it. Default: here, as threads.
 
-    The launcher of this name has the same abilities, or the plan is refused.
+    A plan is refused if the launcher of this name has other abilities.
     """
 
     name: str = ""
-    """By which the launcher is found; none: wherever the run itself is."""
+    """The name of the launcher; "" for threads of the run's own process."""
     one_process: bool = True
-    """Whether all instances are in the process of the run: it hands them arrays, not bytes, and
-    has settled what only a new process can choose, such as flags of XLA."""
+    """True if all instances are in the process of the run. They are handed arrays instead of bytes,
+    and cannot choose what only a new process can, such as flags of XLA."""
     one_program: bool = True
-    """Whether replicas that average run as one program, mapped over them."""
+    """True if replicas that average run as one program, mapped over them."""
     shares_memory: Literal["all", "node", "none"] = "all"
-    """Who can see the same memory: all instances, those of one machine, or nobody."""
+    """The instances that can see the same memory: all, those of one machine, or none."""
 
     def __post_init__(self) -> None:
         if self.shares_memory not in (known := ("all", "node", "none")):
             raise ValueError(unknown("value", self.shares_memory, known, "of `shares_memory`"))
         if self.one_program and not self.one_process:
             raise ValueError(
-                f"the launcher `{self.name}` says that replicas are one program, and instances "
-                f"processes: one_program=True needs one_process=True."
+                f"the launcher `{self.name}` says that replicas are one program and that instances "
+                f"are processes: one_program=True needs one_process=True."
             )
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Places and channels for one graph. `check` refuses one that cannot run, by name.
+    """Places and channels for one graph. `check` refuses a plan that cannot run.
 
-    Where nobody waits, an iteration is one of the learner: on one sample, or on a batch of them, so
-    on that share of the environments.
+    In a free plan an iteration is one of the learner's, on a batch of samples: a share of the
+    environments.
     """
 
     graph: Graph = field(repr=False)
     places: tuple[Place, ...]
     channels: Mapping[str, Channel] = field(default_factory=dict)
-    """By `source -> target`; a channel that is not named is the usual one."""
+    """The channels that are not the default one, by `source -> target`."""
     means: Mapping[str, Mean] = field(default_factory=dict)
-    """By place, of those whose replicas average in processes."""
+    """How replicas average, by place, where that is not the default."""
     schedule: Schedule = LOCKSTEP
     parts: int = 1
-    """Into how many parts of the environments loops that cross places are cut: with two, one half
-    steps while the other half's actions are computed."""
+    """The number of parts into which loops that cross places cut the environments. With two, one
+    half steps while the actions of the other half are computed."""
     launch: Launch = Launch()
     """How instances run."""
     serving: Serving = field(default_factory=Serving)
-    """How services are reached, where the graph has some."""
+    """How services run, if the graph has any."""
     compiler_flags: str = ""
-    """Flags of the compiler for the processes of a plan."""
+    """Flags of XLA for the processes of this plan."""
     notes: tuple[str, ...] = ()
-    """What a strategy has to say about what it chose."""
+    """Lines in which the strategy explains its choices."""
     words: str = ""
-    """The strategy that makes this plan again, where the one that made it goes by what it finds."""
+    """The strategy that makes this plan again, if the one that made it looks at the hardware."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", tuple(self.places))
 
     def channel(self, source: str, target: str) -> Channel:
-        """How values cross from one place to another."""
+        """Return how values cross from one place to another."""
         return self.channels.get(f"{source} -> {target}", Channel())
 
     def channel_of(self, transfer: Transfer) -> Channel:
@@ -154,7 +155,7 @@ class Plan:
 
     @functools.cached_property
     def free(self) -> Sampling | None:
-        """The learner and the makers of samples that do not wait; None where everybody waits."""
+        """The learner and the makers that do not wait for each other; None if everybody waits."""
         if not (isinstance(self.schedule, Free) and self.schedule.pairs):
             return None
         pair = self.schedule.pairs[0]
@@ -163,11 +164,11 @@ class Plan:
 
     @functools.cached_property
     def iteration(self) -> Graph:
-        """The step as one iteration takes it."""
+        """The step with the environments of one iteration."""
         return self.graph.at(self.graph.num_envs // (self.free.shares if self.free else 1))
 
     def envs_of(self, name: str) -> int:
-        """The environments that a place, all of its replicas together, has in an iteration."""
+        """Return the environments of one iteration on all replicas of a place together."""
         learns = self.free is not None and name == self.free.learner
         return (self.iteration if learns else self.graph).num_envs
 
@@ -194,9 +195,10 @@ class Plan:
 
     @functools.cached_property
     def grouped(self) -> frozenset[str]:
-        """The replicated places that use `averaged`, where their replicas run as one program.
+        """The replicated places that use `averaged` and whose replicas run as one program.
 
-        Blocking callbacks of several threads on one CPU device would hang XLA's thread pool.
+        As threads they would wait for each other inside compiled programs on one CPU device, and
+        blocking callbacks hang XLA's thread pool.
         """
         return self.averaging if self.launch.one_program else frozenset()
 
@@ -204,16 +206,16 @@ class Plan:
     def averaging(self) -> frozenset[str]:
         """The replicated places that use `averaged`."""
         owner = self.projection.placement.node
-        using = {owner.get(n.id) for n in self.graph.nodes if uses_averaged(n)}
+        using = {owner.get(n.id) for n in self.graph.nodes if uses_averaged(n.eqn)}
         return frozenset(p.name for p in self.places if p.replicas > 1 and p.name in using)
 
     def instances(self, name: str) -> int:
-        """How many instances run a place, as seen from outside."""
+        """Return how many instances run a place. Replicas that are one program count as one."""
         return 1 if name in self.grouped else self.place(name).replicas
 
     @functools.cached_property
     def kinds(self) -> dict[str, dict[ValueId, Kind]]:
-        """For every replicated place, the kinds of the values there."""
+        """The kinds of the values on every replicated place."""
         placement = self.projection.placement
         return {
             place.name: self.axes_on(place).on_place(
@@ -224,40 +226,38 @@ class Plan:
         }
 
     def axes_on(self, place: Place, parts: int = 1) -> Axes:
-        """The axes as a replica sees them: against the program with its share of environments."""
+        """Return the axes for a replica: its program has a share of the environments."""
         graph, share = self.graph, self.graph.num_envs // (place.replicas * parts)
         if shrinks_to_one(graph, graph.at(share)):
-            # jax leaves equations out for an axis of size one; twice the sizes stand for these.
+            # For an axis of size one jax leaves equations out, and the two traces would not match.
+            # Traces with twice the environments have the same kinds.
             return Axes(graph.at(2 * graph.num_envs), graph.at(2 * share))
         return Axes(graph, graph.at(share))
 
     @functools.cached_property
     def cut_loops(self) -> frozenset[NodeId]:
-        """The loops that run in `parts`: those where every message has something by environment."""
+        """The loops that run in `parts`: those whose messages all have a per-environment value."""
         if self.parts == 1:
             return frozenset()
-        found: dict[NodeId, bool] = {}
-        for t in self.projection.transfers:
-            if t.loops:
-                by_env = any(self.axes.axis(v) is not None for v in t.values)
-                found[t.loops[0]] = found.get(t.loops[0], True) and by_env
-        return frozenset(loop for loop, by_env in found.items() if by_env)
+        inside = [t for t in self.projection.transfers if t.loops]
+        uncut = [t for t in inside if all(self.axes.axis(v) is None for v in t.values)]
+        return frozenset(t.loops[0] for t in inside) - {t.loops[0] for t in uncut}
 
     def blocks(self, loop: NodeId) -> int:
-        """The most replicas that a place with a part in this loop has."""
+        """Return the largest number of replicas among the places that take part in a loop."""
         node = self.graph.nodes[loop]
         assert isinstance(node, Loop)
         return max(self.place(p).replicas for p in self.projection.placement.members(node))
 
     def slots(self, transfer: Transfer) -> int:
-        """How many messages of a transfer may be under way to one receiver."""
+        """Return how many messages of a transfer may be under way to one receiver."""
         if self.free and self.free.is_sample(transfer):
             return self.free.window
         channel = self.channel_of(transfer)
         return channel.capacity + channel.lag
 
     def cuts(self, transfer: Transfer) -> int:
-        """Into how many parts of the environments what crosses is cut."""
+        """Return the number of messages, one for each part, into which a transfer is cut."""
         return self.parts if transfer.loops and transfer.loops[0] in self.cut_loops else 1
 
     def __str__(self) -> str:
@@ -265,13 +265,13 @@ class Plan:
 
 
 def _place_of(places: Iterable[Place], label: Label) -> str:
-    """The place that runs a fragment."""
+    """Return the place that runs a fragment."""
     by_name = [p.name for p in places if label.name in p.run]
-    found = by_name or [p.name for p in places if label.role in p.run]
-    if len(found) != 1:
-        who = f"{len(found)} places ({', '.join(found)})" if found else "no place"
+    runners = by_name or [p.name for p in places if label.role in p.run]
+    if len(runners) != 1:
+        who = f"{len(runners)} places ({', '.join(runners)})" if runners else "no place"
         raise PlanError(
             f"the fragment `{label.name}` (role `{label.role}`) is run by {who}. Put its name or "
             f"its role into `run` of exactly one place."
         )
-    return found[0]
+    return runners[0]

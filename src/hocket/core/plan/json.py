@@ -1,4 +1,4 @@
-"""A plan as JSON, and back for a graph that must be the one it was made for."""
+"""A plan as JSON, and back. The graph must be the one that the plan was made for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hocket.errors import PlanError
 
 
 def to_json(plan: Plan) -> str:
-    """The plan as text; `from_json` with the same graph gives it back."""
+    """Return the plan as text. `from_json` with the same graph gives it back."""
     pairs = plan.schedule.pairs if isinstance(plan.schedule, Free) else None
     return json.dumps(
         {
@@ -38,7 +38,7 @@ def to_json(plan: Plan) -> str:
 
 
 def from_json(text: str, graph: Graph) -> Plan:
-    """A plan from its text, checked."""
+    """Return the plan of a text, checked."""
     data = json.loads(text)
     if data["digest"] != graph.digest:
         raise PlanError(

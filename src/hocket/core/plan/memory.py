@@ -1,4 +1,4 @@
-"""How much memory the places of a plan need: counted from their programs, nothing compiled."""
+"""The memory that the places of a plan need, counted from their programs without compiling."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hocket.core.graph.trace import ValueId
-from hocket.core.projection.instructions import Compute, Instruction, Repeat, walk
+from hocket.core.projection.instructions import Compute, Instruction, Repeat, Transfer, walk
 from hocket.system.text import bytes_text
 
 if TYPE_CHECKING:
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one instance of a place."""
+    """The bytes that one instance of a place needs."""
 
     state: int
-    """The leaves of the state that it holds: its share of what is per environment."""
+    """The leaves of the state that it holds: its share of per-environment ones, all of others."""
     peak: int
-    """The most that is alive at once in an iteration, the state included. A lower bound."""
+    """The most that is alive at once in an iteration, with the state. A lower bound."""
     messages: int
-    """What may wait for it in its incoming channels, when they are full."""
+    """All messages that fit into its incoming channels."""
 
     def __str__(self) -> str:
         waiting = f", up to {bytes_text(self.messages)} in messages" if self.messages else ""
@@ -31,11 +31,11 @@ class Memory:
 
 
 def footprint(plan: Plan) -> dict[str, Memory]:
-    """The memory of one instance of every place.
+    """Return the memory of one instance of every place.
 
     `peak` counts the values between segments, each from where it is made or received to its last
-    use, and the rows that a loop stacks. It is a lower bound: what a fragment needs inside, and
-    copies on the way, are known only to the compiler and the runtime.
+    use, and the rows that a loop stacks. It is a lower bound, since only the compiler knows what a
+    fragment needs inside, and only the runtime what is copied.
 
         footprint(plan)["learner"].peak
     """
@@ -51,17 +51,17 @@ def _memory(plan: Plan, place: str) -> Memory:
     return Memory(
         state=sum(size(v) for v in held),
         peak=max(peak, alive.total({*first, *held})),
-        messages=_waiting(plan, place),
+        messages=sum(_waiting(plan, t) for t in plan.projection.transfers if t.target == place),
     )
 
 
 def _sizes(plan: Plan, place: str) -> Callable[[ValueId], int]:
-    """The bytes of a value as one instance of `place` has it."""
+    """Return the function from a value to its bytes on one instance of `place`."""
     replicas = plan.place(place).replicas
     values = plan.graph.at(plan.envs_of(place) // replicas).values
     if place not in plan.grouped:
         return lambda v: values[v].nbytes
-    kinds = plan.kinds[place]  # replicas that are one program hold whatever differs side by side
+    kinds = plan.kinds[place]  # replicas that are one program stack the values that differ
 
     def size(v: ValueId) -> int:
         uniform = v not in kinds or kinds[v].tag == "uniform"
@@ -70,29 +70,26 @@ def _sizes(plan: Plan, place: str) -> Callable[[ValueId], int]:
     return size
 
 
-def _waiting(plan: Plan, place: str) -> int:
-    """The bytes of all the messages that fit into the channels to one instance."""
+def _waiting(plan: Plan, transfer: Transfer) -> int:
+    """Return the bytes of all messages of a transfer that fit into the channel to one instance."""
     total = 0
-    for t in plan.projection.transfers:
-        if t.target != place:
-            continue
-        room = plan.slots(t)
-        for v in t.values:
-            by_env = plan.axes.axis(v) is not None
-            share = plan.instances(place) if by_env else 1
-            total += room * plan.graph.values[v].nbytes // share * (1 if by_env else plan.cuts(t))
+    for v in transfer.values:
+        room = plan.slots(transfer) * plan.graph.values[v].nbytes
+        # Per-environment values are split among instances and parts, others sent whole to each.
+        by_env = plan.axes.axis(v) is not None
+        total += room // plan.instances(transfer.target) if by_env else room * plan.cuts(transfer)
     return total
 
 
 @dataclass(frozen=True)
 class _Alive:
-    """The values that are alive in a program, followed from its end to its beginning."""
+    """Counts the values that are alive in a program, from its end to its beginning."""
 
     size: Callable[[ValueId], int]
     same: dict[ValueId, ValueId]
-    """Values that are others under a second name: inside a loop, or after it."""
+    """A value -> the one that it is before a loop, for values that the loop only passes on."""
     nothing: frozenset[ValueId]
-    """The constants: part of the compiled programs."""
+    """The constants, which are part of the compiled programs."""
 
     def total(self, values: Iterable[ValueId]) -> int:
         return sum(self.size(v) for v in {self._root(v) for v in values} - self.nothing)
@@ -100,22 +97,21 @@ class _Alive:
     def code(
         self, code: Sequence[Instruction], live: set[ValueId], around: set[ValueId]
     ) -> tuple[int, set[ValueId]]:
-        """The peak, and what is alive at the beginning; `around` is held all the time."""
+        """Return the peak, and the values alive at the beginning. `around` is held all the time."""
         peak, live = self.total(live | around), set(live)
         for step in reversed(code):
             if isinstance(step, Repeat):
                 now = self._loop(step, around | (live - step.makes))
             else:
-                # What is donated becomes an output in place.
+                # An output takes the memory of each donated input, so one of the two counts.
                 reused = step.donate if isinstance(step, Compute) else ()
-                now = self.total(live | step.reads | step.makes | around)
-                now -= self.total(reused)
+                now = self.total(live | step.reads | step.makes | around) - self.total(reused)
             live = (live - step.makes) | step.reads
             peak = max(peak, now, self.total(live | around))
         return peak, live
 
     def _loop(self, loop: Repeat, around: set[ValueId]) -> int:
-        """The peak inside a loop, all of its rows stacked."""
+        """Return the peak inside a loop in its last pass, when all rows are stacked."""
         kept = {x.outside for x in (*loop.consts, *loop.xs, *loop.kept)}
         arrays = {y.after for y in loop.ys}
         ends = {*(c.next for c in loop.carry), *(y.row for y in loop.ys)}
@@ -128,7 +124,7 @@ class _Alive:
 
 
 def _same(code: Sequence[Instruction]) -> Iterable[tuple[ValueId, ValueId]]:
-    """(a value, the one that it is) for what loops only pass on."""
+    """Yield (a value in or after a loop, the same value before it)."""
     for step in walk(code):
         if isinstance(step, Repeat):
             yield from ((x.inside, x.outside) for x in step.consts)

@@ -1,4 +1,4 @@
-"""Who waits for whom: everybody in lockstep, or nobody between a learner and its makers."""
+"""Schedules: everybody waits (`Lockstep`), or a learner and its makers do not (`Free`)."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from hocket.core.projection.instructions import Transfer
 
 @dataclass(frozen=True)
 class Lockstep:
-    """Everybody waits for what the program needs next; the `lag` of a channel counts."""
+    """Every place waits for the values that its program needs. Channels may have a `lag`."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two places that do not wait for each other: one learns from samples that the other makes.
+    """Two places that do not wait for each other: a learner, and the makers of its samples.
 
-    The newest that the learner sends reaches the makers as its latest *version*. An iteration of
-    the learner takes `batch` samples, each from any one replica of the makers.
+    What the learner sends is a *version*, and makers use the newest one. Each iteration of the
+    learner takes `batch` samples, from any replicas of the makers.
     """
 
     learner: str
     makers: str
     """The place whose replicas make samples."""
     max_age: int
-    """How many iterations after the version that it was made with a sample may still be learned
-    from. Makers wait before a sample could get older."""
+    """The greatest age of a sample when it is learned from, in iterations since the learner sent
+    the version that made it. Makers wait before a sample could get older."""
     batch: int = 1
-    """Samples in an iteration, the oldest that are ready. It divides the number of makers."""
+    """The samples of one iteration: the oldest that are ready. Divides the number of makers."""
 
     def __str__(self) -> str:
         return f"{self.learner} -> {self.makers}"
@@ -37,13 +37,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Free:
-    """Nobody waits within a pair. No number is repeatable, and the age of samples is bounded."""
+    """Nobody waits within a pair. Numbers are not repeatable; the age of samples is bounded."""
 
     pairs: tuple[Pair, ...]
 
     def __init__(self, pairs: Pair | Iterable[Pair]) -> None:
-        given = (pairs,) if isinstance(pairs, Pair) else tuple(pairs)
-        object.__setattr__(self, "pairs", given)
+        object.__setattr__(self, "pairs", (pairs,) if isinstance(pairs, Pair) else tuple(pairs))
 
 
 Schedule = Lockstep | Free
@@ -61,22 +60,22 @@ class Sampling(NamedTuple):
 
     @property
     def shares(self) -> int:
-        """How many iterations it takes to learn from every environment once."""
+        """The number of iterations that learn from every environment once."""
         return self.makers // self.batch
 
     @property
     def window(self) -> int:
-        """How many samples of one maker may be waiting or under way."""
+        """The number of samples of one maker that may be waiting or under way."""
         return self.max_age * self.batch // self.makers
 
     def is_version(self, transfer: Transfer) -> bool:
-        """Whether this carries the newest values to all makers."""
+        """Return True if a transfer carries versions to the makers."""
         return (transfer.source, transfer.target) == (self.learner, self.maker)
 
     def is_any(self, transfer: Transfer) -> bool:
-        """Whether what one maker sends is whole without that of the others."""
+        """Return True if a message from any one maker is complete without the others'."""
         return (transfer.source, transfer.target) == (self.maker, self.learner)
 
     def is_sample(self, transfer: Transfer) -> bool:
-        """Whether this carries a part of a sample to the learner."""
+        """Return True if a transfer carries a part of a sample to the learner."""
         return transfer.target == self.learner

@@ -1,11 +1,13 @@
-"""A plan for people: who runs where on what, in how much memory, and what crosses."""
+"""A plan as text for people: what runs where, in how much memory, and what crosses."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from hocket.core.graph.host_calls import host_call
+from hocket.core.graph.trace import Graph, Node
 from hocket.core.plan.checks_services import users
 from hocket.core.plan.memory import footprint
 from hocket.core.plan.traffic import Flow, averages, flows
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def plan_text(plan: Plan) -> str:
-    """The graph, then a line for each place and each channel."""
+    """Return the graph, then lines for each place, host function, service and channel."""
     lines = [str(plan.graph), ""]
     if plan.free and plan.free.shares > 1:
         one = plan.iteration
@@ -63,15 +65,13 @@ def _place_line(plan: Plan, place: Place) -> str:
 
 
 def _host_lines(plan: Plan) -> Iterator[str]:
-    """What runs on the host, how it is called, and what goes there and comes back each time."""
+    """Yield a line for each host function: how it is called, and the bytes of a call."""
     fused = len(plan.places) == 1 and plan.launch.one_process and len(plan.places[0].on) <= 1
     within = set(_called_within(plan))
     for node, times in plan.graph.block.walk():
         call = host_call(node)
         if call is None or call.of.service is not None:
             continue
-        down, up = (bytes_text(sum(plan.graph.values[v].nbytes for v in vs))
-                    for vs in (node.ins, node.outs))  # fmt: skip
         how = (
             "the compiled program stops and calls back" if fused
             else "called by the compiled program" if node.id in within
@@ -79,33 +79,34 @@ def _host_lines(plan: Plan) -> Iterator[str]:
         )  # fmt: skip
         yield (
             f"{call.of.name} runs on the host: {times} calls an iteration ({how}), each with "
-            f"{down} there and {up} back"
+            f"{_there_and_back(plan.graph, node, 1)}"
         )
 
 
-def _service_lines(plan: Plan) -> Iterator[str]:
-    """What each service keeps, who asks it, and what goes there and comes back in an iteration."""
-    values, often = (
-        plan.iteration.values,
-        {node.id: times for node, times in plan.graph.block.walk()},
+def _there_and_back(graph: Graph, node: Node, times: int) -> str:
+    """Return the bytes that calls take to the host and bring back, in words."""
+    there, back = (
+        bytes_text(times * sum(graph.values[v].nbytes for v in vs)) for vs in (node.ins, node.outs)
     )
+    return f"{there} there and {back} back"
+
+
+def _service_lines(plan: Plan) -> Iterator[str]:
+    """Yield lines for each service: what it keeps, which places call it, and the bytes of that."""
+    often = {node.id: times for node, times in plan.graph.block.walk()}
     for service in services(plan.graph.state):
         yield service.about(plan.serving)
-        for place, nodes in users(plan, service).items():
-            for node in nodes:
+        for place, calls in users(plan, service).items():
+            for node, _ in calls:
                 times = often[node.id]
-                down, up = (
-                    bytes_text(times * sum(values[v].nbytes for v in vs))
-                    for vs in (node.ins, node.outs)
-                )
                 yield (
                     f"    {place} calls `{node.title}` {times} time{'s' * (times != 1)} an "
-                    f"iteration: {down} there and {up} back"
+                    f"iteration: {_there_and_back(plan.iteration, node, times)}"
                 )
 
 
 def _called_within(plan: Plan) -> Iterator[int]:
-    """The nodes of host functions that a loop calls by itself, compiled for the host."""
+    """Yield the nodes of host functions that loops compiled for the host call by themselves."""
     for place in plan.places:
         on_host = all(device.is_host for device in place.on)
         if place.name in plan.grouped or not on_host or not 1 <= len(place.on) <= place.replicas:
@@ -134,9 +135,9 @@ def _flow_lines(plan: Plan, flow: Flow) -> Iterator[str]:
 
 
 def shortened(names: Iterable[str]) -> list[str]:
-    """Names of one tree on one line: `learner.params (12 arrays)`."""
-    groups: dict[str, int] = {}
-    for name in names:
-        head = ".".join(name.split(".")[:2]) if "`" not in name else name.partition(" of ")[2]
-        groups[head] = groups.get(head, 0) + 1
-    return [head + (f" ({n} arrays)" if n > 1 else "") for head, n in groups.items()]
+    """Return names with those of one tree put together: `learner.params (12 arrays)`."""
+    heads = (
+        ".".join(name.split(".")[:2]) if "`" not in name else name.partition(" of ")[2]
+        for name in names
+    )
+    return [head + (f" ({n} arrays)" if n > 1 else "") for head, n in Counter(heads).items()]

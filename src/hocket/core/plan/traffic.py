@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hocket.core.analysis.axes import average_sites as sites_of
-from hocket.core.analysis.axes import averages as averages_of
-from hocket.core.analysis.axes import uses_averaged
+from hocket.core.analysis.averages import average_sites as sites_of
+from hocket.core.analysis.averages import averages as averages_of
+from hocket.core.analysis.averages import uses_averaged
 from hocket.core.graph.trace import Loop, Node, ValueId
 from hocket.core.program.tuning import MOST_UNROLLED, PLAIN, Tuning
 from hocket.core.projection.instructions import Transfer
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Flow:
-    """All that crosses from one place to another in an iteration."""
+    """Everything that crosses from one place to another in an iteration."""
 
     source: str
     target: str
@@ -28,10 +28,10 @@ class Flow:
 
 
 def flows(plan: Plan) -> list[Flow]:
-    """What crosses in an iteration, with its bytes."""
-    found: dict[tuple[str, str], list[Transfer]] = {}
+    """Return what crosses in an iteration, and its bytes, for each pair of places."""
+    by_ends: dict[tuple[str, str], list[Transfer]] = {}
     for t in plan.projection.transfers:
-        found.setdefault((t.source, t.target), []).append(t)
+        by_ends.setdefault((t.source, t.target), []).append(t)
     return [
         Flow(
             source, target,
@@ -39,45 +39,47 @@ def flows(plan: Plan) -> list[Flow]:
             sum(t.times * plan.cuts(t) * _pairs(plan, source, target) for t in ts),
             sum(t.times * _nbytes(plan, t, v) for t in ts for v in t.values),
         )
-        for (source, target), ts in found.items()
+        for (source, target), ts in by_ends.items()
     ]  # fmt: skip
 
 
 def averages(plan: Plan) -> dict[str, tuple[int, int]]:
-    """For each place that averages: how often in an iteration, and the bytes of a replica."""
-    found = {}
+    """Return the calls of `averaged` in an iteration, and their bytes, by place."""
+    traffic = {}
     for name in plan.averaging:
-        nodes = _nodes(plan, name)
-        mine = [(times * n, of) for node, times in nodes for n, of in averages_of(node)]
-        nbytes = sum(n * x.size * x.dtype.itemsize for n, of in mine for x in of)
-        found[name] = sum(n for n, _ in mine), nbytes
-    return found
+        calls = [
+            (times * n, xs) for node, times in _nodes(plan, name) for n, xs in averages_of(node)
+        ]
+        nbytes = sum(n * x.size * x.dtype.itemsize for n, xs in calls for x in xs)
+        traffic[name] = sum(n for n, _ in calls), nbytes
+    return traffic
 
 
 def average_sites(plan: Plan, place: str) -> list[tuple[Any, ...]]:
-    """The arrays of every call of `averaged` in the programs of one replica of a place."""
+    """Return the arrays of each call of `averaged` in the programs of one replica of a place."""
     nodes = [node for node, _ in _nodes(plan, place)]
-    if any(isinstance(node, Loop) and uses_averaged(node) for node in nodes):
-        # Some hardware unrolls such a loop: then each of its passes has calls of its own.
+    if any(isinstance(node, Loop) and uses_averaged(node.eqn) for node in nodes):
+        # On some hardware such a loop is unrolled, and each step in a pass has calls of its own.
         nodes = [node for node, _ in _nodes(plan, place, Tuning(unroll=MOST_UNROLLED))]
     return [arrays for node in nodes for arrays in sites_of(node)]
 
 
 def _nodes(plan: Plan, place: str, choice: Tuning = PLAIN) -> list[tuple[Node, int]]:
-    """The nodes of one replica of a place, and how often each runs in an iteration."""
+    """Return the nodes of one replica of a place, and how often each runs in an iteration."""
     share = plan.graph.at(plan.graph.num_envs // plan.place(place).replicas, choice)
     owner = plan.projection.placement.node
     return [(node, times) for node, times in share.block.walk() if owner.get(node.id) == place]
 
 
 def _pairs(plan: Plan, source: str, target: str) -> int:
-    """How many messages carry one transfer."""
+    """Return how many pairs of instances a transfer goes between."""
     if plan.free and {source, target} == {plan.free.learner, plan.free.maker}:
-        return plan.free.batch if source == plan.free.maker else 1  # samples, and a version
+        return plan.free.batch if source == plan.free.maker else 1  # samples, or a version
     return max(plan.instances(source), plan.instances(target))
 
 
 def _nbytes(plan: Plan, transfer: Transfer, value: ValueId) -> int:
+    """Return the bytes of one value in all messages of one transfer."""
     if plan.free and {transfer.source, transfer.target} == {plan.free.learner, plan.free.maker}:
         return plan.iteration.values[value].nbytes
     split = plan.axes.axis(value) is not None

@@ -1,4 +1,4 @@
-"""What a user writes: the algorithm, and the policy it trains."""
+"""The algorithm that a user writes, and the policy that it trains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Policy:
-    """The agent's pi, for one observation: a pure function with everything it needs inside.
+    """The agent's policy for one observation: a pure function that holds its own parameters.
 
     memory = policy.memory
     action, memory = policy(obs, memory, key)
@@ -17,7 +17,7 @@ class Policy:
 
     act: Callable[[Any, Any, Any], tuple[Any, Any]]
     memory: Any = None
-    """The memory at the beginning of an episode; None for a policy without one."""
+    """The memory at the start of an episode; None for a policy without memory."""
 
     def __call__(self, obs: Any, memory: Any = None, key: Any = None) -> tuple[Any, Any]:
         return self.act(obs, self.memory if memory is None else memory, key)
@@ -34,21 +34,21 @@ class Algorithm(Protocol):
 
     @property
     def env_steps(self) -> int:
-        """The budget of environment steps: schedules need it, and `run` reads it."""
+        """The budget of environment steps, for schedules and for `run`."""
         ...
 
     @property
     def num_envs(self) -> int:
-        """How many environments to run where the user does not say."""
+        """The default number of environments."""
         ...
 
     def init(self, key: Any, num_envs: int, /) -> Any:
-        """The first state, from one key."""
+        """Return the first state, made from one key."""
 
     def step(self, state: Any, /) -> tuple[Any, dict[str, Any]]:
-        """One iteration: the new state, of the same structure and dtypes, and metrics."""
+        """Run an iteration. Return the new state, of the same structure and dtypes, and metrics."""
         ...
 
     def policy(self, state: Any, /, explore: bool = False) -> Policy:
-        """The policy in this state: the best action, or with `explore` as in training."""
+        """Return the policy of a state: the best action, or with `explore` one as in training."""
         ...

@@ -1,4 +1,4 @@
-"""`averaged` declares that a value is a mean over this batch of environments."""
+"""`averaged`, which declares that a value is a mean over this batch of environments."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ averaged_p = Primitive("averaged")
 averaged_p.multiple_results = True
 
 Average = Callable[..., Sequence[Any]]
-"""Makes means over replicas elsewhere from arrays here, in as many results."""
+"""The mean over replicas: takes this replica's arrays, and returns as many means."""
 
-# Part of the key of every cache of jax.
+# jax has these in the key of each of its caches, so no program is reused under another setting.
 _how = jax.make_user_context(None)
 _alone = jax.make_user_context(False)
 
 
 @dataclass(frozen=True)
 class ReplicaAxis:
-    """The name of the mapped axis that holds replicas; with it, `averaged` becomes a mean.
+    """The name of a mapped axis that holds replicas, over which `averaged` is the mean.
 
     Replicas on several devices are mapped twice: over the devices of `mesh_axis`, and over the
-    replicas of each device.
+    replicas on each device.
     """
 
     mesh_axis: str | None = None
@@ -40,8 +40,8 @@ class ReplicaAxis:
 def averaged(x: T) -> T:
     """Declare that `x` (a tree of arrays) is a mean over this batch of environments.
 
-    In one program it is the identity. Where a place is replicated, each replica holds a share of
-    the environments, and this is the mean over the replicas. It states a meaning, not a place:
+    In one program it is the identity. On a replicated place each replica holds a share of the
+    environments, and `averaged` is the mean over the replicas:
 
         gradients = averaged(jax.grad(loss)(params, batch))
         mean = averaged(x.mean())
@@ -55,16 +55,16 @@ def averaged(x: T) -> T:
 
 
 def averaging(how: Average) -> AbstractContextManager[Any]:
-    """Within this context, programs are compiled with `how(*arrays)` in place of `averaged`.
+    """Compile `averaged` as `how(*arrays)` inside this context.
 
-    One `averaged` of a tree is one call with all its arrays. What was compiled outside, or with
-    another `how`, is not used inside.
+    One `averaged` of a tree is one call with all its arrays. Programs compiled outside, or with
+    another `how`, are not used inside.
     """
     return _how(how)
 
 
 def undivided() -> AbstractContextManager[Any]:
-    """Within this context the environments are never shared out, so `averaged` is nothing."""
+    """Trace programs without `averaged` inside this context: each has all environments."""
     return _alone(True)
 
 
@@ -90,15 +90,16 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any]) -> tuple[list[An
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any) -> list[Any]:
-    # A leaf nobody differentiates has no cotangent, yet all replicas must make the same call.
-    found = averaged_p.bind(*[ad.instantiate_zeros(ct) for ct in cotangents])
-    pairs = zip(args, found, strict=True)
+    # A mean is linear and symmetric, so its transpose is the mean of the cotangents. A leaf without
+    # a cotangent takes part as zeros, since all replicas must make the same call.
+    means = averaged_p.bind(*[ad.instantiate_zeros(ct) for ct in cotangents])
+    pairs = zip(args, means, strict=True)
     return [ct if ad.is_undefined_primal(x) else None for x, ct in pairs]
 
 
 averaged_p.def_impl(_run)
 averaged_p.def_abstract_eval(lambda *xs: xs)
-# Not cacheable: two equations of the same shapes are two call sites.
+# Not cacheable: two equations with the same shapes are two calls, and must not share one.
 mlir.register_lowering(averaged_p, mlir.lower_fun(_run, multiple_results=True), cacheable=False)
 ad.deflinear2(averaged_p, _transpose)
 batching.fancy_primitive_batchers[averaged_p] = _batch

@@ -1,7 +1,7 @@
-"""A swappable function has implementations beside the JAX one: C++, a GPU kernel.
+"""Swappable functions, which have other implementations beside the one in JAX: C++, a GPU kernel.
 
-Which one a program gets is decided when it is lowered. What is traced is one equation that says
-nothing of it, so a graph and its plans are the same for every backend.
+A program gets one of them when it is lowered. Traced, each is one equation that does not say which,
+so a graph and its plans are the same for every backend.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ JAX = "jax"
 
 Arrays: TypeAlias = Sequence[Any]
 Function: TypeAlias = Callable[..., Arrays]
-"""`(settings, *arrays) -> arrays`, element by element: all of one shape, whichever it is."""
+"""`(settings, *arrays) -> arrays`, element by element: all arrays have one shape."""
 
 swappable_p = Primitive("swappable")
 swappable_p.multiple_results = True
-source_info_util.register_exclusion(__file__)  # an equation's place is where the user called
+source_info_util.register_exclusion(__file__)  # the line of an equation is the user's
 
-_backend = jax.make_user_context(JAX)  # a part of every key in jax's caches, as it must be
+# jax has it in the key of each of its caches, so no program is reused under another backend.
+_backend = jax.make_user_context(JAX)
 KNOWN = {JAX}
-"""Every backend that something has an implementation for."""
+"""The backends that some function is implemented in."""
 
 
 class _Implementation(NamedTuple):
@@ -41,7 +42,7 @@ class _Implementation(NamedTuple):
 
 
 class Swappable:
-    """What `swappable` makes of a function or method."""
+    """A function or method with several implementations, as `swappable` makes it."""
 
     def __init__(self, name: str, fn: Function) -> None:
         functools.update_wrapper(cast(Any, self), fn)
@@ -56,16 +57,16 @@ class Swappable:
         return (JAX, *self._others)
 
     def register(self, backend: str, fn: Function, platforms: Iterable[str]) -> None:
-        """Add an implementation: a traceable function like the JAX one, and where it can run."""
+        """Add an implementation: a traceable function like the JAX one, for these platforms."""
         self._others[backend] = _Implementation(fn, tuple(platforms))
         KNOWN.add(backend)
 
     def runs_on(self, backend: str, platform: str) -> bool:
-        """Whether this backend's implementation, or the JAX one in its stead, can run there."""
+        """Return True if a platform can run this backend's implementation, or JAX's without one."""
         return backend not in self._others or kind_of(platform) in self._others[backend].platforms
 
     def chosen(self) -> Function:
-        """The implementation for a program that is lowered here and now."""
+        """Return the implementation for a program that is lowered now."""
         other = self._others.get(_backend.value)
         return other.fn if other else self.fn
 
@@ -87,7 +88,9 @@ class Swappable:
             )
         try:
             hash(settings)
-        except TypeError:  # they hold arrays (a user maps over gravities), which only jax can take
+        except (
+            TypeError
+        ):  # settings with arrays, as under a `vmap` over gravities, only jax can take
             return tuple(self.fn(settings, *arrays))
         return tuple(swappable_p.bind(*arrays, of=self, settings=settings))
 
@@ -96,7 +99,7 @@ def swappable(name: str) -> Callable[[Function], Swappable]:
     """Mark a function of arrays that other backends may implement as well.
 
     It is elementwise: arrays of one shape in, a tuple of arrays of that shape out. The first
-    argument is what is no array, and has a hash: of a method, the frozen dataclass it belongs to.
+    argument holds the settings, and has a hash. For a method, that is its frozen dataclass.
 
         @swappable("spring")
         def dynamics(self, x, v): return x + self.dt * v, v - self.dt * self.stiffness * x
@@ -107,9 +110,9 @@ def swappable(name: str) -> Callable[[Function], Swappable]:
 
 
 def backend(name: str) -> AbstractContextManager[None]:
-    """Within, programs are lowered with these implementations, and in jax where there is none.
+    """Lower programs with a backend's implementations inside this context, and in JAX without one.
 
-    A jitted function has to be called within, every time: outside it is another program.
+    Call a jitted function inside, every time: outside it is another program.
     """
     if name not in KNOWN:
         raise ValueError(unknown("backend", name, KNOWN))
@@ -122,8 +125,8 @@ def _abstract(*avals: Any, of: Swappable, settings: Any) -> list[Any]:
     wrong = [out.shape for out in outs if out.shape != avals[0].shape]
     if wrong:
         raise ValueError(
-            f"`{of.name}` must be elementwise: of arrays of shape {avals[0].shape} it made one of "
-            f"shape {wrong[0]}."
+            f"`{of.name}` must be elementwise: from arrays of shape {avals[0].shape} it made one "
+            f"of shape {wrong[0]}."
         )
     return [avals[0].update(dtype=out.dtype, weak_type=False) for out in outs]
 
@@ -146,7 +149,7 @@ def _batch(arrays: Arrays, dims: Sequence[Any], **params: Any) -> tuple[Arrays, 
 
 
 def _jvp(arrays: Arrays, tangents: Arrays, *, of: Swappable, settings: Any) -> Any:
-    """The derivative of the JAX function: the others are only faster ways to its value."""
+    """Return the derivative of the JAX function, whose values the others only compute faster."""
     tangents = [ad.instantiate_zeros(t) for t in tangents]
     return jax.jvp(lambda *xs: list(of.fn(settings, *xs)), tuple(arrays), tuple(tangents))
 

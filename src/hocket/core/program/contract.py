@@ -1,4 +1,4 @@
-"""The contract of an algorithm, as far as a trace can tell."""
+"""The checks of an algorithm's contract that a trace allows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hocket.errors import ContractError
 
 
 def check_step(algorithm: Algorithm, state: Any, out: Any) -> None:
-    """Refuse a step that returns something else than its state and metrics."""
+    """Refuse a step that does not return a state like its own, and metrics."""
     name = type(algorithm).__name__
     pair = isinstance(out, tuple) and len(out) == 2
     if not (pair and isinstance(out[1], dict)):
@@ -31,7 +31,7 @@ def check_step(algorithm: Algorithm, state: Any, out: Any) -> None:
         gone, new = [n for n in before if n not in after], [n for n in after if n not in before]
         raise ContractError(
             f"{name}.step changes the structure of its state: it loses {gone[:3] or 'nothing'} and "
-            f"gains {new[:3] or 'nothing'}. Return a state of the same structure as `init` makes."
+            f"gains {new[:3] or 'nothing'}. Return a state with the structure that `init` makes."
         )
     if difference := _first_difference(state, out[0]):
         raise ContractError(
@@ -41,36 +41,35 @@ def check_step(algorithm: Algorithm, state: Any, out: Any) -> None:
 
 
 def check_names(algorithm: Algorithm, labels: Iterable[Label]) -> None:
-    """Refuse two fragments of one name and different roles: a plan could not tell them apart."""
+    """Refuse two fragments with one name and different roles: a plan could not tell them apart."""
     roles: dict[str, str] = {}
     for label in labels:
         if roles.setdefault(label.name, label.role) != label.role:
             raise ContractError(
-                f"{type(algorithm).__name__} has two fragments named `{label.name}`, of roles "
-                f"`{roles[label.name]}` and `{label.role}`: give one another name."
+                f"{type(algorithm).__name__} has two fragments named `{label.name}`, with the "
+                f"roles `{roles[label.name]}` and `{label.role}`: rename one of them."
             )
 
 
 def check_state(algorithm: Algorithm, num_envs: int, expected: Any, state: Any) -> None:
-    """Refuse a state that is not one of this algorithm's with so many environments."""
-    found, wanted = jax.tree.structure(state), jax.tree.structure(expected)
-    difference = "its structure" if found != wanted else _first_difference(expected, state)
-    if difference:
+    """Refuse a state that this algorithm does not have with `num_envs` environments."""
+    same = jax.tree.structure(state) == jax.tree.structure(expected)
+    if difference := _first_difference(expected, state) if same else "the structure of the state":
         raise ValueError(
             f"the state is not one of {type(algorithm).__name__} with {num_envs} environments: "
-            f"{difference} is another."
+            f"it changes {difference}."
         )
 
 
 def leaf_names(tree: Any, prefix: str = "") -> list[str]:
-    """The path of every leaf: `learner.params.policy`."""
+    """Return the path of every leaf, as in `learner.params.policy`."""
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [prefix + jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
 
 
-def _first_difference(expected: Any, found: Any) -> str:
-    """The first leaf of another shape or dtype, in words; empty if there is none."""
-    pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True)
+def _first_difference(expected: Any, state: Any) -> str:
+    """Return the first leaf that has another shape or dtype, in words; "" if all agree."""
+    pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(state), strict=True)
     for leaf, (a, b) in zip(leaf_names(expected), pairs, strict=True):
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             was, now = (f"{x.dtype}{list(x.shape)}" for x in (a, b))

@@ -1,8 +1,8 @@
-"""An algorithm as JSON and back, so that a file can say exactly what was run.
+"""An algorithm as JSON and back, so that a file can record exactly what was run.
 
-A dataclass becomes `{"class": "module:Name", ...its fields}`, a function or class of a module
-`{"object": "module:name"}`; numbers, text, sequences and mappings stay what they are. What was
-defined in a file outside any package is named by the file: `path/to/file.py:SAC`.
+A dataclass becomes `{"class": "module:Name", ...its fields}`, and a function or class of a module
+`{"object": "module:name"}`. Numbers, text, sequences and mappings stay what they are. A class or
+function from a file outside any package is named by the file: `path/to/file.py:SAC`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hocket.system.names import find, path_of
 
 
 def describe(value: Any, where: str = "the algorithm") -> Any:
-    """`value` as JSON; a ValueError names the field that cannot be written down."""
+    """Return `value` as JSON. A ValueError names the field that cannot be written down."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, np.generic):
@@ -29,11 +29,11 @@ def describe(value: Any, where: str = "the algorithm") -> Any:
     if isinstance(value, (tuple, list)):
         return [describe(v, f"{where}[{i}]") for i, v in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # Fields that are left out of `repr` are a library's own, such as the parent of a module.
+        # Fields left out of `repr` belong to a library, such as the parent of a flax module.
         names = [f.name for f in dataclasses.fields(value) if f.init and f.repr]
         about = {n: describe(value.__dict__[n], f"{where}.{n}") for n in names}
         return {"class": path_of(type(value)), **about}
-    # A function, jitted or not, or a class; a method would lose the object it belongs to.
+    # A function, jitted or not, or a class. A method would lose the object it belongs to.
     if callable(value) and "__qualname__" in dir(value) and not inspect.ismethod(value):
         return {"object": path_of(value, where)}
     raise ValueError(
@@ -43,7 +43,7 @@ def describe(value: Any, where: str = "the algorithm") -> Any:
 
 
 def build(description: Any) -> Any:
-    """What `describe` described; sequences become tuples."""
+    """Return the value that `describe` described. Sequences become tuples."""
     match description:
         case {"class": path, **fields}:
             cls = find(path)

@@ -1,10 +1,10 @@
-"""A fragment is a named pure function with a role: the unit that a plan places."""
+"""Fragments: named pure functions with a role, the units that a plan places."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast, overload
@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar, cast, overload
 import jax
 from jax import lax
 
+from hocket.core.program.context import setting
 from hocket.errors import unknown
 
 ROLES = ("env", "act", "learn", "gradient", "replay")
@@ -25,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Label:
-    """What a traced call says about itself: which fragment it is, and its role."""
+    """The name and role of a fragment, as the name of its traced call carries them."""
 
     name: str
     role: str
@@ -35,24 +36,20 @@ class Label:
 
 
 def read_label(call_name: str) -> Label | None:
-    """The label in the name of a traced call, or None where the call is no fragment."""
+    """Return the label in the name of a traced call; None if the call is no fragment."""
     mark, _, rest = call_name.partition(".")
     role, _, name = rest.partition(".")
     return Label(name, role) if mark == _MARK and role in ROLES else None
 
 
-@contextmanager
-def exact_fragments(exact: bool = True) -> Iterator[None]:
-    """Within, fragments are traced with barriers at their edges.
+def exact_fragments(exact: bool = True) -> AbstractContextManager[None]:
+    """Trace fragments with barriers at their edges inside this context.
 
-    XLA then compiles the same pieces whether a program is fused or split: the same numbers bit for
-    bit. Without, it may fuse across a fragment's edge: faster by about 1 % on a GPU.
+    XLA then compiles the same pieces whether a program is fused or split, so the numbers are the
+    same bit for bit. Without barriers it may fuse across a fragment's edge, which is about 1 %
+    faster on a GPU.
     """
-    token = _exact.set(exact)
-    try:
-        yield
-    finally:
-        _exact.reset(token)
+    return setting(_exact, exact)
 
 
 class _Decorator(Protocol):
@@ -60,7 +57,7 @@ class _Decorator(Protocol):
 
 
 def current_role() -> str:
-    """The role of the fragment that is being traced, for the names of kernels; empty in glue."""
+    """Return the role of the fragment that is being traced, for names of kernels; "" in glue."""
     return _role.get()
 
 
@@ -71,11 +68,11 @@ def fragment(*, role: str | None = None, name: str | None = None) -> _Decorator:
 
 
 def fragment(fn: Any = None, /, *, role: str | None = None, name: str | None = None) -> Any:
-    """Mark a pure function or method as a fragment. Inside a program it is only a name.
+    """Mark a pure function or method as a fragment. It computes what it did without the mark.
 
-    The role says which kind of work it is (`env`, `act`, `learn`, `gradient`, `replay`) and so
-    where a strategy puts it; by default it is the function's own name if that is a role, else
-    `learn`. A fragment called inside another is part of the outer one.
+    The role is its kind of work (`env`, `act`, `learn`, `gradient`, `replay`), by which strategies
+    place it. Without one, it is the function's own name if that is a role, else `learn`. A fragment
+    called inside another is part of the outer one.
 
         @fragment(role="act")
         def choose(self, params, obs, key): ...
@@ -86,7 +83,7 @@ def fragment(fn: Any = None, /, *, role: str | None = None, name: str | None = N
 
 
 class _Fragment:
-    """The callable that `fragment` makes; a descriptor, so that methods bind."""
+    """The callable that `fragment` makes: a descriptor, so that methods bind."""
 
     def __init__(self, fn: Callable[..., Any], *, role: str | None, name: str | None) -> None:
         functools.update_wrapper(cast(Any, self), fn)
@@ -98,28 +95,21 @@ class _Fragment:
         self.label = Label(name, role)
 
     def __get__(self, owner: Any, _type: type | None = None) -> Any:
-        return self if owner is None else functools.partial(self._call, owner)
+        # `owner` is closed over and not an argument: it may hold arrays, and then has no hash.
+        bound = functools.partial(self.fn, owner)
+        return self if owner is None else functools.partial(_named_call, self.label, bound)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return _named_call(self.label, self.fn, args, kwargs)
-
-    def _call(self, owner: Any, /, *args: Any, **kwargs: Any) -> Any:
-        # `owner` is closed over, never an argument: it may hold arrays, so it has no hash.
-        return _named_call(self.label, functools.partial(self.fn, owner), args, kwargs)
+        return _named_call(self.label, self.fn, *args, **kwargs)
 
 
-def _named_call(
-    label: Label, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _named_call(label: Label, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     def body(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        token = _role.set(_role.get() or label.role)  # the outermost one's
-        try:
+        with setting(_role, _role.get() or label.role):  # the outermost fragment's role
             if not _exact.get():
                 return fn(*args, **kwargs)
             args, kwargs = lax.optimization_barrier((args, kwargs))
             return lax.optimization_barrier(fn(*args, **kwargs))
-        finally:
-            _role.reset(token)
 
     body.__name__ = body.__qualname__ = str(label)
     return jax.jit(body)(args, kwargs)

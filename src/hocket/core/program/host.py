@@ -1,7 +1,8 @@
-"""A host function is ordinary Python or native code inside a traced program: environments, say.
+"""Host functions: ordinary Python or native code inside a traced program. An environment, say.
 
-What is traced is one equation. A program compiled for one CPU device calls it by itself; otherwise
-a place runs it in between its programs, and where one program does all, that calls back.
+Traced, a call of one is one equation, which can run in three ways. A program compiled for one CPU
+device calls the function by itself. Otherwise a place calls it between its programs, or, where one
+program does everything, the program stops and calls back.
 """
 
 from __future__ import annotations
@@ -28,39 +29,35 @@ source_info_util.register_exclusion(__file__)
 
 
 class LiveFunction(Protocol):
-    """A host function at work, with whatever it keeps open; one that inherits keeps nothing."""
+    """An open host function, with its processes or files. As inherited, it keeps no state."""
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
-        """Begin a call; it may go on elsewhere."""
+        """Begin a call, which may go on elsewhere."""
 
     def finish(self) -> list[np.ndarray]:
-        """What the call gave: arrays that are nobody else's."""
+        """Return the results of the call, in arrays that nobody else has."""
         ...
 
     def snapshot(self) -> dict[str, bytes] | None:
-        """What it keeps, in pieces by a name; None where it cannot tell."""
-        return None
+        """Return the state in named pieces; None if the function cannot give it."""
 
     def restore(self, pieces: Mapping[str, bytes]) -> None:
-        """Go on from those of these pieces that it needs; called before its first call."""
-        return
+        """Go on from the pieces that the function needs. Called before the first call."""
 
     def overdue(self) -> Exception | None:
-        """Of one that is watched: what hangs, asked from another thread."""
-        return None
+        """Return what hangs, if the function is watched. Called from another thread."""
 
     def close(self) -> None:
-        """Give back what it keeps open."""
-        return
+        """End the processes and close the files."""
 
 
 class NativeCall(NamedTuple):
-    """A C function that makes calls in Python's stead where it can, see `native/native_call.h`."""
+    """A C function that makes calls in place of Python where it can: see `native/native_call.h`."""
 
     address: int
     context: int
     owner: Any
-    """Whatever has to stay alive for it."""
+    """The object that must stay alive as long as the function."""
 
 
 @runtime_checkable
@@ -68,14 +65,14 @@ class NativeFunction(Protocol):
     """A live function that need not be called through Python each time."""
 
     def native(self) -> NativeCall | None:
-        """What to call instead, until this is closed; asked after a call that Python made."""
+        """Return the function to call instead, until this is closed. Asked after a Python call."""
 
 
 class HostFunction(Protocol):
-    """What a program says of a host function: a frozen value with a hash and a short `repr`.
+    """A host function as the program names it: a frozen value with a hash and a short `repr`.
 
-    All its arrays have the environments as their first axis, and it keeps them apart; unless it is
-    one of a service's.
+    The first axis of all its arrays is the environments', and it keeps them apart. Functions of a
+    service need not.
     """
 
     @property
@@ -83,37 +80,38 @@ class HostFunction(Protocol):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether a call depends on those before it. If not, anybody may call it at any time."""
+        """True if a call depends on earlier ones. If not, anybody may call it at any time."""
         ...
 
     @property
     def service(self) -> Service | None:
-        """What it works on, if others do too: the first argument is then the ticket."""
+        """The service whose content the function uses. Its first argument is then the ticket."""
 
     @property
     def changes(self) -> bool:
-        """Whether it changes something there: its first result is then the ticket."""
+        """True if it changes the service's content. Its first result is then the new ticket."""
         ...
 
     def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
-        """The shapes and dtypes of its results."""
+        """Return the shapes and dtypes of the results."""
         ...
 
     def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
-        """At work; `watched` says that somebody asks it whether it is overdue."""
+        """Open the function; `watched` means that somebody will ask whether it is overdue."""
         ...
 
 
 class Caller(Protocol):
-    """Whoever calls the host functions of a compiled program."""
+    """An object that calls host functions for a compiled program."""
 
     def __call__(self, of: HostFunction, arrays: Sequence[np.ndarray]) -> list[np.ndarray]: ...
 
     def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
-        """The number by which a program on the CPU calls a function; None: through Python."""
+        """Return the number by which a program on the CPU calls a function; None for Python."""
 
 
-current_caller = jax.make_user_context(None)  # a part of every key in jax's caches
+# jax has it in the key of each of its caches, so no program is reused with another caller.
+current_caller = jax.make_user_context(None)
 
 
 def call_host(of: HostFunction, *arrays: Any) -> list[Any]:
@@ -122,7 +120,7 @@ def call_host(of: HostFunction, *arrays: Any) -> list[Any]:
 
 
 def calling(caller: Caller) -> AbstractContextManager[None]:
-    """Within, programs are lowered so that their host functions are called by `caller`."""
+    """Lower programs inside this context so that `caller` calls their host functions."""
     return cast(AbstractContextManager[None], current_caller(caller))
 
 
@@ -141,7 +139,7 @@ def _check_stateless(of: HostFunction) -> None:
     if of.keeps_state:
         raise ValueError(
             f"{of.name} runs on the host and keeps a state there, which a function that you jit "
-            f"yourself cannot see to: use `hocket.run` or `hocket.iterate`."
+            f"yourself cannot look after: use `hocket.run` or `hocket.iterate`."
         )
 
 
@@ -153,7 +151,7 @@ def _abstract(*avals: Any, of: HostFunction) -> list[Any]:
 def lower_by_callback(context: Any, *operands: Any, of: HostFunction) -> Any:
     caller: Caller | None = current_caller.value
     if caller is None:
-        _check_stateless(of)  # here, since XLA would pass on no more than the text
+        _check_stateless(of)  # now: of an error in the callback, XLA keeps only the text
 
     def call(*arrays: Any) -> tuple[np.ndarray, ...]:
         return tuple((caller or call_once)(of, [np.asarray(x) for x in arrays]))
@@ -166,7 +164,7 @@ def lower_by_callback(context: Any, *operands: Any, of: HostFunction) -> Any:
 
 
 def _batch(arrays: Sequence[Any], dims: Sequence[Any], *, of: HostFunction) -> Any:
-    """More rows: it keeps them apart anyway."""
+    """Call the function once, with the rows of all: it keeps rows apart."""
     if of.service is not None:
         raise PlanError(
             f"the {of.service.name} is kept by a service, and `vmap` would make several of it: "

@@ -1,4 +1,4 @@
-"""Whether a function has loops, which says what unrolling one around it would cost."""
+"""`has_loops`: does XLA see loops in a function? Unrolling a loop around it would copy them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hocket.core.program.backend import swappable_p
 
 
 def has_loops(function: Callable[..., Any], *args: Any) -> bool:
-    """Whether XLA sees loops in a function of these arguments: those within a kernel it does not.
+    """Return True if XLA sees loops in a function. It sees none in a kernel.
 
-    Of a swappable function, that is what a program which is lowered here and now gets.
+    A swappable function counts with the implementation that a program lowered now would get.
     """
     return _loops(jax.make_jaxpr(function)(*args).jaxpr)
 

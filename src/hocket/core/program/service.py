@@ -1,14 +1,14 @@
-"""A service keeps a part of the state outside of the program, for host functions to work on.
+"""Services, each of which keeps a part of the state outside of the program: a replay, say.
 
-The program has a ticket instead, which goes into every such function and comes out of those that
-change something, so that they happen in their order. Where a state is looked at from outside, in a
-checkpoint say, it has the whole thing again, whoever kept it.
+The program has a ticket instead. The service's host functions take the ticket, and those that
+change something return a new one, so the calls have an order. Seen from outside, in a checkpoint
+for example, a state has the whole content again, wherever it was kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from hocket.core.program.context import setting
 from hocket.errors import PlanError
 
 Shapes = Sequence[tuple[int, ...]]
@@ -24,50 +25,50 @@ Shapes = Sequence[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Serving:
-    """How a plan has its services."""
+    """How a plan runs its services."""
 
     carrier: str = "near"
-    """How instances reach them: `near` is by a call in one process, else as `shm`."""
+    """The way to reach a service: `near` is a call in one process, and `shm` between processes."""
     shards: int = 1
-    """Into how many parts each is divided."""
+    """The number of parts into which each service is divided."""
     prefetch: int = 0
     """How many answers may be fetched before they are asked for."""
 
 
 class Service(Protocol):
-    """What a program says of a service: a frozen value with a hash and a short `repr`."""
+    """A service as the program names it: a frozen value with a hash and a short `repr`."""
 
     @property
     def name(self) -> str: ...
 
     def specs(self) -> Any:
-        """The shapes and dtypes of all that it keeps, as a state without it has that."""
+        """Return the shapes and dtypes of the content, as a state without a service has it."""
 
     def check(self, how: Serving, given: Sequence[Shapes] = ()) -> None:
-        """Refuse what it cannot do, before anything starts.
+        """Refuse what the service cannot do, before anything starts.
 
-        `given` are the arguments of the functions that only give it something, each as one
-        instance calls it.
+        `given` has the shapes of the arguments, in one instance, of each call that only gives it
+        something.
         """
 
     def about(self, how: Serving) -> str:
-        """What it is, for people."""
+        """Return a line about the service, for people."""
         ...
 
     def start(self, how: Serving) -> LiveService: ...
 
 
 class LiveService(Protocol):
-    """A service at work, in the process that began it."""
+    """A running service, in the process that started it."""
 
     def load(self, content: Any) -> None:
-        """Keep this from now on; None: nothing, as in the beginning."""
+        """Replace the content; None empties it."""
 
     def content(self) -> Any:
-        """All that it keeps, as arrays; asked while nobody uses it."""
+        """Return the content as arrays. Call it only while nobody uses the service."""
 
     def addresses(self) -> Sequence[str]:
-        """Where other processes find it, since the last `load`."""
+        """Return the addresses for other processes. Each `load` may change them."""
         ...
 
     def close(self) -> None: ...
@@ -75,25 +76,25 @@ class LiveService(Protocol):
 
 @dataclass(frozen=True)
 class At:
-    """Where a host function finds its service."""
+    """The service of a host function, as one instance reaches it."""
 
     service: LiveService | Sequence[str]
-    """Itself, or in another process where it is found."""
+    """The service itself, or its addresses if it runs in another process."""
     how: Serving
     member: int = 0
-    """Which of the instances that use it this one is."""
+    """The index of this instance among those that use the service."""
     in_order: bool = True
-    """Whether calls are in the order of one program, so that each ticket is a number."""
+    """True if all calls are in the order of one program, so that a ticket numbers the changes."""
 
 
 class Kept(PlanError, AttributeError):
-    """Something asks for what a service keeps."""
+    """The error of code that reads a part of the state that a service keeps."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Served:
-    """What a state has of something that a service keeps."""
+    """The ticket that a state has in place of what a service keeps."""
 
     ticket: Array
     by: Service = field(metadata={"static": True})
@@ -102,13 +103,13 @@ class Served:
         if name.startswith("_"):
             raise AttributeError(name)
         raise Kept(
-            f"under this plan a service keeps the {self.by.name}, so that `{name}` of it is not "
-            f"known to the program: only the functions of the {self.by.name} may use it."
+            f"under this plan a service keeps the {self.by.name}, so the program does not have "
+            f"its `{name}`: only the functions of the {self.by.name} may use it."
         )
 
 
 def ticket_for(service: Service) -> Served:
-    """What a state begins with, where it is served."""
+    """Return what the first state has in place of what `service` keeps."""
     return Served(jnp.zeros((), jnp.uint32), service)
 
 
@@ -116,34 +117,29 @@ _served: ContextVar[bool] = ContextVar("served", default=False)
 
 
 def is_served() -> bool:
-    """Whether services keep what they can keep of the state that is being made."""
+    """Return True if the state that is being made leaves what it can to services."""
     return _served.get()
 
 
-@contextmanager
-def served_state(served: bool = True) -> Iterator[None]:
-    """Within, a state is made whose parts are kept by services where they can be."""
-    token = _served.set(served)
-    try:
-        yield
-    finally:
-        _served.reset(token)
+def served_state(served: bool = True) -> AbstractContextManager[None]:
+    """Make states inside this context that leave to services the parts that they can keep."""
+    return setting(_served, served)
 
 
 def services(state: Any) -> list[Service]:
-    """The services of a state, each once."""
+    """Return the services of a state, each once."""
     return list(dict.fromkeys(x.by for x in parts(state) if isinstance(x, Served)))
 
 
 def whole_specs(state: Any) -> Any:
-    """The shapes and dtypes of a state as it is seen from outside."""
+    """Return the shapes and dtypes of a state as seen from outside, with all content in it."""
     return jax.tree.map(
         lambda x: x.by.specs() if isinstance(x, Served) else x, state, is_leaf=_is_served
     )
 
 
 def parts(state: Any) -> list[Any]:
-    """The leaves of a state, and what services keep of it each as one."""
+    """Return the leaves of a state, where what a service keeps counts as one leaf."""
     return jax.tree.leaves(state, is_leaf=_is_served)
 
 

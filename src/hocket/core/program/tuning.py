@@ -1,43 +1,39 @@
-"""How a program is traced for the hardware it will run on: the same numbers, another program.
+"""Tuning: tracing a program for the hardware that it will run on.
 
-The runtime chooses when it lowers; what is traced for analysis never sees a choice, so a graph and
-its plans are the same everywhere.
+Its numbers stay the same. The runtime makes the choices when it lowers a program. Graphs are traced
+without any, so a graph and its plans are the same everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
+
+from hocket.core.program.context import setting
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What pays on one kind of device and not on another. The defaults are a CPU's."""
+    """Choices that pay on one kind of device and not on another. The defaults are for a CPU."""
 
     unroll: int = 1
-    """Steps in one pass of a loop over time."""
+    """How many steps of a loop over time run in one pass."""
     kernels: bool = False
-    """Whether small networks are GPU kernels of their own, see `hocket.ops.dense`."""
+    """True if small networks are GPU kernels of their own: see `hocket.ops.dense`."""
 
 
 PLAIN = Tuning()
 MOST_UNROLLED = 8
-"""What `Tuning.unroll` may be, for those who must make room before they know."""
+"""The largest `Tuning.unroll`, for code that must make room before the choice is made."""
 _tuning: ContextVar[Tuning] = ContextVar("tuning", default=PLAIN)
 
 
 def tuning() -> Tuning:
-    """What the program being traced is tuned for."""
+    """Return the choices for the program that is being traced."""
     return _tuning.get()
 
 
-@contextmanager
-def tuned(choice: Tuning) -> Iterator[None]:
-    """Within, programs are traced for these choices."""
-    token = _tuning.set(choice)
-    try:
-        yield
-    finally:
-        _tuning.reset(token)
+def tuned(choice: Tuning) -> AbstractContextManager[None]:
+    """Trace programs with these choices inside this context."""
+    return setting(_tuning, choice)

@@ -1,4 +1,8 @@
-"""Loops that call the host, in projected programs: whether a compiled loop can do it by itself."""
+"""Loops that call the host, in the program of a place.
+
+Such a loop is written as `Repeat`, with a `Host` for each call. If nothing else crosses in it, it
+can run as one compiled program instead, which calls the host by itself.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +22,17 @@ from hocket.core.projection.instructions import (
 
 
 def uses_host(code: Sequence[Instruction]) -> bool:
-    """Whether a program calls host functions."""
+    """Return True if a program calls host functions."""
     return any(isinstance(step, Host) for step in walk(code))
 
 
 def host_nodes(code: Sequence[Instruction]) -> Iterator[NodeId]:
-    """The nodes of a program that call host functions."""
+    """Return the nodes of a program that call host functions."""
     return (step.node for step in walk(code) if isinstance(step, Host))
 
 
 def undriven(graph: Graph, loop: Repeat) -> Compute | None:
-    """A driven loop as a segment that calls the host by itself; None if more than that crosses."""
+    """Return a loop as one segment that calls the host by itself; None if something crosses."""
     node = graph.nodes[loop.node]
     ins = set(node.ins) - set(graph.constants)
     crosses = any(isinstance(step, Send | Receive) for step in walk(loop.code))
@@ -39,11 +43,14 @@ def undriven(graph: Graph, loop: Repeat) -> Compute | None:
 
 
 def calls_inside(graph: Graph, code: Sequence[Instruction], driven: Collection[NodeId]) -> bool:
-    """Whether loops can make all calls of a program's own functions, and none is `driven`."""
+    """Return True if compiled loops can make all of a program's calls of host functions.
+
+    Loops in `driven` stay instructions. Calls of a service do not count.
+    """
 
     def may(step: Instruction) -> bool:
         match step:
-            case Host(node):  # a service may be asked from any thread
+            case Host(node):  # a service can be called from any thread
                 call = host_call(graph.nodes[node])
                 return call is not None and call.of.service is not None
             case Repeat(node) if uses_host(step.code):

@@ -1,4 +1,7 @@
-"""The five instructions that a place follows, and the programs of all places."""
+"""The five instructions of a place's program, and the programs of all places.
+
+Each instruction says which values it `reads` and `makes` on its place.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ class Transfer:
     target: str
     values: tuple[ValueId, ...]
     times: int
-    """How often in an iteration."""
+    """How many messages an iteration has."""
     loops: tuple[NodeId, ...] = ()
-    """The loops it is in, by their nodes, from the outside."""
+    """The nodes of the loops around it, outermost first."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,9 @@ class Compute:
     ins: tuple[ValueId, ...] = ()
     outs: tuple[ValueId, ...] = ()
     donate: tuple[ValueId, ...] = ()
-    """Those of `ins` that nobody needs any more and nobody else has ever seen."""
+    """The dead inputs whose memory the outputs may take, because nobody else ever held it."""
     dead: tuple[ValueId, ...] = ()
-    """Those of `ins` that this place does not need any more."""
+    """The inputs that this place does not need after this."""
 
     @property
     def reads(self) -> set[ValueId]:
@@ -50,13 +53,13 @@ class Compute:
 
 @dataclass(frozen=True)
 class Host:
-    """A call of a host function, in between the compiled segments."""
+    """A call of a host function, between compiled segments."""
 
     node: NodeId
     ins: tuple[ValueId, ...]
     outs: tuple[ValueId, ...]
     dead: tuple[ValueId, ...] = ()
-    """Those of `ins` that this place does not need any more."""
+    """The inputs that this place does not need after this."""
 
     @property
     def reads(self) -> set[ValueId]:
@@ -69,6 +72,8 @@ class Host:
 
 @dataclass(frozen=True)
 class Send:
+    """Send the values of a transfer; wait only while its channel is full."""
+
     transfer: Transfer
 
     @property
@@ -82,6 +87,8 @@ class Send:
 
 @dataclass(frozen=True)
 class Receive:
+    """Wait for the next message of a transfer."""
+
     transfer: Transfer
 
     @property
@@ -94,7 +101,7 @@ class Receive:
 
 
 class PassedOn(NamedTuple):
-    """A value that a loop passes on as it is."""
+    """A value that a loop hands on unchanged."""
 
     outside: ValueId
     after: ValueId
@@ -102,9 +109,10 @@ class PassedOn(NamedTuple):
 
 @dataclass(frozen=True)
 class Repeat:
-    """This place's part of a loop that crosses places or calls the host, driven from there.
+    """This place's part of a loop that crosses places or calls the host.
 
-    One that only calls the host can be a segment after all: see `host_loops`.
+    The place runs `code` `length` times, pass by pass. A loop that only calls the host can also run
+    as one segment: see `host_loops`.
     """
 
     node: NodeId
@@ -131,7 +139,7 @@ Instruction = Compute | Host | Send | Receive | Repeat
 
 
 def walk(code: Sequence[Instruction]) -> Iterator[Instruction]:
-    """Every instruction of a program at any depth, a loop before its body."""
+    """Yield every instruction of a program at any depth, a loop before its body."""
     for step in code:
         yield step
         if isinstance(step, Repeat):
@@ -140,7 +148,7 @@ def walk(code: Sequence[Instruction]) -> Iterator[Instruction]:
 
 @dataclass(frozen=True)
 class Projection:
-    """The programs of a graph's places, and all that crosses between them."""
+    """The programs of all places of a graph, and the transfers between them."""
 
     placement: Placement
     programs: Mapping[str, tuple[Instruction, ...]]

@@ -1,4 +1,13 @@
-"""Where each node of a graph runs and each value lives, given where its fragments run."""
+"""Placement: where each node of a graph runs and each value lives, given where fragments run.
+
+In three steps, each of which needs the one before:
+
+1. *Fragments* go where the plan says. A loop is opened if its fragments are on several places: then
+   it belongs to none, and its body is placed like the step itself.
+2. *Glue*, the equations between fragments, goes where the fewest bytes cross.
+3. *Values* live where they are made. A value that lives on, in the state or in what a loop carries,
+   lives where its next version is made, so that it need not cross in every iteration.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +21,11 @@ from hocket.errors import PlanError
 
 
 class Placement:
-    """The place of every node and the home of every value.
+    """The place of every node (`node`) and of every value (`home`).
 
-    Fragments go where the plan says. Glue goes whole to one side: neighbouring equations between
-    fragments stay together, on the place where the fewest bytes cross. A loop with fragments of one
-    place is a node there; with fragments of several, or with a host function, it belongs to none,
-    and its body is placed like the step. Values made from constants alone have no home: every place
-    makes them for itself.
+    Neighbouring glue stays together. A loop with fragments of one place is a node there. One with
+    fragments of several places, or with a host function, is on none: each drives its own part.
+    Values made from constants alone have no home, since every place makes them for itself.
     """
 
     def __init__(
@@ -33,30 +40,39 @@ class Placement:
         self.node: dict[NodeId, str] = {}
         self.home: dict[ValueId, str] = {}
         self._producer: dict[ValueId, Node] = {}
-        # The arrays that a loop stacks, by their row.
+        # A row that a loop makes in each pass -> the arrays in which it is stacked.
         self._stacked: dict[ValueId, list[ValueId]] = defaultdict(list)
-        # A value that is another one, seen across a loop's edge.
+        # A value -> the one that it is on the other side of a loop's edge.
         self._source: dict[ValueId, ValueId] = {}
-        # The value that takes another's place in the next iteration, or time round a loop.
+        # A value that lives on -> its next version, in the next iteration or pass of a loop.
         self.carried = graph.next_state
         self._everywhere = set(graph.constants)
-        self.reports: dict[ValueId, str] = {}  # where each metric is reported
+        self.reports: dict[ValueId, str] = {}  # metric -> the place that reports it
         self._place_fragments(graph.block, where)
-        for _ in range(2):  # the second time, glue sees where the glue of other blocks went
+        # The glue of a block has edges to the glue of other blocks. In the first round it does not
+        # know where some of that goes; in the second it does.
+        for _ in range(2):
             for block in self.open_blocks(graph.block):
                 self._place_glue(block)
         self.home = self._homes()
+        # State that is only passed on has no node that makes it. It lives with its first reader,
+        # and once that is known, whatever is the same value across the edge of a loop does too.
         self.home |= {v: self._first_user(v) for v in self.carried if v not in self.home}
         self.home |= self._homes()
         self._stack_where_used()
-        # What has no home is reported by a place that holds it whole.
+        # A metric that is made from constants has no home. The place with the fewest replicas
+        # reports it, since the number of environments, for example, is smaller in a replica.
         whole = min(places, key=lambda place: places[place])
         for out in graph.reported:
             self.home.setdefault(out, whole)
         self.reports = {out: reporter or self.home[out] for out in graph.reported}
 
     def _stack_where_used(self) -> None:
-        """What a loop stacks is stacked where it is needed, if each row is there already."""
+        """Let arrays that a loop stacks live where they are needed, if each row is there anyway.
+
+        An action that goes to the environment in every pass would otherwise cross twice: row by
+        row in the loop, and once more as the stacked array after it.
+        """
         for block in self.open_blocks(self.graph.block):
             wants = self.users(block)
             for loop in block.nodes:
@@ -68,36 +84,39 @@ class Placement:
                     ready = [p for p in users if row in inside[p]]
                     if ready and self.home.get(after) not in users:
                         self.home[after] = ready[0]
-                    elif after not in self.home:  # rows that every place can make
+                    elif after not in self.home:  # its rows are made from constants, by any place
                         near = users or self.members(loop)
                         self.home[after] = next(place for place in self.places if place in near)
 
     def held(self, place: str) -> dict[ValueId, ValueId]:
-        """The leaves of the state that a place holds, each with the value that is its next."""
+        """Return the leaves of the state that a place holds, each with its next version."""
         return {v: out for v, out in self.graph.next_state.items() if self.home[v] == place}
 
     def ends(self, place: str) -> set[ValueId]:
-        """The values that a place has at the end of an iteration: its state and its metrics."""
+        """Return what a place needs when an iteration ends: its next state and its metrics."""
         metrics = {v for v, at in self.reports.items() if at == place}
         return metrics.union(self.held(place).values())
 
     def open_blocks(self, block: Block) -> Iterator[Block]:
-        """The step, and the body of every loop that crosses places."""
+        """Yield the step, and the body of every loop that crosses places."""
         yield block
         for node in block.nodes:
             if self.crosses(node):
                 yield from self.open_blocks(node.body)
 
     def crosses(self, node: Node) -> TypeGuard[Loop]:
-        """Whether a node is a loop that belongs to no place: each drives its part of it."""
+        """Return True for a loop that belongs to no place, so that each drives its part of it."""
         return isinstance(node, Loop) and node.id not in self.node
 
     def is_free(self, node: Node) -> bool:
-        """Made from constants alone, so that every place makes it for itself."""
+        """Return True for a node that reads only constants: every place runs it for itself."""
         return not node.labels and not node.eqn.effects and self._everywhere.issuperset(node.ins)
 
     def users(self, block: Block) -> dict[str, set[ValueId]]:
-        """The values that each place needs in a block, including what comes in and goes out."""
+        """Return the values that each place needs in a block, by place.
+
+        A place needs what its nodes read, and the next versions of the values that live on there.
+        """
         wants: dict[str, set[ValueId]] = defaultdict(set)
         for node in block.nodes:
             if self.crosses(node):
@@ -118,17 +137,17 @@ class Placement:
         return wants
 
     def members(self, loop: Loop) -> set[str]:
-        """The places that take part in a loop that crosses places."""
-        found = set(self.loop_users(loop)) | {self.home[v] for v in loop.outs if v in self.home}
+        """Return the places that take part in a loop that crosses places."""
+        places = set(self.loop_users(loop)) | {self.home[v] for v in loop.outs if v in self.home}
         for node in loop.body.nodes:
             if node.id in self.node:
-                found.add(self.node[node.id])
+                places.add(self.node[node.id])
             elif isinstance(node, Loop):
-                found |= self.members(node)
-        return found
+                places |= self.members(node)
+        return places
 
     def loop_users(self, loop: Loop) -> dict[str, set[ValueId]]:
-        """The values from outside that each place needs for its part of a loop."""
+        """Return the values from outside that each place needs for its part of a loop."""
         wants: dict[str, set[ValueId]] = defaultdict(set)
         users = self.users(loop.body).items()
         for outside, inside in (*loop.consts, *loop.xs):
@@ -139,6 +158,7 @@ class Placement:
         return wants
 
     def _place_fragments(self, block: Block, where: Mapping[str, str]) -> None:
+        """Place the nodes that have fragments, open loops that cross, and find what is free."""
         for node in block.nodes:
             self._producer |= dict.fromkeys(node.outs, node)
             places = {where[label.name] for label in node.labels}
@@ -158,6 +178,7 @@ class Placement:
                 self._everywhere |= set(node.outs)
 
     def _open(self, loop: Loop) -> None:
+        """Note which values are the same on both sides of a loop's edge."""
         self._source |= {inside: outside for outside, inside in (*loop.consts, *loop.xs)}
         for c in loop.carry:
             self._source[c.after] = c.inside
@@ -170,11 +191,15 @@ class Placement:
             self._stacked[row].append(after)
 
     def _homes(self) -> dict[ValueId, str]:
+        """Return the home of every value for which one is known yet."""
         values = map(ValueId, range(len(self.graph.values)))
         return {v: home for v in values if (home := self._home(v))}
 
     def _home(self, value: ValueId, seen: frozenset[ValueId] = frozenset()) -> str | None:
-        """Where a value lives, as far as is known."""
+        """Return where a value lives, as far as is known yet.
+
+        `seen` ends the search where values only change places, as in `(a, b) -> (b, a)`.
+        """
         if value in self._source:
             return self._home(self._source[value], seen)
         if value in self.home:
@@ -186,10 +211,9 @@ class Placement:
         return self.node.get(node.id) if node and value not in self._everywhere else None
 
     def _first_user(self, value: ValueId) -> str:
-        """The home of a state that no node makes: where it is used first, else the first place."""
-        readers = (n.id for n in self.graph.nodes if value in n.ins)
-        users = (self.node[reader] for reader in readers if reader in self.node)
-        return next(users, next(iter(self.places)))
+        """Return the place that is the first to use a value, or the first place of the plan."""
+        readers = (n.id for n in self.graph.nodes if value in n.ins and n.id in self.node)
+        return next((self.node[n] for n in readers), next(iter(self.places)))
 
     def _place_glue(self, block: Block) -> None:
         used_by: dict[ValueId, list[Node]] = defaultdict(list)
@@ -198,11 +222,15 @@ class Placement:
                 used_by[v].append(node)
         for group in self._glue(block):
             costs = {place: self._cost(block, group, place, used_by) for place in self.places}
+            # Where it costs the same, a place that is there once: there nothing can be refused.
             best = min(costs, key=lambda place: (costs[place], self.places[place] > 1))
             self.node |= {node.id: best for node in group}
 
     def _glue(self, block: Block) -> list[list[Node]]:
-        """Glue in connected groups."""
+        """Return the glue of a block in groups that are connected by values made in glue.
+
+        Each group moves as a whole, because a cut inside it would be one more message.
+        """
         groups: list[tuple[set[ValueId], list[Node]]] = []
         for node in block.nodes:
             if node.labels or self.is_free(node):
@@ -219,30 +247,32 @@ class Placement:
     def _cost(
         self, block: Block, group: list[Node], place: str, used_by: Mapping[ValueId, list[Node]]
     ) -> int:
-        """Bytes that cross if this glue goes to `place`."""
+        """Return the bytes that cross if this glue goes to `place`."""
         members = {node.id for node in group}
         made = {v for node in group for v in node.outs}
-        needed = {v for node in group for v in node.ins} - made - self._everywhere
-        cost = 0
-        for v in needed:
-            if self.carried.get(v) in made:
-                continue
-            there = self._places_of(used_by[v], members) | {self._home(v)}
-            cost += 0 if place in there else self.graph.values[v].nbytes
+        # A value whose next version this glue makes will live wherever the glue goes.
+        needed = {v for n in group for v in n.ins if self.carried.get(v) not in made}
+        # Others cross, unless they are there anyway: made there, or needed there by others.
+        coming = [
+            v for v in needed - made - self._everywhere
+            if place not in self._places_of(used_by[v], members) | {self._home(v)}
+        ]  # fmt: skip
+        cost = sum(self.graph.values[v].nbytes for v in coming)
         for v in made:
             carried = [i for i in block.inputs if self.carried.get(i) == v]
             readers = [n for u in (v, *carried) for n in used_by[u]]
             away = self._places_of(readers, members) - {place}
-            cost += self.graph.values[v].nbytes * len(away)
+            cost += self.graph.values[v].nbytes * len(away)  # one message to each place
         return cost
 
     def _places_of(self, nodes: list[Node], members: set[NodeId]) -> set[str | None]:
-        found: set[str | None] = set()
+        """Return the places that run some of these nodes, apart from the group `members`.
+
+        A loop that crosses places counts for all places with a fragment in it: which of them reads
+        the value is not known before the glue inside is placed.
+        """
+        places: set[str | None] = set()
         for node in nodes:
-            if self.crosses(node):
-                found |= {
-                    self.node[n.id] for n in node.body.nodes if n.id in self.node and n.labels
-                }
-            elif node.id not in members and node.id in self.node:
-                found.add(self.node[node.id])
-        return found
+            inner = [n for n in node.body.nodes if n.labels] if self.crosses(node) else [node]
+            places |= {self.node[n.id] for n in inner if n.id in self.node and n.id not in members}
+        return places

@@ -1,9 +1,19 @@
 """Projection: from one program for all places to one program for each.
 
-Every place runs its own equations, and sends and receives where a value crosses. Each program is a
-subsequence of the same order, a value is sent as soon as its segment has run, and received just
-before it is needed; so with room for one message in each transfer no two places can wait for each
-other.
+Every place runs its own equations, and sends and receives where a value crosses.
+
+**Why a plan cannot deadlock.** All programs are written together, in one order: the order of the
+equations in the step. Each is a subsequence of it, in which a `Send` and its `Receive` have the
+same position, just before the equation that needs the value. A transport has room for at least one
+message of each transfer. So an instruction waits only for what is earlier in the order:
+
+- a `Receive` waits for its `Send`, before which the sender has only earlier instructions;
+- a `Send` waits for room, that is for the `Receive` of the message before, in an earlier pass of
+  the loop or an earlier iteration;
+- `averaged` in a segment waits for the other replicas of its place, which run the same program.
+
+Take, of all instances, the one whose next instruction comes first in that order. Whatever it might
+wait for lies before that, and so has been done. Hence somebody can always go on.
 """
 
 from __future__ import annotations
@@ -37,14 +47,16 @@ def project(
     places: Mapping[str, int],
     reporter: str | None = None,
 ) -> Projection:
-    """Project `graph` onto `places` (name to replicas), its fragments placed by `where`.
+    """Return the programs of `places` (name -> replicas), with fragments placed by `where`.
 
-    All metrics go to the place `reporter`, if one is named.
+    The place `reporter`, if one is named, reports all metrics.
     """
     placement = Placement(graph, where, places, reporter)
     homes = {v: {placement.home[v]} for v in graph.block.inputs}
     writer, programs = _Writer(placement, [], graph.block, homes), {}
     for place, stream in writer.write().items():
+        # A leaf of the state is what the iteration before made as its next version. If that was
+        # sent or reported, somebody may still be reading it.
         elsewhere = _seen_by_others(stream.code).union(graph.reported)
         own = {v for v, out in placement.held(place).items() if out not in elsewhere}
         programs[place] = _with_liveness(graph, stream.code, placement.ends(place), own)
@@ -53,13 +65,14 @@ def project(
 
 @dataclass
 class _Stream:
-    """What one place does in one block, while it is being written."""
+    """The program of one place for one block, while it is being written."""
 
     code: list[Instruction] = field(default_factory=list)
     open: list[NodeId] = field(default_factory=list)
+    """The nodes of the segment that is not finished yet."""
     has: set[ValueId] = field(default_factory=set)
     late: set[ValueId] = field(default_factory=set)
-    """What is made since the last call of the host, and by it."""
+    """The values made by the last call of the host or after it."""
 
     def flush(self) -> None:
         if self.open:
@@ -71,7 +84,11 @@ class _Stream:
         self.code.append(step)
 
     def make(self, node: Node) -> None:
-        """Run a node, before the last call of the host if it can: a program less to start."""
+        """Run a node in the open segment, or in the one before the last call of the host.
+
+        The second saves a segment, if the node does not need what came later. No message moves, so
+        the order that prevents deadlock stays.
+        """
         match self.code:
             case [*_, Compute(nodes), Host()] if self.late.isdisjoint(node.ins):
                 self.code[-2] = Compute((*nodes, node.id))
@@ -80,13 +97,15 @@ class _Stream:
                 self.late |= set(node.outs)
 
     def call(self, node: Node) -> None:
-        """Call the host."""
         self.add(Host(node.id, node.ins, node.outs))
         self.late = set(node.outs)
 
 
 class _Writer:
-    """Writes what all places do in a block together, so that every send has its receive."""
+    """Writes the programs of all places for one block, together and in one order.
+
+    `present` says where the inputs of the block are; `loops` are the loops around it.
+    """
 
     def __init__(
         self,
@@ -108,6 +127,7 @@ class _Writer:
         }
 
     def write(self) -> dict[str, _Stream]:
+        """Return what each place does in this block."""
         for place in self.streams:
             self._bring(sorted(self.wants[place].intersection(self.block.inputs)), place)
         for node in self.block.nodes:
@@ -121,6 +141,7 @@ class _Writer:
         return self.streams
 
     def _carry_home(self) -> None:
+        """Bring what lives on to where it lives, and metrics to where they are reported."""
         for value in self.block.inputs:
             if value in self.placement.carried:
                 self._bring([self.placement.carried[value]], self.placement.home[value])
@@ -131,7 +152,7 @@ class _Writer:
                 self._bring([out], place)
 
     def _bring(self, values: Sequence[ValueId], place: str) -> None:
-        """See to it that `place` has these values, with one message from each place."""
+        """Bring values to `place` unless it has them, with one message from each other place."""
         away: dict[str, list[ValueId]] = defaultdict(list)
         for v in values:
             if v in self.graph.constants or v in self.streams[place].has:
@@ -140,10 +161,11 @@ class _Writer:
                 self._make(self.free[v], place)
             else:
                 away[self.placement.home[v]].append(v)
-        for source, found in away.items():
+        for source, needed in away.items():
+            # Whatever else `place` will want of this source, and the source has, goes along.
             ready = self.streams[source].has & self.wants[place] - self.streams[place].has
-            mine = {v for v in ready if self.placement.home.get(v) == source}
-            self._cross(source, place, sorted(mine | set(found)))
+            along = {v for v in ready if self.placement.home.get(v) == source}
+            self._cross(source, place, sorted(along.union(needed)))
 
     def _make(self, node: Node, place: str) -> None:
         self._bring(node.ins, place)
@@ -152,10 +174,10 @@ class _Writer:
         stream.has |= set(node.outs)
 
     def _cross(self, source: str, target: str, values: Sequence[ValueId]) -> None:
-        times = math.prod(loop.length for loop in self.loops)
+        # Both ends at once: this is the one order of which all programs are subsequences.
         transfer = Transfer(
-            TransferId(len(self.transfers)), source, target, tuple(values), times,
-            tuple(loop.id for loop in self.loops),
+            TransferId(len(self.transfers)), source, target, tuple(values),
+            math.prod(loop.length for loop in self.loops), tuple(loop.id for loop in self.loops),
         )  # fmt: skip
         self.transfers.append(transfer)
         self.streams[source].add(Send(transfer))
@@ -163,6 +185,7 @@ class _Writer:
         self.streams[target].has |= set(values)
 
     def _loop(self, loop: Loop) -> None:
+        # What a loop only reads crosses once, before it, and not in every pass.
         home, needs = self.placement.home, self.placement.loop_users(loop)
         for place, values in needs.items():
             self._bring(sorted(values), place)
@@ -200,16 +223,16 @@ class _Writer:
 
 
 def _kept(loop: Loop) -> list[Given]:
-    """The values that a loop carries and only passes on: inside, they are constants."""
+    """Return the values that a loop carries and never changes: inside, they are constants."""
     return [Given(c.first, c.inside) for c in loop.carry if c.is_kept]
 
 
 def _with_liveness(
     graph: Graph, code: Sequence[Instruction], live: set[ValueId], own: set[ValueId]
 ) -> tuple[Instruction, ...]:
-    """Fill in what each segment reads, makes and may overwrite, walking backwards.
+    """Fill in what each segment reads, makes and may overwrite, from the end to the beginning.
 
-    `own` are the values that come into this code and that nobody else holds.
+    `live` are the values needed after the code, `own` those that come in and nobody else holds.
     """
     made = {v for i in code if isinstance(i, Compute) for n in i.nodes for v in graph.nodes[n].outs}
     donatable, done = (own | made) - _seen_by_others(code), []
@@ -226,7 +249,7 @@ def _with_liveness(
 def _segment(
     graph: Graph, nodes: tuple[NodeId, ...], live: set[ValueId], donatable: set[ValueId]
 ) -> Compute:
-    """The segment of these nodes, after which the values `live` are needed."""
+    """Return the segment of these nodes, given the values that are needed after it."""
     made = {v for n in nodes for v in graph.nodes[n].outs}
     ins = {v for n in nodes for v in graph.nodes[n].ins} - made - set(graph.constants)
     outs, dead = made & live, sorted(ins - live)
@@ -235,10 +258,10 @@ def _segment(
 
 
 def _seen_by_others(code: Sequence[Instruction]) -> set[ValueId]:
-    """Values whose memory others may hold: sent, received, or given to a loop that may send."""
+    """Return the values whose memory others may hold: sent, received, or given to a loop."""
     seen: set[ValueId] = set()
     for step in walk(code):
-        if isinstance(step, Host):  # it may hand on what it was given
+        if isinstance(step, Host):  # it may keep its arguments; its results are this place's own
             seen |= step.reads
         elif not isinstance(step, Compute):
             seen |= step.reads | step.makes
@@ -248,12 +271,12 @@ def _seen_by_others(code: Sequence[Instruction]) -> set[ValueId]:
 def _reusable(
     graph: Graph, dead: Sequence[ValueId], outs: Iterable[ValueId]
 ) -> tuple[ValueId, ...]:
-    """Those of the dead inputs in whose memory an output fits."""
+    """Return the dead inputs whose memory an output can take, each for another output."""
     room = Counter((graph.values[v].shape, graph.values[v].dtype) for v in outs)
-    found = []
+    reused = []
     for v in dead:
         size = (graph.values[v].shape, graph.values[v].dtype)
         if room[size]:
             room[size] -= 1
-            found.append(v)
-    return tuple(found)
+            reused.append(v)
+    return tuple(reused)
