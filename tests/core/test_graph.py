@@ -93,7 +93,7 @@ def test_digest() -> None:
 
 
 def test_digest_is_of_what_is_computed_whoever_shares_a_function() -> None:
-    """What jax has traced before decides whether two calls share one traced function."""
+    """Two calls may or may not share one traced function, by what jax has traced before."""
 
     def made() -> Any:
         def twice(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What both columns share: programs, graphs and plans. No RL, no hardware.
+"""The core, which both columns share: programs, graphs and plans. No RL, no hardware.
 
     program/      what a `step` may say: fragments, `averaged`, host functions, services
     graph/        the step, traced: fragments, loops, and the values between them

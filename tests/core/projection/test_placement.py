@@ -202,7 +202,7 @@ def test_a_state_that_is_only_passed_on_lives_with_its_first_reader() -> None:
     assert placement.home[leaf(placement.graph, "unread")] == "actor"  # the first place
 
 
-def test_states_that_change_places_have_homes() -> None:
+def test_states_that_are_exchanged_have_homes() -> None:
     """The search for where `a` is made leads to `b`, and from there back to `a`."""
 
     def run(s: State) -> tuple[State, State]:

@@ -81,9 +81,8 @@ class Axes:
                 self._loop(n, m, inside, kinds)
 
     def _node(self, n: Node, m: Node, kinds: dict[ValueId, Kind]) -> None:
-        walker = Walker(self.other.num_envs / self.graph.num_envs)
-        outs = walker.equation(n.eqn, m.eqn, [kinds[v] for v in n.ins], n.where)
-        kinds |= dict(zip(n.outs, outs, strict=True))
+        walker, given = Walker(self.other.num_envs / self.graph.num_envs), [kinds[v] for v in n.ins]
+        kinds |= dict(zip(n.outs, walker.equation(n.eqn, m.eqn, given, n.where), strict=True))
 
     def _loop(
         self, n: Loop, m: Loop, inside: Callable[[Node], bool], kinds: dict[ValueId, Kind]

@@ -44,8 +44,7 @@ class Walker:
         sizes = [(len(e.invars), len(e.outvars)) for e in (a, b)]
         same = name == b.primitive.name and sizes[0] == sizes[1]
         if not (same and _same_settings(a, b)):
-            where = source_line(a, within)
-            why = f"`{name}` at {where} changes with the number of environments"
+            why = f"`{name}` at {source_line(a, within)} changes with the number of environments"
             return [local(why)] * len(a.outvars)
         site, variables = site_of(a, b, within), iter(given)
         kinds = [

@@ -23,17 +23,20 @@ def _at_uniform(data: Sequence[Kind], index: Sequence[Kind], site: Site) -> Kind
 
 
 def dynamic_slice(kinds: Sequence[Kind], site: Site) -> Kind:
+    """Return the kind of a slice, which must have all environments in it."""
     k = _at_uniform(kinds[:1], kinds[1:], site)
     return moved(k, site, None if k.tag == "per_env" and site.resizes(k.axis) else k.axis)
 
 
 def dynamic_update(kinds: Sequence[Kind], site: Site) -> Kind:
+    """Return the kind of data with a slice replaced, which must have all environments in it."""
     k = _at_uniform(kinds[:2], kinds[2:], site)
     part = k.tag == "per_env" and site.ins[0].shape[k.axis] != site.ins[1].shape[k.axis]
     return moved(k, site, None if part else k.axis)
 
 
 def gather(kinds: Sequence[Kind], site: Site) -> Kind:
+    """Return the kind of the data that is read at indices."""
     data, index = kinds
     d, sizes = site.params["dimension_numbers"], site.params["slice_sizes"]
     batch = [i for i in range(len(site.outs[0].shape)) if i not in d.offset_dims]
@@ -59,6 +62,7 @@ def gather(kinds: Sequence[Kind], site: Site) -> Kind:
 
 
 def scatter(kinds: Sequence[Kind], site: Site) -> Kind:
+    """Return the kind of the data after updates were written into it, or added, at indices."""
     data, index, update = kinds
     d = site.params["dimension_numbers"]
     if index.tag in ("local", "partial") or index.degree:
@@ -89,6 +93,7 @@ def scatter(kinds: Sequence[Kind], site: Site) -> Kind:
 
 
 def scatter_product(kinds: Sequence[Kind], site: Site) -> Kind:
+    """Return the kind of the data after updates were multiplied into it at indices."""
     data, _, update = kinds
     k = nonlinear([replace(data, axis=0, outer=0), replace(update, axis=0, outer=0)], site)
     return k if k.tag == "local" else scatter(kinds, site)

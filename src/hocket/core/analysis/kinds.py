@@ -19,7 +19,8 @@ have the fused mean 2, whose square is 4; the mean of their squares is 5. So the
 value is local, while the square of `averaged(mean)` is uniform.
 
 A wrong value does no harm as long as nobody sees it. So a program may make local values, and is
-refused where one would reach the state, a metric, another place or `averaged` (`axes.check_kind`).
+refused where one would reach the state, a metric or another place (`axes.check_kind`). `averaged`
+does not mend one: the mean over replicas of a local value is local.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ ZERO = Kind("uniform", zero=True)
 
 
 def local(why: str) -> Kind:
+    """Return the kind of a value that may be wrong, and why."""
     return Kind("local", why=why)
 
 
@@ -106,6 +108,7 @@ def moved(k: Kind, site: Site, axis: int | None) -> Kind:
 
 
 def not_yet_averaged(site: Site) -> Kind:
+    """Return the kind of a value made from a partial one in a way that is not linear."""
     return local(
         f"`{site.name}` at {site.where} uses a mean over this replica's environments before it is "
         f"averaged: wrap the mean in `averaged(...)`"

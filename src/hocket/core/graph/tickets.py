@@ -20,8 +20,8 @@ def check_tickets(graph: Graph) -> None:
     In such a step something besides the service's functions reads the ticket, or a ticket is used
     after the content was changed with it.
     """
-    pairs = list(zip(graph.block.inputs, parts(graph.state), strict=True))
-    tickets = {v: x.by for v, x in pairs if isinstance(x, Served)}
+    leaves = zip(graph.block.inputs, parts(graph.state), strict=True)
+    tickets = {v: x.by for v, x in leaves if isinstance(x, Served)}
     walk = _Walk({v: v for v in tickets}, dict(tickets))
     walk.block(graph.block)
     for v, service in tickets.items():

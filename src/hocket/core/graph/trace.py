@@ -164,6 +164,7 @@ class Graph:
 
     @property
     def num_leaves(self) -> int:
+        """The number of arrays in the state."""
         return len(jax.tree.leaves(self.state))
 
     @property

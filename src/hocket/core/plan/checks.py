@@ -39,6 +39,7 @@ def check(plan: Plan) -> Plan:
         _check_share(plan, place)
         _check_backend(plan, place)
     _check_channels(plan)
+    _check_crossing(plan)
     _check_means(plan)
     if plan.free:
         check_free_plan(plan, plan.free)
@@ -60,11 +61,8 @@ def _check_names(plan: Plan) -> None:
     for place in plan.places:
         for entry in place.run:
             if entry not in known:
-                raise PlanError(
-                    unknown(
-                        "fragment or role", entry, known, f"in `run` of the place `{place.name}`"
-                    )
-                )
+                where = f"in `run` of the place `{place.name}`"
+                raise PlanError(unknown("fragment or role", entry, known, where))
     for place in plan.places:
         if place.name not in plan.where.values():
             raise PlanError(f"the place `{place.name}` runs no fragment of this graph; remove it.")
@@ -95,7 +93,7 @@ def _check_share(plan: Plan, place: Place) -> None:
 
 
 def _check_slices(plan: Plan) -> None:
-    """Refuse slices that are not the one device of a process: a process cannot change its slice."""
+    """Refuse slices unless every instance is a process with one slice."""
     slices = [device for place in plan.places for device in place.on if device.slice]
     if slices and plan.launch.one_process:
         raise PlanError(
@@ -119,9 +117,9 @@ def _check_backend(plan: Plan, place: Place) -> None:
 
 
 def _check_channels(plan: Plan) -> None:
-    crossing = flows(plan)
+    known = [f"{flow.source} -> {flow.target}" for flow in flows(plan)]
     for name, channel in plan.channels.items():
-        if name not in (known := [f"{flow.source} -> {flow.target}" for flow in crossing]):
+        if name not in known:
             raise PlanError(unknown("channel", name, known))
         whole = all(type(x) is int for x in (channel.capacity, channel.lag))
         if not whole or channel.capacity < 1 or channel.lag < 0 or not 0 <= channel.delay < inf:
@@ -135,6 +133,10 @@ def _check_channels(plan: Plan) -> None:
                 f"the channel `{name}` cannot be packed: within one process arrays are passed on "
                 f'as they are. Leave `pack` out, or use launch="processes".'
             )
+
+
+def _check_crossing(plan: Plan) -> None:
+    """Refuse transfers that come late in a loop, or between numbers of replicas that do not fit."""
     for t in plan.projection.transfers:
         if t.loops and (lag := plan.channel_of(t).lag):
             what = ", ".join(plan.graph.values[v].name for v in t.values[:3])
@@ -143,7 +145,7 @@ def _check_channels(plan: Plan) -> None:
                 f"crosses {t.times} times an iteration, and only what crosses once can be an "
                 f"iteration old. Put both ends of the loop on one place, or use lag=0."
             )
-    for flow in crossing:
+    for flow in flows(plan):
         a, b = plan.instances(flow.source), plan.instances(flow.target)
         if max(a, b) % min(a, b):
             raise PlanError(
@@ -164,8 +166,8 @@ def _check_means(plan: Plan) -> None:
 def _check_replicas(plan: Plan, place: Place) -> None:
     """Refuse wrong values wherever they would be seen: on another place, in the state, in a metric.
 
-    These are all the ways out of a replica, apart from `averaged`, which has a rule of its own. So
-    a local value that is not refused is seen by nobody.
+    These are all the ways out of a replica, apart from `averaged`, which leaves a local value
+    local. So a local value that is not refused is seen by nobody.
     """
     axes, kinds = plan.axes_on(place), plan.kinds[place.name]
     values = plan.graph.values

@@ -159,8 +159,9 @@ class Plan:
         if not (isinstance(self.schedule, Free) and self.schedule.pairs):
             return None
         pair = self.schedule.pairs[0]
-        replicas = self.place(pair.makers).replicas
-        return Sampling(pair.learner, pair.makers, replicas, pair.max_age, pair.batch)
+        return Sampling(
+            pair.learner, pair.makers, self.place(pair.makers).replicas, pair.max_age, pair.batch
+        )
 
     @functools.cached_property
     def iteration(self) -> Graph:
@@ -179,9 +180,9 @@ class Plan:
 
     @functools.cached_property
     def axes(self) -> Axes:
-        """The axes of the environments.
+        """The environment axes of all values, found by comparing two numbers of environments.
 
-        Another number of environments shows them: a replica's share, which is traced anyway.
+        The other number is a replica's share if there are replicas, since that is traced anyway.
         """
         graph = self.graph
         shared = (p for p in self.places if p.replicas > 1 and graph.num_envs % p.replicas == 0)
@@ -190,6 +191,7 @@ class Plan:
 
     @functools.cached_property
     def projection(self) -> Projection:
+        """The programs of all places, and the transfers between them."""
         places = {p.name: p.replicas for p in self.places}
         return project(self.graph, self.where, places, self.free and self.free.learner)
 

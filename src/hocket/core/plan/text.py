@@ -21,38 +21,45 @@ if TYPE_CHECKING:
 
 def plan_text(plan: Plan) -> str:
     """Return the graph, then lines for each place, host function, service and channel."""
-    lines = [str(plan.graph), ""]
+    host = (*_host_lines(plan), *_service_lines(plan))
+    lines = (*_graph_lines(plan), *_place_lines(plan), *host, *_traffic_lines(plan), *plan.notes)
+    return "\n".join(lines)
+
+
+def _graph_lines(plan: Plan) -> Iterator[str]:
+    yield str(plan.graph)
     if plan.free and plan.free.shares > 1:
-        one = plan.iteration
-        lines.insert(
-            1,
-            f"an iteration is of any {one.num_envs} environments, one in {plan.free.shares}: "
-            f"{one.env_steps:,} environment steps",
+        yield (
+            f"an iteration is of any {plan.iteration.num_envs} environments, one in "
+            f"{plan.free.shares}: {plan.iteration.env_steps:,} environment steps"
         )
+    yield ""
+
+
+def _place_lines(plan: Plan) -> Iterator[str]:
     memory = footprint(plan)
     for place in plan.places:
-        lines.append(_place_line(plan, place))
+        yield _place_line(plan, place)
         each = " of each" if plan.instances(place.name) > 1 else ""
-        lines.append(f"    memory{each}: {memory[place.name]}")
+        yield f"    memory{each}: {memory[place.name]}"
     if not plan.launch.one_process:
         flags = f" with {plan.compiler_flags}" if plan.compiler_flags else ""
-        lines.append(f"launched as {plan.launch.name}{flags}")
+        yield f"launched as {plan.launch.name}{flags}"
     if plan.parts > 1:
-        lines.append(f"loops that cross places run in {plan.parts} parts of the environments")
-    lines += _host_lines(plan)
-    lines += _service_lines(plan)
+        yield f"loops that cross places run in {plan.parts} parts of the environments"
+
+
+def _traffic_lines(plan: Plan) -> Iterator[str]:
     crossing = flows(plan)
     for flow in crossing:
-        lines += _flow_lines(plan, flow)
+        yield from _flow_lines(plan, flow)
     for name, (calls, nbytes) in sorted(averages(plan).items()):
-        many = f"{calls} message{'s' * (calls != 1)}"
-        lines.append(
-            f"{name} averages: {bytes_text(nbytes)} an iteration of each replica in {many}"
+        yield (
+            f"{name} averages: {bytes_text(nbytes)} an iteration of each replica in "
+            f"{calls} message{'s' * (calls != 1)}"
         )
     if not crossing and not plan.averaging:
-        lines.append("nothing crosses")
-    lines += plan.notes
-    return "\n".join(lines)
+        yield "nothing crosses"
 
 
 def _place_line(plan: Plan, place: Place) -> str:
@@ -123,8 +130,8 @@ def _flow_lines(plan: Plan, flow: Flow) -> Iterator[str]:
     if free and (flow.source, flow.target) == (free.learner, free.maker):
         late = f", free: the newest, for samples at most {free.max_age} iterations old"
     elif free and (flow.target, flow.source) == (free.learner, free.maker) and free.makers > 1:
-        late = f", from any of {free.makers}"
-        late += f", {free.batch} samples at a time" if free.batch > 1 else ""
+        many = f", {free.batch} samples at a time" if free.batch > 1 else ""
+        late = f", from any of {free.makers}{many}"
     slow = f", {channel.delay * 1e3:g} ms of delay each" if channel.delay else ""
     room = f", room for {channel.capacity}" if channel.capacity > 1 else ""
     yield (

@@ -57,7 +57,7 @@ class Swappable:
         return (JAX, *self._others)
 
     def register(self, backend: str, fn: Function, platforms: Iterable[str]) -> None:
-        """Add an implementation: a traceable function like the JAX one, for these platforms."""
+        """Add an implementation, which can be traced like the JAX one, for some platforms."""
         self._others[backend] = _Implementation(fn, tuple(platforms))
         KNOWN.add(backend)
 
@@ -88,9 +88,7 @@ class Swappable:
             )
         try:
             hash(settings)
-        except (
-            TypeError
-        ):  # settings with arrays, as under a `vmap` over gravities, only jax can take
+        except TypeError:  # they hold arrays, as under a `vmap` over gravities: only jax takes them
             return tuple(self.fn(settings, *arrays))
         return tuple(swappable_p.bind(*arrays, of=self, settings=settings))
 
@@ -110,7 +108,7 @@ def swappable(name: str) -> Callable[[Function], Swappable]:
 
 
 def backend(name: str) -> AbstractContextManager[None]:
-    """Lower programs with a backend's implementations inside this context, and in JAX without one.
+    """Lower programs inside this context with a backend's implementations, or JAX's without one.
 
     Call a jitted function inside, every time: outside it is another program.
     """

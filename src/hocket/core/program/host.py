@@ -29,7 +29,10 @@ source_info_util.register_exclusion(__file__)
 
 
 class LiveFunction(Protocol):
-    """An open host function, with its processes or files. As inherited, it keeps no state."""
+    """An open host function, with its processes or files.
+
+    A function that keeps no state can inherit all methods but `start` and `finish`.
+    """
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
         """Begin a call, which may go on elsewhere."""

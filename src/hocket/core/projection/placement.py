@@ -24,7 +24,7 @@ class Placement:
     """The place of every node (`node`) and of every value (`home`).
 
     Neighbouring glue stays together. A loop with fragments of one place is a node there. One with
-    fragments of several places, or with a host function, is on none: each drives its own part.
+    fragments of several places, or with a host function, is on none: every place runs its own part.
     Values made from constants alone have no home, since every place makes them for itself.
     """
 
@@ -105,7 +105,7 @@ class Placement:
                 yield from self.open_blocks(node.body)
 
     def crosses(self, node: Node) -> TypeGuard[Loop]:
-        """Return True for a loop that belongs to no place, so that each drives its part of it."""
+        """Return True for a loop that belongs to no place: every place runs its own part of it."""
         return isinstance(node, Loop) and node.id not in self.node
 
     def is_free(self, node: Node) -> bool:
@@ -198,7 +198,7 @@ class Placement:
     def _home(self, value: ValueId, seen: frozenset[ValueId] = frozenset()) -> str | None:
         """Return where a value lives, as far as is known yet.
 
-        `seen` ends the search where values only change places, as in `(a, b) -> (b, a)`.
+        `seen` ends the search where values are only exchanged, as in `(a, b) -> (b, a)`.
         """
         if value in self._source:
             return self._home(self._source[value], seen)
@@ -252,7 +252,7 @@ class Placement:
         made = {v for node in group for v in node.outs}
         # A value whose next version this glue makes will live wherever the glue goes.
         needed = {v for n in group for v in n.ins if self.carried.get(v) not in made}
-        # Others cross, unless they are there anyway: made there, or needed there by others.
+        # The rest crosses, unless it is on `place` anyway: made there, or read by other nodes.
         coming = [
             v for v in needed - made - self._everywhere
             if place not in self._places_of(used_by[v], members) | {self._home(v)}

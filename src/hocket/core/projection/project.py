@@ -2,18 +2,19 @@
 
 Every place runs its own equations, and sends and receives where a value crosses.
 
-**Why a plan cannot deadlock.** All programs are written together, in one order: the order of the
-equations in the step. Each is a subsequence of it, in which a `Send` and its `Receive` have the
-same position, just before the equation that needs the value. A transport has room for at least one
-message of each transfer. So an instruction waits only for what is earlier in the order:
+**Why a plan cannot deadlock.** All programs are written together, in one order: that of the step's
+equations, with each `Send` and right after it its `Receive` before the equation that needs the
+value. The program of a place is a subsequence of this order. Since a transport has room for at
+least one message of each transfer, an instruction waits only for earlier ones:
 
-- a `Receive` waits for its `Send`, before which the sender has only earlier instructions;
-- a `Send` waits for room, that is for the `Receive` of the message before, in an earlier pass of
-  the loop or an earlier iteration;
-- `averaged` in a segment waits for the other replicas of its place, which run the same program.
+- a `Receive` waits for its `Send`;
+- a `Send` waits for room, that is for the `Receive` of the message before it, in an earlier pass of
+  the loop or in an earlier iteration.
 
-Take, of all instances, the one whose next instruction comes first in that order. Whatever it might
-wait for lies before that, and so has been done. Hence somebody can always go on.
+Take, of all instances, the one whose next instruction comes first in the order. What it would wait
+for is earlier, and so has been done. Hence there is always an instance that can go on. (`averaged`
+in a segment waits for the other replicas of the place. They run the same program, so they all come
+to it.)
 """
 
 from __future__ import annotations
@@ -75,11 +76,13 @@ class _Stream:
     """The values made by the last call of the host or after it."""
 
     def flush(self) -> None:
+        """End the open segment."""
         if self.open:
             self.code.append(Compute(tuple(self.open)))
             self.open = []
 
     def add(self, step: Instruction) -> None:
+        """Append an instruction after the open segment."""
         self.flush()
         self.code.append(step)
 
