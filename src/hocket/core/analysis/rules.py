@@ -48,15 +48,15 @@ def apply_rule(kinds: Sequence[Kind], site: Site) -> list[Kind]:
 def _fitting(kind: Kind, site: Site, out: int) -> Kind:
     """Return `kind` if the output has an environment axis where that kind says so, else local.
 
-    The shapes in the two traces are a second opinion on every rule: the environment axis, and no
-    other, must have another size at the other number of environments.
+    The shapes in the two traces are a second opinion on every rule: the environment axis, and only
+    that axis, must have a different size at a different number of environments.
     """
     wanted = [kind.axis] if kind.tag == "per_env" else []
     if kind.tag == "local" or site.grown(out) == wanted:
         return kind
     return local(
-        f"`{site.name}` at {site.where} makes an environment axis from what is the same for all: "
-        f"make it in `init` and keep it in the state"
+        f"`{site.name}` at {site.where} makes an environment axis from a value that is the "
+        f"same for all environments: make it in `init` and keep it in the state"
     )
 
 

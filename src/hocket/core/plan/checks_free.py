@@ -28,7 +28,7 @@ def check_pairs(plan: Plan) -> None:
     if type(batch) is not int or batch < 1 or makers % batch:
         raise PlanError(
             f"the free pair `{pair}` has batch={batch}, which does not divide the {makers} "
-            f"replicas of `{pair.makers}`: that many samples make an iteration. Use one of "
+            f"replicas of `{pair.makers}`, which make the samples. Use one of "
             f"{', '.join(str(n) for n in range(1, makers + 1) if makers % n == 0)}."
         )
     least, at_once = makers // batch, f" and {batch} taken at once" if batch > 1 else ""
