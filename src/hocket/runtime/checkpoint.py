@@ -1,7 +1,7 @@
-"""Checkpoints of the whole state: written while training goes on, whole or not at all.
+"""Checkpoints of the whole state, written in the background while training goes on.
 
-Each carries a fingerprint of every array, so that one that was damaged is refused by name and the
-one before it is used.
+A checkpoint carries a fingerprint of every array. One that is half-written or damaged is refused by
+name, and the one before it is used.
 """
 
 from __future__ import annotations
@@ -28,36 +28,35 @@ from hocket.runtime.channels.host_arrays import is_key, with_impl
 from hocket.system.text import bytes_text
 
 UNFINISHED = ".orbax-checkpoint-tmp"
-
-
+"""The suffix that orbax gives to the folder of a checkpoint until it is whole."""
 LATE = "late/"
-"""What begins the names of arrays that are not of the state, and were on their way to someone."""
+"""The prefix of the names of late messages, which tells them from arrays of the state."""
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint could not be written or read; the message says which and what to do."""
+    """A checkpoint could not be written or read. The message says which, and what to do."""
 
 
 class Misfit(ValueError):
-    """A checkpoint of another algorithm, or of this one before it was changed."""
+    """The checkpoint is from another algorithm, or from this one before it was changed."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state as it was saved, and what was refused on the way to it."""
+    """A saved state, with what was saved beside it."""
 
     iteration: int
     state: Any
     about: dict[str, Any]
-    """What was saved beside the state."""
+    """What the caller of `save` gave as `about`."""
     late: dict[str, Any]
-    """What was on its way in late channels, random keys as the numbers they are."""
+    """The messages that were on their way in late channels, with random keys as numbers."""
     refused: tuple[str, ...] = field(default=())
-    """Why later checkpoints were not used, in sentences."""
+    """Why later checkpoints were not used, a sentence for each."""
 
 
 class Checkpoints:
-    """The checkpoints of one run: the last `keep` and the best.
+    """The checkpoints of one run. The last `keep` and the best are kept.
 
     checkpoints.save(iteration, state, score=return_mean)    # returns while it is being written
     checkpoints.latest(specs).state
@@ -69,7 +68,23 @@ class Checkpoints:
 
     @functools.cached_property
     def _manager(self) -> Any:
-        return _manager(self.folder, self._keep)  # when it is needed: the import takes a second
+        import orbax.checkpoint as ocp  # only when it is needed, since that takes a second
+        from orbax.checkpoint import checkpoint_managers as policies
+
+        _hush_the_library()
+
+        def score(metrics: Any) -> float:
+            return metrics["score"]
+
+        best = policies.BestN(get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False)
+        policy = policies.AnyPreservationPolicy([policies.LatestN(self._keep), best])
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policy,
+            best_fn=score,
+            # Half-written checkpoints stay, so that `half_written` can report them.
+            cleanup_tmp_directories=False,
+        )
+        return ocp.CheckpointManager(self.folder, options=options)
 
     def save(
         self,
@@ -80,17 +95,17 @@ class Checkpoints:
         about: dict[str, Any] | None = None,
         late: Mapping[str, Any] | None = None,
     ) -> None:
-        """Begin to write a checkpoint; waits for the one before it. A nan is the worst score.
+        """Wait for the last checkpoint to be written, and begin to write one.
 
-        `late` is what was on its way in late channels, if there are any.
+        `late` has the messages that are on their way in late channels. A score of nan is the worst.
         """
         import orbax.checkpoint as ocp
 
         self.wait()
         if iteration in self._manager.all_steps():
             return
-        more = {LATE + name: x for name, x in _arrays(dict(late or {})).items()}
-        arrays = _together({**_arrays(state), **more})
+        messages = {LATE + name: x for name, x in _arrays(dict(late or {})).items()}
+        arrays = _together({**_arrays(state), **messages})
         self._writing = iteration
         self._guard(lambda: _check_room(self.folder, arrays))
         marks = {name: int(mark) for name, mark in _marks(arrays).items()}
@@ -104,39 +119,39 @@ class Checkpoints:
         self._guard(lambda: self._manager.save(iteration, args=items, metrics={"score": score}))
 
     def wait(self) -> None:
-        """Until everything is written; says what could not be."""
+        """Wait until everything is written. Raise `CheckpointError` if that failed."""
         self._guard(self._manager.wait_until_finished)
         self._writing = None
 
     def iterations(self) -> list[int]:
-        """Those that are there, whole or not."""
+        """Return the iterations that have a checkpoint, damaged ones included."""
         return sorted(self._manager.all_steps())
 
     def half_written(self) -> list[str]:
-        """A sentence for each that a kill or a crash interrupted."""
+        """Return a sentence for each checkpoint that was interrupted by a kill or a crash."""
         names = (path.name for path in sorted(self.folder.glob(f"*{UNFINISHED}")))
         return [f"checkpoint {name.removesuffix(UNFINISHED)} is half-written" for name in names]
 
     def best(self, specs: Any) -> Checkpoint:
-        """The one with the best score, or if it is damaged the latest."""
+        """Read the checkpoint with the best score, or the latest if that is damaged."""
         best, others = self._manager.best_step(), self.iterations()[::-1]
         return self._first_whole([best, *others] if best is not None else others, specs)
 
     def latest(self, specs: Any) -> Checkpoint:
-        """The last one that is whole. `specs` is the state's structure, shapes and dtypes."""
+        """Read the last whole checkpoint. `specs` is a state of shapes and dtypes."""
         return self._first_whole(self.iterations()[::-1], specs, self.half_written())
 
     def at(self, iteration: int, specs: Any) -> Checkpoint:
-        """The one after so many iterations."""
+        """Read the checkpoint of one iteration."""
         if iteration not in self.iterations():
-            there = ", ".join(map(str, self.iterations())) or "none"
+            known = ", ".join(map(str, self.iterations())) or "none"
             raise CheckpointError(
-                f"there is no checkpoint {iteration} in {self.folder}; there: {there}."
+                f"there is no checkpoint {iteration} in {self.folder}. Known: {known}."
             )
         return self._first_whole([iteration], specs)
 
     def refuse_after(self, iteration: int) -> None:
-        """Move the later ones, damaged or half-written, to `refused`: they will be written anew."""
+        """Move later checkpoints and half-written ones to `refused`, to be written anew."""
         later = [self.folder / str(i) for i in self.iterations() if i > iteration]
         for path in [*later, *self.folder.glob(f"*{UNFINISHED}")]:
             refused = self.folder.parent / "refused" / path.name
@@ -146,8 +161,8 @@ class Checkpoints:
         self._manager.reload()
 
     def close(self) -> None:
-        """Wait, and let go of the folder."""
-        if "_manager" in vars(self):
+        """Wait until everything is written, and close the folder."""
+        if "_manager" in vars(self):  # otherwise nothing was read or written
             try:
                 self.wait()
             finally:
@@ -165,7 +180,7 @@ class Checkpoints:
             else:
                 return Checkpoint(iteration, state, about, late, tuple(refused))
         why = "; ".join(refused) or "none was written"
-        raise CheckpointError(f"no whole checkpoint in {self.folder}: {why}.")
+        raise CheckpointError(f"there is no whole checkpoint in {self.folder}: {why}.")
 
     def _read(self, iteration: int, specs: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         import orbax.checkpoint as ocp
@@ -174,8 +189,8 @@ class Checkpoints:
         try:
             about = self._items(iteration, about=ocp.args.JsonRestore()).about
             shapes = about.pop("shapes")
-            more = {name: _spec(text) for name, text in shapes.items() if name.startswith(LATE)}
-            wanted = {**jax.eval_shape(_arrays, specs), **more}
+            late = {name: _spec(text) for name, text in shapes.items() if name.startswith(LATE)}
+            wanted = {**jax.eval_shape(_arrays, specs), **late}
             self._check_fits(iteration, shapes, wanted)
             wanted = {
                 name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=home)
@@ -184,6 +199,7 @@ class Checkpoints:
             arrays = self._items(iteration, state=ocp.args.StandardRestore(wanted)).state
         except (Misfit, PermissionError):
             raise
+        # orbax and its storage have no error of their own for a file that is damaged or missing.
         except (ValueError, KeyError, TypeError, OSError) as error:
             raise CheckpointError(
                 f"checkpoint {iteration} is damaged ({_reason(error)[:200]})"
@@ -201,79 +217,62 @@ class Checkpoints:
         return self._manager.restore(iteration, args=ocp.args.Composite(**items))
 
     def _check_fits(self, iteration: int, before: dict[str, str], wanted: dict[str, Any]) -> None:
-        """A sound checkpoint of something else is not damaged, and no reason to go further back."""
+        """Raise `Misfit` if the arrays have other names, shapes or dtypes than the state.
+
+        Such a checkpoint is not damaged, so earlier ones would not fit either and are not tried.
+        """
         now = _shapes(wanted)
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
                 raise Misfit(
                     f"checkpoint {iteration} in {self.folder} is not of this algorithm: `{name}` "
-                    f"was {before.get(name, 'not there')} and is {now.get(name, 'not there')}. Use "
-                    f"the code that trained it, or begin a new run."
+                    f"was {before.get(name, 'not there')} and is now {now.get(name, 'not there')}. "
+                    f"Use the code that trained it, or begin a new run."
                 )
 
     def _guard(self, write: Callable[[], Any]) -> None:
+        """Call a step of writing, and say in its error which checkpoint is still whole."""
         try:
             write()
         except Exception as error:
-            there = self.iterations()
-            last = f"checkpoint {there[-1]} is whole" if there else "there is none before it"
+            before = self.iterations()
+            last = f"checkpoint {before[-1]} is whole" if before else "there is none before it"
             raise CheckpointError(
                 f"checkpoint {self._writing} could not be written into {self.folder}: "
-                f"{_reason(error)}; {last}. Mend that, then continue with --resume."
+                f"{_reason(error)}; {last}. Fix that, then continue with --resume."
             ) from error
-
-
-def _manager(folder: Path, keep: int) -> Any:
-    import orbax.checkpoint as ocp
-    from orbax.checkpoint import checkpoint_managers as policies
-
-    _hush_the_library()
-
-    def score(metrics: Any) -> float:
-        return metrics["score"]
-
-    best = policies.BestN(get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False)
-    return ocp.CheckpointManager(
-        folder,
-        options=ocp.CheckpointManagerOptions(
-            preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
-            best_fn=score,
-            # A half-written one is told about, not tidied away before anybody could see it.
-            cleanup_tmp_directories=False,
-        ),
-    )
 
 
 @functools.cache
 def _hush_the_library() -> None:
-    """Nothing twice: what orbax logs as an error it raises as well, and that is what we tell.
+    """Silence what orbax logs about a failure, since it also raises it, and we report that.
 
-    Where a read or write fails, its other parts come back to an event loop that is closed by then,
-    and Python would print a traceback for each.
+    After a failed read or write, the other parts of it return to an event loop that is closed by
+    then, and Python would print a traceback for each.
     """
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     usual = sys.unraisablehook
 
-    def hook(found: Any) -> None:
-        if str(found.exc_value) != "Event loop is closed":
-            usual(found)
+    def hook(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            usual(unraisable)
 
     sys.unraisablehook = hook
 
 
 def _check_room(folder: Path, arrays: dict[str, Any]) -> None:
-    """Before writing: what fails in the middle of it is told less clearly."""
-    # Beside its numbers every array has a description of its own, in a block of the disk.
+    """Raise before writing if the disk is too full, since orbax reports that less clearly."""
+    # Each array also has a file that describes it, which takes a block of the disk.
     needed = sum(x.nbytes + 4096 for x in arrays.values())
     free = shutil.disk_usage(folder).free
     if free < needed:
-        found, wanted = bytes_text(free), bytes_text(needed)
-        raise OSError(errno.ENOSPC, f"it needs {wanted}, and {found} are free")
+        text = f"it needs {bytes_text(needed)}, and {bytes_text(free)} are free"
+        raise OSError(errno.ENOSPC, text)
 
 
 def _arrays(state: Any) -> dict[str, Any]:
-    """The leaves by name, random keys as the numbers they are; nothing of what is empty."""
+    """Return the leaves by name, with random keys as numbers, and without empty arrays."""
     named = zip(leaf_names(state), jax.tree.leaves(state), strict=True)
     return {name: jax.random.key_data(x) if is_key(x) else x for name, x in named if x.size}
 
@@ -283,20 +282,23 @@ def _shapes(arrays: dict[str, Any]) -> dict[str, str]:
 
 
 def _spec(text: str) -> jax.ShapeDtypeStruct:
-    """The inverse of a text of `_shapes`."""
+    """Parse one of the texts of `_shapes`."""
     dtype, _, shape = text.partition("[")
     return jax.ShapeDtypeStruct(tuple(json.loads(f"[{shape}")), jnp.dtype(dtype))
 
 
 def _together(arrays: dict[str, Any]) -> dict[str, Any]:
-    """On one device what lies on several, as the parts of a split plan do; a program needs that."""
+    """Move arrays that lie on different devices to one, as a program that takes all of them needs.
+
+    The parts of the state of a split plan lie on the devices of their places.
+    """
     if len({frozenset(x.sharding.device_set) for x in arrays.values()}) == 1:
         return arrays
     return jax.device_put(arrays, jax.local_devices()[0])
 
 
 def _state(arrays: dict[str, Any], specs: Any) -> Any:
-    """The inverse of `_arrays`."""
+    """Undo `_arrays`, given the structure, shapes and dtypes of the state."""
 
     def leaf(name: str, spec: Any) -> Any:
         if not spec.size:
@@ -308,16 +310,17 @@ def _state(arrays: dict[str, Any], specs: Any) -> Any:
 
 
 def _marks(arrays: dict[str, Any]) -> dict[str, Any]:
-    """A fingerprint of the state, in one program, and of all else, of which there may be more."""
-    late = {name: x for name, x in arrays.items() if name.startswith(LATE)}
-    state = {name: x for name, x in arrays.items() if name not in late}
-    more = {name: _fingerprint({"": x})[""] for name, x in late.items()}
-    return jax.device_get({**_fingerprint(state), **more})
+    """Return a fingerprint of every array: a number that changes if any one bit changes."""
+    state = {name: x for name, x in arrays.items() if not name.startswith(LATE)}
+    # Late messages one by one: not every checkpoint has equally many, and a program for all of
+    # them would be compiled anew for each number.
+    late = {name: _fingerprint({"": x})[""] for name, x in arrays.items() if name not in state}
+    return jax.device_get({**_fingerprint(state), **late})
 
 
 @jax.jit
 def _fingerprint(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """A number for each array that any one changed bit changes; the same however it is sharded."""
+    """Return a number for each array, which does not depend on how the array is sharded."""
     return {name: _mark(x) for name, x in arrays.items()}
 
 
@@ -328,18 +331,18 @@ def _mark(x: jax.Array) -> jax.Array:
         unsigned = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
         words = jax.lax.bitcast_convert_type(x, unsigned)
         if words.dtype.itemsize == 8:
-            words = words ^ (words >> 32)  # where JAX was told to use 64 bits
+            words = words ^ (words >> 32)  # only if JAX was told to use 64 bits
     words = words.astype(jnp.uint32).reshape(-1)
-    # Odd weights: a changed bit changes the sum, whatever its position.
+    # The weights are odd, so that one changed bit at any position changes the sum modulo 2**32.
     weights = (2 * jnp.arange(words.size, dtype=jnp.uint32) + 1) * jnp.uint32(2654435761)
     return (words * weights).sum(dtype=jnp.uint32)
 
 
 def _reason(error: Exception) -> str:
-    """What the operating system said, without the path through the library that asked it."""
+    """Return what the operating system said, without the library's path to it."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"{os.strerror(errno.ENOSPC)} ({error.strerror})"
     number = error.errno if isinstance(error, OSError) else None
-    if found := re.search(r"os_error_code=\\*'(\d+)", str(error)):
-        number = int(found[1])
+    if code := re.search(r"os_error_code=\\*'(\d+)", str(error)):
+        number = int(code[1])
     return os.strerror(number) if number else (str(error) or repr(error)).splitlines()[0]

@@ -1,9 +1,10 @@
-"""A plan of several instances, carried out by a crew: commanded, and its state put together."""
+"""A plan of several instances: command its crew, and join the state and metrics it returns."""
 
 from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,19 +26,21 @@ from hocket.runtime.observe.status import activities, names
 from hocket.runtime.observe.timeline import Timeline
 
 SAMPLE_AGE = "sample_age"
-"""The metric of free channels: by how many iterations what is learned from is behind."""
+"""The metric of a free plan that says how many versions old each sample was when learned from."""
 
 
 class Split:
-    """Runs the instances of a plan. Where every channel waits: the fused program's numbers."""
+    """Runs the instances of a plan. If all channels wait, its numbers are the fused program's."""
 
     max_block = 64
 
     def __init__(self, plan: Plan, *, record: bool = False, crew: Crew | None = None) -> None:
+        """Run the plan of `crew`, which is `plan` unless it trains several agents at once."""
         self.plan = plan
         self.timings = Timings()
         self.crew = crew or Crew(plan)
-        self._services = Services(plan)
+        self._plan, self._graph = self.crew.plan, self.crew.plan.graph
+        self._services = Services(self._plan)
         self._record = record
         self._before = self._now = self.crew.statuses.copy()
         self._blocks = 0
@@ -56,7 +59,7 @@ class Split:
         begin = time.perf_counter()
         self.crew.pause()
         inner = self._services.load(state)
-        leaves = dict(zip(self.plan.graph.block.inputs, jax.tree.leaves(inner), strict=True))
+        leaves = dict(zip(self._graph.block.inputs, jax.tree.leaves(inner), strict=True))
         self.crew.load(_resized(leaves, self._sizes, 0), late or {}, self._services)
         self.timings.compile += time.perf_counter() - begin
 
@@ -66,104 +69,108 @@ class Split:
         return {name: jnp.asarray(x) for name, x in self.crew.late().items()}
 
     def late_specs(self) -> dict[str, Any]:
-        return late_specs(self.plan)
+        return late_specs(self._plan)
 
     def state(self) -> Any:
         if self._closed:
             if self._last_state is None:
                 raise RuntimeError("the run failed, and its last state is gone with it.")
             return self._last_state
-        graph, home = self.plan.graph, self.plan.projection.placement.home
-        held, order = self.crew.held(), names(self.plan)
+        home, places = self._plan.projection.placement.home, [p for p, _ in names(self._plan)]
+        parts = list(zip(self.crew.held(), places, strict=True))
         leaves = {
-            v: self._join(v, [h[v] for h, (p, _) in zip(held, order, strict=True) if p == home[v]])
-            for v in graph.block.inputs
+            v: self._join(v, [held[v] for held, place in parts if place == home[v]])
+            for v in self._graph.block.inputs
         }
         whole = _resized(leaves, self._sizes, 1)
-        inner = jax.tree.unflatten(jax.tree.structure(graph.state), list(whole.values()))
+        inner = jax.tree.unflatten(jax.tree.structure(self._graph.state), list(whole.values()))
         return self._services.whole(inner)
 
     @functools.cached_property
     def _sizes(self) -> dict[ValueId, tuple[Any, Any]]:
-        """Numbers of the state that depend on the environments of an iteration, such as a pace.
+        """The scalars of a first state that depend on how many environments an iteration has.
 
-        As `init` makes them for all environments, and for those of one iteration, where these are
-        fewer: a state is kept as for all, so that any plan can go on from it.
+        Each is given as `init` makes it for all environments, and for those that an iteration of a
+        free plan learns from. A saved state has the first number, so that any plan can resume it.
         """
-        free = self.plan.free
+        free = self._plan.free
         if free is None or free.shares == 1:
             return {}
-        home, inputs = self.plan.projection.placement.home, self.plan.graph.block.inputs
+        home, inputs = self._plan.projection.placement.home, self._graph.block.inputs
         ours = [
             k for k, v in enumerate(inputs)
-            if home[v] == free.learner and not self.plan.graph.values[v].shape
+            if home[v] == free.learner and not self._graph.values[v].shape
         ]  # fmt: skip
-        whole, share = (_scalars(g, ours) for g in (self.plan.graph, self.plan.iteration))
+        whole, share = (_scalars(g, ours) for g in (self._graph, self._plan.iteration))
         pairs = zip(ours, whole, share, strict=True)
         return {inputs[k]: (a, b) for k, a, b in pairs if not np.array_equal(a, b)}
 
     def run(self, iterations: int) -> tuple[int, dict[str, Any]]:
+        # The first block has one iteration: it compiles, and its time is counted as that.
         count = min(iterations, self.max_block) if self._blocks else 1
         start = time.perf_counter()
         rows = self.crew.run(count)
         self._count_time(time.perf_counter() - start, count)
         self._before, self._now = self._now, self.crew.statuses.copy()
-        metrics = [
+        columns = [
             np.asarray(self._join(v, [made[v] for made in rows if v in made], stacked=True))
-            for v in self.plan.graph.block.outputs[self.plan.graph.num_leaves :]
+            for v in self._graph.block.outputs[self._graph.num_leaves :]
         ]
-        found = jax.tree.unflatten(jax.tree.structure(self.plan.graph.metrics), metrics)
+        metrics = jax.tree.unflatten(jax.tree.structure(self._graph.metrics), columns)
         for made in rows:
             if AGES in made:
-                found[SAMPLE_AGE] = made[AGES]
-        return count, found
+                metrics[SAMPLE_AGE] = made[AGES]
+        return count, metrics
 
     def _count_time(self, seconds: float, count: int) -> None:
-        """The first iteration compiles; what it took besides is what the next ones take."""
+        """Count the seconds of a block as running, but the first, which compiles, as compiling."""
         self._blocks += 1
         if self._blocks == 1:
             self.timings.compile += seconds
-            if self._record:  # from here on: what compiles would hide the rest
+            if self._record:  # only from here on, since compiling would dwarf everything else
                 self.crew.ask("record")
             return
         self.timings.run += seconds
         if self._blocks == 2:
+            # The first iteration also ran. It is taken to have run for as long as these do.
             self.timings.compile -= seconds / count
             self.timings.run += seconds / count
 
     def profile(self, limit: int) -> tuple[int, dict[str, Any], dict[str, float]]:
-        """Only how long the instances wait for each other: `activity` says more."""
+        """Advance, and return the share of the time that instances wait for each other.
+
+        For the places that they wait for, see `activity`.
+        """
         count, metrics = self.run(limit)
         places = self.activity()
         waiting = sum(sum(p.waits.values()) for p in places) / len(places)
         return count, metrics, {"wait": min(1.0, waiting)}
 
     def activity(self) -> list[Activity]:
-        """How busy each place was in the last block, and for whom it waited."""
-        return activities(self.plan, self._before, self._now)
+        """Return how busy each place was in the last block, and which places it waited for."""
+        return activities(self._plan, self._before, self._now)
 
     def timeline(self) -> Timeline | None:
-        """The timeline of every instance, if that was recorded."""
+        """Return the spans of all instances, or None if they were not recorded."""
         if not self._record or self._closed:
             return self._last_timeline
-        found = self.crew.ask("spans") if self.crew.is_well else []  # or they may be gone
-        spans = tuple(span for spans, _ in found for span in spans)
-        return Timeline(spans, sum(left_out for _, left_out in found))
+        # After a failure the instances are gone, and their spans with them.
+        answers = self.crew.ask("spans") if self.crew.is_well else []
+        spans = tuple(span for spans, _ in answers for span in spans)
+        return Timeline(spans, sum(left_out for _, left_out in answers))
 
     def nbytes(self) -> dict[tuple[str, str], int]:
-        """The bytes that crossed so far, from place to place."""
-        crossed = self.crew.statuses["crossed"].sum(0)
-        counted: dict[tuple[str, str], int] = {}
-        for t in self.plan.projection.transfers:
-            pair = t.source, t.target
-            counted[pair] = counted.get(pair, 0) + int(crossed[t.id])
-        return counted
+        """Return the bytes that crossed so far, by source and target place."""
+        crossed, nbytes = self.crew.statuses["crossed"].sum(0), Counter[tuple[str, str]]()
+        for t in self._plan.projection.transfers:
+            nbytes[t.source, t.target] += int(crossed[t.id])
+        return nbytes
 
     def reductions(self) -> dict[str, WayTable]:
         return self.crew.reductions
 
     def close(self) -> None:
-        """End the instances; the last state can still be asked for."""
+        """End the instances. The last state can still be asked for."""
         try:
             if not self._closed:
                 self._last_timeline = self.timeline()
@@ -177,7 +184,7 @@ class Split:
                 self._services.close()
 
     def _join(self, value: ValueId, parts: Sequence[Any], *, stacked: bool = False) -> Any:
-        axis = self.plan.axes.axis(value)
+        axis = self._plan.axes.axis(value)
         if len(parts) == 1 or axis is None:
             return parts[0]
         if stacked:
@@ -186,12 +193,12 @@ class Split:
         return jnp.concatenate([jax.device_put(x, first) for x in parts], axis)
 
 
-def _scalars(graph: Graph, which: Sequence[int]) -> list[Any]:
-    """Some numbers of a first state; nothing else of it is computed."""
+def _scalars(graph: Graph, numbers: Sequence[int]) -> list[Any]:
+    """Return the leaves with these numbers of a first state, in a program that makes no others."""
 
     def chosen(key: jax.Array) -> list[Any]:
         leaves = jax.tree.leaves(init_state(graph.algorithm, key, graph.num_envs, graph.served))
-        return [jax.random.key_data(x) if is_key(x) else x for x in (leaves[k] for k in which)]
+        return [jax.random.key_data(x) if is_key(x) else x for x in (leaves[k] for k in numbers)]
 
     return jax.device_get(jax.jit(chosen)(jax.random.key(0)))
 
@@ -199,7 +206,10 @@ def _scalars(graph: Graph, which: Sequence[int]) -> list[Any]:
 def _resized(
     leaves: Mapping[ValueId, Any], sizes: Mapping[ValueId, tuple[Any, Any]], side: int
 ) -> dict[ValueId, Any]:
-    """The leaves, with numbers that are as `init` made them for one size as for the other one."""
+    """Return the leaves with every number that is still `sizes[v][side]` replaced by the other.
+
+    A number that training has changed since `init` is left as it is.
+    """
     return {
         v: jnp.asarray(sizes[v][1 - side])
         if v in sizes and np.array_equal(x, sizes[v][side])

@@ -1,4 +1,4 @@
-"""What every way of carrying out a plan offers to a run."""
+"""The interface that every way of carrying out a plan offers to a run."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Timings:
 
     trace: float = 0.0
     compile: float = 0.0
-    """With several places, starting their instances, and the first iteration, which compiles."""
+    """With several places it includes starting their instances and the first iteration."""
     run: float = 0.0
     profile: float = 0.0
-    """Looking into where the time goes."""
+    """Seconds spent on measuring where the time goes."""
 
     def __str__(self) -> str:
         return (
@@ -39,53 +39,53 @@ class Executor(Protocol):
     timings: Timings
 
     def start(self, key: jax.Array) -> None:
-        """Make the first state, in one compiled program under every plan; of keys, several."""
+        """Make the first state in one compiled program; from several keys, one for each."""
 
     def load(self, state: Any, late: Mapping[str, Any] | None = None) -> None:
-        """Go on from this state, and from what `late` had on its way."""
+        """Continue from a state, and from the messages that `late` returned with it."""
 
     def late(self) -> dict[str, Any]:
-        """What is on its way in late channels: with the state, all of how a run stands."""
+        """Return the messages on their way in late channels, which a resumed run needs as well."""
         ...
 
     def late_specs(self) -> dict[str, Any]:
-        """The shapes and dtypes of that; nothing where no channel is late."""
+        """Return the shapes and dtypes of `late`; empty if no channel is late."""
         ...
 
     def state(self) -> Any:
-        """The whole state, as the fused program has it."""
+        """Return the whole state, with the structure that the fused program gives it."""
 
     def run(self, iterations: int) -> tuple[int, dict[str, Any]]:
-        """Advance by at most so many iterations: how many it was, and their metrics, stacked."""
+        """Advance by at most `iterations`; return how many were run, and their stacked metrics."""
         ...
 
     def profile(self, limit: int) -> tuple[int, dict[str, Any], dict[str, float]]:
-        """Advance by at most `limit` iterations, and say which part of the time each role took."""
+        """Advance as `run` does, and also return the share of the time that each role took."""
         ...
 
     def activity(self) -> list[Activity]:
-        """How busy each place was in the last block; nothing where one program does all."""
+        """Return how busy each place was in the last block; empty if one program does all."""
         ...
 
     def reductions(self) -> Mapping[str, WayTable]:
-        """By place that averages between processes: in which way, and what each way costs."""
+        """Return, for each place that averages between processes, which way it chose and why."""
         ...
 
     def timeline(self) -> Timeline | None:
-        """What was done when, if that was recorded."""
+        """Return when each instance did what, or None if that was not recorded."""
 
     def close(self) -> None:
-        """End whatever was started; the last state can still be asked for."""
+        """End everything that was started. The last state can still be asked for."""
 
 
 def by_seed(specs: Any, seeds: int | None) -> Any:
-    """The shapes of one run's arrays, or with the axis of seeds that those of several have."""
+    """Add the leading axis of seeds to the shapes of one run; None leaves them as they are."""
     axis = () if seeds is None else (seeds,)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*axis, *x.shape), x.dtype), specs)
 
 
 def advance(executor: Executor, iterations: int) -> dict[str, Any]:
-    """Run exactly so many iterations; the metrics of all of them."""
+    """Run exactly `iterations` iterations, and return their metrics."""
     rows: list[dict[str, Any]] = []
     done = 0
     while done < iterations:

@@ -1,4 +1,4 @@
-"""A plan of one place: the whole step in one XLA program, iterated inside it in blocks."""
+"""A plan of one place: the whole step is one XLA program, which iterates it in blocks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hocket.runtime.observe.profile import profiled
 from hocket.runtime.observe.timeline import Span, Timeline
 
 METRIC_BYTES = 8 * 2**20
-"""A block holds its metrics on the device until it ends; at most so many bytes of them."""
+"""The most bytes of metrics that a block may keep on the device until it ends."""
 # All of them cross to the host after every block: with 64 MiB that took up to 11 % of PPO's time
 # with 16,384 environments on an H200.
 
@@ -41,16 +41,16 @@ METRIC_BYTES = 8 * 2**20
 def block_program(
     step: Callable[[Any], tuple[Any, dict[str, Any]]], metrics: Any, size: int
 ) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """`(state, n) -> (state, metrics)`: n iterations, n <= size, in one program.
+    """Return `(state, n) -> (state, metrics)`, a program of n iterations, where n <= size.
 
-    The number is an argument, so that one compilation serves every block, the last one too.
+    The number is an argument, so that one compilation serves every block, including the last.
     """
 
     def block(state: Any, n: Any) -> tuple[Any, Any]:
         def iteration(i: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
             state, rows = step(carry[0])
-            at = functools.partial(lax.dynamic_update_index_in_dim, index=i, axis=0)
-            return state, jax.tree.map(lambda all_, row: at(all_, row), carry[1], rows)
+            write = functools.partial(lax.dynamic_update_index_in_dim, index=i, axis=0)
+            return state, jax.tree.map(write, carry[1], rows)
 
         empty = jax.tree.map(lambda m: jnp.zeros((size, *m.shape), m.dtype), metrics)
         return lax.fori_loop(0, n, iteration, (state, empty))
@@ -59,10 +59,10 @@ def block_program(
 
 
 class Fused:
-    """Runs a plan of one place. Several devices share the environments; nothing else changes.
+    """Runs a plan of one place. If it has several devices, they share the environments.
 
-    With `seeds`, so many agents at once: state and metrics have a leading axis of seeds, and it is
-    the seeds that the devices share, so that nothing crosses between them.
+    With `seeds`, it trains that many agents at once. State and metrics then have a leading axis of
+    seeds, and the devices share the seeds instead, so that nothing crosses between devices.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Fused:
         self._replicas = place.replicas
         self._devices = find_devices(place.on)
         if seeds is not None:
+            # As many devices as can have equally many seeds each.
             self._devices = self._devices[: math.gcd(seeds, len(self._devices))]
         self._check_devices()
         self._mesh = replica_mesh(self._devices, self._replicas)
@@ -102,6 +103,7 @@ class Fused:
         self.compile()
         start, ran = time.perf_counter(), self.timings.run
         (count, metrics), shares = profiled(lambda: self.run(1), self._compiled.as_text())
+        # The iteration itself counts as running, as any other does.
         self.timings.profile += time.perf_counter() - start - (self.timings.run - ran)
         return count, metrics, shares
 
@@ -110,7 +112,7 @@ class Fused:
         state = self._services.load(state)
         if self._replicas > 1:
             state = stack(self.plan, self.plan.places[0].name, state)
-        # A copy: the block donates its state, and the caller may want to keep this one.
+        # Copied because the block donates its state, and the caller may want to keep this one.
         self._state = jax.device_put(jax.tree.map(jnp.copy, state), self._shardings())
 
     def state(self) -> Any:
@@ -119,7 +121,7 @@ class Fused:
         return self._services.whole(state)
 
     def compile(self) -> None:
-        """Compile the block ahead of time, and note how long that took."""
+        """Compile the block ahead of time, and record how long that took."""
         if self._compiled is not None:
             return
         start = time.perf_counter()
@@ -130,7 +132,7 @@ class Fused:
         self.timings.compile += time.perf_counter() - traced
 
     def lower(self) -> Any:
-        """The block, traced for its devices and not compiled."""
+        """Trace the block for its devices, without compiling it."""
         choice = tuning_for(self._devices, exact=self.graph.exact)
         block = block_program(self._step(choice), self._metrics, self.max_block)
         shardings = self._shardings()
@@ -152,13 +154,14 @@ class Fused:
             self._state, metrics = self._compiled(self._state, np.int32(count))
             metrics = jax.device_get(metrics)  # waits for the block
         except Exception as error:  # noqa: BLE001 (JAX's, of several kinds)
+            # XLA passes on no more than the text of what a host function raised.
             raise self._hosts.failure or error from None
         end = time.perf_counter()
         self.timings.run += end - start
         if self._spans is not None:
             name = f"{count} iteration{'s' * (count != 1)} of the whole step"
-            who = f"{self.plan.places[0].name}/0"
-            self._spans.append(Span(who, "compute", name, start, end, 0, self._iteration))
+            instance = f"{self.plan.places[0].name}/0"
+            self._spans.append(Span(instance, "compute", name, start, end, 0, self._iteration))
         self._iteration += count
         return count, {name: rows[:count] for name, rows in metrics.items()}
 
@@ -198,33 +201,29 @@ class Fused:
     def _specs(self) -> Any:
         state = by_seed(self.graph.state, self.seeds)
         if self._replicas > 1:
-            name = self.plan.places[0].name
-            return jax.eval_shape(lambda s: stack(self.plan, name, s), state)
+            return jax.eval_shape(lambda s: stack(self.plan, self.plan.places[0].name, s), state)
         return state
 
     def _shardings(self) -> Any:
-        """The environment axis of each leaf split over the devices, the rest on all of them."""
+        """Return how each leaf lies on the devices: split along its environments, or copied."""
         spread = len(self._devices) > 1
         if self.seeds is not None:
             spec = PartitionSpec("devices") if spread else PartitionSpec()
             return jax.tree.map(lambda _: NamedSharding(self._mesh, spec), self.graph.state)
-        leaves = []
-        for value in self.graph.block.inputs:
-            # Finding the axes takes another trace, which one device needs for nothing else.
-            axis = self.plan.axes.axis(value) if self._mesh.size > 1 else None
-            leaves.append(home(self._mesh, axis, stacked=self._replicas > 1))
+        stacked, shared = self._replicas > 1, self._mesh.size > 1
+        # Finding the axes takes another trace, which one device needs for nothing else.
+        axis = self.plan.axes.axis if shared else lambda _: None
+        leaves = [home(self._mesh, axis(v), stacked=stacked) for v in self.graph.block.inputs]
         return jax.tree.unflatten(jax.tree.structure(self.graph.state), leaves)
 
     def _check_devices(self) -> None:
         num_envs, devices = self.graph.num_envs, len(self._devices)
-        if self.seeds is not None:
-            if self._replicas > 1:
-                raise PlanError(
-                    f"{self.seeds} seeds at once need a plan without replicas, such as `anakin`; "
-                    f"`{self.plan.places[0].name}` has {self._replicas}."
-                )
-            return
-        if self._replicas == 1 and num_envs % devices:
+        if self.seeds is not None and self._replicas > 1:
+            raise PlanError(
+                f"{self.seeds} seeds at once need a plan without replicas, such as `anakin`; "
+                f"`{self.plan.places[0].name}` has {self._replicas}."
+            )
+        if self.seeds is None and self._replicas == 1 and num_envs % devices:
             raise PlanError(
                 f"{num_envs} environments cannot be shared equally by {devices} devices: choose a "
                 f"multiple of {devices}."

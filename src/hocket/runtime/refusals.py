@@ -1,4 +1,4 @@
-"""What cannot run here, by name and before anything starts: every way to run a plan asks this."""
+"""Refuse a plan that cannot run here. Every way to run a plan asks before anything starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hocket.system.text import bytes_text
 
 
 def refuse(plan: Plan) -> None:
-    """Refuse a plan whose launcher, devices, memory, links or averages are not to be had here."""
+    """Refuse a plan if its launcher, devices, memory, links or averages are not available here."""
     launcher_of(plan)
     _check_hardware(plan)
     check_transports(plan)
@@ -26,24 +26,24 @@ def refuse(plan: Plan) -> None:
 
 
 def _check_hardware(plan: Plan) -> None:
-    """Refuse devices that are not there, and places that cannot fit into theirs."""
+    """Refuse unknown devices, and places that do not fit into the memory of theirs."""
     memory = footprint(plan)
     needed: dict[Any, int] = defaultdict(int)
     for place in plan.places:
         try:
             for device in place.on:
-                read_slice(device)  # which refuses what is none
+                read_slice(device)  # raises if the text after the device names no slice
             devices = find_devices(device.whole for device in place.on)
         except ValueError as error:
             raise PlanError(f"the place `{place.name}`: {error}") from error
         each = memory[place.name].peak + memory[place.name].messages
         for device in devices:
-            # The CPU devices of a machine, simulated ones too, share its memory.
-            whose = HOST if device.platform == HOST else device
-            needed[whose] += each * plan.instances(place.name) // len(devices)
-    for whose, nbytes in needed.items():
-        name = "this machine" if whose == HOST else id_of(whose)
-        limit = host_memory() if whose == HOST else (whose.memory_stats() or {}).get("bytes_limit")
+            # All CPU devices of a machine, simulated ones included, share its memory.
+            owner = HOST if device.platform == HOST else device
+            needed[owner] += each * plan.instances(place.name) // len(devices)
+    for owner, nbytes in needed.items():
+        name = "this machine" if owner == HOST else id_of(owner)
+        limit = host_memory() if owner == HOST else (owner.memory_stats() or {}).get("bytes_limit")
         if limit is not None and nbytes > limit:
             raise PlanError(
                 f"{name} has {bytes_text(limit)} of memory, and this plan needs at least "

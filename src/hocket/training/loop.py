@@ -28,7 +28,7 @@ from hocket.runtime.executor import Executor, by_seed
 from hocket.runtime.fused import Fused
 from hocket.runtime.launch import launch_named
 from hocket.runtime.refusals import refuse
-from hocket.runtime.seeds import Agents
+from hocket.runtime.seeds import agents
 from hocket.strategies import Strategy, resolve
 from hocket.system.signals import Abandoned, Deferred
 from hocket.training.report import Report, Result
@@ -248,7 +248,7 @@ def make_executor(
     if len(made.places) == 1 and made.launch.one_process and not apart:
         return Fused(made, min(iterations, 1024), seeds, record=record)
     if seeds is not None and len(made.places) == 1 and not made.launch.one_process:
-        return Agents(made, seeds, record=record)
+        return agents(made, seeds, record=record)
     if seeds is not None:
         names = ", ".join(place.name for place in made.places)
         how = "threads" if made.launch.one_process else "processes"

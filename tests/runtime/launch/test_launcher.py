@@ -93,7 +93,7 @@ class Endless:
 
 def test_what_is_no_member_is_refused_before_it_is_needed() -> None:
     launch = launch_named(f"{__file__}:Endless")
-    with pytest.raises(InstanceError, match=r"`actor/0` is no member: it has no `hello`, `po"):
+    with pytest.raises(InstanceError, match=r"no member for `actor/0`: it has no `hello`, `po"):
         hocket.run(Toy(), distribute=lambda *_: planned(launch), iterations=1)
 
 

@@ -1,5 +1,5 @@
-"""Compiling programs for the devices that they run on.
+"""Compile programs for the devices that they run on.
 
 cache.py    the persistent cache of compiled programs
-tuning.py   the choices that pay on these devices
+tuning.py   choices that make programs faster on particular devices
 """

@@ -1,4 +1,4 @@
-"""The persistent compilation cache: the second start of a program compiles nothing."""
+"""The persistent cache of compiled programs: the second start of a program compiles nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 
 
 def enable_cache() -> None:
-    """Cache compiled programs in the user's cache directory, unless JAX was told otherwise."""
+    """Cache compiled programs in the user's cache directory, unless JAX has another one set."""
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -1,7 +1,9 @@
-"""Plans in which nobody waits: makers of samples, and a learner. They take part in an `Instance`.
+"""Plans in which a learner and the makers of its samples do not wait for each other.
 
-ledger.py    who is at work on which sample, made with which version
-learner.py   publishes versions, and takes the samples that are ready; saves those that are left
-makers.py    when an iteration of a maker may begin, and of those who work for it
-newest.py    the newest version, from one to many
+ledger.py    who is making which sample, and with which version of the parameters
+learner.py   publishes versions and takes the samples that are ready; saves those that are left
+makers.py    when a maker, or an instance that helps it, may begin an iteration
+newest.py    the newest version, written by the learner and read by all makers
+
+Each part is attached to an `Instance`, whose interpreter calls it (`makers.take_part`).
 """

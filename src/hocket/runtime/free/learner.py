@@ -1,4 +1,4 @@
-"""The learner of a free plan: it publishes versions, and takes whichever samples are ready."""
+"""The learner of a free plan: it publishes versions, and takes the samples that are ready."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from hocket.runtime.observe.status import IDLE, RECEIVING
 
 
 class SampleTaker:
-    """What the instance that learns sends, and which samples it receives.
+    """Sends the learner's versions, and chooses the samples that it receives.
 
-    Samples come through the links of its inbox, or lie in the lines there if they were saved.
+    Samples arrive through the links of the inbox. Those from a checkpoint wait in its lines.
     """
 
     def __init__(self, instance: Instance, ledger: Ledger, newest: Newest) -> None:
@@ -39,58 +39,62 @@ class SampleTaker:
         self._ages: list[list[int]] = []
         code = plan.projection.programs[place]
         self.first = next(step.transfer for step in code if isinstance(step, Receive))
+        self._choice: list[int] | None = None
         self._wait = Wait(RECEIVING, self.first, (0,), self._may_take, ledger.wait)
 
     def send(self, transfer: Transfer, values: Values) -> None:
-        """Keep a part of the next version: all of it is published at once."""
+        """Keep a part of the next version, which `publish` publishes as a whole."""
         message = jax.block_until_ready([values[v] for v in transfer.values])
         self._version[transfer.id] = message
         self._account.sent(transfer, sum(x.size * x.dtype.itemsize for x in message))
 
     def publish(self) -> Wait:
-        """Let makers have what was sent in this iteration; what to wait for before `take`."""
+        """Publish what this iteration has sent, and return what to wait for before `take`."""
         version = int(self._account.status["iteration"])
+        # Written before it is announced: a maker that sees the number finds it or a newer one.
         self._newest.write(version, [x for part in self._version.values() for x in part])
         self._ledger.publish(version)
         return self._wait
 
     def take(self) -> None:
-        """Receive from the makers whose turn it is from now on."""
-        chosen = self._ledger.choice()
-        assert chosen is not None
-        self._ages.append([self._ledger.take(maker) for maker in chosen])
-        self._inbox.sources |= dict.fromkeys(self._made, chosen)
+        """Take the samples that ended the wait, and have the inbox receive from their makers."""
+        # They are not chosen again here. A maker may since have announced a sample with a version
+        # that it looked up long ago, and until it corrects that, there seems to be no choice.
+        makers = self._choice
+        assert makers is not None
+        self._ages.append([self._ledger.take(maker) for maker in makers])
+        self._inbox.sources |= dict.fromkeys(self._made, makers)
 
     def ages(self) -> np.ndarray:
-        """The ages of the samples that were learned from since the last time, by iteration."""
+        """Return the ages of the samples learned from since the last call, by iteration."""
         ages, self._ages = np.array(self._ages, int).reshape(-1, self._ledger.batch), []
         return ages if self._ledger.batch > 1 else ages[:, 0]
 
     def late(self) -> dict[str, Any]:
-        """The samples that nobody has learned from yet. Only while nobody works."""
+        """Return the samples that are not learned from yet. Call only while nobody works."""
         n, late = self._ledger.numbers, {}
         for maker, mine in enumerate(self._links):
-            taken, count = n["taken"][maker], int(n["made"][maker] - n["taken"][maker])
-            for link in mine:
-                self._inbox.fill(link.key[:2], count)
-            for k in range(count):
+            taken = int(n["taken"][maker])
+            for k in range(int(n["made"][maker]) - taken):
                 made_with = n["made_with"][maker, (taken + k) % self._ledger.window]
                 age = np.array(self._account.status["iteration"] - made_with)
                 late[sample_name(maker, k, "age")] = age
                 for link in mine:
-                    message = self._inbox.lines[link.key[:2]][k]
+                    # Off the link and into a line of the inbox, from where they can be learned.
+                    self._inbox.fill(link.key[:2], k + 1)
                     names = (sample_name(maker, k, name) for name in self._names[link.key])
-                    late |= zip(names, message, strict=True)
-        self._account.status["phase"] = IDLE
+                    late |= zip(names, self._inbox.lines[link.key[:2]][k], strict=True)
+        self._account.status["phase"] = IDLE  # receiving has changed it
         return late
 
     def load(self, late: Mapping[str, Any]) -> None:
-        """Begin anew, with the samples of `late`, which are written into the ledger."""
+        """Clear the ledger and the ages, and enter the samples of `late` as begun and made."""
         n, self._ages = self._ledger.numbers, []
         self._ledger.clear()
         for maker, mine in enumerate(self._links):
             count = 0
             while (age := sample_name(maker, count, "age")) in late:
+                # Iterations count from 0 again, so earlier versions are negative.
                 n["made_with"][maker, count] = -int(late[age])
                 for link in mine:
                     self._put_by(link, maker, count, late)
@@ -98,19 +102,23 @@ class SampleTaker:
             for field in ("loaded", "begun", "made"):
                 n[field][maker] = count
 
+    def _may_take(self) -> bool:
+        self._choice = self._ledger.choice()
+        return self._choice is not None
+
     def _put_by(self, link: Link, maker: int, number: int, late: Mapping[str, Any]) -> None:
-        """Keep a message of a sample until its turn comes."""
+        """Put a message of a saved sample into its line of the inbox."""
         saved = [late[sample_name(maker, number, name)] for name in self._names[link.key]]
         arrays = [from_host(x, spec) for x, spec in zip(saved, link.arrays, strict=True)]
         message = self._inbox.ends[link.key[:2]].message(arrays)
         self._inbox.lines.setdefault(link.key[:2], deque()).append(message)
 
-    def _may_take(self) -> bool:
-        return self._ledger.choice() is not None
-
 
 def sample_links(plan: Plan) -> list[list[Link]]:
-    """For each maker, the links through which its samples come."""
+    """Return, for each maker, the links through which its samples reach the learner.
+
+    Links from its helpers are among them, since they carry parts of the sample.
+    """
     assert plan.free
     free, every = plan.free, [x for x in links(plan) if plan.free.is_sample(x.transfer)]
     return [
@@ -120,11 +128,15 @@ def sample_links(plan: Plan) -> list[list[Link]]:
 
 
 def fitting_samples(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
-    """The saved samples that a plan can go on with: all of them, or none."""
+    """Return the saved samples if a plan can learn from all of them, else none.
+
+    None fits if one would be too old by its turn, or if the plan makes samples of other shapes.
+    """
     saved = {name: x for name, x in late.items() if name.startswith(SAMPLE)}
     free = plan.free
     if not (saved and free):
         return {}
+    # A sample with k older ones is taken k // batch iterations from now, and ages as much by then.
     ages = {name: int(x) for name, x in saved.items() if name.endswith("-age")}
     oldest_first = enumerate(sorted(ages.values(), reverse=True))
     in_time = all(k // free.batch + age <= free.max_age for k, age in oldest_first)
@@ -135,7 +147,7 @@ def fitting_samples(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
         if maker >= free.makers or k >= free.window:
             return {}
         for link in by_maker[maker]:
-            for name, spec in zip(names[link.key], link.arrays, strict=True):
-                shapes[sample_name(maker, k, name)] = host_spec(spec)[0]
+            pairs = zip(names[link.key], link.arrays, strict=True)
+            shapes |= {sample_name(maker, k, name): host_spec(spec)[0] for name, spec in pairs}
     fits = in_time and {name: np.shape(x) for name, x in saved.items()} == shapes
     return saved if fits else {}

@@ -1,16 +1,18 @@
-"""Who is at work on which sample, where a learner and those who make samples do not wait.
+"""The ledger of a free plan: who is making which sample, and with which version.
 
-Each maker may have `window` samples under way or waiting, and every sample remembers the version of
-what it was made with. The learner takes whichever is ready, oldest version first, but never one
-that would leave another, still being made, too old when its turn comes: then it waits for that one.
-So no sample is learned from more than `max_age` versions after the one it was made with, and none
-is thrown away.
+Each maker may have `window` samples that it has begun and the learner has not taken. The ledger
+holds the version of the parameters with which each of them is made. The learner takes the samples
+that are ready, oldest version first, unless that would leave a sample that is still being made too
+old by its turn. Then it waits for that one. So no sample is learned from more than `max_age`
+versions after the one it was made with, and none is thrown away.
 
-With a `batch`, an iteration takes so many samples at once, the oldest that are ready. Where a maker
-may have several waiting, two of one batch may be its: whoever is fast is not made to wait.
+An iteration of the learner takes `batch` samples at once, the oldest that are ready. If makers may
+have several samples waiting, two of one batch can come from the same maker, so that a fast maker
+need not wait for slow ones.
 
-There are at most `window` x makers samples at once, and that is at most `max_age` x `batch`: hence
-a new sample, with the newest version, always has a turn in time, whatever the others do.
+At most `window` x makers samples exist at once, and that is at most `max_age` x `batch`. Hence
+there is always a turn in time for a new sample, which is made with the newest version, even after
+all others.
 """
 
 from __future__ import annotations
@@ -29,32 +31,38 @@ NONE = -1
 
 
 def helpers(plan: Plan) -> list[tuple[str, int]]:
-    """The instances that work for the only maker, by place and number."""
+    """Return the instances that help the only maker to make samples, by place and number."""
     assert plan.free
     pair = plan.free.learner, plan.free.maker
     return [(place, index) for place, index in names(plan) if place not in pair]
 
 
 def ledger_dtype(plan: Plan) -> np.dtype[Any]:
-    """The numbers that all instances of a free plan share."""
+    """Return the layout of the numbers that all instances of a free plan share."""
     assert plan.free
     makers, window = plan.free.makers, plan.free.window
     return np.dtype([
         ("stop", "i8"),  # makers begin no further sample
         ("closed", "i8"),  # the run is over
-        ("version", "i8"),  # the iteration that the learner is in
-        ("loaded", "i8", (makers,)),  # samples that were saved, and count as begun and made
-        ("begun", "i8", (makers,)),  # samples, by who makes them
-        ("made", "i8", (makers,)),
-        ("taken", "i8", (makers,)),
-        ("helped", "i8", (max(1, len(helpers(plan))),)),  # iterations of those who work for one
-        ("stopped", "i8", (makers,)),  # whether it has seen `stop`
-        ("made_with", "i8", (makers, window)),  # the version of each sample that is not taken yet
+        ("version", "i8"),  # the newest that is published: the iteration that the learner is in
+        ("loaded", "i8", (makers,)),  # samples from a checkpoint, which count as begun and made
+        ("begun", "i8", (makers,)),  # samples that each maker has begun
+        ("made", "i8", (makers,)),  # samples that each maker has finished
+        ("taken", "i8", (makers,)),  # samples of each maker that the learner has taken
+        ("helped", "i8", (max(1, len(helpers(plan))),)),  # iterations that each helper has finished
+        ("stopped", "i8", (makers,)),  # 1 once the maker has seen `stop`
+        ("made_with", "i8", (makers, window)),  # the versions of samples that are not taken yet
     ])  # fmt: skip
 
 
 class Ledger:
-    """What is written on it is read by all; each number is written by one of them."""
+    """The numbers that makers, helpers and the learner share, and what each may do next.
+
+    There is no lock. While instances work, each number is one word with one writer: makers and
+    helpers write their own entries, the learner `version` and `taken`, the run `stop` and `closed`.
+    A reader that looks too early waits for the next signal and looks again. The order of writes
+    and reads matters in `begin` alone.
+    """
 
     def __init__(self, plan: Plan, event: Event, numbers: np.ndarray | None = None) -> None:
         assert plan.free
@@ -66,13 +74,14 @@ class Ledger:
             self.clear()
 
     def clear(self) -> None:
-        """As before the first sample; nobody may be using it."""
+        """Go back to before the first sample. Call only while nobody uses the ledger."""
         self.numbers[...] = np.zeros((), self.numbers.dtype)
         self.numbers["version"] = NONE
 
     def wait(self, ready: Callable[[], bool]) -> None:
-        """Wait until it is so, or the run ends."""
+        """Wait until `ready` returns True. Raise `Closed` if the run ends first."""
         while True:
+            # Counted before looking, so that a signal that comes in between is not slept through.
             count = self.event.count()
             if self.numbers["closed"]:
                 raise Closed
@@ -80,90 +89,108 @@ class Ledger:
                 return
             self.event.wait(count)
 
-    # What a maker of samples does.
+    # Called by makers of samples, and by their helpers.
 
     def may_begin(self, maker: int) -> bool:
+        """Return True if there is room for a sample, or if the maker should learn that it stops."""
         n = self.numbers
         room = n["begun"][maker] - n["taken"][maker] < self.window
         return bool(n["stop"] or (room and n["version"] != NONE))
 
     def begin(self, maker: int) -> bool:
-        """Announce a sample, before its version is read: it may get newer, never older."""
+        """Announce a sample with the newest version, before reading it; False if told to stop.
+
+        What the maker then reads may be newer, but never older. It announces and then looks for a
+        version, while the learner publishes a version and then looks for announcements, and each
+        passes the memory fence of a signal in between. So either the maker reads the new version,
+        or the learner sees the announcement, and does not let the sample get too old.
+        """
         n = self.numbers
         if n["stop"]:
-            n["stopped"][maker] = 1
-            self.event.signal()
+            self._write("stopped", 1, maker)
             return False
+        # The version first: the sample counts as soon as `begun` has it.
         n["made_with"][maker, n["begun"][maker] % self.window] = n["version"]
-        n["begun"][maker] += 1
-        self.event.signal()
+        self._write("begun", n["begun"][maker] + 1, maker)
         return True
 
     def made_with(self, maker: int, version: int) -> None:
-        n = self.numbers
-        n["made_with"][maker, (n["begun"][maker] - 1) % self.window] = version
-        self.event.signal()
+        """Replace the announced version of the last sample by the one that was read."""
+        slot = (self.numbers["begun"][maker] - 1) % self.window
+        self._write("made_with", version, (maker, slot))
 
     def end(self, maker: int) -> None:
-        self.numbers["made"][maker] += 1
-        self.event.signal()
+        """Count a sample as made."""
+        self._write("made", self.numbers["made"][maker] + 1, maker)
 
     def help(self, place: str, index: int) -> None:
-        """One who works for the maker has come to the end of an iteration."""
-        self.numbers["helped"][self.helpers.index((place, index))] += 1
-        self.event.signal()
+        """Count an iteration that a helper has finished."""
+        helper = self.helpers.index((place, index))
+        self._write("helped", self.numbers["helped"][helper] + 1, helper)
 
     def led(self) -> int:
-        """How many samples the only maker has begun since all was loaded."""
+        """Return how many samples the only maker has begun since the last load."""
         return int(self.numbers["begun"][0] - self.numbers["loaded"][0])
 
-    # What the learner does.
+    # Called by the learner.
 
     def publish(self, version: int) -> None:
-        self.numbers["version"] = version
-        self.event.signal()
+        """Let makers begin samples with this version."""
+        self._write("version", version)
 
     def choice(self) -> list[int] | None:
-        """Whose samples may be learned from now: the oldest of those that are ready, by maker."""
+        """Return the makers of the samples to learn from now, or None if the learner must wait.
+
+        It waits if fewer than `batch` samples are ready, and if taking them would leave another
+        one, which may still be being made, too old by its turn.
+        """
         n = self.numbers
-        # Of one version, everybody's first before anybody's second.
+        taken, begun, made = n["taken"], n["begun"], n["made"]
+        # A sample is (version, position, maker), where its maker's oldest has position 0. So among
+        # samples of one version, every maker's first comes before anybody's second.
         samples = sorted(
-            (int(n["made_with"][maker, k % self.window]), k - n["taken"][maker], maker)
+            (int(n["made_with"][maker, k % self.window]), k - taken[maker], maker)
             for maker in range(self.makers)
-            for k in range(n["taken"][maker], n["begun"][maker])
+            for k in range(taken[maker], begun[maker])
         )
-        made = n["made"]
-        if self.helpers:
+        if self.helpers:  # whose part of a sample must be finished, too
             made = np.minimum(made, n["helped"].min() + n["loaded"])
-        ready = [x for x in samples if n["taken"][x[2]] + x[1] < made[x[2]]]
+        ready = [x for x in samples if taken[x[2]] + x[1] < made[x[2]]]
         chosen = ready[: self.batch]
-        left = [version for version, *which in samples if (version, *which) not in chosen]
+        left = [x[0] for x in samples if x not in chosen]
         if len(chosen) < self.batch or not self._in_time(left):
             return None
         return sorted(maker for *_, maker in chosen)
 
     def _in_time(self, versions: list[int]) -> bool:
-        """Whether samples of these versions can be taken in this order, from the next one on."""
+        """Return True if samples of these versions can be taken in order from the next iteration.
+
+        Samples that nobody has begun yet need no turn in this: there is always one after these.
+        """
         start = int(self.numbers["version"]) + 1
         return all(start + k // self.batch - v <= self.max_age for k, v in enumerate(versions))
 
     def take(self, maker: int) -> int:
-        """The age of the first sample that this maker has ready, which is now learned from."""
+        """Take the oldest sample of a maker, and return its age in versions."""
         n = self.numbers
         age = int(n["version"] - n["made_with"][maker, n["taken"][maker] % self.window])
         assert age <= self.max_age, f"a sample is {age} iterations old, of {self.max_age} allowed"
-        n["taken"][maker] += 1
-        self.event.signal()
+        self._write("taken", n["taken"][maker] + 1, maker)  # from here on its slot may be reused
         return age
 
-    # What those do who start and end it.
+    # Called by the run.
 
     def set_stop(self, stop: bool) -> None:
-        self.numbers["stop"] = int(stop)
+        """Have makers begin no further sample, or let them begin again."""
         if not stop:
             self.numbers["stopped"] = 0
-        self.event.signal()
+        self._write("stop", int(stop))
 
     def close(self) -> None:
-        self.numbers["closed"] = 1
+        """End every wait with `Closed`, for good."""
+        self._write("closed", 1)
+
+    def _write(self, field: str, value: Any, at: Any = ()) -> None:
+        """Write a number, and have everybody who waits look again."""
+        self.numbers[field][at] = value
         self.event.signal()

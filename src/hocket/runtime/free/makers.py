@@ -1,4 +1,8 @@
-"""Who makes samples of a free plan, and who works for the only one: when an iteration may begin."""
+"""The makers of samples in a free plan, and their helpers: when each may begin an iteration.
+
+A plan with one maker may have other places work for it, such as environments whose observations
+it acts on. Their instances are its helpers.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,12 @@ from hocket.runtime.observe.status import SENDING
 
 
 class Maker:
-    """Begins a sample while there is room for it, with the newest version."""
+    """Begins a sample when there is room for it, with the newest version."""
 
     def __init__(self, instance: Instance, ledger: Ledger, newest: Newest, wait: Wait) -> None:
         self._ledger, self._newest, self._index = ledger, newest, instance.index
         self._inbox, self._versions = instance.inbox, versions(instance.plan)
+        # One message has the values of all these transfers, and each transfer picks its own.
         version = [v for t in self._versions for v in t.values]
         for t in self._versions:
             self._inbox.sources[t.id] = (0,)
@@ -31,7 +36,7 @@ class Maker:
         version, message = self._newest.read()
         self._ledger.made_with(self._index, version)
         for t in self._versions:
-            self._inbox.lines[t.id, 0] = deque([message])
+            self._inbox.lines[t.id, 0] = deque([message])  # as if a link had brought it
         return True
 
     def end(self) -> None:
@@ -39,7 +44,7 @@ class Maker:
 
 
 class Helper:
-    """Follows the only maker: it begins an iteration when that one has begun a sample."""
+    """Follows the only maker: it begins an iteration after the maker has begun its sample."""
 
     def __init__(self, instance: Instance, ledger: Ledger, wait: Wait) -> None:
         self._ledger, self._status = ledger, instance.status
@@ -53,11 +58,12 @@ class Helper:
         self._ledger.help(self._place, self._index)
 
     def _may_begin(self) -> bool:
+        # `stopped`, not `stop`: the maker may begin one more sample before it sees that.
         return self.begin() or bool(self._ledger.numbers["stopped"][0])
 
 
 def take_part(instance: Instance, ledger: Ledger, newest: Newest) -> None:
-    """Have an instance do its part in a free plan: it learns, makes samples, or helps to."""
+    """Give an instance its part in a free plan: to learn, to make samples, or to help with that."""
     plan = instance.plan
     assert plan.free
     if instance.place == plan.free.learner:

@@ -1,4 +1,7 @@
-"""From one to many, the newest only: no reader waits for the writer, nor it for a reader."""
+"""The newest version, from one writer to many readers, none of whom waits for another.
+
+Readers get the newest message and skip those that they were too slow for.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,16 @@ from hocket.system.native import library
 from hocket.system.ring import slot_layout
 
 SLOTS = 3
+"""Messages in shared memory. A reader has until the writer begins the third after its own."""
 
 
 class NewestHere:
-    """In one process: the arrays themselves."""
+    """The newest version in one process: the arrays themselves, not copies."""
 
     packed = False
 
     def __init__(self) -> None:
+        # One tuple, so that a reader in another thread never gets the number of another message.
         self._newest: tuple[int, list[Any]] = (0, [])
 
     def write(self, version: int, message: list[Any]) -> None:
@@ -31,14 +36,15 @@ class NewestHere:
         return self._newest
 
     def empty(self) -> None:
-        """Drop the message; nobody may be using it."""
+        """Drop the message. Call only while nobody reads or writes."""
         self._newest = (0, [])
 
 
 class NewestShared:
-    """In memory that processes share: copied in by the writer, and out by each reader.
+    """The newest version in memory that processes share.
 
-    An end that is `packed` writes the small arrays as one, or reads them so.
+    The writer copies it in, and each reader copies it out. A `packed` end writes or reads all the
+    small arrays as one block; the bytes are the same for every end.
     """
 
     def __init__(
@@ -69,12 +75,13 @@ class NewestShared:
         return library().hocket_latest_header_bytes() + SLOTS * stride
 
     def empty(self) -> None:
-        """Drop the message; nobody may be using it."""
+        """Drop the message. Call only while nobody reads or writes."""
         nbytes = self._library.hocket_latest_header_bytes()
         self._memory[self._offset : self._offset + nbytes] = bytes(nbytes)
 
     def write(self, version: int, message: list[Any]) -> None:
         arrays = [np.array([version]), *self._packing.to_slot(message, packed=self.packed)]
+        # Never the newest slot, so that readers can copy that meanwhile.
         number = self._library.hocket_latest_begin(self._address)
         for view, x in zip(self._views[number % SLOTS], arrays, strict=True):
             np.copyto(view, x, casting="no")
@@ -83,15 +90,16 @@ class NewestShared:
     def read(self) -> tuple[int, Any]:
         while True:
             number = self._library.hocket_latest_newest(self._address)
-            if not number:  # its version can be seen sooner than itself
+            if not number:  # not here yet, though its number may already be in the ledger
                 continue
             stamp, *views = self._views[number % SLOTS]
             version = int(stamp[0])
-            found = [np.array(view) for view in views]
-            message = self._packing.from_slot(found, packed=self.packed)
+            arrays = [np.array(view) for view in views]
+            message = self._packing.from_slot(arrays, packed=self.packed)
+            # Otherwise the writer has begun to reuse the slot, and the copy may be half of each.
             if self._library.hocket_latest_is_whole(self._address, number, SLOTS):
                 return version, message
 
 
 Newest: TypeAlias = NewestHere | NewestShared
-"""Holds the newest message, and its version."""
+"""The newest message with its version, in one process or in memory that processes share."""

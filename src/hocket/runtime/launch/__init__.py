@@ -1,22 +1,23 @@
 """How the instances of a plan are started, commanded, watched and ended.
 
-    launchers/      the ways to start them, a file each; `Launcher` and `Member` are below
-    crew.py         the instances of a plan, commanded: all are told, and all answer
-    seats.py        which processes a plan needs, and how each shares the machine
-    starting.py     the instances started, connected to, and told what they are
-    watch.py        their answers gathered, or how the run ends where one never comes
-    ending.py       the instances ended, and everything given back
-    control.py      the connection between a run and an instance: commands there, answers back
+    launchers/      the ways to start instances, a file each; their Protocols are below
+    crew.py         the instances of a plan: tells all of them, and gathers their answers
+    seats.py        which processes a plan needs, and how they share the machine
+    starting.py     starts the instances, connects to them, and tells them what to run
+    watch.py        gathers answers, and ends the run if one will never come
+    ending.py       ends the instances, and gives everything back
+    control.py      the connection between a run and an instance, for commands and answers
     worker.py       one instance, with a method for each command
     process.py      a worker in an operating-system process of its own
-    shutdown.py     how such a process ends, on a GPU not in the midst of a program
-    shipping.py     an algorithm on its way to another process
-    memory.py       what all instances see: statuses, the ledger of a free plan, its newest version
+    shutdown.py     how such a process ends; on a GPU, not in the middle of a program
+    shipping.py     packs an algorithm for other processes
+    memory.py       memory that all instances see: statuses, a ledger, the newest version
 
-A launcher starts, watches and ends; it carries no messages. For each seat of a plan it starts a
-process (or a thread, where its instances are in one process), which prints the address at which it
-can be reached as its first line. The run connects to that, tells the worker what it is, and from
-then on commands it. So a launcher is where, with which command, and has it ended.
+A launcher starts, watches and ends processes; it carries no messages. For each seat of a plan it
+starts a process (or a thread, if the plan runs in one process). The process prints, as its first
+line, the address at which it listens. The run connects to that address, tells the worker what to
+run, and commands it from then on. So a launcher needs to know only where to start a command, which
+command that is, and how to end it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from hocket.errors import PlanError
 from hocket.system.registry import Registry
 
 HERE = "threads"
-"""The launcher of a plan that names none."""
+"""The launcher of a plan that does not name one."""
 
 LAUNCHERS = Registry(
     "launcher", "hocket.runtime.launch.launchers", "LAUNCHER", group="hocket.launchers"
@@ -40,31 +41,31 @@ LAUNCHERS = Registry(
 
 @dataclass(frozen=True)
 class Seat:
-    """One process that a launcher starts, and what it must have there."""
+    """One process that a launcher starts, and what it needs there."""
 
     name: str
-    """Unlike that of any other seat of the plan, such as `actor/0`."""
+    """A name that no other seat of the plan has, such as `actor/0`."""
     instances: tuple[str, ...]
     devices: tuple[DeviceId, ...] = ()
-    """As the plan names them; empty: whatever there is."""
+    """Its devices as the plan names them. Empty: whatever the machine has."""
     cores: int = 1
     node: str = ""
-    """The machine; none: any."""
+    """The machine to start it on. Empty: any."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """The work of a seat: a program, or a function where all seats are in one process."""
+    """The work of a seat: a program, or a function if all seats are in one process."""
 
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    """The whole environment of the program."""
+    """The complete environment of the program; nothing is inherited."""
     stdin: bytes = b""
     work: Callable[[], None] | None = None
 
 
 class Fate(NamedTuple):
-    """How a member ended: `process 7 was killed by SIGKILL`, and the last of its errors."""
+    """How a member ended, such as `process 7 was killed by SIGKILL`, and its last errors."""
 
     how: str
     stderr: str = ""
@@ -74,62 +75,62 @@ class Member(Protocol):
     """A process or thread that a launcher has started."""
 
     def hello(self, seconds: float) -> str:
-        """The first line that it printed, which is its address; "" where it has ended before.
+        """Return the first line that it printed, its address; "" if it ended without one.
 
-        `TimeoutError` where it has said nothing for so long.
+        Raise `TimeoutError` if it has printed nothing after `seconds`.
         """
         ...
 
     def poll(self) -> Fate | None:
-        """How it ended; None where it is not known to have ended."""
+        """Return how it ended, or None if it is not known to have ended."""
 
     def kill(self, seconds: float) -> bool:
-        """End it by force. Whether it has ended for certain, after so many seconds at the most."""
+        """End it by force. Return within `seconds`: True if it has ended for certain."""
         ...
 
 
 class Launcher(Protocol):
-    """Starts, watches and ends. It carries no messages: that is the control connection's work."""
+    """Starts, watches and ends processes. Messages go through the control connection instead."""
 
     launch: Launch
-    """Its name and abilities: what a plan may count on."""
+    """Its name and abilities, which a plan may count on."""
 
     def why_not(self, plan: Plan) -> str:
-        """Why it cannot start the instances of a plan here; "" if it can."""
+        """Return why it cannot start the instances of a plan here, or "" if it can."""
         ...
 
     def reserve(self, seats: Sequence[Seat], seconds: float) -> None:
-        """Make sure of a place for every seat, for all of them or for none."""
+        """Reserve room for every seat within `seconds`; if that fails, for none of them."""
 
     def start(self, seat: Seat, command: Command) -> Member:
-        """Start a seat. Returns at once."""
+        """Start a seat, and return without waiting for it."""
         ...
 
     def release(self) -> None:
-        """Give back what `reserve` took, also after a failure. Once more does nothing."""
+        """Give back what `reserve` took, even after a failure. A second call does nothing."""
 
 
 def launcher_named(name: str) -> Launcher:
-    """The launcher of a name, a new one: `threads`, `processes`, `mine.py:MyLauncher`."""
+    """Make the launcher of this name: `threads`, `processes`, `mine.py:MyLauncher`."""
     return LAUNCHERS.make(name or HERE, Launcher)
 
 
 def launch_named(name: str) -> Launch:
-    """The launch of a plan with the launcher of a name: `Plan(..., launch=launch_named(name))`."""
+    """Return what a plan says of the launcher it uses: `Plan(..., launch=launch_named(name))`."""
     return replace(launcher_named(name).launch, name=name)
 
 
 def launcher_of(plan: Plan) -> Launcher:
-    """The launcher of a plan; refused where it is unknown, is another one, or cannot start it."""
+    """Make the launcher of a plan. Refuse one that is unknown, has changed, or cannot start it."""
     name = plan.launch.name or HERE
     try:
         launcher = launcher_named(name)
     except ValueError as error:
         raise PlanError(str(error)) from None
-    if (found := replace(launcher.launch, name=plan.launch.name)) != plan.launch:
+    if (offered := replace(launcher.launch, name=plan.launch.name)) != plan.launch:
         raise PlanError(
-            f"the plan counts on {plan.launch}, and the launcher `{name}` offers {found}: make the "
-            f"plan again."
+            f"the plan counts on {plan.launch}, and the launcher `{name}` offers {offered}: make "
+            f"the plan again."
         )
     if why := launcher.why_not(plan):
         raise PlanError(f"`{name}` cannot start the instances of this plan: {why}")

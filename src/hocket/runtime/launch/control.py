@@ -1,8 +1,8 @@
-"""The connection between a run and an instance: commands there, answers back.
+"""The control connection, which carries commands from a run to an instance, and answers back.
 
-Only what is said once a block goes this way; values between instances go through their channels.
-It is a Unix socket in a folder that nobody else can enter, and each side asks the kernel who the
-other is. Instances of the run's own process need none: commands and answers are put in queues.
+It carries a few messages per block; values between instances go through their channels. It is a
+Unix socket in a folder that no other user can enter, and each side asks the kernel which user is
+at the other end. Instances in the run's own process have queues for commands and answers instead.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 from hocket.system.messages import MessageSocket
 
 SCHEME = "unix:"
-"""The beginning of every address of a worker."""
+"""The beginning of every worker's address."""
 _PEER = struct.Struct("3i")
 
 
 class Answer(NamedTuple):
-    """The answer of an instance: `done` with a result, `failed`, or `gone` without a word."""
+    """The answer of an instance: `done` with a result, `failed`, or `gone` without an answer."""
 
     instance: str
     outcome: str
@@ -44,7 +44,7 @@ Answers = queue.SimpleQueue[Answer]
 
 
 def tell(connection: MessageSocket, message: Any) -> None:
-    """Send a message, even to a process that has died: its missing answer is what reports that."""
+    """Send a message, even to a process that has died: its missing answer reports the death."""
     with contextlib.suppress(OSError):
         connection.write(message)
 
@@ -52,7 +52,7 @@ def tell(connection: MessageSocket, message: Any) -> None:
 def pass_answers(
     connection: MessageSocket, instance: str, answers: Answers, note: Callable[[Any], None]
 ) -> None:
-    """Pass on what an instance answers until it is gone; `note` has what it reports besides."""
+    """Put the answers of an instance into `answers` until it is gone, and its status to `note`."""
     while True:
         try:
             outcome, content = connection.read()
@@ -66,11 +66,11 @@ def pass_answers(
 
 
 def connect(address: str, seconds: float) -> MessageSocket:
-    """Connect to a worker that has said where it listens."""
+    """Connect to a worker at the address that it has printed."""
     if not address.startswith(SCHEME):
         raise ValueError(
-            f"a worker says `{SCHEME}PATH` as its first line, and this one said {address[:200]!r}: "
-            f"does something print before it?"
+            f"a worker prints `{SCHEME}PATH` as its first line, and this one printed "
+            f"{address[:200]!r}: does something print before it?"
         )
     connecting = socket.socket(socket.AF_UNIX)
     connecting.settimeout(seconds)
@@ -80,7 +80,7 @@ def connect(address: str, seconds: float) -> MessageSocket:
 
 
 def listen(folder: Path, name: str) -> tuple[socket.socket, str]:
-    """Listen in a folder that only this user can enter; the socket, and its address."""
+    """Listen in a folder that only this user can enter. Return the socket and its address."""
     listening = socket.socket(socket.AF_UNIX)
     path = folder / f"{name.replace('/', '-')}.sock"
     listening.bind(str(path))
@@ -89,7 +89,7 @@ def listen(folder: Path, name: str) -> tuple[socket.socket, str]:
 
 
 def accept(listening: socket.socket) -> MessageSocket:
-    """The one connection that is waited for; after it, nobody can connect any more."""
+    """Wait for one connection, then stop listening, so that nobody else can connect."""
     path = listening.getsockname()
     accepted, _ = listening.accept()
     listening.close()
@@ -99,11 +99,13 @@ def accept(listening: socket.socket) -> MessageSocket:
 
 
 def _of_one_user(connected: socket.socket) -> MessageSocket:
-    """The connection; another user is refused, whatever the folder lets in."""
+    """Wrap a connected socket, but refuse another user, whatever the folder's permissions are."""
     if hasattr(socket, "SO_PEERCRED"):
         peer = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         _, user, _ = _PEER.unpack(peer)
         if user != os.geteuid():
             connected.close()
-            raise PermissionError(f"a process of user {user} is at the other end, not one of ours")
+            raise PermissionError(
+                f"the process at the other end belongs to user {user}, not to {os.geteuid()}"
+            )
     return MessageSocket(connected)

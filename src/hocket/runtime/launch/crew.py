@@ -1,4 +1,4 @@
-"""The running instances of a plan, commanded: all are told, and all answer."""
+"""The running instances of a plan: tell all of them a command, and gather their answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hocket.system.children import at_end
 
 
 class Crew:
-    """The instances of a plan. None is started before there is a state to begin with."""
+    """The instances of a plan. The first `load` starts them."""
 
     def __init__(self, plan: Plan, launcher: Launcher | None = None) -> None:
         launcher = launcher or launcher_of(plan)
@@ -39,18 +39,19 @@ class Crew:
         memory = PlanMemory.create(plan)
         self.slices = Slices(device for place in plan.places for device in place.on)
         self.workers = workers_of(plan, memory) if plan.launch.one_process else []
+        # On a GPU an instance finishes its current program before it ends (`shutdown.py`).
         grace = FINISH_SECONDS + GRACE_SECONDS if uses_accelerator(plan) else GRACE_SECONDS
         self._held = Resources(launcher, memory, self.slices, grace, self.workers)
         self._watch = Watch(plan, memory, self._held.running)
         self._at_work: set[str] = set()
-        """The instances of a free plan that run until they are told to stop."""
+        """The instances of a free plan that are running until they are told to stop."""
         self._has_state, self._epoch = False, 0
         self._failure: BaseException | None = None
         self._release = at_end(self, self._held.release)
 
     @property
     def instances(self) -> list[Any]:
-        """The instances of this process."""
+        """The instances that run in this process."""
         return [worker.instance for worker in self.workers]
 
     @property
@@ -63,18 +64,19 @@ class Crew:
 
     @property
     def is_well(self) -> bool:
-        """Whether there is a state, and nothing has failed."""
+        """True if there is a state and nothing has failed."""
         return self._failure is None and self._has_state
 
     def load(
         self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any], services: Services
     ) -> None:
-        """Begin anew, from a state and from what was on its way."""
+        """Continue from a state and from late messages; start the instances the first time."""
         is_new, here = not self._has_state, self.plan.launch.one_process
         if is_new:
             with self._or_end():
                 self._start()
         self.pause()
+        # All instances rest now, so none sees the ledger or a link change during an iteration.
         self._held.memory.clear()
         self._connect()
         if not here:
@@ -90,22 +92,24 @@ class Crew:
         self._has_state = True
 
     def held(self) -> list[dict[ValueId, Any]]:
-        """The part of the state that each instance has."""
-        found = self.ask("held")
+        """Return the part of the state that each instance holds."""
+        parts = self.ask("held")
         if self.plan.launch.one_process:
-            return found
+            return parts
         values = {ValueId(v): x for v, x in enumerate(self.plan.graph.values)}
-        return [jax.tree.map(jnp.asarray, all_from_host(held, values)) for held in found]
+        return [jax.tree.map(jnp.asarray, all_from_host(held, values)) for held in parts]
 
     def late(self) -> dict[str, Any]:
-        """The messages that are on their way in late channels."""
-        found = {name: x for late in self.ask("late") for name, x in late.items()}
-        if self.plan.launch.one_process:
-            return found
-        return all_from_host(found, late_specs(self.plan))
+        """Return the messages that are on their way in late channels."""
+        late = {name: x for mine in self.ask("late") for name, x in mine.items()}
+        return late if self.plan.launch.one_process else all_from_host(late, late_specs(self.plan))
 
     def run(self, count: int) -> list[dict[ValueId, np.ndarray]]:
-        """So many iterations of those who count them; others of a free channel go on meanwhile."""
+        """Run `count` iterations, and return the metrics of each instance.
+
+        In a free plan these are iterations of the learner. Makers begin with the first call, and
+        work until `pause`, also between two calls.
+        """
         with self._or_end():
             if self.ledger:
                 self.ledger.set_stop(False)
@@ -113,7 +117,8 @@ class Crew:
             for instance, status in zip(running, self.statuses, strict=True):
                 if instance.name in self._at_work:
                     continue
-                status["phase"] = WORKING  # until it has ended, also where it has not begun
+                # Set here already: while it were idle, those who wait for it would count as stuck.
+                status["phase"] = WORKING
                 instance.tell(("run", count if instance.place in counts else None))
                 if instance.place not in counts:
                     self._at_work.add(instance.name)
@@ -121,7 +126,7 @@ class Crew:
         return [rows.get(instance.name, {}) for instance in running]
 
     def pause(self) -> None:
-        """Let everybody come to the end of an iteration."""
+        """Wait until all instances of a free plan have ended their iteration and stopped."""
         with self._or_end():
             if self.ledger and self._at_work:
                 self.ledger.set_stop(True)
@@ -129,12 +134,12 @@ class Crew:
                 self._at_work.clear()
 
     def ask(self, *command: Any, of: str = "") -> list[Any]:
-        """Tell all instances, or those of a place, the same; their answers, in order."""
-        mine = [f"{place}/{index}" for place, index in names(self.plan) if of in ("", place)]
-        return self._ask_each(dict.fromkeys(mine, command))
+        """Tell all instances, or those of one place, a command. Return their answers in order."""
+        chosen = [f"{place}/{index}" for place, index in names(self.plan) if of in ("", place)]
+        return self._ask_each(dict.fromkeys(chosen, command))
 
     def close(self) -> None:
-        """End all instances, by force where they do not end by themselves."""
+        """End all instances, by force if they do not end by themselves."""
         self._failure = self._failure or RuntimeError("this run has ended: make another executor.")
         self._release()
 
@@ -145,26 +150,27 @@ class Crew:
             self.reductions[place] = agree(Averaging.of(self.plan, place), ask)
 
     def _connect(self) -> None:
-        """Make all links anew, in two phases: nothing that was on its way arrives any more."""
+        """Make all links anew, in two phases. Messages that were on their way are dropped."""
         self._epoch += 1
         self.ask("disconnect")
         addresses = {key: at for mine in self.ask("listen") for key, at in mine.items()}
         self.ask("connect", addresses, self._epoch)
 
     def _compile_once(self) -> None:
-        """One of the replicas on a GPU compiles for all, and leaves the others what it compiled.
+        """On a GPU, have the first replica of each place compile for all, which share a cache.
 
-        Compilers on one GPU at a time would time each other's kernels when they choose among them.
+        Compilers time kernels to choose among them. If several compiled on one GPU at once, each
+        would measure the others' work, too.
         """
         first = {f"{place.name}/0" for place in self.plan.places if place.replicas > 1}
         if uses_accelerator(self.plan):
             self._ask_each(dict.fromkeys(sorted(first), ("compile",)))
 
     def _ask_each(self, commands: Mapping[str, tuple[Any, ...]]) -> list[Any]:
-        """Tell each of these instances something; their answers, in order."""
+        """Tell each of these instances its command. Return their answers in order."""
         self.pause()
-        # Threads of one process take turns: a state that is spread over several devices is cut by
-        # programs on all of them, and two such programs at once would wait for each other.
+        # Threads of one process take turns. A state that is spread over several devices is cut by
+        # programs on all of them, and two such programs at once waited for each other for ever.
         groups = [[name] for name in commands] if self.plan.launch.one_process else [list(commands)]
         answers: dict[str, Any] = {}
         with self._or_end():
@@ -177,7 +183,7 @@ class Crew:
 
     @contextlib.contextmanager
     def _or_end(self) -> Iterator[None]:
-        """Within, any failure ends all instances; a run that failed stays failed."""
+        """In this context any failure ends all instances. A run that has failed stays failed."""
         if self._failure:
             raise self._failure
         try:

@@ -1,4 +1,4 @@
-"""The end of a crew: every instance ends, and whatever was taken is given back."""
+"""The end of a crew: end every instance, then give back whatever was taken."""
 
 from __future__ import annotations
 
@@ -14,35 +14,41 @@ from hocket.runtime.launch.worker import Worker
 
 @dataclass
 class Resources:
-    """Resources that are given back, whatever becomes of a crew or of Python."""
+    """The resources of a crew, which are given back however the crew or Python ends.
+
+    They hold no reference to the crew, so that its finalizer can call `release`.
+    """
 
     launcher: Launcher
     memory: PlanMemory
     slices: Slices
     grace: float
-    """Seconds that instances get to end by themselves."""
+    """Seconds that instances have to end by themselves."""
     workers: list[Worker]
-    """The instances of this process; none where each has a process of its own."""
+    """The instances of this process; empty if each has a process of its own."""
     running: list[RunningInstance] = field(default_factory=list)
 
     def release(self) -> None:
-        """Let every instance end, by force where it does not within the grace; then the rest."""
+        """End every instance, by force after the grace; then give everything back."""
+        # First whatever an instance may be waiting for, so that it notices that the run is over.
         if self.memory.ledger:
             self.memory.ledger.close()
         for worker in self.workers:
             worker.disconnect()
         for instance in self.running:
-            instance.hang_up()  # which ends it, whatever it is doing
+            instance.hang_up()  # which ends a process, whatever it is doing
         has_ended = self._end_members()
         for worker in self.workers:
             worker.end(at_rest=has_ended.get(worker.name, True))  # True: it was never started
         self.running.clear()
+        # Last, because instances used these until they ended.
         self.launcher.release()
         self.slices.close()
         self.memory.close()
 
     def _end_members(self) -> dict[str, bool]:
-        """Whether each instance has ended for certain."""
+        """Wait for every instance to end, or kill it. Return which have ended for certain."""
+        # One deadline for all: the grace is not to add up over many instances that hang.
         deadline = time.monotonic() + self.grace
         return {
             instance.name: fate_of(instance.member, deadline - time.monotonic()) is not None

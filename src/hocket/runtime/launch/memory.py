@@ -1,7 +1,7 @@
-"""The memory that all instances of a plan see: statuses, a free plan's ledger and newest version.
+"""The memory that all instances of a plan see: statuses, and the ledger and newest of a free plan.
 
-In one process that is plain memory. Processes map the same file, in which each part lies where
-`memory_map` says; those that share none have statuses of their own, and report them.
+In one process it is plain memory. Processes that share memory map one file, whose parts lie where
+`memory_map` says. Processes that share none have statuses of their own, and report them to the run.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ from hocket.system.shared_memory import MemoryFile, Space, pages
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """Where each part begins in the memory that processes share, and its bytes; statuses first."""
+    """The parts of the memory that processes share, each as (begin, bytes). Statuses come first."""
 
     links: dict[LinkKey, tuple[int, int]]
-    """Links whose transport needs none are left out."""
+    """The parts of links, without those whose transport needs no memory."""
     averages: dict[str, tuple[int, int]]
-    """By place."""
+    """The parts in which the replicas of a place average, by place."""
     ledger: int
-    """The beginning of a free plan's ledger; the event that it signals comes first."""
+    """The beginning of a free plan's ledger: its event, then its numbers."""
     newest: int
+    """The beginning of a free plan's newest version."""
     nbytes: int
+    """The bytes of all parts together."""
 
 
 def memory_map(plan: Plan) -> MemoryMap:
-    """The same sums in every process."""
+    """Lay out the memory of a plan. Every process computes the same layout for itself."""
     end = 0
 
     def part(nbytes: int) -> tuple[int, int]:
@@ -58,34 +60,33 @@ def memory_map(plan: Plan) -> MemoryMap:
 
 @dataclass
 class PlanMemory:
-    """The memory that all instances of a plan see, or their run alone."""
+    """The memory that all instances of a plan see, or its run alone if they share none."""
 
     statuses: np.ndarray
     ledger: Ledger | None = None
     newest: Newest | None = None
     file: MemoryFile | None = None
     links: Mapping[LinkKey, Space] = field(default_factory=dict)
-    """The part of the file that each link has, of those that need some."""
+    """The part of the file of each link that needs one."""
     averages: Mapping[str, Space] = field(default_factory=dict)
-    """By place."""
+    """The part of the file in which the replicas of a place average, by place."""
 
     @staticmethod
     def create(plan: Plan) -> PlanMemory:
-        """For a run, and for its instances where they are in this process."""
-        if not plan.launch.one_process:
-            if plan.launch.shares_memory == "none":
-                return PlanMemory(new_statuses(plan))
+        """Create the memory of a run, and of its instances if they are in this process."""
+        launch = plan.launch
+        if not launch.one_process and launch.shares_memory != "none":
             where = memory_map(plan)
             return _mapped(plan, MemoryFile.create(where.nbytes), where)
-        if not plan.free:
-            return PlanMemory(new_statuses(plan))
-        return PlanMemory(new_statuses(plan), Ledger(plan, ThreadEvent()), NewestHere())
+        if launch.one_process and plan.free:
+            return PlanMemory(new_statuses(plan), Ledger(plan, ThreadEvent()), NewestHere())
+        return PlanMemory(new_statuses(plan))
 
     @staticmethod
     def attach(
         plan: Plan, file: MemoryFile | None, place: str, devices: Sequence[Any]
     ) -> PlanMemory:
-        """For an instance on these devices, in the file that the run has created, if it has."""
+        """Open the memory of an instance on these devices, in the run's file if there is one."""
         if file is None:
             return PlanMemory(new_statuses(plan))
         where = memory_map(plan)
@@ -96,16 +97,16 @@ class PlanMemory:
         return _mapped(plan, file, where, packed=packs(asked, devices, sends=sends))
 
     def clear(self) -> None:
-        """As before the first sample; while nobody works."""
+        """Go back to before the first sample. Call only while nobody works."""
         if self.ledger:
             self.ledger.clear()
         if self.newest:
             self.newest.empty()
 
     def close(self) -> None:
-        """Keep what the statuses were at the end; the memory goes."""
+        """Free the memory, and keep a copy of the last statuses."""
         self.statuses = self.statuses.copy()
-        self.ledger = self.newest = None
+        self.ledger = self.newest = None  # their arrays would keep the file mapped
         if self.file:
             self.file.close()
 

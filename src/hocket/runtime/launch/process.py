@@ -2,9 +2,9 @@
 
     python -m hocket.runtime.launch.process FOLDER RUN NAME
 
-Listens in FOLDER, says where as its first line, and waits for the run to connect, whose process is
-RUN. It is told what to run, traces that for itself, says which graph it found, and then does as it
-is told, until the run is gone.
+It listens in FOLDER, prints the address as its first line, and waits for the run, the process RUN,
+to connect. The run sends an assignment. The worker traces the algorithm itself, refuses if the
+graph is not the run's, and then obeys commands until the run is gone.
 """
 
 from __future__ import annotations
@@ -34,62 +34,63 @@ from hocket.system.messages import MessageSocket
 from hocket.system.shared_memory import MemoryFile
 
 STATUS_SECONDS = 0.2
-"""How often a process that shares no memory tells how it stands."""
+"""How often a process that shares no memory reports its status."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """The instance that one worker runs, and everything it needs for that."""
+    """The instance that one worker is to run, with everything it needs for that."""
 
     place: str
     index: int
     plan: str
-    """As JSON."""
+    """The plan as JSON."""
     digest: str
     """The digest of the graph that the plan was made for."""
     num_envs: int
     exact: bool
     served: bool
     algorithm: bytes
-    """Packed."""
+    """The algorithm, as `shipping.pack` packed it."""
     config: dict[str, Any]
-    """How JAX is configured in the process that started this one."""
+    """The configuration of JAX in the run's process."""
     memory_nbytes: int | None
-    """The size of the memory whose descriptor comes with it; None: it shares none."""
+    """The size of the shared memory, whose descriptor is sent next; None if there is none."""
 
 
 def worker_command(folder: Path, name: str) -> tuple[str, ...]:
-    """The command that starts the worker of an instance."""
+    """Return the command that starts the worker of an instance."""
     return (sys.executable, "-m", __name__, str(folder), str(os.getpid()), name)
 
 
 def main() -> None:
-    """Carry out one assignment."""
+    """Carry out one assignment. The process ends in `shutdown.end`, never by returning."""
     leave_signals()
     folder, run, name = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     commands: queue.Queue[Any] = queue.Queue()
+    # Never obeyed: whoever gets it from the queue is interrupted by `RunEnded` first.
     shutdown = Shutdown(wake=lambda: commands.put(("nothing",)))
     _in_thread(_stay_with, run, folder, shutdown)
     listening, address = listen(folder, name)
     say_hello(address)
     keep_to_cores()
-    # jax prints the traceback of a callback that fails, before the run tells whose it was.
+    # jax prints the traceback of a callback that fails. The run prints it, too, with the name.
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
     connection = accept(listening)
     try:
         _work(connection, commands, shutdown)
-    except EOFError:  # before it was told anything
+    except EOFError:  # the run is gone, before there was a thread to notice that
         shutdown.end()
-    except BaseException:  # noqa: BLE001 (told to the run, with this instance's name)
+    except BaseException:  # noqa: BLE001 (the run reports it with this instance's name)
         tell(connection, ("failed", Failure(traceback.format_exc())))
     shutdown.stopped()
     while True:
         with contextlib.suppress(RunEnded):
-            commands.get()  # for as long as the other side is there
+            commands.get()  # do nothing until the run is gone, which another thread notices
 
 
 def _work(connection: MessageSocket, commands: queue.Queue[Any], shutdown: Shutdown) -> NoReturn:
-    """Be told what to run, then do as told."""
+    """Receive the assignment, then obey commands."""
     sys.path[:0] = [path for path in connection.read() if path not in sys.path]
     given: Assignment = connection.read()
     file = None
@@ -105,12 +106,13 @@ def _work(connection: MessageSocket, commands: queue.Queue[Any], shutdown: Shutd
         command, *arguments = commands.get()
         done = getattr(worker, command)(*arguments)
         if file is None:
-            _tell_status(worker, connection)  # as it is with this answer
+            _tell_status(worker, connection)  # the one that belongs to this answer
         connection.write(("done", done))
 
 
 def _worker(given: Assignment, file: MemoryFile | None) -> Any:
-    """The worker of an assignment. Imported here: what says hello first need not wait for JAX."""
+    """Make the worker of an assignment."""
+    # Imported here, because importing JAX takes seconds, and the address is printed before that.
     import jax
 
     for name, value in given.config.items():
@@ -147,7 +149,7 @@ def _worker(given: Assignment, file: MemoryFile | None) -> Any:
 
 
 def _prepare_end(worker: Any, shutdown: Shutdown) -> None:
-    """How this process ends: on a GPU, not in the midst of a program."""
+    """On a GPU, have this process end only after its current program."""
     gpus = [d for d in worker.instance.store.devices if d.platform == "gpu"]
     if gpus:
         shutdown.first = [worker.average.close] if worker.average else []
@@ -159,15 +161,18 @@ def _in_thread(function: Callable[..., None], *arguments: Any) -> None:
 
 
 def _stay_with(run: int, folder: Path, shutdown: Shutdown) -> None:
-    """End when the run has; one that the run did not start itself has its connection for that."""
+    """End when the run's process does, if that started this one.
+
+    A process that another program started notices by its connection alone.
+    """
     if os.getppid() == run:
         wait_for_end_of(run)
-        shutil.rmtree(folder, ignore_errors=True)  # which the run removes, once all are connected
+        shutil.rmtree(folder, ignore_errors=True)  # in case the run could not do it any more
         shutdown.end()
 
 
 def _listen(connection: MessageSocket, commands: queue.Queue[Any], shutdown: Shutdown) -> None:
-    """Pass commands on; without anybody to give them, end."""
+    """Put commands into the queue; end this process when the run hangs up."""
     with contextlib.suppress(EOFError):
         while True:
             commands.put(connection.read())
@@ -175,7 +180,7 @@ def _listen(connection: MessageSocket, commands: queue.Queue[Any], shutdown: Shu
 
 
 def _report(worker: Any, connection: MessageSocket) -> None:
-    """Tell the run how this instance stands, where it cannot look for itself."""
+    """Report the status of this instance now and then, since the run cannot read it itself."""
     while True:
         time.sleep(STATUS_SECONDS)
         _tell_status(worker, connection)

@@ -1,4 +1,4 @@
-"""Which processes a plan needs, and how each of them shares the machine."""
+"""The processes that a plan needs, and how they share the machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hocket.system.platforms import HOST
 
 
 def seats_of(plan: Plan) -> list[Seat]:
-    """A seat for each instance, in the order of `names`."""
+    """Return a seat for each instance, in the order of `names`."""
     return [
         Seat(f"{place}/{index}", (f"{place}/{index}",), spot.share(index), _cores(spot))
         for place, index in names(plan)
@@ -24,12 +24,13 @@ def seats_of(plan: Plan) -> list[Seat]:
 
 
 def environment_of(plan: Plan, seat: Seat, slices: Slices) -> dict[str, str]:
-    """The whole environment of the process of one seat."""
-    # Several processes share a GPU: each takes memory as it needs it, not most of it at once.
-    usual = {"PJRT_NPROC": str(seat.cores), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    # No accelerator where it computes on none.
+    """Return the complete environment of the process of one seat."""
+    # Several processes may share a GPU, so each takes memory as it needs it. What the user has set
+    # comes after these, and wins.
+    defaults = {"PJRT_NPROC": str(seat.cores), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    # A process that computes on the host alone does not even open the accelerator.
     on_host = bool(seat.devices) and all(device.is_host for device in seat.devices)
-    environment = {**usual, **os.environ, **({"JAX_PLATFORMS": HOST} if on_host else {})}
+    environment = {**defaults, **os.environ, **({"JAX_PLATFORMS": HOST} if on_host else {})}
     for device in seat.devices:
         environment = changed(environment, slices.env(device))
     if plan.compiler_flags:
@@ -39,7 +40,7 @@ def environment_of(plan: Plan, seat: Seat, slices: Slices) -> dict[str, str]:
 
 
 def uses_accelerator(plan: Plan) -> bool:
-    """Whether an instance computes beside the host: then it ends after its current program."""
+    """Return True if some instance of the plan may compute on something else than the host."""
     return any(
         not all(device.is_host for device in place.on) if place.on
         else jax.default_backend() != HOST
@@ -48,16 +49,20 @@ def uses_accelerator(plan: Plan) -> bool:
 
 
 def others_on_gpu(plan: Plan, name: str) -> str:
-    """Who else is on the GPU of an instance, where what becomes of one becomes of all."""
-    at = {f"{place}/{i}": plan.place(place).share(i) for place, i in names(plan)}
-    mine = {device.whole for device in at[name] if run_as_one(device)}
-    others = [n for n, on in at.items() if n != name and mine & {device.whole for device in on}]
+    """Return a hint for the error of an instance whose fault may be that of a neighbour on its GPU.
+
+    Only slices that run as one share their faults. For others the hint is empty.
+    """
+    devices = {f"{place}/{i}": plan.place(place).share(i) for place, i in names(plan)}
+    mine = {device.whole for device in devices[name] if run_as_one(device)}
+    others = [n for n, on in devices.items() if n != name and mine & {x.whole for x in on}]
     shared = f"it shares {', '.join(sorted(map(str, mine)))} with {', '.join(others)}"
     return f"({shared}: a fault of one client of MPS reaches all.)" if others else ""
 
 
 def _cores(place: Place) -> int:
-    # Replicas of one place are busy at the same time, so they share the cores for XLA's threads:
-    # two replicas of PPO on two cores went from 1.13 times one core's speed to 1.49. Places are
-    # not: a learner that had half of the cores was half as fast wherever it is what takes the time.
+    # Replicas of one place are busy at the same time, so each gets a share of the cores for XLA's
+    # threads: two replicas of PPO on two cores went from 1.13 times one core's speed to 1.49.
+    # Different places are often busy in turn, so each place gets all cores: a learner with half of
+    # them was half as fast whenever the run waited for it.
     return max(1, usable_cores() // place.replicas)

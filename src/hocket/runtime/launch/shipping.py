@@ -1,7 +1,7 @@
-"""An algorithm on its way to other processes, with what they must know of the user's classes.
+"""Pack an algorithm for other processes, together with the user's classes that they cannot import.
 
-Classes of a script, a notebook or a `file.py` go by value, since no other process can import them.
-That they are trees of arrays is known only to the JAX of the process that has registered them.
+Classes from a script, a notebook or a `file.py` are pickled by value. If such a class is registered
+with JAX as a tree of arrays, only this process knows that, so the registration is packed, too.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ import jax
 from hocket.errors import PlanError
 from hocket.system.names import file_modules
 
-_Registered = tuple[type, list[str], list[str]]  # a dataclass, its fields of arrays, its others
+# A class, its fields that hold arrays, and its others; both are empty if it is no dataclass.
+_Registered = tuple[type, list[str], list[str]]
 
 
 def pack(algorithm: Any, state: Any) -> bytes:
-    """An algorithm, given a state of it, as bytes that `unpack` takes."""
+    """Pack an algorithm into bytes for `unpack`; `state` is a state of it."""
     for module in file_modules():
         cloudpickle.register_pickle_by_value(module)
     try:
         return cloudpickle.dumps((algorithm, list(_registered(state))))
     except (TypeError, pickle.PicklingError) as error:
         raise PlanError(
-            f"{type(algorithm).__name__} cannot be sent to other processes: {error}. Leave that "
+            f"{type(algorithm).__name__} cannot be sent to other processes: {error}. Take that "
             f'out of it, or use launch="threads".'
         ) from error
 
 
 def unpack(packed: bytes) -> Any:
-    """The algorithm, after its classes were made known to this process's JAX."""
+    """Register the packed classes with the JAX of this process, and return the algorithm."""
     algorithm, registered = pickle.loads(packed)
     for cls, data, meta in registered:
         if data or meta:
@@ -46,35 +47,34 @@ def unpack(packed: bytes) -> Any:
 
 
 def _registered(state: Any) -> Iterator[_Registered]:
-    """The trees of arrays among the classes that go by value."""
+    """Yield the classes of the user's modules and of the state that JAX knows as trees."""
     modules = [sys.modules["__main__"], *file_modules()]
     named = [x for module in modules for x in vars(module).values() if isinstance(x, type)]
-    found = [*named, *(type(node) for node in _nodes(state))]
+    classes = dict.fromkeys([*named, *(type(node) for node in _nodes(state))])
     names = {module.__name__ for module in modules}
-    for cls in dict.fromkeys(found):
-        local = "<locals>" in cls.__qualname__
-        if cls.__module__ not in names and not local:
+    for cls in classes:
+        if cls.__module__ not in names and "<locals>" not in cls.__qualname__:
             continue
         if _registers_itself(cls):
             raise PlanError(
                 f"`{cls.__qualname__}` is a `flax.struct.PyTreeNode` of a script, which other "
-                f"processes cannot make again: decorate it with `@flax.struct.dataclass` in place "
+                f"processes cannot make again: decorate it with `@flax.struct.dataclass` instead "
                 f'of that base, move it into a module, or use launch="threads".'
             )
-        if "tree_flatten" in vars(cls):  # first: it may be a dataclass besides
+        if "tree_flatten" in vars(cls):  # asked first, since it may be a dataclass as well
             yield cls, [], []
         elif dataclasses.is_dataclass(cls):
             yield from _fields(cls)
 
 
 def _registers_itself(cls: type) -> bool:
-    """Whether a class is known to jax by its base alone, from when it is made."""
+    """Return True if a class registers itself with JAX when it is defined, because of its base."""
     flax = sys.modules.get("flax.struct")
     return flax is not None and issubclass(cls, flax.PyTreeNode)
 
 
 def _nodes(tree: Any) -> Iterator[Any]:
-    """A tree and all the trees in it."""
+    """Yield a tree and all trees in it, but no leaves."""
     children, _ = jax.tree_util.tree_flatten(tree, is_leaf=lambda x: x is not tree)
     if children and children[0] is not tree:
         yield tree
@@ -83,12 +83,14 @@ def _nodes(tree: Any) -> Iterator[Any]:
 
 
 def _fields(cls: type) -> Iterator[_Registered]:
-    """Which fields of a dataclass JAX takes for arrays, if it takes the class for a tree at all."""
+    """Yield a dataclass with the fields that JAX takes for arrays, if JAX takes it for a tree."""
+    # JAX has no way to ask. So each field of a probe holds its own name, and flattening the probe
+    # shows which names come out as leaves.
     probe = object.__new__(cls)
     names = [field.name for field in dataclasses.fields(cls)]
     for name in names:
         object.__setattr__(probe, name, name)
-    found, _ = jax.tree_util.tree_flatten_with_path(probe, is_leaf=lambda x: x is not probe)
-    data = [leaf for path, leaf in found if path]
-    if names and (data or not found):
+    leaves, _ = jax.tree_util.tree_flatten_with_path(probe, is_leaf=lambda x: x is not probe)
+    data = [leaf for path, leaf in leaves if path]  # without a path, the probe itself is a leaf
+    if names and (data or not leaves):
         yield cls, data, [name for name in names if name not in data]

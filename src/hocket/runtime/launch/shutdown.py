@@ -1,7 +1,7 @@
-"""The end of a worker that nobody needs any more: at once, and on a GPU after its current program.
+"""The end of a worker that is no longer needed: at once, but on a GPU after its current program.
 
-Processes on one GPU share more than its memory: one that is ended in the midst of its work can
-take the others with it, or the server that they share.
+Processes on one GPU share more than its memory. One that ends in the middle of a program can take
+the others with it, or the server that they share.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from collections.abc import Callable
 from typing import Any
 
 FINISH_SECONDS = 5.0
-"""Seconds that a program gets to finish."""
+"""Seconds that a program has to finish."""
 STOP_SECONDS = 1.0
-"""Seconds that the main thread gets to notice; while it waits for a message it starts nothing."""
+"""Seconds that the main thread has to notice. While it waits for a message it starts nothing."""
 
 
 class RunEnded(BaseException):
-    """Raised in the main thread, between two of its calls: there is nobody to work for."""
+    """The run is over. It is raised in the main thread, between two of its calls."""
 
 
 class Shutdown:
-    """The end of this process.
+    """Ends this process.
 
-    `wake` ends the main thread's waiting for something to do. It calls `stopped` when it starts
-    nothing more.
+    `wake` has to wake the main thread if that waits for a command. The main thread calls `stopped`
+    when it will start nothing more on the device.
     """
 
     def __init__(self, wake: Callable[[], Any]) -> None:
         self.first: list[Callable[[], Any]] = []
-        """Functions that end waits for others inside programs; empty where there are none."""
+        """Functions that end the waits of programs for other processes."""
         self.synchronize: Callable[[], Any] | None = None
-        """Until the device is idle; where there is none, this process ends in whatever it does."""
+        """Waits until the device is idle. None: end this process at once, whatever it does."""
         self._wake, self._stopped = wake, threading.Event()
         self._main = threading.main_thread().ident
         self._once = threading.Lock()
@@ -44,9 +44,11 @@ class Shutdown:
         self._stopped.set()
 
     def end(self) -> None:
-        """End this process, from another thread than the main one. Never returns."""
+        """End this process. Called by any thread but the main one; never returns."""
+        # `os._exit`, since nothing else ends the process while the main thread may be in a program.
         if self.synchronize is None:
             os._exit(1)
+        # Finished by another thread, so that this one can end the process if that takes too long.
         if self._once.acquire(blocking=False):
             threading.Thread(target=self._finish, args=(self.synchronize,), daemon=True).start()
         time.sleep(FINISH_SECONDS)
@@ -58,7 +60,7 @@ class Shutdown:
         if not self._stopped.is_set():
             thread, error = ctypes.c_ulong(self._main or 0), ctypes.py_object(RunEnded)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
-            self._wake()  # after that: whoever wakes must find it
+            self._wake()  # only now: the main thread must find the exception when it wakes
         self._stopped.wait(STOP_SECONDS)
         with contextlib.suppress(Exception):  # a device that has failed is idle too
             synchronize()

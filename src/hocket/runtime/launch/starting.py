@@ -1,6 +1,7 @@
-"""The instances of a plan, started by a launcher: threads, or processes that are told what to run.
+"""Start the instances of a plan, as threads or as processes.
 
-A process is started, says where it listens, is connected to and handed its assignment.
+Each process prints the address at which it listens. The run connects to it, and hands it its
+assignment.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ from hocket.system.messages import MessageSocket
 from hocket.system.registry import lacking
 
 RESERVE_SECONDS = 60.0
+"""Seconds that a launcher has to reserve room for all processes."""
 HELLO_SECONDS = 60.0
-"""Seconds that a process gets to say where it listens."""
+"""Seconds that a process has to print its address, and again to accept the connection."""
 
 
 def start(plan: Plan, held: Resources, watch: Watch) -> None:
-    """Start every instance; `held` has those that must be ended, also where a later one fails."""
+    """Start every instance, and enter each in `held.running` at once, so that it will be ended."""
     seats = seats_of(plan)
     held.launcher.reserve(seats, RESERVE_SECONDS)
     if plan.launch.one_process:
@@ -47,10 +49,11 @@ def start(plan: Plan, held: Resources, watch: Watch) -> None:
             commands: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
             work = partial(serve, worker, commands, watch.answers)
             member = _started(held, seat, Command(work=work))
-            end = partial(commands.put, None)
-            held.running.append(RunningInstance(seat.name, member, commands.put, end))
+            hang_up = partial(commands.put, None)
+            held.running.append(RunningInstance(seat.name, member, commands.put, hang_up))
         return
     _start_processes(plan, held, seats, watch.answers)
+    # The first answer of a process says what it sees of its devices, which slices must agree with.
     seen = watch.gather(seat.name for seat in seats)
     for seat in seats:
         for device in seat.devices:
@@ -58,11 +61,12 @@ def start(plan: Plan, held: Resources, watch: Watch) -> None:
 
 
 def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers: Answers) -> None:
-    """Start a process for each seat, then connect to each, in a folder that nobody else enters."""
+    """Start a process for each seat, then connect to each through a folder of this user alone."""
     algorithm = pack(plan.graph.algorithm, plan.graph.state)
     folder = Path(tempfile.mkdtemp(prefix="hocket-"))
     waiting: list[tuple[Seat, Member]] = []
     try:
+        # All are started before the first is connected to, since importing takes each a while.
         for seat in seats:
             env = environment_of(plan, seat, held.slices)
             program = Command(worker_command(folder, seat.name), env)
@@ -75,6 +79,7 @@ def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers
             threading.Thread(target=pass_answers, args=given, daemon=True).start()
             command = partial(tell, connection)
             held.running.append(RunningInstance(seat.name, member, command, connection.close))
+            # Always in one of the two lists, so that whatever fails here, something ends it.
             waiting.pop(0)
             _hand_over(plan, seat.name, held.memory, algorithm, connection)
     finally:
@@ -84,19 +89,19 @@ def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers
 
 
 def _started(held: Resources, seat: Seat, command: Command) -> Member:
-    """The member that a launcher starts, which must be one: it may have to be ended by force."""
+    """Start a seat. Refuse what is not a member now, not when it has to be ended by force."""
     member = held.launcher.start(seat, command)
     if missing := lacking(member, Member):
         raise InstanceError(
-            f"what the launcher started for `{seat.name}` is no member: it has no "
-            f"{', '.join(f'`{name}`' for name in missing)}. `hocket.runtime.launch.Member` says "
-            f"what one has."
+            f"the launcher's `start` returned no member for `{seat.name}`: it has no "
+            f"{', '.join(f'`{name}`' for name in missing)}. See `hocket.runtime.launch.Member` for "
+            f"what a member has."
         )
     return member
 
 
 def _connected(name: str, member: Member) -> MessageSocket:
-    """The connection to a process that was started; or why there is none."""
+    """Connect to a process that was started, or raise why that is not possible."""
     try:
         if address := member.hello(HELLO_SECONDS):
             return connect(address, HELLO_SECONDS)
@@ -109,7 +114,7 @@ def _connected(name: str, member: Member) -> MessageSocket:
 def _hand_over(
     plan: Plan, name: str, memory: PlanMemory, algorithm: bytes, connection: MessageSocket
 ) -> None:
-    """Tell a process what it is."""
+    """Send a process its assignment, and its file of shared memory if there is one."""
     place, _, index = name.rpartition("/")
     graph, file = plan.graph, memory.file
     config = {
@@ -121,7 +126,7 @@ def _hand_over(
         place, int(index), to_json(plan), graph.digest, graph.num_envs, graph.exact,
         graph.served, algorithm, config, file.nbytes if file else None,
     )  # fmt: skip
-    with contextlib.suppress(OSError):  # where it has ended, its missing answer says so
+    with contextlib.suppress(OSError):  # if it has died, its missing answer reports that
         connection.write(sys.path)
         connection.write(assignment)
         if file:
@@ -129,5 +134,5 @@ def _hand_over(
 
 
 def _note(memory: PlanMemory, row: int, status: bytes) -> None:
-    """Keep what an instance that shares no memory reports of itself."""
+    """Store the status that an instance without shared memory has reported."""
     memory.statuses[row] = np.frombuffer(status, memory.statuses.dtype)[0]

@@ -1,7 +1,8 @@
-"""Instances at work, as a run sees them: how they answer, and how the run ends if they cannot.
+"""Gather the answers of instances, and end the run with an error if one will never come.
 
-An instance fails with an answer that says so; its connection closes, or its member ends, without
-one; or everybody waits for each other. Each ends the run, with the name of whoever failed.
+A run fails in one of four ways: an instance answers `failed`, its connection closes, its process
+ends, or all instances wait for each other. Except in the last, the error begins with the name of
+the instance that failed.
 """
 
 from __future__ import annotations
@@ -23,33 +24,33 @@ from hocket.runtime.observe.status import deadlock
 from hocket.system.children import last_words
 
 LOOK_SECONDS = 0.2
-"""How often somebody looks whether the instances go on."""
+"""How often the run looks whether its instances still make progress."""
 GRACE_SECONDS = 1.0
-"""Seconds that the others get to end after one has failed; a thread cannot be ended by force."""
+"""Seconds that the other instances have to end after one has failed."""
 PATIENCE = 5.0
-"""Seconds without a message, everybody waiting, after which a run counts as stuck."""
+"""Seconds for which all instances must have waited without a message to count as stuck."""
 MAX_STEP = 1.0
-"""Seconds that one look counts for at most."""
+"""The most seconds that may count between two looks."""
 
 
 class InstanceError(RuntimeError):
-    """An instance failed; the message begins with its name and its traceback."""
+    """An instance failed. The message begins with its name and its traceback."""
 
 
 class Deadlock(RuntimeError):
-    """Instances wait for each other; the message says who for whom."""
+    """All instances wait for each other. The message says which waits for which."""
 
 
 @dataclass
 class RunningInstance:
-    """One instance at work: who runs it, and how it is told."""
+    """One running instance: the member that runs it, and how to reach it."""
 
     name: str
     member: Member
     tell: Callable[[tuple[Any, ...]], None]
-    """Give it a command, even where it has died: its missing answer reports that."""
+    """Send a command, even if it has died: its missing answer reports the death."""
     hang_up: Callable[[], None]
-    """Let it end, as soon as it has time to listen."""
+    """Ask it to end. A process notices at once, a thread after its current command."""
 
     @property
     def place(self) -> str:
@@ -57,16 +58,16 @@ class RunningInstance:
 
 
 class Watch:
-    """Gathers the answers of instances, and raises where one will never come."""
+    """Gathers the answers of instances, and raises if one will never come."""
 
     def __init__(self, plan: Plan, memory: PlanMemory, running: Sequence[RunningInstance]) -> None:
         self._plan, self._memory, self._running = plan, memory, running
         self.answers: Answers = queue.SimpleQueue()
-        """Where all instances put theirs."""
+        """The queue into which all instances put their answers."""
 
     def gather(self, instances: Iterable[str]) -> dict[str, Any]:
-        """An answer of each of these; the first failure of any instance is raised."""
-        missing, found = set(instances), {}
+        """Wait for one answer from each of these. Raise the first failure of any instance."""
+        missing, contents = set(instances), {}
         stuck = DeadlockWatch(self._plan, self._memory.statuses)
         while missing:
             try:
@@ -74,10 +75,10 @@ class Watch:
             except queue.Empty:
                 self._check_members()
             else:
-                found[answer.instance] = self._content(answer)
+                contents[answer.instance] = self._content(answer)
                 missing.discard(answer.instance)
             stuck.look()
-        return found
+        return contents
 
     def _content(self, answer: Answer) -> Any:
         if answer.outcome == "done":
@@ -92,17 +93,22 @@ class Watch:
         ) from failure.error
 
     def _check_members(self) -> None:
-        """A process that is gone closes its connection, unless one that it has forked holds it."""
+        """Raise if a process has ended without closing its connection.
+
+        That happens if a process that it has forked still holds the connection open.
+        """
         for instance in self._running:
+            # An answer that came just before the end says more about it, and is read first.
             if instance.member.poll() is not None and self.answers.empty():
                 raise lost(instance.name, instance.member)
 
 
 class DeadlockWatch:
-    """Looks at the instances of a run now and then, and raises `Deadlock` where none can go on."""
+    """Looks at the statuses of a run now and then, and raises `Deadlock` if none can go on."""
 
     def __init__(self, plan: Plan, statuses: np.ndarray) -> None:
         self._plan, self._statuses = plan, statuses
+        # A message that the plan delays on purpose moves nothing while it waits.
         delays = [x.delay for x in (*plan.channels.values(), *plan.means.values())]
         self._patience = PATIENCE + max(delays, default=0.0)
         self._seen = statuses.copy()
@@ -110,7 +116,7 @@ class DeadlockWatch:
 
     def look(self) -> None:
         now, time_now = self._statuses.copy(), time.monotonic()
-        # Whoever looks may have been stopped in between (Ctrl-Z): that counts as one look.
+        # The run itself may have been stopped since its last look (Ctrl-Z), which proves nothing.
         passed, self._looked = min(time_now - self._looked, MAX_STEP), time_now
         waiting = deadlock(self._plan, self._seen, now)
         self._stuck = self._stuck + passed if waiting else 0.0
@@ -120,7 +126,7 @@ class DeadlockWatch:
 
 
 def fate_of(member: Member, seconds: float) -> Fate | None:
-    """How a member ended, after so many seconds at the most; None where it has not."""
+    """Wait at most `seconds` for a member to end. Return how it ended, or None if it has not."""
     deadline = time.monotonic() + seconds
     while (fate := member.poll()) is None and time.monotonic() < deadline:
         time.sleep(0.002)
@@ -128,8 +134,7 @@ def fate_of(member: Member, seconds: float) -> Fate | None:
 
 
 def lost(name: str, member: Member) -> InstanceError:
-    """The error of an instance that has ended, or soon will, without a word."""
+    """Return the error of an instance that ended, or stopped answering, without saying why."""
     fate = fate_of(member, GRACE_SECONDS)
-    if fate is None:
-        return InstanceError(f"the instance `{name}` stopped answering.")
-    return InstanceError(f"the instance `{name}` failed: {last_words(*fate)}")
+    how = f"failed: {last_words(*fate)}" if fate else "stopped answering."
+    return InstanceError(f"the instance `{name}` {how}")

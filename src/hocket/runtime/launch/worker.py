@@ -1,7 +1,8 @@
 """One instance, with a method for each command that a run gives it.
 
-A run may be in the same process or in another one: `Worker` is told and answers in the values that
-an instance holds; `RemoteWorker` says the same in arrays of the host, which a connection carries.
+A `Worker` is in the run's process, and takes and returns values as the instance holds them. A
+`RemoteWorker` is in another process, and takes and returns them as arrays of the host, which a
+connection can carry.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from hocket.runtime.observe.status import names
 from hocket.system.events import Closed
 
 Find = Callable[[Service], At]
-"""Where an instance finds a service."""
+"""Returns where an instance finds a service."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class Worker:
-    """An instance of a plan. Commands come one at a time; `end` may come meanwhile."""
+    """An instance of a plan. Commands come one at a time, but `end` may come during another."""
 
     def __init__(
         self, plan: Plan, place: str, index: int, memory: PlanMemory,
@@ -53,33 +54,33 @@ class Worker:
         return self.instance.name
 
     def disconnect(self) -> None:
-        """End every wait for a message, here and at the other ends; from any thread."""
+        """End every wait for a message, here and at the other ends. Any thread may call this."""
         self.instance.disconnect()
 
     def listen(self) -> dict[LinkKey, Address]:
-        """Be ready for messages: an address for every link that ends here."""
+        """Get ready for messages, and return an address for every link that ends here."""
         return self.instance.listen()
 
     def connect(self, addresses: Mapping[LinkKey, Address], epoch: int) -> None:
-        """Open every link of this instance, given the addresses of all."""
+        """Open every link of this instance, given the addresses of all links."""
         self.instance.connect(addresses, epoch)
 
     def load(self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any], find: Find) -> None:
-        """Go on from here: this instance's part of a state, and what is on its way to it."""
+        """Continue from this instance's part of a state, and from its late messages."""
         self.instance.hosts.find = find
         self.instance.load(leaves, late)
 
     def compile(self) -> None:
-        """Compile what an iteration begins with."""
+        """Compile the first segment of an iteration."""
         self.instance.compile()
 
     def averages(self, command: str, *arguments: Any) -> Any:
-        """How replicas come to average: the commands of `averaging.table.agree`."""
+        """Carry out a command of `averaging.table.agree`, which chooses a way to average."""
         assert self.average
         return getattr(self.average, command)(*arguments)
 
     def run(self, count: int | None) -> Any:
-        """So many iterations, or until the ledger says stop; the metrics of all of them."""
+        """Run `count` iterations, or until the ledger says stop. Return all their metrics."""
         return self.instance.run(count)
 
     def late(self) -> dict[str, Any]:
@@ -92,17 +93,17 @@ class Worker:
         self.instance.account.spans = []
 
     def spans(self) -> Any:
-        """The timeline of this instance, and how many spans were left out of it."""
+        """Return the spans of this instance, and how many more had no room."""
         account = self.instance.account
         return account.spans or [], account.spans_left_out
 
     def end(self, *, at_rest: bool) -> None:
-        """Close what the instance keeps open; `at_rest`: nobody works in it any more."""
+        """Close what the instance keeps open. `at_rest`: no thread works in it any more."""
         self.instance.hosts.end(at_rest=at_rest)
 
 
 class RemoteWorker(Worker):
-    """An instance whose run is in another process: what they say to each other are host arrays."""
+    """An instance whose run is in another process, with which it exchanges arrays of the host."""
 
     def load(self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any], find: Find) -> None:
         mine = all_from_host(leaves, {ValueId(v): x for v, x in enumerate(self.plan.graph.values)})
@@ -116,17 +117,20 @@ class RemoteWorker(Worker):
 
 
 def all_to_host(arrays: Mapping[K, Any]) -> dict[K, np.ndarray]:
-    """Arrays of an instance as the other side of a connection gets them."""
+    """Copy the arrays of an instance to the host, to be sent through a connection."""
     return {name: to_host(x) for name, x in arrays.items()}
 
 
 def all_from_host(arrays: Mapping[K, np.ndarray], specs: Mapping[K, Any]) -> dict[K, Any]:
-    """The inverse, given descriptions of the arrays; one without is no array of random keys."""
+    """Undo `all_to_host`, given the shapes and dtypes of the arrays.
+
+    Arrays that `specs` does not have stay as they are; none of them holds random keys.
+    """
     return {name: from_host(x, specs.get(name, x)) for name, x in arrays.items()}
 
 
 def workers_of(plan: Plan, memory: PlanMemory) -> list[Worker]:
-    """The instances of a plan in this process; replicas of a place share what is compiled."""
+    """Make all instances of a plan in this process. Replicas of a place share compiled programs."""
     segments = {place.name: Segments() for place in plan.places}
     return [
         Worker(plan, place, index, memory, segments=segments[place]) for place, index in names(plan)
@@ -136,13 +140,13 @@ def workers_of(plan: Plan, memory: PlanMemory) -> list[Worker]:
 def serve(
     worker: Worker, commands: queue.SimpleQueue[tuple[Any, ...] | None], answers: Answers
 ) -> None:
-    """Do as told, in this process, until there is nobody to tell."""
+    """Obey the commands of a run in the same process, until it sends None."""
     while (command := commands.get()) is not None:
         name, *arguments = command
         try:
             answers.put(Answer(worker.name, "done", getattr(worker, name)(*arguments)))
         except Closed:
-            pass  # the run is over, and does not wait for this answer
-        except BaseException as error:  # noqa: BLE001 (reported with the instance's name)
+            pass  # the run is over and waits for no answer
+        except BaseException as error:  # noqa: BLE001 (the run reports it with the name)
             failure = Failure(traceback.format_exc(), error)
             answers.put(Answer(worker.name, "failed", failure))

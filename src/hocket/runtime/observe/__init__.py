@@ -1,6 +1,6 @@
-"""What a run can be seen doing.
+"""Observe a run while it works.
 
-status.py     what each instance is doing now: numbers that it writes and others read
+status.py     what each instance is doing now, in numbers that it writes and others read
 timeline.py   when each instance computed, sent, received and waited
-profile.py    where the time of one compiled program goes, by role
+profile.py    how the time of one compiled program divides among roles
 """

@@ -1,4 +1,7 @@
-"""Where the time of a compiled program goes, by role: every operation knows its fragment."""
+"""The share of a compiled program's time that each role takes.
+
+Every operation has the name of its fragment in its metadata, which survives compilation.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) .*\{$")
 _CALLED = re.compile(r"calls=%?([\w.\-]+)")
 _ROLE = re.compile(r"jit\(hocket\.(\w+)\.")
-_OURS = re.compile(rf"^dense_.*_({'|'.join(ROLES)})$")  # kernels that say their role themselves
+_OURS = re.compile(rf"^dense_.*_({'|'.join(ROLES)})$")  # kernels of ours, whose names end in a role
 
 
 class TraceEvent(NamedTuple):
-    """One operation of the program on one line of the profile; times in nanoseconds."""
+    """One operation of the program on one line of the profile, with times in nanoseconds."""
 
     name: str
     start: float
@@ -31,17 +34,17 @@ class TraceEvent(NamedTuple):
 
 
 def profiled(work: Callable[[], T], text: str) -> tuple[T, dict[str, float]]:
-    """Do some work under jax's profiler: its result, and the part of the time each role took.
+    """Do some work under jax's profiler. Return its result, and each role's share of the time.
 
-    `text` is the compiled program. An operation belongs to the fragment whose name its metadata
-    has; one without (a copy, glue) to the role that most of its computation belongs to.
+    `text` is the compiled program. An operation belongs to the fragment that its metadata names. An
+    operation without one (a copy, glue) belongs to the role of most of its computation.
     """
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # every Python call: slow, and not asked for
+    options.python_tracer_level = 0  # tracing every Python call would be slow, and is not needed
     with tempfile.TemporaryDirectory() as folder:
         try:
             jax.profiler.start_trace(folder, profiler_options=options)
-        except RuntimeError:  # the user profiles the whole run already
+        except RuntimeError:  # the user is already profiling, and there can be only one profile
             return work(), {}
         try:
             result = work()
@@ -54,7 +57,7 @@ def profiled(work: Callable[[], T], text: str) -> tuple[T, dict[str, float]]:
 
 
 def shares(times: Iterable[tuple[str, float]], roles: dict[str, str]) -> dict[str, float]:
-    """The part of the operations' time that each role took; they add up to 1."""
+    """Return each role's share of the time of all operations that have a role."""
     spent: dict[str, float] = {}
     for name, nanoseconds in times:
         ours = _OURS.search(name)
@@ -65,64 +68,69 @@ def shares(times: Iterable[tuple[str, float]], roles: dict[str, str]) -> dict[st
 
 
 def roles_of(text: str) -> dict[str, str]:
-    """The role of each instruction of a compiled program, by its name and by its kernel's.
+    """Return the role of each instruction of a compiled program, by its name and by its kernel's.
 
-    Of a fusion, the role of most of what was fused into it.
+    A fusion has the role of most of its instructions.
     """
-    inside = {body: _usual(rows) for body, rows in _computations(text).items()}
-    found: dict[str, str] = {}
-    for body, rows in _computations(text).items():
-        for name, role, called in rows:
-            found[name] = inside.get(called) or role or inside[body]
-    found = {name: role for name, role in found.items() if role}
-    return {re.sub(r"[.\-]", "_", name): role for name, role in found.items()} | found
+    bodies = _computations(text)
+    usual = {body: _usual(rows) for body, rows in bodies.items()}
+    roles = {
+        row.name: role
+        for body, rows in bodies.items()
+        for row in rows
+        if (role := usual.get(row.called) or row.role or usual[body])
+    }
+    return {re.sub(r"[.\-]", "_", name): role for name, role in roles.items()} | roles
 
 
 class Instruction(NamedTuple):
     name: str
     role: str
-    """Empty where the metadata has none."""
+    """The role in its metadata; empty if there is none."""
     called: str
-    """The computation of a fusion."""
+    """The computation that a fusion calls; empty for other instructions."""
 
 
 def _computations(text: str) -> dict[str, list[Instruction]]:
-    """The instructions of each computation."""
+    """Return the instructions of each computation."""
     bodies: dict[str, list[Instruction]] = {}
     rows: list[Instruction] = []
     for line in text.splitlines():
         if head := _COMPUTATION.match(line):
             rows = bodies.setdefault(head[1], [])
-        elif found := _INSTRUCTION.match(line):
+        elif name := _INSTRUCTION.match(line):
+            # The last role is the innermost, where a fragment is called inside another.
             roles, called = _ROLE.findall(line), _CALLED.search(line)
             rows.append(
-                Instruction(found[1], roles[-1] if roles else "", called[1] if called else "")
+                Instruction(name[1], roles[-1] if roles else "", called[1] if called else "")
             )
     return bodies
 
 
 def _usual(rows: list[Instruction]) -> str:
-    """The role that most of these have."""
+    """Return the most frequent role of some instructions, or "" if none has a role."""
     roles = Counter(row.role for row in rows if row.role)
     return roles.most_common(1)[0][0] if roles else ""
 
 
 def _times(file: Path, roles: Container[str]) -> Iterator[tuple[str, float]]:
-    """The operations that ran, by thread of a CPU or stream of a GPU, and their nanoseconds."""
+    """Yield each operation that ran on a thread of a CPU or a stream of a GPU, with nanoseconds."""
     for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
         for line in plane.lines:
             if not plane.name.startswith("/device:"):
                 ran = [e for e in line.events if e.name in roles]
                 events = (TraceEvent(e.name, e.start_ns, e.start_ns + e.duration_ns) for e in ran)
                 yield from self_times(events)
-            # A device's plane tells the same kernels again, summed up in other ways.
+            # The other lines of a device's plane have the same kernels again, summed in other ways.
             elif line.name.startswith("Stream"):
                 yield from ((_of_kernel(e, roles), e.duration_ns) for e in line.events)
 
 
 def _of_kernel(kernel: Any, roles: Container[str]) -> str:
-    """A kernel's instruction. In a command buffer it says only that, and its name must do: good
-    enough to see what is large, as instructions that are alike share one kernel.
+    """Return the name of a kernel's instruction, or of the kernel if it is in a command buffer.
+
+    There the profile does not name the instruction. The kernel's name is that of one of the alike
+    instructions that share it, which is good enough to see what takes long.
     """
     operation = str(dict(kernel.stats).get("hlo_op", ""))
     known = operation in roles and not operation.startswith("command_buffer")
@@ -130,7 +138,7 @@ def _of_kernel(kernel: Any, roles: Container[str]) -> str:
 
 
 def self_times(line: Iterable[TraceEvent]) -> Iterator[tuple[str, float]]:
-    """Each operation's time without that of the operations inside it: a loop holds its body."""
+    """Yield each operation with its time, less that of the operations inside it (a loop's body)."""
     open_: list[tuple[TraceEvent, list[float]]] = []
 
     def close() -> tuple[str, float]:

@@ -1,7 +1,7 @@
-"""What each instance is doing: a few numbers that it writes and that others may read any time.
+"""The status of each instance: a few numbers that it writes and that others read at any time.
 
-They lie in plain memory for threads and in shared memory for processes, so that whoever watches a
-run asks nobody and stops nobody.
+They lie in plain memory for threads and in shared memory for processes. So a run can be watched
+without asking or stopping any instance.
 """
 
 from __future__ import annotations
@@ -18,41 +18,42 @@ IDLE, WORKING, RECEIVING, SENDING = range(4)
 
 
 def names(plan: Plan) -> list[tuple[str, int]]:
-    """Every instance of a plan, by its place and number."""
+    """Return every instance of a plan, as its place and its number there."""
     return [(p.name, i) for p in plan.places for i in range(plan.instances(p.name))]
 
 
 def counting(plan: Plan) -> set[str]:
-    """The places whose iterations are a run's: with a free channel, the one that learns."""
+    """Return the places whose iterations count as the run's; in a free plan, only the learner."""
     return {plan.free.learner} if plan.free else {place.name for place in plan.places}
 
 
 def status_dtype(plan: Plan) -> np.dtype[Any]:
-    """The numbers of one instance."""
+    """Return the layout of the numbers of one instance."""
     return np.dtype([
         ("phase", "i8"),
         ("transfer", "i8"),
         ("peer", "i8"),
         ("iteration", "i8"),
-        ("moves", "i8"),  # messages sent and received: it goes on as long as this grows
-        ("sent", "i8"),  # bytes
-        ("messages", "i8"),  # sent
-        ("working", "i8"),  # nanoseconds since it was told to run, waiting included
+        ("moves", "i8"),  # messages sent and received; while it grows, the instance makes progress
+        ("sent", "i8"),  # bytes sent
+        ("messages", "i8"),  # messages sent
+        ("working", "i8"),  # nanoseconds spent on commands to run, waiting included
         ("waited", "i8", (len(plan.places),)),  # nanoseconds, by the place waited for
         ("crossed", "i8", (max(1, len(plan.projection.transfers)),)),  # bytes sent, by transfer
     ])  # fmt: skip
 
 
-def new_statuses(plan: Plan, buffer: Any = None, offset: int = 0) -> np.ndarray:
-    """The statuses of all instances, in the order of `names`."""
-    count = len(names(plan))
-    if buffer is None:
-        return np.zeros(count, status_dtype(plan))
-    return np.ndarray((count,), status_dtype(plan), buffer=buffer, offset=offset)
+def new_statuses(plan: Plan, buffer: Any = None) -> np.ndarray:
+    """Return the statuses of all instances, in the order of `names`; in `buffer` if it is given."""
+    count, dtype = len(names(plan)), status_dtype(plan)
+    return np.zeros(count, dtype) if buffer is None else np.ndarray((count,), dtype, buffer)
 
 
 def deadlock(plan: Plan, before: np.ndarray, now: np.ndarray) -> str | None:
-    """Who waits for whom, if everybody who still works waits, and nobody has moved since."""
+    """Return who waits for whom if all working instances wait and none has moved, else None.
+
+    `before` and `now` are two readings of the statuses.
+    """
     busy = now["phase"] != IDLE
     waiting = (now["phase"] == RECEIVING) | (now["phase"] == SENDING)
     if not busy.any() or (busy & ~waiting).any():
@@ -61,8 +62,8 @@ def deadlock(plan: Plan, before: np.ndarray, now: np.ndarray) -> str | None:
         return None
     lines = [
         f"  {place}/{i} waits {_for_what(plan, row)}, in iteration {row['iteration']}"
-        for (place, i), row in zip(names(plan), now, strict=True)
-        if row["phase"] in (RECEIVING, SENDING)
+        for (place, i), row, waits in zip(names(plan), now, waiting, strict=True)
+        if waits
     ]
     return "\n".join(["the instances wait for each other, and none can go on:", *lines])
 
@@ -77,8 +78,8 @@ def _for_what(plan: Plan, row: Any) -> str:
 
 
 def activities(plan: Plan, before: np.ndarray, now: np.ndarray) -> list[Activity]:
-    """How busy each place was between two readings, and for whom it waited."""
-    found, order = [], names(plan)
+    """Return how busy each place was between two readings, and which places it waited for."""
+    result, order = [], names(plan)
     for place in plan.places:
         mine = [k for k, (name, _) in enumerate(order) if name == place.name]
         since = now[mine], before[mine]
@@ -87,12 +88,12 @@ def activities(plan: Plan, before: np.ndarray, now: np.ndarray) -> list[Activity
         shares = {
             other.name: float(waited[k] / seconds)
             for k, other in enumerate(plan.places)
-            if seconds and waited[k] / seconds >= 0.005
+            if seconds and waited[k] / seconds >= 0.005  # less would be shown as 0 %
         }
         rate = _grown(since, "sent") / (seconds / len(mine)) if seconds else 0.0
         busy = max(0.0, 1.0 - sum(shares.values())) if seconds else 0.0
-        found.append(Activity(place.name, place.replicas, busy, shares, rate))
-    return found
+        result.append(Activity(place.name, place.replicas, busy, shares, rate))
+    return result
 
 
 def _grown(since: Sequence[np.ndarray], field: str) -> float:

@@ -1,4 +1,4 @@
-"""When each instance of a run computed, sent, received and waited, and how busy that left it."""
+"""The timeline of a run: when each instance computed, sent, received and waited."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hocket.system.text import bytes_text
 
 
 class Span(NamedTuple):
-    """Something that an instance did from `start` to `end`, in seconds of one clock for all.
+    """One thing that an instance did from `start` to `end`, in seconds on a clock that all share.
 
-    A computation is named by its fragments, what crosses by its way (`actor/0 -> learner/0 #3`: the
-    same name at both ends), and waiting by the place that is waited for.
+    The name of a computation lists its fragments. A message has the same name at both ends, such as
+    `actor/0 -> learner/0 #3`. A wait is named after the place that is waited for.
     """
 
     instance: str
-    """A place and a number: `actor/0`."""
+    """A place and a number, such as `actor/0`."""
     kind: str
-    """`compute`, `send`, `receive` or `wait`; waiting may be a part of what it is for."""
+    """`compute`, `send`, `receive` or `wait`. A wait may lie inside the receive that waits."""
     name: str
     start: float
     end: float
@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The spans of a part of a run.
+    """The spans of all instances during a part of a run.
 
     timeline.save("run.json")       # open it at https://ui.perfetto.dev
     print(timeline)                 # who was busy, and who waited for whom
@@ -41,45 +41,45 @@ class Timeline:
 
     spans: tuple[Span, ...]
     left_out: int = 0
-    """How many spans there were besides, for which there was no room."""
+    """The number of further spans, for which there was no room."""
 
     @functools.cached_property
     def seconds(self) -> float:
-        """From the first start to the last end."""
+        """The time from the first start to the last end."""
         return max((s.end for s in self.spans), default=0.0) - self._start
 
     @functools.cached_property
     def instances(self) -> tuple[str, ...]:
-        """Everybody who did something, place by place."""
-        order = list(dict.fromkeys(_place(s.instance) for s in self.spans))
-        found = {s.instance for s in self.spans}
-        return tuple(sorted(found, key=lambda i: (order.index(_place(i)), len(i), i)))
+        """All instances that have spans, place by place."""
+        instances = dict.fromkeys(s.instance for s in self.spans)
+        order = list(dict.fromkeys(map(_place, instances)))
+        # Shorter names first, so that `actor/10` comes after `actor/9`.
+        return tuple(sorted(instances, key=lambda i: (order.index(_place(i)), len(i), i)))
 
     def busy(self) -> dict[str, float]:
-        """The share of the time in which each instance computes."""
+        """Return the share of the time for which each instance computes."""
         return {
             i: self._share(s for s in self._of(i) if s.kind == "compute") for i in self.instances
         }
 
     def waits(self) -> dict[tuple[str, str], float]:
-        """The share of the time in which each instance waits for each place."""
-        found: dict[tuple[str, str], list[Span]] = defaultdict(list)
-        for instance in self.instances:
-            for s in self._of(instance):
-                if s.kind == "wait":
-                    found[instance, s.name].append(s)
-        return {pair: self._share(spans) for pair, spans in found.items()}
+        """Return the share of the time for which each instance waits for each place."""
+        waits: dict[tuple[str, str], list[Span]] = defaultdict(list)
+        for s in self.spans:
+            if s.kind == "wait":
+                waits[s.instance, s.name].append(s)
+        return {pair: self._share(spans) for pair, spans in waits.items()}
 
     def sent(self) -> dict[str, int]:
-        """The bytes that each instance sent; what it averaged is told where it waited for that."""
-        kinds = ("send", "wait")
+        """Return the bytes that each instance sent, including what it averaged."""
+        kinds = ("send", "wait")  # the bytes of an average are in the span of its wait
         return {i: sum(s.nbytes for s in self._of(i) if s.kind in kinds) for i in self.instances}
 
     def save(self, path: str | Path) -> Path:
-        """Write it as a trace that https://ui.perfetto.dev and `chrome://tracing` show.
+        """Write a trace that https://ui.perfetto.dev and `chrome://tracing` can show.
 
-        Every place is a process there, every instance a thread of it, and an arrow leads from what
-        is sent to where it is received.
+        There a place looks like a process, an instance like a thread of it, and an arrow leads from
+        each send to its receive.
         """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ class Timeline:
         return path
 
     def events(self) -> list[dict[str, Any]]:
-        """The trace as events: names first, then all by time, the outer before the inner."""
+        """Return the trace as events: names first, then all others by time, outer before inner."""
         spans = [s for s in self.spans if s.kind != "wait" or s.end > s.start]
         events = [*map(self._event, spans), *self._arrows()]
         events.sort(key=lambda e: (e["ts"], -e.get("dur", 0.0), e["cat"] == "wait"))
@@ -118,7 +118,7 @@ class Timeline:
         return (s for s in self.spans if s.instance == instance)
 
     def _share(self, spans: Iterable[Span]) -> float:
-        """The part of the time that spans cover; where two overlap it counts once."""
+        """Return the share of the time that spans cover. Overlaps count once."""
         covered, until = 0.0, self._start
         for s in sorted(spans, key=lambda s: s.start):
             covered += max(0.0, s.end - max(s.start, until))
@@ -136,15 +136,11 @@ class Timeline:
     def _names(self) -> Iterator[dict[str, Any]]:
         for instance in self.instances:
             ids = self._ids[instance]
-            for what, name in (("process", _place(instance)), ("thread", instance)):
-                order = ids["pid" if what == "process" else "tid"]
-                yield {"ph": "M", "name": f"{what}_name", "args": {"name": name}, **ids}
-                yield {
-                    "ph": "M",
-                    "name": f"{what}_sort_index",
-                    "args": {"sort_index": order},
-                    **ids,
-                }
+            levels = ("process", _place(instance), ids["pid"]), ("thread", instance, ids["tid"])
+            for level, name, order in levels:
+                named = {"name": f"{level}_name", "args": {"name": name}}
+                sorted_by = {"name": f"{level}_sort_index", "args": {"sort_index": order}}
+                yield from ({"ph": "M", **event, **ids} for event in (named, sorted_by))
 
     def _event(self, s: Span) -> dict[str, Any]:
         return {
@@ -158,21 +154,21 @@ class Timeline:
         }
 
     def _arrows(self) -> Iterator[dict[str, Any]]:
-        """From every send to its receive: messages of one name arrive in their order."""
+        """Yield an arrow from every send to its receive. Messages of one name arrive in order."""
         ends: dict[tuple[str, str], deque[Span]] = defaultdict(deque)
         for s in sorted(self.spans, key=lambda s: s.start):
             ends[s.kind, s.name].append(s)
-        sends = [s for (kind, _), found in ends.items() if kind == "send" for s in found]
+        sends = [s for (kind, _), spans in ends.items() if kind == "send" for s in spans]
         for number, send in enumerate(sends):
             receives = ends.get(("receive", send.name), deque())
             while receives and receives[0].end < send.start:
-                receives.popleft()  # sent before the recording began
+                receives.popleft()  # its send came before the recording began
             if receives:
                 yield from self._arrow(number, send, receives.popleft())
 
     def _arrow(self, number: int, send: Span, receive: Span) -> Iterator[dict[str, Any]]:
         about = {"name": "message", "cat": "flow", "id": number}
-        # A receive may have begun before the send, and have waited until shortly before its end.
+        # The arrow ends shortly before the receive, which may have begun long before the send.
         arrival = receive.end - 0.01 * (receive.end - max(send.start, receive.start))
         ids = self._ids[send.instance], self._ids[receive.instance]
         yield {"ph": "s", **about, "ts": self._micros(send.start), **ids[0]}

@@ -1,5 +1,5 @@
 """The ways to start instances, a file each.
 
-threads.py     threads of this process
-processes.py   processes of this machine, which share memory
+threads.py     as threads of this process
+processes.py   as processes of this machine, which share memory
 """

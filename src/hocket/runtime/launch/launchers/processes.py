@@ -1,4 +1,4 @@
-"""Processes of this machine, one for each instance."""
+"""Start each instance as a process of this machine."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Processes:
     launch = Launch("processes", one_process=False, one_program=False, shares_memory="node")
 
     def why_not(self, plan: Plan) -> str:
-        return "" if sys.platform == "linux" else 'that needs Linux. Use launch="threads".'
+        return "" if sys.platform == "linux" else 'it needs Linux. Use launch="threads".'
 
     def reserve(self, seats: Sequence[Seat], seconds: float) -> None:
-        """Nothing to reserve: this machine is here."""
+        """Reserve nothing, since this machine is already here."""
 
     def start(self, seat: Seat, command: Command) -> ChildMember:
         return ChildMember(command.argv, command.env, command.stdin)
 
     def release(self) -> None:
-        """Nothing was reserved."""
+        """Do nothing, since nothing was reserved."""
 
 
 class ChildMember(Child):

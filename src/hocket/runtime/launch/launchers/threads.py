@@ -1,4 +1,4 @@
-"""Threads of this process, one for each instance."""
+"""Start each instance as a thread of this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Threads:
         return ""
 
     def reserve(self, seats: Sequence[Seat], seconds: float) -> None:
-        """Nothing to reserve: this process is here."""
+        """Reserve nothing, since this process is already here."""
 
     def start(self, seat: Seat, command: Command) -> ThreadMember:
         assert command.work is not None, "a thread runs a function"
@@ -27,11 +27,11 @@ class Threads:
         return ThreadMember(thread)
 
     def release(self) -> None:
-        """Nothing was reserved."""
+        """Do nothing, since nothing was reserved."""
 
 
 class ThreadMember:
-    """A thread as a member. It cannot be ended by force."""
+    """A thread as a member, which cannot be ended by force."""
 
     def __init__(self, thread: threading.Thread) -> None:
         self._thread = thread
@@ -43,7 +43,7 @@ class ThreadMember:
         return None if self._thread.is_alive() else Fate("ended")
 
     def kill(self, seconds: float) -> bool:
-        """Wait: what a thread is doing, it does to the end."""
+        """Wait for the thread to end, since Python cannot end it."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
