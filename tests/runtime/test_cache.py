@@ -1,3 +1,5 @@
+"""The persistent cache of compiled programs lies in the user's cache directory."""
+
 from __future__ import annotations
 
 import os

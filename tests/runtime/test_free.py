@@ -1,4 +1,4 @@
-"""Free channels: nobody waits for a version, and no sample is too old, lost or used twice."""
+"""Free plans: nobody waits for a version, and no sample is too old, lost or learned from twice."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LedgerState(NamedTuple):
 
 @dataclass(frozen=True)
 class Ledger:
-    """Every sample says who made it, its number and the version it was made with."""
+    """An algorithm whose samples say who made them, their number, and the version they used."""
 
     env_steps: int = 1000
     num_envs: int = NUM_ENVS
@@ -61,7 +61,7 @@ class Ledger:
 
     @fragment(role="learn")
     def update(self, version: Any, total: Any, who: Any, number: Any, seen: Any) -> Any:
-        # What depends on the order of the samples, so that another order is another total.
+        # A total that depends on the order of the samples.
         return version + 1, 0.9 * total + (who[0] * number[0] + seen[0]).astype(jnp.float32)
 
     def step(self, state: LedgerState) -> tuple[LedgerState, dict[str, Any]]:
@@ -82,17 +82,17 @@ def plan_of(max_age: int = MAX_AGE, actors: int = ACTORS) -> Plan:
 
 @pytest.fixture(scope="module")
 def seeded() -> tuple[Split, Seeded, Any]:
-    """An executor whose order of events a test chooses, and its first state."""
+    """An executor whose order of events the test chooses, its crew, and its first state."""
     crew = Seeded(plan_of(), 0, Faults(stall=0.2))
     executor = Split(crew.plan, crew=crew)
     executor.start(jax.random.key(0))
     state = executor.state()
-    advance(executor, 1)  # which compiles: blocks are another size afterwards, and turns others
+    advance(executor, 1)  # the first block compiles, and has another size than later ones
     return executor, crew, state
 
 
 def check_ledger(metrics: dict[str, Any], start: int = 0) -> np.ndarray:
-    """The ages of samples, from what they say themselves; each maker's came once, in its order."""
+    """Return the ages that samples report. Check that each maker's came once and in order."""
     ages = metrics["at"] - metrics["made_with"][:, 0]
     assert (ages <= MAX_AGE).all() and (ages >= 0).all()
     assert (ages == metrics[SAMPLE_AGE]).all()
@@ -106,7 +106,7 @@ def check_ledger(metrics: dict[str, Any], start: int = 0) -> np.ndarray:
 def test_no_sample_is_too_old_or_lost_or_used_twice(
     seeded: tuple[Split, Seeded, Any], first: int
 ) -> None:
-    """240 interleavings with stalls, counted."""
+    """Try 240 interleavings with stalls."""
     executor, crew, state = seeded
     assert crew.ledger is not None
     orders = set()
@@ -116,12 +116,12 @@ def test_no_sample_is_too_old_or_lost_or_used_twice(
         metrics = advance(executor, 24)
         ages = check_ledger(metrics)
         assert ages.max() > 0
-        after = executor.state()  # everybody has come to the end of a sample
+        after = executor.state()  # every maker has ended its sample by now
         made = np.asarray(after.number).reshape(ACTORS, -1)[:, 0]
         ledger = crew.ledger.numbers
         assert (made == ledger["made"]).all() and (ledger["begun"] == ledger["made"]).all()
         waiting = [name for name in executor.late() if name.endswith("-age")]
-        assert len(waiting) == made.sum() - 24  # made, and not learned from yet
+        assert len(waiting) == made.sum() - 24  # all that are made but not learned from yet
         orders.add(tuple(metrics["who"][:, 0]))
     assert len(orders) > 30
 
@@ -140,7 +140,7 @@ def test_a_seed_is_an_order(seeded: tuple[Split, Seeded, Any]) -> None:
 
 
 def test_samples_under_way_are_saved(seeded: tuple[Split, Seeded, Any]) -> None:
-    """They are learned from after a restart, at the age they have by then."""
+    """After a restart they are learned from at the age that they have by then."""
     executor, crew, state = seeded
     crew.reseed(7)
     executor.load(state)
@@ -185,7 +185,7 @@ def test_asynchrony_is_real(launch: str) -> None:
     state = executor.state()
     assert check_ledger(metrics).max() > 0
     assert int(state.version) == 60
-    rows = advance(executor, 60)  # and on, after everybody had stopped
+    rows = advance(executor, 60)  # makers go on after all of them had stopped
     executor.close()
     assert int(executor.state().version) == 120
     both = {name: np.concatenate([metrics[name], rows[name]]) for name in metrics}
@@ -194,7 +194,7 @@ def test_asynchrony_is_real(launch: str) -> None:
 
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_central_inference_learns_on_the_side(launch: str) -> None:
-    """The environments and who acts for them wait for each other, and not for the learner."""
+    """Environments and the place that acts for them wait for each other, not for the learner."""
     graph = graph_of("ppo")
     strategy = resolve("central_inference:envs=2,parts=1,lag=free,max_age=3")
     executor = Split(replace(strategy(graph, Cluster.local()), launch=launch_named(launch)))
@@ -208,7 +208,7 @@ def test_central_inference_learns_on_the_side(launch: str) -> None:
 
 
 def test_central_inference_in_orders_by_seed() -> None:
-    """Also those who work for a maker are given turns by chance; and all go on from a save."""
+    """Helpers of a maker get turns at random, too, and all continue from a saved state."""
     plan = resolve("central_inference:envs=2,parts=1,lag=free,max_age=3")(
         graph_of("ppo"), Cluster.local()
     )
@@ -238,7 +238,7 @@ def test_loaded_while_others_work(launch: str) -> None:
 
 
 def late_samples(plan: Plan) -> dict[str, np.ndarray]:
-    """What was made and not learned from after some iterations; the same in every run."""
+    """Return the samples that are not learned from after 12 iterations, the same in every run."""
     executor = Split(plan, crew=Seeded(plan, 0))
     executor.start(jax.random.key(0))
     advance(executor, 12)
@@ -259,7 +259,7 @@ def test_samples_that_do_not_fit_are_left() -> None:
 
 
 def test_samples_by_their_earlier_names_are_gone_on_with() -> None:
-    """They had the numbers of a transfer, its source and the array."""
+    """Earlier names had the numbers of a transfer, of its source and of the array."""
     plan = plan_of()
     assert plan.free
     late = late_samples(plan)

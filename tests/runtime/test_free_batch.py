@@ -1,4 +1,4 @@
-"""Several samples make an iteration: each is learned from once, in time, and beside the others."""
+"""An iteration takes several samples at once. Each is learned from once, and in time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def plan_of(max_age: int, batch: int = BATCH, **more: Any) -> Plan:
 
 
 def check_ledger(metrics: dict[str, Any], max_age: int, start: int = 0) -> np.ndarray:
-    """Who made the samples of each iteration; from what these say, each came once and in time."""
+    """Return who made the samples of each iteration. Check that each came once and in time."""
     first = {name: metrics[name][:, :: NUM_ENVS // ACTORS] for name in ("who", "number")}
     made_with = metrics["made_with"].reshape(len(metrics["at"]), BATCH, -1)
     assert (made_with == made_with[..., :1]).all()  # the environments of a sample lie together
@@ -51,7 +51,7 @@ def check_ledger(metrics: dict[str, Any], max_age: int, start: int = 0) -> np.nd
 
 @pytest.mark.parametrize("room", AGES)
 def test_in_orders_by_seed(room: str) -> None:
-    """100 interleavings with stalls, counted; and on from what was under way."""
+    """Try 100 interleavings with stalls, then continue from the samples that were left."""
     max_age = AGES[room]
     crew = Seeded(plan_of(max_age), 0, Faults(stall=0.2))
     executor = Split(crew.plan, crew=crew)
@@ -69,7 +69,7 @@ def test_in_orders_by_seed(room: str) -> None:
         assert (made == crew.ledger.numbers["made"]).all()
         late = executor.late()
         waiting = [name for name in late if name.endswith("-age")]
-        assert len(waiting) == made.sum() - 12 * BATCH  # made, and not learned from yet
+        assert len(waiting) == made.sum() - 12 * BATCH  # all that are not learned from yet
     twice = {pair for pair in pairs if len(set(pair)) < BATCH}
     assert bool(twice) == (
         crew.plan.free and crew.plan.free.window > 1
@@ -103,7 +103,7 @@ def test_asynchrony_is_real(launch: str) -> None:
 
 
 def test_one_program_puts_samples_together() -> None:
-    """In processes that pack, and with several transfers in a sample."""
+    """That holds in processes that pack, and if a sample has several transfers."""
     plan = resolve("actor_learner:actors=4,lag=free,batch=2")(
         graph_of("recurrent-ppo"), Cluster.local()
     )
@@ -189,7 +189,7 @@ def test_an_option_refused() -> None:
 
 
 def test_what_is_one_for_a_whole_sample_is_refused() -> None:
-    """Two samples may have been made with two of it."""
+    """It may differ between two samples of one batch."""
 
     class Warm(Ledger):
         @fragment(role="act")

@@ -1,3 +1,5 @@
+"""A plan of one place: blocks, states, and the devices that share its environments."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""However a run ends, it says who failed and how, within seconds, and leaves nothing behind."""
+"""A run that fails says who failed and how within seconds, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.toys import Toy
 
 ROOT = Path(__file__).parents[2]
 SOON = 5.0
-"""Seconds: what "within seconds" means on a machine that has other things to do."""
+"""How long "within seconds" may take on a busy machine."""
 
 Launch = Literal["threads", "processes"]
 
@@ -72,7 +72,7 @@ class Killer(threading.Thread):
 
 
 def check_death(executor: Split, error: BaseException, killer: Killer) -> None:
-    """Who it was, how, soon; nobody is left; and it stays so."""
+    """Check that the error came soon and names the victim, all have ended, and it stays failed."""
     assert time.monotonic() - killer.at < SOON
     pid = killer.pids[killer.victim]
     assert str(error).startswith(
@@ -87,7 +87,7 @@ def check_death(executor: Split, error: BaseException, killer: Killer) -> None:
 
 
 def phases(executor: Split) -> dict[str, Callable[[], Any]]:
-    """When an instance is killed: conditions, by what it is doing then."""
+    """Return conditions under which to kill an instance, by what it is doing then."""
     actor, learner = range(2)
     now = executor.crew.statuses
 
@@ -150,7 +150,7 @@ def test_a_replica_is_killed_and_the_other_waits_for_its_mean() -> None:
 
 @pytest.mark.parametrize("victim", ["slice/0", "slice/3"])  # a leader, and one who has one
 def test_a_slice_is_killed_while_others_wait_in_two_steps(victim: str) -> None:
-    """The others wait for it in different groups; none of them waits for ever."""
+    """The others wait for it in different groups. None of them waits for ever."""
 
     def two_by_two(graph: Graph, cluster: Cluster) -> Plan:
         return resolve("sliced:slices=2,reduce=hier")(graph, Cluster(cluster.devices[:2]))
@@ -201,7 +201,7 @@ def test_an_algorithm_that_cannot_be_sent() -> None:
 
 
 class Slow(Toy):
-    """Its learner fails at once, while its environment is busy."""
+    """An algorithm whose learner fails at once, while its environment is busy."""
 
     released = threading.Event()
 
@@ -237,7 +237,7 @@ def test_a_thread_that_failed_does_not_wait_for_the_others() -> None:
 def test_a_deadlock_says_who_waits_for_whom(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The learner does not send the parameters, and waits for what comes of them."""
+    """The learner sends no parameters, and waits for samples that need them."""
     monkeypatch.setattr(watch, "PATIENCE", 0.5)
     if launch == "threads":  # elsewhere the algorithm sees to it, when it arrives there
         monkeypatch.setattr("hocket.core.plan.data.project", without_parameters)
@@ -262,7 +262,7 @@ def test_slow_is_not_stuck(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_pause_of_whoever_looks_is_not_a_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after Ctrl-Z and `fg`: nothing has moved for an hour, which proves nothing."""
+    """After Ctrl-Z and `fg` nothing has moved for an hour, which does not mean that it is stuck."""
     plan = hocket.plan(Toy(), distribute=two)
     statuses = Split(plan).crew.statuses
     statuses["phase"] = RECEIVING
@@ -276,7 +276,7 @@ def test_a_pause_of_whoever_looks_is_not_a_deadlock(monkeypatch: pytest.MonkeyPa
 
 
 def start(*command: str, folder: Path) -> subprocess.Popen[str]:
-    """A program of a user's, in a group of its own as a shell has it."""
+    """Start a user's program in a process group of its own, as a shell does."""
     env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     return subprocess.Popen(
         [sys.executable, *command], cwd=folder, env=env, text=True, start_new_session=True,

@@ -1,4 +1,4 @@
-"""Algorithms of scripts go to other processes whole, their trees of arrays included."""
+"""Algorithms defined in scripts reach other processes, with the trees of arrays they register."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_trees_of_a_script(tmp_path: Path) -> None:
-    """Registered in four ways, in the state and in the middle of a step, without a main guard."""
+    """Trees registered in four ways, in the state and inside a step; without a main guard."""
     done = run(SCRIPT, tmp_path)
     assert "difference 0.0" in done.stdout, done.stderr
 

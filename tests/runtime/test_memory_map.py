@@ -1,3 +1,5 @@
+"""The layout of the memory that processes share."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,7 +13,7 @@ from tests.toys import Toy
 
 
 def test_the_memory_of_a_plan_is_for_what_is_summed() -> None:
-    """A narrow float is averaged in a wider one, and every array begins at a line of its own."""
+    """A narrow float is averaged as a wider one, and every array begins on a cache line."""
 
     class Narrow(Toy):
         @fragment(role="learn")

@@ -1,4 +1,4 @@
-"""Instances as processes compute what threads compute, on one clock, and end when nobody cares."""
+"""Processes compute what threads compute, share one clock, and end when the run does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 def test_processes_compute_what_threads_compute() -> None:
-    """With an algorithm that no other process can import: it is defined here."""
+    """The algorithm is defined here, so that no other process can import it."""
 
     class Noisy(Toy):
         @fragment(role="act")

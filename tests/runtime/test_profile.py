@@ -1,3 +1,5 @@
+"""The profile of a compiled program: each role's share of the time."""
+
 from __future__ import annotations
 
 import jax
@@ -34,7 +36,7 @@ def test_an_operation_belongs_to_its_fragment() -> None:
 
 
 def test_time_is_counted_once() -> None:
-    """A loop holds its body; the time of the body is not the loop's."""
+    """The time of a loop's body does not count as the loop's own."""
     line = [TraceEvent("add.1", 0, 10), TraceEvent("sin.4", 2, 6), TraceEvent("copy.3", 10, 14)]
     times = [*self_times(line), ("other", 100.0)]
     assert shares(times, roles_of(TEXT)) == {

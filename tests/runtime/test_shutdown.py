@@ -1,4 +1,4 @@
-"""A worker on a GPU ends after its program, soon, and by force where that does not end."""
+"""A worker on a GPU ends soon after its current program, or by force if that never ends."""
 
 from __future__ import annotations
 

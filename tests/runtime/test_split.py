@@ -1,3 +1,5 @@
+"""Plans of several instances compute what the fused program computes, and fail by name."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -64,7 +66,7 @@ def test_every_kind_of_place(places: tuple[Place, ...]) -> None:
 def test_parts_smaller_than_what_holds_them(
     num_envs: int, length: int, places: tuple[Place, ...]
 ) -> None:
-    """What several send is put together before the devices share it."""
+    """The parts that several instances send are joined before devices share the whole."""
     graph = trace(Toy(length=length), num_envs, exact=True)
     ends = []
     for executor in (Fused(Plan(graph, (Place("all", run=LOOP),))), Split(Plan(graph, places))):
@@ -94,7 +96,7 @@ def test_a_failure_ends_the_run_with_the_name_of_the_instance() -> None:
 
 
 class Shared(Toy):
-    """A state that is sent, reported and carried, and that nobody waits for."""
+    """A state that is sent, reported and carried, and that no place waits for."""
 
     @fragment(role="learn")
     def count(self, key: Any) -> Any:
@@ -116,7 +118,7 @@ class NoParameters(Toy):
 
 
 class PassesOn(Toy):
-    """A loop that stacks what it is given, and constants."""
+    """A loop that stacks its inputs, and constants."""
 
     def step(self, state: ToyState) -> Any:
         def one(x: Any, t: Any) -> Any:

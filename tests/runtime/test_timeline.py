@@ -1,3 +1,5 @@
+"""The timeline of a run: shares, text, and the trace that viewers load."""
+
 from __future__ import annotations
 
 import json

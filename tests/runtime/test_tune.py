@@ -1,4 +1,4 @@
-"""What pays on a GPU reaches the programs that are compiled for one."""
+"""Choices that make programs faster on a GPU reach the programs that are compiled for one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scans(jaxpr: Jaxpr) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize(("env", "at_once"), [("CartPole-v1", 8), ("Quadruped-v1", 1)])
 def test_a_step_with_loops_of_its_own_is_not_unrolled(env: str, at_once: int) -> None:
-    """The quadruped's are hidden: its physics may be a kernel instead."""
+    """The quadruped hides its loops, since its physics may be a kernel instead."""
     ppo = PPO(env=make(env), length=LENGTH)
     state = jax.eval_shape(lambda key: ppo.init(key, 4), jax.random.key(0))
     with tuned(Tuning(unroll=8)):
@@ -81,7 +81,7 @@ def test_one_replica_compiles_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_compiled_before_is_not_compiled_again(caplog: pytest.LogCaptureFixture) -> None:
-    """Not traced either: the calls of `averaged` are numbered as they are traced."""
+    """Nor is it traced again, because that would number the calls of `averaged` anew."""
     executor: Any = Split(
         Plan(trace(Toy(), 8), (Place("all", ROLES),), {}, launch=launch_named("threads"))
     )

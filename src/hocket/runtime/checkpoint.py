@@ -189,13 +189,12 @@ class Checkpoints:
         try:
             about = self._items(iteration, about=ocp.args.JsonRestore()).about
             shapes = about.pop("shapes")
-            late = {name: _spec(text) for name, text in shapes.items() if name.startswith(LATE)}
-            wanted = {**jax.eval_shape(_arrays, specs), **late}
-            self._check_fits(iteration, shapes, wanted)
+            messages = {name: _spec(text) for name, text in shapes.items() if name.startswith(LATE)}
             wanted = {
                 name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=home)
-                for name, x in wanted.items()
+                for name, x in {**jax.eval_shape(_arrays, specs), **messages}.items()
             }
+            self._check_fits(iteration, shapes, wanted)
             arrays = self._items(iteration, state=ocp.args.StandardRestore(wanted)).state
         except (Misfit, PermissionError):
             raise

@@ -1,4 +1,4 @@
-"""Launchers are found by name, and a plan gets the one that it counts on, or is refused."""
+"""Launchers are found by name. A plan gets the launcher that it counts on, or is refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_launcher_in_a_file_is_found() -> None:
 
 
 class Half:
-    """A launcher that nobody has finished."""
+    """A launcher that lacks some methods."""
 
     launch = Launch("half", one_process=False, one_program=False)
 
@@ -76,7 +76,7 @@ def test_abilities_that_cannot_be() -> None:
 
 
 class Endless:
-    """Starts nothing that could be ended."""
+    """A launcher whose `start` returns something that is not a member."""
 
     launch = Launch("endless", one_process=False, one_program=False)
 
@@ -108,7 +108,7 @@ def test_a_plan_without_a_name_runs_here() -> None:
 
 
 def test_whoever_runs_a_plan_refuses_its_devices() -> None:
-    """Also where a plan was made by hand, and no strategy or command has looked at it."""
+    """That includes a plan made by hand, which no strategy or command has checked."""
     place = Place("all", ("env", "act", "learn"), on=("cpu:99",))
     with pytest.raises(PlanError, match="the place `all`: unknown device `cpu:99`"):
         hocket.run(Toy(), distribute=lambda graph, cluster: Plan(graph, (place,)), iterations=1)

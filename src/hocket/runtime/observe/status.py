@@ -6,7 +6,6 @@ without asking or stopping any instance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -82,19 +81,17 @@ def activities(plan: Plan, before: np.ndarray, now: np.ndarray) -> list[Activity
     result, order = [], names(plan)
     for place in plan.places:
         mine = [k for k, (name, _) in enumerate(order) if name == place.name]
-        since = now[mine], before[mine]
-        seconds = _grown(since, "working") / 1e9
-        waited = (since[0]["waited"] - since[1]["waited"]).sum(0) / 1e9
+        working, waited, sent = (
+            (now[field][mine] - before[field][mine]).sum(0)
+            for field in ("working", "waited", "sent")
+        )
+        seconds, waited = float(working) / 1e9, waited / 1e9
         shares = {
             other.name: float(waited[k] / seconds)
             for k, other in enumerate(plan.places)
             if seconds and waited[k] / seconds >= 0.005  # less would be shown as 0 %
         }
-        rate = _grown(since, "sent") / (seconds / len(mine)) if seconds else 0.0
+        rate = float(sent) / (seconds / len(mine)) if seconds else 0.0
         busy = max(0.0, 1.0 - sum(shares.values())) if seconds else 0.0
         result.append(Activity(place.name, place.replicas, busy, shares, rate))
     return result
-
-
-def _grown(since: Sequence[np.ndarray], field: str) -> float:
-    return float((since[0][field] - since[1][field]).sum())
