@@ -168,6 +168,26 @@ def test_a_stalled_learner_stops_nobody_before_the_age_does() -> None:
     assert (ledger["begun"] - ledger["taken"] == plan.free.window).all()
 
 
+def test_a_stale_announcement_does_not_undo_a_choice() -> None:
+    """A maker may look a version up, be stopped for long, and then announce a sample with it."""
+    crew = Seeded(plan_of(max_age=4), 0)
+    (taker,) = (x.learning for x in crew.instances if x.learning)
+    ledger = crew.ledger
+    assert ledger is not None
+    ledger.publish(9)
+    ledger.begin(1)
+    ledger.end(1)
+    wait = taker.publish()
+    assert wait.ready is not None
+    ledger.publish(9)
+    assert wait.ready()
+    ledger.numbers["made_with"][0, 0], ledger.numbers["begun"][0] = 0, 1
+    assert ledger.choice() is None  # until the maker has corrected its version
+    taker.take()
+    assert taker.ages().tolist() == [0]
+    crew.close()
+
+
 def test_an_injected_crash_has_a_name() -> None:
     plan = plan_of()
     executor = Split(plan, crew=Seeded(plan, 1, Faults(crash=("actor/2", 3))))

@@ -61,7 +61,7 @@ class Ledger:
     There is no lock. While instances work, each number is one word with one writer: makers and
     helpers write their own entries, the learner `version` and `taken`, the run `stop` and `closed`.
     A reader that looks too early waits for the next signal and looks again. The order of writes
-    and reads matters in `begin` alone.
+    and reads matters only in `begin`.
     """
 
     def __init__(self, plan: Plan, event: Event, numbers: np.ndarray | None = None) -> None:
@@ -92,7 +92,7 @@ class Ledger:
     # Called by makers of samples, and by their helpers.
 
     def may_begin(self, maker: int) -> bool:
-        """Return True if there is room for a sample, or if the maker should learn that it stops."""
+        """Return True if the maker need not wait: there is room for a sample, or it has to stop."""
         n = self.numbers
         room = n["begun"][maker] - n["taken"][maker] < self.window
         return bool(n["stop"] or (room and n["version"] != NONE))
@@ -100,10 +100,11 @@ class Ledger:
     def begin(self, maker: int) -> bool:
         """Announce a sample with the newest version, before reading it; False if told to stop.
 
-        What the maker then reads may be newer, but never older. It announces and then looks for a
-        version, while the learner publishes a version and then looks for announcements, and each
-        passes the memory fence of a signal in between. So either the maker reads the new version,
-        or the learner sees the announcement, and does not let the sample get too old.
+        The version that the maker then reads may be newer than the announced one, but never older.
+        The maker announces a sample and then reads the newest version. The learner publishes a
+        version and then reads the announcements. Each passes the memory fence of a signal between
+        the two. So either the maker gets the new version, or the learner sees the announcement,
+        and does not let the sample get too old.
         """
         n = self.numbers
         if n["stop"]:
@@ -165,7 +166,7 @@ class Ledger:
     def _in_time(self, versions: list[int]) -> bool:
         """Return True if samples of these versions can be taken in order from the next iteration.
 
-        Samples that nobody has begun yet need no turn in this: there is always one after these.
+        Samples that are not begun yet need no check: the newest version has a turn after all these.
         """
         start = int(self.numbers["version"]) + 1
         return all(start + k // self.batch - v <= self.max_age for k, v in enumerate(versions))

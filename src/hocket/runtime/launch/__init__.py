@@ -116,7 +116,7 @@ def launcher_named(name: str) -> Launcher:
 
 
 def launch_named(name: str) -> Launch:
-    """Return what a plan says of the launcher it uses: `Plan(..., launch=launch_named(name))`."""
+    """Return the `launch` of a plan with this launcher: `Plan(..., launch=launch_named(name))`."""
     return replace(launcher_named(name).launch, name=name)
 
 

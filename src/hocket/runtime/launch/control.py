@@ -52,7 +52,7 @@ def tell(connection: MessageSocket, message: Any) -> None:
 def pass_answers(
     connection: MessageSocket, instance: str, answers: Answers, note: Callable[[Any], None]
 ) -> None:
-    """Put the answers of an instance into `answers` until it is gone, and its status to `note`."""
+    """Put an instance's answers into `answers`, and pass its status to `note`, until it is gone."""
     while True:
         try:
             outcome, content = connection.read()

@@ -117,7 +117,7 @@ class Crew:
             for instance, status in zip(running, self.statuses, strict=True):
                 if instance.name in self._at_work:
                     continue
-                # Set here already: while it were idle, those who wait for it would count as stuck.
+                # Set before the instance does: while it is idle, those that wait for it look stuck.
                 status["phase"] = WORKING
                 instance.tell(("run", count if instance.place in counts else None))
                 if instance.place not in counts:

@@ -30,7 +30,7 @@ class Resources:
 
     def release(self) -> None:
         """End every instance, by force after the grace; then give everything back."""
-        # First whatever an instance may be waiting for, so that it notices that the run is over.
+        # First end every wait, so that instances that wait notice that the run is over.
         if self.memory.ledger:
             self.memory.ledger.close()
         for worker in self.workers:
@@ -48,7 +48,7 @@ class Resources:
 
     def _end_members(self) -> dict[str, bool]:
         """Wait for every instance to end, or kill it. Return which have ended for certain."""
-        # One deadline for all: the grace is not to add up over many instances that hang.
+        # One deadline for all, so that the grace does not add up over instances that hang.
         deadline = time.monotonic() + self.grace
         return {
             instance.name: fate_of(instance.member, deadline - time.monotonic()) is not None

@@ -1,4 +1,4 @@
-"""The memory that all instances of a plan see: statuses, and the ledger and newest of a free plan.
+"""The memory that all instances see: statuses, and a free plan's ledger and newest version.
 
 In one process it is plain memory. Processes that share memory map one file, whose parts lie where
 `memory_map` says. Processes that share none have statuses of their own, and report them to the run.

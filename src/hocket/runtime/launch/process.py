@@ -2,9 +2,9 @@
 
     python -m hocket.runtime.launch.process FOLDER RUN NAME
 
-It listens in FOLDER, prints the address as its first line, and waits for the run, the process RUN,
-to connect. The run sends an assignment. The worker traces the algorithm itself, refuses if the
-graph is not the run's, and then obeys commands until the run is gone.
+It listens in FOLDER, prints the address as its first line, and waits for the run (process RUN) to
+connect. The run sends an assignment. The worker traces the algorithm itself, and refuses to go on
+if the graph is not the run's. Then it obeys commands until the run is gone.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ def main() -> None:
     leave_signals()
     folder, run, name = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     commands: queue.Queue[Any] = queue.Queue()
-    # Never obeyed: whoever gets it from the queue is interrupted by `RunEnded` first.
+    # This command is never obeyed, because `RunEnded` interrupts the main thread as it wakes.
     shutdown = Shutdown(wake=lambda: commands.put(("nothing",)))
     _in_thread(_stay_with, run, folder, shutdown)
     listening, address = listen(folder, name)
     say_hello(address)
     keep_to_cores()
-    # jax prints the traceback of a callback that fails. The run prints it, too, with the name.
+    # jax prints the traceback of a callback that fails. The run prints it, too, with its name.
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
     connection = accept(listening)
     try:

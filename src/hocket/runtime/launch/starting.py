@@ -53,7 +53,7 @@ def start(plan: Plan, held: Resources, watch: Watch) -> None:
             held.running.append(RunningInstance(seat.name, member, commands.put, hang_up))
         return
     _start_processes(plan, held, seats, watch.answers)
-    # The first answer of a process says what it sees of its devices, which slices must agree with.
+    # The first answer of a process says what it sees of its device. Slices are checked by that.
     seen = watch.gather(seat.name for seat in seats)
     for seat in seats:
         for device in seat.devices:
@@ -89,7 +89,7 @@ def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers
 
 
 def _started(held: Resources, seat: Seat, command: Command) -> Member:
-    """Start a seat. Refuse what is not a member now, not when it has to be ended by force."""
+    """Start a seat. Refuse a result that is no member, before it has to be ended by force."""
     member = held.launcher.start(seat, command)
     if missing := lacking(member, Member):
         raise InstanceError(

@@ -38,7 +38,7 @@ class InstanceError(RuntimeError):
 
 
 class Deadlock(RuntimeError):
-    """All instances wait for each other. The message says which waits for which."""
+    """All instances wait for each other. The message says who waits for whom."""
 
 
 @dataclass

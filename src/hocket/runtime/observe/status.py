@@ -17,7 +17,7 @@ IDLE, WORKING, RECEIVING, SENDING = range(4)
 
 
 def names(plan: Plan) -> list[tuple[str, int]]:
-    """Return every instance of a plan, as its place and its number there."""
+    """Return the place and the number of every instance of a plan."""
     return [(p.name, i) for p in plan.places for i in range(plan.instances(p.name))]
 
 
