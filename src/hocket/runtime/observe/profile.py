@@ -49,11 +49,22 @@ def profiled(work: Callable[[], T], text: str) -> tuple[T, dict[str, float]]:
         try:
             result = work()
         finally:
-            jax.profiler.stop_trace()
+            written = _stop_trace()
+        if not written:
+            return result, {}
         files = list(Path(folder).rglob("*.xplane.pb"))
         roles = roles_of(text)
         times = [time for file in files for time in _times(file, roles)]
     return result, shares(times, roles)
+
+
+def _stop_trace() -> bool:
+    """End the profile. Return False if its file could not be written: no run fails for that."""
+    try:
+        jax.profiler.stop_trace()
+    except (OSError, RuntimeError):  # the disk is full, or files may not be as large
+        return False
+    return True
 
 
 def shares(times: Iterable[tuple[str, float]], roles: dict[str, str]) -> dict[str, float]:
