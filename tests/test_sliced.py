@@ -95,16 +95,16 @@ def test_what_was_searched_is_used(
     use = [*flags, "--distribute", "sliced:search=true,devices=1"]
     refused = hocket(*use)
     assert refused.code == 2
-    assert "nothing was searched for PPO" in refused.err and "--search" in refused.err
+    assert "there was no search yet for PPO" in refused.err and "--search" in refused.err
     picture = tmp_path / "surface.png"
     found = hocket.well(
         *flags, "--search", "--instances", "1", "2", "--envs", "8", "--seconds", "0.2",
         "--devices", "1", "--plot", str(picture),
     )  # fmt: skip
     assert "<- best" in found and picture.stat().st_size > 5000
-    assert "the best that was found here" in hocket.well(*use)
+    assert "the best that a search found here" in hocket.well(*use)
     # Another budget is the same search; with fewer cores it is another.
-    assert "the best that was found here" in hocket.well(*use, "--env-steps", "999")
+    assert "the best that a search found here" in hocket.well(*use, "--env-steps", "999")
     monkeypatch.setattr("hocket.cluster.devices.usable_cores", lambda: 64)
     assert hocket(*use).code == 2
 
@@ -231,18 +231,18 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "learners that do not wait": (
         "sliced:slices=4,devices=1,dedicated=true,learners=2",
-        "with lag=free one slice learns, and learners=2: use lag=1",
+        "learners=2, but with lag=free one slice learns: use lag=1",
     ),
     "nobody who acts": (
         "sliced:slices=2,devices=1,dedicated=true,learners=2,lag=1",
         "learners=2 of 2 dedicated slices: at least 1 learns and 1 acts",
     ),
     "no learner": ("sliced:devices=1,dedicated=true,learners=0", "learners=0 of 2 dedicated"),
-    "slices beside what was searched": ("sliced:search=true,slices=4", "`slices`.*where a search"),
-    "a share of what was searched": ("sliced:search=true,share=50", "`share`.*where a search has"),
+    "slices beside what was searched": ("sliced:search=true,slices=4", "`slices`.*by the search"),
+    "a share of what was searched": ("sliced:search=true,share=50", "`share`.*by the search"),
     "dedicated slices of what was searched": (
         "sliced:search=true,dedicated=true",
-        "the option `dedicated` of `sliced` is not chosen where a search has",
+        "the option `dedicated` of `sliced` is chosen by the search",
     ),
     "command buffers of a CPU": ("sliced:command_buffers=true", "buffers are for GPUs"),
     "environments that do not go round": ("sliced:slices=3,devices=1", "multiple of 3"),

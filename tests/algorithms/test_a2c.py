@@ -1,6 +1,7 @@
 """A2C: its loss, its schedule, and what it refuses. `test_impala.py` has the agent they share."""
 
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -36,15 +37,19 @@ def test_the_loss_is_that_of_the_paper() -> None:
     logits, value, advantage, target = (jax.random.normal(k, (5, N)) for k in keys[:4])
     choices = Categorical(jnp.stack([logits, -logits], axis=-1))
     action = jax.random.bernoulli(keys[4], shape=(5, N)).astype(int)
-    loss, metrics = policy_gradient_loss(
-        choices, choices.log_prob(action), value, advantage, target,
-        Moments(jnp.array(1.0), jnp.array(4.0), jnp.ones(())),
+    before = Moments(jnp.array(1.0), jnp.array(4.0), jnp.ones(()))
+    agent: Any = SimpleNamespace(replay=lambda *_: (choices, value, value))
+    learner: Any = SimpleNamespace(moments=None, returns=before)
+    rollout: Any = SimpleNamespace(extras={"sample": action, "log_prob": 0.0})
+    loss, (returns, metrics) = policy_gradient_loss(
+        agent, learner, rollout, lambda *_: (advantage, target, {}), {},
         value_weight=0.5, entropy_weight=0.01,
     )  # fmt: skip
+    np.testing.assert_array_equal(returns.mean, before.update(target).mean)
     p = np.asarray(jax.nn.softmax(choices.logits))
     taken = np.log(np.take_along_axis(p, np.asarray(action)[..., None], -1)[..., 0])
-    policy = -(taken * advantage / 2.0).mean()
-    error = 0.5 * np.square(value - (target - 1.0) / 2.0).mean()
+    policy = -(taken * advantage / np.sqrt(returns.var)).mean()
+    error = 0.5 * np.square(value - (target - returns.mean) / np.sqrt(returns.var)).mean()
     entropy = -(p * np.log(p)).sum(-1).mean()
     np.testing.assert_allclose(loss, policy + 0.5 * error - 0.01 * entropy, rtol=1e-5)
     np.testing.assert_allclose(metrics["entropy"], entropy, rtol=1e-5)

@@ -12,8 +12,7 @@ from jax import Array
 
 from hocket.algorithms.actor_critic import State, seen
 from hocket.algorithms.heads import head_for
-from hocket.algorithms.ppo import PPO
-from hocket.algorithms.proximal import LossInputs, ppo_loss, staying_near
+from hocket.algorithms.ppo import PPO, LossInputs, ppo_loss, staying_near
 from hocket.envs import Box, DictSpace, Discrete, Env, MultiDiscrete, Pendulum, TimeLimit, make
 from hocket.envs.unroll import Rollout, unroll
 from hocket.ops import Categorical, Moments, clipped_surrogate
@@ -115,9 +114,10 @@ def test_a_truncated_episode_bootstraps_from_its_last_observation() -> None:
     scale = Moments(jnp.array(-3.0), jnp.array(4.0), jnp.ones(()))
     learner = state.learner._replace(returns=scale)
     batch, returns = jax.jit(algo._batch)(learner, rollout)
+    network = algo._agent.network
 
     def value(obs: Any) -> np.ndarray:
-        net = algo._value.apply(learner.params.value, seen(learner.moments, obs))
+        net = network.value.apply(learner.params.value, seen(learner.moments, obs))
         return np.asarray(-3.0 + 2.0 * net[..., 0])
 
     v, v_next = value(rollout.obs), value(rollout.next_obs)
@@ -158,7 +158,8 @@ def test_the_policy_is_greedy_unless_it_explores() -> None:
         policy = algo.policy(state, explore)
         return jax.vmap(lambda key: policy(obs, policy.memory, key)[0])(keys)
 
-    logits = algo._policy.apply(state.learner.params.policy, seen(state.learner.moments, obs))
+    network, learner = algo._agent.network, state.learner
+    logits = network.policy.apply(learner.params.policy, seen(learner.moments, obs))
     assert (actions(False) == jnp.argmax(logits)).all()
     assert set(actions(True).tolist()) == {0, 1}
 

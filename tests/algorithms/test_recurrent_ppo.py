@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from hocket.algorithms.actor_critic import State, seen
-from hocket.algorithms.recurrent_ppo import RecurrentPPO
+from hocket.algorithms.ppo import RecurrentPPO
 from hocket.envs import CartPole, Masked, Pendulum, TimeLimit
 from hocket.envs.unroll import Rollout, unroll
 from hocket.ops import Moments

@@ -365,10 +365,10 @@ def test_refused(what: str) -> None:
 
 OPTIONS = {
     "sebulba:lag=fre": "`lag` of the strategy `sebulba` is a whole number, or `free`: found 'fre'",
-    "sebulba:lag=1,max_age=3": "max_age=3 is for lag=free, and lag=1",
-    "sebulba:batch=3": "batches of 3 do not make up 8 environments",
-    "sebulba:actors=9": "asked for 9 actor devices, of 3 that do not learn",
-    "sebulba:acting=gpu": "acting='gpu': actions are computed on actor devices, or on `cpu`",
+    "sebulba:lag=1,max_age=3": "max_age=3 is for lag=free, but lag=1",
+    "sebulba:batch=3": "batch=3 does not divide the 8 environments",
+    "sebulba:actors=9": "asked for 9 actor devices, but 3 do not learn",
+    "sebulba:acting=gpu": "acting='gpu': actions are computed on actor devices, or with acting=cpu",
     "actor_learner:lag=free,max_age=0": "max_age=0: with 2 of `actor`",
 }
 

@@ -184,7 +184,7 @@ def test_refused(what: str) -> None:
 
 
 def test_an_option_refused() -> None:
-    with pytest.raises(PlanError, match="batch=2 is for lag=free, and lag=1"):
+    with pytest.raises(PlanError, match="batch=2 is for lag=free, but lag=1"):
         resolve("actor_learner:batch=2,lag=1")(trace(Toy(), 8), Cluster.local())
 
 

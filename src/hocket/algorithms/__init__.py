@@ -1,9 +1,8 @@
 """Algorithms, one file each.
 
-ppo.py  recurrent_ppo.py  a2c.py  impala.py  dqn.py
+ppo.py  a2c.py  impala.py  dqn.py
 
-actor_critic.py  what those with a policy and a value share: state, agent, one step
-proximal.py      what PPO and its recurrent form share: loss and update
+actor_critic.py  what algorithms with a policy and a value share: state, agent, one gradient step
 heads.py         from a space of actions to a distribution over them
 """
 
@@ -12,8 +11,7 @@ from typing import Any
 from hocket.algorithms.a2c import A2C
 from hocket.algorithms.dqn import DQN
 from hocket.algorithms.impala import IMPALA
-from hocket.algorithms.ppo import PPO
-from hocket.algorithms.recurrent_ppo import RecurrentPPO
+from hocket.algorithms.ppo import PPO, RecurrentPPO
 
 __all__ = ["A2C", "ALGORITHMS", "DQN", "IMPALA", "PPO", "RecurrentPPO", "name_of"]
 
@@ -24,10 +22,10 @@ ALGORITHMS = {
     "ppo": PPO,
     "recurrent-ppo": RecurrentPPO,
 }
-"""Every algorithm by the name that the command line has for it."""
+"""Every algorithm, by its name on the command line."""
 
 
 def name_of(algorithm: Any) -> str:
-    """The name of an algorithm; of one that is not ours, its class."""
+    """Return the name of an algorithm, or the name of its class if it is not in `ALGORITHMS`."""
     names = {cls: name for name, cls in ALGORITHMS.items()}
     return names.get(type(algorithm), type(algorithm).__name__)

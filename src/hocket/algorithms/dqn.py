@@ -1,7 +1,7 @@
-"""DQN: deep Q-learning with a target network, double, dueling, n-step and prioritized.
+"""DQN: deep Q-learning with a target network; double, dueling, n-step and prioritized.
 
 Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518.
-The parts are those of Hessel et al. 2018, "Rainbow": https://arxiv.org/abs/1710.02298
+The extensions are from Hessel et al. 2018, "Rainbow": https://arxiv.org/abs/1710.02298
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from hocket.replay.transitions import Tail, Transition, example, init_tail, join
 class Learner(NamedTuple):
     params: Any
     target: Any
-    """Parameters that follow slowly, to bootstrap from."""
+    """Parameters that follow `params` slowly, to bootstrap from."""
     optimizer: Any
     progress: Array
-    """How much of the budget is used, 0 to 1: exploration and the learning rate fall with it."""
+    """The part of the budget that is used, 0 to 1. Exploration and learning rate fall with it."""
     pace: Array
-    """How much of the budget an update stands for."""
+    """The part of the budget that one update uses."""
 
 
 class State(NamedTuple):
@@ -54,42 +54,46 @@ class DQN:
     env: Env | HostEnv
     """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
     env_steps: int = 500_000
-    """Environment steps in all; exploration falls over the first of them."""
+    """Environment steps in all; the learning rate falls to zero over them."""
     num_envs: int = 16
-    """Environments, where the run does not say."""
+    """How many environments to run, unless the run says otherwise."""
     length: int = 8
     """Steps of each environment in an iteration."""
     updates: int = 8
-    """Batches that are learned from in an iteration."""
+    """Updates in an iteration, each from a batch of its own."""
     batch_size: int = 128
+    """Transitions in a batch."""
     capacity: int = 65_536
-    """Transitions in the replay, a power of two."""
+    """The most transitions that the replay holds, a power of two."""
     min_size: int = 2_000
-    """Transitions in the replay before anything is learned."""
+    """Transitions that the replay must hold before anything is learned."""
     learning_rate: float = 5e-4
-    """Adam's, at the beginning; it falls to zero over `env_steps`."""
+    """Adam's learning rate at the beginning."""
     discount: float = 0.99
+    """The weight of a reward that comes one step later."""
     steps: int = 3
-    """Rewards that are added up before bootstrapping: the n of n-step."""
+    """Rewards that are summed before bootstrapping: the n of n-step."""
     epsilon: tuple[float, float] = (1.0, 0.02)
-    """Probability of a random action, at the beginning and after `exploration`."""
+    """The probability of a random action, at the beginning and after `exploration`."""
     exploration: float = 0.2
-    """Part of the budget over which the probability of a random action falls."""
+    """The part of the budget over which that probability falls."""
     alpha: float = 0.6
-    """How much errors count when drawing from the replay; 0 draws uniformly."""
+    """How much a transition's error raises its chance of being drawn; 0 draws uniformly."""
     beta: float = 0.4
-    """How much the weights of a batch correct for that; 1 is wholly."""
+    """How much the weights of a batch correct for that; 1 corrects fully."""
     rate_new: bool = False
-    """Whether actors rate new transitions by their errors (Ape-X); else they have the highest
-    priority so far."""
+    """Let actors set the priorities of new transitions by their errors (Ape-X). Otherwise these get
+    the highest priority so far."""
     target_rate: float = 0.005
-    """How far the target parameters follow in an update."""
+    """The part of the way that the target parameters follow in an update."""
     max_gradient_norm: float = 10.0
+    """Larger gradients are scaled down to this norm."""
     hidden: tuple[int, ...] = (128, 128)
     """Layers before the value and the advantages."""
     activation: str = "relu"
+    """The activation of the layers in `hidden`."""
     q_network: Network | None = None
-    """Instead of the default one: from observations to a value for each action."""
+    """Replaces the default one: from observations to a value for each action."""
 
     def __post_init__(self) -> None:
         check_at_least(
@@ -129,8 +133,8 @@ class DQN:
         uniforms = jax.random.uniform(k_sample, (self.updates, self.batch_size))
         (replay, learner), (metrics, counts) = lax.scan(one_update, (replay, learner), uniforms)
         metrics = jax.tree.map(jnp.mean, metrics) | jax.tree.map(jnp.sum, counts)
-        metrics = {**rollout.episodes, **metrics, "epsilon": epsilon}
-        return State(actor, tail, replay, learner, key), metrics
+        state = State(actor, tail, replay, learner, key)
+        return state, {**rollout.episodes, **metrics, "epsilon": epsilon}
 
     @fragment(role="act")
     def act(self, params: Any, epsilon: Array, obs: Any, memory: None, keys: Array) -> Any:
@@ -143,7 +147,7 @@ class DQN:
 
     @fragment(role="act")
     def rate(self, params: Any, transitions: Transition) -> Array:
-        """Priorities of transitions by the parameters they were made with; no target is here."""
+        """Return priorities by the errors of the acting parameters: actors have no target."""
         error, _ = jax.vmap(partial(self._error, params, params))(transitions)
         return self._priority(error)
 
@@ -161,15 +165,18 @@ class DQN:
 
     @fragment(role="learn")
     def update(self, learner: Learner, batch: Draw) -> tuple[Learner, Array, dict[str, Array]]:
-        gradient = jax.grad(self._loss, has_aux=True)
-        gradients, (error, metrics) = gradient(learner.params, learner.target, batch)
+        gradients, (error, metrics) = jax.grad(self._loss, has_aux=True)(
+            learner.params, learner.target, batch
+        )
         direction, optimizer = self._optimizer.update(gradients, learner.optimizer)
         rate = self.learning_rate * (1.0 - learner.progress).clip(0.0)
         params = descend(learner.params, direction, rate)
         target = optax.incremental_update(params, learner.target, self.target_rate)
-        # Warm-up is a mask: under a `cond` the replay could not be on a place of its own.
-        before = (learner.params, learner.target, learner.optimizer)
-        learned = jax.tree.map(partial(jnp.where, batch.ready), (params, target, optimizer), before)
+        # Until the batch is ready, keep the old learner. A mask, since under a `cond` the replay
+        # could not be on a place of its own.
+        learned = jax.tree.map(
+            partial(jnp.where, batch.ready), (params, target, optimizer), learner[:3]
+        )
         learner = Learner(*learned, progress=learner.progress + learner.pace, pace=learner.pace)
         return learner, self._priority(error), metrics
 
@@ -184,7 +191,7 @@ class DQN:
 
     def _loss(self, params: Any, target: Any, batch: Draw) -> tuple[Array, Any]:
         error, q = self._error(params, target, batch.rows)
-        # Divided by the largest weight, as in the paper; the size of the replay cancels.
+        # Weights are divided by the largest one, as in the paper, so the replay's size cancels.
         loss = jnp.mean((batch.probability.min() / batch.probability) ** self.beta * huber(error))
         return loss, (error, {"loss": loss, "q": q.mean(), "td_error": jnp.abs(error).mean()})
 
@@ -197,7 +204,7 @@ class DQN:
         return (jnp.abs(error) + 1e-3) ** self.alpha
 
     def _choose(self, q: Array, key: Array, epsilon: Array) -> Array:
-        """The best action, or with probability `epsilon` any; of one environment."""
+        """Choose one environment's action: the best, or with probability `epsilon` a random one."""
         k_random, k_action = jax.random.split(key)
         other = self._actions.sample(k_action)
         return jnp.where(jax.random.uniform(k_random) < epsilon, other, jnp.argmax(q))
@@ -219,5 +226,7 @@ class DQN:
 
     @property
     def _network(self) -> Network:
-        read = encoder(self.env.observation_space.spec(), self.hidden, self.activation)
-        return self.q_network or linen.Sequential([read, Dueling(self._actions.n)])
+        return self.q_network or linen.Sequential([
+            encoder(self.env.observation_space.spec(), self.hidden, self.activation),
+            Dueling(self._actions.n),
+        ])  # fmt: skip

@@ -1,9 +1,10 @@
-"""From a space of actions to the distribution that a policy network parametrizes."""
+"""Distributions over actions, by the environment's space of actions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,34 +18,37 @@ from hocket.ops.distributions import Categorical, Distribution, MultiCategorical
 
 @dataclass(frozen=True)
 class Head:
-    """How many numbers a policy's network gives, which distribution they make, and its actions."""
+    """The end of a policy: from outputs of a network to a distribution, from samples to actions."""
 
     size: int
+    """How many numbers the network gives."""
     distribution: Callable[[Array], Distribution]
     action: Callable[[Array], Array]
-    """The environment's action for a sample. Between finite bounds a sample of -1 to 1 spans a box,
-    and is clipped to that; an open box takes the sample itself, clipped to the bounds it has."""
+    """The environment's action for a sample. If all bounds of a box are finite, samples from -1 to
+    1 span it and others are clipped; else the sample is the action, clipped to the finite bounds.
+    """
     layers: tuple[Any, ...] = ()
-    """The layers that follow the network's own."""
+    """Layers that follow the network's own."""
 
 
 def head_for(space: Space, who: str) -> Head:
-    """The usual stochastic policy over a space of actions."""
+    """Return the usual head for a space of actions; errors name the algorithm `who`."""
     if isinstance(space, Discrete):
         return Head(space.n, Categorical, lambda sample: sample)
     if isinstance(space, MultiDiscrete):
-        sizes = space.sizes
-        return Head(sum(sizes), lambda x: MultiCategorical.split(x, sizes), lambda sample: sample)
+        split = partial(MultiCategorical.split, sizes=space.sizes)
+        return Head(sum(space.sizes), split, lambda sample: sample)
     if isinstance(space, Box) and len(space.shape) == 1:
         dim = space.shape[0]
         return Head(dim, lambda x: Normal(x[..., :dim], x[..., dim:]), _scaled(space), (LogStd(),))
     raise ValueError(
         f"{who} cannot act in {space}. It handles Discrete, MultiDiscrete and Box with one axis: "
-        f"flatten the action in a wrapper of the environment."
+        f"wrap the environment, and flatten the action there."
     )
 
 
 def _scaled(space: Box) -> Callable[[Array], Array]:
+    """Return the function from samples to actions of a box."""
     low, high = (np.asarray(bound, space.dtype) for bound in (space.low, space.high))
     if not space.bounded:
         return lambda sample: jnp.clip(sample, low, high)

@@ -10,18 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
-from hocket.algorithms.actor_critic import (
-    Agent,
-    Learner,
-    State,
-    agent_for,
-    one_step,
-    policy_gradient_loss,
-)
+from hocket.algorithms.actor_critic import Agent, Learner, State, agent_for, one_step
 from hocket.core.program.algorithm import Policy
 from hocket.core.program.fragment import fragment
 from hocket.envs import Env, HostEnv, Rollout, unroll
@@ -32,7 +25,7 @@ from hocket.ops import calm_adam, vtrace
 
 @dataclass(frozen=True)
 class IMPALA:
-    """Importance-weighted actor-learners, with a memory or without.
+    """Importance-weighted actor-learners, with a memory or without one.
 
     hocket.run(IMPALA(env=make("CartPole-v1")), distribute="actor_learner:actors=4,lag=1")
     """
@@ -42,42 +35,42 @@ class IMPALA:
     env_steps: int = 1_000_000
     """Environment steps in all; the learning rate falls to zero over them."""
     num_envs: int = 64
-    """Environments, where the run does not say."""
+    """How many environments to run, unless the run says otherwise."""
     length: int = 16
-    """Steps of each environment in an iteration; a memory learns from no longer a past."""
+    """Steps of each environment in an iteration. A memory learns from no longer a past."""
     learning_rate: float = 1.5e-3
-    """Adam's, at the beginning."""
+    """Adam's learning rate at the beginning."""
     anneal: bool = True
-    """Whether the learning rate falls to zero over `env_steps`."""
+    """Let the learning rate fall to zero over `env_steps`."""
     discount: float = 0.99
-    """The weight of a reward that comes a step later."""
+    """The weight of a reward that comes one step later."""
     decay: float = 1.0
-    """Lambda: how much the steps after the first count for in a target."""
+    """Lambda: how much the steps after the first count in a target."""
     clip: float = 1.0
-    """Probability ratios of learner to actor count for no more than this."""
+    """The largest probability ratio of learner to actor that counts."""
     entropy_weight: float = 0.001
-    """The weight of the policy's entropy in the loss: more keeps it exploring."""
+    """The weight of the policy's entropy in the loss. More of it keeps the policy exploring."""
     value_weight: float = 1.0
     """The weight of the value's error in the loss."""
     max_gradient_norm: float = 0.3
     """Larger gradients are scaled down to this norm."""
     normalize_obs: bool = True
-    """Whether observations of floating point are scaled by their running mean and variance."""
+    """Normalize floating-point observations by their running mean and variance."""
     hidden: tuple[int, ...] = (64, 64)
-    """Layers between the observation and the memory, or the policy and the value."""
+    """Layers before the memory, or without one before the heads of policy and value."""
     memory: int = 0
-    """Features of the memory; 0 for none."""
+    """Features of a memory that policy and value share; 0 for none."""
     activation: str = "tanh"
-    """The activation of those layers."""
+    """The activation of the layers in `hidden`."""
     encoder_network: Network | None = None
-    """Instead of the default one: from observations to `[..., features]`."""
+    """Replaces the layers in `hidden`: from observations to `[..., features]`."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "env_steps", "num_envs", "length", "hidden")
 
     def init(self, key: Array, num_envs: int) -> State:
         return self._agent.init(
-            key, self.env, num_envs, optimizer=self._optimizer, normalize_obs=self.normalize_obs,
+            jax.random.split(key, 3), self.env, num_envs, normalize_obs=self.normalize_obs,
             pace=num_envs * self.length / self.env_steps,
         )  # fmt: skip
 
@@ -95,41 +88,31 @@ class IMPALA:
     @fragment(role="learn")
     def update(self, learner: Learner, rollout: Rollout) -> tuple[Learner, dict[str, Array]]:
         return one_step(
-            learner, self._loss, rollout, optimizer=self._optimizer,
+            self._agent, learner, rollout, self._estimate,
             rate=self.learning_rate * (1.0 - learner.progress * self.anneal).clip(0.0),
+            value_weight=self.value_weight, entropy_weight=self.entropy_weight,
         )  # fmt: skip
 
     def policy(self, state: State, explore: bool = False) -> Policy:
-        return self._agent.policy(state.learner, explore)
+        return self._agent.policy(state.learner.params, state.learner.moments, explore)
 
-    def _loss(self, params: Any, learner: Learner, rollout: Rollout) -> tuple[Array, Any]:
-        choices, value, next_value = self._agent.replay(params, learner.moments, rollout)
-        log_prob = choices.log_prob(rollout.extras["sample"])
-        log_ratio = log_prob - rollout.extras["log_prob"]
-        value_now, value_then = (learner.returns.denormalize(v) for v in (value, next_value))
+    def _estimate(
+        self, rollout: Rollout, log_ratio: Array, value: Array, next_value: Array
+    ) -> tuple[Array, Array, dict[str, Array]]:
         target, advantage = vtrace(
-            log_ratio, rollout.reward, value_now, value_then,
-            rollout.terminated, rollout.truncated, discount=self.discount, decay=self.decay,
+            log_ratio, rollout.reward, value, next_value, rollout.terminated, rollout.truncated,
+            discount=self.discount, decay=self.decay,
             clip_rho=self.clip, clip_c=self.clip, clip_pg_rho=self.clip,
         )  # fmt: skip
-        returns = learner.returns.update(target)
-        loss, metrics = policy_gradient_loss(
-            choices, log_prob, value, advantage, target, returns,
-            value_weight=self.value_weight, entropy_weight=self.entropy_weight,
-        )  # fmt: skip
         ratio = jnp.exp(log_ratio)
-        metrics["ratio"] = jnp.minimum(ratio, self.clip).mean()
-        metrics["clipped"] = (ratio > self.clip).mean()
-        return loss, (returns, metrics)
-
-    @property
-    def _optimizer(self) -> optax.GradientTransformation:
-        # When all goes well gradients are small and mostly noise. With Adam's usual epsilon steps
-        # were as large as ever, and runs lost what they had learned.
-        return calm_adam(self.max_gradient_norm, calm_norm=0.07)
+        clipped = jnp.minimum(ratio, self.clip)
+        return advantage, target, {"ratio": clipped.mean(), "clipped": (ratio > self.clip).mean()}
 
     @property
     def _agent(self) -> Agent:
+        # When all goes well, gradients are small and mostly noise. With Adam's usual epsilon the
+        # steps stayed as large as ever, and runs lost what they had learned.
         return agent_for(
-            self.env, "IMPALA", self.hidden, self.activation, self.memory, self.encoder_network
-        )
+            self.env, "IMPALA", self.hidden, self.activation, self.memory, self.encoder_network,
+            calm_adam(self.max_gradient_norm, calm_norm=0.07),
+        )  # fmt: skip

@@ -1,7 +1,9 @@
-"""PPO: proximal policy optimization, for discrete and continuous actions.
+"""PPO: proximal policy optimization, with a memory or without one.
 
 Schulman et al. 2017, "Proximal Policy Optimization Algorithms": https://arxiv.org/abs/1707.06347
-The details are those of Huang et al. 2022, "The 37 Implementation Details of PPO".
+The details are those of Huang et al. 2022, "The 37 Implementation Details of PPO". With a memory
+the learner runs the network again over whole rollouts, from the memory that each began with:
+Hausknecht and Stone 2015, "Deep Recurrent Q-Learning": https://arxiv.org/abs/1507.06527
 """
 
 from __future__ import annotations
@@ -11,25 +13,35 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import optax
-from jax import Array
+import jax.numpy as jnp
+from jax import Array, lax
 
-from hocket.algorithms.actor_critic import Learner, State, after, init_learner, seen
-from hocket.algorithms.heads import Head, head_for
-from hocket.algorithms.proximal import LossInputs, improve, ppo_loss, staying_near
+from hocket.algorithms.actor_critic import Agent, Learner, State, agent_for, seen
+from hocket.algorithms.heads import head_for
 from hocket.core.program.algorithm import Policy
+from hocket.core.program.averaged import averaged
 from hocket.core.program.fragment import fragment
-from hocket.envs import Env, HostEnv, Rollout, init_actor, unroll
+from hocket.envs import Env, HostEnv, Rollout, unroll
 from hocket.errors import check_at_least
-from hocket.nn.networks import Network, network
-from hocket.ops import Distribution, Moments, clipped_adam, gae, shuffle_time
+from hocket.nn.networks import Network, Separate, network
+from hocket.ops import Distribution, Moments, clipped_adam, clipped_surrogate, descend, gae
+from hocket.ops.moments import standardize
+from hocket.ops.shuffles import shuffle_envs, shuffle_time
 
 # Legend: T steps of a rollout, N environments, M minibatches.
 
 
-class Params(NamedTuple):
-    policy: Any
-    value: Any
+class LossInputs(NamedTuple):
+    """What the loss is computed from: a batch `[T, N, ...]`, or a minibatch of it."""
+
+    obs: Array
+    sample: Array
+    log_prob: Array
+    """The samples' log-probabilities under the policy that the new one must stay near."""
+    advantage: Array
+    target: Array
+    weight: Array | None = None
+    """That policy's probabilities over those of the policy that acted. None: they are the same."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,7 @@ class PPO:
     """Proximal policy optimization.
 
     hocket.run(PPO(env=make("CartPole-v1")))
+    hocket.run(PPO(env=make("PositionOnlyCartPole"), memory=64))
     """
 
     env: Env | HostEnv
@@ -44,142 +57,192 @@ class PPO:
     env_steps: int = 500_000
     """Environment steps in all; the learning rate falls to zero over them."""
     num_envs: int = 64
-    """Environments, where the run does not say."""
-    # Tried on CartPole, with minibatches of one size: 64 steps, and 5 of 20 runs lost what they had
-    # learned; none with 128. Perhaps since episodes of 500 steps run abreast: a short batch shows
-    # one part of them.
+    """How many environments to run, unless the run says otherwise."""
+    # Tried on CartPole, with equal minibatches: 5 of 20 runs with 64 steps lost what they learned,
+    # with 128 none. Perhaps a short batch shows only one part of episodes that run in parallel.
     length: int = 128
-    """Steps of each environment in an iteration."""
+    """Steps of each environment in an iteration. A memory learns from no longer a past."""
     epochs: int = 4
     """Passes over each rollout."""
     minibatches: int = 8
-    """Minibatches in a pass; must divide `length`."""
+    """Minibatches in a pass; must divide `length`, with a memory the environments of a replica."""
     learning_rate: float = 2e-3
-    """Adam's, at the beginning."""
+    """Adam's learning rate at the beginning."""
     anneal: bool = True
-    """Whether the learning rate falls to zero over `env_steps`."""
+    """Let the learning rate fall to zero over `env_steps`."""
     discount: float = 0.99
-    """The weight of a reward that comes a step later."""
+    """The weight of a reward that comes one step later."""
     decay: float = 0.95
     """Lambda of the generalized advantage estimate."""
     clip: float = 0.2
     """How far a probability ratio may move before its gradient is cut."""
     decoupled: bool = False
-    """Whether that is from the policy before the update, also where an older one chose the samples:
-    for strategies with a lag."""
+    """Measure that ratio from the policy before the update, even where an older policy chose the
+    samples. For strategies with a lag."""
     entropy_weight: float = 0.01
-    """The weight of the policy's entropy in the loss: more keeps it exploring."""
+    """The weight of the policy's entropy in the loss. More of it keeps the policy exploring."""
     value_weight: float = 0.5
     """The weight of the value's error in the loss."""
     max_gradient_norm: float = 0.5
     """Larger gradients are scaled down to this norm."""
     normalize_obs: bool = True
-    """Whether observations of floating point are scaled by their running mean and variance."""
+    """Normalize floating-point observations by their running mean and variance."""
     hidden: tuple[int, ...] = (64, 64)
-    """Layers of the policy's and the value's network."""
+    """Layers of the policy's network and of the value's; with a memory, the layers before it."""
+    memory: int = 0
+    """Features of a memory that policy and value share; 0 for none."""
     activation: str = "tanh"
-    """Between those layers."""
+    """The activation of the layers in `hidden`."""
     policy_network: Network | None = None
-    """Instead of the default one: from observations to the action distribution's parameters."""
+    """Replaces the default one: from observations to the parameters of the action distribution."""
     value_network: Network | None = None
-    """Instead of the default one: from observations to `[..., 1]`."""
+    """Replaces the default one: from observations to `[..., 1]`."""
+    encoder_network: Network | None = None
+    """With a memory, replaces the layers before it: from observations to `[..., features]`."""
 
     def __post_init__(self) -> None:
         check_at_least(
             self, 1, "env_steps", "num_envs", "length", "epochs", "minibatches", "hidden"
         )
+        check_at_least(self, 0, "memory")
+        for name in ("policy_network", "value_network") if self.memory else ("encoder_network",):
+            if vars(self)[name] is not None:
+                raise ValueError(
+                    f"`{name}` of {type(self).__name__} is not used with memory={self.memory}: set "
+                    f"`encoder_network` with a memory, `policy_network` or `value_network` without."
+                )
 
     def init(self, key: Array, num_envs: int) -> State:
-        k_policy, k_value, k_actor, k_learner = jax.random.split(key, 4)
-        actor = init_actor(self.env, k_actor, num_envs)
-        obs = jax.tree.map(lambda x: x[0], actor.obs)
-        params = Params(self._policy.init(k_policy, obs), self._value.init(k_value, obs))
-        learner = init_learner(
-            params, obs, k_learner, optimizer=self._optimizer, normalize_obs=self.normalize_obs,
-            pace=num_envs * self.length / self.env_steps,
+        return self._agent.init(
+            jax.random.split(key, 3 if self.memory else 4), self.env, num_envs,
+            normalize_obs=self.normalize_obs, pace=num_envs * self.length / self.env_steps,
         )  # fmt: skip
-        return State(actor, learner)
 
     def step(self, state: State) -> tuple[State, dict[str, Array]]:
         actor, learner = state
-        act = partial(self.act, learner.params.policy, learner.moments)
+        # With networks of their own, the value's parameters need not be sent to actors.
+        acting = learner.params if self.memory else learner.params.policy
+        act = partial(self.act, acting, learner.moments)
         actor, rollout = unroll(self.env, act, actor, self.length)
         learner, metrics = self.update(learner, rollout)
         return State(actor, learner), {**rollout.episodes, **metrics}
 
     @fragment(role="act")
-    def act(self, params: Any, moments: Any, obs: Array, memory: None, keys: Array) -> Any:
-        choices = self._head.distribution(self._policy.apply(params, seen(moments, obs)))
-        sample = choices.sample_each(keys)
-        extras = {"sample": sample, "log_prob": choices.log_prob(sample)}
-        return self._head.action(sample), memory, extras
+    def act(self, params: Any, moments: Any, obs: Array, memory: Any, keys: Array) -> Any:
+        return self._agent.act(params, moments, obs, memory, keys)
 
     @fragment(role="learn")
     def update(self, learner: Learner, rollout: Rollout) -> tuple[Learner, dict[str, Array]]:
         batch, returns = self._batch(learner, rollout)
-        moments = after(learner.moments, rollout.obs)
-        learner, metrics = improve(
-            learner, self._loss, lambda key: (shuffle_time(key, batch, self.minibatches),),
-            optimizer=self._optimizer, epochs=self.epochs,
-            rate=self.learning_rate * (1.0 - learner.progress * self.anneal).clip(0.0),
-        )  # fmt: skip
-        # Only now: the rollout was acted, and is learned from, with the moments before it.
-        return learner._replace(moments=moments, returns=returns), metrics
+        # For the next iteration: this rollout was acted, and is learned from, with the old moments.
+        moments = learner.moments and learner.moments.update(rollout.obs)
+        rate = self.learning_rate * (1.0 - learner.progress * self.anneal).clip(0.0)
+
+        def one_minibatch(carry: tuple[Any, Any], minibatch: tuple[Any, ...]) -> tuple[Any, Any]:
+            params, state = carry
+            gradients, metrics = jax.grad(self._loss, has_aux=True)(params, *minibatch)
+            direction, state = self._agent.optimizer.update(averaged(gradients), state)
+            return (descend(params, direction, rate), state), metrics
+
+        def one_epoch(carry: tuple[Any, Any], key: Array) -> tuple[Any, Any]:
+            return lax.scan(one_minibatch, carry, self._minibatches(key, batch, rollout))
+
+        key, k_epochs = jax.random.split(learner.key)
+        (params, state), metrics = lax.scan(
+            one_epoch, (learner.params, learner.optimizer), jax.random.split(k_epochs, self.epochs)
+        )
+        progress, pace = learner.progress + learner.pace, learner.pace
+        learner = Learner(params, state, moments, returns, progress, pace, key)
+        return learner, averaged(jax.tree.map(jnp.mean, metrics))
 
     def policy(self, state: State, explore: bool = False) -> Policy:
-        params, moments = state.learner.params.policy, state.learner.moments
-
-        def act(obs: Array, memory: None, key: Array) -> tuple[Array, None]:
-            choices = self._head.distribution(self._policy.apply(params, seen(moments, obs)))
-            return self._head.action(choices.sample(key) if explore else choices.mode()), memory
-
-        return Policy(act)
+        params = state.learner.params if self.memory else state.learner.params.policy
+        return self._agent.policy(params, state.learner.moments, explore)
 
     def _batch(self, learner: Learner, rollout: Rollout) -> tuple[LossInputs, Moments]:
-        """Advantages and targets. Values are those of the rollout's own parameters."""
-        obs, next_obs = (seen(learner.moments, x) for x in (rollout.obs, rollout.next_obs))
-        value, next_value = (
-            learner.returns.denormalize(self._value_of(learner.params, x)) for x in (obs, next_obs)
-        )
+        """Compute advantages and targets, with values by the parameters before the update."""
+        choices, *values = self._agent.replay(learner.params, learner.moments, rollout)
+        value, next_value = (learner.returns.denormalize(v) for v in values)
         advantage, target = gae(
             rollout.reward, value, next_value, rollout.terminated, rollout.truncated,
             discount=self.discount, decay=self.decay,
         )  # fmt: skip
         returns = learner.returns.update(target)
-        sample, target = rollout.extras["sample"], returns.normalize(target)
-        before = self._choices(learner.params, obs) if self.decoupled else None
-        log_prob, weight = staying_near(before, sample, rollout.extras["log_prob"])
+        sample, acted = rollout.extras["sample"], rollout.extras["log_prob"]
+        log_prob, weight = staying_near(choices if self.decoupled else None, sample, acted)
+        obs, target = seen(learner.moments, rollout.obs), returns.normalize(target)
         return LossInputs(obs, sample, log_prob, advantage, target, weight), returns
 
-    def _loss(self, params: Params, batch: LossInputs) -> tuple[Array, dict[str, Array]]:
+    def _minibatches(self, key: Array, batch: LossInputs, rollout: Rollout) -> tuple[Any, ...]:
+        """Shuffle a batch into minibatches `[M, ...]` of the arguments of `_loss`."""
+        if not self.memory:
+            return (shuffle_time(key, batch, self.minibatches),)
+        batches, first = shuffle_envs(key, (batch, rollout.first), self.minibatches)
+        return batches, first, shuffle_envs(key, rollout.memory, self.minibatches, axis=0)
+
+    def _loss(self, params: Any, batch: LossInputs, first: Any = None, memory: Any = None) -> Any:
+        memory = self._agent.network.replay(params, memory, batch.obs, first)
         return ppo_loss(
-            self._choices(params, batch.obs), self._value_of(params, batch.obs), batch,
+            *self._agent.read(params, memory), batch,
             clip=self.clip, value_weight=self.value_weight, entropy_weight=self.entropy_weight,
         )  # fmt: skip
 
-    def _choices(self, params: Params, obs: Array) -> Distribution:
-        return self._head.distribution(self._policy.apply(params.policy, obs))
-
-    def _value_of(self, params: Params, obs: Array) -> Array:
-        return self._value.apply(params.value, obs)[..., 0]
-
     @property
-    def _optimizer(self) -> optax.GradientTransformation:
-        return clipped_adam(self.max_gradient_norm)
+    def _agent(self) -> Agent:
+        optimizer, who = clipped_adam(self.max_gradient_norm), type(self).__name__
+        if self.memory:
+            return agent_for(
+                self.env, who, self.hidden, self.activation, self.memory, self.encoder_network,
+                optimizer,
+            )  # fmt: skip
+        head, obs = head_for(self.env.action_space, who), self.env.observation_space.spec()
+        default = partial(network, obs, hidden=self.hidden, activation=self.activation)
+        policy = self.policy_network or default(head.size, out_scale=0.01, after=head.layers)
+        return Agent(Separate(policy, self.value_network or default(1)), head, optimizer)
 
-    @property
-    def _head(self) -> Head:
-        return head_for(self.env.action_space, who="PPO")
 
-    @property
-    def _policy(self) -> Network:
-        return self.policy_network or network(
-            self.env.observation_space.spec(), self._head.size, self.hidden, self.activation,
-            out_scale=0.01, after=self._head.layers,
-        )  # fmt: skip
+@dataclass(frozen=True)
+class RecurrentPPO(PPO):
+    """PPO with a memory: the same algorithm, with defaults that suit one."""
 
-    @property
-    def _value(self) -> Network:
-        return self.value_network or network(
-            self.env.observation_space.spec(), 1, self.hidden, self.activation, out_scale=1.0
-        )
+    env_steps: int = 1_000_000
+    minibatches: int = 4
+    hidden: tuple[int, ...] = (64,)
+    memory: int = 64
+
+
+def staying_near(
+    before: Distribution | None, sample: Array, log_prob: Array
+) -> tuple[Array, Array | None]:
+    """Return `log_prob` and `weight` of a batch, given the log-probabilities when it was sampled.
+
+    The new policy stays near the one that chose the samples, or the one `before` the update: where
+    samples are late, these differ. Hilton et al. 2022: https://arxiv.org/abs/2110.00641
+    """
+    if before is None:
+        return log_prob, None
+    now = before.log_prob(sample)
+    return now, jnp.exp(now - log_prob)
+
+
+def ppo_loss(
+    choices: Distribution,
+    value: Array,
+    batch: LossInputs,
+    *,
+    clip: float,
+    value_weight: float,
+    entropy_weight: float,
+) -> tuple[Array, dict[str, Array]]:
+    """Return the loss of a batch and metrics, given what the networks make of it now."""
+    log_prob = choices.log_prob(batch.sample)
+    advantage = standardize(batch.advantage)
+    if batch.weight is not None:
+        advantage = batch.weight * advantage
+    policy = clipped_surrogate(log_prob, batch.log_prob, advantage, clip=clip).mean()
+    error = 0.5 * jnp.square(value - batch.target).mean()
+    entropy = choices.entropy().mean()
+    log_ratio = log_prob - batch.log_prob
+    kl = (jnp.expm1(log_ratio) - log_ratio).mean()
+    metrics = {"policy_loss": policy, "value_loss": error, "entropy": entropy, "kl": kl}
+    return policy + value_weight * error - entropy_weight * entropy, metrics

@@ -1,17 +1,17 @@
-"""Networks, as flax modules: any leading axes, features last.
+"""Networks, as flax modules. They take any leading axes, with features last.
 
-    networks.py    what a network is, and the default networks
+    networks.py    what a network is, the default networks, and a policy's beside a value's
     layers.py      layers
-    recurrent.py   a memory
+    recurrent.py   a memory, and networks around it
 
-A network in hocket is anything with `init(key, obs) -> params` and `apply(params, obs)`; nothing
-here is needed to bring your own. They compose with flax's own:
+A network is anything with `init(key, obs) -> params` and `apply(params, obs)`, so you can bring
+your own. These compose with flax's:
 
     network = linen.Sequential([nature_cnn(), Dueling(num_actions=6)])
 """
 
 from hocket.nn.layers import ACTIVATIONS, CNN, MLP, Conv, Dueling, Flatten, LogStd
-from hocket.nn.networks import Network, encoder, grid_cnn, nature_cnn, network
+from hocket.nn.networks import Network, Separate, encoder, grid_cnn, nature_cnn, network
 from hocket.nn.recurrent import GRU, Recurrent, reset_memory, scan_memory
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "LogStd",
     "Network",
     "Recurrent",
+    "Separate",
     "encoder",
     "grid_cnn",
     "nature_cnn",

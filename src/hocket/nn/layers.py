@@ -1,10 +1,10 @@
-"""Layers, as flax modules: any leading axes, features last."""
+"""Layers, as flax modules. They take any leading axes, with features last."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 class MLP(linen.Module):
     """Dense layers with orthogonal weights: `MLP((64, 64, num_actions), out_scale=0.01)`.
 
-    The last layer is linear unless `activate_last`, and `out_scale` is the scale of its weights.
+    The last layer is linear, unless `activate_last` is set. Its weights are scaled by `out_scale`.
     """
 
     sizes: Sequence[int]
@@ -59,7 +59,7 @@ class MLP(linen.Module):
 
 
 class Flatten(linen.Module):
-    """The last `rank` axes as one."""
+    """Joins the last `rank` axes into one."""
 
     rank: int
 
@@ -69,7 +69,7 @@ class Flatten(linen.Module):
 
 
 class LogStd(linen.Module):
-    """Appends a log standard deviation for each feature: learned, and the same in every state."""
+    """Appends a learned log standard deviation for each feature, the same in every state."""
 
     @linen.compact
     def __call__(self, x: Array) -> Array:
@@ -78,7 +78,7 @@ class LogStd(linen.Module):
 
 
 class Conv(NamedTuple):
-    """One convolution: its channels, and the side and the stride of its square kernel."""
+    """The shape of a convolution: its channels, and the side and stride of its square kernel."""
 
     channels: int
     kernel: int
@@ -86,7 +86,7 @@ class Conv(NamedTuple):
 
 
 class CNN(linen.Module):
-    """Convolutions over `[..., H, W, C]`, then one dense layer. Bytes are scaled to [0, 1]."""
+    """Convolutions over `[..., H, W, C]` and one dense layer. Bytes are scaled to [0, 1]."""
 
     layers: Sequence[Conv]
     features: int
@@ -96,9 +96,9 @@ class CNN(linen.Module):
     def __call__(self, x: Array) -> Array:
         activate = _activation(self.activation)
         x = x / 255.0 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
-        # A convolution takes one batch axis, so T and N must become one. With N the major part, an
-        # N split over devices stays where it is. Tried: T as a spatial axis, and a scan over T,
-        # whose gradients took 4 to 12 times as long on CPU.
+        # A convolution takes one batch axis, so T and N must become one. With N as the major part,
+        # an N that is split over devices stays where it is. Tried: T as a spatial axis, and a scan
+        # over T; their gradients took 4 to 12 times as long on a CPU.
         lead = x.shape[:-3]
         forward, backward = range(len(lead)), range(len(lead))[::-1]
         x = jnp.moveaxis(x, forward, backward).reshape(-1, *x.shape[-3:])
@@ -109,7 +109,7 @@ class CNN(linen.Module):
 
 
 class Dueling(linen.Module):
-    """Action values as a state's value plus each action's advantage over the mean action.
+    """Action values: a state's value, plus each action's advantage over the mean advantage.
 
     Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning":
     https://arxiv.org/abs/1511.06581
@@ -136,16 +136,15 @@ def _convolution(channels: int, kernel: int, stride: int) -> linen.Conv:
 
 
 def _dense(size: int, scale: float = math.sqrt(2)) -> linen.Dense:
-    return linen.Dense(size, kernel_init=orthogonal(scale), dot_general=_dot)
-
-
-def _dot(x: Array, w: Array, *_: Any, **__: Any) -> Array:
-    """What `linen.Dense` computes: of any leading axes, with a gradient of our own."""
-    return _product(x, w)
+    # `linen.Dense` asks for one kind of product only, so the other arguments say nothing new.
+    return linen.Dense(
+        size, kernel_init=orthogonal(scale), dot_general=lambda x, w, *_, **__: _product(x, w)
+    )
 
 
 @jax.custom_vjp
 def _product(x: Array, w: Array) -> Array:
+    """Multiply `[..., in]` and `[in, out]`, with a gradient that is faster on a CPU."""
     return x @ w
 
 
@@ -161,8 +160,9 @@ def _product_backward(saved: tuple[Array, Array], g: Array) -> tuple[Array, Arra
     def plain(x: Array, g: Array) -> Array:
         return lax.dot_general(x, g, ((batch, batch), ((), ())))
 
-    # A CPU takes twice as long to sum over leading axes as over trailing ones, and longer still
-    # over two of them ([T, N, F]): the whole gradient of a small network is twice as fast this way.
+    # A CPU takes twice as long to sum over leading axes as over trailing ones, and even longer over
+    # two of them ([T, N, F]). Transposed first, the whole gradient of a small network is twice as
+    # fast. The barrier keeps XLA from folding the transpose into the product.
     return g @ w.T, lax.platform_dependent(x, g, cpu=transposed_first, default=plain)
 
 

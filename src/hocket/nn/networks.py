@@ -1,15 +1,10 @@
-"""Networks, as flax modules: any leading axes, features last.
-
-A network in hocket is anything with `init(key, obs) -> params` and `apply(params, obs)`; nothing
-here is needed to bring your own. They compose with flax's own:
-
-    network = linen.Sequential([nature_cnn(), Dueling(num_actions=6)])
-"""
+"""What a network is, and the default networks: any leading axes, features last."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from flax import linen
@@ -19,11 +14,47 @@ from hocket.nn.layers import CNN, MLP, Conv, Flatten
 
 
 class Network(Protocol):
-    """Anything with `init` and `apply`; a `flax.linen` module is one."""
+    """Anything with `init` and `apply`, such as a `flax.linen` module."""
 
     def init(self, key: Array, obs: Any, /) -> Any: ...
 
     def apply(self, params: Any, obs: Any, /) -> Any: ...
+
+
+class SeparateParams(NamedTuple):
+    policy: Any
+    value: Any
+
+
+@dataclass(frozen=True)
+class Separate:
+    """A policy network and a value network, each of which reads the observation.
+
+    Its methods are those of `Recurrent`, for an agent that can have either. Nothing is remembered:
+    where `Recurrent` has a memory, this has the observation.
+    """
+
+    policy: Network
+    value: Network
+    initial = None
+
+    def init(self, k_policy: Array, k_value: Array, obs: Any) -> SeparateParams:
+        """Return parameters, given one observation."""
+        return SeparateParams(self.policy.init(k_policy, obs), self.value.init(k_value, obs))
+
+    def step(self, params: Any, memory: None, obs: Any) -> tuple[list[Any], None]:
+        """Return what the policy gives. `params` are the policy's alone: acting needs no value."""
+        return [self.policy.apply(params, obs)], memory
+
+    def remember(self, params: Any, memory: Any, obs: Any, first: Array | None = None) -> Any:
+        """Return what `read` needs: the observation."""
+        return obs
+
+    replay = remember
+
+    def read(self, params: SeparateParams, obs: Any) -> list[Any]:
+        """Return what policy and value make of an observation."""
+        return [self.policy.apply(params.policy, obs), self.value.apply(params.value, obs)]
 
 
 def network(
@@ -35,7 +66,7 @@ def network(
     out_scale: float = 1.0,
     after: Sequence[linen.Module] = (),
 ) -> Network:
-    """The default network from observations like `obs` to `size` numbers.
+    """Return the default network from observations like `obs` to `size` numbers.
 
     Images (three axes, channels last) pass through convolutions first; the rest is flattened.
     """
@@ -43,12 +74,12 @@ def network(
 
 
 def encoder(obs: Any, hidden: Sequence[int], activation: str) -> linen.Sequential:
-    """The default network from observations like `obs` to features, for a core that follows."""
+    """Return the default network from observations like `obs` to features, which a core reads."""
     return linen.Sequential([_reader(obs), MLP(hidden, activation, activate_last=True)])
 
 
 def nature_cnn() -> CNN:
-    """For Atari frames.
+    """Return the default network for Atari frames.
 
     Mnih et al. 2015, "Human-level control through deep reinforcement learning":
     https://www.nature.com/articles/nature14236
@@ -57,7 +88,7 @@ def nature_cnn() -> CNN:
 
 
 def grid_cnn() -> CNN:
-    """For grids of about 10 x 10, such as MinAtar and Catch.
+    """Return the default network for grids of about 10 x 10, such as MinAtar and Catch.
 
     Young and Tian 2019, "MinAtar: An Atari-Inspired Testbed for Thorough and Reproducible
     Reinforcement Learning Experiments": https://arxiv.org/abs/1903.03176
@@ -66,7 +97,7 @@ def grid_cnn() -> CNN:
 
 
 def _reader(obs: Any) -> linen.Module:
-    """What makes one axis of features of an observation."""
+    """Return the first layers, which turn an observation into one axis of features."""
     if not isinstance(obs, jax.ShapeDtypeStruct):
         raise ValueError(
             f"the default network reads observations that are one array (a Box), found {obs}. "

@@ -20,7 +20,7 @@ Output = TypeVar("Output")
 
 
 class GRU(linen.Module):
-    """A recurrent core: `apply(params, memory, x) -> (memory, y)` is one step, of `[N, ...]`.
+    """A recurrent core. One step over `[N, ...]` is `apply(params, memory, x) -> (memory, y)`.
 
         memory, y = scan_memory(partial(gru.apply, params), memory, x, first)
 
@@ -36,16 +36,16 @@ class GRU(linen.Module):
 
     @linen.nowrap
     def initial(self, num: int) -> Array:
-        """The memory with which an episode begins: zeros."""
+        """Return the memory with which episodes begin: zeros."""
         return jnp.zeros((num, self.features))
 
 
 @dataclass(frozen=True)
 class Recurrent:
-    """An encoder, a GRU, and heads that read its memory: what policy and value may share.
+    """An encoder, a GRU, and heads that read its memory, such as those of a policy and a value.
 
-    The encoder and the heads see any leading axes at once; only the GRU goes step by step. Without
-    a core nothing is remembered: the heads read the encoder's features.
+    The encoder and the heads take any leading axes at once; only the GRU goes step by step.
+    Without a core nothing is remembered, and the heads read the encoder's features.
     """
 
     encoder: Network
@@ -53,7 +53,7 @@ class Recurrent:
     heads: tuple[Network, ...]
 
     def init(self, key: Array, obs: Any) -> Any:
-        """Parameters, from one observation."""
+        """Return parameters, given one observation."""
         k_encoder, k_core, *k_heads = jax.random.split(key, 2 + len(self.heads))
         encoder = self.encoder.init(k_encoder, obs)
         features = self.encoder.apply(encoder, obs)
@@ -64,11 +64,16 @@ class Recurrent:
 
     @property
     def initial(self) -> Any:
-        """The memory of one environment at an episode's beginning: zeros; None without a core."""
+        """The memory of one environment where an episode begins: zeros, or None without a core."""
         return None if self.core is None else self.core.initial(1)[0]
 
+    def step(self, params: Any, memory: Any, obs: Any) -> tuple[list[Any], Any]:
+        """Return what each head gives after one more observation, and the memory to keep."""
+        memory = self.remember(params, memory, obs)
+        return self.read(params, memory), None if self.core is None else memory
+
     def remember(self, params: Any, memory: Any, obs: Any) -> Array:
-        """The memory after one more observation, for the heads to read."""
+        """Return the memory after one more observation, for the heads to read."""
         features = self.encoder.apply(params["encoder"], obs)
         if self.core is None:
             return features
@@ -76,7 +81,10 @@ class Recurrent:
         return step[0]
 
     def replay(self, params: Any, memory: Any, obs: Any, first: Array) -> Array:
-        """The memory after each step `[T, N, ...]`, from that before them; zero before `first`."""
+        """Return the memory after each step `[T, N, ...]`, given the one before the first step.
+
+        It is set to zero before every step that begins an episode (`first`).
+        """
         features = self.encoder.apply(params["encoder"], obs)
         if self.core is None:
             return features
@@ -84,12 +92,12 @@ class Recurrent:
         return scan_memory(step, memory, features, first)[1]
 
     def read(self, params: Any, memory: Array) -> list[Any]:
-        """What each head gives for a memory."""
+        """Return what each head makes of a memory."""
         return [h.apply(p, memory) for h, p in zip(self.heads, params["heads"], strict=True)]
 
 
 def reset_memory(memory: Memory, first: Array) -> Memory:
-    """`memory`, and zero in each environment where an episode begins (`first`)."""
+    """Set the memory of each environment where an episode begins (`first`) to zero."""
 
     def reset(m: Array) -> Array:
         begins = first.reshape(first.shape + (1,) * (m.ndim - first.ndim))
@@ -101,7 +109,7 @@ def reset_memory(memory: Memory, first: Array) -> Memory:
 def scan_memory(
     step: Callable[[Memory, Array], tuple[Memory, Output]], memory: Memory, x: Array, first: Array
 ) -> tuple[Memory, Output]:
-    """Run a recurrent step over `[T, N, ...]`, memory zero where an episode begins (`first`)."""
+    """Run a recurrent step over `[T, N, ...]`; memory is zero where an episode begins (`first`)."""
 
     def body(memory: Memory, at: tuple[Array, Array]) -> tuple[Memory, Output]:
         x_t, first_t = at

@@ -1,14 +1,14 @@
-"""The maths of reinforcement learning: pure functions, time axis first, each with its paper.
+"""The maths of reinforcement learning: pure functions with the time axis first, and their papers.
 
 returns.py        returns and advantages
-losses.py         losses, elementwise
+losses.py         losses of single elements
 distributions.py  distributions over actions
 moments.py        running means and variances
-optimizers.py     optimizers whose learning rate is the caller's
-initializers.py   orthogonal weights
+optimizers.py     optimizers that leave the learning rate to the caller
+initializers.py   orthogonal initial weights
 shuffles.py       shuffles into minibatches that keep environments apart
 dense.py          a small dense network as one GPU kernel
-convolution.py    a convolution with a gradient of our own, for a CPU
+convolution.py    a convolution with a faster gradient on a CPU
 elementwise.py    an elementwise function as one GPU kernel
 """
 

@@ -1,12 +1,12 @@
-"""A small dense network as one GPU kernel each way, so that activations never leave the chip.
+"""A small dense network as two GPU kernels, forward and backward. Activations stay on the chip.
 
-XLA writes and reads every layer's activations: a minibatch of 524,288 rows moves gigabytes for 20
-MB of data, and few rows cost six launches. Here a block of rows passes through all layers in
-registers, and the backward pass makes the activations again instead of keeping them: on an H200
-both passes take 0.23 ms where XLA takes 0.67 (4-64-64-2, tanh, that many rows).
+XLA writes every layer's activations to memory and reads them back. A minibatch of 524,288 rows then
+moves gigabytes for 20 MB of data, and a small one costs six launches. Here a block of rows passes
+through all layers in registers, and the backward pass computes the activations again. On an H200
+both passes take 0.23 ms instead of XLA's 0.67 ms (layers 4-64-64-2, tanh, 524,288 rows).
 
-Products are in TF32, as XLA's are there. Behind a tanh they are in float16, which has the same ten
-bits of mantissa, and twice the speed; all sums are float32.
+Products are in TF32, as XLA's are on a GPU. Inputs that a tanh has bounded are multiplied in
+float16, which has the same ten bits of mantissa and twice the speed. All sums are float32.
 """
 
 from __future__ import annotations
@@ -23,28 +23,30 @@ from jax.experimental.pallas import triton
 
 from hocket.core.program.fragment import current_role
 
-# Legend: R rows; a block of rows passes through the layers at once, a program does some blocks.
+# A block of rows passes through all layers at once. One program of a kernel takes several blocks.
 
 Layer = tuple[Array, Array]
 """Weights `[in, out]` and bias `[out]`."""
 Shapes = Sequence[tuple[int, ...]]
 
 WIDEST = 64
-"""Of a layer: wider ones do not fit into the registers."""
+"""The widest layer that fits into the registers."""
 BLOCK = 64
+"""The rows of a block."""
 # Tried: 32 rows (2-20 % slower), 128 rows, 2 and 8 warps (1.3-2.3 x slower).
 WARPS = 4
 PROGRAMS = 528
-"""Four for each multiprocessor of an H200; more only load the weights more often."""
+"""The most programs of a kernel: four for each multiprocessor of an H200. More of them would only
+load the weights more often."""
 
 
 class Spec(NamedTuple):
-    """What is not an array in a network."""
+    """The settings of a network, beside its arrays."""
 
     activation: str
     activate_last: bool
     interpret: bool
-    """For tests, where there is no GPU."""
+    """Run without a GPU, for tests."""
 
     def activated(self, layer: int, count: int) -> bool:
         return layer < count - 1 or self.activate_last
@@ -53,18 +55,21 @@ class Spec(NamedTuple):
 def _tanh(x: Array, interpret: bool) -> Array:
     if interpret:
         return jnp.tanh(x)
-    # Five instructions, and wrong by 1e-7; the library's has five times as many. `tanh.approx` is
-    # one, and 9 % faster in all, but wrong by 5e-4.
+    # Five instructions and an error of 1e-7. The library's tanh has five times as many. The single
+    # instruction `tanh.approx` made the whole kernel 9 % faster, but its error is 5e-4.
     exp = _instruction("ex2.approx.ftz.f32", x * 2.8853900817779268)
     return 1.0 - 2.0 * _instruction("rcp.approx.ftz.f32", 1.0 + exp)
 
 
 class Activation(NamedTuple):
     of: Callable[[Array, bool], Array]
+    """The activation in a kernel; the flag is `Spec.interpret`."""
     slope: Callable[[Array], Array]
-    """By the activation's value: the backward pass has nothing else."""
+    """The derivative as a function of the activation's value: the backward pass has only that."""
     bounded: bool
+    """True if values are at most 1, so that float16 can hold them."""
     plain: Callable[[Array], Array]
+    """The activation outside a kernel."""
 
 
 ACTIVATIONS = {
@@ -76,7 +81,7 @@ ACTIVATIONS = {
 
 
 def fits(sizes: Sequence[int], activation: str, x: Array) -> bool:
-    """Whether a network of these sizes, the input's first, can be a kernel."""
+    """Return True if a network with layers of these sizes, input first, can be a kernel."""
     known = activation in ACTIVATIONS and x.dtype == jnp.float32 and x.ndim >= 2
     return known and max(sizes) <= WIDEST and len(sizes) <= 5
 
@@ -89,7 +94,7 @@ def dense(
     activate_last: bool = False,
     interpret: bool = False,
 ) -> Array:
-    """The network's output for `[..., in]`."""
+    """Return the network's output for an input `[..., in]`."""
     spec = Spec(activation, activate_last, interpret)
     y: Any = _dense(spec, tuple(layers), x.reshape(-1, x.shape[-1]))
     return y.reshape(*x.shape[:-1], y.shape[-1])
@@ -128,12 +133,13 @@ def _backward(
         interpret=spec.interpret,
         name=f"dense_backward_{current_role()}",
     )(x, dy, *leaves)
-    # Parts, summed here, not atomic additions in the kernel: the same numbers every time.
+    # Each program wrote its part of the gradient. Atomic additions in the kernel would come in any
+    # order, so that the same inputs could give other numbers.
     flat, at, gradients = parts.sum(0), 0, []
     for leaf in leaves:
         gradients.append(flat[at : at + leaf.size].reshape(leaf.shape))
         at += leaf.size
-    # An observation's gradient, which nobody asks for, and then XLA drops it.
+    # Nobody asks for the observation's gradient, so XLA drops this.
     (dx,) = jax.vjp(partial(_plain, spec, layers), x)[1](dy)
     return jax.tree.unflatten(tree, gradients), dx
 
@@ -166,7 +172,7 @@ def _forward(spec: Spec, rows: int, shapes: Shapes, block: int, x_ref: Any, *ref
 
 
 def _gradients(spec: Spec, rows: int, shapes: Shapes, x_ref: Any, dy_ref: Any, *refs: Any) -> None:
-    """The part that this program's rows have in the gradient, in the order of the leaves."""
+    """Write the part of the gradient from this program's rows, in the order of the leaves."""
     *leaf_refs, out_ref = refs
     layers, activation = _load_layers(shapes, leaf_refs), ACTIVATIONS[spec.activation]
     blocks, start = x_ref.shape[0] // BLOCK, pl.program_id(0) * x_ref.shape[0]
@@ -182,8 +188,8 @@ def _gradients(spec: Spec, rows: int, shapes: Shapes, x_ref: Any, dy_ref: Any, *
             )
             for ref, size in ((x_ref, shapes[0][0]), (dy_ref, shapes[-1][1]))
         )
-        # Gradients of a mean are tiny, so float16 sees them in units of the block's largest, with
-        # room for layers that multiply them by a million.
+        # Gradients of a mean are tiny for float16. In units of 64 times the block's largest they
+        # fit, with room for layers that multiply them by a million.
         unit = 64.0 * jnp.maximum(jnp.max(jnp.max(jnp.abs(g), axis=1), axis=0), 1e-30)
         g, values, sums = g / unit, [x, *_through(spec, layers, x)], list(sums)
         for i in reversed(range(len(layers))):
@@ -192,7 +198,8 @@ def _gradients(spec: Spec, rows: int, shapes: Shapes, x_ref: Any, dy_ref: Any, *
                 g = g * activation.slope(values[i + 1])
             dw, db = sums[i]
             dw = dw + unit * _contract(values[i], g, 0, 0, half)
-            # Tensor cores sum over rows sooner than warps do: 17 % of the whole kernel.
+            # A product with ones sums over rows. Tensor cores are faster at that than warps, which
+            # saves 17 % of the kernel's time.
             sums[i] = dw, db + unit * _contract(ones, g, 0, 0)
             g = _contract(g, layers[i][0], 1, 1, half) if i else g
         return sums
@@ -209,7 +216,7 @@ def _gradients(spec: Spec, rows: int, shapes: Shapes, x_ref: Any, dy_ref: Any, *
 
 
 def _through(spec: Spec, layers: Sequence[Layer], x: Array) -> list[Array]:
-    """What each layer gives for a block of rows."""
+    """Return every layer's output for a block of rows."""
     activation, values = ACTIVATIONS[spec.activation], []
     for i, (w, b) in enumerate(layers):
         x = _contract(x, w, 1, 0, half=i > 0 and activation.bounded) + b[None]
@@ -219,6 +226,7 @@ def _through(spec: Spec, layers: Sequence[Layer], x: Array) -> list[Array]:
 
 
 def _contract(a: Array, b: Array, axis_a: int, axis_b: int, half: bool = False) -> Array:
+    """Multiply two matrices along these axes, in float16 if `half`, with float32 sums."""
     if half:
         a, b = a.astype(jnp.float16), b.astype(jnp.float16)
     axes = (((axis_a,), (axis_b,)), ((), ()))
@@ -238,7 +246,7 @@ def _repeat(count: int, body: Callable[[Any, Any], Any], carry: Any) -> Any:
 
 
 def _load_layers(shapes: Shapes, refs: Sequence[Any]) -> list[Layer]:
-    """Weights and biases, with zeros beyond their size."""
+    """Load weights and biases, padded with zeros."""
     layers = []
     for w, b, shape in zip(refs[::2], refs[1::2], shapes, strict=True):
         weights = triton.load(w, mask=_inside(w.shape, shape), other=0.0)
@@ -247,6 +255,7 @@ def _load_layers(shapes: Shapes, refs: Sequence[Any]) -> list[Layer]:
 
 
 def _inside(shape: Sequence[int], real: Sequence[int], first: Any = 0) -> Array:
+    """Return the mask of a padded block `shape` that starts at row `first` of a `real` array."""
     return (first + _iota(shape, 0) < real[0]) & (_iota(shape, 1) < real[1])
 
 
@@ -259,32 +268,33 @@ def _rows(block: int, size: int) -> pl.BlockSpec:
 
 
 def _whole(layers: Sequence[Layer]) -> list[pl.BlockSpec]:
-    specs: list[pl.BlockSpec] = []
-    for w, b in layers:
-        specs.append(pl.BlockSpec(tuple(map(_padded, w.shape)), lambda i: (0, 0)))
-        specs.append(pl.BlockSpec((_padded(b.shape[0]),), lambda i: (0,)))
-    return specs
+    return [
+        pl.BlockSpec(tuple(map(_padded, leaf.shape)), lambda i, rank=leaf.ndim: (0,) * rank)
+        for leaf in jax.tree.leaves(layers)
+    ]
 
 
 def _padded(size: int) -> int:
-    """A power of two, and 16 at least: the least that tensor cores multiply."""
+    """Return the next power of two, at least 16: tensor cores multiply nothing smaller."""
     return max(16, pl.next_power_of_2(size))
 
 
 def _cut_forward(rows: int) -> tuple[int, int, int]:
-    """Rows of a block, blocks of a program, and its warps."""
-    # One of many agents under `vmap`. Tried with 2,048 of them: 2 warps (6 % of PPO's time more),
-    # a block of 64 rows (3 %).
+    """Return the rows of a block, the blocks of a program, and its warps."""
+    # Few rows: one of many agents under `vmap`. Tried with 2,048 agents: 2 warps took 6 % more of
+    # PPO's time, and a block of 64 rows 3 % more.
     if rows <= 16:
         return 16, 1, 1
-    if rows <= 2 * BLOCK:  # such an agent's minibatch: load its weights once
+    if rows <= 2 * BLOCK:  # the minibatch of such an agent: one program, which loads weights once
         return BLOCK, pl.cdiv(rows, BLOCK), WARPS
-    if 1024 < rows <= 8192:  # finer, so that all multiprocessors have some: 3 % of PPO's time
+    if (
+        1024 < rows <= 8192
+    ):  # small blocks, so that every multiprocessor gets one: 3 % of PPO's time
         return 16, 1, WARPS
     return BLOCK, pl.cdiv(pl.cdiv(rows, BLOCK), PROGRAMS), WARPS
 
 
 def _cut_backward(rows: int) -> int:
-    """Blocks of a program: four at least, since each program writes a gradient of its own."""
+    """Return the blocks of a program: at least four, as each program writes a whole gradient."""
     blocks = pl.cdiv(rows, BLOCK)
     return min(blocks, max(4, pl.cdiv(blocks, PROGRAMS)))

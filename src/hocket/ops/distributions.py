@@ -1,4 +1,4 @@
-"""Distributions over actions, as values: any leading axes, the action on the last."""
+"""Distributions over actions, as pytrees. They have any leading axes; the last is the action's."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from jax import Array
 
 
 class Distribution(ABC):
-    """What a policy gives for an observation."""
+    """The distribution over actions that a policy gives for an observation."""
 
     @abstractmethod
     def sample(self, key: Array) -> Array:
-        """A sample for all leading axes at once, from one key."""
+        """Draw a sample for all leading axes at once, from one key."""
 
     @abstractmethod
     def log_prob(self, x: Array) -> Array: ...
@@ -35,8 +35,8 @@ class Distribution(ABC):
         return x, self.log_prob(x)
 
     def sample_each(self, keys: Array) -> Array:
-        """A sample for each environment, the first axis, from a key of its own."""
-        # A parameter of lower rank, such as one log_std for all states, is every environment's.
+        """Draw a sample for each environment (the first axis), from a key of its own."""
+        # Environments share a parameter of lower rank, such as one log_std for all states.
         rank = max(x.ndim for x in jax.tree.leaves(self))
         axes = jax.tree.map(lambda x: 0 if x.ndim == rank else None, self)
         return jax.vmap(type(self).sample, in_axes=(axes, 0))(self, keys)
@@ -46,7 +46,7 @@ class Distribution(ABC):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Categorical(Distribution):
-    """One of A actions, by unnormalized log-probabilities `[..., A]`."""
+    """One of A actions, with unnormalized log-probabilities `[..., A]`."""
 
     logits: Array
 
@@ -55,15 +55,15 @@ class Categorical(Distribution):
 
     def log_prob(self, x: Array) -> Array:
         log_p = jax.nn.log_softmax(self.logits)
-        # Not `take_along_axis`, whose gradient is a scatter that fuses with nothing: 3 % of PPO's
-        # time on a GPU.
+        # Not `take_along_axis`: its gradient is a scatter, which fuses with nothing and cost 3 % of
+        # PPO's time on a GPU.
         chosen = jax.nn.one_hot(x, log_p.shape[-1], dtype=jnp.bool_)
         return jnp.sum(jnp.where(chosen, log_p, 0.0), axis=-1)
 
     def entropy(self) -> Array:
         log_p = jax.nn.log_softmax(self.logits)
         p = jnp.exp(log_p)
-        # An action masked with -inf adds nothing: 0 * -inf would be nan.
+        # An action that is masked with -inf must add nothing, but 0 * -inf is nan.
         return -jnp.sum(p * jnp.where(p > 0.0, log_p, 0.0), axis=-1)
 
     def mode(self) -> Array:
@@ -74,13 +74,13 @@ class Categorical(Distribution):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class MultiCategorical(Distribution):
-    """Several independent choices `[..., K]`, each among a number of its own."""
+    """K independent choices `[..., K]`, each with its own number of options."""
 
     choices: tuple[Categorical, ...]
 
     @classmethod
     def split(cls, logits: Array, sizes: Sequence[int]) -> Self:
-        """From the logits of all choices side by side, `[..., sum(sizes)]`."""
+        """Make one from the logits of all choices side by side, `[..., sum(sizes)]`."""
         ends = np.cumsum(sizes)[:-1].tolist()
         return cls(tuple(Categorical(part) for part in jnp.split(logits, ends, axis=-1)))
 
@@ -106,7 +106,7 @@ class MultiCategorical(Distribution):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Normal(Distribution):
-    """Independent normals over the last axis; `log_std` may be `[D]` for a mean of `[..., D]`."""
+    """Independent normals along the last axis. `log_std` may be `[D]` for a mean `[..., D]`."""
 
     mean: Array
     log_std: Array
@@ -134,10 +134,10 @@ class Normal(Distribution):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TanhNormal(Distribution):
-    """The tanh of a `Normal`: actions within (-1, 1).
+    """The tanh of a `Normal`, for actions in (-1, 1).
 
-    `log_prob` inverts the tanh, which float32 cannot do next to the bounds; where the sample is at
-    hand, `sample_and_log_prob` is exact. `mode` is the tanh of the mean.
+    `log_prob` inverts the tanh, which float32 cannot do close to the bounds; `sample_and_log_prob`
+    is exact, since it knows the sample before the tanh. `mode` is the tanh of the mean.
 
     Haarnoja et al. 2018, "Soft Actor-Critic": https://arxiv.org/abs/1801.01290, appendix C.
     """
@@ -157,7 +157,7 @@ class TanhNormal(Distribution):
         return jnp.tanh(u), self._log_prob_of_tanh(u)
 
     def entropy(self) -> Array:
-        """By quadrature over the normal: the tanh has no closed form."""
+        """Compute the entropy by quadrature over the normal, since it has no closed form."""
         points, weights = np.polynomial.hermite_e.hermegauss(32)
         std = jnp.exp(jnp.broadcast_to(self.log_std, self.mean.shape))
         slopes = jax.vmap(lambda z: _log_slope_of_tanh(self.mean + std * z))(jnp.asarray(points))
@@ -175,5 +175,5 @@ class TanhNormal(Distribution):
 
 
 def _log_slope_of_tanh(u: Array) -> Array:
-    """log(1 - tanh(u) ** 2), which overflows nowhere."""
+    """Return log(1 - tanh(u) ** 2), in a form that never overflows."""
     return 2.0 * (math.log(2.0) - u - jax.nn.softplus(-2.0 * u))

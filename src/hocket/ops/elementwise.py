@@ -1,4 +1,4 @@
-"""An elementwise function as one GPU kernel, whatever XLA would have made of it."""
+"""An elementwise function as exactly one GPU kernel, where XLA might make several."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 BLOCK = 256
-"""Elements of a program, two for each thread."""
+"""The elements of one program: two for each thread."""
 WARPS = 4
 
 Function = Callable[..., Sequence[Array]]
 
 
 def elementwise(fn: Function, *arrays: Array, name: str, interpret: bool = False) -> list[Array]:
-    """`fn(*arrays)`, which makes several arrays of one shape from several, as a kernel.
+    """Compute `fn(*arrays)` as one kernel. `fn` maps arrays of one shape to arrays of that shape.
 
-    `interpret` is for tests, where there is no GPU.
+    With `interpret` it runs without a GPU, for tests.
     """
     shape, size = arrays[0].shape, arrays[0].size
     specs = jax.eval_shape(fn, *arrays)

@@ -1,8 +1,8 @@
-"""Orthogonal weights without LAPACK.
+"""Orthogonal initial weights, computed without LAPACK.
 
-`jax.nn.initializers.orthogonal` makes the same ones, by a QR decomposition. On a CPU of few cores a
-batch of those, which is what `vmap` over seeds makes of it, can wait for itself for ever (jaxlib
-0.10.2: the parts of a batch wait in the threads that should do them).
+`jax.nn.initializers.orthogonal` gives the same weights by a QR decomposition. Under a `vmap` over
+seeds that becomes a batch, which can deadlock on a CPU with few cores: the parts of the batch wait
+in the very threads that should compute them (jaxlib 0.10.2).
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 PANEL = 32
-"""Columns that are made orthogonal one by one; before that, all of them to those on their left."""
+"""The columns of a panel. A panel is first made orthogonal to all columns on its left by matrix
+products, then its columns to each other one by one."""
 
 
 def orthogonal(scale: float = 1.0) -> Callable[..., Array]:
-    """An initializer of `[..., in, out]`, as flax takes it: orthogonal columns, or else rows.
+    """Return an initializer for flax of weights `[..., in, out]` with orthogonal columns.
+
+    If there are more columns than rows, the rows are orthogonal instead.
 
     Saxe, McClelland and Ganguli 2014, "Exact solutions to the nonlinear dynamics of learning in
     deep linear neural networks": https://arxiv.org/abs/1312.6120
@@ -37,10 +40,11 @@ def orthogonal(scale: float = 1.0) -> Callable[..., Array]:
 
 @jax.jit  # flax asks for the shape of every weight whenever a network is applied
 def orthonormal(x: Array) -> Array:
-    """The columns of `[n, m]`, n >= m, made orthonormal from left to right: Gram and Schmidt.
+    """Make the columns of `[n, m]`, n >= m, orthonormal from left to right, by Gram-Schmidt.
 
-    Each is freed of those before it twice, which is enough: Giraud, Langou and Rozloznik 2005, "The
-    loss of orthogonality in the Gram-Schmidt orthogonalization process".
+    The components along earlier columns are removed twice, which is enough for rounding errors:
+    Giraud, Langou and Rozloznik 2005, "The loss of orthogonality in the Gram-Schmidt
+    orthogonalization process".
     """
     made = x[:, :0]
     for start in range(0, x.shape[1], PANEL):
@@ -52,9 +56,11 @@ def orthonormal(x: Array) -> Array:
 
 
 def _one_by_one(panel: Array) -> Array:
+    """Make the columns of a panel orthonormal."""
+
     def column(j: Array, made: Array) -> Array:
         x = panel[:, j]
-        for _ in range(2):  # `made` is zero from j on
+        for _ in range(2):  # columns of `made` from j on are zero, so they remove nothing
             x = x - made @ (made.T @ x)
         return made.at[:, j].set(x / jnp.linalg.norm(x))
 

@@ -1,4 +1,4 @@
-"""Losses, elementwise: the caller takes the mean, over whatever it is a mean of."""
+"""Losses of single elements; the caller takes the mean."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jax import Array, lax
 def clipped_surrogate(
     log_prob: Array, old_log_prob: Array, advantage: Array, *, clip: float | Array
 ) -> Array:
-    """PPO's policy loss: no reward for moving the ratio further than `clip` from one.
+    """Return PPO's policy loss, which gains nothing when the ratio moves beyond `clip` from one.
 
     Schulman et al. 2017, "Proximal Policy Optimization Algorithms":
     https://arxiv.org/abs/1707.06347
@@ -21,9 +21,10 @@ def clipped_surrogate(
 def clipped_value_loss(
     value: Array, old_value: Array, target: Array, *, clip: float | Array
 ) -> Array:
-    """Half the squared error, or that of the value kept within `clip` of the old one if larger.
+    """Return half the squared error of the value, or of the value clipped to within `clip` of the
+    old one, whichever is larger.
 
-    In OpenAI Baselines' PPO; Engstrom et al. 2020, "Implementation Matters in Deep Policy
+    From PPO in OpenAI Baselines; see Engstrom et al. 2020, "Implementation Matters in Deep Policy
     Gradients": https://arxiv.org/abs/2005.12729
     """
     near = old_value + jnp.clip(value - old_value, -clip, clip)
@@ -31,7 +32,7 @@ def clipped_value_loss(
 
 
 def huber(error: Array, *, delta: float = 1.0) -> Array:
-    """Half the square of a small error, and linear beyond `delta`: gradients of at most `delta`.
+    """Return half the squared error, continued linearly beyond `delta`, so gradients are bounded.
 
     Huber 1964, "Robust Estimation of a Location Parameter".
     """
@@ -48,10 +49,11 @@ def double_q(
     q_t_target: Array,
     q_t_online: Array,
 ) -> Array:
-    """Double Q-learning's TD error: the online network picks the next action, the target rates it.
+    """Return the TD error of double Q-learning.
 
-    Action values are `[..., A]`, the others `[...]`. `discount` is 0 where the episode terminated.
-    The gradient takes the target as a constant.
+    The online network picks the next action, and the target network says what it is worth. Action
+    values are `[..., A]`, other arguments `[...]`. `discount` is 0 where the episode terminated. No
+    gradient flows through the target.
 
     van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning":
     https://arxiv.org/abs/1509.06461

@@ -1,8 +1,8 @@
-"""Returns and advantages: what a step was worth, from a rollout with its time axis first.
+"""Returns and advantages of the steps of a rollout.
 
-Every array is `[T, ...]`. `value` is v(obs) and `next_value` is v(next_obs), where `next_obs` at an
-episode's end is its final observation, not the first of the next. So a truncated episode still
-bootstraps, a terminated one does not, and nothing passes from one episode into another.
+Every array is `[T, ...]`. `value` is v(obs) and `next_value` is v(next_obs). At the end of an
+episode `next_obs` is its final observation, not the first one of the next episode. So a truncated
+episode bootstraps, a terminated one does not, and nothing leaks from one episode into another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def gae(
     discount: float | Array,
     decay: float | Array,
 ) -> tuple[Array, Array]:
-    """Generalized advantage estimates, and the value targets `advantage + value`.
+    """Return generalized advantage estimates, and the value targets `advantage + value`.
 
     Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage
     Estimation": https://arxiv.org/abs/1506.02438
@@ -48,7 +48,7 @@ def lambda_returns(
     discount: float | Array,
     decay: float | Array,
 ) -> Array:
-    """TD(lambda) returns: `decay=0` is the one-step target, `decay=1` the Monte Carlo return.
+    """Return TD(lambda) returns: one-step targets for `decay=0`, Monte Carlo returns for `decay=1`.
 
     Sutton and Barto 2018, "Reinforcement Learning: An Introduction", section 12.1.
     """
@@ -72,9 +72,9 @@ def vtrace(
     clip_c: float = 1.0,
     clip_pg_rho: float = 1.0,
 ) -> tuple[Array, Array]:
-    """V-trace value targets and policy-gradient advantages; the gradient takes both as constants.
+    """Return V-trace value targets and policy-gradient advantages. No gradient flows through them.
 
-    `log_ratio` is log pi(action) - log mu(action), for mu the policy that acted.
+    `log_ratio` is log pi(action) - log mu(action), where mu is the policy that acted.
 
     Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
     Actor-Learner Architectures": https://arxiv.org/abs/1802.01561
@@ -92,22 +92,22 @@ def vtrace(
 
 
 class NStep(NamedTuple):
-    """For each start t: what n steps earned, and where and how much to bootstrap."""
+    """N-step transitions, one for each start t."""
 
     reward: Array
-    """Discounted sum of the rewards of n steps, or of those up to the first episode end."""
+    """The discounted sum of the rewards of n steps, or of fewer where the episode ends before."""
     discount: Array
-    """What the bootstrap value counts for: discount ** steps taken, and 0 after a termination."""
+    """The weight of the bootstrap value: discount ** steps taken, or 0 after a termination."""
     last: Array
-    """Time index of the last step taken, the one whose `next_obs` is bootstrapped from."""
+    """The time index of the last step taken. Bootstrap from its `next_obs`."""
 
 
 def n_step(
     reward: Array, terminated: Array, truncated: Array, *, discount: float | Array, steps: int
 ) -> NStep:
-    """Overlapping n-step transitions, for the `T - steps + 1` starts whose window is complete.
+    """Return overlapping n-step transitions from the `T - steps + 1` starts that have all steps.
 
-    Put the last `steps - 1` steps of one rollout before the next to lose none.
+    To lose no start, put the last `steps - 1` steps of one rollout before the next rollout.
 
         target = n_step(reward, terminated, truncated, discount=0.99, steps=3)
         next_obs = take_steps(rollout.next_obs, target.last)
@@ -121,7 +121,8 @@ def n_step(
             f"Use `steps` from 1 to {length}, or a longer rollout."
         )
     end = terminated | truncated
-    # An n-step return from t is one step, then the (n-1)-step return from t + 1. Those of 0 steps:
+    # The n-step return from t is one reward and the (n-1)-step return from t + 1. Begin with n = 0,
+    # where the last step taken is the one before t, and each round adds a step before the others.
     time = jnp.arange(-1, length).reshape(length + 1, *(1,) * (reward.ndim - 1))
     last = jnp.broadcast_to(time, (length + 1, *reward.shape[1:]))
     total = jnp.zeros_like(reward, shape=last.shape)
@@ -135,7 +136,7 @@ def n_step(
 
 
 def take_steps(tree: Tree, time: Array) -> Tree:
-    """The steps `time [S, N]` of every environment, from a tree of `[T, N, ...]`: `[S, N, ...]`."""
+    """Take the steps `time [S, N]` of each environment from a tree `[T, N, ...]`: `[S, N, ...]`."""
 
     def take(x: Array) -> Array:
         index = time.reshape(time.shape + (1,) * (x.ndim - time.ndim))
@@ -145,7 +146,7 @@ def take_steps(tree: Tree, time: Array) -> Tree:
 
 
 def _accumulate(value: Array, weight: Array, last: Array) -> Array:
-    """`x_t = value_t + weight_t * x_{t+1}`, from `x_T = last` back to the first step."""
+    """Compute `x_t = value_t + weight_t * x_{t+1}` backwards, from `x_T = last`."""
 
     def step(x_t: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
         value_tm1, weight_tm1 = at

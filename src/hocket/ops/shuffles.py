@@ -1,7 +1,7 @@
-"""Shuffles into minibatches that never mix environments at random.
+"""Shuffles into minibatches that do not mix environments at random.
 
-A replica or a device with some of the environments then makes the same minibatches of them as one
-program with all: every minibatch holds an equal share of each device's environments.
+So a replica or a device that has some of the environments puts the same steps of them into each
+minibatch as one program with all environments would, and all its shares are equal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Tree = TypeVar("Tree")
 
 
 def shuffle_time(key: Array, tree: Tree, minibatches: int) -> Tree:
-    """Shuffle the steps of `[T, N, ...]`, in one order for all: `[minibatches, T / M, N, ...]`."""
+    """Shuffle the steps of `[T, N, ...]`, all environments in one order: `[M, T / M, N, ...]`."""
     length = _size(tree, axis=0)
     _check_divides(minibatches, length, "time steps", "the rollout")
     order = jax.random.permutation(key, length)
@@ -26,7 +26,7 @@ def shuffle_time(key: Array, tree: Tree, minibatches: int) -> Tree:
 
 
 def shuffle_time_each(keys: Array, tree: Tree, minibatches: int) -> Tree:
-    """Shuffle the steps of `[T, N, ...]`, each environment in the order of its own key of `[N]`."""
+    """Shuffle the steps of `[T, N, ...]`, each environment in its own order, by `keys [N]`."""
     length = _size(tree, axis=0)
     _check_divides(minibatches, length, "time steps", "the rollout")
     order = jax.vmap(lambda key: jax.random.permutation(key, length), out_axes=1)(keys)
@@ -36,9 +36,9 @@ def shuffle_time_each(keys: Array, tree: Tree, minibatches: int) -> Tree:
 def shuffle_envs(key: Array, tree: Tree, minibatches: int, axis: int = 1) -> Tree:
     """Deal out the environments of `[T, N, ...]` with their steps in order: `[M, T, N / M, ...]`.
 
-    Every minibatch takes one environment of each block of M neighbours, the same one in all blocks.
-    So which environments go together is fixed, and what the key decides is whose turn comes when.
-    For a tree of `[N, ...]`, such as a recurrent agent's memory, use `axis=0` and the same key.
+    Every minibatch takes one environment from each block of M neighbours, at the same position in
+    all blocks. So it is fixed which environments go together, and the key only decides the order of
+    the minibatches. For a tree `[N, ...]`, such as memories, use `axis=0` and the same key.
     """
     num_envs = _size(tree, axis)
     _check_divides(minibatches, num_envs, "environments", "each replica")

@@ -1,6 +1,6 @@
-"""Strategies: where the fragments of a graph run. One strategy, one file, one function.
+"""Strategies decide where the fragments of a graph run. Each is one function in one file.
 
-strategy.py           what a strategy is, and how one is found by its name
+strategy.py           what a strategy is, and how its name finds it
 anakin.py             one program on all devices
 actor_learner.py      actors beside a learner
 central_inference.py  environments around one place that acts and learns
@@ -8,7 +8,7 @@ data_parallel.py      replicas of the whole loop
 sebulba.py            environments on threads of the host
 apex.py               actors around a replay service
 sliced.py             any of these on slices of a device
-sharing.py            how strategies share out devices and environments
+sharing.py            how strategies share out devices, and exchange samples
 """
 
 from hocket.strategies.actor_learner import actor_learner

@@ -1,7 +1,7 @@
-"""Anakin: environment, acting and learning in one program, the environments shared by all devices.
+"""Anakin: environment, acting and learning in one program, with environments on all devices.
 
     device 0: [ env act learn ]  N/2 environments
-                      |           gradients: an all-reduce that XLA adds
+                      |           gradients: XLA adds an all-reduce
     device 1: [ env act learn ]  N/2 environments
 
 Hessel et al. 2021, "Podracer architectures for scalable Reinforcement Learning":
@@ -26,18 +26,18 @@ def anakin(
 ) -> Plan:  # fmt: skip
     """One program on the first `devices` devices, by default on all.
 
-    With `callback` it may call environments that run on the host, at each of their steps.
+    With `callback` the program may call environments that run on the host, once in each step.
     """
-    if (found := hosts(graph)) and not callback:
+    if (on_host := hosts(graph)) and not callback:
         raise PlanError(
-            f"{found[0].name} runs on the host, so `anakin` cannot compile it. Use "
+            f"{on_host[0].name} runs on the host, so `anakin` cannot compile it. Use "
             f'`distribute="sebulba"`, a pure environment (`hocket envs`), or '
             f"`anakin:callback=true`, whose program stops for it at every step."
         )
-    if found and (devices or 1) > 1:
+    if on_host and (devices or 1) > 1:
         raise PlanError(
-            f"{found[0].name} runs on the host, and a program on {devices} devices cannot call "
+            f"{on_host[0].name} runs on the host, and a program on {devices} devices cannot call "
             f"back from each: leave out `devices`, or use `sebulba`."
         )
-    on = cluster.first(1 if found and devices is None else devices, "anakin").devices
+    on = cluster.first(1 if on_host and devices is None else devices, "anakin").devices
     return Plan(graph, (Place("anakin", run=ROLES, on=on, backend=backend),))

@@ -1,13 +1,13 @@
-"""Ape-X: many actors fill a replay that a service keeps, one learner draws from it by priority.
+"""Ape-X: many actors fill a replay service, and one learner draws from it by priority.
 
     actor 0: [ env act insert ] --experience-->
     actor 1: [ env act insert ] --experience-->  replay  --batches-->  learner: [ learn ]
     actor 2: [ env act insert ] --experience-->  service <--priorities--
         ^------------ the newest parameters, at the next rollout ------------+
 
-Nobody waits for another: an iteration of the learner is one rollout of any actor, so that samples
-for each insert stay as the algorithm has them. With `lag=0` everybody waits, and the learner
-inserts, so that rows lie in the order of one program. Horgan et al. 2018, "Distributed Prioritized
+Nobody waits. An iteration of the learner goes with one rollout of any actor, so the algorithm's
+ratio of samples to inserts is kept. With `lag=0` everybody waits and the learner inserts, so that
+rows lie in the same order as in one program. Horgan et al. 2018, "Distributed Prioritized
 Experience Replay": https://arxiv.org/abs/1803.00933
 """
 
@@ -28,12 +28,13 @@ def apex(
     shards: int = 1, prefetch: int | None = None, lag: Lag = FREE, max_age: int | None = None,
     backend: str = "jax",
 ) -> Plan:  # fmt: skip
-    """`actors` replicas that step, act and insert into a replay service, and a learner.
+    """`actors` replicas step, act and insert into a replay service; one learner draws and learns.
 
-    The service is reached by a call in one process and over shared memory from others, or as
-    `carrier` says: `shm`, `tcp`. It has so many `shards`, each filled by some of the actors; while
-    the learner computes, `prefetch` batches (2, where nobody waits) are drawn for it. With several
-    devices the learner has the last `learners` of them, the actors share the others.
+    `carrier` is how the service is reached: `shm`, `tcp`, or by default a plain call within its
+    process and shared memory from others. It has `shards`, each filled by some of the actors. While
+    the learner computes, `prefetch` batches are drawn ahead: by default 2, or 0 where everybody
+    waits. With several devices the learner gets the last `learners` of them, and the actors share
+    the others.
     """
     graph, free = served(graph), lag == FREE
     others, learning = apart(cluster, learners)

@@ -1,13 +1,14 @@
-"""Central inference: environments step on many places, one place acts for all and learns.
+"""Central inference: environments step in many replicas, and one place acts for all and learns.
 
     env 0: [ env ] --observations-->
     env 1: [ env ] --observations-->  learner: [ act learn replay ]
     env 2: [ env ] --observations-->
        ^------- actions, every step -------+
 
-Environments are cut in two halves, so that one half steps while the other half's actions are
-computed. With `lag=free` the learner is a place of its own, and nobody waits for it. Espeholt et
-al. 2020 (SEED RL): https://arxiv.org/abs/1910.06591; Zhu et al. 2023 (MSRL), "single learner fine".
+Each replica's environments are cut in two halves: one half steps while the actions of the other
+are computed. With `lag=free` the learner is a place of its own, and nobody waits for it. Espeholt
+et al. 2020 (SEED RL): https://arxiv.org/abs/1910.06591; Zhu et al. 2023 (MSRL), "single learner
+fine".
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ def central_inference(
     graph: Graph, cluster: Cluster, *, envs: int = 2, learners: int = 1, parts: int = 2,
     lag: Lag = 0, max_age: int | None = None, backend: str = "jax",
 ) -> Plan:  # fmt: skip
-    """Observations up, actions down, each step: `envs` replicas that step, one place for the rest.
+    """Observations up, actions down, each step: `envs` replicas step, one place does the rest.
 
-    With several devices the last `learners` act and learn, the environments share the others. In
-    two `parts` of the environments both sides are busy; in one they take turns. With `lag=free` or
-    a number another place acts, with parameters that old, while the learner learns.
+    With several devices the last `learners` act and learn, and the environments share the others.
+    With the environments in two `parts` both sides are busy; with one part they take turns. With
+    `lag=free` or a number, a place of its own acts while the learner learns, with parameters that
+    are so late.
     """
     others, learning = apart(cluster, learners)
     stepping = share_out(others, envs, graph.num_envs)

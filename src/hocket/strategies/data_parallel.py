@@ -1,10 +1,10 @@
-"""Data parallel: the whole loop in replicas, each with its environments; gradients are averaged.
+"""Data parallel: replicas of the whole loop, each with its own environments, average gradients.
 
     replica 0: [ env act learn ]  N/2 environments
                       |            `averaged`: the mean over replicas
     replica 1: [ env act learn ]  N/2 environments
 
-As threads the replicas are one program; as processes they average through shared memory. Wijmans
+As threads the replicas are one program. As processes they average through shared memory. Wijmans
 et al. 2020 (DD-PPO): https://arxiv.org/abs/1911.00357; Zhu et al. 2023 (MSRL), "multiple learners".
 """
 
@@ -22,6 +22,6 @@ from hocket.strategies.strategy import strategy
 def data_parallel(
     graph: Graph, cluster: Cluster, *, replicas: int = 2, backend: str = "jax"
 ) -> Plan:
-    """The whole loop in `replicas`, each on one device, with a share of the environments."""
+    """The whole loop in `replicas`, each on one device with its share of the environments."""
     on = share_out(cluster.devices[: max(1, replicas)], replicas, graph.num_envs)
     return Plan(graph, (Place("replica", ROLES, on=on, replicas=replicas, backend=backend),))

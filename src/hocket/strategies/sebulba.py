@@ -1,10 +1,10 @@
-"""Sebulba: threads step environments on the host and act on actor devices, others learn.
+"""Sebulba: threads step environments on the host and act on some devices; the others learn.
 
     thread 0: [ env | act ] --trajectories-->
     thread 1: [ env | act ] --trajectories-->  learner: [ learn replay ]
        ^------------ parameters, at the next unroll ----+
 
-While one thread's environments step, another's actions are computed, and both while the learner
+While the environments of one thread step, the actions of another are computed and the learner
 learns. Hessel et al. 2021, "Podracer architectures for scalable Reinforcement Learning":
 https://arxiv.org/abs/2104.06272
 """
@@ -29,28 +29,31 @@ def sebulba(
 ) -> Plan:  # fmt: skip
     """`threads` for each of `actors` devices step and act; the last `learners` devices learn.
 
-    `batch` says how many environments a thread has, instead of `threads`. `lag=1` is deterministic,
-    `lag=free` is not, and needs no two instances to wait for each other. `acting=cpu` computes
-    actions on the CPU, beside an accelerator that learns.
+    Instead of `threads`, `batch` can give the environments of each thread. A run with `lag=1` is
+    deterministic. With `lag=free` it is not, and nobody waits. With `acting=cpu` actions are
+    computed on the CPU, while an accelerator learns.
     """
     others, learning = apart(cluster, learners)
     if acting not in (None, HOST):
         raise PlanError(
-            f"acting={acting!r}: actions are computed on actor devices, or on `{HOST}`."
+            f"acting={acting!r}: actions are computed on actor devices, or with acting={HOST} "
+            f"on the host."
         )
     if acting == HOST:
         others = (Device(DeviceId(HOST, 0), HOST),)
     if actors is not None and not 1 <= actors <= len(others):
         raise PlanError(
-            f"sebulba was asked for {actors} actor devices, of {len(others)} that do not learn: "
+            f"sebulba was asked for {actors} actor devices, but {len(others)} do not learn: "
             f"there are {cluster}."
+        )
+    if batch is not None and (batch < 1 or graph.num_envs % batch):
+        raise PlanError(
+            f"batch={batch} does not divide the {graph.num_envs} environments: use one that does."
         )
     fitting = [
         n for n in range(1, len(others) + 1) if graph.num_envs % (n * (batch or threads)) == 0
     ]
     count = actors or max(fitting, default=1)
-    if batch is not None and (batch < 1 or graph.num_envs % batch):
-        raise PlanError(f"batches of {batch} do not make up {graph.num_envs} environments.")
     replicas = graph.num_envs // batch if batch else threads * count
     on = share_out(others[:count], replicas, graph.num_envs)
     return Plan(

@@ -1,4 +1,4 @@
-"""How strategies share out devices and environments, and the channels of samples."""
+"""How strategies share out devices and environments, and exchange samples for parameters."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from hocket.strategies.strategy import FREE, Lag
 
 
 class PlanArguments(TypedDict, total=False):
-    """How places exchange samples and what these are made with, as arguments of `Plan`."""
+    """The arguments of `Plan` that say how places exchange samples and parameters."""
 
     channels: dict[str, Channel]
     schedule: Schedule
 
 
 PROCESSES = Launch("processes", one_process=False, one_program=False, shares_memory="node")
-"""What a strategy asks for whose instances must be processes."""
+"""The launch of a strategy whose instances must be processes."""
 
 
 def share_out(devices: Sequence[Device], replicas: int, num_envs: int) -> Sequence[Device]:
-    """As many of the devices as so many replicas can share equally, with their environments."""
+    """Return the most devices, from the first on, that the replicas can share equally.
+
+    Several replicas may share a device; or a replica has several, which share its environments.
+    """
 
     def fits(n: int) -> bool:
         return replicas % n == 0 or (n % replicas == 0 and num_envs % n == 0)
@@ -34,34 +37,35 @@ def share_out(devices: Sequence[Device], replicas: int, num_envs: int) -> Sequen
 
 
 def apart(cluster: Cluster, learners: int) -> tuple[Sequence[Device], Sequence[Device]]:
-    """The devices in two: all but the last `learners`, and those; if there is one, it twice."""
+    """Return all devices but the last `learners`, and those. A single device is in both."""
     devices = cluster.devices
-    if not 1 <= learners <= max(1, len(devices) - 1):
-        raise PlanError(f"{learners} learner devices beside others were asked for of {cluster}.")
+    if not 1 <= learners <= (most := max(1, len(devices) - 1)):
+        raise PlanError(
+            f"learners={learners}: there are {cluster}, where 1 to {most} can learn beside others."
+        )
     return (devices[:-learners], devices[-learners:]) if len(devices) > 1 else (devices, devices)
 
 
 def sampling(
     makers: str, learner: str, lag: Lag, max_age: int | None, replicas: int, batch: int = 1
 ) -> PlanArguments:
-    """Samples from `makers` to `learner`, and back what the next ones are made with.
+    """Return channels for samples from `makers` to `learner`, and for parameters on the way back.
 
-    That is `lag` iterations late. With `lag=free` it is the newest there is, `batch` samples are
-    learned from at a time, and at most `max_age` iterations later: by default with room for one of
-    each of the `replicas`.
+    Parameters arrive `lag` iterations late. With `lag=free` makers use the newest there are, and
+    the learner learns from `batch` samples at a time, each at most `max_age` iterations later. By
+    default that is just enough for one sample of each of the `replicas`.
     """
     if not isinstance(lag, int):
-        usual = -(-replicas // max(1, batch))
-        age = usual if max_age is None else max_age
+        age = -(-replicas // max(1, batch)) if max_age is None else max_age
         return {"schedule": Free(Pair(learner, makers, age, batch))}
     if batch != 1:
         raise PlanError(
-            f"batch={batch} is for lag={FREE}, and lag={lag} waits for the samples of all: use "
+            f"batch={batch} is for lag={FREE}, but lag={lag} waits for the samples of all: use "
             f"lag={FREE}, or leave `batch` out."
         )
     if max_age is not None:
         raise PlanError(
-            f"max_age={max_age} is for lag={FREE}, and lag={lag}: use lag={FREE}, or leave "
+            f"max_age={max_age} is for lag={FREE}, but lag={lag}: use lag={FREE}, or leave "
             f"`max_age` out."
         )
     return {

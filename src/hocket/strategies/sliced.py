@@ -1,13 +1,13 @@
-"""Sliced: several instances on each GPU, every one a process on a slice of it.
+"""Sliced: several instances on each GPU, each of them a process on a slice of it.
 
     slice 0 of gpu:0: [ env act learn ]  N/4 environments
     slice 1 of gpu:0: [ env act learn ]  N/4 environments     `averaged`: the mean over slices,
     slice 0 of gpu:1: [ env act learn ]  N/4 environments     on the GPU where it can be
     slice 1 of gpu:1: [ env act learn ]  N/4 environments
 
-Colocated, the whole loop runs in each slice. Dedicated, some slices step and act and one or
-more learn: `actor_learner` on slices, by default with nobody waiting. Small programs leave most of
-a GPU idle; several at once fill it. Wang et al. 2022 (GMI-DRL): https://arxiv.org/abs/2206.08482
+A small program leaves most of a GPU idle, and several at once fill it. Colocated slices each run
+the whole loop. Dedicated slices either step and act, or learn: this is `actor_learner` on slices,
+by default with nobody waiting. Wang et al. 2022 (GMI-DRL): https://arxiv.org/abs/2206.08482
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from hocket.strategies.strategy import FREE, Lag, in_words, strategy
 
 AUTO = "auto"
 COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer=+WHILE"
-"""Loops run on the GPU without the host: their launches are what a small program waits for."""
+"""Run whole loops on the GPU. A small program otherwise waits for the host to launch kernels."""
 
 
 def about_search(algorithm: Algorithm, cluster: Cluster) -> dict[str, Any]:
-    """What the outcome of a search depends on, beside what is searched for."""
+    """Return what the outcome of a search depends on, beside the values that it tries."""
     driver = Path("/sys/module/nvidia/version")
     fields = describe(algorithm)
     return {
         "devices": [device.kind for device in cluster.devices],
-        # The kind of a CPU device is `cpu`, whatever the machine.
+        # The kind of a CPU device is always `cpu`, so its model is named here.
         "cores": [cluster.cores, processor()] if cluster.devices[0].id.is_host else [],
         "driver": driver.read_text().strip() if driver.is_file() else "",
         "jax": jax.__version__,
@@ -51,16 +51,17 @@ def about_search(algorithm: Algorithm, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def found_best(algorithm: Algorithm, cluster: Cluster, devices: int | None = None) -> Point:
-    """What a search found before for this algorithm on (the first `devices` of) this machine."""
-    found = Found.load(about_search(algorithm, cluster))
-    if found is None:
+def best_point(algorithm: Algorithm, cluster: Cluster, devices: int | None) -> Point:
+    """Return the best point of an earlier search for this algorithm on this cluster."""
+    outcome = Found.load(about_search(algorithm, cluster))
+    if outcome is None:
         flags = f"--search --devices {devices}" if devices else "--search"
         raise PlanError(
-            f"nothing was searched for {type(algorithm).__name__} with these settings on {cluster} "
-            f"yet: run `hocket plan ALGORITHM {flags}` with the same flags of the algorithm first."
+            f"there was no search yet for {type(algorithm).__name__} with these settings on "
+            f"{cluster}: first run `hocket plan ALGORITHM {flags}` with the same flags of the "
+            f"algorithm."
         )
-    return found.best.point
+    return outcome.best.point
 
 
 @strategy
@@ -72,13 +73,13 @@ def sliced(
 ) -> Plan:  # fmt: skip
     """`slices` of every device, or of the first `devices`, each with at most `share` percent.
 
-    `cut` says how: `mps`, `shared` (processes that take turns), `mig`, `cpu`; by default as it goes
-    best here. `reduce` is how `averaged` goes between them: `shm`, `ipc`, `nccl`, `hier`, or one of
-    your own, `file.py:NAME`; by default the fastest, which is measured. `dedicated`: the last slice
-    learns, from the samples of any `batch` of the others, which act. Where they wait (`lag=1`)
-    several `learners` can, the last slices of each device. `direct` is whether what crosses stays
-    on the GPU, by default where it can. With `search`, slices, share and environments are those
-    that `hocket plan ... --search` found best.
+    `cut` is the way to cut a device: `mps`, `shared` (processes that take turns), `mig` or `cpu`;
+    by default the best one here. `reduce` is the way to average between slices: `shm`, `ipc`,
+    `nccl`, `hier` or your own `file.py:NAME`; by default the one that measures fastest. With
+    `dedicated` the last slice learns, from the samples of any `batch` of the others, which act.
+    With `lag=1` they wait for each other, and the last slices of each device can be several
+    `learners`. `direct` keeps what crosses on the GPU, by default where it can. `search` takes the
+    slices, share and environments that `hocket plan ... --search` found best.
     """
     asked, cluster = graph.num_envs, cluster.first(devices, "sliced")
     if command_buffers and cluster.devices[0].id.is_host:
@@ -90,28 +91,26 @@ def sliced(
             direct=direct is not None,
         )  # fmt: skip
     elif lag == FREE and learners > 1:
-        raise PlanError(f"with lag=free one slice learns, and learners={learners}: use lag=1.")
+        raise PlanError(f"learners={learners}, but with lag=free one slice learns: use lag=1.")
     if search:
         _refuse_idle(
-            "is not chosen where a search has: leave it out, or `search`", slices=slices != 2,
+            "is chosen by the search: leave it out, or leave out `search`", slices=slices != 2,
             cut=cut != "auto", share=share is not None, dedicated=dedicated,
             command_buffers=command_buffers,
         )  # fmt: skip
-    found = found_best(graph.algorithm, cluster, devices) if search else None
-    words = ""
-    if found:
-        slices, share, command_buffers = found.instances, found.share, found.command_buffers
+    best = best_point(graph.algorithm, cluster, devices) if search else None
+    words, notes = "", ()
+    if best:
+        slices, share, command_buffers = best.instances, best.share, best.command_buffers
         words = in_words(
             sliced, slices=slices, share=share, devices=devices, reduce=reduce,
             command_buffers=command_buffers, backend=backend,
         )  # fmt: skip
-        graph = graph.at(found.instances * found.envs * len(cluster.devices))
+        graph = graph.at(best.instances * best.envs * len(cluster.devices))
+        instead = f", instead of {asked:,} environments" if asked != graph.num_envs else ""
+        notes = (f"the best that a search found here: {best}{instead}",)
     parts = [part for device in cluster.devices for part in split(device, slices, share, cut)]
-    flags = COMMAND_BUFFERS if command_buffers else ""
-    notes = tuple(dict.fromkeys(part.note for part in parts if part.note))
-    if found:
-        instead = f", in place of {asked:,} environments" if asked != graph.num_envs else ""
-        notes += (f"the best that was found here: {found}{instead}",)
+    notes = (*dict.fromkeys(part.note for part in parts if part.note), *notes)
     if dedicated:
         acting, learning = _apart(parts, learners, notes)
         places = (
@@ -126,15 +125,16 @@ def sliced(
         places = (Place("slice", ROLES, parts, replicas=len(parts), backend=backend),)
         how = PlanArguments()
     made = Plan(
-        graph, places, **how, launch=PROCESSES, compiler_flags=flags, notes=notes, words=words
-    )
+        graph, places, **how, launch=PROCESSES, notes=notes, words=words,
+        compiler_flags=COMMAND_BUFFERS if command_buffers else "",
+    )  # fmt: skip
     return made if reduce == AUTO else _averaging_by(made, reduce)
 
 
 def _apart(
     parts: Sequence[Slice], learners: int, notes: Sequence[str]
 ) -> tuple[list[Slice], list[Slice]]:
-    """The slices that act, and those that learn: the last of each device, as many as are wanted."""
+    """Return the slices that act and those that learn, which are the last ones of each device."""
     if not 1 <= learners < len(parts):
         raise PlanError(
             f"learners={learners} of {len(parts)} dedicated slices: at least 1 learns and 1 acts. "
@@ -145,14 +145,14 @@ def _apart(
 
 
 def _averaging_by(made: Plan, reduce: str) -> Plan:
-    """The same plan, in which whoever averages does it in this way."""
+    """Return the same plan with this way to average."""
     if not made.averaging:
         raise PlanError(f"nothing averages here, so reduce={reduce} has no effect: leave it out.")
     return replace(made, means={place: Mean(way=reduce) for place in sorted(made.averaging)})
 
 
 def _refuse_idle(why: str, **given: bool) -> None:
-    """Refuse options that were given and would do nothing."""
+    """Refuse options that were given but have no effect."""
     for name, is_given in given.items():
         if is_given:
             raise PlanError(f"the option `{name}` of `sliced` {why}.")

@@ -1,4 +1,4 @@
-"""What a strategy is, and how one is found by its name."""
+"""What a strategy is, and how its name finds it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hocket.system.registry import Registry
 
 FREE = "free"
 Lag: TypeAlias = int | str
-"""An option of strategies: a number of iterations, or `free`, where nobody waits."""
+"""An option of strategies: a number of iterations, or `free` for a schedule where nobody waits."""
 Options = ParamSpec("Options")
-"""The options of a strategy, with their types: what follows `(graph, cluster, *, ...`."""
+"""The options of a strategy with their types: its parameters after `(graph, cluster, *, ...`."""
 
 
 class Strategy(Protocol):
@@ -31,13 +31,13 @@ class Strategy(Protocol):
 _DECORATED: dict[str, Callable[..., Strategy]] = {}
 _INSTALLED = Registry("strategy", group="hocket.strategies")
 _OPTIONAL = {f"{type(x).__name__} | None": x for x in (False, 0, 0.0, "")}
-"""A value of the kind that an option has, where its default is None."""
+"""For the annotation of an option whose default is None, a value of the kind that it may have."""
 
 
 def strategy(
     fn: Callable[Concatenate[Graph, Cluster, Options], Plan],
 ) -> Callable[Options, Strategy]:
-    """Register `fn(graph, cluster, *, options) -> Plan`; calling it with options gives a strategy.
+    """Register `fn(graph, cluster, *, options) -> Plan`. Called with options, it gives a strategy.
 
     @hocket.strategy
     def wide(graph, cluster, *, actors=4):
@@ -53,14 +53,14 @@ def strategy(
         if unnamed:
             raise ValueError(
                 f"the strategy `{fn.__name__}` takes its options by name ({', '.join(options)}): "
-                f"found {unnamed[0]!r} without one."
+                f"found {unnamed[0]!r} without a name."
             )
         for name, value in chosen.items():
             _check_option(fn.__name__, options, name, value)
         made = functools.partial(fn, **chosen)
         return lambda graph, cluster: check(made(graph, cluster))
 
-    # What `help` and editors show: the options alone.
+    # `help` and editors show only the options.
     signature = inspect.Signature([*options.values()], return_annotation="Strategy")
     vars(configure)["__signature__"] = signature
     _DECORATED[fn.__name__] = configure
@@ -88,13 +88,13 @@ def _check_option(
 
 
 def strategies() -> dict[str, Callable[..., Strategy]]:
-    """Every strategy by name: those of this package, of installed ones, and users' own."""
+    """Return all strategies by name: built-in, installed, and the user's own."""
     installed = {name: _INSTALLED[name] for name in _INSTALLED.names}
     return dict(sorted({**installed, **_DECORATED}.items()))
 
 
 def resolve(distribute: str | Strategy) -> Strategy:
-    """A strategy, given itself or in words: `anakin`, `anakin:devices=2`, `file.py:mine:x=1`."""
+    """Return a strategy, given itself or in words: `anakin:devices=2`, `file.py:mine:x=1`."""
     if not isinstance(distribute, str):
         return distribute
     name, options = read_words(distribute)
@@ -102,30 +102,24 @@ def resolve(distribute: str | Strategy) -> Strategy:
     if separator and (home in _DECORATED or home in _INSTALLED.names):
         option = option or "option"
         raise ValueError(f"`{distribute}` has an option without a value: write {option}=value.")
-    configure = find(name) if separator else _named(name)
+    if not separator and name not in {*_DECORATED, *_INSTALLED.names}:
+        raise ValueError(unknown("strategy", name, {*_DECORATED, *_INSTALLED.names}))
+    # An installed strategy is imported only when it is asked for.
+    configure = find(name) if separator else _DECORATED.get(name) or _INSTALLED[name]
     if configure not in _DECORATED.values():
-        raise ValueError(f"`{name}` is no strategy: decorate it with `@hocket.strategy`.")
+        raise ValueError(f"`{name}` is not a strategy: decorate it with `@hocket.strategy`.")
     return configure(**options)
 
 
-def _named(name: str) -> Callable[..., Strategy]:
-    """The strategy of this name; an installed one is imported when it is asked for."""
-    if name in _DECORATED:
-        return _DECORATED[name]
-    if name not in _INSTALLED.names:
-        raise ValueError(unknown("strategy", name, {*_DECORATED, *_INSTALLED.names}))
-    return _INSTALLED[name]
-
-
 def in_words(configure: Callable[..., Strategy], **options: Any) -> str:
-    """A strategy with these options as `resolve` reads it: `actor_learner:actors=4`."""
+    """Return the words from which `resolve` makes this strategy: `actor_learner:actors=4`."""
     usual = {p.name: p.default for p in _options(configure)}
     given = [f"{name}={value}" for name, value in options.items() if value != usual[name]]
     return ":".join([configure.__name__, *([",".join(given)] if given else [])])
 
 
 def options_text(configure: Callable[..., Strategy]) -> str:
-    """The options of a strategy with their defaults: `actors=2,lag=0`."""
+    """Return the options of a strategy with their defaults: `actors=2,lag=0`."""
     return ",".join(f"{p.name}={p.default}" for p in _options(configure))
 
 

@@ -31,6 +31,9 @@ HOMES = {
 }
 """Modules of earlier versions: where what they defined is found today."""
 
+ADDED: dict[str, dict[str, Any]] = {"hocket.algorithms:PPO": {"memory": 0}}
+"""Fields that a class did not have when a run began, with the values that mean the same."""
+
 
 def with_present_settings(config: dict[str, Any]) -> dict[str, Any]:
     """A configuration that an earlier version wrote, as today's would."""
@@ -44,10 +47,11 @@ def with_present_names(description: Any) -> Any:
     """A description of an algorithm, as `describe` made it once, in today's names."""
     match description:
         case dict():
-            return {
+            present = {
                 key: _present(value) if key in ("class", "object") else with_present_names(value)
                 for key, value in description.items()
             }
+            return ADDED.get(present.get("class", ""), {}) | present
         case list():
             return [with_present_names(value) for value in description]
         case _:
