@@ -57,7 +57,8 @@ def test_the_loss_is_that_of_the_paper() -> None:
     loss, (returns, metrics) = jax.jit(loss_of)(learner.params)
 
     def read(obs: Array) -> tuple[np.ndarray, np.ndarray]:
-        network, params = algo._agent.network, learner.params
+        network: Any = algo._agent.network
+        params = learner.params
         logits, value = network.read(
             params, network.encoder.apply(params["encoder"], seen(learner.moments, obs))
         )

@@ -114,7 +114,7 @@ def test_a_truncated_episode_bootstraps_from_its_last_observation() -> None:
     scale = Moments(jnp.array(-3.0), jnp.array(4.0), jnp.ones(()))
     learner = state.learner._replace(returns=scale)
     batch, returns = jax.jit(algo._batch)(learner, rollout)
-    network = algo._agent.network
+    network: Any = algo._agent.network
 
     def value(obs: Any) -> np.ndarray:
         net = network.value.apply(learner.params.value, seen(learner.moments, obs))
@@ -158,7 +158,8 @@ def test_the_policy_is_greedy_unless_it_explores() -> None:
         policy = algo.policy(state, explore)
         return jax.vmap(lambda key: policy(obs, policy.memory, key)[0])(keys)
 
-    network, learner = algo._agent.network, state.learner
+    network: Any = algo._agent.network
+    learner = state.learner
     logits = network.policy.apply(learner.params.policy, seen(learner.moments, obs))
     assert (actions(False) == jnp.argmax(logits)).all()
     assert set(actions(True).tolist()) == {0, 1}

@@ -6,12 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import Array
 
 from hocket.algorithms.actor_critic import State, seen
-from hocket.algorithms.ppo import RecurrentPPO
+from hocket.algorithms.ppo import PPO, RecurrentPPO
 from hocket.envs import CartPole, Masked, Pendulum, TimeLimit
 from hocket.envs.unroll import Rollout, unroll
+from hocket.nn.layers import MLP
 from hocket.ops import Moments
 from hocket.testing import difference
 
@@ -26,7 +28,7 @@ def small(env: Masked, **options: Any) -> RecurrentPPO:
 
 
 @cache
-def second_rollout(algo: RecurrentPPO) -> tuple[State, Rollout]:
+def second_rollout(algo: PPO) -> tuple[State, Rollout]:
     """The state after one iteration, and a rollout from there, which begins amid episodes."""
 
     @jax.jit
@@ -36,6 +38,19 @@ def second_rollout(algo: RecurrentPPO) -> tuple[State, Rollout]:
         return state, unroll(algo.env, act, state.actor, T)[1]
 
     return run(KEY)
+
+
+def test_a_memory_is_an_option_of_ppo() -> None:
+    ppo = PPO(env=POLE, length=T, hidden=(16,), memory=12, minibatches=4, env_steps=1_000_000)
+    assert difference(second_rollout(ppo)[0], second_rollout(small(POLE))[0]) == 0.0
+
+
+@pytest.mark.parametrize(
+    "options", [{"memory": 12, "policy_network": MLP((2,))}, {"encoder_network": MLP((2,))}]
+)
+def test_a_network_that_would_not_be_used_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="_network` of PPO is not used with memory="):
+        PPO(env=POLE, **options)
 
 
 def test_the_learner_finds_the_probabilities_of_the_actor() -> None:

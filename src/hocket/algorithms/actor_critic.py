@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +78,7 @@ class Agent:
         *k_network, k_actor, k_learner = keys
         actor = init_actor(env, k_actor, num_envs, memory=self.network.initial)
         obs = jax.tree.map(lambda x: x[0], actor.obs)
-        params = self.network.init(*k_network, obs)
+        params = cast(Any, self.network).init(*k_network, obs)  # each has its number of keys
         # The networks know the scale of integers, such as the bytes of an image.
         normalize = normalize_obs and jnp.issubdtype(obs.dtype, jnp.floating)
         return State(

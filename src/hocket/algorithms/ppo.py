@@ -65,7 +65,7 @@ class PPO:
     epochs: int = 4
     """Passes over each rollout."""
     minibatches: int = 8
-    """Minibatches in a pass; must divide `length`, with a memory the environments of a replica."""
+    """Minibatches in a pass; must divide `length` (with a memory: a replica's environments)."""
     learning_rate: float = 2e-3
     """Adam's learning rate at the beginning."""
     anneal: bool = True

@@ -32,7 +32,7 @@ HOMES = {
 """Modules of earlier versions: where what they defined is found today."""
 
 ADDED: dict[str, dict[str, Any]] = {"hocket.algorithms:PPO": {"memory": 0}}
-"""Fields that a class did not have when a run began, with the values that mean the same."""
+"""Fields that a class did not have in earlier versions, with the values that change nothing."""
 
 
 def with_present_settings(config: dict[str, Any]) -> dict[str, Any]:
