@@ -38,8 +38,8 @@ def share_out(devices: Sequence[Device], replicas: int, num_envs: int) -> Sequen
 
 def apart(cluster: Cluster, learners: int) -> tuple[Sequence[Device], Sequence[Device]]:
     """Return all devices but the last `learners`, and those. A single device is in both."""
-    devices = cluster.devices
-    if not 1 <= learners <= (most := max(1, len(devices) - 1)):
+    devices, most = cluster.devices, max(1, len(cluster.devices) - 1)
+    if not 1 <= learners <= most:
         raise PlanError(
             f"learners={learners}: there are {cluster}, where 1 to {most} can learn beside others."
         )
