@@ -59,11 +59,11 @@ def test_the_plain_walk_keeps_the_contract() -> None:
 ALTERATIONS = {
     "dtype of the observation": (
         lambda s, step: (s, step._replace(obs=step.obs.astype(jnp.int32))),
-        r"observation of Altered.step is int32\[1\], where float32\[1\] belongs",
+        r"observation of Altered.step is int32\[1\], but must be float32\[1\]",
     ),
     "shape of the observation": (
         lambda s, step: (s, step._replace(obs=step.obs[0])),
-        r"observation of Altered.step is float32\[\], where float32\[1\] belongs",
+        r"observation of Altered.step is float32\[\], but must be float32\[1\]",
     ),
     "structure of the state": (
         lambda s, step: ({**s, "extra": jnp.zeros(())}, step),
@@ -71,15 +71,15 @@ ALTERATIONS = {
     ),
     "dtype of the state": (
         lambda s, step: ({"x": s["x"].astype(jnp.int32)}, step),
-        r"state of Altered.step is int32\[1\] at \['x'\], where float32\[1\] belongs",
+        r"state of Altered.step is int32\[1\] at \['x'\], but must be float32\[1\]",
     ),
     "shape of the reward": (
         lambda s, step: (s, step._replace(reward=step.obs)),
-        r"reward of Altered.step is float32\[1\].*one float32 scalar",
+        r"`reward` of Altered.step is float32\[1\].*one float32 scalar",
     ),
     "dtype of terminated": (
         lambda s, step: (s, step._replace(terminated=jnp.float32(0.0))),
-        r"`terminated` of Altered.step is float32\[\], where bool\[\] belongs",
+        r"`terminated` of Altered.step is float32\[\], but must be bool\[\]",
     ),
     "shape of truncated": (
         lambda s, step: (s, step._replace(truncated=jnp.zeros((1,), bool))),
@@ -91,7 +91,7 @@ ALTERATIONS = {
     ),
     "NaN in an observation": (
         lambda s, step: (s, step._replace(obs=jnp.where(step.obs > 1, jnp.nan, step.obs))),
-        r"step \d+ of a random run: the observation holds NaN",
+        r"step \d+ of a random run: the observation contains NaN",
     ),
     "an infinite reward": (
         lambda s, step: (s, step._replace(reward=1 / abs(step.obs[0]))),

@@ -102,7 +102,7 @@ def test_names_and_options() -> None:
         make("envpool:CartPol-v1")
     with pytest.raises(ValueError, match=r"`envpool:CartPole-v1` cannot be made with nonsense=3"):
         make("envpool:CartPole-v1", nonsense=3)
-    with pytest.raises(ValueError, match="`seed` of `envpool:CartPole-v1` is for hocket to say"):
+    with pytest.raises(ValueError, match="`seed` of `envpool:CartPole-v1` is set by hocket"):
         make("envpool:CartPole-v1", seed=3)
 
 

@@ -238,8 +238,8 @@ def test_spaces_nobody_supports(space: Any) -> None:
 WRONG = {
     "raises": r"raised in `step`:(?s:.*)ZeroDivisionError: the pole is gone",
     "nan": r"observation that is not finite.*nan.*check=False",
-    "shape": r"observation that has shape \(3,\) where its space says \(2,\)",
-    "dtype": r"observation that has dtype <U1 where its space says float32",
+    "shape": r"observation that has shape \(3,\), but its space says \(2,\)",
+    "dtype": r"observation that has dtype <U1, but its space says float32",
     "reward nan": r"returned the reward nan",
     "reward": r"returned the reward array.*one number",
     "terminated": r"`terminated` = None, which is neither True nor False",

@@ -316,7 +316,9 @@ def test_a_worker_that_dies(hocket: Hocket, on_death: str) -> None:
         assert done.code == 1 and re.search(said, done.err)
         assert "the instance `actor/0` failed" in done.err
         return
-    with pytest.warns(UserWarning, match=rf"{said}It is started again, and their episodes are cut"):
+    with pytest.warns(
+        UserWarning, match=rf"{said}It is started again, and its episodes are truncated"
+    ):
         hocket.well(*train, "--name", "on", "--quiet")
     assert library.load("runs/on").iteration == 1
 
@@ -345,9 +347,9 @@ class LiveBroken(LiveWalk):
 
 
 BROKEN = {
-    "shape": r"`host:Walk` returned float32\[8, 1\].*where its spaces say float32\[8, 2\]",
-    "dtype": r"`host:Walk` returned .*float64\[8\].*where its spaces say .*float32\[8\]",
-    "list": r"`host:Walk` returned .*: arrays of numpy, with a row for each environment",
+    "shape": r"`host:Walk` returned float32\[8, 1\].*by its spaces these must be float32\[8, 2\]",
+    "dtype": r"`host:Walk` returned .*float64\[8\].*by its spaces these must be .*float32\[8\]",
+    "list": r"`host:Walk` returned .*\. Return numpy arrays with a row for each environment",
     "raises": r"`host:Walk` failed:(.|\n)*KeyError: 'raises'",
 }
 

@@ -1,17 +1,17 @@
-"""Environments: the pure contract, environments of our own, and adapters to others'.
+"""Environments: their contract, our own environments, and adapters to other packages.
 
-env.py  host.py   the contracts: pure, and of ordinary code on the host
-spaces.py         what observations and actions look like
+env.py  host.py   the two contracts: pure environments, and ordinary code on the host
+spaces.py         the shapes and bounds of observations and actions
 classic/          small environments in pure JAX
-quadruped/        a robot in pure JAX
-gymnasium/        Gymnasium's environments at work, Atari's among them
-adapters/         environments of other packages
-native/           environments in C++ for EnvPool's way to step
-registry.py       all of them by name
-unroll.py         the loop that every algorithm's `step` begins with
+quadruped/        a four-legged robot in pure JAX
+gymnasium/        running Gymnasium environments, Atari among them
+adapters/         environments of other packages, by name
+native/           C++ that steps environments
+registry.py       every environment by name
+unroll.py         the acting loop with which every algorithm's `step` begins
 episode.py        episode statistics
 host_steps.py     host environments inside a traced program
-play/             evaluate, record
+play/             evaluate a policy, record it
 drawing.py        pictures
 check.py          `check_env`
 """

@@ -1,4 +1,4 @@
-"""`check_env`: whether an environment keeps the contract of `Env`, in seconds and by name."""
+"""`check_env`: test in seconds that an environment keeps the contract of `Env`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ NUM_STEPS = 200
 def check_env(env: Env, seed: int = 0) -> None:
     """Raise a `ContractError` that names the first part of the contract that `env` breaks.
 
-    It traces `reset` and `step` and compares what comes out with the spaces, then takes random
-    actions in a few environments at once, across episode ends, and looks at the values.
+    Traces `reset` and `step`, and compares their results with the spaces. Then takes random actions
+    in a few environments at once, across episode ends, and checks the values.
 
         check_env(make("CartPole-v1"))
     """
     key = jax.random.key(seed)
     _check_interface(env)
-    state = _check_reset(env, key)
-    _check_step(env, state, key)
+    _check_step(env, _check_reset(env, key), key)
     _check_values(env, key)
 
 
@@ -50,7 +49,7 @@ def _check_interface(env: Env) -> None:
 
 
 def _check_reset(env: Env, key: Array) -> State:
-    """The shapes of a first state."""
+    """Check `reset`, and return the shapes of a first state."""
     where = f"{type(env).__name__}.reset"
     state, obs = _pair(where, "(state, obs)", _trace(where, env.reset, key))
     _check_observation(env, where, obs)
@@ -59,8 +58,8 @@ def _check_reset(env: Env, key: Array) -> State:
 
 def _check_step(env: Env, state: State, key: Array) -> None:
     where = f"{type(env).__name__}.step"
-    traced = _trace(where, env.step, state, env.action_space.spec(), key)
-    after, step = _pair(where, "(state, Step)", traced)
+    action = env.action_space.spec()
+    after, step = _pair(where, "(state, Step)", _trace(where, env.step, state, action, key))
     if not isinstance(step, Step):
         raise ContractError(
             f"{where} returns {type(step).__name__} beside the state. Return (state, Step(obs, "
@@ -69,10 +68,9 @@ def _check_step(env: Env, state: State, key: Array) -> None:
     _check_observation(env, where, step.obs)
     advice = "Return a state like the one that came in (`reset` makes the first one)."
     _same_shapes(f"the state of {where}", after, state, advice)
-    scalar, flag = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.bool_)
-    _same_shapes(f"the reward of {where}", step.reward, scalar, "Return one float32 scalar.")
-    _same_shapes(f"`terminated` of {where}", step.terminated, flag, "Return one bool scalar.")
-    _same_shapes(f"`truncated` of {where}", step.truncated, flag, "Return one bool scalar.")
+    for part, dtype in (("reward", "float32"), ("terminated", "bool"), ("truncated", "bool")):
+        scalar, value = jax.ShapeDtypeStruct((), dtype), getattr(step, part)
+        _same_shapes(f"`{part}` of {where}", value, scalar, f"Return one {dtype} scalar.")
 
 
 def _check_observation(env: Env, where: str, obs: Obs) -> None:
@@ -81,7 +79,7 @@ def _check_observation(env: Env, where: str, obs: Obs) -> None:
 
 
 def _trace(where: str, fn: Callable[..., Any], *args: Any) -> Any:
-    """The shapes of what `fn` returns."""
+    """Return the shapes of what `fn` returns."""
     try:
         return jax.eval_shape(fn, *args)
     except Exception as error:
@@ -92,24 +90,24 @@ def _trace(where: str, fn: Callable[..., Any], *args: Any) -> Any:
         ) from error
 
 
-def _pair(where: str, wanted: str, found: Any) -> tuple[Any, Any]:
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise ContractError(f"{where} returns {_describe(found)}. Return {wanted}.")
-    return found
+def _pair(where: str, wanted: str, returned: Any) -> tuple[Any, Any]:
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise ContractError(f"{where} returns {_describe(returned)}. Return {wanted}.")
+    return returned
 
 
-def _same_shapes(what: str, found: Any, wanted: Any, advice: str) -> None:
-    structure, wanted_structure = jax.tree.structure(found), jax.tree.structure(wanted)
+def _same_shapes(what: str, actual: Any, wanted: Any, advice: str) -> None:
+    structure, wanted_structure = jax.tree.structure(actual), jax.tree.structure(wanted)
     if structure != wanted_structure:
         raise ContractError(
-            f"{what} has the structure {structure}, where {wanted_structure} belongs. {advice}"
+            f"{what} has the structure {structure}, but must have {wanted_structure}. {advice}"
         )
-    found_leaves, wanted_leaves = jax.tree.leaves_with_path(found), jax.tree.leaves(wanted)
-    for (path, leaf), want in zip(found_leaves, wanted_leaves, strict=True):
+    pairs = zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(wanted), strict=True)
+    for (path, leaf), want in pairs:
         if (leaf.shape, leaf.dtype) != (want.shape, want.dtype):
             place = f" at {jax.tree_util.keystr(path)}" if path else ""
             raise ContractError(
-                f"{what} is {_describe(leaf)}{place}, where {_describe(want)} belongs. {advice}"
+                f"{what} is {_describe(leaf)}{place}, but must be {_describe(want)}. {advice}"
             )
 
 
@@ -118,7 +116,7 @@ def _describe(tree: Any) -> str:
 
 
 class _RandomStep(NamedTuple):
-    """One step of one environment; below `step`, what may be wrong with it."""
+    """One random step of one environment, and a flag for each fault in `_FAULTS`."""
 
     obs: Obs
     step: Step
@@ -129,12 +127,12 @@ class _RandomStep(NamedTuple):
 
 
 _FAULTS = {
-    "nan": "the observation holds NaN: {obs}, then {step.obs}. Look for a division by zero.",
+    "nan": "the observation contains NaN: {obs}, then {step.obs}. Look for a division by zero.",
     "outside": "the observation leaves {env.observation_space}: {obs}, then {step.obs}. "
     "Widen the space, or clip the observation.",
     "reward_not_finite": "the reward is {step.reward}. Return a finite one.",
-    "ended_twice": "`terminated` and `truncated` are both true. An episode that terminates was not "
-    "cut short: return `truncated & ~terminated`.",
+    "ended_twice": "`terminated` and `truncated` are both true. An episode that terminates is not "
+    "cut short, so return `truncated & ~terminated` as `truncated`.",
 }
 
 
@@ -144,19 +142,23 @@ def _check_values(env: Env, key: Array) -> None:
     _trace(f"{name} under `jax.vmap`", _player(env), keys)
     record, again = (jax.device_get(jax.jit(_player(env))(keys)) for _ in range(2))
     for fault, message in _FAULTS.items():
-        for which in np.argwhere(getattr(record, fault))[:1]:
-            obs, step = jax.tree.map(itemgetter(tuple(which)), (record.obs, record.step))
-            found = message.format(env=env, obs=obs, step=step)
-            raise ContractError(f"{name}, step {which[1]} of a random run: {found}")
+        for index in np.argwhere(getattr(record, fault))[:1]:
+            obs, step = jax.tree.map(itemgetter(tuple(index)), (record.obs, record.step))
+            problem = message.format(env=env, obs=obs, step=step)
+            raise ContractError(f"{name}, step {index[1]} of a random run: {problem}")
     if not jax.tree.all(jax.tree.map(np.array_equal, record, again)):
         raise ContractError(
             f"{name} gives two results for one key. Draw everything random from the key with "
-            "`jax.random`; numpy's and Python's generators are read once, when JAX traces."
+            "`jax.random`: generators of numpy and Python are read only once, when JAX traces."
         )
 
 
 def _player(env: Env) -> Callable[[Array], _RandomStep]:
-    """Runs of random actions, one for each key; a new function, so that it is traced anew."""
+    """Return a function that takes random actions, in one run for each key.
+
+    It is a new function each time, so JAX traces it again. Randomness that does not come from the
+    key then differs between two of them.
+    """
 
     def advance(carry: tuple[State, Obs], key: Array) -> tuple[tuple[State, Obs], _RandomStep]:
         state, obs = carry

@@ -1,6 +1,6 @@
-"""Pictures of environments: shapes as plain data, and the pixels they become.
+"""Pictures of environments: shapes as plain data, and how they are painted.
 
-Coordinates are the environment's own, x to the right and y upwards; colors are "#rrggbb".
+Coordinates are the environment's own: x points right and y points up. Colors are "#rrggbb".
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ ORANGE = "#e8833a"
 GREEN = "#4aa271"
 RED = "#d1495b"
 
-# For the channels of a grid: told apart on the pale cells, by brightness as well as by hue.
+# For the channels of a grid. They differ in brightness as well as hue, and stand out from PALE.
 CHANNELS = (
     BLUE, ORANGE, GREEN, RED, "#8e5ea2", "#e3b23c", "#2aa8b8", "#7a5c45", "#e58fb1", "#54606f"
 )  # fmt: skip
 
 SUPERSAMPLING = 4
-"""How many pixels are painted, each way, for one that is returned."""
+"""Pixels painted, in each direction, for one pixel of the result."""
 CAPTION_HEIGHT = 14
 IMAGE_SIDE = 32
-"""From this size on, a grid of uint8 is taken for an image."""
+"""The smallest height and width at which a uint8 grid is taken for an image."""
 
 
 @dataclass(frozen=True)
 class Stroke:
-    """A path through some points, with round joints and ends."""
+    """A path through points, with round joints and ends."""
 
     points: Sequence[Point]
     color: str = INK
@@ -52,7 +52,7 @@ class Stroke:
 
 @dataclass(frozen=True)
 class Polygon:
-    """A filled polygon, grown by `rounding` on every side so that its corners are round."""
+    """A filled polygon, grown by `rounding` on every side, which makes its corners round."""
 
     points: Sequence[Point]
     color: str = INK
@@ -72,7 +72,7 @@ class Circle:
 class Cells:
     """A board of unit squares whose lower left corner is the origin.
 
-    `colors` is uint8 `[rows, columns, 3]`; row 0 is on top, as in an array that is printed.
+    `colors` is uint8 `[rows, columns, 3]`. Row 0 is at the top, as in a printed array.
     """
 
     colors: np.ndarray
@@ -83,10 +83,10 @@ Shape: TypeAlias = Stroke | Polygon | Circle | Cells
 
 @dataclass(frozen=True)
 class Picture:
-    """Shapes, painted in their order, and what part of the plane is looked at.
+    """Shapes, painted in order, and the part of the plane to show.
 
-    `view` is `(left, bottom, right, top)`. All of it is shown, centred, and whatever lies around it
-    where the image has another aspect.
+    `view` is `(left, bottom, right, top)`. It is shown whole and centred; an image of another
+    aspect ratio also shows what lies beside it.
 
         Picture(view=(-1, -1, 1, 1), shapes=[Circle((0, 0), 0.5), Stroke([(-1, 0), (1, 0)])])
     """
@@ -95,65 +95,71 @@ class Picture:
     shapes: Sequence[Shape]
     background: str = BACKGROUND
     caption: str = ""
-    """A few words for the upper left corner."""
+    """Text for the upper left corner."""
 
 
 @runtime_checkable
 class Drawable(Protocol):
-    """An environment that can be drawn. `state` is one of its states, with numpy arrays in it."""
+    """An environment that can be drawn. `state` is one of its states, as numpy arrays."""
 
     def draw(self, state: Any) -> Picture: ...
 
 
 class NoDrawing(ValueError):
-    """An environment was asked for a picture and has none."""
+    """Raised for an environment that has no drawing."""
 
 
 def drawn(env: Any, state: Any) -> Picture:
-    """What `env` draws; a wrapper's `draw` hands its inner environment's state on through this."""
+    """Return what `env` draws, or raise `NoDrawing`. The `draw` of a wrapper calls this."""
     if not isinstance(env, Drawable):
         name = type(env).__name__
         raise NoDrawing(
             f"the environment `{name}` has no drawing. Give it a method such as this (`Picture` "
-            "and the shapes are in `hocket.envs`; numbers go through `float`):\n\n"
+            "and the shapes are in `hocket.envs`; convert numbers with `float`):\n\n"
             "    def draw(self, state):\n"
             "        return Picture((-1, -1, 1, 1), [Circle((float(state.x), 0.0), 0.1)])\n\n"
-            "An environment whose observation is a grid, `[H, W]` or `[H, W, C]`, needs none: the "
-            "grid is shown."
+            "An environment whose observation is a grid, `[H, W]` or `[H, W, C]`, needs no `draw`, "
+            "because the grid itself is shown."
         )
     return env.draw(state)
 
 
 def depict(env: Any, state: Any, obs: Any) -> Picture:
-    """The picture of `env` in `state`: its own drawing, or its observation where that is a grid."""
+    """Return the drawing of `env` in `state`, or the observation as a picture if it is a grid."""
     try:
         return drawn(env, state)
     except NoDrawing:
         if np.ndim(obs) not in (2, 3):
             raise
-    colors = _grid_colors(np.asarray(obs))
+    return picture_of(_grid_colors(np.asarray(obs)), margin=0.25)
+
+
+def picture_of(colors: np.ndarray, margin: float = 0) -> Picture:
+    """Return a picture of `colors`, uint8 `[rows, columns, 3]`, with a margin in cells."""
     rows, columns, _ = colors.shape
-    return Picture((-0.25, -0.25, columns + 0.25, rows + 0.25), [Cells(colors)])
+    return Picture((-margin, -margin, columns + margin, rows + margin), [Cells(colors)])
 
 
 def box(left: float, bottom: float, right: float, top: float) -> list[Point]:
-    """The corners of a rectangle."""
+    """Return the corners of a rectangle."""
     return [(left, bottom), (right, bottom), (right, top), (left, top)]
 
 
 def posed(points: Sequence[Point], at: Point, angle: float = 0.0) -> list[Point]:
-    """`points` turned by `angle` (counter-clockwise) around the origin, then moved to `at`."""
+    """Turn `points` counter-clockwise around the origin by `angle`, then move them by `at`."""
     sin, cos = math.sin(angle), math.cos(angle)
     return [(at[0] + x * cos - y * sin, at[1] + x * sin + y * cos) for x, y in points]
 
 
 def paint(picture: Picture, size: Size = (480, 320)) -> np.ndarray:
-    """The picture as uint8 `[H, W, 3]`, for a `size` of `(W, H)` pixels.
+    """Paint a picture as uint8 `[H, W, 3]`, for a `size` of `(W, H)` pixels.
 
     Needs `pip install 'hocket[video]'`.
     """
     if min(size) < 1:
-        raise ValueError(f"a picture of {size[0]} x {size[1]} pixels is empty. Use (480, 320).")
+        raise ValueError(
+            f"a picture of {size[0]} x {size[1]} pixels is empty. Use a size such as (480, 320)."
+        )
     try:
         from PIL import Image, ImageDraw
     except ImportError as error:
@@ -171,7 +177,7 @@ def paint(picture: Picture, size: Size = (480, 320)) -> np.ndarray:
 
 
 class _Canvas(NamedTuple):
-    """Where to paint: `pixel = origin + scale * (x, -y)`."""
+    """An image being painted: the point `(x, y)` lies at the pixel `origin + scale * (x, -y)`."""
 
     image: Image
     draw: ImageDraw
@@ -188,7 +194,7 @@ def _canvas(image: Image, draw: ImageDraw, picture: Picture) -> _Canvas:
     left, bottom, right, top = picture.view
     if right <= left or top <= bottom:
         raise ValueError(
-            f"the view {picture.view} is empty. It is (left, bottom, right, top), with left < "
+            f"the view {picture.view} is empty. A view is (left, bottom, right, top) with left < "
             "right and bottom < top."
         )
     scale = min(image.width / (right - left), image.height / (top - bottom))
@@ -214,13 +220,13 @@ def _paint_shape(canvas: _Canvas, shape: Shape) -> None:
 
 def _paint_circle(canvas: _Canvas, circle: Circle) -> None:
     (x, y), r = canvas.pixel(circle.center), max(1.0, canvas.scale * circle.radius)
-    # Pillow counts the last pixel in.
+    # Pillow includes the last pixel.
     canvas.draw.ellipse((x - r, y - r, x + r - 1, y + r - 1), circle.color)
 
 
 def _paint_stroke(canvas: _Canvas, line: Stroke) -> None:
-    """Each segment as a polygon: Pillow rounds the widths of its own lines to whole pixels."""
-    # Thinner than one of the returned pixels, a line would come and go as it moves.
+    """Paint each segment as a polygon, because Pillow rounds line widths to whole pixels."""
+    # A line thinner than one pixel of the result would flicker as it moves.
     half = max(line.width / 2, SUPERSAMPLING / 2 / canvas.scale)
     for (x0, y0), (x1, y1) in zip(line.points, line.points[1:], strict=False):
         length, angle = math.hypot(x1 - x0, y1 - y0), math.atan2(y1 - y0, x1 - x0)
@@ -238,12 +244,12 @@ def _paint_cells(canvas: _Canvas, cells: Cells) -> None:
     board = Image.fromarray(cells.colors).resize(size, Image.Resampling.NEAREST)
     left, top = canvas.pixel((0, rows))
     canvas.image.paste(board, (round(left), round(top)))
-    # Lines between the cells help to count them, and would hide cells of a few pixels.
+    # Lines between cells help to count them, but would hide cells of only a few pixels.
     if canvas.scale >= 8 * SUPERSAMPLING:
-        upright = [Stroke([(x, 0), (x, rows)], canvas.background, 0.06) for x in range(columns + 1)]
-        level = [Stroke([(0, y), (columns, y)], canvas.background, 0.06) for y in range(rows + 1)]
-        for line in upright + level:
-            _paint_stroke(canvas, line)
+        upright = [[(x, 0), (x, rows)] for x in range(columns + 1)]
+        level = [[(0, y), (columns, y)] for y in range(rows + 1)]
+        for ends in upright + level:
+            _paint_stroke(canvas, Stroke(ends, canvas.background, 0.06))
 
 
 def _paint_caption(canvas: _Canvas, caption: str) -> None:
@@ -252,17 +258,18 @@ def _paint_caption(canvas: _Canvas, caption: str) -> None:
     height = SUPERSAMPLING * CAPTION_HEIGHT
     font = ImageFont.load_default(height)
     corner = (height * 0.7, height * 0.6)
-    # The halo keeps it readable where a shape lies behind it.
+    # The halo keeps the text readable on top of shapes.
     canvas.draw.text(
         corner, caption, INK, font, stroke_width=height // 10, stroke_fill=canvas.background
     )
 
 
 def _grid_colors(grid: np.ndarray) -> np.ndarray:
-    """A grid `[H, W]` or `[H, W, C]` as colors, uint8 `[H, W, 3]`.
+    """Return the colors of a grid `[H, W]` or `[H, W, C]`, as uint8 `[H, W, 3]`.
 
-    A large one of uint8 is an image already. Whole numbers `[H, W]` name what is in a cell, and
-    zero is nothing. Elsewhere a cell has the color of its strongest channel, as strong as that is.
+    A large uint8 grid is an image, shown as it is. Integers `[H, W]` number what each cell
+    contains, with zero for nothing. In any other grid a cell gets the color of its strongest
+    channel, as intense as that channel's value.
     """
     image = grid.dtype == np.uint8 and min(grid.shape[:2]) >= IMAGE_SIDE
     if image and (grid.ndim == 2 or grid.shape[2] in (1, 3)):
@@ -279,11 +286,11 @@ def _grid_colors(grid: np.ndarray) -> np.ndarray:
 def _channel_color(index: int) -> str:
     if index < len(CHANNELS):
         return CHANNELS[index]
-    # Steps of the golden ratio around the colour wheel: no two of them are ever alike.
+    # Golden-ratio steps around the color wheel never give two channels the same hue.
     rgb = colorsys.hsv_to_rgb(index * 0.618 % 1, 0.6, 0.75)
     return "#" + "".join(f"{round(255 * x):02x}" for x in rgb)
 
 
 def _rgb(colors: Sequence[str]) -> np.ndarray:
-    """Colors as uint8 `[len(colors), 3]`."""
+    """Return colors as uint8 `[len(colors), 3]`."""
     return np.array([[*bytes.fromhex(color.removeprefix("#"))] for color in colors], np.uint8)

@@ -1,4 +1,4 @@
-"""The contract of a pure environment, and what makes episodes end and begin."""
+"""The contract of a pure environment, and how its episodes end and begin."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Action: TypeAlias = Any
 
 
 class Step(NamedTuple):
-    """What one step of one environment gives back.
+    """The result of one step of one environment.
 
-    `obs` is the observation after the step, also where it is an episode's last. `terminated` says
-    that the episode is over and worth nothing more; `truncated` that it was only cut short. Never
-    both.
+    `obs` is the observation after the step, even if it is the last of its episode. `terminated`
+    means that the episode is over and worth nothing more, `truncated` that it was only cut short.
+    They are never both true.
     """
 
     obs: Obs
@@ -34,18 +34,18 @@ class Step(NamedTuple):
 
     @property
     def done(self) -> Array:
-        """Whether the episode ended here, one way or the other."""
+        """True if the episode ended with this step, either way."""
         return self.terminated | self.truncated
 
 
 @runtime_checkable
 class Env(Protocol):
-    """One pure environment: `vmap` makes many of it, `scan` runs it, and nothing is hidden in it.
+    """One pure environment. It has no hidden state, so `vmap` makes many of it and `scan` runs it.
 
     An implementation is a frozen dataclass whose fields are its parameters. Observations and
-    actions are as the spaces say, rewards float32 scalars, `terminated` and `truncated` bool
-    scalars, and `step` returns a state of the structure, shapes and dtypes it was given. `step`
-    starts no new episode: `auto_reset` does. `hocket.envs.check_env` verifies all of this.
+    actions match the spaces, rewards are float32 scalars, `terminated` and `truncated` are bool
+    scalars, and `step` returns a state of the same structure, shapes and dtypes as the one it got.
+    `step` never starts a new episode; `auto_reset` does. `hocket.envs.check_env` checks all this.
     """
 
     @property
@@ -59,27 +59,28 @@ class Env(Protocol):
         ...
 
     def step(self, state: State, action: Action, key: Array) -> tuple[State, Step]:
-        """Take one step; `key` is for this step alone."""
+        """Take one step. `key` is for this step alone."""
         ...
 
 
 def auto_reset(env: Env, state: State, action: Action, key: Array) -> tuple[State, Obs, Step]:
-    """Step, and where the episode ends start the next: `(state, obs, step)` to go on from.
+    """Take a step, and start the next episode if this one ended: `(state, obs, step)`.
 
-    `obs` is what to act on next, the first observation of the new episode after an end. `step.obs`
-    is where the action led, the final observation at an end: what to bootstrap from.
+    `obs` is the observation to act on next: after an end, the first one of the new episode.
+    `step.obs` is where the action led: at an end, the final observation, to bootstrap from.
     """
-    # Folded, not split: XLA drops it where `step` draws nothing, and a rollout of CartPole is twice
-    # as fast (64 environments, CPU). Only a split into 2**32 keys would meet this fold again.
+    # Folded, not split: XLA drops the fold if `step` draws nothing, which makes a rollout of
+    # CartPole twice as fast (64 environments, CPU). `reset` may split the same key: only a split
+    # into 2**32 keys would give this fold again.
     state, step = env.step(state, action, jax.random.fold_in(key, np.uint32(2**32 - 1)))
-    # Always computed: under `vmap` a `cond` would become this select anyway.
+    # Always computed, because under `vmap` a `cond` would become this select anyway.
     first = env.reset(key)
     onward = jax.tree.map(partial(jnp.where, step.done), first, (state, step.obs))
     return *onward, step
 
 
 class TimeLimitState(NamedTuple):
-    """The state of the environment inside, and how many steps this episode has had."""
+    """The state of the inner environment, and the number of steps taken in this episode."""
 
     env: State
     steps: Array
@@ -87,7 +88,7 @@ class TimeLimitState(NamedTuple):
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """`env`, with episodes truncated after `max_steps` steps unless they terminate there."""
+    """`env` with its episodes truncated after `max_steps` steps, unless they terminate there."""
 
     env: Env
     max_steps: int

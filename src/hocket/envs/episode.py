@@ -11,27 +11,27 @@ from hocket.envs.env import Step
 
 
 class EpisodeStats(NamedTuple):
-    """The episode under way, and totals over the episodes that ended since `clear`."""
+    """The current episode, and totals of the episodes that ended since the last `clear`."""
 
     ret: Array
-    """Return so far of the episode under way, not discounted."""
+    """Undiscounted return so far of the current episode."""
     length: Array
-    """Steps so far of the episode under way."""
+    """Steps so far in the current episode."""
     ended_return: Array
     """Sum of the returns of ended episodes."""
     ended_length: Array
     """Sum of the lengths of ended episodes."""
     ended: Array
-    """How many episodes ended."""
+    """Number of ended episodes."""
 
     @classmethod
     def zeros(cls) -> EpisodeStats:
-        """Before the first step."""
+        """Return the statistics before the first step."""
         real, count = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32)
         return cls(ret=real, length=count, ended_return=real, ended_length=count, ended=count)
 
     def after(self, step: Step) -> EpisodeStats:
-        """With one more step counted."""
+        """Return the statistics with one more step counted."""
         ret, length = self.ret + step.reward, self.length + 1
         return EpisodeStats(
             ret=jnp.where(step.done, 0, ret),
@@ -42,7 +42,7 @@ class EpisodeStats(NamedTuple):
         )
 
     def clear(self) -> EpisodeStats:
-        """With the totals back at zero: a new iteration, the episode under way goes on."""
+        """Set the totals to zero for a new iteration, and keep the current episode."""
         zero = jnp.zeros_like(self.ended)
         return self._replace(
             ended_return=jnp.zeros_like(self.ended_return), ended_length=zero, ended=zero

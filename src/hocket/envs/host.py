@@ -1,4 +1,4 @@
-"""The contract of environments that run on the host: ordinary code, in Python or in C++."""
+"""The contract of environments that run on the host as ordinary code, in Python or C++."""
 
 from __future__ import annotations
 
@@ -10,88 +10,86 @@ import numpy as np
 from hocket.core.program.host import NativeCall
 from hocket.envs.spaces import Space
 
-# Legend: n environments. All arrays are numpy's, with one row for each environment `[n, ...]`.
-
+# Legend: n environments. All arrays are numpy arrays `[n, ...]`, with a row for each environment.
 
 ALIGNMENT = 64
+"""Host arrays that begin at a multiple of this many bytes are used by XLA without a copy."""
 SMALL = 4096
-"""Below so many bytes a copy costs less than to look where an array begins."""
-
-
+"""For arrays of fewer bytes, XLA's copy costs less than the alignment."""
 OPEN_SECONDS = 120.0
-"""Environments may take this long to be made, if their time limit is not longer still."""
+"""How long environments may take to be made, unless their own time limit is longer."""
 
 
 class HostEnvError(RuntimeError):
-    """An environment on the host failed; says which, and what it did."""
+    """Raised when an environment on the host fails. The message says which, and what it did."""
 
 
 class HostStep(NamedTuple):
-    """What one step of `n` environments gave. The arrays are new ones: nobody writes to them again.
+    """The results of one step of `n` environments. The arrays are never written to again.
 
-    Where an episode ended, the next one has begun already: `obs` is its first observation. Never
-    both of `terminated` and `truncated`.
+    Where an episode ended, the next one has already begun, and `obs` is its first observation.
+    `terminated` and `truncated` are never both true.
     """
 
     obs: Any
-    """What to act on next, a tree as the observation space."""
+    """Observations to act on next, as a tree like the observation space."""
     reward: np.ndarray
     """float32."""
     terminated: np.ndarray
     truncated: np.ndarray
     final_obs: Any
-    """Where the action led: an episode's final observation at its end, else as `obs`."""
+    """Where the actions led: the final observation where an episode ended, elsewhere `obs`."""
 
 
 class LiveEnvs(Protocol):
-    """`n` environments under way. Each step is one `send` and one `recv`.
+    """`n` running environments. Each step is one `send` and one `recv`.
 
-    What inherits from this has no snapshot, unless it says so.
+    A subclass has no snapshots unless it defines `snapshot` and `restore`.
     """
 
     def reset(self, seeds: np.ndarray) -> Any:
-        """Begin an episode in each, from uint32 seeds; the first observations `[n, ...]`.
+        """Begin an episode in each from uint32 seeds, and return the observations `[n, ...]`.
 
-        The same seeds and actions give the same numbers, in this and in all later episodes.
+        The same seeds and actions give the same numbers, in this and all later episodes.
         """
 
     def send(self, actions: Any) -> None:
-        """Start a step of all; returns at once where the environments run elsewhere."""
+        """Start a step of all environments. Returns at once if they run elsewhere."""
 
     def recv(self) -> HostStep:
-        """What that step gave."""
+        """Wait for the step, and return its results."""
         ...
 
     def snapshot(self) -> list[bytes] | None:
-        """The state of each, with its random numbers and its time limit; None if there is none."""
+        """Return each environment's state with its generator and time limit; None if it cannot."""
         return None
 
     def restore(self, snapshots: list[bytes]) -> None:
-        """Go on from a snapshot; the next call is `send`."""
+        """Continue from a snapshot. The next call is `send`."""
         raise HostEnvError(f"{type(self).__name__} cannot be restored: it has no snapshot.")
 
     def close(self) -> None:
-        """End them, and whatever they run in."""
+        """End the environments, and whatever they run in."""
 
 
 @runtime_checkable
 class NativeEnvs(LiveEnvs, Protocol):
-    """Environments that native code can step, see `native/pool.cpp`."""
+    """Environments that native code can step; see `native/pool.cpp`."""
 
     def native(self, seed: np.ndarray, steps: np.ndarray) -> NativeCall | None:
-        """What makes a step of `hosted.py`, if these can; it counts in `steps`."""
+        """Return the native call for a step of `host_steps.py`, or None. It counts in `steps`."""
 
 
 @runtime_checkable
 class HostEnv(Protocol):
-    """Environments that run on the host, described: nothing is open before `open`.
+    """A description of environments that run on the host. Nothing runs before `open`.
 
-    An implementation is a frozen dataclass that hashes and pickles.
+    An implementation is a frozen dataclass that can be hashed and pickled.
     """
 
     @property
     def name(self) -> str:
-        """The name that `make` knows it by, such as `gymnasium:CartPole-v1`."""
+        """The name by which `make` knows it, such as `gymnasium:CartPole-v1`."""
         ...
 
     @property
@@ -101,38 +99,38 @@ class HostEnv(Protocol):
     def action_space(self) -> Space: ...
 
     def open(self, num_envs: int) -> LiveEnvs:
-        """Start so many of them."""
+        """Start `num_envs` environments."""
         ...
 
 
 @runtime_checkable
 class WatchedEnvs(LiveEnvs, Protocol):
-    """Environments whose time somebody else watches."""
+    """Environments that cannot end a step that hangs, so another thread watches their time."""
 
     def overdue(self) -> HostEnvError | None:
-        """What hangs, asked from another thread; None while nothing does."""
+        """Return the error for an environment that hangs, or None. Called by another thread."""
 
 
 @runtime_checkable
 class Watchable(Protocol):
-    """A host environment that can step in the thread that calls it: if it hangs, so does that."""
+    """A host environment that can step in its caller's thread. If it hangs, so does its caller."""
 
     def open_here(self, num_envs: int) -> WatchedEnvs | None:
-        """Start so many of them in this thread; None where they run elsewhere anyway."""
+        """Start the environments in this thread. None if their options have them run elsewhere."""
 
 
 class Stage(Protocol):
-    """One environment that shows itself. It begins no episode by itself."""
+    """One environment that renders itself. It starts no new episode by itself."""
 
     def reset(self, seed: int) -> Any:
-        """Begin an episode; its first observation."""
+        """Begin an episode, and return its first observation."""
 
     def step(self, action: Any) -> tuple[Any, float, bool]:
-        """One step: `(obs, reward, done)`."""
+        """Take one step, and return `(obs, reward, done)`."""
         ...
 
     def frame(self) -> np.ndarray:
-        """What it looks like now, uint8 `[H, W, 3]`."""
+        """Return its present image, uint8 `[H, W, 3]`."""
         ...
 
     def close(self) -> None: ...
@@ -140,13 +138,13 @@ class Stage(Protocol):
 
 @runtime_checkable
 class Filmable(Protocol):
-    """A host environment that can be looked at."""
+    """A host environment that can be filmed."""
 
     def stage(self) -> Stage: ...
 
 
 def new_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array whose values are not set, aligned so that XLA takes it without a copy."""
+    """Return an uninitialized array, aligned so that XLA uses it without a copy."""
     dtype = np.dtype(dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < SMALL:
@@ -157,7 +155,10 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def merged_final(obs: list[np.ndarray], final: list[np.ndarray], done: np.ndarray) -> list[Any]:
-    """Final observations where an episode ended, and `obs` elsewhere; `obs` itself if none did."""
+    """Return `final` where an episode ended, and `obs` elsewhere.
+
+    Fills the other rows of `final` in place. If no episode ended, returns `obs` itself.
+    """
     if not done.any():
         return obs
     going = ~done
@@ -167,7 +168,7 @@ def merged_final(obs: list[np.ndarray], final: list[np.ndarray], done: np.ndarra
 
 
 def channels_last(frames: np.ndarray) -> np.ndarray:
-    """Images `[n, C, H, W]` as `[n, H, W, C]`, in a new array."""
+    """Return images `[n, C, H, W]` as `[n, H, W, C]`, in a new array."""
     n, channels, height, width = frames.shape
     rows = new_array((n, height, width, channels), frames.dtype)
     for channel in range(channels):

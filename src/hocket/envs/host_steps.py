@@ -1,4 +1,4 @@
-"""Host environments inside a traced program: their first observations, and their steps."""
+"""Host environments inside a traced program: their first observations and their steps."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ COUNTS = len(EpisodeStats._fields)
 
 
 class HostState(NamedTuple):
-    """What the program knows of environments that it does not hold, `[N, ...]`."""
+    """What the program holds of environments that run on the host, `[N, ...]`."""
 
     seed: Array
-    """With which each began."""
+    """The seed with which each began."""
     steps: Array
-    """How many each has taken."""
+    """The number of steps that each has taken."""
     obs: Any
-    """What each showed last."""
+    """The last observation of each."""
 
 
 def begin(env: HostEnv, keys: Array) -> HostState:
-    """The environments before their first step, each seeded by its key.
+    """Return the environments before their first step, each seeded from its key.
 
-    An environment must show the same first observation for the same seed: it is opened here to see
-    it, and again where it will run.
+    They are opened once here, for their first observations, and again where they will run. So the
+    same seed must always give the same first observation.
     """
     seed = jax.vmap(lambda key: jax.random.bits(key, (), jnp.uint32))(keys)
     leaves = call_host(_Beginning(env), seed)
@@ -55,19 +55,20 @@ def begin(env: HostEnv, keys: Array) -> HostState:
 def step(
     env: HostEnv, state: HostState, episode: EpisodeStats, action: Any
 ) -> tuple[HostState, EpisodeStats, Step]:
-    """One step of all environments, in a single call of the host."""
+    """Step all environments in a single host call."""
     shape = jax.tree.structure(env.observation_space.spec())
     given = (state.seed, state.steps, *episode, *jax.tree.leaves((state.obs, action)))
-    made = call_host(_Stepping(env), *given)
-    steps, *counts = made[: 1 + COUNTS]
-    ends, seen = made[1 + COUNTS : 4 + COUNTS], made[4 + COUNTS :]
-    halves = seen[: len(seen) // 2], seen[len(seen) // 2 :]
-    obs, final = (jax.tree.unflatten(shape, half) for half in halves)
+    steps, *results = call_host(_Stepping(env), *given)
+    counts, ends, observed = results[:COUNTS], results[COUNTS : COUNTS + 3], results[COUNTS + 3 :]
+    half = len(observed) // 2
+    obs, final = (jax.tree.unflatten(shape, x) for x in (observed[:half], observed[half:]))
     return HostState(state.seed, steps, obs), EpisodeStats(*counts), Step(final, *ends)
 
 
 @dataclass(frozen=True)
 class _EnvFunction:
+    """A host function of `env`."""
+
     env: HostEnv
     keeps_state = False
     service = None
@@ -91,23 +92,24 @@ class _Beginning(_EnvFunction):
 
 
 class _Begun(LiveFunction):
-    """Opens environments, looks, and closes them."""
+    """Opens environments for their first observations, and closes them again."""
 
     def __init__(self, env: HostEnv) -> None:
         self._env = env
-        self._seen: list[np.ndarray] = []
+        self._first: list[np.ndarray] = []
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
+        (seeds,) = arrays
         with _Blamed(self._env):
-            live = self._env.open(len(arrays[0]))
+            live = self._env.open(len(seeds))
             try:
-                self._seen = jax.tree.leaves(live.reset(arrays[0]))
+                self._first = jax.tree.leaves(live.reset(seeds))
             finally:
                 live.close()
-        _check(self._env, _kinds(_observations(self._env, len(arrays[0]))), self._seen)
+        _check(self._env, _kinds(_observations(self._env, len(seeds))), self._first)
 
     def finish(self) -> list[np.ndarray]:
-        return self._seen
+        return self._first
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,9 @@ class _Stepping(_EnvFunction):
 
 
 class _Stepped:
-    """The live environments of one instance, in batches as the program steps them.
+    """The live environments of one instance, in the batches in which its program steps them.
 
-    A batch is known by its first seed: a program may step several, in turn.
+    A program may step several batches in turn, so each is identified by its first seed.
     """
 
     def __init__(self, env: HostEnv, *, watched: bool) -> None:
@@ -145,6 +147,7 @@ class _Stepped:
             self._batches[first] = _LiveBatch(
                 self._env, arrays[0], arrays[1], watched=self._watched
             )
+            # After it is in the dict, so that `overdue` finds a batch that hangs while it begins.
             self._batches[first].begin(self._pieces)
         batch = self._batches[first]
         batch.start(arrays)
@@ -159,14 +162,14 @@ class _Stepped:
         return next(iter(self._batches.values())).native()
 
     def snapshot(self) -> dict[str, bytes] | None:
-        found = [batch.snapshot() for batch in self._batches.values()]
-        whole = [pieces for pieces in found if pieces is not None]
-        return {k: x for pieces in whole for k, x in pieces.items()} if found == whole else None
+        saved: list[Any] = [batch.snapshot() for batch in self._batches.values()]
+        return None if None in saved else {k: x for part in saved for k, x in part.items()}
 
     def restore(self, pieces: Mapping[str, bytes]) -> None:
         self._pieces = pieces
 
     def overdue(self) -> HostEnvError | None:
+        # Copied to a list, because the other thread may add a batch meanwhile.
         watched = [b.live for b in list(self._batches.values()) if isinstance(b.live, WatchedEnvs)]
         return next((error for live in watched if (error := live.overdue())), None)
 
@@ -191,11 +194,11 @@ class _LiveBatch:
             self.live: LiveEnvs = here if here is not None else env.open(len(seed))
 
     def begin(self, pieces: Mapping[str, bytes]) -> None:
-        """The first episodes, or those that were saved in pieces."""
+        """Begin the first episodes, or continue the ones that `pieces` has saved."""
         seed, steps = self._seed, self._steps
         with _Blamed(self._env):
             begun = bool(steps.any())
-            # An episode that nobody saved cannot go on: the next one begins, from another seed.
+            # An episode that was not saved cannot continue, so a new one begins from a new seed.
             first = self.live.reset(seed ^ steps.astype(np.uint32) if begun else seed)
             if begun and all(name in pieces for name in self._names()):
                 self.live.restore([pieces[name] for name in self._names()])
@@ -203,10 +206,10 @@ class _LiveBatch:
                 self._first = first
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
-        if arrays[1].tobytes() != self._steps.tobytes():  # sooner told than with `array_equal`
+        if arrays[1].tobytes() != self._steps.tobytes():  # faster than `array_equal`
             raise RuntimeError(
-                f"{self._env.name} has taken other steps than the program that steps it: "
-                f"environments on the host cannot go back, nor serve two runs."
+                f"{self._env.name} has taken other steps than its program has counted. "
+                f"Environments on the host cannot go back, nor serve two runs."
             )
         self._given = arrays
         if self._first is None:
@@ -237,11 +240,11 @@ class _LiveBatch:
         return took
 
     def _names(self) -> list[str]:
-        """Of each environment as it is now: what was saved before or after fits no more."""
+        """Name each environment's piece, by its steps too: a piece fits no other point in time."""
         return [f"{a}-{b}" for a, b in zip(self._seed, self._steps, strict=True)]
 
     def _cut_short(self, rest: Sequence[np.ndarray]) -> HostStep:
-        """Instead of a step: the episodes from before a restart end here, truncated."""
+        """Return, in place of a step, the truncation of all episodes from before a restart."""
         first, self._first = self._first, None
         shape = jax.tree.structure(first)
         last = jax.tree.unflatten(shape, rest[COUNTS : COUNTS + shape.num_leaves])
@@ -255,7 +258,7 @@ def _observations(env: HostEnv, num: int) -> list[jax.ShapeDtypeStruct]:
 
 
 def _ends(num: int) -> list[jax.ShapeDtypeStruct]:
-    """Of reward, terminated, truncated."""
+    """Return the shapes and dtypes of reward, terminated and truncated."""
     return [jax.ShapeDtypeStruct((num,), kind) for kind in (jnp.float32, jnp.bool_, jnp.bool_)]
 
 
@@ -264,7 +267,7 @@ def _kinds(specs: Specs) -> list[tuple[Any, Any]]:
 
 
 class _Blamed:
-    """Within, whatever is raised names the environment."""
+    """A context in which every exception becomes a `HostEnvError` that names the environment."""
 
     def __init__(self, env: HostEnv) -> None:
         self._env = env
@@ -278,14 +281,14 @@ class _Blamed:
             raise HostEnvError(f"`{self._env.name}` failed:\n{raised}") from None
 
 
-def _check(env: HostEnv, wanted: list[tuple[Any, Any]], found: list[Any]) -> None:
-    """Refuse arrays that are not what the spaces say, before a program reads them."""
-    if all(type(x) is np.ndarray for x in found) and [(x.shape, x.dtype) for x in found] == wanted:
+def _check(env: HostEnv, wanted: list[tuple[Any, Any]], given: list[Any]) -> None:
+    """Refuse arrays that differ from the spaces, before a program reads them."""
+    if all(type(x) is np.ndarray for x in given) and [(x.shape, x.dtype) for x in given] == wanted:
         return
-    got = ", ".join(_short(np.shape(x), np.asarray(x).dtype) for x in found)
+    got = ", ".join(_short(np.shape(x), np.asarray(x).dtype) for x in given)
     raise HostEnvError(
-        f"`{env.name}` returned {got} where its spaces say "
-        f"{', '.join(_short(*kind) for kind in wanted)}: arrays of numpy, with a row for each "
+        f"`{env.name}` returned {got}, but by its spaces these must be "
+        f"{', '.join(_short(*kind) for kind in wanted)}. Return numpy arrays with a row for each "
         f"environment."
     )
 

@@ -18,8 +18,8 @@ from hocket.envs.quadruped.env import Quadruped
 from hocket.errors import check_options, unknown
 from hocket.system.registry import Registry
 
-# Each with the time limit that Gymnasium registers, the quadruped with Ant's; Catch ends by itself.
-# Without its velocities (POPGym's PositionOnlyCartPole) CartPole needs a memory.
+# Each with the time limit that Gymnasium registers (Ant's for the quadruped); Catch needs none.
+# POPGym's PositionOnlyCartPole hides the velocities, so the policy needs a memory.
 _ENVS: dict[str, tuple[Any, int | None]] = {
     "Acrobot-v1": (Acrobot(), 500),
     "CartPole-v1": (CartPole(), 500),
@@ -30,18 +30,18 @@ _ENVS: dict[str, tuple[Any, int | None]] = {
     "Quadruped-v1": (Quadruped(), 1000),
 }
 
-
-# The word before the colon of a name: a file of `adapters`, or a package that offers one.
+# By the word before the colon of a name: the files of `adapters`, then those of other packages.
 _ADAPTERS = Registry("adapter", "hocket.envs.adapters", group="hocket.environments")
 
 
 def make(name: str, **options: Any) -> Any:
-    """The environment called `name`, with some of its parameters changed.
+    """Return the environment called `name`, with some of its parameters changed.
 
-    `max_steps` is its time limit (None for none). A name that begins with `gymnax:`, `playground:`,
-    `gymnasium:` or `envpool:` is of that package, and its options are its adapter's; it needs an
-    extra, such as `pip install 'hocket[gymnasium]'`. Environments of the last two are ordinary
-    code, and run on the host (`HostEnv`); all others are pure (`Env`).
+    `max_steps` is the time limit; None means no limit. A name that begins with `gymnax:`,
+    `playground:`, `gymnasium:` or `envpool:` belongs to that package: its adapter defines the
+    options, and it needs an extra, such as `pip install 'hocket[gymnasium]'`. Environments of the
+    last two packages are ordinary code and run on the host (`HostEnv`). All others are pure
+    (`Env`).
 
         make("CartPole-v1", max_steps=200, gravity=1.6)
         make("gymnax:Breakout-MinAtar", max_steps_in_episode=500)
@@ -65,13 +65,13 @@ def make(name: str, **options: Any) -> Any:
 
 
 def is_adapted(name: str) -> bool:
-    """Whether a name is of another package's environment: `gymnax:Breakout-MinAtar`."""
+    """Return True for a name of another package's environment, such as `gymnax:Catch-bsuite`."""
     adapter, colon, _ = name.partition(":")
     return bool(colon) and adapter in _ADAPTERS.names
 
 
 def name_of(env: Any) -> str:
-    """The name that `make` knows this environment by; of a wrapper or a stranger, its class."""
+    """Return the name by which `make` knows `env`, or the name of its class if it knows none."""
     for name in _ENVS:
         if make(name) == env:
             return name
@@ -86,7 +86,7 @@ def name_of(env: Any) -> str:
 
 
 def names() -> list[str]:
-    """The names of pure environments that `make` knows here, gymnax's where it is installed."""
+    """Return the names of all pure environments, with those of gymnax if it is installed."""
     if find_spec("gymnax") is None:
         return sorted(_ENVS)
     from hocket.envs.adapters import gymnax

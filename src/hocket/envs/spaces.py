@@ -1,4 +1,4 @@
-"""Spaces: what observations and actions look like, as small values that hash, print and compare."""
+"""Spaces describe observations and actions, as small values that hash, print and compare."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class _OneArray(ABC):
 
     @abstractmethod
     def _holds(self, x: Array) -> Array:
-        """Whether an array of this shape and kind of dtype is a member."""
+        """Return True if the values of `x` are a member's. Its shape and kind of dtype are."""
 
     def contains(self, x: Any) -> Array:
-        """Whether `x` has the shape and kind of dtype of a member, and its values; NaN has not."""
+        """Return True if `x` has a member's shape, kind of dtype and values. NaN is no member."""
         x = jnp.asarray(x)
         spec = self.spec()
         fits = x.shape == spec.shape and np.can_cast(x.dtype, spec.dtype, "same_kind")
         return self._holds(x) if fits else jnp.asarray(False)
 
     def zeros(self) -> Array:
-        """Zeros with the shape and dtype of a member, whether they are one or not."""
+        """Return zeros of a member's shape and dtype, even if zero is out of bounds."""
         spec = self.spec()
         return jnp.zeros(spec.shape, spec.dtype)
 
@@ -42,8 +42,8 @@ class _OneArray(ABC):
 class Box(_OneArray):
     """Arrays of one shape and dtype, within inclusive bounds.
 
-    A bound is a number or anything that broadcasts to `shape`. It is kept as a number, or as nested
-    tuples where it differs between elements, so that a box stays hashable.
+    A bound is a number, or anything that broadcasts to `shape`. To keep the box hashable, it is
+    stored as a number, or as nested tuples if it differs between elements.
 
         Box(-1.0, 1.0, shape=(3,))
     """
@@ -61,14 +61,17 @@ class Box(_OneArray):
 
     @property
     def bounded(self) -> bool:
-        """Whether every bound is finite."""
+        """True if every bound is finite."""
         return bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
 
     def sample(self, key: Array) -> Array:
-        """Uniform if the box is bounded, else a standard normal clipped to the bounds."""
+        """Draw uniformly if the box is bounded, else from a standard normal, clipped to the bounds.
+
+        Integer boxes are always bounded.
+        """
         low, high = self._bounds()
         if not jnp.issubdtype(self.dtype, jnp.floating):
-            # The bound of `randint` is exclusive, so int32's own maximum is never drawn.
+            # The upper bound of `randint` is exclusive, so the maximum of int32 is never drawn.
             stop = np.minimum(high, np.iinfo(np.int32).max - 1) + 1
             return jax.random.randint(key, self.shape, low, stop).astype(self.dtype)
         if self.bounded:
@@ -88,12 +91,12 @@ class Box(_OneArray):
 
 @dataclass(frozen=True)
 class Discrete(_OneArray):
-    """One choice: an int32 scalar among `0 .. n - 1`."""
+    """One choice: an int32 scalar, one of `0 .. n - 1`."""
 
     n: int
 
     def sample(self, key: Array) -> Array:
-        """Uniform over the choices."""
+        """Draw uniformly."""
         return jax.random.randint(key, (), 0, self.n)
 
     def spec(self) -> ShapeDtypeStruct:
@@ -113,7 +116,7 @@ class MultiDiscrete(_OneArray):
         object.__setattr__(self, "sizes", tuple(self.sizes))
 
     def sample(self, key: Array) -> Array:
-        """Uniform over the choices."""
+        """Draw uniformly."""
         return jax.random.randint(key, (len(self.sizes),), 0, np.asarray(self.sizes))
 
     def spec(self) -> ShapeDtypeStruct:
@@ -125,7 +128,7 @@ class MultiDiscrete(_OneArray):
 
 @dataclass(frozen=True)
 class DictSpace:
-    """A dict with a space for each of its keys."""
+    """A dict with a space for each key."""
 
     spaces: Mapping[str, Space]
 
@@ -136,13 +139,13 @@ class DictSpace:
         return hash(frozenset(self.spaces.items()))
 
     def sample(self, key: Array) -> dict[str, Any]:
-        """A sample of each space, with a key of its own."""
+        """Draw from each space, with separate PRNG keys."""
         keys = jax.random.split(key, len(self.spaces))
         pairs = zip(self.spaces.items(), keys, strict=True)
         return {name: space.sample(k) for (name, space), k in pairs}
 
     def contains(self, x: Any) -> Array:
-        """Whether `x` has these keys, and each of its values lies in its space."""
+        """Return True if `x` has the same keys, and each value lies in its space."""
         if not isinstance(x, Mapping) or x.keys() != self.spaces.keys():
             return jnp.asarray(False)
         return jnp.all(jnp.stack([space.contains(x[name]) for name, space in self.spaces.items()]))
@@ -152,7 +155,7 @@ class DictSpace:
         return {name: space.spec() for name, space in self.spaces.items()}
 
     def zeros(self) -> dict[str, Any]:
-        """The zeros of each space."""
+        """Return the zeros of each space."""
         return {name: space.zeros() for name, space in self.spaces.items()}
 
 
@@ -160,12 +163,12 @@ Space: TypeAlias = Box | Discrete | MultiDiscrete | DictSpace
 
 
 def unbounded(bound: Any, dtype: Any) -> np.ndarray:
-    """A bound, infinite where it is the largest float: so some packages write "no bound"."""
+    """Replace the largest float by infinity, since some packages write "no bound" that way."""
     return np.where(np.abs(bound) >= np.finfo(dtype).max, np.copysign(np.inf, bound), bound)
 
 
 def _bound(side: str, bound: Any, box: Box) -> Any:
-    """`bound` as a hashable value: a number if it is the same everywhere, else nested tuples."""
+    """Return `bound` as a hashable value: one number if all are the same, else nested tuples."""
     values = np.asarray(bound)
     try:
         np.broadcast_to(values, box.shape)

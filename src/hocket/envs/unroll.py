@@ -1,4 +1,4 @@
-"""Acting in a batch of environments: the loop that every algorithm's `step` begins with."""
+"""Acting in a batch of environments: the loop with which every algorithm's `step` begins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hocket.envs.host import HostEnv
 
 
 class Envs(NamedTuple):
-    """A batch of environments under way, `[N, ...]`; each draws from a key of its own."""
+    """A batch of running environments, `[N, ...]`. Each draws from a key of its own."""
 
     state: Any
     key: Array
@@ -29,7 +29,7 @@ class Envs(NamedTuple):
 
 
 class Actor(NamedTuple):
-    """Whoever acts, between two rollouts, `[N, ...]`. `obs` is what it acts on next."""
+    """The state of acting between two rollouts, `[N, ...]`. `obs` is what to act on next."""
 
     envs: Envs
     obs: Any
@@ -38,10 +38,11 @@ class Actor(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """What happened, `[T, N, ...]`.
+    """The steps of a rollout, `[T, N, ...]`.
 
-    `next_obs` is where the action led: at an episode's end its final observation, not the first one
-    of the next episode. Bootstrap from it where `terminated` is false, through a truncation too.
+    `next_obs` is where the action led. At an episode's end that is its final observation, not the
+    first one of the next episode. Bootstrap from it wherever `terminated` is false, even if the
+    episode was truncated.
     """
 
     obs: Any
@@ -51,11 +52,11 @@ class Rollout(NamedTuple):
     truncated: Array
     next_obs: Any
     extras: Any
-    """What `act` returned beside the action."""
+    """Whatever else `act` returned for each step."""
     memory: Any
-    """The memory before the first step, `[N, ...]`; it is zero where an episode begins."""
+    """The memory before the first step, `[N, ...]`: zero where an episode begins."""
     episodes: dict[str, Array]
-    """Metrics of the episodes that ended: sums of returns and lengths, and how many, `[N]`."""
+    """Metrics of the episodes that ended, `[N]`: their number, and sums of returns and lengths."""
 
     @property
     def done(self) -> Array:
@@ -63,7 +64,10 @@ class Rollout(NamedTuple):
 
     @property
     def first(self) -> Array:
-        """Where an episode begins after the rollout's start, so that memory must be zero."""
+        """True where memory must be set to zero, because an episode begins.
+
+        Never at the first step of the rollout, whose `memory` is already zero in that case.
+        """
         return jnp.concatenate([jnp.zeros_like(self.done[:1]), self.done[:-1]])
 
 
@@ -71,9 +75,9 @@ Act = Callable[[Any, Any, Array], tuple[Any, Any, Any]]
 
 
 def init_actor(env: Env | HostEnv, key: Array, num_envs: int, memory: Any = None) -> Actor:
-    """An actor at the beginning of `num_envs` episodes.
+    """Return an actor at the beginning of `num_envs` episodes.
 
-    `memory` is the memory of one environment at an episode's beginning: zeros, by contract.
+    `memory` is the memory for one environment when an episode begins: zeros, by contract.
     """
     k_reset, k_envs, k_act = (jax.random.split(k, num_envs) for k in jax.random.split(key, 3))
     if isinstance(env, HostEnv):
@@ -90,13 +94,14 @@ def init_actor(env: Env | HostEnv, key: Array, num_envs: int, memory: Any = None
 def unroll(env: Env | HostEnv, act: Act, actor: Actor, length: int) -> tuple[Actor, Rollout]:
     """Act for `length` steps: `act(obs, memory, keys) -> (action, memory, extras)`, all `[N, ...]`.
 
-    Stepping the environments is a fragment of role `env`. Episodes restart by themselves, memory
-    is set to zero where one begins, and each environment has a key of its own.
+    Stepping the environments is a fragment with the role `env`. Episodes restart by themselves,
+    memory is set to zero where one begins, and each environment draws from a key of its own.
     """
 
     @fragment(role="env", name="env")
     def step_envs(envs: Envs, action: Any) -> tuple[Envs, Any, Any]:
-        if isinstance(env, HostEnv):  # nothing but this call, so that it needs no program
+        # On the host the fragment is this call alone, so that no program is compiled for it.
+        if isinstance(env, HostEnv):
             state, episode, step = host_steps.step(env, envs.state, envs.episode, action)
             return Envs(state, envs.key, episode), state.obs, step
 
@@ -122,8 +127,8 @@ def unroll(env: Env | HostEnv, act: Act, actor: Actor, length: int) -> tuple[Act
     actor = actor._replace(envs=actor.envs._replace(episode=episode))
     at_once = tuning().unroll
     if at_once > 1 and has_loops(one_step, actor, None):
-        # PPO on the quadruped, 4,096 environments: unrolled it is 15 % faster and compiles in 33 s
-        # instead of 9, which pays after a billion steps.
+        # PPO on the quadruped, 4,096 environments: unrolling makes it 15 % faster, but takes 33 s
+        # to compile instead of 9 s, which pays off only after a billion steps.
         at_once = 1
     actor, taken = lax.scan(one_step, actor, None, length, unroll=at_once)
     ended = actor.envs.episode
@@ -136,22 +141,21 @@ def unroll(env: Env | HostEnv, act: Act, actor: Actor, length: int) -> tuple[Act
 
 
 def _checked(acted: Any, env: Env | HostEnv) -> tuple[Any, Any, Any]:
-    """What `act` returned, if it is what it should be."""
+    """Return what `act` returned, or refuse it if it has the wrong structure or shape."""
     if not (isinstance(acted, tuple) and len(acted) == 3):
         raise ValueError(
-            f"`act` must return (action, memory, extras), found {type(acted).__name__}."
+            f"`act` must return (action, memory, extras), but returned {type(acted).__name__}."
         )
-    spec = env.action_space.spec()
-    found = jax.tree.map(lambda x: x.shape[1:], acted[0])
-    wanted = jax.tree.map(lambda x: x.shape, spec)
-    if found != wanted:
+    shape = jax.tree.map(lambda x: x.shape[1:], acted[0])
+    wanted = jax.tree.map(lambda x: x.shape, env.action_space.spec())
+    if shape != wanted:
         raise ValueError(
             f"`act` must return one action for each environment, of shape {wanted} as in "
-            f"{env.action_space}; found {found} after the axis of the environments."
+            f"{env.action_space}, but the shape after the environment axis is {shape}."
         )
     return acted
 
 
 def _like(flag: Array, x: Array) -> Array:
-    """`flag` of `[N]` with as many axes as `x` of `[N, ...]`."""
+    """Append axes to `flag`, `[N]`, until it has as many as `x`, `[N, ...]`."""
     return flag.reshape(flag.shape + (1,) * (x.ndim - flag.ndim))

@@ -1,4 +1,4 @@
-"""Adapter for EnvPool's environments, which run in threads of C++ (`hocket[envpool]`)."""
+"""Adapter for EnvPool environments, which run in C++ threads (`pip install 'hocket[envpool]'`)."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ try:
     import envpool
 except ImportError as error:
     raise ImportError(
-        "EnvPool's environments need the package envpool. Run: pip install 'hocket[envpool]'"
+        "EnvPool environments need the package envpool. Run: pip install 'hocket[envpool]'"
     ) from error
 
 from hocket.envs.gymnasium.spaces import Actions, Observations
 from hocket.envs.native.pool import NativePool, offered
 
 _FILTERS = threading.Lock()
-"""Filters of warnings are the whole process's."""
+"""Guards the filters of warnings, which the whole process shares."""
 
 
 def make(name: str, num_threads: int = 0, **options: Any) -> EnvPoolEnv:
-    """The EnvPool environment called `name`; see `EnvPoolEnv`."""
+    """Return the EnvPool environment called `name`; see `EnvPoolEnv`."""
     known = envpool.list_all_envs()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=8, cutoff=0.3)
-        raise ValueError(
-            f"{unknown('EnvPool environment', name, near)} All of them: envpool.list_all_envs()."
-        )
+        message = unknown("EnvPool environment", name, near)
+        raise ValueError(f"{message} For all names, see envpool.list_all_envs().")
     env = EnvPoolEnv(name, options, num_threads)
-    _ = env.observation_space, env.action_space  # made now, so that mistakes are told now
+    _ = env.observation_space  # makes an environment now, so that mistakes are found now
     return env
 
 
@@ -48,24 +47,24 @@ def make(name: str, num_threads: int = 0, **options: Any) -> EnvPoolEnv:
 class EnvPoolEnv:
     """An EnvPool environment by its name.
 
-    Its options are EnvPool's, which for Atari are those of DQN: four grey frames, four frames a
-    step, up to 30 no-ops; see its documentation for the others. Images are turned to have their
-    channels last. Rewards are the game's own, unless `reward_clip=True`. EnvPool calls an end
-    that coincides with the time limit a truncation.
+    The options are EnvPool's own; see its documentation. For Atari the defaults are those of DQN:
+    four grey frames, four frames per step, up to 30 no-ops. Images get their channels last.
+    Rewards are the game's own, unless `reward_clip=True`. An end that coincides with the time limit
+    is a truncation to EnvPool.
     """
 
     id: str
-    """EnvPool's name for it, `Pong-v5`."""
+    """EnvPool's name for it, such as `Pong-v5`."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """For `envpool.make`."""
+    """Options for `envpool.make`."""
     num_threads: int = 0
-    """0 for one for each core or environment, whichever are fewer."""
+    """Number of threads; 0 for one per core or per environment, whichever is fewer."""
 
     def __post_init__(self) -> None:
         check_option("num_threads", self.num_threads, 0, where=f"of `{self.name}`")
         for option in ("num_envs", "batch_size", "seed", "env_type"):
             if option in self.options:
-                raise ValueError(f"`{option}` of `{self.name}` is for hocket to say: leave it out.")
+                raise ValueError(f"`{option}` of `{self.name}` is set by hocket. Leave it out.")
 
     def __hash__(self) -> int:
         return hash((self.id, *self.options, self.num_threads))
@@ -87,7 +86,7 @@ class EnvPoolEnv:
         return _LivePool(self, num_envs)
 
     def pool(self, seeds: list[int]) -> Any:
-        """EnvPool's own object, with an environment for each seed."""
+        """Make an EnvPool with one environment for each seed."""
         try:
             return envpool.make(
                 self.id,
@@ -104,30 +103,31 @@ class EnvPoolEnv:
 
 @lru_cache(maxsize=64)
 def _converters(env: EnvPoolEnv) -> tuple[Observations, Actions]:
+    """Return the conversions for its spaces, which are read from a pool made for that."""
     pool = env.pool([0])
     try:
-        seen, done = _spaces(pool)
-        return Observations(seen, env.name), Actions(done, env.name)
+        observation_space, action_space = _spaces(pool)
+        return Observations(observation_space, env.name), Actions(action_space, env.name)
     finally:
         pool.close()
 
 
 def _spaces(pool: Any) -> tuple[Any, Any]:
-    """Its spaces, which it makes when it is first asked: several pools may be, each in a thread."""
+    """Return the spaces of a pool, which makes them at the first call.
+
+    Several threads may do so at once, each for its own pool, hence the lock.
+    """
     with _FILTERS, warnings.catch_warnings():
-        # It writes its bounds in float64 and says the dtype is float32, which nobody can help.
+        # EnvPool gives float64 bounds for float32 spaces, which its users cannot change.
         warnings.filterwarnings("ignore", ".*precision lowered by casting")
         return pool.observation_space, pool.action_space
 
 
-_STEP = ("obs", "reward", "done", "trunc")
-
-
 class _LivePool(LiveEnvs):
-    """Environments under way. EnvPool offers no snapshot.
+    """Running environments. EnvPool offers no snapshot.
 
-    By itself, it ignores the action after an end and returns the first observation instead. So
-    those that ended are stepped once more within `recv`, with an action that nobody reads.
+    EnvPool itself ignores the action after an end, and returns the first observation of the next
+    episode instead. So `recv` steps those that ended once more, with an action that nobody reads.
     """
 
     def __init__(self, env: EnvPoolEnv, num_envs: int) -> None:
@@ -145,14 +145,14 @@ class _LivePool(LiveEnvs):
     def reset(self, seeds: np.ndarray) -> Any:
         self.close()
         self._given = self._native = None
-        # A pool is seeded once, where it is made. Its seeds are int32.
+        # A pool can be seeded only when it is made. Its seeds are int32.
         self._pool = self._env.pool([int(seed) & 0x7FFFFFFF for seed in seeds])
         _spaces(self._pool)
-        first = self._tree(self._arrays(self._pool.reset()[0]))
+        first = self._observations.tree(self._arrays(self._pool.reset()[0]))
         names, keys = list(self._pool._state_keys), list(self._pool._spec._action_keys)
         is_array = isinstance(self._actions.batch(self._none), np.ndarray)
         if is_array and "obs" in names and keys[:-1] == ["env_id", "players.env_id"]:
-            self._where = [names.index(name) for name in _STEP]
+            self._where = [names.index(name) for name in ("obs", "reward", "done", "trunc")]
         return first
 
     def send(self, actions: Any) -> None:
@@ -169,8 +169,8 @@ class _LivePool(LiveEnvs):
         self._pool._send(self._given)
 
     def recv(self) -> HostStep:
-        seen, reward, ended, truncated = self._receive()
-        obs = final = self._arrays(seen)
+        raw, reward, ended, truncated = self._receive()
+        obs = final = self._arrays(raw)
         if np.count_nonzero(ended) + np.count_nonzero(truncated):
             done = np.flatnonzero(ended | truncated).astype(np.int32)
             final = [x.copy() for x in obs]
@@ -178,23 +178,24 @@ class _LivePool(LiveEnvs):
                 rows[done] = new
         terminated = ended & ~truncated
         reward = reward.astype(np.float32, copy=False)
-        return HostStep(self._tree(obs), reward, terminated, truncated, self._tree(final))
+        obs, final = (self._observations.tree(arrays) for arrays in (obs, final))
+        return HostStep(obs, reward, terminated, truncated, final)
 
-    # With one array of actions: as its `send` and `recv`, without their Python, which would take
-    # half of the time of a step of 8 environments.
+    # `_where` is set if actions are one array. Then `_send` and `_recv` of EnvPool are called
+    # directly, because the Python of its `send` and `recv` takes half of a step of 8 environments.
 
     def _receive(self) -> Any:
-        """`(obs, reward, ended, truncated)`, `ended` also where an episode was truncated."""
+        """Return `(obs, reward, ended, truncated)`; `ended` includes truncated episodes."""
         if self._native and self._native.has_received:
             return self._native.take()
         if self._where:
-            found = self._pool._recv()
-            return [found[k] for k in self._where]
-        seen, reward, terminated, truncated, _ = self._pool.recv()
-        return seen, reward, terminated.astype(np.bool_), truncated.astype(np.bool_)
+            results = self._pool._recv()
+            return [results[k] for k in self._where]
+        obs, reward, terminated, truncated, _ = self._pool.recv()
+        return obs, reward, terminated.astype(np.bool_), truncated.astype(np.bool_)
 
     def _begin_anew(self, done: np.ndarray) -> Any:
-        """The first observations of those environments' next episodes."""
+        """Return the first observations of the next episodes of the environments in `done`."""
         nothing = self._actions.batch([x[: len(done)] for x in self._none])
         if not self._where:
             return self._pool.step(nothing, done)[0]
@@ -202,12 +203,13 @@ class _LivePool(LiveEnvs):
         return self._pool._recv()[self._where[0]]
 
     def native(self, seed: np.ndarray, steps: np.ndarray) -> NativeCall | None:
-        if self._given is None or self._turned or (found := offered(self._pool)) is None:
+        if self._given is None or self._turned or (pool := offered(self._pool)) is None:
             return None
-        offer, kinds = found
+        offer, kinds = pool
         rows = [np.zeros(shape, dtype) for shape, dtype in kinds]
-        seen, reward, *ends = (rows[k] for k in self._where)
-        pairs = (self._observations, seen), (self._actions, self._given[-1])
+        obs, reward, *ends = (rows[k] for k in self._where)
+        # C++ copies bytes, so they must not need any conversion.
+        pairs = (self._observations, obs), (self._actions, self._given[-1])
         same = all(len(of.leaves) == 1 and of.leaves[0].is_as(x) for of, x in pairs)
         if not same or reward.dtype != np.float32 or any(x.dtype != np.bool_ for x in ends):
             return None
@@ -220,24 +222,21 @@ class _LivePool(LiveEnvs):
             self._pool.close()
             self._pool = self._native = None
 
-    def _tree(self, arrays: list[np.ndarray]) -> Any:
-        return self._observations.tree(arrays)
-
-    def _arrays(self, seen: Any) -> list[np.ndarray]:
-        """Observations in new arrays."""
-        if self._turned:
-            return [channels_last(seen)]
-        return self._observations.batch(seen)
+    def _arrays(self, obs: Any) -> list[np.ndarray]:
+        """Return observations of the pool in new arrays."""
+        return [channels_last(obs)] if self._turned else self._observations.batch(obs)
 
 
 def _is_image(space: Space) -> bool:
-    """Whether observations are images with their channels first."""
+    """Return True if observations are images with their channels first."""
     if not isinstance(space, Box) or len(space.shape) != 3 or space.dtype != np.uint8:
         return False
     return space.shape[0] < min(space.shape[1:])
 
 
 def _turned(space: Any) -> Box:
-    bounds = (np.broadcast_to(x, space.shape) for x in (space.low, space.high))
-    low, high = (np.moveaxis(x, 0, -1) for x in bounds)
+    """Return the space of images with their channels last."""
+    low, high = (
+        np.moveaxis(np.broadcast_to(bound, space.shape), 0, -1) for bound in (space.low, space.high)
+    )
     return Box(low, high, (*space.shape[1:], space.shape[0]), space.dtype)

@@ -1,4 +1,4 @@
-"""Adapter for Gymnasium's environments (`pip install 'hocket[gymnasium]'`)."""
+"""Adapter for Gymnasium environments (`pip install 'hocket[gymnasium]'`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 
@@ -19,7 +19,7 @@ try:
     from gymnasium.error import DependencyNotInstalled
 except ImportError as error:
     raise ImportError(
-        "Gymnasium's environments need the package gymnasium. Run: pip install 'hocket[gymnasium]'"
+        "Gymnasium environments need the package gymnasium. Run: pip install 'hocket[gymnasium]'"
     ) from error
 
 from hocket.envs.gymnasium.block import BlockJob, PlainBlock
@@ -27,25 +27,21 @@ from hocket.envs.gymnasium.here import InCaller
 from hocket.envs.gymnasium.spaces import Actions, Observations
 from hocket.envs.gymnasium.stage import GymnasiumStage
 
-VECTORIZE = ("threads", "processes", "gymnasium")
-ON_DEATH = ("fail", "restart")
-
 
 def make(name: str, **options: Any) -> Any:
-    """The Gymnasium environment called `name`; see `GymnasiumEnv` for the options.
+    """Return the Gymnasium environment called `name`; see `GymnasiumEnv` for the options.
 
-    Any other option is for `gymnasium.make`. Atari's (`ALE/Pong-v5`) are those of
+    All other options go to `gymnasium.make`. Atari games (`ALE/Pong-v5`) are made by
     `hocket.envs.gymnasium.atari`, with the usual preprocessing.
     """
     if name.startswith("ALE/"):
         from hocket.envs.gymnasium import atari
 
         return atari.make(name, **options)
-    ours = {f.name for f in fields(GymnasiumEnv)} - {"id", "options"}
-    theirs = {option: value for option, value in options.items() if option not in ours}
-    mine = {option: value for option, value in options.items() if option in ours}
-    env = GymnasiumEnv(name, theirs, **mine)
-    _ = env.observation_space, env.action_space  # made now, so that mistakes are told now
+    names = {f.name for f in fields(GymnasiumEnv)} - {"id", "options"}
+    ours = {option: options.pop(option) for option in names & options.keys()}
+    env = GymnasiumEnv(name, options, **ours)
+    _ = env.observation_space  # makes an environment now, so that mistakes are found now
     return env
 
 
@@ -53,23 +49,22 @@ def make(name: str, **options: Any) -> Any:
 class GymnasiumEnv:
     """A Gymnasium environment by its name, as ordinary code on the host.
 
-    Observations are float32 where they are floats, and a `Discrete` one is a one-hot vector. An
-    environment is seeded where `LiveEnvs.reset` says so, and later episodes go on from its own
-    random numbers.
+    Floats in observations are float32, and a `Discrete` observation is a one-hot vector. Only the
+    first episode is seeded. Later ones go on drawing from the environment's own generator.
     """
 
     id: str
-    """Gymnasium's name for it, `CartPole-v1` or `module:Name-v0`."""
+    """Gymnasium's name for it, such as `CartPole-v1` or `module:Name-v0`."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """For `gymnasium.make`."""
+    """Options for `gymnasium.make`."""
     vectorize: str = "threads"
     """`threads` of this process, worker `processes`, or `gymnasium` for its vector environments."""
     workers: int = 1
-    """How many threads or processes share the environments."""
+    """Number of threads or processes that share the environments."""
     timeout: float = 60.0
-    """How many seconds a step of all environments may take."""
+    """Seconds that a step of all environments may take."""
     on_death: str = "fail"
-    """Of a worker process: `fail`, or `restart` it and truncate its episodes."""
+    """If a worker process dies: `fail`, or `restart` it and truncate its episodes."""
     check: bool = True
     """Refuse observations and rewards that are not finite."""
 
@@ -77,13 +72,17 @@ class GymnasiumEnv:
         where = f"of `{self.name}`"
         defaults = {"workers": 1, "timeout": 60.0, "check": True}
         check_options({option: vars(self)[option] for option in defaults}, defaults, where)
-        for option, known in (("vectorize", VECTORIZE), ("on_death", ON_DEATH)):
+        choices = {
+            "vectorize": ("threads", "processes", "gymnasium"),
+            "on_death": ("fail", "restart"),
+        }
+        for option, known in choices.items():
             if vars(self)[option] not in known:
                 raise ValueError(unknown(option, str(vars(self)[option]), known, where))
         if self.workers < 1 or self.timeout <= 0:
             raise ValueError(
-                f"workers and timeout {where} must be more than 0, found workers={self.workers}, "
-                f"timeout={self.timeout}."
+                f"workers and timeout {where} must be greater than 0, found "
+                f"workers={self.workers}, timeout={self.timeout}."
             )
 
     def __hash__(self) -> int:
@@ -99,23 +98,23 @@ class GymnasiumEnv:
 
     @property
     def observation_space(self) -> Space:
-        return self._converters.observations.space
+        return self._converters[0].space
 
     @property
     def action_space(self) -> Space:
-        return self._converters.actions.space
+        return self._converters[1].space
 
     @cached_property
-    def _converters(self) -> _Converters:
-        """What its spaces become, of an environment that is made to look at them."""
-        made = _make_env(_spec(self.id), self.id, dict(self.options))
+    def _converters(self) -> tuple[Observations, Actions]:
+        """The conversions for its spaces, which are read from an environment made for that."""
+        env = _make_env(_spec(self.id), self.id, dict(self.options))
         try:
-            return _Converters(
-                Observations(made.observation_space, self.name),
-                Actions(made.action_space, self.name),
+            return (
+                Observations(env.observation_space, self.name),
+                Actions(env.action_space, self.name),
             )
         finally:
-            made.close()
+            env.close()
 
     def open(self, num_envs: int) -> LiveEnvs:
         if self.vectorize == "processes":
@@ -132,33 +131,32 @@ class GymnasiumEnv:
         return InCaller(self._job(), num_envs)
 
     def _job(self) -> BlockJob:
-        observations, actions = self._converters
+        spec, options = _spec(self.id), dict(self.options)
+        make_block = partial(PlainBlock, partial(_make_env, spec, self.id, options))
         if self.vectorize == "gymnasium":
             from hocket.envs.gymnasium.vector import VectorBlock
 
-            made = partial(_make_vector, _spec(self.id), dict(self.options))
-            make_block = partial(VectorBlock, made, observations, actions, self.check)
-        else:
-            made = partial(_make_env, _spec(self.id), self.id, dict(self.options))
-            make_block = partial(PlainBlock, made, observations, actions, self.check)
+            make_block = partial(VectorBlock, partial(_make_vector, spec, options))
         return BlockJob(
-            self.name, make_block, observations, actions, self.workers, self.timeout, self.on_death
+            self.name,
+            partial(make_block, *self._converters, self.check),
+            *self._converters,
+            self.workers,
+            self.timeout,
+            self.on_death,
         )
 
     def stage(self) -> Stage:
-        """One environment that shows itself, by its own `render`."""
-        options = {**self.options, "render_mode": "rgb_array"}
-        env = _make_env(_spec(self.id), self.id, options)
+        """Make one environment that renders itself."""
+        env = _make_env(_spec(self.id), self.id, {**self.options, "render_mode": "rgb_array"})
         return GymnasiumStage(env, self.name, *self._converters)
 
 
-class _Converters(NamedTuple):
-    observations: Observations
-    actions: Actions
-
-
 def _unpickled(given: dict[str, Any], spec: bytes) -> GymnasiumEnv:
-    """Where it was registered by a script, another process does not know it yet."""
+    """Register the environment in a process that does not know it yet, and return it.
+
+    That is so if the run's own script registered it. A name with a module registers itself.
+    """
     module, _, name = given["id"].rpartition(":")
     if not module and name not in gym.registry:
         gym.registry[name] = cloudpickle.loads(spec)
@@ -179,12 +177,12 @@ def _spec(id: str) -> Any:
 
 
 def _make_env(spec: Any, id: str, options: dict[str, Any]) -> gym.Env[Any, Any]:
-    """What `gymnasium.make` makes; what it refuses is a mistake in the name or in an option."""
+    """Call `gymnasium.make`, and name the mistake in the name or in an option if it fails."""
     try:
         return gym.make(spec, **{"disable_env_checker": True, **options})
     except (DependencyNotInstalled, ImportError) as error:
-        extra = "mujoco" if "mujoco" in str(error).lower() else None
-        advice = f" Run: pip install 'hocket[{extra}]'" if extra else ""
+        needs_mujoco = "mujoco" in str(error).lower()
+        advice = " Run: pip install 'hocket[mujoco]'" if needs_mujoco else ""
         raise ImportError(f"`gymnasium:{id}` needs another package: {error}{advice}") from error
     except (gym.error.Error, TypeError, ValueError, AssertionError) as error:
         given = ", ".join(f"{k}={v!r}" for k, v in options.items()) or "no options"
@@ -192,6 +190,7 @@ def _make_env(spec: Any, id: str, options: dict[str, Any]) -> gym.Env[Any, Any]:
 
 
 def _make_vector(spec: Any, options: dict[str, Any], num_envs: int) -> Any:
+    """Make the environment's own vector version if a `VectorBlock` can use it, else a generic one."""
     from hocket.envs.gymnasium.vector import same_step
 
     if spec.vector_entry_point is not None:
@@ -199,5 +198,5 @@ def _make_vector(spec: Any, options: dict[str, Any], num_envs: int) -> Any:
         if same_step(vector):
             return vector
         vector.close()
-    mode = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
-    return gym.make_vec(spec, num_envs, "sync", vector_kwargs=mode, **options)
+    same_step_mode = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
+    return gym.make_vec(spec, num_envs, "sync", vector_kwargs=same_step_mode, **options)

@@ -26,9 +26,10 @@ except ImportError as error:
 
 
 def make(name: str, **params: Any) -> GymnaxEnv:
-    """The gymnax environment called `name`, with its parameters, such as `max_steps_in_episode`.
+    """Return the gymnax environment called `name`; `params` change its parameters.
 
-    For arguments of its constructor: `GymnaxEnv(name, arguments={...})`.
+    `max_steps_in_episode` is a parameter, for example. To pass arguments to its constructor, use
+    `GymnaxEnv(name, arguments={...})`.
     """
     if name not in gymnax.registered_envs:
         raise ValueError(unknown("gymnax environment", name, gymnax.registered_envs))
@@ -38,23 +39,23 @@ def make(name: str, **params: Any) -> GymnaxEnv:
 
 
 def names() -> list[str]:
-    """The names that `make` knows."""
+    """Return the names that `make` knows."""
     return sorted(gymnax.registered_envs)
 
 
 @dataclass(frozen=True)
 class GymnaxEnv:
-    """A gymnax environment (1.0 or later) by its name, under hocket's contract.
+    """A gymnax environment (1.0 or later) by its name, with hocket's contract.
 
-    It steps with `step_env`, which does not reset, so that the final observation of an episode is
-    kept; gymnax's own time limit becomes `truncated`. Observations take the dtype of their space.
+    It steps with `step_env`, which does not reset, so the final observation of an episode is kept.
+    The time limit of gymnax becomes `truncated`. Observations get the dtype of their space.
     """
 
     name: str
     changed: Mapping[str, Any] = field(default_factory=dict)
-    """Its parameters that are not gymnax's defaults."""
+    """Parameters that differ from gymnax's defaults."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of its constructor."""
+    """Arguments for its constructor."""
 
     @cached_property
     def env(self) -> Any:
@@ -65,7 +66,7 @@ class GymnaxEnv:
         return gymnax.make(self.name, **self.arguments)[1].replace(**self.changed)
 
     def __post_init__(self) -> None:
-        _ = self.env, self.params  # made now: inside a trace they would be the trace's
+        _ = self.env, self.params  # made now, because a trace would leave its tracers in them
 
     def __hash__(self) -> int:
         return hash((self.name, *self.changed, *self.arguments))
@@ -82,7 +83,7 @@ class GymnaxEnv:
 
     def reset(self, key: Array) -> tuple[State, Obs]:
         obs, state = self.env.reset_env(key, self.params)
-        # Gymnax starts from Python numbers; a loop needs arrays of one dtype throughout.
+        # Gymnax begins with Python numbers, but a loop needs arrays whose dtypes never change.
         state = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), state)
         return state, self._observation(obs)
 
@@ -107,6 +108,6 @@ def _space(space: Any) -> Box | Discrete:
         low, high = (unbounded(x, np.float32) for x in (space.low, space.high))
         return Box(low, high, space.shape, space.dtype)
     raise ValueError(
-        f"the gymnax space {space} has no counterpart here. Wrap the environment so that it "
-        "observes and acts with arrays (gymnax's Box or Discrete)."
+        f"hocket does not support the gymnax space {space}. Wrap the environment so that it "
+        "observes and acts with arrays (Box or Discrete of gymnax)."
     )

@@ -1,7 +1,7 @@
-"""Small environments in pure JAX, one a file.
+"""Small environments in pure JAX, one file each.
 
 acrobot.py  cartpole.py  catch.py  mountain_car.py  pendulum.py
 
 masked.py             hides parts of an observation, so that a task needs a memory
-cartpole_backends.py  the step of CartPole in C++ and as a GPU kernel
+cartpole_backends.py  CartPole's step in C++ and as a GPU kernel
 """

@@ -1,4 +1,4 @@
-"""Acrobot: swing a two-link arm above a line with a motor in its elbow (Sutton, 1996)."""
+"""Acrobot: swing a two-link arm above a line with a motor at its elbow (Sutton, 1996)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class AcrobotState(NamedTuple):
 class Acrobot:
     """Gymnasium's Acrobot, with the dynamics of Sutton & Barto's book.
 
-    Actions 0, 1, 2 are torques -1, 0, 1 on the joint between the links; `theta_1` is zero hanging
-    down, `theta_2` is the second link's angle to the first. The observation is the cosine and sine
-    of each, then their speeds. The reward is -1 a step and 0 on the one that reaches the line.
+    Actions 0, 1, 2 are torques of -1, 0, 1 on the joint between the links. `theta_1` is the first
+    link's angle from hanging down, `theta_2` the second link's angle relative to the first. The
+    observation is the cosine and sine of each angle, then their speeds. The reward is -1 per step,
+    and 0 for the step that reaches the line.
     """
 
     dt: float = 0.2
@@ -69,7 +70,7 @@ class Acrobot:
 
     def draw(self, state: AcrobotState) -> Picture:
         theta_1, theta_2 = float(state.theta_1), float(state.theta_2)
-        # Links of length one, whatever the parameters: the line is reached as if they were.
+        # Drawn with links of length one for any parameters, because `terminated` assumes that too.
         (elbow,) = posed([(0, -1)], (0, 0), theta_1)
         (tip,) = posed([(0, -1)], elbow, theta_1 + theta_2)
         return Picture(
@@ -83,7 +84,7 @@ class Acrobot:
         )
 
     def _integrate(self, state: AcrobotState, torque: Array) -> AcrobotState:
-        """One step of the classic Runge-Kutta method."""
+        """Take one step of the classic Runge-Kutta method."""
 
         def along(slope: AcrobotState, dt: float) -> AcrobotState:
             return AcrobotState(*(s + dt * d for s, d in zip(state, slope, strict=True)))
@@ -104,7 +105,7 @@ class Acrobot:
         sin_2, cos_2 = jnp.sin(theta_2), jnp.cos(theta_2)
         d1 = m1 * lc1**2 + m2 * (l1**2 + lc2**2 + 2 * l1 * lc2 * cos_2) + 2 * self.link_moi
         d2 = m2 * (lc2**2 + l1 * lc2 * cos_2) + self.link_moi
-        # cos(a - pi/2), as the book writes it, is sin(a).
+        # The book writes cos(a - pi/2), which is sin(a).
         phi2 = m2 * lc2 * self.gravity * jnp.sin(theta_1 + theta_2)
         phi1 = (
             -m2 * l1 * lc2 * (dtheta_2**2 + 2 * dtheta_2 * dtheta_1) * sin_2
@@ -125,5 +126,5 @@ def _observe(state: AcrobotState) -> Array:
 
 
 def _wrapped(theta: Array) -> Array:
-    """The angle between -pi and pi; one that is there already keeps every bit."""
+    """Return the angle between -pi and pi. An angle already in that range keeps every bit."""
     return theta - 2 * math.pi * jnp.round(theta / (2 * math.pi))

@@ -37,7 +37,7 @@ class CartPoleState(NamedTuple):
 
 @dataclass(frozen=True)
 class CartPole:
-    """Gymnasium's CartPole: push left (0) or right (1), reward 1 a step, the last one included.
+    """Gymnasium's CartPole: push left (0) or right (1), for a reward of 1 in every step.
 
     The observation is the state `(x, x_dot, theta, theta_dot)`. An episode terminates once the cart
     is more than 2.4 from the centre or the pole more than 12 degrees from upright.
@@ -54,7 +54,7 @@ class CartPole:
 
     @property
     def observation_space(self) -> Box:
-        # Twice the limits, so that the observation that ends an episode still lies inside.
+        # Twice the limits, so that an episode's final observation still lies inside.
         high = (2 * self.max_x, math.inf, 2 * self.max_theta, math.inf)
         return Box(tuple(-bound for bound in high), high, shape=(4,))
 
@@ -90,7 +90,7 @@ class CartPole:
     def dynamics(
         self, x: Array, x_dot: Array, theta: Array, theta_dot: Array, action: Array
     ) -> CartPoleState:
-        """The state after a step, for environments of any number; also in C++, and as a kernel."""
+        """Return the state after a step, for arrays of any shape. Also in C++ and as a kernel."""
         # R. V. Florian, "Correct equations for the dynamics of the cart-pole system", 2007.
         total_mass = self.cart_mass + self.pole_mass
         pole_moment = self.pole_mass * self.half_length

@@ -1,4 +1,4 @@
-"""CartPole's dynamics where XLA does not compile them: C++, and a GPU kernel."""
+"""CartPole's dynamics in C++, and as a GPU kernel."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _PHYSICS = ("gravity", "cart_mass", "pole_mass", "half_length", "force", "dt")
 
 
 def dynamics_in_cpp(env: CartPole, *arrays: Array) -> list[Array]:
-    """`CartPole.dynamics` once more, in `native/cartpole.cpp`."""
+    """`CartPole.dynamics` as written in `native/cartpole.cpp`."""
     *state, action = arrays
     outs = [jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in state]
     physics = {name: np.float64(vars(env)[name]) for name in _PHYSICS}
-    state = [x.astype(jnp.float32) for x in state]
-    return list(jax.ffi.ffi_call(_target(), outs)(*state, action.astype(jnp.int32), **physics))
+    inputs = (*(x.astype(jnp.float32) for x in state), action.astype(jnp.int32))
+    return list(jax.ffi.ffi_call(_target(), outs)(*inputs, **physics))
 
 
 def dynamics_as_kernel(env: CartPole, *arrays: Array, interpret: bool = False) -> list[Array]:
-    """`CartPole.dynamics` itself, in one kernel."""
+    """`CartPole.dynamics` itself, compiled as one GPU kernel."""
     from hocket.ops.elementwise import elementwise  # here: importing Pallas takes a while
 
-    fn = partial(type(env).dynamics.fn, env)
-    return elementwise(fn, *arrays, name="cartpole", interpret=interpret)
+    dynamics = partial(type(env).dynamics.fn, env)
+    return elementwise(dynamics, *arrays, name="cartpole", interpret=interpret)
 
 
 @cache
 def _target() -> str:
-    """The name that XLA knows the C++ function by, once the library is loaded."""
+    """Register the C++ function with XLA, and return its name there."""
     name = "hocket_cartpole"
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(library()[name]), platform="cpu")
     return name

@@ -23,11 +23,11 @@ class CatchState(NamedTuple):
 
 @dataclass(frozen=True)
 class Catch:
-    """A ball falls a row a step; the paddle below goes left (0), stays (1) or goes right (2).
+    """A ball falls one row per step; the paddle goes left (0), stays (1) or goes right (2).
 
-    The observation is the board, float32 of shape `(rows, columns)`, one where the ball or the
-    paddle is. The reward is 0 until the ball is down, then 1 if it is caught and -1 if not, and the
-    episode terminates: always after `rows - 1` steps.
+    The observation is the board, float32 `(rows, columns)`, with ones at the ball and the paddle.
+    The reward is 0 until the ball is down, then 1 if it is caught and -1 if not. Every episode
+    terminates then, after `rows - 1` steps.
     """
 
     rows: int = 10
@@ -67,7 +67,7 @@ class Catch:
         )
 
     def _observe(self, state: CatchState) -> Array:
-        # Comparisons, not a scatter: they fuse, and under `vmap` nothing is indexed.
+        # Comparisons instead of a scatter, because they fuse and need no indexing under `vmap`.
         row, column = jnp.arange(self.rows)[:, None], jnp.arange(self.columns)[None]
         ball = (row == state.ball_row) & (column == state.ball_column)
         paddle = (row == self.rows - 1) & (column == state.paddle)

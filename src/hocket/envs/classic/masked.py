@@ -1,4 +1,4 @@
-"""Hiding parts of the observation: what makes a task need a memory."""
+"""Hiding parts of the observation, so that a task needs a memory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hocket.envs.spaces import Box, Space
 
 @dataclass(frozen=True)
 class Masked:
-    """`env`, of whose observation only the elements `keep` are seen.
+    """`env` with only the elements `keep` of its observation, which must be a vector.
 
-    The observation must be a vector. CartPole without its velocities:
+    CartPole without its velocities:
 
         Masked(make("CartPole-v1"), keep=(0, 2))
     """
@@ -36,7 +36,7 @@ class Masked:
         size = space.shape[0]
         if not keep or not all(0 <= i < size for i in keep):
             raise ValueError(
-                f"`keep={keep}` is not a choice among the {size} elements of the observation. "
+                f"`keep={keep}` does not choose among the {size} elements of the observation. "
                 f"Use some of 0 to {size - 1}."
             )
 
@@ -65,5 +65,5 @@ class Masked:
         return drawn(self.env, state)
 
     def _seen(self, obs: Array) -> Array:
-        # Picked one by one: static slices fuse, a gather by an index array does not.
+        # Picked one by one, because static slices fuse and a gather by an index array does not.
         return jnp.stack([obs[i] for i in self.keep])

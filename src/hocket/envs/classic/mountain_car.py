@@ -34,10 +34,10 @@ class MountainCarState(NamedTuple):
 
 @dataclass(frozen=True)
 class MountainCar:
-    """Gymnasium's MountainCar: accelerate left (0), not (1) or right (2), reward -1 a step.
+    """Gymnasium's MountainCar: accelerate left (0), not at all (1) or right (2).
 
-    The observation is the state `(position, velocity)`. An episode terminates at the flag on the
-    right; the wall on the left stops the car.
+    The reward is -1 per step. The observation is the state `(position, velocity)`. An episode
+    terminates at the flag on the right; the wall on the left stops the car.
     """
 
     min_position: float = -1.2
@@ -94,7 +94,7 @@ class MountainCar:
 
 
 def _on_hill(position: float) -> tuple[float, float]:
-    """The point of the hill there; gravity pulls along its slope, `cos(3 * position)`."""
+    """Return the point of the hill at `position`, drawn with the slope that the dynamics use."""
     return position, 0.45 * math.sin(3 * position) + 0.55
 
 

@@ -23,10 +23,11 @@ class PendulumState(NamedTuple):
 
 @dataclass(frozen=True)
 class Pendulum:
-    """Gymnasium's Pendulum: the action is a torque, upright is zero, the reward minus a cost.
+    """Gymnasium's Pendulum: the action is a torque, and the reward is minus a cost.
 
-    The observation is `(cos theta, sin theta, theta_dot)`. Torques beyond `max_torque` are clipped,
-    and the cost is that of the state before the step. Episodes never terminate.
+    The observation is `(cos theta, sin theta, theta_dot)`, with `theta` zero when upright. Torques
+    beyond `max_torque` are clipped. The cost is that of the state before the step. Episodes never
+    terminate.
     """
 
     max_speed: float = 8.0
@@ -64,7 +65,7 @@ class Pendulum:
 
     def draw(self, state: PendulumState) -> Picture:
         theta, theta_dot, length = float(state.theta), float(state.theta_dot), self.length
-        # The way it came: an arc as long as it is fast.
+        # A trail behind the rod, longer the faster it turns.
         swept = [_at(theta - 0.1 * theta_dot * i / 20, length) for i in range(21)]
         edge = 1.35 * length
         return Picture(
@@ -80,7 +81,7 @@ class Pendulum:
 
 
 def _at(theta: float, length: float) -> tuple[float, float]:
-    """The end of a rod that turns around the origin."""
+    """Return the end of a rod that turns around the origin."""
     return -length * math.sin(theta), length * math.cos(theta)
 
 
@@ -89,5 +90,5 @@ def _observe(state: PendulumState) -> Array:
 
 
 def _normalized(theta: Array) -> Array:
-    """The angle between -pi and pi."""
+    """Return the angle between -pi and pi."""
     return (theta + math.pi) % (2 * math.pi) - math.pi

@@ -1,16 +1,16 @@
-"""Gymnasium's environments on the host: one block of them a thread or process.
+"""Gymnasium environments on the host, in blocks: one block for each thread or process.
 
-    block.py       a block: environments that are stepped one after the other
+    block.py       a block: environments that are stepped one after another
     vector.py      a block of Gymnasium's own vector environments
-    live.py        live environments, wherever their blocks are stepped
-    here.py        a block in the thread of whoever steps it
+    live.py        live environments in blocks, wherever those are stepped
+    here.py        a single block, stepped in its caller's thread
     threads.py     blocks in threads
-    processes.py   blocks in processes, which share memory that has no name
+    processes.py   blocks in worker processes, with shared memory
     worker.py      such a process
-    spaces.py      spaces of Gymnasium as ours
-    snapshot.py    the state of environments that can be copied
-    stage.py       one environment that shows itself
-    atari.py       Atari, stepped by the threads of ALE
+    spaces.py      conversion from and to Gymnasium's spaces
+    snapshot.py    the state of environments that can be saved
+    stage.py       one environment that renders itself
+    atari.py       Atari, stepped by ALE's own threads
 
 The adapter that `make` calls is `hocket.envs.adapters.gymnasium`.
 """

@@ -24,16 +24,16 @@ except ImportError as error:
         "Atari games need the packages ale-py and gymnasium. Run: pip install 'hocket[atari]'"
     ) from error
 
-# What ours are called, or what is ours to say.
+# Parameters of `AtariVectorEnv` that hocket sets itself, or that do not fit `AtariEnv`.
 _NOT_OPTIONS = {"self", "game", "num_envs", "batch_size", "autoreset_mode", "num_threads"} | {
     "continuous", "continuous_action_threshold", "grayscale", "thread_affinity_offset",
 }  # fmt: skip
 
 
 def make(name: str, workers: int = 0, **options: Any) -> AtariEnv:
-    """The game called `name`, `ALE/Pong-v5`; see `AtariEnv`."""
+    """Return the game called `name`, such as `ALE/Pong-v5`; see `AtariEnv`."""
     env = AtariEnv(name, options, workers)
-    _ = env.action_space
+    _ = env.action_space  # made now, so that mistakes are found now
     return env
 
 
@@ -41,12 +41,13 @@ def make(name: str, workers: int = 0, **options: Any) -> AtariEnv:
 class AtariEnv:
     """An Atari game as DQN saw it: four grey frames of 84 by 84, uint8 `[84, 84, 4]`.
 
-    Each step is four frames of the game, of which the brighter of the last two is seen. An episode
-    begins with up to 30 no-ops and, where the game waits for it, with FIRE; it ends with the game,
-    or after 108,000 frames. Rewards are clipped to -1, 0 and 1, so returns are of clipped rewards
-    too: give `reward_clipping=False` to see the game's own score. No action is repeated by chance
-    (`repeat_action_probability=0.25` is the protocol of Machado et al., 2018), and losing a life
-    ends no episode (`episodic_life=True`). The options are those of `ale_py.AtariVectorEnv`.
+    Each step takes four frames of the game and shows the pixelwise maximum of the last two. An
+    episode begins with up to 30 no-ops, and with FIRE if the game waits for it. It ends with the
+    game, or after 108,000 frames. Rewards are clipped to -1, 0 and 1, and returns add up those; use
+    `reward_clipping=False` for the game's own score. Actions are never repeated at random; use
+    `repeat_action_probability=0.25` for the protocol of Machado et al., 2018. Losing a life does
+    not end an episode; use `episodic_life=True` if it should. All options of
+    `ale_py.AtariVectorEnv` may be set.
 
     Mnih et al., Human-level control through deep reinforcement learning, 2015.
     """
@@ -55,7 +56,7 @@ class AtariEnv:
     """Gymnasium's name for it."""
     options: Mapping[str, Any] = field(default_factory=dict)
     workers: int = 0
-    """How many threads; 0 for one for each core or environment, whichever are fewer."""
+    """Number of threads; 0 for one per core or per environment, whichever is fewer."""
 
     def __post_init__(self) -> None:
         known = inspect.signature(AtariVectorEnv.__init__).parameters
@@ -73,8 +74,7 @@ class AtariEnv:
     @property
     def observation_space(self) -> Box:
         given = {"img_height": 84, "img_width": 84, "stack_num": 4, **self.options}
-        shape = (given["img_height"], given["img_width"], given["stack_num"])
-        return Box(0, 255, shape, "uint8")
+        return Box(0, 255, (given["img_height"], given["img_width"], given["stack_num"]), "uint8")
 
     @cached_property
     def action_space(self) -> Discrete:
@@ -98,21 +98,21 @@ class AtariEnv:
 
 
 class _LiveAtari(LiveEnvs):
-    """Games under way. ALE offers no snapshot of a vector of them."""
+    """Running games. ALE offers no snapshot of a vector of games."""
 
     def __init__(self, vector: Any) -> None:
         self._vector = vector
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
-        # ALE's seeds are int32, and it takes a negative one for none.
+        # ALE's seeds are int32, and a negative one means no seed.
         return channels_last(self._vector.reset(seed=(seeds & 0x7FFFFFFF).astype(np.int64))[0])
 
     def send(self, actions: np.ndarray) -> None:
         self._vector.send(np.array(actions, np.int32))
 
     def recv(self) -> HostStep:
-        seen, reward, terminated, truncated, info = self._vector.recv()
-        obs = final = channels_last(seen)
+        frames, reward, terminated, truncated, info = self._vector.recv()
+        obs = final = channels_last(frames)
         terminated, truncated = terminated.astype(np.bool_), truncated & ~terminated
         done = terminated | truncated
         if done.any():
@@ -126,10 +126,10 @@ class _LiveAtari(LiveEnvs):
 
 
 def _game(id: str) -> str:
-    """The name of its ROM."""
+    """Return the name of the game's ROM."""
     gym.register_envs(ale_py)
     known = [name for name in gym.registry if name.startswith("ALE/")]
     if id not in known:
         near = difflib.get_close_matches(id, known, n=8, cutoff=0.3)
-        raise ValueError(f"{unknown('Atari game', id, near)} All of them: ale_py.roms.")
+        raise ValueError(f"{unknown('Atari game', id, near)} For all names, see ale_py.roms.")
     return gym.registry[id].kwargs["game"]

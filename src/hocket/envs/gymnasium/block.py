@@ -1,4 +1,4 @@
-"""A block of Gymnasium environments, stepped one after the other by one thread or process."""
+"""A block of Gymnasium environments, stepped one after another by one thread or process."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hocket.envs.host import HostEnvError, HostStep, merged_final, new_array
 
 
 class StepRows(NamedTuple):
-    """Where the results of a step are written: arrays with a row for each environment."""
+    """Arrays for the results of a step, with a row for each environment."""
 
     obs: list[np.ndarray]
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
     final: list[np.ndarray]
-    """Written only where an episode ends."""
+    """Final observations, written only where an episode ends."""
 
     @classmethod
     def new(cls, observations: Observations, n: int) -> StepRows:
@@ -41,14 +41,14 @@ class StepRows(NamedTuple):
         )
 
     def result(self, observations: Observations) -> HostStep:
-        """The step that was written here."""
+        """Return the step that was written to these rows."""
         final = merged_final(self.obs, self.final, self.terminated | self.truncated)
         tree = observations.tree
         return HostStep(tree(self.obs), self.reward, self.terminated, self.truncated, tree(final))
 
 
 class EnvFault(Exception):
-    """An environment of a block failed: its number in the block, and what it did."""
+    """Raised when an environment of a block fails, with its number in the block."""
 
     def __init__(self, number: int | None, text: str) -> None:
         super().__init__(number, text)
@@ -56,7 +56,7 @@ class EnvFault(Exception):
 
 
 class EnvBlock(Protocol):
-    """Some environments in one place. What inherits from this has no snapshot unless it says so."""
+    """Environments that are stepped together. A subclass has no snapshots by default."""
 
     def reset(self, seeds: Sequence[int], obs: list[np.ndarray]) -> None: ...
 
@@ -72,12 +72,12 @@ class EnvBlock(Protocol):
 
 
 MakeBlock = Callable[[int, Any], EnvBlock]
-"""Makes a block of so many environments; it says in `at[0]`, a list's or an array's, which of them
-is at work."""
+"""`make_block(num_envs, at)` makes a block. The block keeps in `at[0]`, of a list or an array, the
+number of the environment that is at work."""
 
 
 class BlockJob(NamedTuple):
-    """What workers run, and how it is to be treated."""
+    """What workers run, and how their failures are handled."""
 
     name: str
     make_block: MakeBlock
@@ -85,26 +85,27 @@ class BlockJob(NamedTuple):
     actions: Actions
     workers: int
     timeout: float
-    """How many seconds a step of all environments may take."""
+    """Seconds that a step of all environments may take."""
     on_death: str
+    """`fail` or `restart`: what to do about a worker process that dies."""
 
     def shares(self, num_envs: int) -> list[slice]:
-        """Which environments each worker has."""
+        """Return the environments of each worker."""
         workers = min(self.workers, num_envs)
         bounds = [num_envs * i // workers for i in range(workers + 1)]
         return [slice(*pair) for pair in pairwise(bounds)]
 
     def error(self, number: int | None, text: str) -> HostEnvError:
-        """The error of environment `number`, or of whatever else is not one environment's."""
+        """Return the error of environment `number`; None if nobody knows which one failed."""
         which = "an environment" if number is None else f"environment {number}"
         return HostEnvError(f"{which} of `{self.name}` {text}")
 
 
 class PlainBlock:
-    """Environments that `gymnasium.make` makes.
+    """Environments from `gymnasium.make`.
 
-    They are stepped without the wrappers for checks and time limits: the checks here are fewer and
-    cheaper, and the limit is counted for all environments at once.
+    Gymnasium's wrappers for checks and time limits are taken off. The checks here are fewer and
+    cheaper, and time limits are counted for all environments at once.
     """
 
     def __init__(
@@ -131,7 +132,8 @@ class PlainBlock:
         for i, (env, seed) in enumerate(zip(self._envs, seeds, strict=True)):
             with self._blamed(i, "raised in `reset`"):
                 write(i, env.reset(seed=int(seed))[0])
-        self._check_observations(obs)
+        if self._check:
+            check_observations(self._observations, obs)
 
     def step(self, actions: list[np.ndarray], rows: StepRows) -> None:
         write, write_final = (self._observations.writer(x) for x in (rows.obs, rows.final))
@@ -149,7 +151,7 @@ class PlainBlock:
                 if terminated is False and truncated is False and not last[i]:
                     write(i, obs)
                 elif self._has_ended(i, terminated, truncated, last[i], rows):
-                    # Before the reset: an environment may use one array for all observations.
+                    # Before the reset, because an environment may reuse its observation's array.
                     write_final(i, obs)
                     ended.append(i)
                     write(i, self._envs[i].reset()[0])
@@ -159,14 +161,16 @@ class PlainBlock:
             raise self._fault(error, "raised in `step`") from None
         self._elapsed[ended] = 0
         self._write_rewards(rewards, rows.reward)
-        self._check_observations(rows.obs)
-        if ended:
-            self._check_observations([x[ended] for x in rows.final], ended)
+        if self._check:
+            check_rewards(rows.reward)
+            check_observations(self._observations, rows.obs)
+            if ended:
+                check_observations(self._observations, [x[ended] for x in rows.final], ended)
 
     def snapshot(self) -> list[bytes] | None:
-        states = [snapshot(env, int(n)) for env, n in zip(self._envs, self._elapsed, strict=True)]
-        whole = [state for state in states if state is not None]
-        return whole if len(whole) == len(states) else None
+        envs = zip(self._envs, self._elapsed, strict=True)
+        states: list[Any] = [snapshot(env, int(elapsed)) for env, elapsed in envs]
+        return None if None in states else states
 
     def restore(self, snapshots: list[bytes]) -> None:
         for i, state in enumerate(snapshots):
@@ -190,16 +194,8 @@ class PlainBlock:
             rows[:] = rewards
         except (TypeError, ValueError):
             i = next(i for i, reward in enumerate(rewards) if not _is_number(reward))
-            text = f"returned the reward {rewards[i]!r}: it must be one number."
+            text = f"returned the reward {rewards[i]!r}, which must be one number."
             raise EnvFault(i, text) from None
-        if self._check:
-            check_rewards(rows)
-
-    def _check_observations(
-        self, arrays: list[np.ndarray], numbers: Sequence[int] | None = None
-    ) -> None:
-        if self._check:
-            check_observations(self._observations, arrays, numbers)
 
     @contextmanager
     def _blamed(self, i: int, did: str) -> Iterator[None]:
@@ -210,14 +206,14 @@ class PlainBlock:
             raise self._fault(error, did) from None
 
     def _fault(self, error: Exception, did: str) -> EnvFault:
-        """The fault of the environment at work."""
+        """Return the fault of the environment at work, which the `error` is about."""
         if isinstance(error, EnvFault):
             return error
         wrong = f"returned an observation that {error}." if isinstance(error, Wrong) else ""
         return EnvFault(int(self._at[0]), wrong or f"{did}:\n{traceback.format_exc()}")
 
 
-_UNCHECKED = "Mend the environment, or let such numbers pass with check=False."
+_UNCHECKED = "Fix the environment, or allow such numbers with check=False."
 
 
 def check_rewards(rewards: np.ndarray) -> None:
@@ -230,9 +226,9 @@ def check_rewards(rewards: np.ndarray) -> None:
 def check_observations(
     observations: Observations, arrays: list[np.ndarray], numbers: Sequence[int] | None = None
 ) -> None:
-    """Refuse observations that are not finite; `numbers` says whose rows these are, if not all."""
+    """Refuse observations that are not finite. `numbers` has the environments, if not all."""
     for leaf, rows in zip(observations.leaves, arrays, strict=True):
-        if leaf.floating and not np.isfinite(rows).all():
+        if leaf.dtype.kind == "f" and not np.isfinite(rows).all():
             i = int(np.argmin(np.isfinite(rows.reshape(len(rows), -1)).all(-1)))
             where = f" at {'/'.join(leaf.path)}" if leaf.path else ""
             raise EnvFault(
@@ -242,8 +238,10 @@ def check_observations(
 
 
 def _flag(i: int, name: str, flag: Any) -> bool:
-    is_bool = isinstance(flag, (bool, np.bool_))
-    if is_bool or (np.shape(flag) == () and np.asarray(flag).dtype == np.bool_):
+    # The usual types first: `np.shape` costs more, and some environments get here in every step.
+    if isinstance(flag, (bool, np.bool_)) or (
+        np.shape(flag) == () and np.asarray(flag).dtype == np.bool_
+    ):
         return bool(flag)
     raise EnvFault(i, f"returned `{name}` = {flag!r}, which is neither True nor False.")
 
@@ -256,7 +254,7 @@ def _is_number(reward: Any) -> bool:
 
 
 def _unwrapped(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], float]:
-    """`env` without its outermost wrappers for checks and the time limit, and that limit."""
+    """Return `env` without its outermost wrappers for checks and time limits, and the limit."""
     limit = np.inf
     while type(env) in (TimeLimit, OrderEnforcing):
         assert isinstance(env, gym.Wrapper)

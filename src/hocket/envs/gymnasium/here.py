@@ -1,4 +1,4 @@
-"""Gymnasium environments in the thread of whoever steps them."""
+"""Gymnasium environments in the thread of their caller."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hocket.envs.host import HostEnvError
 
 
 class InCaller(LiveBlocks):
-    """Live environments that nobody else steps: no thread has to be woken for it.
+    """Live environments that their caller steps, so that no other thread has to be woken.
 
-    If one hangs, so does its caller; somebody else has to ask whether it is overdue.
+    If one hangs, so does its caller. Another thread must ask whether it is overdue.
     """
 
     def __init__(self, job: BlockJob, num_envs: int) -> None:
@@ -26,11 +26,12 @@ class InCaller(LiveBlocks):
         self._begun: float | None = None
         self._limit = 0.0
         self._working = threading.Lock()
-        self._block: EnvBlock | None = None  # made by `reset`, when it can be watched already
+        # Made by `reset` and not here, where nobody can ask yet whether it is overdue.
+        self._block: EnvBlock | None = None
         self._answer: Any = None
 
     def overdue(self) -> HostEnvError | None:
-        """What hangs, asked from another thread."""
+        """Return the error for an environment that hangs, or None. Called by another thread."""
         begun = self._begun
         if begun is None or time.monotonic() - begun <= self._limit:
             return None
@@ -38,6 +39,7 @@ class InCaller(LiveBlocks):
 
     @stays_failed
     def send(self, actions: Any) -> None:
+        # The step is done here, so the actions need not be copied as in `LiveBlocks.send`.
         rows = StepRows.new(self._job.observations, self._num_envs)
         self._do("step", self._job.actions.arrays(actions), rows)
         self._rows = rows
@@ -66,7 +68,7 @@ class InCaller(LiveBlocks):
                 self._begun = None
 
     def _end(self) -> None:
-        """Close the environments; those that are at work are left behind."""
+        """Close the environments, unless they are at work: then they are left behind."""
         if self._block is not None and self._working.acquire(blocking=False):
             block, self._block = self._block, None
             with suppress(Exception):

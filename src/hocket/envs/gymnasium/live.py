@@ -1,4 +1,4 @@
-"""Live Gymnasium environments: what is the same wherever their blocks are stepped."""
+"""Live Gymnasium environments: the part that does not depend on where their blocks are stepped."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from hocket.envs.host import OPEN_SECONDS, HostEnvError, HostStep
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 Command: TypeAlias = tuple[Any, ...]
-"""What a block is told: the name of a method and its arguments."""
+"""A command to a block: the name of a method, then its arguments."""
 
 
 def stays_failed(method: Method) -> Method:
-    """Environments that failed once have no defined state: they end, and stay failed."""
+    """End the environments if `method` fails, and raise the same error again in later calls.
+
+    The state of environments is undefined after one of them fails.
+    """
 
     @wraps(method)
     def guarded(self: LiveBlocks, *args: Any) -> Any:
@@ -35,7 +38,7 @@ def stays_failed(method: Method) -> Method:
 
 
 class LiveBlocks(ABC):
-    """Live environments in blocks. Every block has a worker, which does as it is told."""
+    """Live environments in blocks. Each block has a worker, which carries out commands."""
 
     def __init__(self, job: BlockJob, num_envs: int) -> None:
         self._job, self._num_envs = job, num_envs
@@ -45,11 +48,11 @@ class LiveBlocks(ABC):
 
     @abstractmethod
     def _tell(self, command: Callable[[slice], Command]) -> None:
-        """Tell every worker what `command` says for its share of the environments."""
+        """Send each worker the `command` for its share of the environments."""
 
     @abstractmethod
     def _answers(self) -> list[Any]:
-        """What each worker answers to that, in order; or the first failure, as an error."""
+        """Return each worker's answer, in order, or raise the first failure."""
 
     @abstractmethod
     def _end(self) -> object:
@@ -67,7 +70,7 @@ class LiveBlocks(ABC):
 
     @stays_failed
     def send(self, actions: Any) -> None:
-        # Copied: the caller may use its arrays again before the environments have read them.
+        # Copied, because the caller may reuse its arrays before the environments have read them.
         arrays = [x.copy() for x in self._job.actions.arrays(actions)]
         rows = self._rows = StepRows.new(self._job.observations, self._num_envs)
         self._tell(lambda of: ("step", [x[of] for x in arrays], rows.part(of)))
@@ -81,8 +84,8 @@ class LiveBlocks(ABC):
 
     @stays_failed
     def snapshot(self) -> list[bytes] | None:
-        found = self._each(lambda of: ("snapshot",))
-        return None if None in found else [state for states in found for state in states]
+        blocks = self._each(lambda of: ("snapshot",))
+        return None if None in blocks else [state for states in blocks for state in states]
 
     @stays_failed
     def restore(self, snapshots: list[bytes]) -> None:
@@ -93,7 +96,7 @@ class LiveBlocks(ABC):
         self._end()
 
     def _content(self, share: slice, answer: Any) -> Any:
-        """An answer, or the error that it tells of, with the environment's number among all."""
+        """Return an answer, or raise the error it stands for, with the environment's number."""
         if isinstance(answer, EnvFault):
             number = None if answer.number is None else share.start + answer.number
             raise self._job.error(number, answer.text) from None  # its traceback is in the text

@@ -1,4 +1,4 @@
-"""Gymnasium environments in worker processes, which share memory that has no name."""
+"""Gymnasium environments in worker processes, with actions and results in shared memory."""
 
 from __future__ import annotations
 
@@ -27,35 +27,37 @@ from hocket.system.shared_memory import MemoryFile
 
 GRACE_SECONDS = 2.0
 LOOK_SECONDS = 1.0
-"""How often, while nobody answers, it is asked whether all are still there."""
+"""While no process answers, how often to look whether all are still there."""
 
 
 @dataclass
 class _BlockProcess:
+    """A worker process, and the connection over which it gets commands."""
+
     index: int
     share: slice
     child: Child
     line: MessageSocket
 
     def write(self, message: Any) -> None:
-        """Also where it is gone: then its answer is missing, and that says how it ended."""
+        """Send a message, even to a process that is gone: its missing answer is the error."""
         with contextlib.suppress(OSError):
             self.line.write(message)
 
 
 class _Lost(HostEnvError):
-    """A worker that gives no answer any more."""
+    """Raised for a worker process that no longer answers."""
 
 
 class InProcesses(LiveBlocks):
-    """Live environments whose blocks are stepped by processes; one wake-up each way per step."""
+    """Live environments whose blocks are stepped by processes. A step wakes each process once."""
 
     def __init__(self, job: BlockJob, num_envs: int) -> None:
         if sys.platform != "linux":
             raise ValueError('vectorize="processes" needs Linux. Use vectorize="threads".')
         super().__init__(job, num_envs)
         self.restarts = 0
-        """How many workers were started again, because they died or hung."""
+        """Number of times a worker was started again, because it died or hung."""
         shares = job.shares(num_envs)
         self._layout = worker.SharedArrays(job.observations, job.actions, num_envs, len(shares))
         self._memory = MemoryFile.create(self._layout.nbytes)
@@ -100,7 +102,7 @@ class InProcesses(LiveBlocks):
         return rows._replace(obs=self._copied_obs()).result(self._job.observations)
 
     def _copied_obs(self) -> list[np.ndarray]:
-        """The observations in new arrays; remembered, for environments that die."""
+        """Return the observations in new arrays, and keep them for episodes that a death cuts."""
         self._seen = self._job.observations.empty(self._num_envs)
         for mine, shared in zip(self._seen, self._shared.obs, strict=True):
             mine[:] = shared
@@ -111,12 +113,12 @@ class InProcesses(LiveBlocks):
         with theirs:
             fd = theirs.fileno()
             argv = (sys.executable, "-m", worker.__name__, str(fd), str(os.getpid()))
-            # An environment may use JAX: the accelerator is for those who train.
+            # An environment may use JAX, but the accelerator belongs to the training.
             child = Child(argv, {"JAX_PLATFORMS": "cpu", **os.environ}, fds=[fd])
         return _BlockProcess(index, share, child, MessageSocket(mine))
 
     def _introduce(self, process: _BlockProcess) -> None:
-        """Tell a process what it runs."""
+        """Tell a process which block to make."""
         share = worker.Share(self._job.make_block, self._layout, process.share, process.index)
         for module in file_modules():  # no other process can import them by name
             cloudpickle.register_pickle_by_value(module)
@@ -138,8 +140,8 @@ class InProcesses(LiveBlocks):
     def _heard(
         self, processes: Sequence[_BlockProcess], seconds: float
     ) -> list[tuple[_BlockProcess, Any]]:
-        """The answer of each; for one that will give none, the error that says why."""
-        found: dict[int, Any] = {}
+        """Return the answer of each process, or the error that says why it will give none."""
+        answers: dict[int, Any] = {}
         waiting = {process.line.fileno(): process for process in processes}
         poll = select.poll()
         for fd in waiting:
@@ -147,16 +149,17 @@ class InProcesses(LiveBlocks):
         deadline = time.monotonic() + seconds
         while waiting and (left := deadline - time.monotonic()) > 0:
             ready = [fd for fd, _ in poll.poll(1000 * min(left, LOOK_SECONDS))]
-            # One that is gone closes its socket, unless something that it forked holds it open.
+            # A process that ends closes its socket, unless a process that it forked holds it open.
             gone = [] if ready else [fd for fd, x in waiting.items() if x.child.poll()]
             for fd in ready + gone:
                 poll.unregister(fd)
                 process = waiting.pop(fd)
-                found[process.index] = self._read(process) if ready else self._how_it_ended(process)
+                answer = self._read(process) if ready else self._how_it_ended(process)
+                answers[process.index] = answer
         for process in waiting.values():
             process.child.kill(0.0)
-            found[process.index] = self._lost(process, f"did not answer within {seconds:g} s.")
-        return [(process, found[process.index]) for process in processes]
+            answers[process.index] = self._lost(process, f"did not answer within {seconds:g} s.")
+        return [(process, answers[process.index]) for process in processes]
 
     def _read(self, process: _BlockProcess) -> Any:
         try:
@@ -165,20 +168,19 @@ class InProcesses(LiveBlocks):
             return self._how_it_ended(process)
 
     def _restart(self, process: _BlockProcess, lost: _Lost, before: list[np.ndarray]) -> None:
-        """Put new environments in the place of those that are lost; their episodes end here."""
+        """Replace the environments that are lost by new ones, and truncate their episodes."""
         if self._job.on_death == "fail":
             raise lost
         self.restarts += 1
-        warnings.warn(f"{lost}\nIt is started again, and their episodes are cut.", stacklevel=5)
+        warnings.warn(f"{lost}\nIt is started again, and its episodes are truncated.", stacklevel=5)
         process.line.close()
         process.child.kill(KILL_SECONDS)
         of = process.share
         new = self._processes[process.index] = self._start(process.index, of)
         self._introduce(new)
-        # Other seeds than at first: those could lead to the same end.
-        seeds = [[int(seed), self.restarts] for seed in self._seeds[of]]
-        fresh = [int(np.random.SeedSequence(pair).generate_state(1)[0]) for pair in seeds]
-        new.write(("reset", fresh))
+        # Different seeds than before, because those could lead to the same death.
+        sequences = [np.random.SeedSequence([int(x), self.restarts]) for x in self._seeds[of]]
+        new.write(("reset", [int(sequence.generate_state(1)[0]) for sequence in sequences]))
         for _ in ("made", "reset"):
             self._answers_of([new], self._open_seconds)
         for final, seen in zip(self._shared.final, before, strict=True):
@@ -188,7 +190,7 @@ class InProcesses(LiveBlocks):
         self._shared.truncated[of] = True
 
     def _how_it_ended(self, process: _BlockProcess) -> _Lost:
-        """How a process ended that said nothing."""
+        """Return the error for a process that ended or closed its connection without an answer."""
         process.child.wait(GRACE_SECONDS)
         ended = process.child.poll()
         how = f"is gone: {last_words(*ended)}" if ended else "stopped answering."
@@ -207,7 +209,7 @@ class InProcesses(LiveBlocks):
 
 
 def _end(processes: list[_BlockProcess], memory: MemoryFile) -> None:
-    """Let every process end, by force where it does not at once."""
+    """End every process, by force if it does not end soon."""
     for process in processes:
         process.write(("close",))
         process.line.close()

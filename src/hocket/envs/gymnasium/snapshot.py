@@ -1,4 +1,4 @@
-"""The state of one Gymnasium environment as bytes, where it can be had."""
+"""Saving the state of one Gymnasium environment as bytes, if that is possible."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import cloudpickle
 import gymnasium as gym
 from gymnasium.utils import EzPickle
 
-# What a MuJoCo environment makes for itself: the model from its file, and what draws it. Its data
-# is kept apart.
+# A MuJoCo environment makes these itself: the model from its file, and the renderer. Its data is
+# saved separately.
 _MADE = {"model", "data", "mujoco_renderer", "spec"}
 
 
 def snapshot(env: gym.Env[Any, Any], elapsed: int) -> bytes | None:
-    """The state of `env` and how long its episode is; None where it offers no way to save it.
+    """Return the state of `env` and its elapsed steps; None if its state cannot be saved.
 
-    Most environments are Python objects, which can be pickled with all that is in them. One with
-    `EzPickle` only pickles how it was made: of those MuJoCo's can be saved, by their `MjData`.
+    Most environments are Python objects that pickle with all their contents. An `EzPickle` pickles
+    only the arguments it was made with. Of those, MuJoCo's can be saved, by their `MjData`.
     """
     if _is_mujoco(env):
         layers = [{k: v for k, v in vars(x).items() if k not in _MADE} for x in _layers(env)]
@@ -35,11 +35,11 @@ def snapshot(env: gym.Env[Any, Any], elapsed: int) -> bytes | None:
     try:
         return cloudpickle.dumps((elapsed, content))
     except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError):
-        return None  # something of C's, such as a window
+        return None  # it holds an object of C, such as a window
 
 
 def thaw(state: bytes, env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int]:
-    """An environment in that state, and how long its episode is; `env` itself where it can be."""
+    """Return an environment in a saved state, and its elapsed steps. Reuses `env` for MuJoCo."""
     elapsed, content = pickle.loads(state)
     if not _is_mujoco(env):
         return content, elapsed
@@ -47,13 +47,13 @@ def thaw(state: bytes, env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int]:
     for layer, values in zip(_layers(env), layers, strict=True):
         vars(layer).update(values)
     inner = vars(env.unwrapped)
-    # Into the data that is there: what draws the environment looks at it too.
+    # Copied into the existing data, because the renderer refers to it too.
     importlib.import_module("mujoco").mj_copyData(inner["data"], inner["model"], data)
     return env, elapsed
 
 
 def _layers(env: gym.Env[Any, Any]) -> Iterator[gym.Env[Any, Any]]:
-    """The environment, from its outermost wrapper inwards."""
+    """Yield the wrappers from the outermost inwards, then the environment itself."""
     while isinstance(env, gym.Wrapper):
         yield env
         env = env.env

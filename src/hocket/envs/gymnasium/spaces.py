@@ -1,4 +1,4 @@
-"""Gymnasium's spaces in hocket's, and what lies in them, to and from rows of arrays."""
+"""Conversion of Gymnasium's spaces, of observations to rows of arrays, and of rows to actions."""
 
 from __future__ import annotations
 
@@ -15,110 +15,109 @@ from hocket.envs.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space, u
 
 Path: TypeAlias = tuple[str, ...]
 
-# Without 64-bit types, which JAX turns into these as well.
+# JAX narrows 64-bit types in the same way.
 NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 
 
 class Wrong(ValueError):
-    """What an environment returned is not what its space says; what of it, as a sentence's end."""
+    """Raised for a value that does not fit its space. The message continues "a value that ..."."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of an observation or action: where it stands in its tree, and its shape."""
+    """One array of an observation or action: its path in the tree, and its shape."""
 
     path: Path
     space: Any
-    """Gymnasium's."""
+    """The space in Gymnasium."""
     shape: tuple[int, ...]
     dtype: np.dtype
 
     @property
-    def floating(self) -> bool:
-        return self.dtype.kind == "f"
+    def is_choice(self) -> bool:
+        """True for integers that Gymnasium counts from the space's `start`, and we from 0."""
+        return isinstance(self.space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
 
     def is_as(self, rows: np.ndarray) -> bool:
-        """Whether rows of the environments' own are, byte for byte, those of this leaf."""
-        if isinstance(self.space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
-            as_they_are = not np.any(self.space.start)
-        else:
-            as_they_are = isinstance(self.space, gym.spaces.Box)
+        """Return True if the environments' own `rows` have the same bytes as rows of this leaf."""
+        unchanged = isinstance(self.space, gym.spaces.Box) or (
+            self.is_choice and not np.any(self.space.start)
+        )
         size = len(rows) * math.prod(self.shape)
-        return as_they_are and self.dtype == rows.dtype and size == rows.size
+        return unchanged and self.dtype == rows.dtype and size == rows.size
 
 
 class Observations:
-    """How observations of a Gymnasium space become rows of arrays.
+    """Converts observations of a Gymnasium space to rows of arrays.
 
-    Floats become float32 and 64-bit integers 32-bit ones; other arrays keep their dtype. A choice
-    (`Discrete`) becomes a one-hot vector, which is what a network can read; several choices
-    (`MultiDiscrete`) are int32 numbers from 0 on.
+    Floats become float32 and 64-bit integers become 32-bit; other arrays keep their dtype. One
+    choice (`Discrete`) becomes a one-hot vector, which a network can read. Several choices
+    (`MultiDiscrete`) become int32 numbers that count from 0.
     """
 
     def __init__(self, space: Any, name: str) -> None:
-        self.space = _observed(space, name)
+        self.space = _converted(space, name, acting=False)
         self.leaves = list(_leaves(space, self.space, ()))
-        self._single = self.leaves[0] if not isinstance(space, gym.spaces.Dict) else None
 
     def empty(self, num_envs: int) -> list[np.ndarray]:
-        """New arrays for so many environments."""
+        """Return new arrays with a row for each environment."""
         return [new_array((num_envs, *leaf.shape), leaf.dtype) for leaf in self.leaves]
 
     def tree(self, arrays: Sequence[np.ndarray]) -> Any:
-        """Arrays, one for each leaf, as the observation they make up."""
+        """Return the observation tree of `arrays`, which has one for each leaf."""
         return _tree(self.leaves, arrays)
 
     def batch(self, obs: Any) -> list[np.ndarray]:
-        """Observations that come `[n, ...]`, in new arrays."""
-        found = [np.asarray(_at(obs, leaf.path)) for leaf in self.leaves]
-        arrays = self.empty(len(found[0]))
-        for leaf, given, rows in zip(self.leaves, found, arrays, strict=True):
-            if given.shape == rows.shape:
-                rows[:] = given
+        """Convert a batch of observations, `[n, ...]`, to rows of new arrays."""
+        batches = [np.asarray(_at(obs, leaf.path)) for leaf in self.leaves]
+        arrays = self.empty(len(batches[0]))
+        for leaf, batch, rows in zip(self.leaves, batches, arrays, strict=True):
+            if batch.shape == rows.shape:
+                rows[:] = batch
             else:
                 write = _leaf_writer(leaf, rows)
-                for i, one in enumerate(given):
+                for i, one in enumerate(batch):
                     write(i, one)
         return arrays
 
     def writer(self, arrays: Sequence[np.ndarray]) -> Callable[[int, Any], None]:
-        """What writes an environment's observation into row `i` of the arrays."""
-        if self._single is not None:
-            return _leaf_writer(self._single, arrays[0])
-        writers = [_leaf_writer(*x) for x in zip(self.leaves, arrays, strict=True)]
-        paths = [leaf.path for leaf in self.leaves]
+        """Return a function that writes an environment's observation into row `i` of the arrays."""
+        if not self.leaves[0].path:
+            return _leaf_writer(self.leaves[0], arrays[0])
+        pairs = zip(self.leaves, arrays, strict=True)
+        writers = [(leaf.path, _leaf_writer(leaf, rows)) for leaf, rows in pairs]
 
         def write(i: int, obs: Any) -> None:
-            for path, write_leaf in zip(paths, writers, strict=True):
+            for path, write_leaf in writers:
                 write_leaf(i, _at(obs, path))
 
         return write
 
 
 class Actions:
-    """How rows of arrays become actions in a Gymnasium space."""
+    """Converts rows of arrays to actions of a Gymnasium space."""
 
     def __init__(self, space: Any, name: str) -> None:
-        self.space = _acted(space, name)
+        self.space = _converted(space, name, acting=True)
         self.leaves = list(_leaves(space, self.space, ()))
 
     def arrays(self, actions: Any) -> list[np.ndarray]:
-        """The arrays of a tree of actions `[n, ...]`."""
-        found = [np.asarray(_at(actions, leaf.path)) for leaf in self.leaves]
-        for leaf, array in zip(self.leaves, found, strict=True):
+        """Return the arrays of a tree of actions, `[n, ...]`, one for each leaf."""
+        arrays = [np.asarray(_at(actions, leaf.path)) for leaf in self.leaves]
+        for leaf, array in zip(self.leaves, arrays, strict=True):
             if array.shape[1:] != leaf.shape:
                 raise ValueError(
-                    f"actions in {self.space} have the shape [n, *{list(leaf.shape)}], found "
+                    f"actions in {self.space} must have the shape [n, *{list(leaf.shape)}], found "
                     f"{list(array.shape)}."
                 )
-        return found
+        return arrays
 
     def batch(self, arrays: Sequence[np.ndarray]) -> Any:
-        """The actions of all environments `[n, ...]` as Gymnasium has them, in new arrays."""
+        """Convert to a batch of Gymnasium's actions, `[n, ...]`, in new arrays."""
         return _tree(self.leaves, self._converted(arrays))
 
     def rows(self, arrays: Sequence[np.ndarray]) -> list[Any]:
-        """An action for each environment; none of them shares memory with the arrays."""
+        """Convert to one action per environment. None shares memory with the arrays."""
         columns = [
             x.tolist() if isinstance(leaf.space, gym.spaces.Discrete) else list(x)
             for leaf, x in zip(self.leaves, self._converted(arrays), strict=True)
@@ -128,42 +127,30 @@ class Actions:
         return [_tree(self.leaves, row) for row in zip(*columns, strict=True)]
 
     def _converted(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [_actions(leaf, x) for leaf, x in zip(self.leaves, arrays, strict=True)]
+        return [_to_gymnasium(leaf, x) for leaf, x in zip(self.leaves, arrays, strict=True)]
 
 
-def _observed(space: Any, name: str) -> Space:
+def _converted(space: Any, name: str, *, acting: bool) -> Space:
+    """Return our space for actions (`acting`) or observations in a space of Gymnasium."""
     match space:
         case gym.spaces.Discrete():
-            return Box(0.0, 1.0, (int(space.n),))
+            return Discrete(int(space.n)) if acting else Box(0.0, 1.0, (int(space.n),))
         case gym.spaces.MultiBinary():
-            return Box(0, 1, tuple(space.shape), "int8")
-        case _:
-            return _converted(space, name, "observes", _observed)
-
-
-def _acted(space: Any, name: str) -> Space:
-    match space:
-        case gym.spaces.Discrete():
-            return Discrete(int(space.n))
-        case gym.spaces.MultiBinary():
-            return MultiDiscrete((2,) * int(np.prod(space.shape)))
-        case _:
-            return _converted(space, name, "acts in", _acted)
-
-
-def _converted(space: Any, name: str, verb: str, inner: Callable[[Any, str], Space]) -> Space:
-    match space:
+            choices = MultiDiscrete((2,) * int(np.prod(space.shape)))
+            return choices if acting else Box(0, 1, tuple(space.shape), "int8")
         case gym.spaces.Box():
             return _box(space)
         case gym.spaces.MultiDiscrete():
             return MultiDiscrete(tuple(int(n) for n in space.nvec.reshape(-1)))
         case gym.spaces.Dict():
-            return DictSpace({key: inner(part, name) for key, part in space.spaces.items()})
+            parts = space.spaces.items()
+            return DictSpace({key: _converted(part, name, acting=acting) for key, part in parts})
+    verb = "acts in" if acting else "observes"
     raise ValueError(
-        f"the environment `{name}` {verb} {space}, and a {type(space).__name__} space has no "
-        f"counterpart here. Wrap the environment so that it uses Box, Discrete, MultiDiscrete, "
-        f"MultiBinary or Dict, such as with gymnasium.wrappers.FlattenObservation, register the "
-        f"wrapped one and name that."
+        f"the environment `{name}` {verb} {space}, but hocket supports no {type(space).__name__} "
+        f"space. Wrap the environment so that it uses Box, Discrete, MultiDiscrete, MultiBinary or "
+        f"Dict, for example with gymnasium.wrappers.FlattenObservation. Then register the wrapped "
+        f"environment, and use its name."
     )
 
 
@@ -230,7 +217,7 @@ def _leaf_writer(leaf: Leaf, rows: np.ndarray) -> Callable[[int, Any], None]:
     given, dtype = np.dtype(space.dtype), leaf.dtype
 
     def write(i: int, obs: Any) -> None:
-        # The usual case costs two comparisons: this runs once for every step of every environment.
+        # Runs in every step of every environment, so the usual case costs only three comparisons.
         if obs.__class__ is not ndarray or obs.dtype is not given or obs.shape != shape:
             obs = _array(obs, shape, dtype)
         rows[i] = obs
@@ -240,32 +227,28 @@ def _leaf_writer(leaf: Leaf, rows: np.ndarray) -> Callable[[int, Any], None]:
 
 def _array(obs: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     try:
-        found = np.asarray(obs)
+        array = np.asarray(obs)
     except ValueError:
         raise Wrong(f"is no array: {_short(obs)}") from None
-    if found.shape != shape:
-        raise Wrong(f"has shape {found.shape} where its space says {shape}")
-    if not np.can_cast(found.dtype, dtype, "same_kind"):
-        raise Wrong(f"has dtype {found.dtype} where its space says {dtype}")
-    return found
+    if array.shape != shape:
+        raise Wrong(f"has shape {array.shape}, but its space says {shape}")
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise Wrong(f"has dtype {array.dtype}, but its space says {dtype}")
+    return array
 
 
 def _choice(space: Any, choice: Any) -> int:
-    found = _array(choice, (), np.dtype(np.int64))
-    index = int(found) - int(space.start)
+    number = int(_array(choice, (), np.dtype(np.int64)))
+    index = number - int(space.start)
     if not 0 <= index < space.n:
-        raise Wrong(f"is {int(found)}, which is not in {space}")
+        raise Wrong(f"is {number}, which is not in {space}")
     return index
 
 
-def _actions(leaf: Leaf, array: np.ndarray) -> np.ndarray:
-    space = leaf.space
-    shaped = array.reshape(len(array), *space.shape).astype(space.dtype)
-    match space:
-        case gym.spaces.Discrete() | gym.spaces.MultiDiscrete():
-            return shaped + space.start
-        case _:
-            return shaped
+def _to_gymnasium(leaf: Leaf, array: np.ndarray) -> np.ndarray:
+    """Return a copy with Gymnasium's shape and dtype, and its `start` added to choices."""
+    actions = array.reshape(len(array), *leaf.space.shape).astype(leaf.space.dtype)
+    return actions + leaf.space.start if leaf.is_choice else actions
 
 
 def _short(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""One Gymnasium environment that shows itself."""
+"""One Gymnasium environment that renders itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hocket.envs.gymnasium.spaces import Actions, Observations
 
 
 class GymnasiumStage:
-    """An environment made with `render_mode="rgb_array"`."""
+    """A `Stage` of an environment that was made with `render_mode="rgb_array"`."""
 
     def __init__(
         self, env: gym.Env[Any, Any], name: str, observations: Observations, actions: Actions
@@ -24,8 +24,8 @@ class GymnasiumStage:
         return self._observed(self._env.reset(seed=seed)[0])
 
     def step(self, action: Any) -> tuple[Any, float, bool]:
-        arrays = self._actions.arrays(action)
-        obs, reward, terminated, truncated, _ = self._env.step(self._actions.rows(arrays)[0])
+        (row,) = self._actions.rows(self._actions.arrays(action))
+        obs, reward, terminated, truncated, _ = self._env.step(row)
         return self._observed(obs), float(reward), bool(terminated or truncated)
 
     def frame(self) -> np.ndarray:
@@ -35,8 +35,8 @@ class GymnasiumStage:
             raise ImportError(f"to draw `{self._name}`: {error}") from error
         if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[-1] != 3:
             raise ValueError(
-                f"`{self._name}` draws nothing: its `render` returned {frame.dtype}"
-                f"{list(frame.shape)}, where uint8 [H, W, 3] belongs (render_mode='rgb_array')."
+                f"`{self._name}` cannot be filmed: its `render` returned {frame.dtype}"
+                f"{list(frame.shape)}. With render_mode='rgb_array', return uint8 [H, W, 3]."
             )
         return frame
 

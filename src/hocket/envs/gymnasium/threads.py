@@ -1,4 +1,4 @@
-"""Gymnasium environments in threads of this process, each with its share of them."""
+"""Gymnasium environments in threads of this process, a block of them in each."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hocket.envs.gymnasium.live import Command, LiveBlocks, stays_failed
 class InThreads(LiveBlocks):
     """Live environments whose blocks are stepped by threads.
 
-    Threads of Python share one core, unless the environments leave Python while they step. A thread
-    cannot be ended from outside: one that hangs is left behind, and its error is raised.
+    Python's threads share one core, except while an environment steps in code that releases the
+    GIL. A thread cannot be ended from outside, so one that hangs is left behind.
     """
 
     def __init__(self, job: BlockJob, num_envs: int) -> None:
@@ -50,24 +50,24 @@ class InThreads(LiveBlocks):
 
 
 class _Bell:
-    """Wakes one thread that waits.
+    """Wakes one waiting thread, by a pipe.
 
-    Through a pipe, whose calls let go of Python's lock: there and back takes 7 microseconds, where
-    two queues take 40 to 120, because each thread wakes up only to wait for that lock.
+    Reading and writing a pipe releases the GIL, so a round trip takes 7 microseconds. With two
+    queues it takes 40 to 120, because each thread wakes up only to wait for the GIL.
     """
 
     def __init__(self) -> None:
         self._in, self._out = os.pipe()
         self._poll = select.poll()
         self._poll.register(self._in, select.POLLIN)
-        # Not at the end of Python: a thread that waits would wake up, for nothing.
+        # Not at the exit of Python, where this would only wake a waiting thread.
         weakref.finalize(self, _close, self._in, self._out).atexit = False
 
     def ring(self) -> None:
         os.write(self._out, b".")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether it rang in time."""
+        """Return True if it rang in time."""
         if timeout is not None and not self._poll.poll(1000 * timeout):
             return False
         return bool(os.read(self._in, 1))
@@ -79,7 +79,7 @@ def _close(*fds: int) -> None:
 
 
 class _BlockThread:
-    """A thread and what it is told. It knows nothing of who asks, so that they can be forgotten."""
+    """A thread that carries out commands. It does not refer to `InThreads`, which can be freed."""
 
     def __init__(self, make_block: MakeBlock, share: slice) -> None:
         self.share = share

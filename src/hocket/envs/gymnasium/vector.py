@@ -21,11 +21,10 @@ from hocket.envs.gymnasium.spaces import Actions, Observations
 
 
 class VectorBlock(EnvBlock):
-    """A vector environment of `gymnasium.make_vec` that begins episodes where they end.
+    """A vector environment of `gymnasium.make_vec`, for which `same_step` is true.
 
-    It is one object, not one for each environment, and has no snapshot.
-
-    One that shares random numbers among its environments is seeded by all seeds together.
+    It is one object for all environments, and has no snapshot. If its environments share one
+    random generator, that is seeded from all seeds together.
     """
 
     def __init__(
@@ -39,15 +38,13 @@ class VectorBlock(EnvBlock):
     ) -> None:
         self._observations, self._actions, self._check = observations, actions, check
         self._env = make_vector(num_envs)
-        _ = at  # which of them is at work, nobody knows
+        _ = at  # nobody can tell which environment is at work
 
     def reset(self, seeds: Sequence[int], obs: list[np.ndarray]) -> None:
+        seed: Any = [int(seed) for seed in seeds]
         if isinstance(self._env, CartPoleVectorEnv):
-            found = self._env.reset(seed=int(np.random.SeedSequence(seeds).generate_state(1)[0]))
-        else:
-            each: Any = [int(seed) for seed in seeds]
-            found = self._env.reset(seed=each)
-        self._write(found[0], obs)
+            seed = int(np.random.SeedSequence(seeds).generate_state(1)[0])
+        self._write(self._env.reset(seed=seed)[0], obs)
 
     def step(self, actions: list[np.ndarray], rows: StepRows) -> None:
         try:
@@ -68,7 +65,7 @@ class VectorBlock(EnvBlock):
         self._env.close()
 
     def _begin_again(self, obs: Any, info: dict[str, Any], done: np.ndarray, rows: StepRows) -> Any:
-        """Keep the final observations; what to act on next."""
+        """Write the final observations, and return the observations to act on next."""
         if isinstance(self._env, CartPoleVectorEnv):
             self._write(obs, rows.final)
             return _begin_cartpoles(self._env)
@@ -78,28 +75,28 @@ class VectorBlock(EnvBlock):
         return obs
 
     def _write(self, obs: Any, arrays: list[np.ndarray]) -> None:
-        """A batch of observations into rows."""
-        for rows, found in zip(arrays, self._observations.batch(obs), strict=True):
-            rows[:] = found
+        """Write a batch of observations into rows."""
+        for rows, batch in zip(arrays, self._observations.batch(obs), strict=True):
+            rows[:] = batch
         if self._check:
             check_observations(self._observations, arrays)
 
 
 def same_step(vector: VectorEnv[Any, Any, Any]) -> bool:
-    """Whether it can begin an episode in the step that ended the one before."""
-    mode = vector.metadata.get("autoreset_mode")
-    return isinstance(vector, CartPoleVectorEnv) or mode == AutoresetMode.SAME_STEP
+    """Return True if `vector` can begin an episode in the step that ended the one before."""
+    if isinstance(vector, CartPoleVectorEnv):
+        return True  # by `_begin_cartpoles`
+    return vector.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
 
 
 def _begin_cartpoles(env: CartPoleVectorEnv) -> np.ndarray:
-    """Begin new episodes where they ended, now: by itself it does so a step later.
+    """Begin new episodes where they ended. By itself the vector would do so one step later.
 
-    It draws what it would have drawn then, so that the episodes are the same.
+    The random numbers are the same as it would have drawn then, and so are the episodes.
     """
     done = env.prev_done
     assert env.state is not None
-    drawn = env.np_random.uniform(low=env.low, high=env.high, size=(4, int(done.sum())))
-    env.state[:, done] = drawn
+    env.state[:, done] = env.np_random.uniform(env.low, env.high, (4, int(done.sum())))
     env.steps[done] = 0
     env.prev_done = np.zeros_like(done)
     return env.state.T.astype(np.float32)

@@ -1,6 +1,6 @@
 """A worker process for environments: `python -m hocket.envs.gymnasium.worker SOCKET PARENT`.
 
-It makes its share of the environments, and does as it is told until whoever started it is gone.
+It makes its share of the environments, and carries out commands until its parent process ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hocket.system.shared_memory import MemoryFile
 
 @dataclass(frozen=True)
 class SharedArrays:
-    """Where everything stands in the memory that all workers share."""
+    """The layout of the memory that all workers share."""
 
     observations: Observations
     actions: Actions
@@ -39,16 +39,16 @@ class SharedArrays:
         return slot_layout(self._specs())[1]
 
     def arrays(self, file: MemoryFile) -> tuple[list[np.ndarray], StepRows, np.ndarray]:
-        """Actions, results, and which environment each worker is at."""
+        """Return the actions, the results, and the environment at which each worker is."""
         specs = self._specs()
         starts, _ = slot_layout(specs)
-        found = [
+        arrays = [
             np.ndarray(shape, dtype, file.memory, start)
             for (shape, dtype), start in zip(specs, starts, strict=True)
         ]
         acts, seen = len(self.actions.leaves), len(self.observations.leaves)
-        actions, obs = found[:acts], found[acts : acts + seen]
-        final, (reward, terminated, truncated, at) = found[acts + seen : -4], found[-4:]
+        actions, obs = arrays[:acts], arrays[acts : acts + seen]
+        final, (reward, terminated, truncated, at) = arrays[acts + seen : -4], arrays[-4:]
         return actions, StepRows(obs, reward, terminated, truncated, final), at
 
     def _specs(self) -> list[Spec]:
@@ -59,13 +59,14 @@ class SharedArrays:
 
 
 class Share(NamedTuple):
-    """What one worker is told at the beginning; the descriptor of the memory comes after it."""
+    """The first message to a worker. The file descriptor of the shared memory follows it."""
 
     make_block: MakeBlock
     memory: SharedArrays
     of: slice
+    """The environments of this worker."""
     number: int
-    """Of the worker."""
+    """The number of this worker."""
 
 
 class SharedBlock:
@@ -86,21 +87,21 @@ class SharedBlock:
 
     def close(self) -> None:
         self._block.close()
-        os._exit(0)  # at once: whoever closes waits for this
+        os._exit(0)  # at once, because the parent waits for this
 
 
 def main() -> None:
     """Serve one share."""
     leave_signals()
     fd, parent = map(int, sys.argv[1:])
-    os.set_inheritable(fd, False)  # what an environment starts has nothing to do with it
+    os.set_inheritable(fd, False)  # processes that an environment starts must not hold it open
     threading.Thread(target=_stay_with, args=(parent,), daemon=True).start()
     say_hello("here")
     line = MessageSocket(socket(fileno=fd))
     try:
         _serve(line)
     except (EOFError, ConnectionError):
-        os._exit(0)  # nobody is there any more; no environment may hold this up
+        os._exit(0)  # the parent is gone; at once, so that no environment can delay this
 
 
 def _serve(line: MessageSocket) -> None:
@@ -115,13 +116,13 @@ def _serve(line: MessageSocket) -> None:
         line.write(fault)
     except (EOFError, ConnectionError):
         raise
-    except BaseException:  # noqa: BLE001 (raised by whoever waits for the answer)
+    except BaseException:  # noqa: BLE001 (raised in the parent, which waits for the answer)
         line.write(EnvFault(None, f"could not be served:\n{traceback.format_exc()}"))
-    line.read()  # for as long as the other side is there
+    line.read()  # waits until the parent closes the connection or ends
 
 
 def _stay_with(parent: int) -> None:
-    """End when the parent has, also while an environment is busy or hangs."""
+    """End when the parent ends, even while an environment is busy or hangs."""
     wait_for_end_of(parent)
     os._exit(1)
 

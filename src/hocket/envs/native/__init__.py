@@ -1,6 +1,6 @@
-"""C++ that steps environments, compiled into the one library of `hocket.system.native`.
+"""C++ that steps environments, compiled into the library of `hocket.system.native`.
 
-cartpole.cpp   the step of CartPole, as a function that XLA calls
-pool.cpp       the step of a pool that offers itself to XLA, such as EnvPool's
-pool.py        what Python has of such a pool
+cartpole.cpp   CartPole's step, as a function that XLA calls
+pool.cpp       the step of an environment pool with handlers for XLA, such as EnvPool's
+pool.py        the Python side of such a pool
 """

@@ -1,7 +1,7 @@
-// One step of a pool of environments that offers its `send` and `recv` to XLA, as EnvPool does.
+// One step of an environment pool whose `send` and `recv` are XLA handlers, such as EnvPool's.
 //
-// A step in which an episode ends is given to Python once it is received: those environments have
-// to begin anew, and XLA's `send` is always for all of them.
+// A step in which an episode ends is left to Python after it is received, because the handler for
+// `send` always sends to all environments, and only those whose episode ended have to begin anew.
 
 #include <cstdint>
 #include <cstring>
@@ -11,7 +11,7 @@
 
 namespace {
 
-// The arrays of a step, as `hosted.py` has them.
+// The arrays of a step, in the order of `host_steps.py`.
 enum In { kSeed, kSteps, kReturn, kLength, kEndedReturn, kEndedLength, kEnded, kObs, kAction };
 enum Out {
   kOutSteps, kOutReturn, kOutLength, kOutEndedReturn, kOutEndedLength, kOutEnded,
@@ -19,7 +19,7 @@ enum Out {
 };
 enum Found { kFoundObs, kFoundReward, kFoundDone, kFoundTruncated };
 
-// A function of XLA's with its arguments and results, to be called again and again.
+// An XLA handler with its arguments and results, which can be called again and again.
 class Handler {
  public:
   Handler(XLA_FFI_Handler* handler, int64_t handle, int num_ins, void* const* ins,
@@ -81,19 +81,19 @@ struct Pool {
   Handler send, recv;
   int64_t num_envs;
   const uint32_t* seed;
-  int32_t* steps;  // those that the environments have taken
-  void* action;    // as `send` takes it
+  int32_t* steps;  // steps that each environment has taken
+  void* action;    // where `send` reads it
   int64_t action_bytes;
   const void* found[4];
   int64_t obs_bytes;
-  int32_t* received;  // 1 while a step that was received waits for Python
+  int32_t* received;  // 1 while a received step waits for Python
 };
 
 }  // namespace
 
 extern "C" {
 
-// A `NativeCall`.
+// The function of a `NativeCall`: 1 for done, 0 for "call Python instead", -1 for an error.
 int hocket_pool_step(void* context, const XLA_FFI_CallFrame* frame, const void* const* ins,
                      void* const* outs) {
   Pool& pool = *static_cast<Pool*>(context);
@@ -130,7 +130,7 @@ int hocket_pool_step(void* context, const XLA_FFI_CallFrame* frame, const void* 
   return 1;
 }
 
-// The action is the last of `given`; `where` has, by `Found`, which of `found` is what.
+// The action is the last of `given`. `where[k]` is the index in `found` of the array `k` of `Found`.
 void* hocket_pool_open(XLA_FFI_Handler* send, XLA_FFI_Handler* recv, int64_t handle,
                        int64_t num_envs, const uint32_t* seed, int32_t* steps, int num_given,
                        void* const* given, const int64_t* given_bytes, int num_found,

@@ -1,4 +1,4 @@
-"""The steps of a pool of environments whose `send` and `recv` XLA can call, without Python."""
+"""Stepping an environment pool without Python, if its `send` and `recv` are handlers for XLA."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.system.native import PATH, library, pointers
 
 
 class Offered(NamedTuple):
-    """What a pool offers to XLA: two handlers of its FFI, and the pool itself as a number."""
+    """What a pool offers to XLA: the addresses of two FFI handlers, and the pool as a number."""
 
     send: int
     recv: int
@@ -22,22 +22,24 @@ class Offered(NamedTuple):
 
 
 class NativePool:
-    """A pool that `native/pool.cpp` steps; a step in which an episode ends it leaves to Python.
+    """A pool that `native/pool.cpp` steps. It leaves steps in which an episode ends to Python.
 
-    `given` are the arrays that it sends, the actions last, and `found` those that it receives. Of
-    the latter, `where` says which are the observations, rewards, ends and truncations.
+    It sends the arrays `given`, the actions last, and receives the arrays `results`. `where` has
+    the positions in `results` of the observations, rewards, ends and truncations.
     """
 
     def __init__(
-        self, offered: Offered, given: Sequence[np.ndarray], found: Sequence[np.ndarray],
+        self, offered: Offered, given: Sequence[np.ndarray], results: Sequence[np.ndarray],
         where: Sequence[int], seed: np.ndarray, steps: np.ndarray,
     ) -> None:  # fmt: skip
-        self._found, self._where = list(found), list(where)
+        self._results, self._where = list(results), list(where)
         self._received = np.zeros(1, np.int32)
+        # C++ keeps pointers into all of these arrays.
         self._kept = (*given, seed, steps)
         self._context: int = library().hocket_pool_open(
             *offered, len(seed), seed.ctypes.data, steps.ctypes.data, len(given), *pointers(given),
-            len(found), *pointers(found), (ctypes.c_int64 * 4)(*where), self._received.ctypes.data,
+            len(results), *pointers(results), (ctypes.c_int64 * 4)(*where),
+            self._received.ctypes.data,
         )  # fmt: skip
         weakref.finalize(self, library().hocket_pool_close, self._context).atexit = False
 
@@ -49,17 +51,17 @@ class NativePool:
 
     @property
     def has_received(self) -> bool:
-        """Whether a step was sent and received, and Python has to see to it."""
+        """True if C++ has sent and received a step that Python has to finish."""
         return bool(self._received[0])
 
     def take(self) -> list[np.ndarray]:
-        """That step: observations, rewards, ends and truncations."""
+        """Return that step: observations, rewards, ends and truncations."""
         self._received[0] = 0
-        return [self._found[k].copy() for k in self._where]
+        return [self._results[k].copy() for k in self._where]
 
 
 def offered(pool: Any) -> tuple[Offered, list[tuple[tuple[int, ...], np.dtype]]] | None:
-    """What an EnvPool offers, and the arrays that it gives; None where it is something else."""
+    """Return what an EnvPool offers, and the shapes of its results; None if it works otherwise."""
     if not PATH.is_file():
         return None
     parts = dict(pool._xla())
@@ -67,8 +69,8 @@ def offered(pool: Any) -> tuple[Offered, list[tuple[tuple[int, ...], np.dtype]]]
         return None
     handle, (_, made), _ = parts["recv"]
     send, recv = (_address(parts[name][2][0]) for name in ("send", "recv"))
-    found = [(tuple(shape), np.dtype(dtype)) for dtype, shape in made[1:]]
-    return Offered(send, recv, int.from_bytes(handle, "little")), found
+    results = [(tuple(shape), np.dtype(dtype)) for dtype, shape in made[1:]]
+    return Offered(send, recv, int.from_bytes(handle, "little")), results
 
 
 def _address(capsule: Any) -> int:

@@ -1,6 +1,6 @@
-"""Playing a policy: episodes to count, and episodes to look at.
+"""Playing a policy: episodes to measure it, and episodes to watch.
 
-evaluate.py    how good a policy is, in pure environments
-host_play.py   the same in environments on the host
-recording.py   the frames of its episodes
+evaluate.py    measures a policy
+recording.py   records its episodes as frames
+host_play.py   what both share for environments on the host
 """

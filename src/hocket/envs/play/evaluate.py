@@ -1,4 +1,4 @@
-"""How good a policy is: whole episodes in environments of their own."""
+"""Measuring how good a policy is, by whole episodes in separate environments."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from hocket.core.program.algorithm import Policy
 from hocket.envs.env import Env
 from hocket.envs.host import HostEnv
-from hocket.envs.play.host_play import Act, batched, play
+from hocket.envs.play.host_play import Act, batched, seeds, step_keys
 
 
 class Evaluation(NamedTuple):
-    """What happened, for each episode `[episodes]`."""
+    """The results of each episode, `[episodes]`."""
 
     returns: Array
     lengths: Array
     ended: Array
-    """Whether the episode ended; where not, it was cut off at `max_steps`."""
+    """True if the episode ended, False if it was cut off after `max_steps`."""
 
 
 class _Episode(NamedTuple):
@@ -36,14 +37,14 @@ class _Episode(NamedTuple):
 def evaluate(
     env: Env | HostEnv, policy: Policy, key: Array, *, episodes: int = 64, max_steps: int = 10_000
 ) -> Evaluation:
-    """Play so many episodes side by side, each once, to its end. Pure: jit it.
+    """Play `episodes` episodes side by side, each one to its end. Pure, so jit it.
 
-    Every episode counts once, long or short: no average over whatever ended first.
+    Every episode counts once. An average over the first episodes to end would favor short ones.
 
         result = jax.jit(lambda state, key: evaluate(env, algorithm.policy(state), key))(state, key)
 
-    Where the environment runs on the host it is an ordinary function, which cannot be jitted;
-    `Evaluator` of `hocket.training.folder` is either, and compiles once.
+    For an environment on the host this is an ordinary function, which cannot be jitted. `Evaluator`
+    of `hocket.training.load` is for both kinds, and compiles once.
     """
     if isinstance(env, HostEnv):
         return evaluate_on_host(
@@ -84,6 +85,28 @@ def evaluate(
 def evaluate_on_host(
     env: HostEnv, act: Act, memory: Any, key: Array, *, episodes: int, max_steps: int = 10_000
 ) -> Evaluation:
-    """`evaluate` for a policy that is compiled already: `act` is `host_play.batched` of it."""
-    counted = play(env, act, memory, key, episodes=episodes, max_steps=max_steps)
-    return Evaluation(*map(jnp.asarray, counted))
+    """Evaluate a policy that is already compiled: `act` is what `host_play.batched` returned.
+
+    `memory` is the policy's memory for one episode. An environment whose episode is over goes on
+    with another one, which does not count.
+    """
+    returns, lengths = np.zeros(episodes, np.float32), np.zeros(episodes, np.int32)
+    ended = np.zeros(episodes, np.bool_)
+    memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (episodes, *jnp.shape(x))), memory)
+    k_seed, k_act = jax.random.split(key)
+    live = env.open(episodes)
+    try:
+        obs = live.reset(seeds(k_seed, episodes))
+        for t in range(max_steps):
+            action, memory = act(obs, memory, step_keys(k_act, t, episodes))
+            live.send(jax.device_get(action))
+            step = live.recv()
+            obs = step.obs
+            returns[~ended] += step.reward[~ended]
+            lengths[~ended] += 1
+            ended |= step.terminated | step.truncated
+            if ended.all():
+                break
+    finally:
+        live.close()
+    return Evaluation(*map(jnp.asarray, (returns, lengths, ended)))

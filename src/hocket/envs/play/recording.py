@@ -1,4 +1,4 @@
-"""Recording a policy: the episodes it plays, as frames to look at."""
+"""Recording a policy: the episodes it plays, as frames."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import numpy as np
 from jax import Array, lax
 
 from hocket.core.program.algorithm import Policy
-from hocket.envs.drawing import Cells, Picture, Size, depict, paint
+from hocket.envs.drawing import Picture, Size, depict, paint, picture_of
 from hocket.envs.env import Env
 from hocket.envs.host import HostEnv
 from hocket.envs.play.host_play import watch
 
 
 class Recording(NamedTuple):
-    """Some episodes, one after the other."""
+    """One or more episodes, one after another."""
 
     frames: np.ndarray
-    """uint8 `[T, H, W, 3]`: every state, the one after an episode's last step included."""
+    """uint8 `[T, H, W, 3]`: every state, including the one after an episode's last step."""
     returns: list[float]
-    """One for each episode."""
+    """The return of each episode."""
 
 
 class Moment(NamedTuple):
@@ -49,25 +49,25 @@ def record(
     size: Size = (480, 320),
     caption: bool = True,
 ) -> Recording:
-    """Play `policy` in `env`, and paint every state in `size`, `(width, height)`.
+    """Play `policy` in `env`, and paint every state in the `size` `(width, height)`.
 
-    An episode that has not ended by itself is cut after `max_steps`. With `caption`, each frame
-    says which step it is and what the return is by then. An environment is drawn by its `draw`,
-    or from its observation if that is a grid; one of Gymnasium shows what it renders. Needs
+    An episode that does not end by itself is cut after `max_steps`. With `caption`, each frame
+    shows the step and the return so far. An environment is drawn by its `draw`, or from its
+    observation if that is a grid. One of Gymnasium renders itself. Needs
     `pip install 'hocket[video]'`.
 
         frames, returns = record(env, algorithm.policy(state), jax.random.key(0))
     """
     if episodes < 1 or max_steps < 1:
         raise ValueError(
-            f"nothing to record: episodes={episodes}, max_steps={max_steps}. Use at least one of "
-            "each."
+            f"nothing to record: episodes={episodes}, max_steps={max_steps}. Use at least 1 for "
+            "both."
         )
-    played: list[Any]
     if isinstance(env, HostEnv):
-        played = list(watch(env, policy, key, episodes=episodes, max_steps=max_steps))
-        return _painted(played, lambda shot: _framed(shot.frame), size, caption)
-    _check_drawing(env, key, size)
+        shots = list(watch(env, policy, key, episodes=episodes, max_steps=max_steps))
+        return _painted(shots, lambda shot: picture_of(shot.frame), size, caption)
+    # Painted once at first, so that what cannot be drawn is refused before anything is compiled.
+    paint(depict(env, *jax.device_get(env.reset(key))), size)
     play = jax.jit(partial(_play, env, policy, max_steps))
     played = [_until_done(jax.device_get(play(k))) for k in jax.random.split(key, episodes)]
     return _painted(played, lambda x: depict(env, x.state, x.obs), size, caption)
@@ -76,8 +76,8 @@ def record(
 def _painted(
     played: list[list[Any]], show: Callable[[Any], Picture], size: Size, caption: bool
 ) -> Recording:
-    """Episodes of which each moment has the return so far, as frames."""
-    # Filled in place: a list that is stacked at the end would need the memory twice.
+    """Paint every moment of the episodes; each moment has the return so far as `total`."""
+    # Filled in place, because stacking a list of frames at the end would need the memory twice.
     frames = np.empty((sum(map(len, played)), size[1], size[0], 3), np.uint8)
     captions = _captions(played) if caption else iter(lambda: "", None)
     moments = (moment for episode in played for moment in episode)
@@ -86,19 +86,8 @@ def _painted(
     return Recording(frames, [float(episode[-1].total) for episode in played])
 
 
-def _framed(frame: np.ndarray) -> Picture:
-    rows, columns, _ = frame.shape
-    return Picture((0, 0, columns, rows), [Cells(frame)])
-
-
-def _check_drawing(env: Env, key: Array, size: Size) -> None:
-    """Whatever cannot be drawn is refused before anything is compiled."""
-    state, obs = jax.device_get(env.reset(key))
-    paint(depict(env, state, obs), size)
-
-
 def _play(env: Env, policy: Policy, max_steps: int, key: Array) -> Moment:
-    """One episode: its moments `[max_steps + 1]`, the last of them repeated once it is done."""
+    """Play an episode: `max_steps + 1` moments, of which the last repeats once it is done."""
 
     def go_on(moment: Moment, key: Array) -> Moment:
         k_act, k_step = jax.random.split(key)
@@ -117,7 +106,7 @@ def _play(env: Env, policy: Policy, max_steps: int, key: Array) -> Moment:
 
 
 def _until_done(moments: Moment) -> list[Moment]:
-    """The moments one by one, to the first that is done."""
+    """Return the moments one by one, up to the first that is done."""
     count = int(moments.done.argmax()) + 1 if moments.done.any() else len(moments.done)
     return [jax.tree.map(lambda x, t=t: x[t], moments) for t in range(count)]
 

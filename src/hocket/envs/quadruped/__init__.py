@@ -1,9 +1,9 @@
-"""A quadruped in pure JAX: four legs, eight motors, and a ground that gives a little.
+"""A quadruped in pure JAX: four legs, eight motors, and slightly soft ground.
 
 env.py        the environment
-body.py       its measures, and the same body for MuJoCo
-physics.py    how it moves
-arrow.py      the linear system of its joints, in the shape of an arrow
+body.py       its measures, and the same body as a MuJoCo model
+physics.py    the physics of its motion
+arrow.py      the arrow-shaped linear systems that the physics solves
 vectors.py    small vectors as separate arrays
 backends.py   its step as one GPU kernel
 """

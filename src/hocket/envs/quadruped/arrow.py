@@ -1,8 +1,8 @@
-"""Linear systems in the shape of an arrow: a torso of six unknowns, legs of two, none between legs.
+"""Arrow-shaped linear systems: the torso has six unknowns and each leg two, and legs do not couple.
 
-torso  hip knee            The legs are eliminated first, each by itself; six unknowns are left.
-knee   C                   Written out in numbers, since a batch of tiny systems is slow to
-hip       C                solve by a library's call, and XLA could fuse nothing with it.
+Each leg is eliminated first, by itself, which leaves the six unknowns of the torso. Everything is
+written out number by number, because a library call is slow for a batch of tiny systems, and XLA
+could fuse nothing with it.
 """
 
 from __future__ import annotations
@@ -17,40 +17,42 @@ from jax import Array
 from hocket.envs.quadruped.vectors import Vector
 
 Six: TypeAlias = tuple[Array, ...]
-"""A force along x, y, z and a moment around them; or accelerations."""
+"""A force along x, y, z and a moment around them, or the same for accelerations."""
 Triangle: TypeAlias = tuple[Six, ...]
-"""The lower half of a symmetric matrix, row by row, each to its diagonal."""
+"""The lower half of a symmetric matrix, row by row, each up to its diagonal."""
 
 
 class Joints(NamedTuple):
-    """A number for each joint of a leg."""
+    """One number for each joint of a leg."""
 
     hip: Array
     knee: Array
 
 
 class LegSystem(NamedTuple):
-    """What one leg adds to the system, and to its right side."""
+    """What one leg adds to the matrix, and to the right-hand side."""
 
     torso: Triangle
     hip: Six
-    """Between the torso and the hip."""
+    """The row of the hip, in the columns of the torso."""
     knee: Six
+    """The row of the knee, in the columns of the torso."""
     hip_hip: Array
     hip_knee: Array
     knee_knee: Array
     force: Six
-    """The right side: on the torso."""
+    """The right-hand side of the torso."""
     torques: Joints
+    """The right-hand side of the joints."""
 
 
 def solve(
     legs: LegSystem, diagonal: Sequence[float], load: Sequence[float]
 ) -> tuple[Vector, Vector, Joints]:
-    """Accelerations of the torso, along and around, and of all joints.
+    """Return the torso's linear and angular acceleration, and the accelerations of all joints.
 
-    `legs` has an axis of legs; the torso's own parts are the matrix's `diagonal` and the `load` on
-    the right side.
+    `legs` has an axis of legs. The torso itself adds `diagonal` to the matrix, and `load` to the
+    right-hand side.
     """
     matrix, force = jax.tree.map(lambda x: x.sum(0), jax.vmap(_condense)(legs))
     force = tuple(f + own for f, own in zip(force, load, strict=True))
@@ -61,7 +63,7 @@ def solve(
 
 
 def dense(legs: LegSystem, diagonal: Sequence[float]) -> np.ndarray:
-    """The whole matrix: first the torso, then for each leg its hip and its knee."""
+    """Return the whole matrix: first the torso, then each leg's hip and knee."""
     num_legs = legs.hip_hip.shape[0]
     matrix = np.zeros((6 + 2 * num_legs,) * 2)
     matrix[np.diag_indices(6)] = diagonal
@@ -78,7 +80,7 @@ def dense(legs: LegSystem, diagonal: Sequence[float]) -> np.ndarray:
 
 
 def _condense(leg: LegSystem) -> tuple[Triangle, Six]:
-    """The torso's system once the leg's joints are eliminated."""
+    """Return what a leg adds to the torso's system after its joints are eliminated."""
     by_hip, by_knee = _eliminated(leg)
     matrix = tuple(
         tuple(x - leg.hip[i] * by_hip[j] - leg.knee[i] * by_knee[j] for j, x in enumerate(row))
@@ -89,19 +91,21 @@ def _condense(leg: LegSystem) -> tuple[Triangle, Six]:
 
 
 def _joints(leg: LegSystem, torso: Six) -> Joints:
+    """Return the accelerations of a leg's joints, given the torso's."""
     free_hip, free_knee = _invert(leg, leg.torques.hip, leg.torques.knee)
     by_hip, by_knee = _eliminated(leg)
     return Joints(free_hip - _dot(by_hip, torso), free_knee - _dot(by_knee, torso))
 
 
 def _eliminated(leg: LegSystem) -> tuple[Six, Six]:
-    """How the joints answer to the torso's accelerations."""
+    """Return how strongly each joint counters each component of the torso's acceleration."""
     pairs = (_invert(leg, h, k) for h, k in zip(leg.hip, leg.knee, strict=True))
     by_hip, by_knee = zip(*pairs, strict=True)
     return by_hip, by_knee
 
 
 def _invert(leg: LegSystem, hip: Any, knee: Any) -> tuple[Array, Array]:
+    """Solve the two-by-two system of a leg's joints."""
     scale = 1 / (leg.hip_hip * leg.knee_knee - leg.hip_knee * leg.hip_knee)
     return (
         (leg.knee_knee * hip - leg.hip_knee * knee) * scale,
@@ -110,7 +114,7 @@ def _invert(leg: LegSystem, hip: Any, knee: Any) -> tuple[Array, Array]:
 
 
 def solve_dense(matrix: Triangle, force: Six) -> Six:
-    """A symmetric positive definite system, by `L D L^T`."""
+    """Solve a symmetric positive definite system, by `L D L^T`."""
     size = len(force)
     lower: list[list[Any]] = [[None] * i for i in range(size)]
     scaled: list[list[Any]] = [[None] * i for i in range(size)]  # L D

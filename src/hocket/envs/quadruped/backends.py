@@ -1,4 +1,4 @@
-"""The quadruped's step as one GPU kernel, with all time steps of the physics inside."""
+"""The quadruped's step as one GPU kernel, which takes all time steps of the physics."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from hocket.envs.quadruped.env import Quadruped
 
 BLOCK = 8
-"""Environments of a program. With four legs each, one warp has a leg for every thread, and sums
-over the legs stay within the warp."""
+"""Environments per program. With four legs each, a warp has one thread for every leg, and sums over
+legs stay within the warp."""
 WARPS = 1
 
 
 def dynamics_as_kernel(env: Quadruped, *arrays: Array, interpret: bool = False) -> list[Array]:
-    """`Quadruped.dynamics` itself, in one kernel."""
+    """`Quadruped.dynamics` itself, compiled as one GPU kernel."""
     from jax.experimental import pallas as pl  # here: importing Pallas takes a while
     from jax.experimental.pallas import triton
 
     shape, size = arrays[0].shape, arrays[0].size
     inputs = [x.reshape(-1) for x in arrays]
-    # A kernel cannot stack: the numbers of the torso come one by one, those of the legs by joint.
+    # A kernel cannot stack, so the legs' numbers are stacked here, into an array for each joint.
     torso = [*inputs[:7], *inputs[15:21]]
     legs = [
         jnp.stack(part[joint::2])
@@ -53,8 +53,7 @@ def dynamics_as_kernel(env: Quadruped, *arrays: Array, interpret: bool = False) 
     moved, knees, (hip, knee, hip_speed, knee_speed) = outs[:13], outs[13], outs[14:]
     angles = [joint[leg] for leg in range(NUM_LEGS) for joint in (hip, knee)]
     speeds = [joint[leg] for leg in range(NUM_LEGS) for joint in (hip_speed, knee_speed)]
-    after = (*moved[:7], *angles, *moved[7:], *speeds, knees)
-    return [x.reshape(shape) for x in after]
+    return [x.reshape(shape) for x in (*moved[:7], *angles, *moved[7:], *speeds, knees)]
 
 
 def _kernel(env: Quadruped, size: int, *refs: Any) -> None:
@@ -71,6 +70,5 @@ def _kernel(env: Quadruped, size: int, *refs: Any) -> None:
         for i in (13, 15, 17)
     )
     after = env.moved(torso, angles, speeds, torques)
-    masks = [inside] * 14 + [legs_inside] * 4
-    for ref, value, mask in zip(outs, after, masks, strict=True):
+    for ref, value, mask in zip(outs, after, [inside] * 14 + [legs_inside] * 4, strict=True):
         triton.store(ref, value, mask=mask)

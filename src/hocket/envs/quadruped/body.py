@@ -1,4 +1,4 @@
-"""The quadruped's body: one table of numbers, for our physics and for a model of MuJoCo's."""
+"""The quadruped's body: one table of numbers, for our physics and for a MuJoCo model."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ NUM_LEGS = 4
 
 @dataclass(frozen=True)
 class Body:
-    """A ball on four legs, each with a thigh, level with the ball, and a shin, bent down at a knee.
+    """A ball on four legs. A leg is a thigh, level with the ball, and a shin, bent at the knee.
 
-    The hip turns a leg around the vertical axis of the torso, the knee turns its shin up and down.
-    Lengths in metres, masses in kilograms, angles in radians. Only the feet touch the ground.
+    The hip turns the leg around the torso's vertical axis, and the knee turns the shin up and down.
+    Lengths are in metres, masses in kilograms, angles in radians. Only the feet touch the ground.
     """
 
     torso_mass: float = 4.0
     torso_radius: float = 0.2
     hip_distance: float = 0.2
-    """From the torso's centre to a hip."""
+    """Distance from the torso's centre to each hip."""
     thigh_mass: float = 0.4
     thigh_length: float = 0.3
     shin_mass: float = 0.3
     shin_length: float = 0.5
     leg_radius: float = 0.06
-    """Of thighs, shins and feet."""
+    """Radius of thighs, shins and feet."""
     hip_range: tuple[float, float] = (-0.6, 0.6)
     knee_range: tuple[float, float] = (0.5, 1.8)
     armature: float = 0.05
-    """What a motor's rotor adds to the inertia of its joint."""
+    """Inertia that a motor's rotor adds to its joint."""
     damping: float = 0.2
-    """The torque against a joint's motion, for each radian a second."""
+    """Torque against a joint's motion, for each radian per second."""
     torque: float = 20.0
-    """Of a motor, at most."""
+    """Maximum torque of a motor."""
     gravity: float = 9.81
     friction: float = 1.0
     timestep: float = 0.01
@@ -41,7 +41,12 @@ class Body:
     """Seconds in which a foot in the ground, or a joint beyond its range, is pushed back (MuJoCo's
     `solref`, critically damped)."""
     hardness: float = 0.9
-    """How much of a contact's acceleration is prescribed, 0 to 1 (MuJoCo's `solimp`)."""
+    """Share of a constraint's acceleration that is enforced, 0 to 1 (MuJoCo's `solimp`)."""
+
+    @property
+    def spring(self) -> tuple[float, float]:
+        """Stiffness and damping of the constraints."""
+        return 1 / (self.hardness * self.settling**2), 2 / (self.hardness * self.settling)
 
     @property
     def torso_inertia(self) -> float:
@@ -49,18 +54,13 @@ class Body:
 
     @property
     def thigh_inertia(self) -> tuple[float, float]:
-        """Along and across."""
+        """Moments of inertia around the thigh, and across it."""
         return _cylinder(self.thigh_mass, self.thigh_length, self.leg_radius)
 
     @property
     def shin_inertia(self) -> tuple[float, float]:
-        """Along and across."""
+        """Moments of inertia around the shin, and across it."""
         return _cylinder(self.shin_mass, self.shin_length, self.leg_radius)
-
-    @property
-    def leg_angles(self) -> tuple[float, ...]:
-        """Where the legs are, around the torso."""
-        return tuple(math.tau * (i + 0.5) / NUM_LEGS for i in range(NUM_LEGS))
 
 
 def _cylinder(mass: float, length: float, radius: float) -> tuple[float, float]:
@@ -68,15 +68,15 @@ def _cylinder(mass: float, length: float, radius: float) -> tuple[float, float]:
 
 
 def mjcf(body: Body) -> str:
-    """The body as a model for MuJoCo, whose joints are in the order of ours: a hip, its knee."""
-    legs = "".join(_leg(body, i, angle) for i, angle in enumerate(body.leg_angles))
+    """Return the body as a MuJoCo model, with joints in our order: each hip, then its knee."""
+    legs = "".join(_leg(body, i, math.tau * (i + 0.5) / NUM_LEGS) for i in range(NUM_LEGS))
     motors = "".join(
         f'<motor joint="{joint}{i}" gear="{body.torque}" ctrllimited="true" ctrlrange="-1 1"/>'
         for i in range(NUM_LEGS)
         for joint in ("hip", "knee")
     )
     inertia = body.torso_inertia
-    solref, solimp = _soft(body)
+    solref, solimp = f"{body.settling} 1", f"{body.hardness} {body.hardness} 0.001 0.5 2"
     return f"""
 <mujoco model="quadruped">
   <compiler angle="radian" autolimits="true"/>
@@ -126,10 +126,6 @@ def _inertial(mass: float, length: float, inertia: tuple[float, float]) -> str:
     return (
         f'<inertial pos="{length / 2} 0 0" mass="{mass}" diaginertia="{along} {across} {across}"/>'
     )
-
-
-def _soft(body: Body) -> tuple[str, str]:
-    return f"{body.settling} 1", f"{body.hardness} {body.hardness} 0.001 0.5 2"
 
 
 def _numbers(values: tuple[float, ...]) -> str:

@@ -28,39 +28,39 @@ BODY = Body()
 
 
 class QuadrupedState(NamedTuple):
-    """What MuJoCo calls `qpos` and `qvel`."""
+    """Positions and velocities, laid out as in MuJoCo's `qpos` and `qvel`."""
 
     q: Array
-    """`[15]`: the torso's position and unit quaternion, then the angles of each hip and knee."""
+    """`[15]`: the torso's position and unit quaternion, then each leg's hip and knee angle."""
     v: Array
-    """`[14]`: the torso's velocity, its spin in its own axes, then the speed of each joint."""
+    """`[14]`: the torso's velocity, its spin around its own axes, then the speed of each joint."""
 
 
 @dataclass(frozen=True)
 class Quadruped:
-    """A body like MuJoCo's Ant, whose physics are MuJoCo's as well, to rounding.
+    """A robot like MuJoCo's Ant, with the physics of MuJoCo up to rounding.
 
-    An action of -1 to 1 is a part of each motor's torque. The observation is the state without the
-    place on the ground, `[27]`. The reward is the speed along x, and something for every step that
-    it does not fall, less the cost of control. An episode terminates when the torso is too low or
-    too high, or a knee touches the ground.
+    An action gives the torque of each motor, from -1 to 1 times its maximum. The observation,
+    `[27]`, is the state without x and y of the torso. The reward is the speed along x, plus a
+    constant for staying alive, minus the cost of control. An episode terminates when the torso is
+    too low or too high, or a knee touches the ground.
     """
 
     body: Body = BODY
     substeps: int = 4
-    """Time steps of the physics in one of the environment."""
+    """Time steps of the physics in one step of the environment."""
     speed_reward: float = 1.0
     alive_reward: float = 1.0
     control_cost: float = 0.05
-    """For the sum of squares of an action."""
+    """Factor of an action's sum of squares."""
     min_height: float = 0.25
     max_height: float = 1.2
     height: float = 0.55
-    """Of the torso, where an episode begins."""
+    """Height of the torso when an episode begins."""
     knee: float = 1.0
-    """Of all knees, where an episode begins."""
+    """Angle of every knee when an episode begins."""
     noise: float = 0.1
-    """How far angles and speeds are off, at most, where an episode begins."""
+    """Largest random deviation of joint angles and all speeds when an episode begins."""
 
     @property
     def observation_space(self) -> Box:
@@ -72,7 +72,7 @@ class Quadruped:
 
     @property
     def dt(self) -> float:
-        """Seconds of a step."""
+        """Seconds per step."""
         return self.substeps * self.body.timestep
 
     def reset(self, key: Array) -> tuple[QuadrupedState, Array]:
@@ -95,7 +95,7 @@ class Quadruped:
         speed = (after.q[0] - state.q[0]) / self.dt
         cost = self.control_cost * jnp.square(action).sum()
         reward = self.speed_reward * speed + self.alive_reward - cost
-        # A state that is no longer finite ends the episode, and nothing of it is seen.
+        # A state that is no longer finite ends the episode, and no NaN gets into its last step.
         return after, Step(
             obs=jnp.where(sound, _observe(after), 0.0),
             reward=jnp.where(sound, reward, 0.0),
@@ -105,9 +105,10 @@ class Quadruped:
 
     @swappable("quadruped")
     def dynamics(self, *arrays: Array) -> tuple[Array, ...]:
-        """State and action to the state after a step, and how high the lowest knee is.
+        """Return the state after a step, and the height of the lowest knee.
 
-        Number by number, for environments of any number; also as a kernel.
+        Takes and returns one array for each number of the state and the action, in any shape. Also
+        available as a GPU kernel.
         """
         q, v, action = arrays[:15], arrays[15:29], arrays[29:]
         legs = (Joints(*(jnp.stack(x[i::2]) for i in (0, 1))) for x in (q[7:], v[6:], action))
@@ -122,7 +123,11 @@ class Quadruped:
     def moved(
         self, torso: Sequence[Array], angles: Joints, speeds: Joints, action: Joints
     ) -> tuple[Array, ...]:
-        """As `dynamics`: 13 numbers of the torso, the lowest knee, and by joint all legs' `[4]`."""
+        """Do the work of `dynamics`, with the joints of all legs stacked.
+
+        Returns 13 numbers of the torso, the height of the lowest knee, then the angles of all hips
+        and of all knees, `[4, ...]`, and their speeds.
+        """
         torques = jax.tree.map(lambda x: x * self.body.torque, action)
 
         def advanced(_: Any, now: tuple[Pose, Motion]) -> tuple[Pose, Motion]:
@@ -137,7 +142,7 @@ class Quadruped:
         return *after, knees, *pose.joints, *motion.joints
 
     def draw(self, state: QuadrupedState) -> Picture:
-        """From the side, and a little from above; the picture goes along with the torso."""
+        """Draw it from the side and slightly from above, in a view that follows the torso."""
         x, y, z = (float(c) for c in state.q[:3])
         marks = range(math.floor(x) - 3, math.floor(x) + 5)
         ground = [Stroke([_seen(m, y - 2, 0), _seen(m, y + 2, 0)], PALE, 0.02) for m in marks]
@@ -147,10 +152,8 @@ class Quadruped:
         ]
         for leg in jax.device_get(_limbs(self.body, state)).tolist():
             hip, knee, foot = (_seen(*point) for point in leg)
-            depth = leg[1][1]
-            parts.append((depth, Stroke([hip, knee], ORANGE, width)))
-            parts.append((depth, Stroke([knee, foot], INK, 0.8 * width)))
-            parts.append((depth, Circle(foot, width / 2, GREY)))
+            limbs = [Stroke([hip, knee], ORANGE, width), Stroke([knee, foot], INK, 0.8 * width)]
+            parts += [(leg[1][1], limb) for limb in (*limbs, Circle(foot, width / 2, GREY))]
         parts.sort(key=lambda part: -part[0])  # the farther ones first
         left, bottom = _seen(x - 1.2, y, -0.5)
         return Picture(
@@ -165,12 +168,13 @@ def _seen(x: float, y: float, z: float) -> Point:
 
 @partial(jax.jit, static_argnums=0)
 def _limbs(body: Body, state: QuadrupedState) -> Array:
-    """Where hip, knee and foot of each leg are, `[4, 3, 3]`."""
+    """Return the positions of each leg's hip, knee and foot, `[4, 3, 3]`."""
     pose, _ = spread(state)
     legs = place_legs(body, pose)
     points = (legs.hip, legs.knee, legs.knee + legs.shin * body.shin_length)
-    around = jnp.stack([jnp.stack([p.x, p.y, p.z], -1) for p in points], 1)
-    return around + state.q[:3].reshape(1, 1, 3)
+    return jnp.stack([jnp.stack([p.x, p.y, p.z], -1) for p in points], 1) + state.q[:3].reshape(
+        1, 1, 3
+    )
 
 
 def _observe(state: QuadrupedState) -> Array:
@@ -178,7 +182,7 @@ def _observe(state: QuadrupedState) -> Array:
 
 
 def unpacked(torso: Sequence[Array], angles: Joints, speeds: Joints) -> tuple[Pose, Motion]:
-    """A state for the physics: there the spin is in the world's axes."""
+    """Return a state as the physics has it, with the spin around the world's axes."""
     rotation = Rotation(*torso[3:7])
     forward, left, up = rotation.axes()
     spin = forward * torso[10] + left * torso[11] + up * torso[12]
@@ -187,7 +191,7 @@ def unpacked(torso: Sequence[Array], angles: Joints, speeds: Joints) -> tuple[Po
 
 
 def spread(state: QuadrupedState) -> tuple[Pose, Motion]:
-    """The same from arrays."""
+    """Return a state as the physics has it, from its arrays."""
     angles, speeds = (Joints(x[0::2], x[1::2]) for x in (state.q[7:], state.v[6:]))
     return unpacked((*state.q[:7], *state.v[:6]), angles, speeds)
 

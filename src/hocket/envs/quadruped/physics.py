@@ -1,13 +1,13 @@
-"""How the quadruped moves: rigid bodies in joint coordinates, on a ground that gives a little.
+"""The quadruped's physics: rigid bodies in joint coordinates, on slightly soft ground.
 
 The problem is MuJoCo's (Todorov 2014, "Convex and analytically-invertible dynamics with contacts
-and constraints"): of all accelerations, the one that is nearest to the free one, as the inertia
-measures it, and costs least where feet touch (within a pyramid of friction) or joints are beyond
-their range. A foot's force reaches the torso and its own leg alone, so every system has the shape
-of an arrow.
+and constraints"). The acceleration minimizes the sum of two terms: its distance from the free
+acceleration, measured by the inertia, and a cost for feet that touch the ground (with a pyramid of
+friction) and for joints beyond their range. A foot's force reaches only the torso and its own leg,
+so every linear system has the shape of an arrow.
 
-Coordinates are the world's, around the torso's centre, and a function that takes a `Leg` is for one
-leg. All of it is element by element.
+Coordinates are along the world's axes, relative to the torso's centre. A function that takes a
+`Leg` computes a single leg. Everything is computed element by element.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from hocket.envs.quadruped.body import NUM_LEGS, Body
 from hocket.envs.quadruped.vectors import Rotation, Vector
 
 ITERATIONS = 6
-"""How often it is decided anew which constraints push."""
+"""Rounds of Newton's method. Each decides anew which constraints push."""
 
 
 class Pose(NamedTuple):
-    """Where everything is."""
+    """Position and rotation of the torso, and the joints' angles."""
 
     position: Vector
     rotation: Rotation
@@ -38,35 +38,36 @@ class Pose(NamedTuple):
 
 
 class Motion(NamedTuple):
-    """How everything moves, velocities or accelerations; all of it in the world's axes."""
+    """Velocities or accelerations of the torso, in the world's axes, and of the joints."""
 
     linear: Vector
     angular: Vector
     joints: Joints
 
 
+# For `vmap` over legs: each leg has its own joints, and all share the torso.
 EACH_LEG = Motion(None, None, 0)  # pyright: ignore[reportArgumentType]
 
 
 class Leg(NamedTuple):
-    """Where a leg is, seen from the torso's centre."""
+    """Positions and directions of a leg, relative to the torso's centre."""
 
     hip: Vector
     knee: Vector
     foot: Vector
-    """Where it touches the ground: half-way between its lowest point and the ground's surface."""
+    """The point of contact: half-way between the foot's lowest point and the ground's surface."""
     hip_axis: Vector
     knee_axis: Vector
     thigh: Vector
-    """Its direction, outwards."""
+    """Direction from the hip to the knee."""
     shin: Vector
-    """Its direction, downwards."""
+    """Direction from the knee to the foot."""
     height: Array
-    """Of the foot's lowest point above the ground; below zero where they touch."""
+    """Height of the foot's lowest point above the ground, negative if they touch."""
 
 
 class Weights(NamedTuple):
-    """How far a force moves things, in the body's first pose (MuJoCo's `invweight0`)."""
+    """How easily a force moves each part, in the body's first pose (MuJoCo's `invweight0`)."""
 
     foot: float
     hip: float
@@ -74,18 +75,20 @@ class Weights(NamedTuple):
 
 
 def advance(body: Body, pose: Pose, motion: Motion, torques: Joints) -> tuple[Pose, Motion]:
-    """One time step."""
-    acceleration = accelerate(body, pose, motion, torques)
-    dt = body.timestep
+    """Take one time step."""
+    acceleration, dt = accelerate(body, pose, motion, torques), body.timestep
+    # Semi-implicit Euler, as in MuJoCo: positions move with the new velocities.
     motion = jax.tree.map(lambda v, a: v + dt * a, motion, acceleration)
-    position = pose.position + motion.linear * dt
-    rotation = pose.rotation.turned(motion.angular * dt)
-    joints = jax.tree.map(lambda x, v: x + dt * v, pose.joints, motion.joints)
-    return Pose(position, rotation, joints), motion
+    pose = Pose(
+        position=pose.position + motion.linear * dt,
+        rotation=pose.rotation.turned(motion.angular * dt),
+        joints=jax.tree.map(lambda x, v: x + dt * v, pose.joints, motion.joints),
+    )
+    return pose, motion
 
 
 def accelerate(body: Body, pose: Pose, motion: Motion, torques: Joints) -> Motion:
-    """The acceleration of a moving body, with the forces of whatever it touches."""
+    """Return the acceleration of a moving body, including the forces of the constraints."""
     legs = place_legs(body, pose)
     free = free_systems(body, legs, motion, torques)
     constrain_each = jax.vmap(
@@ -93,9 +96,8 @@ def accelerate(body: Body, pose: Pose, motion: Motion, torques: Joints) -> Motio
     )
 
     # Newton's method: the cost is quadratic as long as the same constraints push. In 7,200 states
-    # of falls and landings six rounds were always enough (with a friction of 0.3, not in five of
-    # them). Tried: the acceleration before as the first guess, and a search along each step; both
-    # took longer.
+    # of falls and landings six rounds were always enough (with a friction of 0.3, in all but five).
+    # Tried, and slower: the previous acceleration as the first guess, and a line search.
     def refine(_: Array, guess: Motion) -> Motion:
         system = constrain_each(free, legs, pose.joints, motion, guess)
         return Motion(*solve(system, torso_diagonal(body), torso_load(body)))
@@ -104,16 +106,18 @@ def accelerate(body: Body, pose: Pose, motion: Motion, torques: Joints) -> Motio
 
 
 def torso_diagonal(body: Body) -> tuple[float, ...]:
-    """The torso's own inertia, against forces and against moments."""
+    """Return the torso's own inertia, against forces and against moments."""
     return (body.torso_mass,) * 3 + (body.torso_inertia,) * 3
 
 
 def torso_load(body: Body) -> tuple[float, ...]:
+    """Return the torso's own weight, as a force and a moment."""
     return (0.0, 0.0, -body.torso_mass * body.gravity, 0.0, 0.0, 0.0)
 
 
 @cache
 def weights(body: Body) -> Weights:
+    """Measure how easily a force moves each part of the body."""
     with jax.ensure_compile_time_eval():
         zero, one = jnp.zeros(()), jnp.ones(())
         nowhere, still = Vector(zero, zero, zero), Joints(*jnp.zeros((2, NUM_LEGS)))
@@ -121,7 +125,7 @@ def weights(body: Body) -> Weights:
         free = free_systems(body, legs, Motion(nowhere, nowhere, still), still)
         inverse = np.linalg.inv(dense(free, torso_diagonal(body)))
         leg = jax.tree.map(lambda x: np.asarray(x[0], np.float64), legs)
-    # Of the foot: MuJoCo takes the mean over directions, at the centre of the body it is fixed to.
+    # For the foot MuJoCo takes the mean over directions, at the centre of the shin it is fixed to.
     centre = leg.knee + leg.shin * (body.shin_length / 2)
     jacobian = np.zeros((3, len(inverse)))
     jacobian[:, :3] = np.eye(3)
@@ -138,10 +142,10 @@ def weights(body: Body) -> Weights:
 
 
 def place_legs(body: Body, pose: Pose) -> Leg:
-    # No array of constants: a kernel could not take it.
+    # Computed from `arange`, because a kernel cannot take an array of constants.
     angles = (jnp.arange(NUM_LEGS) + 0.5) * (math.tau / NUM_LEGS)
-    place = jax.vmap(partial(place_leg, body), in_axes=(None, None, 0, 0))
-    return place(pose.position.z, pose.rotation, angles, pose.joints)
+    place_each = jax.vmap(partial(place_leg, body), in_axes=(None, None, 0, 0))
+    return place_each(pose.position.z, pose.rotation, angles, pose.joints)
 
 
 def place_leg(body: Body, height: Array, rotation: Rotation, angle: Array, joints: Joints) -> Leg:
@@ -166,16 +170,16 @@ def place_leg(body: Body, height: Array, rotation: Rotation, angle: Array, joint
 
 
 def free_systems(body: Body, legs: Leg, motion: Motion, torques: Joints) -> LegSystem:
-    """Inertia and forces of all legs, before anything touches."""
+    """Return the inertia and the forces of all legs, before any constraint."""
     return jax.vmap(partial(unconstrained, body), in_axes=(0, EACH_LEG, 0))(legs, motion, torques)
 
 
 def unconstrained(body: Body, leg: Leg, motion: Motion, torques: Joints) -> LegSystem:
-    """A leg's inertia, and the forces that it feels before anything touches."""
+    """Return a leg's inertia and forces, before any constraint."""
     (_, thigh_across), (shin_along, shin_across) = body.thigh_inertia, body.shin_inertia
     thigh_arm, shin_arm = leg.thigh * (body.thigh_length / 2), leg.shin * (body.shin_length / 2)
     thigh, shin = leg.hip + thigh_arm, leg.knee + shin_arm  # their centres
-    # The momentum of each part for a speed of one: the thigh by the hip, the shin by hip and knee.
+    # Momenta at a joint speed of one: a, b of thigh and shin by the hip, c of the shin by the knee.
     a = leg.hip_axis.cross(thigh_arm) * body.thigh_mass
     b = leg.hip_axis.cross(shin - leg.hip) * body.shin_mass
     c = leg.knee_axis.cross(shin_arm) * body.shin_mass
@@ -189,7 +193,7 @@ def unconstrained(body: Body, leg: Leg, motion: Motion, torques: Joints) -> LegS
         hip=six(a + b, thigh.cross(a) + shin.cross(b) + spin),
         knee=six(c, shin.cross(c) + leg.knee_axis * shin_across),
         hip_hip=hip_hip + body.armature,
-        # The hip swings the shin sideways, the knee up and down.
+        # Zero, because the hip swings the shin sideways and the knee swings it up and down.
         hip_knee=jnp.zeros_like(hip_hip),
         knee_knee=knee_knee + body.armature,
         force=six(force * -1.0, moment * -1.0),
@@ -200,25 +204,24 @@ def unconstrained(body: Body, leg: Leg, motion: Motion, torques: Joints) -> LegS
 
 
 def rigid(body: Body, leg: Leg, thigh: Vector, shin: Vector) -> Triangle:
-    """A leg's inertia with stiff joints, around the torso's centre."""
+    """Return a leg's inertia around the torso's centre, with its joints held."""
     (thigh_along, thigh_across), (shin_along, shin_across) = body.thigh_inertia, body.shin_inertia
     parts = (
         (body.thigh_mass, thigh, thigh_along - thigh_across, leg.thigh),
         (body.shin_mass, shin, shin_along - shin_across, leg.shin),
     )
-    total = body.thigh_mass + body.shin_mass
     at = thigh * body.thigh_mass + shin * body.shin_mass
     around = thigh_across + shin_across + body.thigh_mass * thigh.dot(thigh)
     around = around + body.shin_mass * shin.dot(shin)
 
     def product(i: str, j: str) -> Array:
-        def of(v: Vector) -> Array:
-            return vars(v)[i] * vars(v)[j]
-
-        return sum(slender * of(e) - mass * of(p) for mass, p, slender, e in parts)  # pyright: ignore[reportReturnType]
+        return sum(  # pyright: ignore[reportReturnType]
+            slender * (vars(along)[i] * vars(along)[j]) - mass * (vars(p)[i] * vars(p)[j])
+            for mass, p, slender, along in parts
+        )
 
     zero = jnp.zeros_like(at.x)
-    mass = zero + total
+    mass = zero + (body.thigh_mass + body.shin_mass)
     return (
         (mass,),
         (zero, mass),
@@ -232,12 +235,16 @@ def rigid(body: Body, leg: Leg, thigh: Vector, shin: Vector) -> Triangle:
 def resist(
     body: Body, leg: Leg, thigh: Vector, shin: Vector, motion: Motion
 ) -> tuple[Vector, Vector, Joints]:
-    """What it takes to keep a leg's joints and the torso from accelerating: weight, and motion."""
+    """Return the force, the moment and the torques that keep the torso and a leg's joints steady.
+
+    They are what its weight and its motion would otherwise accelerate.
+    """
     (thigh_along, thigh_across), (shin_along, shin_across) = body.thigh_inertia, body.shin_inertia
     w0 = motion.angular
     w1 = w0 + leg.hip_axis * motion.joints.hip
     w2 = w1 + leg.knee_axis * motion.joints.knee
-    turn1 = w0.cross(leg.hip_axis) * motion.joints.hip  # the axes themselves are turning
+    # How the spins change although no joint accelerates, because the joints' axes turn.
+    turn1 = w0.cross(leg.hip_axis) * motion.joints.hip
     turn2 = turn1 + w1.cross(leg.knee_axis) * motion.joints.knee
 
     def swung(w: Vector, turn: Vector, arm: Vector) -> Vector:
@@ -245,7 +252,8 @@ def resist(
 
     def gyroscopic(w: Vector, turn: Vector, axis: Vector, along: float, across: float) -> Vector:
         more = along - across
-        spin = axis * (more * w.dot(axis))  # across * w is along w, and crosses to nothing
+        # Only the difference matters here: across * w is parallel to w, and their cross product 0.
+        spin = axis * (more * w.dot(axis))
         return turn * across + axis * (more * turn.dot(axis)) + w.cross(spin)
 
     hip = w0.cross(w0.cross(leg.hip))
@@ -271,10 +279,9 @@ def constrain(
     motion: Motion,
     guess: Motion,
 ) -> LegSystem:
-    """The system of a leg together with the constraints that push if it accelerates as guessed."""
-    # Each prescribes an acceleration, -damp * speed - stiff * distance, as far as it is hard.
-    damp = 2 / (body.hardness * body.settling)
-    stiff = 1 / (body.hardness * body.settling**2)
+    """Return a leg's system, including the constraints that push at the guessed acceleration."""
+    # A constraint asks for the acceleration -damp * speed - stiff * distance.
+    stiff, damp = body.spring
     by_hip, by_knee = (
         leg.hip_axis.cross(leg.foot - leg.hip),
         leg.knee_axis.cross(leg.foot - leg.knee),
@@ -286,11 +293,11 @@ def constrain(
 
     wanted = at_foot(motion) * damp
     wanted = Vector(wanted.x, wanted.y, wanted.z + stiff * leg.height)
-    columns = friction(body, weights, leg.height, at_foot(guess) + wanted)
-    x, y, z = columns
+    x, y, z = friction(body, weights, leg.height, at_foot(guess) + wanted)
     p = leg.foot
     around = (z * p.y - y * p.z, x * p.z - z * p.x, y * p.x - x * p.y)
-    torso = [six(f, p.cross(f)) for f in (*columns, *around)]  # for an acceleration of one
+    # The force and moment on the torso, for an acceleration of one in each of its six directions.
+    torso = [six(f, p.cross(f)) for f in (x, y, z, *around)]
     hip, knee = (x * v.x + y * v.y + z * v.z for v in (by_hip, by_knee))
     push = x * wanted.x + y * wanted.y + z * wanted.z
     hip_limit, hip_push = limit(
@@ -319,10 +326,10 @@ def constrain(
 def friction(
     body: Body, weights: Weights, height: Array, excess: Vector
 ) -> tuple[Vector, Vector, Vector]:
-    """The force on a foot for each acceleration of one: the columns of a symmetric matrix.
+    """Return the force on a foot per unit of acceleration: the columns of a symmetric matrix.
 
-    `excess` is the acceleration beyond the prescribed one. The pyramid has four edges, and each
-    pushes where the excess along it is below zero.
+    `excess` is the acceleration beyond the one that the contact asks for. The pyramid of friction
+    has four edges, and each pushes if the excess along it is negative.
     """
     mu, hardness = body.friction, body.hardness
     softness = (1 - hardness) / hardness * weights.foot * (1 + mu**2) * 2 * mu**2
@@ -342,10 +349,9 @@ def friction(
 def limit(
     bounds: tuple[float, float], weight: float, body: Body, angle: Array, speed: Array, guess: Array
 ) -> tuple[Array, Array]:
-    """What a joint beyond its range adds to its inertia, and the torque it takes away."""
+    """Return what a joint beyond its range adds to its inertia and takes from its torque."""
     beyond = angle - jnp.clip(angle, *bounds)
-    damp = 2 / (body.hardness * body.settling)
-    stiff = 1 / (body.hardness * body.settling**2)
+    stiff, damp = body.spring
     wanted = damp * speed + stiff * beyond
     pushes = beyond * (guess + wanted) > 0
     hard = pushes.astype(jnp.float32) * (body.hardness / (1 - body.hardness) / weight)

@@ -1,6 +1,6 @@
-"""Vectors in space whose components are apart, so that whatever is computed is element by element.
+"""Vectors in space with separate components, so that everything is computed element by element.
 
-XLA fuses that into few kernels. An axis of three would be cut and joined at every cross product.
+XLA fuses that into few kernels. An axis of three would be sliced and joined at every cross product.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jax import Array
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Vector:
-    """Three arrays of one shape, or numbers."""
+    """Three arrays of one shape, or three numbers."""
 
     x: Any
     y: Any
@@ -53,7 +53,7 @@ class Rotation:
     z: Array
 
     def axes(self) -> tuple[Vector, Vector, Vector]:
-        """Where it turns the three axes: the columns of its matrix."""
+        """Return the rotated x, y and z axes: the columns of the rotation matrix."""
         w, x, y, z = self.w, self.x, self.y, self.z
         return (
             Vector(1 - 2 * (y * y + z * z), 2 * (x * y + w * z), 2 * (x * z - w * y)),
@@ -62,8 +62,8 @@ class Rotation:
         )
 
     def turned(self, by: Vector) -> Rotation:
-        """This rotation, then one around the vector `by`, as many radians as it is long."""
-        # The smallest normal number but some: of no turn at all, sin(a) / a is still one.
+        """Return this rotation followed by one around `by`, by its length in radians."""
+        # The tiny number is lost in any real turn. Without a turn it makes sin(half) / half one.
         half = 0.5 * jnp.sqrt(by.dot(by) + 1e-24)
         w, v = jnp.cos(half), by * (0.5 * jnp.sin(half) / half)
         q = (
