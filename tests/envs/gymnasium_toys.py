@@ -1,6 +1,6 @@
-"""Small Gymnasium environments that do one thing wrong, or observe something unusual.
+"""Small Gymnasium environments that do one thing wrong, or have unusual spaces.
 
-Importing this registers them.
+Importing this module registers them.
 """
 
 import os
@@ -14,7 +14,7 @@ import numpy as np
 
 
 class Counter(gym.Env[Any, Any]):
-    """Observes how many steps its episode has had, in one array for all of its observations."""
+    """Observes the number of steps in its episode. It reuses one array for all observations."""
 
     observation_space = gym.spaces.Box(0.0, 100.0, (2,), np.float64)
     action_space: gym.Space[Any] = gym.spaces.Discrete(3, start=5)
@@ -54,10 +54,10 @@ class Counter(gym.Env[Any, Any]):
                 if not os.fork():
                     time.sleep(20.0)
                 os._exit(3)
-            case "speaks":  # which is nothing wrong either
+            case "speaks":  # not a mistake
                 sys.stdout.write("the first line\nthe second line\n")
                 return self.obs, 0.0, False, False, {}
-            case "ends its helper":  # which is nothing wrong
+            case "ends its helper":  # not a mistake
                 with subprocess.Popen(["sleep", "600"]) as helper:
                     helper.terminate()
                 return self.obs, 0.0, False, False, {}
@@ -77,7 +77,7 @@ class Counter(gym.Env[Any, Any]):
 
 
 class Spaces(gym.Env[Any, Any]):
-    """Observes and acts in whatever spaces it is given."""
+    """Observes and acts in any given spaces."""
 
     def __init__(self, observation: Any, action: Any) -> None:
         self.observation_space, self.action_space = observation, action

@@ -1,4 +1,4 @@
-"""Atari games by Gymnasium's names: frames, ends, seeds and options."""
+"""Atari games by Gymnasium's names: frames, ends of episodes, seeds and options."""
 
 import pickle
 from typing import Any
@@ -38,7 +38,7 @@ def test_episodes_end_with_their_last_frame_and_begin_again() -> None:
     before, ends = first, 0
     for step in steps:
         for i in range(2):
-            # Each step brings one frame, the last, also where it is an episode's final one.
+            # Each step adds one frame at the end of the stack, also at the end of an episode.
             np.testing.assert_array_equal(step.final_obs[i][..., :3], before[i][..., 1:])
             if step.truncated[i]:
                 ends += 1

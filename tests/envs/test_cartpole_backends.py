@@ -1,4 +1,4 @@
-"""CartPole in C++ and as a kernel has the numbers of CartPole in JAX."""
+"""CartPole in C++ and as a GPU kernel gives the numbers of CartPole in JAX."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_200_random_steps(name: str, env: Any) -> None:
     rollout = jax.jit(lambda actor: unroll(env, act, actor, 200)[1])
     expected = rollout(actor)
     with backend(name):
-        found = rollout(actor)
+        result = rollout(actor)
     assert (expected.terminated.sum(0) > 1).mean() > 0.9
-    np.testing.assert_array_equal(found.terminated, expected.terminated)
-    apart = abs(found.next_obs - expected.next_obs).max((0, 2))  # of each environment
+    np.testing.assert_array_equal(result.terminated, expected.terminated)
+    apart = abs(result.next_obs - expected.next_obs).max((0, 2))  # of each environment
     assert np.median(apart) < 1e-5
-    assert apart.max() < 1e-3  # a pole that stands for long doubles any difference every 9 steps
+    assert apart.max() < 1e-3  # while the pole stands, a difference doubles every 9 steps
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -58,8 +58,8 @@ def test_each_of_200_random_steps(name: str) -> None:
         return lax.scan(lambda _, xs: (None, jax.vmap(one)(*xs)), None, (obs, actions))[1]
 
     with backend(name):
-        found = once_more(made.obs, made.action)
-    np.testing.assert_allclose(found, made.next_obs, rtol=1e-6, atol=1e-6)
+        result = once_more(made.obs, made.action)
+    np.testing.assert_allclose(result, made.next_obs, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -71,8 +71,8 @@ def test_any_shape_and_any_angle(name: str) -> None:
         arrays = *state, (raw > 0).astype(jnp.int8)
         expected = step(*arrays)
         with backend(name):
-            found = step(*arrays)
-        for a, b in zip(found, expected, strict=True):
+            result = step(*arrays)
+        for a, b in zip(result, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
@@ -83,9 +83,9 @@ def test_an_iteration_of_ppo() -> None:
     expected = step(state)
     with backend("cpp"):
         assert "hocket_cartpole" in step.lower(state).as_text()
-        found = step(state)
-    assert difference(found, expected) < 1e-5
-    assert difference(found[0], state) > 1e-3
+        result = step(state)
+    assert difference(result, expected) < 1e-5
+    assert difference(result[0], state) > 1e-3
 
 
 def test_the_kernel_can_be_lowered_for_a_gpu_from_here() -> None:

@@ -1,4 +1,4 @@
-"""Catch: the ball falls, the paddle moves, the last step pays; as in bsuite (through gymnax)."""
+"""Catch: the ball falls, the paddle moves, the last step is rewarded, as in bsuite (by gymnax)."""
 
 import jax
 import jax.numpy as jnp

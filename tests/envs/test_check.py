@@ -1,4 +1,4 @@
-"""`check_env` accepts our environments and names what is wrong with broken ones."""
+"""`check_env` accepts our environments, and names what is wrong with broken ones."""
 
 import random
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ OURS = ["Acrobot-v1", "CartPole-v1", "Catch", "MountainCar-v0", "Pendulum-v1", "
 
 @dataclass(frozen=True)
 class Walk:
-    """A correct environment for the broken ones to inherit from: a random walk on a line."""
+    """A random walk on a line: the correct environment from which the broken ones inherit."""
 
     @property
     def observation_space(self) -> Any:
@@ -38,7 +38,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class Altered(Walk):
-    """A walk whose steps are altered: fields of `Step`, or a new state."""
+    """A walk with an alteration of each step's new state or `Step`."""
 
     alteration: Any
 

@@ -1,4 +1,4 @@
-"""Drawings: every environment has one that follows its state, or a grid, or is told what to do."""
+"""Drawings: an environment shows its own drawing or its grid, or the error says what to write."""
 
 import sys
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ OURS: list[Env] = [CartPole(), Pendulum(), Acrobot(), MountainCar(), Catch(), Qu
 
 @dataclass(frozen=True)
 class Undrawn:
-    """Shows zeros of some shape and has no drawing."""
+    """An environment without a drawing, which observes zeros of a given shape."""
 
     shape: tuple[int, ...] = (3,)
 
@@ -66,7 +66,7 @@ def rgb(color: str) -> list[int]:
 
 
 def stepped(env: Env, num_steps: int) -> Any:
-    """A state some steps after a reset, and its observation."""
+    """Return a state some steps after a reset, and its observation."""
     state, obs = env.reset(KEY)
     for key in jax.random.split(KEY, num_steps):
         state, step = env.step(state, env.action_space.sample(KEY), key)
@@ -97,7 +97,7 @@ def test_wrappers_show_what_is_inside() -> None:
 
 
 def test_angles_are_those_of_gymnasium() -> None:
-    """A pole that leans to positive angles leans right; a pendulum turns against the clock."""
+    """Positive angles lean a pole to the right, and turn a pendulum counter-clockwise."""
     state = CartPole().draw(jax.device_get(CartPole().reset(KEY)[0])._replace(theta=0.2))
     pole = max((s for s in state.shapes if isinstance(s, Stroke)), key=lambda s: s.points[1][1])
     assert pole.points[1][0] > pole.points[0][0]
@@ -139,7 +139,7 @@ def test_a_caption_is_written_in_the_corner() -> None:
 
 
 def test_an_environment_without_a_drawing_shows_its_grid() -> None:
-    """Also through wrappers, which have a `draw` whether or not what is inside them has."""
+    """Test wrappers too, which have a `draw` even if their inner environment has none."""
     grid = np.zeros((4, 6, 12), np.float32)
     grid[0, 0, 0] = grid[3, 5, 11] = 1
     for env, state in [

@@ -1,4 +1,4 @@
-"""Episodes: the time limit, the auto-reset that keeps the final observation, and the statistics."""
+"""Episodes: the time limit, auto-reset with its final observation, and the statistics."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ KEY = jax.random.key(0)
 
 @dataclass(frozen=True)
 class Count:
-    """Counts up from a random tenth; the observation is the count, and action 1 terminates."""
+    """Counts up from a random number below one and observes the count. Action 1 terminates."""
 
     @property
     def observation_space(self) -> Box:

@@ -1,4 +1,4 @@
-"""EnvPool's environments: no transition that did not happen, and the right final observations."""
+"""EnvPool environments: every transition really happened, and final observations are right."""
 
 import importlib
 import pickle
@@ -19,7 +19,7 @@ SEEDS = np.array([3, 2**32 - 1, 5, 9], np.uint32)
 
 
 def play(env: HostEnv, num_steps: int, seeds: np.ndarray = SEEDS) -> tuple[Any, list[Any], Any]:
-    """The first observations, all steps, and the actions."""
+    """Return the first observations, all steps, and the actions."""
     live = env.open(len(seeds))
     first = live.reset(seeds)
     rng, steps, actions = np.random.default_rng(0), [], []
@@ -32,7 +32,7 @@ def play(env: HostEnv, num_steps: int, seeds: np.ndarray = SEEDS) -> tuple[Any, 
 
 
 def test_every_transition_is_one_of_cartpole() -> None:
-    """By Gymnasium's physics, from each observation to the next, across ends."""
+    """Compare with Gymnasium's physics, from each observation to the next, across episode ends."""
     env = make("envpool:CartPole-v1", max_episode_steps=30)
     obs, steps, actions = play(env, 300)
     hand: Any = gym.make("CartPole-v1").unwrapped
@@ -75,7 +75,7 @@ def test_atari_has_its_channels_last() -> None:
     assert env.action_space == Discrete(6)
     first, steps, _ = play(env, 5, SEEDS[:2])
     assert first.shape == (2, 84, 84, 4) and first.dtype == np.uint8
-    # Each step brings one frame, the last: those before are as they were.
+    # Each step adds one frame at the end of the stack, and the earlier frames stay the same.
     for before, after in zip(
         [first, *(x.obs for x in steps)], [x.obs for x in steps], strict=False
     ):
@@ -114,7 +114,7 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
 
 
 def test_steps_without_python_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the pool cannot be stepped natively, Python makes every call."""
+    """If the pool cannot be stepped natively, Python makes every call."""
     made: list[int] = []
     recv = _LivePool.recv
     monkeypatch.setattr(_LivePool, "recv", lambda pool: (made.append(1), recv(pool))[1])

@@ -22,15 +22,15 @@ def alternate(obs: Any, memory: Any, key: Any) -> Any:
 @pytest.mark.parametrize("policy", [Policy(right), Policy(alternate, jnp.int32(0))])
 def test_it_plays_whole_episodes(policy: Policy) -> None:
     env, key = make("CartPole-v1"), jax.random.key(3)
-    found = jax.jit(lambda k: evaluate(env, policy, k, episodes=5))(key)
+    result = jax.jit(lambda k: evaluate(env, policy, k, episodes=5))(key)
     for i, k in enumerate(jax.random.split(key, 5)):
         ret, length = play(env, policy, k)
-        assert (ret, length) == (float(found.returns[i]), int(found.lengths[i]))
-    assert found.ended.all() and len(set(np.asarray(found.lengths).tolist())) > 1
+        assert (ret, length) == (float(result.returns[i]), int(result.lengths[i]))
+    assert result.ended.all() and len(set(np.asarray(result.lengths).tolist())) > 1
 
 
 def play(env: Any, policy: Policy, key: Any) -> tuple[float, int]:
-    """One episode by hand, step by step."""
+    """Play one episode by hand, step by step."""
     k_reset, key = jax.random.split(key)
     state, obs = env.reset(k_reset)
     memory, ret, length, done = policy.memory, 0.0, 0, False
@@ -45,5 +45,5 @@ def play(env: Any, policy: Policy, key: Any) -> tuple[float, int]:
 def test_episodes_without_an_end_are_cut_and_say_so() -> None:
     env = make("Pendulum-v1", max_steps=None)
     still = Policy(lambda obs, memory, key: (jnp.zeros(1), memory))
-    found = evaluate(env, still, jax.random.key(0), episodes=2, max_steps=7)
-    assert not found.ended.any() and found.lengths.tolist() == [7, 7]
+    result = evaluate(env, still, jax.random.key(0), episodes=2, max_steps=7)
+    assert not result.ended.any() and result.lengths.tolist() == [7, 7]

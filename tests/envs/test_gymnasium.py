@@ -1,4 +1,4 @@
-"""Gymnasium's environments on the host: the same numbers as by hand, and every way to go wrong."""
+"""Gymnasium environments on the host: the same numbers as by hand, and every way to go wrong."""
 
 import contextlib
 import importlib
@@ -74,17 +74,17 @@ def test_steps_are_those_of_one_environment_by_hand(name: str, options: dict[str
     live = env.open_here(len(SEEDS)) if "here" in options else env.open(len(SEEDS))
     np.testing.assert_array_equal(live.reset(SEEDS), np.array(firsts, np.float32))
     for t, actions in enumerate(actions_of(name, 1_000)):
-        found = step(live, actions.astype(np.float32 if actions.ndim > 1 else np.int32))
+        result = step(live, actions.astype(np.float32 if actions.ndim > 1 else np.int32))
         for i, hand in enumerate(hands):
             obs, reward, terminated, truncated, _ = hand.step(actions[i])
-            np.testing.assert_array_equal(found.final_obs[i], np.float32(obs))
+            np.testing.assert_array_equal(result.final_obs[i], np.float32(obs))
             if terminated or truncated:
                 ends += 1
                 obs = hand.reset()[0]
-            np.testing.assert_array_equal(found.obs[i], np.float32(obs))
-            assert found.reward[i] == np.float32(reward)
-            assert found.terminated[i] == terminated
-            assert found.truncated[i] == (truncated and not terminated), t
+            np.testing.assert_array_equal(result.obs[i], np.float32(obs))
+            assert result.reward[i] == np.float32(reward)
+            assert result.terminated[i] == terminated
+            assert result.truncated[i] == (truncated and not terminated), t
     live.close()
     assert ends > 2
 
@@ -97,19 +97,19 @@ def test_gymnasiums_own_cartpoles_take_the_steps_of_cartpole() -> None:
         hand.reset(seed=0)
         lengths, ends = np.zeros(3, int), {"terminated": 0, "truncated": 0}
         for actions in actions_of("CartPole-v1", 200).astype(np.int32):
-            found = step(live, actions)
+            result = step(live, actions)
             lengths += 1
             for i in range(3):
                 hand.state, hand.steps_beyond_terminated = obs[i].astype(np.float64), None
                 expected, reward, terminated, *_ = hand.step(int(actions[i]))
-                np.testing.assert_allclose(found.final_obs[i], expected, atol=1e-5)
-                assert (found.reward[i], found.terminated[i]) == (reward, terminated)
-                assert found.truncated[i] == (lengths[i] == 20 and not terminated)
-                if found.terminated[i] or found.truncated[i]:
+                np.testing.assert_allclose(result.final_obs[i], expected, atol=1e-5)
+                assert (result.reward[i], result.terminated[i]) == (reward, terminated)
+                assert result.truncated[i] == (lengths[i] == 20 and not terminated)
+                if result.terminated[i] or result.truncated[i]:
                     ends["terminated" if terminated else "truncated"] += 1
                     lengths[i] = 0
-                    assert abs(found.obs[i]).max() <= 0.05
-            obs = found.obs
+                    assert abs(result.obs[i]).max() <= 0.05
+            obs = result.obs
     assert all(ends.values())
 
 
@@ -201,8 +201,8 @@ def test_trees_of_observations_and_actions() -> None:
     given = {"box": np.zeros((3, 2), np.float32), "bits": np.ones((3, 3), np.int32)}
     for vectorize in ("threads", "processes"):
         with opened(spaces_env(seen, does, vectorize=vectorize)) as live:
-            first, found = live.reset(SEEDS), step(live, given)
-            for tree in (first, found.obs, found.final_obs):
+            first, result = live.reset(SEEDS), step(live, given)
+            for tree in (first, result.obs, result.final_obs):
                 assert tree["choice"].sum(-1).tolist() == [1.0, 1.0, 1.0]
                 assert tree["inner"]["image"].shape == (3, 4, 4)
                 assert tree["inner"]["image"].dtype == np.uint8
@@ -363,7 +363,7 @@ def test_what_environments_in_processes_print_is_seen(capsys: pytest.CaptureFixt
 
 
 def test_a_worker_survives_sigterm_and_what_it_starts_does_not() -> None:
-    """A scheduler sends it to all processes of a job; the one that keeps the run decides."""
+    """A scheduler sends SIGTERM to all processes of a job. Only the run itself reacts to it."""
     env = make(COUNTER, wrong="ends its helper", at=2, vectorize="processes", timeout=20.0)
     with opened(env) as live:
         step(live, np.zeros(3, np.int32))
@@ -378,18 +378,18 @@ def test_a_process_that_dies_is_started_again() -> None:
         before = step(live, np.zeros(3, np.int32))
         os.kill(live._processes[1].child.pid, signal.SIGKILL)
         with pytest.warns(UserWarning, match=r"environments 1 to 2 .* SIGKILL(?s:.*)started again"):
-            found = step(live, np.zeros(3, np.int32))
+            result = step(live, np.zeros(3, np.int32))
         assert live.restarts == 1
-        assert found.truncated.tolist() == [False, True, True]
-        assert not found.terminated.any()
-        assert found.reward.tolist() == [5.0, 0.0, 0.0]
-        np.testing.assert_array_equal(found.final_obs[1:], before.obs[1:])
-        assert found.obs[:, 0].tolist() == [2.0, 0.0, 0.0]
+        assert result.truncated.tolist() == [False, True, True]
+        assert not result.terminated.any()
+        assert result.reward.tolist() == [5.0, 0.0, 0.0]
+        np.testing.assert_array_equal(result.final_obs[1:], before.obs[1:])
+        assert result.obs[:, 0].tolist() == [2.0, 0.0, 0.0]
         assert step(live, np.zeros(3, np.int32)).obs[:, 0].tolist() == [3.0, 1.0, 1.0]
 
 
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
-    """A script without a main guard, with an environment of its own, killed while it waits."""
+    """Kill a script while it waits. It has no main guard, and registers its own environment."""
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""
@@ -428,7 +428,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process, and not only what is left of one."""
+    """Return True if the process exists and is not a zombie."""
     try:
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """Our classic-control environments take the steps that Gymnasium's take.
 
-Gymnasium computes in float64, ours in float32. Where rounding stays small the two run freely beside
-each other through an episode. Where it would grow (a balanced pole, a swinging arm), our state is
-set to Gymnasium's before every step.
+Gymnasium computes in float64, ours in float32. If rounding errors stay small, the two run side by
+side through an episode. If they would grow (a balanced pole, a swinging arm), our state is set to
+Gymnasium's before every step.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def test_steps_equal_gymnasium(case: Case) -> None:
     theirs: Any = gymnasium.make(case.name, disable_env_checker=True)
     theirs.action_space.seed(0)
     step = jax.jit(make(case.name).step)
-    key = jax.random.key(0)  # None of these draws anything in a step.
+    key = jax.random.key(0)  # None of these environments draws random numbers in a step.
     state, their_obs = _restart(theirs, case, seed=0)
     ends = {"terminated": 0, "truncated": 0}
 
@@ -97,7 +97,7 @@ def test_spaces_and_first_observations_equal_gymnasium(name: str) -> None:
 
 
 def _restart(theirs: Any, case: Case, seed: int) -> tuple[TimeLimitState, np.ndarray]:
-    """Start their episode, and ours from the same state rounded to float32."""
+    """Start an episode of theirs, and ours from the same state, rounded to float32."""
     obs, _ = theirs.reset(seed=seed)
     theirs.unwrapped.state = np.asarray(theirs.unwrapped.state, np.float32).astype(np.float64)
     return TimeLimitState(_copy(theirs, case), jnp.int32(0)), obs

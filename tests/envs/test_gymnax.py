@@ -1,4 +1,4 @@
-"""The gymnax adapter: final observations, limits, dtypes, names, and the missing package."""
+"""The gymnax adapter: final observations, time limits, dtypes, names, and the missing package."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""Host environments through the front door: names, evaluation, films."""
+"""Host environments through the front door: names, evaluation, recordings."""
 
 import sys
 
@@ -39,27 +39,27 @@ def test_evaluation_plays_as_in_a_pure_environment(name: str) -> None:
     good = evaluate(make(name, **options), LEAN, KEY, episodes=8)
     assert good.returns.tolist() == [500.0] * 8 == good.lengths.tolist()
     assert good.ended.all()
-    found = evaluate(make(name, **options), FIRST, KEY, episodes=32)
+    result = evaluate(make(name, **options), FIRST, KEY, episodes=32)
     pure = evaluate(make("CartPole-v1"), FIRST, KEY, episodes=32)
-    assert [x.dtype for x in found] == [x.dtype for x in pure]
-    np.testing.assert_array_equal(found.returns, found.lengths)
-    assert abs(found.returns.mean() - pure.returns.mean()) < 0.5
+    assert [x.dtype for x in result] == [x.dtype for x in pure]
+    np.testing.assert_array_equal(result.returns, result.lengths)
+    assert abs(result.returns.mean() - pure.returns.mean()) < 0.5
 
 
 def test_an_episode_counts_once_and_is_cut_where_it_must_be() -> None:
     env = make(COUNTER, length=5)
-    found = evaluate(env, FIRST, KEY, episodes=3)
-    assert (found.returns.tolist(), found.lengths.tolist()) == ([25.0] * 3, [5] * 3)
-    found = evaluate(env, FIRST, KEY, episodes=3, max_steps=4)
-    assert (found.returns.tolist(), found.ended.tolist()) == ([20.0] * 3, [False] * 3)
+    result = evaluate(env, FIRST, KEY, episodes=3)
+    assert (result.returns.tolist(), result.lengths.tolist()) == ([25.0] * 3, [5] * 3)
+    result = evaluate(env, FIRST, KEY, episodes=3, max_steps=4)
+    assert (result.returns.tolist(), result.ended.tolist()) == ([20.0] * 3, [False] * 3)
 
 
 def test_a_memory_is_one_for_each_episode() -> None:
     def act(obs: jax.Array, memory: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         return memory % 3, memory + 1
 
-    found = evaluate(make(COUNTER, length=3), Policy(act, jnp.int32(0)), KEY, episodes=2)
-    assert found.returns.tolist() == [18.0, 18.0]
+    result = evaluate(make(COUNTER, length=3), Policy(act, jnp.int32(0)), KEY, episodes=2)
+    assert result.returns.tolist() == [18.0, 18.0]
 
 
 def test_a_film_shows_what_the_environment_renders() -> None:
@@ -101,8 +101,8 @@ def test_the_evaluator_of_a_run_compiles_the_policy_and_plays_on_the_host() -> N
 
     evaluator = Evaluator(Fixed(), episodes=3)
     for action in (0, 2):
-        found = evaluator(jnp.int32(action))
-        assert found.returns.tolist() == [2.0 * (5 + action)] * 3
+        result = evaluator(jnp.int32(action))
+        assert result.returns.tolist() == [2.0 * (5 + action)] * 3
 
 
 @pytest.mark.parametrize(

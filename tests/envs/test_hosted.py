@@ -1,4 +1,4 @@
-"""Host environments inside programs: the law of same numbers, snapshots, and what goes wrong."""
+"""Host environments inside programs: the law of same numbers, snapshots, and failures."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ STRATEGIES = (
 )  # fmt: skip
 APART = {("ppo", TWO_THREADS), ("dqn", "central_inference:parts=2")}
 CASES = [
-    # In a group, so that one worker of pytest makes the reference.
+    # In a group, so that a single worker of pytest computes the reference.
     pytest.param(name, strategy, launch, marks=pytest.mark.xdist_group(f"hosted {name}"))
     for name in SMALL
     for strategy in STRATEGIES
@@ -60,14 +60,14 @@ CASES = [
 
 
 def executor_of(algorithm: Any, strategy: str, launch: str = "threads") -> Executor:
-    """With `exact`, so that numbers are equal bit for bit where no batch size changes."""
+    """Make an executor with `exact`: bit for bit the same numbers if no batch size changes."""
     graph = trace(algorithm, NUM_ENVS, exact=True)
     made = resolve(strategy)(graph, Cluster.local())
     return make_executor(replace(made, launch=launch_named(launch)), ITERATIONS)
 
 
 def after(algorithm: Any, strategy: str, launch: str = "threads", seed: int = 3) -> Any:
-    """The state after a few iterations."""
+    """Return the state after a few iterations."""
     executor = executor_of(algorithm, strategy, launch)
     try:
         executor.start(jax.random.key(seed))
@@ -79,7 +79,7 @@ def after(algorithm: Any, strategy: str, launch: str = "threads", seed: int = 3)
 
 @cache
 def reference(name: str) -> Any:
-    """As one program that calls back."""
+    """Return the final state of the fused program, which calls back to the host."""
     executor = executor_of(SMALL[name], CALLBACK)
     executor.start(jax.random.key(3))
     first = executor.state()
@@ -97,9 +97,9 @@ def test_same_numbers(name: str, strategy: str, launch: str) -> None:
         with pytest.raises(PlanError, match="cannot run as replicas: `replay"):
             executor_of(SMALL[name], strategy)
         return
-    found = difference(after(SMALL[name], strategy, launch), reference(name))
-    # Replicas average what one program sums up at once: a last bit may differ.
-    assert found <= (TOLERANCE if strategy == "data_parallel" else 0.0)
+    apart = difference(after(SMALL[name], strategy, launch), reference(name))
+    # Replicas average what one program sums at once, so the last bit may differ.
+    assert apart <= (TOLERANCE if strategy == "data_parallel" else 0.0)
 
 
 @pytest.mark.xdist_group("hosted ppo")
@@ -107,7 +107,7 @@ def test_same_numbers(name: str, strategy: str, launch: str) -> None:
 def test_same_numbers_where_programs_cannot_call(
     strategy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Without the compiled part: through XLA's callback, and between programs."""
+    """Without the native library, calls go through XLA's callback, or between programs."""
     expected = reference("ppo")
     monkeypatch.setattr("hocket.runtime.host_calls.calls.PATH", tmp_path / "missing.so")
     assert difference(after(SMALL["ppo"], strategy), expected) == 0.0
@@ -125,7 +125,7 @@ def test_late_actors_repeat_bit_for_bit() -> None:
 
 @cache
 def saved(strategy: str) -> tuple[Any, Any, Any]:
-    """State and what is late after three iterations, and the state after three more."""
+    """Return the state and the late values after three iterations, and the state after six."""
     executor = executor_of(SMALL["ppo"], strategy)
     executor.start(jax.random.key(1))
     advance(executor, 3)
@@ -144,9 +144,9 @@ def test_a_snapshot_goes_on_exactly_under_any_plan(before: str, then: str) -> No
     state, late, whole = saved(before)
     again = executor_of(SMALL["ppo"], then)
     again.load(state, late)
-    assert again.late().keys()  # before anything runs: what it was given
+    assert again.late().keys()  # it has them before anything runs
     advance(again, 1)
-    again.load(again.state(), again.late())  # a second time: nothing of the first save is left
+    again.load(again.state(), again.late())  # must leave nothing of the first `load`
     advance(again, 2)
     assert difference(again.state(), whole) == 0.0 < difference(state, whole)
     again.close()
@@ -158,7 +158,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Looker:
-    """Learns nothing: its metrics are what happened."""
+    """An algorithm that learns nothing, and reports its rollout as metrics."""
 
     env: Any
     num_envs: int = 4
@@ -217,7 +217,7 @@ HALF, WHOLE = str(8 * 8 * 4), str(8 * 8 * 8)
 
 
 def cut_and_resumed(hocket: Hocket, env: str) -> tuple[str, float]:
-    """What a resumed run says, and how far its end is from that of an uninterrupted one."""
+    """Return the output of a resumed run, and how far its result is from an uninterrupted run's."""
     flags = (*FLAGS, "--env", env, "--distribute", "sebulba:actors=1", "--env-steps", WHOLE)
     flags = (*flags, "--save-every", HALF)
     hocket.well("train", *flags, "--name", "whole", "--quiet")
@@ -231,15 +231,15 @@ def cut_and_resumed(hocket: Hocket, env: str) -> tuple[str, float]:
 
 
 def test_a_resumed_run_is_an_uninterrupted_one(hocket: Hocket) -> None:
-    """Late parameters and environments on the host."""
-    out, found = cut_and_resumed(hocket, "gymnasium:CartPole-v1")
-    assert found == 0.0 and "truncated" not in out
+    """Resume a run with late parameters, and with environments on the host."""
+    out, apart = cut_and_resumed(hocket, "gymnasium:CartPole-v1")
+    assert apart == 0.0 and "truncated" not in out
 
 
 def test_a_resumed_run_says_that_episodes_were_cut(hocket: Hocket) -> None:
-    out, found = cut_and_resumed(hocket, "envpool:CartPole-v1")
+    out, apart = cut_and_resumed(hocket, "envpool:CartPole-v1")
     said = "envpool:CartPole-v1 cannot be saved: its episodes ended there, truncated"
-    assert said in " ".join(out.split()) and found > 0.0
+    assert said in " ".join(out.split()) and apart > 0.0
 
 
 GRAPH = """\
@@ -325,7 +325,7 @@ def test_a_worker_that_dies(hocket: Hocket, on_death: str) -> None:
 
 @dataclass(frozen=True)
 class Broken(Walk):
-    """Breaks one rule of the contract."""
+    """A walk that breaks one rule of the contract."""
 
     wrong: str = ""
 
@@ -386,7 +386,7 @@ def test_what_one_jits_oneself_cannot_step_the_host() -> None:
     said = "host:Walk runs on the host and keeps a state there.*use `hocket.run`"
     with pytest.raises(ValueError, match=said):
         jax.jit(library.program(ppo, iterations=1))(key)
-    state = ppo.init(key, NUM_ENVS)  # which is no more than to look at them
+    state = ppo.init(key, NUM_ENVS)  # only looks at the environments
     with pytest.raises(ValueError, match=said):
         jax.jit(lambda state: ppo.step(state))(state)
     with pytest.raises(ValueError, match=said):
@@ -416,7 +416,7 @@ def test_a_state_that_is_loaded_twice_has_environments_of_its_own() -> None:
 
 
 def test_several_seeds(hocket: Hocket) -> None:
-    """As one program that calls back; under any other plan they are refused before the run."""
+    """The fused program, which calls back, trains several seeds. Other plans refuse them."""
     both = library.run(SMALL["ppo"], seeds=2, iterations=3, distribute=CALLBACK)
     alone = library.run(SMALL["ppo"], seed=1, iterations=3, distribute=CALLBACK)
     assert difference(both.agent(1).state, alone.state) <= TOLERANCE

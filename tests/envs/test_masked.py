@@ -1,4 +1,4 @@
-"""Masked: what is seen is a part of what the environment shows, and nothing else changes."""
+"""Masked: the observation is a part of the inner environment's, and nothing else changes."""
 
 import jax
 import jax.numpy as jnp

@@ -1,7 +1,7 @@
-"""The adapter for MuJoCo Playground: ends, options, a run; and the missing package.
+"""The adapter for MuJoCo Playground: ends of episodes, options, a run, and the missing package.
 
-Playground brings half a gigabyte along, so the extra `test` is without it. With
-`pip install 'hocket[playground]'` all of these run.
+Playground installs half a gigabyte, so the extra `test` does not include it. All of these tests run
+after `pip install 'hocket[playground]'`.
 """
 
 import importlib
@@ -53,25 +53,25 @@ def test_steps_are_playgrounds_and_a_limit_truncates(adapter: Any) -> None:
     state, obs = jax.jit(env.reset)(KEY)
     np.testing.assert_array_equal(obs, expected.obs)
     step, step_theirs = jax.jit(lambda s, a, k: auto_reset(env, s, a, k)), jax.jit(theirs.step)
-    action, found = jnp.full((1,), 0.5), None
+    action, result = jnp.full((1,), 0.5), None
     for t in range(1, 11):
         with jax.numpy_rank_promotion("allow"):
             expected = step_theirs(expected, action)
-        state, obs, found = step(state, action, jax.random.key(t))
-        np.testing.assert_allclose(found.obs, expected.obs, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(found.reward, expected.reward, rtol=1e-5)
-        assert (bool(found.terminated), bool(found.truncated)) == (False, t == 10)
-    # The final observation is kept, and what to go on from is of another episode.
-    assert found and abs(obs - found.obs).max() > 1e-3 and state.steps == 0
+        state, obs, result = step(state, action, jax.random.key(t))
+        np.testing.assert_allclose(result.obs, expected.obs, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(result.reward, expected.reward, rtol=1e-5)
+        assert (bool(result.terminated), bool(result.truncated)) == (False, t == 10)
+    # The final observation is kept, and the observation to act on is of another episode.
+    assert result and abs(obs - result.obs).max() > 1e-3 and state.steps == 0
 
 
 def test_what_is_not_finite_terminates(adapter: Any) -> None:
     env = adapter.PlaygroundEnv("CartpoleBalance")
     state, _ = jax.jit(env.reset)(KEY)
     broken = state.replace(data=state.data.replace(qpos=state.data.qpos * jnp.nan))
-    found = jax.jit(env.step)(broken, jnp.zeros(1), KEY)[1]
-    assert found.terminated and not found.truncated
-    assert jnp.isfinite(found.obs).all() and jnp.isfinite(found.reward)
+    result = jax.jit(env.step)(broken, jnp.zeros(1), KEY)[1]
+    assert result.terminated and not result.truncated
+    assert jnp.isfinite(result.obs).all() and jnp.isfinite(result.reward)
 
 
 def test_options_are_those_of_its_config(adapter: Any) -> None:
@@ -110,7 +110,7 @@ def test_ppo_trains_on_it(adapter: Any) -> None:
 
 
 def test_robots_can_be_replicated(adapter: Any) -> None:
-    """MJX has loops whose length each environment decides, and solves a system for each."""
+    """MJX has loops whose length depends on the environment, and solves a system for each."""
     algorithm = PPO(
         env=make("playground:CheetahRun"), length=2, minibatches=1, epochs=1, hidden=(8,),
         num_envs=8, env_steps=16,

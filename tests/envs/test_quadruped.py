@@ -1,4 +1,4 @@
-"""The quadruped's episodes: what it observes, earns and ends by, and that nothing ever breaks."""
+"""The quadruped's episodes: observations, rewards, ends, and that all numbers stay sound."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ step = jax.jit(ENV.step)
 
 
 def begun(**changed: float) -> QuadrupedState:
-    """A state at rest, with some numbers of its pose changed."""
+    """Return a state at rest, with some numbers of its pose changed."""
     state, _ = Quadruped(noise=0.0).reset(KEY)
     where = {"x": 0, "z": 2, "w": 3, "turn_y": 5}
     q = np.array(state.q)
@@ -48,7 +48,7 @@ def test_the_reward_is_speed_and_life_less_control() -> None:
 
 
 def test_it_stands_without_doing_anything() -> None:
-    """Its weight bends the knees to their limits, and there it stays: 1 a step."""
+    """Its weight bends the knees to their limits, where it stays, with a reward of 1 per step."""
 
     def one(state: Any, _: None) -> Any:
         state, step = ENV.step(state, jnp.zeros(8), KEY)
@@ -73,31 +73,31 @@ ON_ITS_SIDE = {"w": np.sqrt(0.5), "turn_y": np.sqrt(0.5)}
         ({"min_height": 0.6}, {}, True),
         ({"max_height": 0.5}, {}, True),
         ({}, {"z": 0.8, **ON_ITS_SIDE}, False),
-        # Two of the knees are in the ground.
+        # Two of its knees are in the ground.
         ({"min_height": -1.0}, {"z": 0.1, **ON_ITS_SIDE}, True),
     ],
 )
 def test_it_has_fallen(limits: dict[str, float], changed: dict[str, float], ends: bool) -> None:
-    """By the height it has after a step, which is 0.55 or so at the beginning."""
+    """The height after the step decides. At the beginning it is about 0.55."""
     env = replace(ENV, **limits)
     assert jax.jit(env.step)(begun(**changed), jnp.zeros(8), KEY)[1].terminated == ends
 
 
 def test_what_is_not_finite_ends_the_episode_and_is_not_seen() -> None:
-    found = step(begun(z=np.nan), jnp.zeros(8), KEY)[1]
-    assert found.terminated and not found.truncated
-    assert jnp.isfinite(found.obs).all() and jnp.isfinite(found.reward)
+    result = step(begun(z=np.nan), jnp.zeros(8), KEY)[1]
+    assert result.terminated and not result.truncated
+    assert jnp.isfinite(result.obs).all() and jnp.isfinite(result.reward)
 
 
 def test_long_random_play_is_sound() -> None:
-    """Episodes end in both ways, and no number grows without bound."""
+    """Episodes end either way, and no number grows without bound."""
     env = make("Quadruped-v1", max_steps=100)
     num_envs, num_steps = 64, 500
 
     def one(state: Any, key: Any) -> Any:
         def each(state: Any, key: Any) -> Any:
             k_act, k_hard, k_env = jax.random.split(key, 3)
-            # Some push now this way and now that, as hard as they can.
+            # Some robots push back and forth, as hard as they can.
             action = env.action_space.sample(k_act)
             hard = jax.random.bernoulli(k_hard, 0.5)
             action = jnp.where(hard, jnp.sign(action), action)

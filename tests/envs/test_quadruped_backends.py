@@ -1,4 +1,4 @@
-"""The quadruped as a kernel has the numbers of the quadruped in JAX."""
+"""The quadruped as a GPU kernel gives the numbers of the quadruped in JAX."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Quadruped.dynamics.register(
 
 
 def test_random_steps() -> None:
-    """Of 13 environments, which fill no whole number of blocks, onto the ground."""
+    """Let 13 environments, which fill no whole number of blocks, fall to the ground."""
     env, keys = Quadruped(substeps=2), jax.random.split(jax.random.key(0), 13)
 
     def play(keys: Any) -> Any:
@@ -33,15 +33,15 @@ def test_random_steps() -> None:
     run = jax.jit(play)
     expected, fallen = run(keys)
     with backend("interpreted"):
-        found, found_fallen = run(keys)
-    np.testing.assert_allclose(found.q, expected.q, atol=1e-4)
-    np.testing.assert_allclose(found.v, expected.v, atol=5e-3)
-    np.testing.assert_array_equal(found_fallen, fallen)
+        result, result_fallen = run(keys)
+    np.testing.assert_allclose(result.q, expected.q, atol=1e-4)
+    np.testing.assert_allclose(result.v, expected.v, atol=5e-3)
+    np.testing.assert_array_equal(result_fallen, fallen)
     assert expected.q[-1, :, 2].max() < 0.54  # it has come down
 
 
 def test_the_kernel_can_be_lowered_for_a_gpu() -> None:
-    """Without one: what Triton has no word for would be refused here."""
+    """Lowering needs no GPU, and refuses operations that Triton does not have."""
     env, keys = Quadruped(), jax.random.split(jax.random.key(0), 16)
     step = jax.jit(jax.vmap(env.step, in_axes=(0, 0, None)))
     state = jax.vmap(lambda key: env.reset(key)[0])(keys)

@@ -1,6 +1,6 @@
-"""The quadruped moves as MuJoCo moves the model that is made from the same table of numbers.
+"""The quadruped moves as MuJoCo moves the model made from the same table of numbers.
 
-MuJoCo computes in float64, ours in float32. Every comparison is of 100 time steps, a second.
+MuJoCo computes in float64, ours in float32. Every comparison takes 100 time steps, one second.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ both_bodies = pytest.mark.parametrize("body", [BODY, OTHER], ids=["usual", "othe
 
 
 class Runs(NamedTuple):
-    """Every state after a step `[NUM_RUNS, NUM_STEPS, ...]`, ours and MuJoCo's."""
+    """The state after every step, `[NUM_RUNS, NUM_STEPS, ...]`, ours and MuJoCo's."""
 
     q: np.ndarray
     v: np.ndarray
@@ -85,7 +85,7 @@ def theirs(body: Body, q: np.ndarray, v: np.ndarray, actions: np.ndarray) -> lis
 
 
 def states(height: float, speed: float, lean: float) -> tuple[np.ndarray, np.ndarray]:
-    """Some states at a height, turned at random from upright by `lean` or so."""
+    """Return states at a height, turned from upright at random by about `lean`."""
     rng = np.random.default_rng(0)
     turn = np.array([1, 0, 0, 0]) + lean * rng.normal(size=(NUM_RUNS, 4))
     turn /= np.linalg.norm(turn, axis=1, keepdims=True)
@@ -96,7 +96,7 @@ def states(height: float, speed: float, lean: float) -> tuple[np.ndarray, np.nda
 
 
 def torques(most: float, held: int) -> np.ndarray:
-    """Random actions, each for `held` steps."""
+    """Return random actions, each held for `held` steps."""
     rng = np.random.default_rng(1)
     actions = rng.uniform(-most, most, (NUM_RUNS, NUM_STEPS // held, 8))
     return np.repeat(actions, held, axis=1)
@@ -104,30 +104,30 @@ def torques(most: float, held: int) -> np.ndarray:
 
 @both_bodies
 def test_flight(body: Body) -> None:
-    """Turning over in the air, with weak motors."""
-    found = run(body, *states(20.0, 0.5, lean=1.0), torques(0.02, held=1))
-    assert found.contacts.sum() == 0 and found.limits.mean() < 0.5
-    q, v = found.apart()
+    """The robots turn over in the air, with weak motors."""
+    result = run(body, *states(20.0, 0.5, lean=1.0), torques(0.02, held=1))
+    assert result.contacts.sum() == 0 and result.limits.mean() < 0.5
+    q, v = result.apart()
     assert q < 1e-4 and v < 1e-3, (q, v)
 
 
 @both_bodies
 def test_joint_limits(body: Body) -> None:
-    """In the air, with motors that push the joints into their limits and out again."""
-    found = run(body, *states(20.0, 0.5, lean=1.0), torques(0.4, held=10))
-    assert found.contacts.sum() == 0 and found.limits.mean() > 1
-    q, v = found.apart()
+    """In the air, the motors push the joints into their limits and out again."""
+    result = run(body, *states(20.0, 0.5, lean=1.0), torques(0.4, held=10))
+    assert result.contacts.sum() == 0 and result.limits.mean() > 1
+    q, v = result.apart()
     assert q < 1e-3 and v < 1e-2, (q, v)
 
 
 @both_bodies
 def test_landing(body: Body) -> None:
-    """A fall, askew and forward, with motors at work: impact, sliding, and up again."""
+    """The robots fall askew and forward, with motors at work: they hit, slide and rebound."""
     q, v = states(0.75, 0.5, lean=0.1)
     v[:, 0] += 1.0
-    found = run(body, q, v, torques(0.5, held=5))
-    assert found.contacts[:, 0].sum() == 0 and (found.contacts.max(1) >= 3).all()
-    apart_q, apart_v = found.apart()
+    result = run(body, q, v, torques(0.5, held=5))
+    assert result.contacts[:, 0].sum() == 0 and (result.contacts.max(1) >= 3).all()
+    apart_q, apart_v = result.apart()
     assert apart_q < 1e-3 and apart_v < 2e-2, (apart_q, apart_v)
 
 
@@ -138,17 +138,17 @@ def test_less_friction_slides_farther() -> None:
     idle = torques(0.0, held=1)
 
     def slid(body: Body) -> float:
-        # A millimetre in the ground: of a foot that just touches, rounding decides whether it does.
+        # A millimetre deep, because rounding decides if a foot at the surface touches the ground.
         q[:, 2] = body.shin_length * np.sin(0.52) + body.leg_radius - 1e-3
-        found = run(body, q, v, idle)
-        assert found.contacts.mean() > 1 and found.apart()[0] < 1e-3
-        return found.q[0, -1, 0]
+        result = run(body, q, v, idle)
+        assert result.contacts.mean() > 1 and result.apart()[0] < 1e-3
+        return result.q[0, -1, 0]
 
     assert slid(OTHER) > 1.3 * slid(BODY) > 0
 
 
 class System(NamedTuple):
-    """Inertia and bias in MuJoCo's coordinates, and how those turn into the world's."""
+    """Inertia and bias in MuJoCo's coordinates, and the rotation from those to the world's."""
 
     inertia: np.ndarray
     bias: np.ndarray
@@ -194,15 +194,15 @@ def test_weights(body: Body) -> None:
 
 
 def test_momentum_is_kept_without_gravity() -> None:
-    """Motors and limits are inner forces. First order: half the time step, half the error."""
+    """Motors and limits are inner forces. Half the time step makes half the error (first order)."""
     errors = []
     for timestep in (0.01, 0.005):
         body = replace(BODY, gravity=0.0, timestep=timestep)
         q, v = (x[:1] for x in states(10.0, 0.5, lean=1.0))
         held = torques(0.1, held=10)[:1, : round(0.5 / 0.01)]
         actions = np.repeat(held, round(0.01 / timestep), axis=1)
-        found = player(body)(*(jnp.asarray(x, jnp.float32) for x in (q, v, actions)))
-        last_q, last_v = (np.asarray(x[0, -1], np.float64) for x in found)
+        result = player(body)(*(jnp.asarray(x, jnp.float32) for x in (q, v, actions)))
+        last_q, last_v = (np.asarray(x[0, -1], np.float64) for x in result)
         before, after = momenta(body, q[0], v[0]), momenta(body, last_q, last_v)
         np.testing.assert_allclose(
             after[0], before[0], atol=0.02 * float(np.linalg.norm(before[0]))
@@ -213,10 +213,10 @@ def test_momentum_is_kept_without_gravity() -> None:
 
 
 def momenta(body: Body, q: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The whole body's momentum, and its angular momentum around its centre of mass."""
-    found = system(body, q, v)
-    world = found.turn @ found.inertia @ found.turn.T
-    linear, angular = np.split((world @ found.turn @ v)[:6], 2)
+    """Return the body's momentum, and its angular momentum around its centre of mass."""
+    result = system(body, q, v)
+    world = result.turn @ result.inertia @ result.turn.T
+    linear, angular = np.split((world @ result.turn @ v)[:6], 2)
     skew = world[3:6, :3] / world[0, 0]
     centre = np.array([skew[2, 1], skew[0, 2], skew[1, 0]])  # of mass, seen from the torso
     return linear, angular - np.cross(centre, linear)

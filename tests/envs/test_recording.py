@@ -1,4 +1,4 @@
-"""Recording: every state of every episode is a frame, and the returns are those of the steps."""
+"""Recording: every state of every episode is a frame, and returns add up the steps' rewards."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ def stay(obs: Array, memory: None, key: Array) -> tuple[Array, None]:
 
 
 def alternate(obs: Array, memory: Array, key: Array) -> tuple[Array, Array]:
-    """Needs its memory: the action is the one it did not take last."""
+    """A policy with a memory: it takes the action that it did not take last."""
     return memory, 1 - memory
 
 
@@ -32,7 +32,7 @@ class WalkState(NamedTuple):
 
 @dataclass(frozen=True)
 class Walk:
-    """Goes right by the action, is rewarded by where it is, and ends at three; holds a key."""
+    """Moves right by the action, is rewarded by its position, ends at three, and keeps its key."""
 
     @property
     def observation_space(self) -> Box:

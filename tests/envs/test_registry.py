@@ -1,4 +1,4 @@
-"""Environments by name, and what a wrong name says."""
+"""Environments by name, and the errors for wrong names."""
 
 import pytest
 

@@ -190,7 +190,7 @@ def _make_env(spec: Any, id: str, options: dict[str, Any]) -> gym.Env[Any, Any]:
 
 
 def _make_vector(spec: Any, options: dict[str, Any], num_envs: int) -> Any:
-    """Make the environment's own vector version if a `VectorBlock` can use it, else a generic one."""
+    """Make the vector version of the environment if it has a fitting one, else a generic one."""
     from hocket.envs.gymnasium.vector import same_step
 
     if spec.vector_entry_point is not None:
