@@ -455,7 +455,7 @@ def test_names_and_options() -> None:
             {"gravty": 1},
             r"`gymnasium:CartPole-v1` cannot be made with gravty=1.*keyword",
         ),
-        ({"workers": 0}, "must be more than 0"),
+        ({"workers": 0}, "must be greater than 0"),
         ({"workers": "two"}, "`workers` of `gymnasium:CartPole-v1`"),
         ({"vectorize": "thread"}, "mean `threads`"),
         ({"on_death": "retry"}, "unknown on_death `retry`"),

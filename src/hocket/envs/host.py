@@ -61,7 +61,7 @@ class LiveEnvs(Protocol):
         ...
 
     def snapshot(self) -> list[bytes] | None:
-        """Return each environment's state with its generator and time limit; None if it cannot."""
+        """Return each environment's state, with its generator and elapsed steps, or None."""
         return None
 
     def restore(self, snapshots: list[bytes]) -> None:
@@ -116,7 +116,7 @@ class Watchable(Protocol):
     """A host environment that can step in its caller's thread. If it hangs, so does its caller."""
 
     def open_here(self, num_envs: int) -> WatchedEnvs | None:
-        """Start the environments in this thread. None if their options have them run elsewhere."""
+        """Start the environments in this thread, or return None if their options say otherwise."""
 
 
 class Stage(Protocol):
@@ -130,7 +130,7 @@ class Stage(Protocol):
         ...
 
     def frame(self) -> np.ndarray:
-        """Return its present image, uint8 `[H, W, 3]`."""
+        """Return an image of its present state, uint8 `[H, W, 3]`."""
         ...
 
     def close(self) -> None: ...

@@ -30,7 +30,7 @@ COUNTS = len(EpisodeStats._fields)
 
 
 class HostState(NamedTuple):
-    """What the program holds of environments that run on the host, `[N, ...]`."""
+    """The part of host environments that the program keeps, `[N, ...]`."""
 
     seed: Array
     """The seed with which each began."""
@@ -47,8 +47,8 @@ def begin(env: HostEnv, keys: Array) -> HostState:
     same seed must always give the same first observation.
     """
     seed = jax.vmap(lambda key: jax.random.bits(key, (), jnp.uint32))(keys)
-    leaves = call_host(_Beginning(env), seed)
-    obs = jax.tree.unflatten(jax.tree.structure(env.observation_space.spec()), leaves)
+    shape = jax.tree.structure(env.observation_space.spec())
+    obs = jax.tree.unflatten(shape, call_host(_Beginning(env), seed))
     return HostState(seed, jnp.zeros(seed.shape, jnp.int32), obs)
 
 
@@ -219,11 +219,11 @@ class _LiveBatch:
 
     def finish(self) -> list[np.ndarray]:
         _, steps, *rest = self._given
-        took = self._receive() if self._first is None else self._cut_short(rest)
+        step = self._receive() if self._first is None else self._cut_short(rest)
         np.add(steps, np.int32(1), out=self._steps)
-        episode = _after(rest[:COUNTS], took)
-        ends = took.reward, took.terminated, took.truncated
-        return [self._steps.copy(), *episode, *ends, *jax.tree.leaves((took.obs, took.final_obs))]
+        obs, *ends, final = step
+        counts = _after(rest[:COUNTS], step)
+        return [self._steps.copy(), *counts, *ends, *jax.tree.leaves((obs, final))]
 
     def native(self) -> NativeCall | None:
         live = self.live
@@ -235,16 +235,16 @@ class _LiveBatch:
 
     def _receive(self) -> HostStep:
         with _Blamed(self._env):
-            took = self.live.recv()
-        _check(self._env, self._wanted, jax.tree.leaves(took))
-        return took
+            step = self.live.recv()
+        _check(self._env, self._wanted, jax.tree.leaves(step))
+        return step
 
     def _names(self) -> list[str]:
-        """Name each environment's piece, by its steps too: a piece fits no other point in time."""
+        """Name each environment's piece by its seed and steps, because it fits no other step."""
         return [f"{a}-{b}" for a, b in zip(self._seed, self._steps, strict=True)]
 
     def _cut_short(self, rest: Sequence[np.ndarray]) -> HostStep:
-        """Return, in place of a step, the truncation of all episodes from before a restart."""
+        """Truncate the episodes from before a restart, in place of a step."""
         first, self._first = self._first, None
         shape = jax.tree.structure(first)
         last = jax.tree.unflatten(shape, rest[COUNTS : COUNTS + shape.num_leaves])
@@ -253,6 +253,7 @@ class _LiveBatch:
 
 
 def _observations(env: HostEnv, num: int) -> list[jax.ShapeDtypeStruct]:
+    """Return the shapes and dtypes of `num` observations."""
     leaves = jax.tree.leaves(env.observation_space.spec())
     return [jax.ShapeDtypeStruct((num, *x.shape), x.dtype) for x in leaves]
 
@@ -297,13 +298,13 @@ def _short(shape: Any, dtype: Any) -> str:
     return f"{dtype.name}{list(shape)}"
 
 
-def _after(episode: Sequence[np.ndarray], took: HostStep) -> tuple[np.ndarray, ...]:
+def _after(episode: Sequence[np.ndarray], step: HostStep) -> tuple[np.ndarray, ...]:
     """`EpisodeStats.after` in numpy, for all environments at once."""
     ret, length, ended_return, ended_length, ended = episode
-    ret, length = ret + took.reward, length + np.int32(1)
-    if not np.count_nonzero(took.terminated) + np.count_nonzero(took.truncated):
+    ret, length = ret + step.reward, length + np.int32(1)
+    if not np.count_nonzero(step.terminated) + np.count_nonzero(step.truncated):
         return ret, length, ended_return, ended_length, ended
-    done = took.terminated | took.truncated
+    done = step.terminated | step.truncated
     return (
         np.where(done, np.float32(0), ret),
         np.where(done, np.int32(0), length),

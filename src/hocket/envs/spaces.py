@@ -140,8 +140,7 @@ class DictSpace:
 
     def sample(self, key: Array) -> dict[str, Any]:
         """Draw from each space, with separate PRNG keys."""
-        keys = jax.random.split(key, len(self.spaces))
-        pairs = zip(self.spaces.items(), keys, strict=True)
+        pairs = zip(self.spaces.items(), jax.random.split(key, len(self.spaces)), strict=True)
         return {name: space.sample(k) for (name, space), k in pairs}
 
     def contains(self, x: Any) -> Array:

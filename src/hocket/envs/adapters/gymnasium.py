@@ -89,8 +89,8 @@ class GymnasiumEnv:
         return hash((self.id, *self.options, self.vectorize, self.workers))
 
     def __reduce__(self) -> Any:
-        given = {f.name: vars(self)[f.name] for f in fields(self)}
-        return _unpickled, (given, cloudpickle.dumps(_spec(self.id)))
+        arguments = {f.name: vars(self)[f.name] for f in fields(self)}
+        return _unpickled, (arguments, cloudpickle.dumps(_spec(self.id)))
 
     @property
     def name(self) -> str:
@@ -152,15 +152,15 @@ class GymnasiumEnv:
         return GymnasiumStage(env, self.name, *self._converters)
 
 
-def _unpickled(given: dict[str, Any], spec: bytes) -> GymnasiumEnv:
-    """Register the environment in a process that does not know it yet, and return it.
+def _unpickled(arguments: dict[str, Any], spec: bytes) -> GymnasiumEnv:
+    """Return the environment in another process, where the user's script has not registered it.
 
-    That is so if the run's own script registered it. A name with a module registers itself.
+    A name such as `module:Name-v0` needs nothing, because importing the module registers it.
     """
-    module, _, name = given["id"].rpartition(":")
+    module, _, name = arguments["id"].rpartition(":")
     if not module and name not in gym.registry:
         gym.registry[name] = cloudpickle.loads(spec)
-    return GymnasiumEnv(**given)
+    return GymnasiumEnv(**arguments)
 
 
 def _spec(id: str) -> Any:

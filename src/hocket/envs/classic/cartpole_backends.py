@@ -31,8 +31,9 @@ def dynamics_as_kernel(env: CartPole, *arrays: Array, interpret: bool = False) -
     """`CartPole.dynamics` itself, compiled as one GPU kernel."""
     from hocket.ops.elementwise import elementwise  # here: importing Pallas takes a while
 
-    dynamics = partial(type(env).dynamics.fn, env)
-    return elementwise(dynamics, *arrays, name="cartpole", interpret=interpret)
+    return elementwise(
+        partial(type(env).dynamics.fn, env), *arrays, name="cartpole", interpret=interpret
+    )
 
 
 @cache

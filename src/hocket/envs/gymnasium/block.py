@@ -77,7 +77,7 @@ number of the environment that is at work."""
 
 
 class BlockJob(NamedTuple):
-    """What workers run, and how their failures are handled."""
+    """A job for workers: the block to make, and how to handle failures."""
 
     name: str
     make_block: MakeBlock

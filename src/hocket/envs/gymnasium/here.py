@@ -68,7 +68,7 @@ class InCaller(LiveBlocks):
                 self._begun = None
 
     def _end(self) -> None:
-        """Close the environments, unless they are at work: then they are left behind."""
+        """Close the environments, unless one is at work: then they are left behind."""
         if self._block is not None and self._working.acquire(blocking=False):
             block, self._block = self._block, None
             with suppress(Exception):

@@ -83,6 +83,7 @@ class InProcesses(LiveBlocks):
 
     @stays_failed
     def send(self, actions: Any) -> None:
+        # Workers touch the shared arrays only between a command and their answer to it.
         for shared, given in zip(self._actions, self._job.actions.arrays(actions), strict=True):
             shared[:] = given
         self._tell(lambda of: ("step",))
@@ -183,6 +184,7 @@ class InProcesses(LiveBlocks):
         new.write(("reset", [int(sequence.generate_state(1)[0]) for sequence in sequences]))
         for _ in ("made", "reset"):
             self._answers_of([new], self._open_seconds)
+        # The last step has no results. Its episodes end with the observations before it.
         for final, seen in zip(self._shared.final, before, strict=True):
             final[of] = seen[of]
         self._shared.reward[of] = 0.0

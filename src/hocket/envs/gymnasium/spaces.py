@@ -20,7 +20,7 @@ NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 
 
 class Wrong(ValueError):
-    """Raised for a value that does not fit its space. The message continues "a value that ..."."""
+    """Raised for an observation outside its space. The message completes "an observation that"."""
 
 
 @dataclass(frozen=True)

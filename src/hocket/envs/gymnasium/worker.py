@@ -46,9 +46,9 @@ class SharedArrays:
             np.ndarray(shape, dtype, file.memory, start)
             for (shape, dtype), start in zip(specs, starts, strict=True)
         ]
-        acts, seen = len(self.actions.leaves), len(self.observations.leaves)
-        actions, obs = arrays[:acts], arrays[acts : acts + seen]
-        final, (reward, terminated, truncated, at) = arrays[acts + seen : -4], arrays[-4:]
+        num_actions, num_obs = len(self.actions.leaves), len(self.observations.leaves)
+        actions, obs = arrays[:num_actions], arrays[num_actions : num_actions + num_obs]
+        final, (reward, terminated, truncated, at) = arrays[num_actions + num_obs : -4], arrays[-4:]
         return actions, StepRows(obs, reward, terminated, truncated, final), at
 
     def _specs(self) -> list[Spec]:

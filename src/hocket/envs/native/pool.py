@@ -14,7 +14,7 @@ from hocket.system.native import PATH, library, pointers
 
 
 class Offered(NamedTuple):
-    """What a pool offers to XLA: the addresses of two FFI handlers, and the pool as a number."""
+    """A pool's offer to XLA: the addresses of two FFI handlers, and the pool as a number."""
 
     send: int
     recv: int
@@ -61,15 +61,15 @@ class NativePool:
 
 
 def offered(pool: Any) -> tuple[Offered, list[tuple[tuple[int, ...], np.dtype]]] | None:
-    """Return what an EnvPool offers, and the shapes of its results; None if it works otherwise."""
+    """Return an EnvPool's offer, and the shapes and dtypes of its results; None if it has none."""
     if not PATH.is_file():
         return None
     parts = dict(pool._xla())
     if set(parts) != {"send", "recv"}:
         return None
-    handle, (_, made), _ = parts["recv"]
+    handle, (_, out_specs), _ = parts["recv"]
     send, recv = (_address(parts[name][2][0]) for name in ("send", "recv"))
-    results = [(tuple(shape), np.dtype(dtype)) for dtype, shape in made[1:]]
+    results = [(tuple(shape), np.dtype(dtype)) for dtype, shape in out_specs[1:]]
     return Offered(send, recv, int.from_bytes(handle, "little")), results
 
 

@@ -1,4 +1,4 @@
-"""Playing a policy in environments on the host: compiled acting, and episodes to watch."""
+"""Playing a policy in environments on the host: its compiled act, seeds, keys, and `watch`."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Joints(NamedTuple):
 
 
 class LegSystem(NamedTuple):
-    """What one leg adds to the matrix, and to the right-hand side."""
+    """The part of the matrix and of the right-hand side that one leg adds."""
 
     torso: Triangle
     hip: Six
@@ -86,8 +86,11 @@ def _condense(leg: LegSystem) -> tuple[Triangle, Six]:
         tuple(x - leg.hip[i] * by_hip[j] - leg.knee[i] * by_knee[j] for j, x in enumerate(row))
         for i, row in enumerate(leg.torso)
     )
-    pairs = zip(leg.force, by_hip, by_knee, strict=True)
-    return matrix, tuple(f - h * leg.torques.hip - k * leg.torques.knee for f, h, k in pairs)
+    force = tuple(
+        f - h * leg.torques.hip - k * leg.torques.knee
+        for f, h, k in zip(leg.force, by_hip, by_knee, strict=True)
+    )
+    return matrix, force
 
 
 def _joints(leg: LegSystem, torso: Six) -> Joints:
