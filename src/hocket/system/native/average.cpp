@@ -1,15 +1,20 @@
 // The mean over replicas in several processes, called by their compiled programs.
 //
 // A group is the memory that the replicas share: a header, then one region for each call site. In
-// a region every replica has a line of its own (what it averages here, and how often it has), and
-// then come the data, [2][replicas][bytes]: while one replica still reads the means of one epoch,
-// another may already write the next. Zero bytes are a valid group. With a `root`, all get that
-// replica's arrays in place of means.
+// a region, each replica has a line that says what it averages there and how often it has. The data
+// follow, [2][replicas][bytes]. Zero bytes are a valid group. With a `root`, all replicas get that
+// replica's arrays instead of means.
 //
-// A call site is an instruction of an executable, known when that is made (`instantiate`): a
-// function that a program calls twice is lowered once, and XLA may run its two calls in any order.
-// No thread of XLA's sleeps here, since there are few and others may have to run first: a call
-// whose replicas have not arrived is left to a thread of ours.
+// No lock is needed, because only its own replica writes a line or a part of the data. `epoch`
+// counts the calls of a site. A replica writes its data and then its epoch, with release order; the
+// others read the data after they have read that epoch, with acquire order. Two buffers are enough:
+// a replica writes epoch e + 2 over epoch e once it has finished e + 1, for which every other
+// replica had written e + 1, and so had finished reading e.
+//
+// A call site is an instruction of an executable, which exists from `instantiate` on. It cannot be
+// a call in the program's text, because a function that is called twice is lowered once, and XLA
+// may run the two calls in any order. XLA has few threads, and other calls may have to run before
+// the replicas arrive, so none of its threads sleeps here: a thread of ours waits instead.
 
 #include <algorithm>
 #include <condition_variable>
@@ -22,9 +27,9 @@
 #include <thread>
 #include <vector>
 
+#include "call_site.h"
 #include "event.h"
 #include "say.h"
-#include "xla/ffi/api/ffi.h"
 
 namespace {
 
@@ -51,21 +56,21 @@ struct Header {
 
 struct alignas(kLine) Line {
   std::atomic<uint64_t> epoch;
-  std::atomic<uint64_t> digest;  // of the leaves' sizes and types; 0: not here yet
+  std::atomic<uint64_t> digest;  // of the leaves' sizes and types; 0 until the replica arrives
   std::atomic<uint64_t> nbytes;
   std::atomic<uint32_t> busy;
 };
 
-// This process's view of a group. Programs know it by its number, so that their text is the same
-// in every process and every run, and a compilation cache finds it.
+// This process's view of a group. Programs name it by a number rather than an address, so that
+// their text is the same in every process and run, and a compilation cache finds them.
 struct Group {
   char* base;
   int32_t replicas, index;
   int64_t spin_ns, delay_ns;
-  int64_t next, end;  // what is left for call sites
+  int64_t next, end;  // the part of the memory that no call site has yet
 };
 
-// What this process has averaged in a group so far.
+// The calls of this process in a group so far.
 struct Counts {
   std::atomic<int64_t> calls, nbytes, waited_ns;
 };
@@ -76,7 +81,8 @@ Counts counts[kMaxGroups];
 std::atomic<int> num_groups;
 std::mutex allocating;
 
-// Where the region of a new call site begins in its group; -1: there is no room.
+// Take a region for a new call site, and return where it begins in the group; -1 if there is no
+// room.
 int64_t take(Group& group, int64_t nbytes) {
   const std::lock_guard<std::mutex> lock(allocating);
   const int64_t needed = group.replicas * (static_cast<int64_t>(sizeof(Line)) + 2 * nbytes);
@@ -104,7 +110,7 @@ uint64_t digest_of(int64_t tag, int64_t root, const std::vector<Leaf>& leaves) {
 
 void pass_time(int64_t ns) {
   const int64_t end = hocket::now_ns() + ns;
-  const int64_t asleep = ns - 100000;  // a sleep ends late, so the rest is spun
+  const int64_t asleep = ns - 100000;  // sleeps end late, so the last part is a spin
   if (asleep > 0) {
     const timespec t{static_cast<time_t>(asleep / 1000000000), asleep % 1000000000};
     nanosleep(&t, nullptr);
@@ -112,10 +118,10 @@ void pass_time(int64_t ns) {
   while (hocket::now_ns() < end) hocket::pause_cpu();
 }
 
-// In the order of the replicas, so that each of them gets the same bits.
+// The mean in the order of the replicas, so that each of them gets the same bits.
 template <class T>
 void mean(const char* first, int64_t stride, int replicas, T* out, int64_t size) {
-  constexpr int64_t kBlock = 2048;  // stays in the nearest cache
+  constexpr int64_t kBlock = 2048;  // elements whose sums stay in the nearest cache
   for (int64_t start = 0; start < size; start += kBlock) {
     const int64_t n = std::min(kBlock, size - start);
     const auto row = [&](int r) { return reinterpret_cast<const T*>(first + r * stride) + start; };
@@ -138,14 +144,15 @@ class Call {
         header_(reinterpret_cast<Header*>(group.base)),
         lines_(reinterpret_cast<Line*>(group.base + offset)), mine_(lines_[group.index]) {}
 
-  // What went wrong, or nothing.
+  // Average, and return what went wrong, or "", as all of the following do.
   std::string run() {
     std::string error = begin();
     return error.empty() ? finish() : error;
   }
 
-  // Put this replica's arrays there; without waiting, but for the first call of a site.
+  // Write this replica's arrays for the others, or at the first call of a site only what they are.
   std::string begin() {
+    // Two calls of one site at once would both write this replica's buffer of one epoch.
     if (mine_.busy.exchange(1, std::memory_order_acquire) != 0) {
       return "two runs of one program met in one `averaged`: wait for one before the next";
     }
@@ -160,20 +167,20 @@ class Call {
     return "";
   }
 
-  // Only see that all replicas have the same here, for a mean that is made elsewhere.
+  // Check that all replicas average the same here, for a mean that is computed elsewhere.
   std::string agree() {
     introduce();
     return compare();
   }
 
-  // Whether nothing is left to wait for, soon enough to look for it here.
+  // True if all replicas arrive while this thread spins, so that no other thread has to wait.
   bool arrives_soon() {
     if (epoch_ == 1) return false;
     return header_->arrived.wait([this] { return all_here() || closed(); }, group_.spin_ns, 0) ==
            hocket::Wait::kReady;
   }
 
-  // Wait for the others, and take the means.
+  // Wait for the others, and compute the means.
   std::string finish() {
     std::string error = epoch_ == 1 ? compare() : "";
     if (error.empty()) {
@@ -191,7 +198,8 @@ class Call {
     header_->arrived.signal();
   }
 
-  // Once for every site, before anyone writes where a replica that differs might have its lines.
+  // Compare what all replicas average, once for each site. It comes before any data is written,
+  // because in a replica that differs the lines of another site may lie there.
   std::string compare() {
     const auto known = [](const Line& line) { return line.digest.load() != 0; };
     const auto all = [&] { return std::all_of(lines_, lines_ + group_.replicas, known); };
@@ -211,7 +219,7 @@ class Call {
   void publish() {
     char* at = data() + group_.index * stride_;
     for (const Leaf& leaf : leaves_) {
-      if (root_ >= 0 && root_ != group_.index) break;  // nobody reads them
+      if (root_ >= 0 && root_ != group_.index) break;  // nobody reads this replica's
       if (leaf.size != 0) std::memcpy(at, leaf.in, leaf.nbytes());
       at += aligned(leaf.nbytes());
     }
@@ -259,7 +267,7 @@ class Call {
 
   bool closed() const { return header_->closed.load(std::memory_order_acquire) != 0; }
 
-  static std::string ended() { return "another replica has ended, so there is no mean"; }
+  static std::string ended() { return hocket::kReplicaEnded; }
 
   const Group& group_;
   Counts& counts_;
@@ -272,7 +280,8 @@ class Call {
   uint64_t epoch_ = 0;
 };
 
-// Threads that wait, as many as calls ever waited at once; they last as long as the process.
+// Threads in which calls wait for their replicas: as many as ever waited at once. They last as long
+// as the process.
 class Waiters {
  public:
   void run(std::function<void()> task) {
@@ -313,20 +322,13 @@ Waiters* waiters() {
 }
 
 struct Site {
-  static ffi::TypeId id;
-  int64_t offset;
+  static inline ffi::TypeId id = {};
+  int64_t offset;  // of its region in the group's memory
 };
-ffi::TypeId Site::id = {};
-constexpr ffi::TypeInfo kSiteInfo = ffi::MakeTypeInfo<Site>();
 
 ffi::ErrorOr<std::unique_ptr<Site>> instantiate(int64_t group, int64_t, int64_t nbytes, int64_t) {
   const int64_t offset = take(groups[group], nbytes);
-  if (offset < 0) {
-    return ffi::Unexpected(ffi::Error(
-        ffi::ErrorCode::kResourceExhausted,
-        "the memory for `averaged` between processes is full: one more call site averages " +
-            std::to_string(nbytes) + " bytes"));
-  }
+  if (offset < 0) return ffi::Unexpected(hocket::memory_is_full(nbytes));
   return std::make_unique<Site>(Site{offset});
 }
 
@@ -335,12 +337,10 @@ ffi::Error read(ffi::RemainingArgs args, ffi::RemainingRets rets, std::vector<Le
     const auto in = args.get<ffi::AnyBuffer>(i);
     auto out = rets.get<ffi::AnyBuffer>(i);
     if (in.has_error() || out.has_error()) return ffi::Error::InvalidArgument("not a buffer");
-    const bool f32 = in->element_type() == ffi::F32;
-    if (!f32 && in->element_type() != ffi::F64) {
-      return ffi::Error::InvalidArgument("`hocket_average` takes float32 and float64");
-    }
+    const ffi::ErrorOr<bool> f64 = hocket::is_f64(*in, "hocket_average");
+    if (f64.has_error()) return f64.error();
     const int64_t size = static_cast<int64_t>(in->element_count());
-    leaves.push_back({in->untyped_data(), (*out)->untyped_data(), size, f32 ? kF32 : kF64});
+    leaves.push_back({in->untyped_data(), (*out)->untyped_data(), size, *f64 ? kF64 : kF32});
   }
   return ffi::Error::Success();
 }
@@ -353,6 +353,8 @@ void complete(ffi::Promise promise, const std::string& error) {
   }
 }
 
+// XLA keeps the arrays of a call until the future is complete, so a thread of ours may still read
+// and write them after this has returned. The `Call` belongs to that thread then.
 ffi::Future average(Site* site, ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t group,
                     int64_t tag, int64_t, int64_t root) {
   ffi::Promise promise;
@@ -377,35 +379,22 @@ ffi::Future average(Site* site, ffi::RemainingArgs args, ffi::RemainingRets rets
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_average_instantiate, instantiate,
-                              ffi::Ffi::BindInstantiate()
-                                  .Attr<int64_t>("group")
-                                  .Attr<int64_t>("tag")
-                                  .Attr<int64_t>("nbytes")
-                                  .Attr<int64_t>("root"));
+HOCKET_DEFINE_SITE(hocket_average, Site, instantiate)
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_average, average,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::State<Site>>()
-                                  .RemainingArgs()
-                                  .RemainingRets()
-                                  .Attr<int64_t>("group")
-                                  .Attr<int64_t>("tag")
-                                  .Attr<int64_t>("nbytes")
-                                  .Attr<int64_t>("root"));
+                              hocket::with_attributes(ffi::Ffi::Bind()
+                                                          .Ctx<ffi::State<Site>>()
+                                                          .RemainingArgs()
+                                                          .RemainingRets()));
 
 extern "C" {
 
-void* hocket_average_type_id() { return &Site::id; }
-
-const void* hocket_average_type_info() { return &kSiteInfo; }
-
 int64_t hocket_average_header_bytes() { return sizeof(Header); }
 
-// What one call site takes beside its data.
+// The bytes that one replica needs for a call site besides its data.
 int64_t hocket_average_line_bytes() { return sizeof(Line); }
 
-// The number by which programs of this process know the group; -1: there are too many.
+// Return the number by which programs of this process know the group; -1 if there are too many.
 int hocket_average_join(void* base, int64_t nbytes, int32_t replicas, int32_t index,
                         int64_t spin_ns, int64_t delay_ns) {
   const int number = num_groups.fetch_add(1);
@@ -415,7 +404,7 @@ int hocket_average_join(void* base, int64_t nbytes, int32_t replicas, int32_t in
   return number;
 }
 
-// How often this process has averaged in a group, how many bytes of its own, and for how long it
+// Write how often this process has averaged in a group, how many bytes of its own, and how long it
 // waited for the others, the artificial delay included.
 void hocket_average_counts(int group, int64_t* calls, int64_t* nbytes, int64_t* waited_ns) {
   *calls = counts[group].calls;
@@ -425,7 +414,7 @@ void hocket_average_counts(int group, int64_t* calls, int64_t* nbytes, int64_t* 
 
 int64_t hocket_average_take(int group, int64_t nbytes) { return take(groups[group], nbytes); }
 
-// Ends every wait, now and later, in every replica.
+// End every wait, now and later, in every replica.
 void hocket_average_close(void* base) {
   Header* header = static_cast<Header*>(base);
   header->closed.store(1, std::memory_order_seq_cst);
@@ -436,8 +425,8 @@ int hocket_average_is_closed(const void* base) {
   return static_cast<const Header*>(base)->closed.load(std::memory_order_acquire) != 0;
 }
 
-// The same for arrays on the host, at an offset that `take` gave; the text of an error goes to
-// `message`, which is "" without one.
+// Average arrays on the host, outside of a compiled program, in a region that `take` gave. What
+// went wrong, or "", goes to `message`.
 void hocket_average_arrays(int group, int64_t offset, int64_t tag, int64_t root, int num,
                            void** ins, void** outs, const int64_t* sizes, const int32_t* dtypes,
                            char* message, int64_t room) {
@@ -446,8 +435,8 @@ void hocket_average_arrays(int group, int64_t offset, int64_t tag, int64_t root,
   hocket::say(message, room, Call(groups[group], offset, tag, root, std::move(leaves)).run());
 }
 
-// Once for a site whose means are made elsewhere: that all replicas average the same there. It
-// waits for all of them.
+// Check that all replicas average the same at a site whose means are computed elsewhere. Called
+// once for each site, this waits for all replicas.
 void hocket_average_compare(int group, int64_t offset, int64_t tag, int64_t size, int32_t dtype,
                             char* message, int64_t room) {
   std::vector<Leaf> leaves(1, Leaf{nullptr, nullptr, size, dtype});

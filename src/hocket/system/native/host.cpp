@@ -1,12 +1,12 @@
 // Host functions, called by compiled programs on the CPU.
 //
-// A slot is one function with the arrays that it reads and writes: a call copies its operands
-// there, has the function run, and copies what that left there into its results. Programs know a
-// slot by its number, so that their text is the same in every run, and a compilation cache finds
-// it.
+// A slot is one function with the arrays that it reads and writes. A call copies its operands into
+// the slot, runs the function, and copies what the function has left there into its results.
+// Programs name a slot by its number, so that their text is the same in every run, and a
+// compilation cache finds them.
 //
-// A function in Python may name one in C that makes its calls where it can (`native_call.h`): then
-// nothing is copied, and no thread waits for Python's lock.
+// A function in Python may name a function in C that makes its calls where it can
+// (`native_call.h`). Then nothing is copied, and no thread waits for Python's lock.
 
 #include <cstdint>
 #include <cstring>
@@ -37,10 +37,10 @@ struct Slot {
   NativeCall native = nullptr;
   void* context = nullptr;
   bool noted = false;
-  std::vector<double> times;  // when each call that is noted began and ended
+  std::vector<double> times;  // when each noted call began and ended, by turns
 };
 
-// Notes a call of a slot, if its calls are noted.
+// Notes when a call of a slot begins and ends, if its calls are noted.
 class Noted {
  public:
   explicit Noted(Slot& slot) : slot_(slot) { add(); }
@@ -56,10 +56,12 @@ class Noted {
   Slot& slot_;
 };
 
-// What XLA called this thread with: a native call may call other functions that XLA would.
+// The call frame that XLA has passed to this thread. A native call needs it to call, as XLA would,
+// functions of other libraries.
 thread_local const XLA_FFI_CallFrame* frame = nullptr;
 
-// Whether the native call made this one: -1 if it failed, 0 if it left it to the function.
+// Return 1 if the native function made this call, 0 if Python has to make it, -1 if it failed. The
+// arrays are XLA's own, and are valid until the call returns.
 int call_native(Slot& slot, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   const void* ins[kNativeArrays];
   void* outs[kNativeArrays];
@@ -81,14 +83,15 @@ int call_native(Slot& slot, ffi::RemainingArgs args, ffi::RemainingRets rets) {
 Slot* const slots = new Slot[kSlots];
 
 std::vector<Array> arrays(int count, void* const* data, const int64_t* nbytes) {
-  std::vector<Array> found;
-  for (int i = 0; i < count; ++i) found.push_back({data[i], nbytes[i]});
-  return found;
+  std::vector<Array> all;
+  for (int i = 0; i < count; ++i) all.push_back({data[i], nbytes[i]});
+  return all;
 }
 
 ffi::Error call(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t number) {
   if (number < 0 || number >= kSlots) return ffi::Error::InvalidArgument("no such host function");
   Slot& slot = slots[number];
+  // Two programs may call one slot at once, but it has room for the arrays of one call.
   const std::lock_guard<std::mutex> lock(slot.busy);
   if (slot.function == nullptr) return ffi::Error::Internal("the host function is closed");
   if (args.size() != slot.ins.size() || rets.size() != slot.outs.size()) {
@@ -135,7 +138,9 @@ XLA_FFI_Error* hocket_host(XLA_FFI_CallFrame* given) {
   return error;
 }
 
-// The number of a free slot that is now this function's, or -1. One thread at a time.
+// Give a function a free slot, and return its number, or -1 if there is none. One thread at a time.
+// The slot keeps the addresses of the function and its arrays, so Python must keep all of them
+// alive until `hocket_host_close` has returned 1.
 int hocket_host_open(Function function, int num_ins, void* const* ins, const int64_t* in_bytes,
                      int num_outs, void* const* outs, const int64_t* out_bytes) {
   for (int number = 0; number < kSlots; ++number) {
@@ -150,7 +155,7 @@ int hocket_host_open(Function function, int num_ins, void* const* ins, const int
   return -1;
 }
 
-// Whether the slot is free again: not while a call is under way, which may never end.
+// Free a slot. Return 0, and leave it as it is, while a call is under way, which may never end.
 int hocket_host_close(int number) {
   Slot& slot = slots[number];
   const std::unique_lock<std::mutex> lock(slot.busy, std::try_to_lock);
@@ -161,13 +166,14 @@ int hocket_host_close(int number) {
   return 1;
 }
 
-// From now on, calls are first given to the native function. Only within a call of this slot.
+// Offer all further calls to the native function first. Only to be called from within a call of
+// this slot, which holds its lock.
 void hocket_host_hasten(int number, NativeCall native, void* context) {
   slots[number].native = native;
   slots[number].context = context;
 }
 
-// Whether the slot has no native function any more: not while a call is under way.
+// Take the native function away. Return 0, and leave it, while a call is under way.
 int hocket_host_slow(int number) {
   Slot& slot = slots[number];
   const std::unique_lock<std::mutex> lock(slot.busy, std::try_to_lock);
@@ -176,16 +182,16 @@ int hocket_host_slow(int number) {
   return 1;
 }
 
-// Note from now on when calls begin and end, or do not. While nobody calls.
+// Begin or stop noting when calls begin and end. Only to be called while no program calls the slot.
 void hocket_host_note(int number, int noted) {
   slots[number].noted = noted != 0;
   slots[number].times.clear();
 }
 
-// How many times were noted; as many of them as there is room for are written.
+// Write as many of the noted times as there is room for, and return how many there are.
 int64_t hocket_host_noted(int number, double* times, int64_t room) {
-  const std::vector<double>& found = slots[number].times;
-  for (size_t i = 0; i < found.size() && static_cast<int64_t>(i) < room; ++i) times[i] = found[i];
-  return found.size();
+  const std::vector<double>& noted = slots[number].times;
+  for (size_t i = 0; i < noted.size() && static_cast<int64_t>(i) < room; ++i) times[i] = noted[i];
+  return noted.size();
 }
 }

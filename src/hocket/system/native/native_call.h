@@ -1,4 +1,4 @@
-// How native code makes a call of a host function in Python's stead, see `host.cpp`.
+// The C function that may make the calls of a host function instead of Python (`host.cpp`).
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 constexpr int kNativeArrays = 64;
 
-// 1 where the call is made and `outs` are written; 0 where Python has to make it; -1 where it
-// failed. `frame` is what XLA called with.
+// Returns 1 if it has made the call and written `outs`, 0 if Python has to make it, -1 if it
+// failed. `frame` is the call frame that XLA passed.
 using NativeCall = int (*)(void* context, const XLA_FFI_CallFrame* frame, const void* const* ins,
                            void* const* outs);

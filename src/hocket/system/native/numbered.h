@@ -1,4 +1,5 @@
-// Things that compiled programs know by their number in this process; none of them ever goes.
+// Objects that compiled programs know by their number in this process. None is ever moved or freed,
+// because nothing says when the last program or thread has used it.
 #pragma once
 
 #include <cstdint>

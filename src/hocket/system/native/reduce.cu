@@ -1,23 +1,25 @@
-// The mean over replicas in several processes on one GPU: the kernel, and the protocol between them.
+// The mean over replicas in several processes on one GPU: the kernel, and the protocol between
+// them.
 //
-// Compiled when it is first needed, by NVRTC (`runtime/nvrtc.py`), so that building hocket takes no
-// CUDA. As C++ it is the same protocol with threads in place of blocks, for a test of it without a
-// GPU; `reduce_ipc.cpp` takes its types from here.
+// NVRTC compiles it when it is first needed (`cluster/nvidia/nvrtc.py`), so building hocket needs
+// no CUDA. Compiled as C++ it is the same protocol with threads instead of blocks, which a test
+// runs without a GPU; `reduce_ipc.cpp` takes its types from here.
 //
-// Every rank has a slot: memory of the GPU that all ranks see. In it each call site has a region,
-// the same in all slots: a flag for every block, then two buffers of data. Block b of a rank owns
-// part b of the vector. It copies that to its slot, raises its flag to the number of this call (the
-// epoch), waits until block b of every rank has done so, and takes the mean in the order of ranks,
-// so that all get the same bits. Blocks never wait for other parts, so nothing goes by the grid.
+// Every rank has a slot, memory of the GPU that all ranks see. Each call site has a region at the
+// same place in all slots: a flag for every block, then two buffers of data. Block b of a rank owns
+// part b of the vector. It copies that part to its slot, raises its flag to the number of this call
+// (the epoch), waits until block b of every rank has done so, and computes the mean in the order of
+// ranks, so that all get the same bits. A block never waits for other parts, so the grid needs no
+// barrier.
 //
-// Two buffers are enough. A rank that writes epoch e + 2 where epoch e was has finished e + 1, so
-// every rank had raised its flag to e + 1 there, and a rank does that in a kernel that began after
-// its kernel of epoch e had ended: nobody reads epoch e any more. A flag is also the count of its
-// own rank's calls, so that a launch which is recorded once and played often needs nothing else.
+// Two buffers are enough. A rank that writes epoch e + 2 over epoch e has finished e + 1, so every
+// rank had raised its flag to e + 1 there. A rank does that in a kernel that began after its kernel
+// of epoch e had ended, so nobody reads epoch e any more. A flag is also the count of its own
+// rank's calls, so a launch that is recorded once and played often needs no new arguments.
 //
-// Blocks that wait keep their place, so all blocks of all ranks must have one at once, and the
-// ranks must run at the same time: few blocks, under MPS. A wait ends by itself in the end, or when
-// the group is closed; then the mean is NaN, this rank is broken, and the host reads why.
+// Blocks that wait keep their place on the GPU. So the blocks of all ranks must fit at once, and
+// the ranks must run at the same time: hence few blocks, and MPS. A wait ends after a time limit,
+// or when the group is closed. The mean is then NaN, this rank is broken, and the host reads why.
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define HOCKET_DEVICE __device__ __forceinline__
@@ -42,22 +44,22 @@ struct alignas(64) Flag {
   Long epoch;
 };
 
-// At the beginning of a slot; its own rank alone reads and writes it.
+// The beginning of a slot, which only its own rank reads and writes.
 struct alignas(256) Own {
   Word broken;
   Long calls, nbytes, waited_ns;
 };
 
-// Memory of the host that the GPU writes to when a wait has ended without a mean.
+// Memory of the host, to which the GPU writes when a wait has ended without a mean.
 struct Report {
   Word code;  // 0, kTimeout or kClosed
-  Word rank;  // for whom it waited
+  Word rank;  // the rank that it waited for
 };
 
 struct Call {
   char* slots[kMaxRanks];  // as this process sees them
   int ranks, rank;
-  int root;           // whose vector all get; -1: the mean of all
+  int root;           // the rank whose vector all get; -1 for the mean
   Long offset;        // of the site's region, in every slot
   Long stride;        // bytes of one buffer of data
   Long size;          // elements
@@ -86,7 +88,8 @@ HOCKET_DEVICE Long now_ns() {
   return t;
 }
 
-// To the whole system: another process is not promised to be within the scope of this GPU.
+// The scope is the whole system: CUDA does not promise that another process is within the scope of
+// this GPU.
 HOCKET_DEVICE void release(Long* at, Long value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
@@ -115,7 +118,7 @@ HOCKET_DEVICE void sync_block() { __syncthreads(); }
 
 HOCKET_DEVICE bool any_of_block(bool mine) { return __syncthreads_or(mine) != 0; }
 
-// Of another rank's: past the nearest cache, which knows nothing of other processes.
+// Loads of another rank's memory go past the nearest cache, which does not see what others write.
 HOCKET_DEVICE uint4 load_fresh(const uint4* at) { return __ldcg(at); }
 HOCKET_DEVICE float load_fresh(const float* at) { return __ldcg(at); }
 HOCKET_DEVICE double load_fresh(const double* at) { return __ldcg(at); }
@@ -157,7 +160,7 @@ union Pack {  // what one thread moves at once
   T x[kSize];
 };
 
-// Where the part of a block begins, a multiple of a pack; the end of a block is the next one's.
+// The beginning of a block's part, a multiple of a pack. It ends where that of the next begins.
 template <class T>
 HOCKET_DEVICE Long part_begin(Long size, int block, int blocks) {
   const Long packs = (size + Pack<T>::kSize - 1) / Pack<T>::kSize;
@@ -176,13 +179,14 @@ HOCKET_DEVICE void each_of_part(Long begin, Long end, int thread, int threads, W
   for (Long i = begin + packs * kSize + thread; i < end; i += threads) single(i);
 }
 
-// Whether block `block` of `other` has come to `epoch`; if it does not, it is written down why.
+// Wait until block `block` of rank `other` has reached `epoch`. If it does not, report why, and
+// return false.
 HOCKET_DEVICE bool comes(const Call& call, int other, int block, Long epoch) {
   const Long* flag = &flags_of(call, other)[block].epoch;
   Long since = 0;
   for (Word looks = 1; acquire(flag) < epoch; ++looks) {
     rest(looks);
-    if (looks % 1024) continue;  // what follows lies in the host's memory, far away
+    if (looks % 1024) continue;  // what follows reads memory of the host, which takes long
     if (since == 0) since = now_ns();
     const bool closed = far_word(call.closed) != 0;
     if (closed || now_ns() - since > call.timeout_ns) {
@@ -236,10 +240,11 @@ template <class T>
 HOCKET_DEVICE void run_block(const Call& call, int block, int blocks, int thread, int threads) {
   Own* own = reinterpret_cast<Own*>(call.slots[call.rank]);
   Flag* mine = flags_of(call, call.rank) + block;
-  const Long epoch = mine->epoch + 1;  // only this block writes it, below
+  const Long epoch = mine->epoch + 1;  // only this block writes that flag, below
   const Long begin = part_begin<T>(call.size, block, blocks);
   const Long end = part_begin<T>(call.size, block + 1, blocks);
-  // Another block may break meanwhile, so that all threads must hear it from one.
+  // Another block may set `broken` at any moment, so one thread reads it for all threads: they must
+  // take the same branch.
   bool lost = any_of_block(thread == 0 && far_word(&own->broken) != 0);
   if (!lost) {
     if (call.root < 0 || call.root == call.rank) {
@@ -270,7 +275,7 @@ HOCKET_DEVICE void run_block(const Call& call, int block, int blocks, int thread
   }
 }
 
-// As few blocks as keep up with the memory: they hold their places while they wait.
+// As few blocks as keep up with the memory, because blocks keep their places while they wait.
 HOCKET_DEVICE int blocks_for(Long nbytes) {
   const Long each = 16384;
   const Long wanted = (nbytes + each - 1) / each;

@@ -1,8 +1,9 @@
 // The mean over replicas in several processes on one GPU, without the host (see `reduce.cu`).
 //
-// A rank makes its slot of memory and gives out a handle to it, then opens the slots of the others.
-// XLA's own memory has no such handles. Call sites get their region when their program is made, as
-// in `average.cpp`, and all ranks compare what they average there before the first kernel of it.
+// Each rank allocates a slot of memory on the GPU, hands out a handle to it, and opens the slots of
+// the others. The slot is memory of its own because CUDA gives no handle to what XLA allocates. A
+// call site gets its region of the slot when its program is made, as in `average.cpp`. All ranks
+// compare what they average at a site before its first kernel runs.
 
 #include <chrono>
 #include <cstdio>
@@ -11,18 +12,11 @@
 #include <mutex>
 #include <thread>
 
+#include "call_site.h"
 #include "cuda.h"
 #include "numbered.h"
 #include "reduce.cu"
 #include "say.h"
-#include "xla/ffi/api/ffi.h"
-
-extern "C" {
-int64_t hocket_average_take(int group, int64_t nbytes);
-void hocket_average_compare(int group, int64_t offset, int64_t tag, int64_t size, int32_t dtype,
-                            char* message, int64_t room);
-int hocket_average_is_closed(const void* base);
-}
 
 namespace {
 
@@ -36,27 +30,28 @@ using hocket_reduce::Report;
 
 constexpr size_t kPage = 4096;
 
-// What the host shares with the kernels of this process.
+// Memory of the host that the kernels of this process see.
 struct Shared {
   Report report;
-  uint32_t closed;  // a copy, where the GPU cannot see the group's own word
+  uint32_t closed;  // a copy of the group's own word, for a GPU that cannot see that
 };
 
 struct Group {
-  std::mutex mutex;  // for `next`
+  std::mutex mutex;  // guards `next`, since programs may be made by several threads
   cuda::Context context = nullptr;
-  cuda::Stream aside = nullptr;  // for what must not wait for the kernels
+  cuda::Stream aside = nullptr;  // for copies that must not wait behind the kernels
   cuda::Module module = nullptr;
   cuda::Function kernels[2] = {};  // float32, float64
   cuda::Address slot = 0;
-  int64_t nbytes = 0, next = sizeof(Own);
-  int32_t control = -1;  // its number in `average.cpp`
-  Call call = {};        // what all calls have in common
+  int64_t nbytes = 0, next = sizeof(Own);  // the size of the slot, and where its free part begins
+  int32_t control = -1;                    // the number of this group in `average.cpp`
+  Call call = {};                          // the fields that all calls have in common
   Shared* shared = nullptr;
-  void* registered = nullptr;
+  void* registered = nullptr;  // the header, if CUDA could map it
   bool is_open = false;
 };
 
+// Never destroyed: programs and threads may still use a group while the process ends.
 auto& groups = *new hocket::Numbered<Group>;
 
 int64_t aligned(int64_t n) { return (n + 255) / 256 * 256; }
@@ -96,7 +91,8 @@ std::string make(Group& g, int ordinal, const void* image, cuda::IpcHandle* hand
   return steps.error();
 }
 
-// A launch of this rank alone, so that nothing is left to load when one is recorded.
+// Launch each kernel once for this rank alone. CUDA may load a kernel only at its first launch,
+// which must not happen while XLA records a command buffer.
 std::string try_kernels(Group& g) {
   const cuda::Driver& d = cuda::driver();
   cuda::Address buffer = 0;
@@ -107,7 +103,8 @@ std::string try_kernels(Group& g) {
     call.ranks = 1;
     call.slots[0] = call.slots[call.rank];
     call.rank = 0;
-    // At the end, where no site is: a region for 64 elements, which is made zeros again.
+    // The region for 64 elements at the end of the slot, which is no site's. The whole slot is set
+    // to zeros again below, because a trial counts as a call in `Own`.
     call.offset = g.nbytes - site_bytes(512);
     call.stride = 512;
     call.size = 61;
@@ -151,7 +148,7 @@ std::string open(Group& g, int replicas, int index, const cuda::IpcHandle* handl
              [&] { return d.host_address(&shared, g.shared, 0); });
   if (!steps.error().empty()) return steps.error();
   call.report = reinterpret_cast<Report*>(shared + offsetof(Shared, report));
-  // The group's header begins with its word `closed`, at the beginning of a page.
+  // The group's header is at the beginning of a page, and begins with the word `closed`.
   cuda::Result result =
       d.host_register(header, kPage, cuda::kHostPortable | cuda::kHostMapped);
   if (result == 0) {
@@ -159,7 +156,8 @@ std::string open(Group& g, int replicas, int index, const cuda::IpcHandle* handl
     result = d.host_address(&closed, header, 0);
   }
   if (result != 0) {
-    // The kernels cannot see the header here, so a thread looks for them whether it is closed.
+    // The kernels cannot see the header here, so a thread copies its word to where they can. It may
+    // hold `g` and `header` for as long as it likes: neither is ever freed.
     closed = shared + offsetof(Shared, closed);
     std::thread([&g, header] {
       while (!hocket_average_is_closed(header)) {
@@ -174,13 +172,11 @@ std::string open(Group& g, int replicas, int index, const cuda::IpcHandle* handl
 }
 
 struct Site {
-  static ffi::TypeId id;
-  int64_t lines;   // in the control of the group
-  int64_t offset;  // in the slots
+  static inline ffi::TypeId id = {};
+  int64_t lines;   // where its lines are in the memory of `control`
+  int64_t offset;  // where its region is in every slot
   bool compared = false;
 };
-ffi::TypeId Site::id = {};
-constexpr ffi::TypeInfo kSiteInfo = ffi::MakeTypeInfo<Site>();
 
 ffi::ErrorOr<std::unique_ptr<Site>> instantiate(int64_t group, int64_t, int64_t nbytes, int64_t) {
   Group& g = groups[group];
@@ -188,10 +184,7 @@ ffi::ErrorOr<std::unique_ptr<Site>> instantiate(int64_t group, int64_t, int64_t 
   const std::lock_guard<std::mutex> lock(g.mutex);
   const int64_t needed = site_bytes(nbytes);
   if (lines < 0 || g.next + needed > g.nbytes) {
-    return ffi::Unexpected(ffi::Error(
-        ffi::ErrorCode::kResourceExhausted,
-        "the memory for `averaged` between processes is full: one more call site averages " +
-            std::to_string(nbytes) + " bytes"));
+    return ffi::Unexpected(hocket::memory_is_full(nbytes));
   }
   auto site = std::make_unique<Site>(Site{lines, g.next});
   g.next += needed;
@@ -200,11 +193,12 @@ ffi::ErrorOr<std::unique_ptr<Site>> instantiate(int64_t group, int64_t, int64_t 
 
 ffi::Error failure(const Group& g) {
   const Report report = g.shared->report;
-  char text[100] = "another replica has ended, so there is no mean";
-  if (report.code != hocket_reduce::kClosed) {
-    std::snprintf(text, sizeof(text), "`averaged` waited %g s for replica %u",
-                  1e-9 * static_cast<double>(g.call.timeout_ns), report.rank);
+  if (report.code == hocket_reduce::kClosed) {
+    return ffi::Error(ffi::ErrorCode::kAborted, hocket::kReplicaEnded);
   }
+  char text[100];
+  std::snprintf(text, sizeof(text), "`averaged` waited %g s for replica %u",
+                1e-9 * static_cast<double>(g.call.timeout_ns), report.rank);
   return ffi::Error(ffi::ErrorCode::kAborted, text);
 }
 
@@ -213,16 +207,11 @@ ffi::Error reduce(cuda::Stream stream, Site* site, ffi::AnyBuffer in,
                   int64_t root) {
   Group& g = groups[group];
   if (__atomic_load_n(&g.shared->report.code, __ATOMIC_RELAXED) != 0) return failure(g);
-  const bool f64 = in.element_type() == ffi::F64;
-  if (!f64 && in.element_type() != ffi::F32) {
-    return ffi::Error::InvalidArgument("`hocket_reduce_ipc` takes float32 and float64");
-  }
+  const ffi::ErrorOr<bool> f64 = hocket::is_f64(in, "hocket_reduce_ipc");
+  if (f64.has_error()) return f64.error();
   const int64_t size = static_cast<int64_t>(in.element_count());
-  if (!site->compared) {
-    char message[400] = "";
-    hocket_average_compare(g.control, site->lines, tag, size, f64, message, sizeof(message));
-    if (message[0] != 0) return ffi::Error(ffi::ErrorCode::kAborted, message);
-    site->compared = true;
+  if (ffi::Error error = hocket::compare_once(*site, g.control, tag, size, *f64); error.failure()) {
+    return error;
   }
   Call call = g.call;
   call.root = static_cast<int>(root);
@@ -234,8 +223,8 @@ ffi::Error reduce(cuda::Stream stream, Site* site, ffi::AnyBuffer in,
   void* arguments[] = {&call};
   const cuda::Current current(g.context);
   if (const cuda::Result result = cuda::driver().launch(
-          g.kernels[f64], hocket_reduce::blocks_for(nbytes), 1, 1, hocket_reduce::kThreads, 1, 1, 0,
-          stream, arguments, nullptr)) {
+          g.kernels[*f64], hocket_reduce::blocks_for(nbytes), 1, 1, hocket_reduce::kThreads, 1, 1,
+          0, stream, arguments, nullptr)) {
     return ffi::Error::Internal(cuda::driver().words("cuLaunchKernel", result));
   }
   return ffi::Error::Success();
@@ -243,42 +232,26 @@ ffi::Error reduce(cuda::Stream stream, Site* site, ffi::AnyBuffer in,
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_reduce_ipc_instantiate, instantiate,
-                              ffi::Ffi::BindInstantiate()
-                                  .Attr<int64_t>("group")
-                                  .Attr<int64_t>("tag")
-                                  .Attr<int64_t>("nbytes")
-                                  .Attr<int64_t>("root"));
+HOCKET_DEFINE_SITE(hocket_reduce_ipc, Site, instantiate)
 
-// A launch on XLA's stream and nothing else, so it can be recorded into a command buffer.
-XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_reduce_ipc, reduce,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::PlatformStream<cuda::Stream>>()
-                                  .Ctx<ffi::State<Site>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<int64_t>("group")
-                                  .Attr<int64_t>("tag")
-                                  .Attr<int64_t>("nbytes")
-                                  .Attr<int64_t>("root"),
+// A call is one launch on XLA's stream and nothing else, so a command buffer can record it.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_reduce_ipc, reduce, hocket::bind_vector<Site>(),
                               {ffi::Traits::kCmdBufferCompatible});
 
 extern "C" {
 
-void* hocket_reduce_ipc_type_id() { return &Site::id; }
-
-const void* hocket_reduce_ipc_type_info() { return &kSiteInfo; }
-
 int hocket_reduce_ipc_max_ranks() { return hocket_reduce::kMaxRanks; }
 
-// What a slot takes for call sites of so many bytes: a site each, and a place to try the kernels.
+// The bytes of a slot that one call site of `nbytes` bytes takes.
 int64_t hocket_reduce_ipc_site_bytes(int64_t nbytes) { return site_bytes(nbytes); }
 
+// The bytes of a slot that are no call site's: `Own`, and the region where kernels are tried.
 int64_t hocket_reduce_ipc_header_bytes() {
   return static_cast<int64_t>(sizeof(Own)) + site_bytes(512);
 }
 
-// Why there is no CUDA here; "" if there is. The compute capability of a device.
+// Write the compute capability of a device to `major` and `minor`. Like all functions here that
+// take a `message`, it writes what went wrong there, or "".
 void hocket_cuda_capability(int ordinal, int* major, int* minor, char* message, int64_t room) {
   const cuda::Driver& d = cuda::driver();
   cuda::Device device;
@@ -291,12 +264,13 @@ void hocket_cuda_capability(int ordinal, int* major, int* minor, char* message, 
   say(message, room, steps.error());
 }
 
-// A group's number; its slot of at least `nbytes` has the handle that the others open. On failure
-// the text goes to `message`, which is "" without one.
+// Make a group with a slot of at least `nbytes`, and return its number. The other replicas open the
+// slot by the `handle` that this writes; `uuid` says on which GPU it is.
 int hocket_reduce_ipc_make(int ordinal, int64_t nbytes, const void* image, void* handle, void* uuid,
                            char* message, int64_t room) {
   auto made = std::make_unique<Group>();
-  constexpr int64_t kBlock = 2 << 20;  // a handle shares all that lies in one block
+  // A handle shares the whole block of 2 MiB that an allocation lies in, so the slot fills blocks.
+  constexpr int64_t kBlock = 2 << 20;
   made->nbytes = (nbytes + kBlock - 1) / kBlock * kBlock;
   say(message, room,
       make(*made, ordinal, image, static_cast<cuda::IpcHandle*>(handle),
@@ -304,7 +278,7 @@ int hocket_reduce_ipc_make(int ordinal, int64_t nbytes, const void* image, void*
   return groups.add(std::move(made));
 }
 
-// Joins with the others, whose handles are given; `header` is the group's in shared memory.
+// Open the slots of the other replicas by their handles. `header` is the group's in shared memory.
 void hocket_reduce_ipc_open(int group, int replicas, int index, const void* handles, int control,
                             void* header, int64_t timeout_ns, int64_t delay_ns, char* message,
                             int64_t room) {
@@ -315,14 +289,14 @@ void hocket_reduce_ipc_open(int group, int replicas, int index, const void* hand
            delay_ns));
 }
 
-// 0: all is well; 1: a wait took too long, for `rank`; 2: the group was closed.
+// Return 0 if all is well, 1 if a wait for `rank` took too long, 2 if the group was closed.
 int hocket_reduce_ipc_failure(int group, int* rank) {
   const Group& g = groups[group];
   *rank = static_cast<int>(g.shared->report.rank);
   return static_cast<int>(__atomic_load_n(&g.shared->report.code, __ATOMIC_RELAXED));
 }
 
-// As `hocket_average_counts`, of the kernels that have ended.
+// The counts of `hocket_average_counts`, for the kernels that have ended.
 void hocket_reduce_ipc_counts(int group, int64_t* calls, int64_t* nbytes, int64_t* waited_ns) {
   const Group& g = groups[group];
   Own own = {};
@@ -334,7 +308,8 @@ void hocket_reduce_ipc_counts(int group, int64_t* calls, int64_t* nbytes, int64_
   *waited_ns = static_cast<int64_t>(own.waited_ns);
 }
 
-// Lets go of the others' slots (`own` == 0), or of this process's, when nobody uses it any more.
+// Close the slots of the others (`own` == 0), or free that of this process. All replicas close
+// before any of them frees, since a slot must not go while another process has it open.
 void hocket_reduce_ipc_free(int group, int own) {
   Group& g = groups[group];
   const cuda::Driver& d = cuda::driver();

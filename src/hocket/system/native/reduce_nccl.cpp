@@ -1,8 +1,8 @@
 // The mean over replicas on several GPUs, one process each, by NCCL, on XLA's stream.
 //
-// NCCL is found when it is needed: it comes with `jax[cuda]`. A replica that is gone would leave
-// the others waiting on their GPUs for ever, so a thread looks whether the group was closed, and
-// then aborts.
+// NCCL comes with `jax[cuda]`, and is loaded when it is first needed. If a replica ended, the
+// others would wait for it on their GPUs for ever. So a thread of each process looks whether the
+// group was closed, and then aborts its communicator.
 
 #include <dlfcn.h>
 
@@ -12,17 +12,10 @@
 #include <memory>
 #include <thread>
 
+#include "call_site.h"
 #include "cuda.h"
 #include "numbered.h"
 #include "say.h"
-#include "xla/ffi/api/ffi.h"
-
-extern "C" {
-int64_t hocket_average_take(int group, int64_t nbytes);
-void hocket_average_compare(int group, int64_t offset, int64_t tag, int64_t size, int32_t dtype,
-                            char* message, int64_t room);
-int hocket_average_is_closed(const void* base);
-}
 
 namespace {
 
@@ -52,12 +45,13 @@ Nccl nccl = {};
 struct Group {
   cuda::Context context = nullptr;
   Comm comm = nullptr;
-  const void* header = nullptr;  // in shared memory
-  int control = -1;
+  const void* header = nullptr;  // of the group in `average.cpp`, in shared memory
+  int control = -1;              // the number of that group
   std::atomic<bool> aborted{false};
   std::atomic<int64_t> calls{0}, nbytes{0};
 };
 
+// Never destroyed: programs and the threads that look for the end use them until the process ends.
 auto& groups = *new hocket::Numbered<Group>;
 
 std::string words(const char* what, Result result) {
@@ -94,12 +88,10 @@ void abort_when_closed(Group* g) {
 }
 
 struct Site {
-  static ffi::TypeId id;
-  int64_t lines;
+  static inline ffi::TypeId id = {};
+  int64_t lines;  // where its lines are in the memory of `control`
   bool compared = false;
 };
-ffi::TypeId Site::id = {};
-constexpr ffi::TypeInfo kSiteInfo = ffi::MakeTypeInfo<Site>();
 
 ffi::ErrorOr<std::unique_ptr<Site>> instantiate(int64_t group, int64_t, int64_t, int64_t) {
   const int64_t lines = hocket_average_take(groups[group].control, 0);
@@ -115,23 +107,15 @@ ffi::Error average(cuda::Stream stream, Site* site, ffi::AnyBuffer in,
                    ffi::Result<ffi::AnyBuffer> out, int64_t group, int64_t tag, int64_t nbytes,
                    int64_t root) {
   Group& g = groups[group];
-  if (g.aborted) {
-    return ffi::Error(ffi::ErrorCode::kAborted, "another replica has ended, so there is no mean");
-  }
-  const bool f64 = in.element_type() == ffi::F64;
-  if (!f64 && in.element_type() != ffi::F32) {
-    return ffi::Error::InvalidArgument("`hocket_reduce_nccl` takes float32 and float64");
-  }
-  const size_t size = in.element_count();
-  if (!site->compared) {
-    char message[400] = "";
-    hocket_average_compare(g.control, site->lines, tag, static_cast<int64_t>(size), f64, message,
-                           sizeof(message));
-    if (message[0] != 0) return ffi::Error(ffi::ErrorCode::kAborted, message);
-    site->compared = true;
+  if (g.aborted) return ffi::Error(ffi::ErrorCode::kAborted, hocket::kReplicaEnded);
+  const ffi::ErrorOr<bool> f64 = hocket::is_f64(in, "hocket_reduce_nccl");
+  if (f64.has_error()) return f64.error();
+  const int64_t size = static_cast<int64_t>(in.element_count());
+  if (ffi::Error error = hocket::compare_once(*site, g.control, tag, size, *f64); error.failure()) {
+    return error;
   }
   const cuda::Current current(g.context);
-  const int dtype = f64 ? kF64 : kF32;
+  const int dtype = *f64 ? kF64 : kF32;
   const Result result =
       root < 0 ? nccl.all_reduce(in.untyped_data(), out->untyped_data(), size, dtype, kAverage,
                                  g.comm, stream)
@@ -145,33 +129,15 @@ ffi::Error average(cuda::Stream stream, Site* site, ffi::AnyBuffer in,
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_reduce_nccl_instantiate, instantiate,
-                              ffi::Ffi::BindInstantiate()
-                                  .Attr<int64_t>("group")
-                                  .Attr<int64_t>("tag")
-                                  .Attr<int64_t>("nbytes")
-                                  .Attr<int64_t>("root"));
+HOCKET_DEFINE_SITE(hocket_reduce_nccl, Site, instantiate)
 
-// Not for command buffers: two of one communicator could be recorded side by side, and all replicas
-// must make them in one order.
-XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_reduce_nccl, average,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::PlatformStream<cuda::Stream>>()
-                                  .Ctx<ffi::State<Site>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<int64_t>("group")
-                                  .Attr<int64_t>("tag")
-                                  .Attr<int64_t>("nbytes")
-                                  .Attr<int64_t>("root"));
+// Not for command buffers: one could record two calls of a communicator side by side, and all
+// replicas must make their calls in the same order.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_reduce_nccl, average, hocket::bind_vector<Site>());
 
 extern "C" {
 
-void* hocket_reduce_nccl_type_id() { return &Site::id; }
-
-const void* hocket_reduce_nccl_type_info() { return &kSiteInfo; }
-
-// Loads NCCL from a file, and makes an identity for a new group, of 128 bytes.
+// Load NCCL from a file, and write an identity of 128 bytes for a new group to `id`.
 void hocket_reduce_nccl_id(const char* path, void* id, char* message, int64_t room) {
   std::string error = load(path);
   if (error.empty()) {
@@ -182,7 +148,7 @@ void hocket_reduce_nccl_id(const char* path, void* id, char* message, int64_t ro
   say(message, room, error);
 }
 
-// Joins the group of this identity; it waits for all others.
+// Join the group of this identity, waiting for all other replicas, and return its number.
 int hocket_reduce_nccl_join(int ordinal, int replicas, int index, const void* id, int control,
                             const void* header, char* message, int64_t room) {
   const cuda::Driver& d = cuda::driver();
@@ -191,15 +157,16 @@ int hocket_reduce_nccl_join(int ordinal, int replicas, int index, const void* id
   made->header = header;
   made->control = control;
   cuda::Device device;
-  cuda::Result found = d.device_get(&device, ordinal);
-  if (found == 0) found = d.retain(&made->context, device);
-  if (found != 0) return say(message, room, d.words("cuDevicePrimaryCtxRetain", found)), -1;
+  cuda::Result retained = d.device_get(&device, ordinal);
+  if (retained == 0) retained = d.retain(&made->context, device);
+  if (retained != 0) return say(message, room, d.words("cuDevicePrimaryCtxRetain", retained)), -1;
   UniqueId identity;
   std::memcpy(&identity, id, sizeof(identity));
   const cuda::Current current(made->context);
   if (const Result result = nccl.init_rank(&made->comm, replicas, identity, index)) {
     return say(message, room, words("ncclCommInitRank", result)), -1;
   }
+  // The thread keeps this address: `groups` never moves or frees what it is given.
   std::thread(abort_when_closed, made.get()).detach();
   say(message, room, "");
   return groups.add(std::move(made));
@@ -207,7 +174,7 @@ int hocket_reduce_nccl_join(int ordinal, int replicas, int index, const void* id
 
 int hocket_reduce_nccl_aborted(int group) { return groups[group].aborted; }
 
-// What was launched; how long the GPU waited for others is not known.
+// The calls and bytes launched so far. NCCL does not say how long the GPU waited for others.
 void hocket_reduce_nccl_counts(int group, int64_t* calls, int64_t* nbytes) {
   *calls = groups[group].calls;
   *nbytes = groups[group].nbytes;

@@ -1,4 +1,4 @@
-// An error as text, in memory of whoever asked.
+// Writes the text of an error into memory of the caller, cut to its room.
 #pragma once
 
 #include <cstdint>

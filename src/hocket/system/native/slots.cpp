@@ -1,9 +1,10 @@
-// Messages between processes on one GPU: slots of its memory that both of them see.
+// Messages between processes on one GPU: slots of its memory that both processes see.
 //
-// A program of the sender copies a message into a slot, and one of the receiver copies it out, each
-// on XLA's stream, which then tells the other side through a ring (`ring.cpp`): the host may be
-// ahead of the GPU by as many messages as there are slots. XLA's own memory has no handles, so a
-// copy each way it is.
+// A program of the sender copies a message into a slot, and a program of the receiver copies it
+// out. Each runs on XLA's stream, and the stream itself then tells the other side through a ring
+// (`ring.cpp`), so the host may be ahead of the GPU by as many messages as there are slots. The
+// receiver cannot read the sender's arrays directly, because CUDA gives no handle to what XLA
+// allocates: hence one copy on each side.
 
 #include <memory>
 
@@ -31,9 +32,10 @@ struct Slots {
   void* ring = nullptr;
 };
 
+// Never destroyed: programs that copy through the slots may still run while the process ends.
 auto& all_slots = *new hocket::Numbered<Slots>;
 
-// The context of XLA's, in which the memory is made or opened by `fn`.
+// Have `fn` make or open the memory in the context that XLA uses, and return its number.
 template <class Fn>
 int with_context(int ordinal, void* ring, char* message, int64_t room, Fn fn) {
   const cuda::Driver& d = cuda::driver();
@@ -53,7 +55,9 @@ int with_context(int ordinal, void* ring, char* message, int64_t room, Fn fn) {
   return all_slots.add(std::move(made));
 }
 
-// Copies arrays one after another into a slot, or out of it; then the ring is told.
+// Copies arrays one after another into a slot or out of it, and then tells the ring. A slot is thus
+// published when its data have arrived, and released when they have been copied out, although the
+// host has long gone on.
 class Copies {
  public:
   Copies(int64_t number, int64_t at, cuda::Stream stream)
@@ -109,7 +113,7 @@ ffi::Error empty(cuda::Stream stream, ffi::RemainingRets arrays, int64_t slots, 
 
 }  // namespace
 
-// Its result is nothing but something to wait for.
+// The only result is a dummy array, which is ready when the message has been copied.
 XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_slots_fill, fill,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::PlatformStream<cuda::Stream>>()
@@ -127,11 +131,13 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(hocket_slots_empty, empty,
 
 extern "C" {
 
-// Their number in this process, for a ring in its memory. New ones, of `nbytes`, have the handle that
-// the other side opens; on failure the text goes to `message`, which is "" without one.
+// Make slots of `nbytes` in all for a ring, and return their number in this process. The other side
+// opens them by the `handle` that this writes. What went wrong, or "", goes to `message`. Neither
+// side ever frees its slots: the memory of a link serves all epochs of a run.
 int hocket_slots_make(int ordinal, void* ring, int64_t nbytes, void* handle, char* message,
                       int64_t room) {
-  constexpr int64_t kBlock = 2 << 20;  // a handle shares all that lies in one block
+  // A handle shares the whole block of 2 MiB that an allocation lies in, so the slots fill blocks.
+  constexpr int64_t kBlock = 2 << 20;
   const int64_t whole = (nbytes + kBlock - 1) / kBlock * kBlock;
   return with_context(ordinal, ring, message, room, [=](auto& d, auto& steps, Slots& made) {
     steps.then("cuMemAlloc", [&] { return d.alloc(&made.base, whole); })
