@@ -273,10 +273,10 @@ def test_other_sizes_are_an_error_in_both_steps(tmp_path: Path) -> None:
     ("names", "wanted", "why"),
     [
         (TWO, "ipc", "it is for a GPU, and these replicas are on a CPU"),
-        (["gpu:0", "gpu:0"], "ipc", "run at the same time: as slices cut by `mps`"),
-        (["gpu:0/shared:0of2@50%"] * 2, "ipc", "run at the same time: as slices cut by `mps`"),
+        (["gpu:0", "gpu:0"], "ipc", "run at the same time, as slices cut by `mps`"),
+        (["gpu:0/shared:0of2@50%"] * 2, "ipc", "run at the same time, as slices cut by `mps`"),
         ([*MPS, "gpu:1/mps:0of1@100%"], "ipc", "within one GPU, and these replicas are on 2"),
-        ([f"gpu:0/mps:{i}of17@5%" for i in range(17)], "ipc", "17 replicas are more than 16"),
+        ([f"gpu:0/mps:{i}of17@5%" for i in range(17)], "ipc", "at most 16 replicas, and these are 17"),
         (TWO, "nccl", "one process a device, and these are 2 replicas on 1"),
         (MPS, "nccl", "one process a device, and these are 2 replicas on 1"),
         (TWO, "hier", "all replicas are on one device"),
@@ -338,7 +338,7 @@ def test_a_delay_is_refused_by_who_cannot_add_one() -> None:
     with pytest.raises(PlanError, match="cannot go by `nccl` here: it cannot make a mean take"):
         choices(members, "nccl")
     four = tuple(f"gpu:{d}/mps:{i}of2@100%" for d in range(2) for i in range(2))
-    with pytest.raises(PlanError, match="a step of it goes by `nccl`: it cannot make a mean"):
+    with pytest.raises(PlanError, match="one of its steps goes by `nccl`: it cannot make a mean"):
         choices(replace(Members(device_ids(four)), delay=0.1), "hier")
 
 

@@ -87,7 +87,7 @@ GOES: dict[str, tuple[dict[str, Any], str]] = {
     "a GPU and the host": ({"acting": ("cpu:0",)}, "these are on cpu:0, gpu:0"),
     "MIG": ({"acting": ("gpu:0/mig:0of2@50%",), "learning": ("gpu:0/mig:1of2@50%",)}, "of MIG do"),
     "a delay": ({"channel": Channel(delay=0.1)}, "with a delay waits in the host's memory"),
-    "no names": ({"acting": ()}, "`actor` has not one device by name"),
+    "no names": ({"acting": ()}, "`actor` must name exactly one device"),
 }
 
 

@@ -1,7 +1,13 @@
 """Messages between two processes of one machine, through a ring of slots in shared memory.
 
-Both sides know a message's shapes and dtypes beforehand, so that nothing is pickled: a message is
-copied once, into its slot, and read there.
+Both sides know the shapes and dtypes of a message beforehand, so nothing is pickled: the writer
+copies a message into its slot, and the reader reads it there.
+
+The ring needs no lock. Two counters say where it stands: `head` messages were published and `tail`
+released since the beginning. Only the writer adds to `head`, and only the reader to `tail`, so no
+update can be lost. A slot belongs to one side at a time: to the writer until its message is
+published, then to the reader until that is released, and only then may the writer fill it again.
+The compiled part (`native/ring.cpp`) has the counters, and the memory order that makes this safe.
 """
 
 from __future__ import annotations
@@ -24,29 +30,30 @@ from hocket.system.native import library
 Spec = tuple[tuple[int, ...], Any]  # shape, dtype
 
 SPIN_NS = 20_000 if (os.cpu_count() or 1) > 1 else 0
-"""For how long a side looks again and again before it sleeps: a message is often that near."""
+"""How long a side spins before it sleeps: most messages come within that time. On a single core the
+other side could not run meanwhile, so there nobody spins."""
 
-_SLICE_NS = 200_000_000  # a long wait is cut in parts, between which Python sees signals
+_SLICE_NS = 200_000_000  # a long wait is cut into slices, so that Python handles signals in between
 _TIMEOUT, _CLOSED = -1, -2
 
 
 class Waited(NamedTuple):
-    """Nanoseconds for which each side has waited for the other."""
+    """The nanoseconds for which each side has waited for the other."""
 
     writer: int
     reader: int
 
 
 class Ring:
-    """A bounded queue of messages, from one process that sends to one that receives.
+    """A bounded queue of messages from one process, the writer, to another, the reader.
 
-    Its memory must be zeros at first, as in a new file; `initialise` makes them so again.
+    Its memory must be zeros at first, as in a new file; `initialise` makes it so again.
 
         specs = [((8, 4), np.float32), ((8,), np.int32)]
         file = MemoryFile.create(Ring.nbytes(2, specs))
         ring = Ring(file.memory, 0, 2, specs)      # the same in both processes
         ring.send([observation, action])            # here
-        with ring.lease() as (observation, action): # there: views, good until the block ends
+        with ring.lease() as (observation, action): # there: views, valid until the block ends
             ...
     """
 
@@ -54,11 +61,12 @@ class Ring:
         self, memory: mmap.mmap, offset: int, slots: int, specs: Sequence[Spec], spin: int = SPIN_NS
     ) -> None:
         if offset % 64:
-            raise ValueError(f"a ring begins at a multiple of 64 bytes, found {offset}.")
+            raise ValueError(f"a ring must begin at a multiple of 64 bytes, but offset={offset}.")
         self._library, self._slots, self._spin = library(), slots, spin
         self._memory, self._offset = memory, offset
+        # An address keeps no memory mapped. `_memory` and the views do, for as long as the ring.
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
-        """Where it is in this process."""
+        """The address of the ring in this process."""
         starts, stride = slot_layout(specs)
         first = offset + self._library.hocket_ring_header_bytes()
         self._views: list[list[np.ndarray]] = [
@@ -71,11 +79,12 @@ class Ring:
 
     @staticmethod
     def nbytes(slots: int, specs: Sequence[Spec]) -> int:
-        """The memory that a ring takes, a multiple of 64 bytes."""
+        """Return the bytes that a ring takes, a multiple of 64."""
         return library().hocket_ring_header_bytes() + slots * slot_layout(specs)[1]
 
     def initialise(self) -> None:
-        """Make the ring empty and open; by whoever made the memory, before anyone uses it."""
+        """Make the ring empty and open. Call only while neither side uses it."""
+        # The slots may keep their bytes: nobody reads one before a message was published in it.
         nbytes = self._library.hocket_ring_header_bytes()
         self._memory[self._offset : self._offset + nbytes] = bytes(nbytes)
 
@@ -88,11 +97,16 @@ class Ring:
                 )
         for view, array in zip(self._views[self.free_slot(timeout)], arrays, strict=True):
             np.copyto(view, array, casting="no")
+        # Only now, when the whole message is in its slot, may the reader have it.
         self._library.hocket_ring_publish(self.address)
 
     @contextmanager
     def lease(self, timeout: float | None = None) -> Iterator[list[np.ndarray]]:
-        """The oldest message, waiting until there is one; its slot is used again afterwards."""
+        """Lend the oldest message, waiting until there is one.
+
+        The views are the slot itself, which the writer may fill again once the block has ended, so
+        whatever is needed longer must be copied.
+        """
         views = self._views[self.full_slot(timeout)]
         try:
             yield views
@@ -100,28 +114,29 @@ class Ring:
             self._library.hocket_ring_release(self.address)
 
     def free_slot(self, timeout: float | None = None) -> int:
-        """The next slot to fill, waiting for one; somebody else publishes it, in order."""
+        """Return the next slot to fill, waiting for one. The caller sees that it is published."""
         return self._wait(self._library.hocket_ring_acquire, timeout)
 
     def full_slot(self, timeout: float | None = None) -> int:
-        """The next slot to read, waiting for one; somebody else releases it, in order."""
+        """Return the next slot to read, waiting for one. The caller sees that it is released."""
         return self._wait(self._library.hocket_ring_lease, timeout)
 
     def views(self, slot: int) -> list[np.ndarray]:
-        """The arrays of a slot."""
+        """Return the arrays of a slot, as views of the shared memory."""
         return self._views[slot]
 
     def close(self) -> None:
-        """End every wait, now and later, with `Closed`; a third process may do it too."""
+        """End every wait, now and later, with `Closed`. A third process may do this too."""
         self._library.hocket_ring_close(self.address)
 
     @property
     def messages(self) -> int:
-        """How many messages have been sent."""
+        """The number of messages that have been sent."""
         return self._counts()[0]
 
     @property
     def waited_ns(self) -> Waited:
+        """The time for which each side has waited."""
         return Waited(*self._counts()[1:])
 
     def _counts(self) -> list[int]:
@@ -130,7 +145,7 @@ class Ring:
         return [count.value for count in counts]
 
     def _wait(self, call: Any, timeout: float | None) -> int:
-        """The slot that `call` waits for."""
+        """Return the slot that `call` waits for: first by spinning, then asleep."""
         slot = call(self.address, self._slots, self._spin, 0)
         if slot == _TIMEOUT:
             slot = self._sleep(call, math.inf if timeout is None else timeout)
@@ -144,11 +159,11 @@ class Ring:
             slot = call(self.address, self._slots, 0, int(min(1e9 * left, _SLICE_NS)))
             if slot != _TIMEOUT:
                 return slot
-        raise TimeoutError(f"no answer from the other side of a ring for {timeout:g} seconds")
+        raise TimeoutError(f"the other side of a ring did not answer for {timeout:g} seconds")
 
 
 def slot_layout(specs: Sequence[Spec]) -> tuple[list[int], int]:
-    """Where in a slot each array begins, and the size of a slot."""
+    """Return where each array begins in a slot, and the size of a slot. All are multiples of 64."""
     starts, end = [], 0
     for shape, dtype in specs:
         starts.append(end)

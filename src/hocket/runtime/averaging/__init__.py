@@ -1,10 +1,10 @@
-"""The mean over replicas in several processes: what a way to average offers.
+"""The mean over replicas in several processes, and the Protocols of a way to average.
 
-known.py    which ways there are, and which of them some replicas can choose from
-table.py    all replicas agree on a way, and the table that says why
-choice.py   one replica's average: it measures the ways it can choose from, and uses one
+known.py    the ways there are, and those that the replicas of a place can choose from
+table.py    how all replicas agree on a way, and the table that says why
+choice.py   one replica's part: it measures the ways it can choose from, and uses one
 ways/       the ways, a file each
-groups.py   what ways by the native library have in common
+groups.py   the part that ways by the native library share
 vectors.py  the arrays of a call, as vectors
 """
 
@@ -30,20 +30,20 @@ __all__ = [
 Sites = Sequence[Sequence[Any]]
 """The arrays (or their shapes) of every call of `averaged` in a replica's programs."""
 Address: TypeAlias = Any
-"""The way to reach a replica: bytes, a path, any small value that can be pickled."""
+"""The address of a replica: bytes, a path, any small value that can be pickled."""
 Epoch: TypeAlias = int
-"""How often the instances of a run were started before: what an older start sent is dropped."""
+"""How often the instances of a run were started before. Messages of earlier epochs are dropped."""
 
 
 @dataclass(frozen=True)
 class Members:
-    """The replicas that average, each by its device or slice; None: not named."""
+    """The replicas that average, each by its device or slice, or None if the plan names none."""
 
     on: tuple[DeviceId | None, ...]
     shares_memory: bool = True
-    """Whether there is memory that all of them see."""
+    """True if all of them can see the same memory."""
     delay: float = 0.0
-    """Seconds by which every mean is made to take longer, for experiments."""
+    """The seconds by which every mean is made to take longer, for experiments."""
 
     @staticmethod
     def of(plan: Plan, place: str) -> Members:
@@ -60,55 +60,56 @@ class Members:
 
     @property
     def run_as_one(self) -> bool:
-        """Whether all are on slices whose processes may wait for each other on their device."""
+        """True if all are on slices whose processes may wait for each other on their device."""
         return all(device is not None and run_as_one(device) for device in self.on)
 
     @property
     def groups(self) -> list[tuple[int, ...]]:
-        """The replicas of each device."""
-        found: dict[DeviceId | None, list[int]] = {}
+        """The numbers of the replicas on each device."""
+        by_device: dict[DeviceId | None, list[int]] = {}
         for index, device in enumerate(self.on):
-            found.setdefault(device and device.whole, []).append(index)
-        return [tuple(group) for group in found.values()]
+            by_device.setdefault(device and device.whole, []).append(index)
+        return [tuple(group) for group in by_device.values()]
 
     def device(self, index: int) -> Any:
-        """The device of this process, which is replica `index`."""
+        """Return the device of this process, which is replica `index`."""
         return find_devices(device for device in self.on[index : index + 1] if device)[0]
 
     def some(self, indices: Sequence[int]) -> Members:
         return replace(self, on=tuple(self.on[i] for i in indices))
 
     def at_once(self) -> Members:
-        """The same without a delay."""
+        """Return the same replicas without a delay."""
         return replace(self, delay=0.0)
 
 
 class Joined(Protocol):
-    """A way at work in one replica: `joined(*arrays)` is traced, once for every call site.
+    """A replica that has joined the others, and averages with them.
 
-    The arrays are of any floating-point or complex type and of any size, also of none. All replicas
-    trace the same calls in the same order, and must get the same bits.
+    `joined(*arrays)` is called while a program is traced, once for every call of `averaged`. The
+    arrays have any floating-point or complex type and any size, zero included. All replicas trace
+    the same calls in the same order, and must get the same bits.
     """
 
     def __call__(self, *xs: jax.Array) -> list[jax.Array]:
-        """The means over replicas."""
+        """Return the means over replicas."""
         ...
 
     def counts(self) -> tuple[int, int, int]:
-        """Calls so far, bytes of this replica, and nanoseconds waited for the others."""
+        """Return the calls so far, this replica's bytes, and the nanoseconds waited for others."""
         ...
 
     def check(self) -> None:
-        """Raise what went wrong where no call could say so."""
+        """Raise the error that happened in a program but that no call could raise."""
 
     def close(self) -> None:
-        """End every wait for this replica and of it, now and later, with an error there.
+        """End every wait of this replica, and every wait for it, now and later, with an error.
 
         Called from any thread, and by every replica when a run ends.
         """
 
     def free(self) -> None:
-        """Give back what it holds, together with all others; it is not called any more."""
+        """Free what it holds. All replicas do so together, and none calls it any more."""
 
 
 class Listener(Protocol):
@@ -117,50 +118,53 @@ class Listener(Protocol):
     address: Address
 
     def join(self, addresses: Sequence[Address], epoch: Epoch) -> Joined:
-        """Average with all others, who do the same; in their order, its own among them.
+        """Join the others, who do the same. `addresses` has all replicas in order, this one too.
 
-        It may wait for the others, though not for ever. `Unavailable` where it cannot be.
+        It may wait for the others, though not for ever. Raise `Unavailable` if joining fails.
         """
         ...
 
     def close(self) -> None:
-        """Give back what it holds, in place of `join`."""
+        """Free what it holds. Called if `join` never is."""
 
 
 @runtime_checkable
 class Average(Protocol):
-    """One way to average.
+    """A way to average.
 
     Replicas come together in two phases: each of them listens, and when the run has handed the
-    addresses of all of them to everybody, each of them joins.
+    addresses of all replicas to everybody, each of them joins.
     """
 
     name: str
     preference: int
-    """Ways with a lower one come first: with `exact=True`, where no clock chooses, and in tables.
-    The host's memory has 0."""
+    """The order of ways, lowest first, in tables and with `exact=True`, where no clock chooses. The
+    host's memory has 0."""
 
     def note(self, members: Members) -> str:
-        """A remark for the table of ways, where all is well."""
+        """Return a remark about this way for the table of ways."""
         ...
 
     def why_not(self, members: Members) -> str:
-        """Why these replicas cannot average so, as far as is known before they start; or ""."""
+        """Say why these replicas cannot average this way, as far as is known before they start.
+
+        Return "" if nothing is against it.
+        """
         ...
 
     def is_choice(self, members: Members) -> bool:
-        """Whether it is worth a measurement; otherwise it is used where asked for by name."""
+        """Return True if it is worth a measurement; if not, it has to be asked for by name."""
         ...
 
     def room(self, members: Members, sites: Sites) -> int:
-        """The bytes of memory that all replicas must share for it; 0 if it needs none."""
+        """Return the bytes of memory that all replicas must share; 0 if it needs none."""
         ...
 
     def listen(
         self, members: Members, index: int, sites: Sites, space: Space | None
     ) -> Listener:  # fmt: skip
-        """Make what the others need to join replica `index`, without waiting for any of them.
+        """Prepare replica `index` for the others to join, without waiting for any of them.
 
-        `space` has the bytes that `room` asked for. `Unavailable` where it cannot be.
+        `space` has the bytes that `room` asked for. Raise `Unavailable` if it cannot be done here.
         """
         ...

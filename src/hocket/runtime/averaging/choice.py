@@ -1,8 +1,8 @@
-"""One replica's average between processes: the ways that it measures, and the one that it uses.
+"""One replica's average between processes: it measures the ways it can choose from, and uses one.
 
-There are several *ways*, a file of `ways` each: `shm` through the host's memory, `ipc` on one GPU,
-`nccl` between GPUs, `hier` on each GPU first and then between them. Which one is fastest is
-measured by all replicas together, before the run.
+Each *way* is a file of `ways/`: `shm` goes through the host's memory, `ipc` stays on one GPU,
+`nccl` goes between GPUs, `hier` averages on each GPU first and then between them. All replicas
+together measure before the run which one is fastest.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from hocket.runtime.averaging import Address, Epoch, Joined, Listener, Space, Un
 from hocket.runtime.averaging.known import Averaging, data_bytes, find_way, largest
 
 TRIAL_SECONDS = 60.0
-"""After which a way that is being measured counts as failed."""
+"""The seconds after which a way that is being measured counts as failed."""
 
 
 class Offer(NamedTuple):
-    """How one replica answers to `listen`, for one way."""
+    """The answer of one replica to `listen`, for one way."""
 
     address: Address = None
     why_not: str = ""
-    """Why this replica cannot average so, and has no address; or ""."""
+    """The reason why this replica has no address and cannot average this way; or ""."""
 
 
 class Reduction:
-    """`averaged` of one replica, in the way that was chosen: one call, whichever it is.
+    """The `averaged` of one replica, by whichever way was chosen.
 
-    All replicas `listen`, the run gathers what they offer and hands it to everybody, and all of
-    them `join`. Where there are several ways to choose from, they listen and `measure` each before.
-    See `table.agree`. `space` has the bytes that the replicas need, in all of them the same memory.
+    All replicas `listen`, the run gathers their offers and hands them to everybody, and all of them
+    `join`. If there are several ways to choose from, they first listen for each way and `measure`
+    it (`table.agree`). `space` is the memory that the replicas need, the same one in all of them.
 
         with averaging(reduction):
-            step(state)     # a jitted program, in which `averaged` is the mean of all processes'
+            step(state)     # a jitted program, in which `averaged` is the mean over all processes
     """
 
     def __init__(self, averaging: Averaging, index: int, space: Space | None) -> None:
@@ -47,11 +47,11 @@ class Reduction:
         self._index, self._space = index, space
         self._listening: dict[str, Listener] = {}
         self._open: list[Joined] = []
-        """The ways that end with this replica: the one in use, or the one that is measured now."""
+        """The way in use, or the one that is being measured. `close` ends both."""
         self._is_closed = False
 
     def listen(self, way: str, is_trial: bool) -> Offer:
-        """Make what the others need to join this replica, for use or for a trial."""
+        """Prepare for the others to join this replica, for use or for a trial."""
         members, sites = self._averaging.given(is_trial=is_trial)
         space = self._averaging.part(way, self._space, is_trial=is_trial)
         try:
@@ -62,9 +62,10 @@ class Reduction:
         return Offer(listener.address)
 
     def measure(self, way: str, offers: Sequence[Offer], epoch: Epoch = 0) -> float | str:
-        """The seconds that one call of the largest site takes, or why the way is not one.
+        """Return the seconds that one call of the largest site takes, or why there are none.
 
-        All replicas do it together. Whoever cannot go on tells the others, who go on to the next.
+        All replicas do this together. A replica that fails closes the group, so the others do not
+        wait for it, and all go on to the next way.
         """
         if self._is_closed:
             return "another replica has ended"
@@ -72,7 +73,7 @@ class Reduction:
             joined = self._join(way, offers, epoch)
         except Unavailable as error:
             return str(error)
-        # Whoever waits for a replica that does not come is let go, whichever way it is.
+        # Not every way has a time limit of its own, so this ends a wait for a replica that is gone.
         limit = threading.Timer(TRIAL_SECONDS, joined.close)
         limit.daemon = True
         limit.start()
@@ -82,7 +83,7 @@ class Reduction:
                 seconds = timed(joined, site, len(self._members), self._index)
             joined.check()
             joined.free()
-        except Exception as error:  # noqa: BLE001 (told in the table; the others must not wait)
+        except Exception as error:  # noqa: BLE001 (the table tells it; the others must not wait)
             joined.close()
             return f"failed: {error}".splitlines()[0][:300]
         finally:
@@ -91,7 +92,7 @@ class Reduction:
         return seconds
 
     def join(self, way: str, offers: Sequence[Offer], epoch: Epoch = 0) -> None:
-        """Average in this way from now on; before any program is made."""
+        """Average by this way from now on. Call before any program is compiled."""
         try:
             self._join(way, offers, epoch)
         except Unavailable as error:
@@ -101,11 +102,11 @@ class Reduction:
         return self._used(*xs)
 
     def counts(self) -> tuple[int, int, int]:
-        """Calls so far, bytes of this replica, and nanoseconds waited for the others."""
+        """Return the calls so far, this replica's bytes, and the nanoseconds waited for others."""
         return self._used.counts()
 
     def check(self) -> None:
-        """Raise what went wrong in a program, where no call could say so."""
+        """Raise the error that happened in a program but that no call could raise."""
         self._used.check()
 
     def close(self) -> None:
@@ -127,7 +128,7 @@ class Reduction:
         if listener and not why:
             joined = listener.join([offer.address for offer in offers], epoch)
             self._open.append(joined)
-            if self._is_closed:  # meanwhile
+            if self._is_closed:  # by another thread, after which nobody else closes this one
                 joined.close()
             return joined
         if listener:
@@ -136,7 +137,7 @@ class Reduction:
 
 
 def timed(joined: Joined, site: Sequence[Any], replicas: int, index: int) -> float:
-    """Seconds of one call within a compiled loop, of replicas that begin together."""
+    """Return the seconds of one call inside a compiled loop. All replicas begin together."""
     xs = [jnp.full(x.shape, index, x.dtype) for x in site]
 
     def loop(calls: int) -> Any:
@@ -146,7 +147,7 @@ def timed(joined: Joined, site: Sequence[Any], replicas: int, index: int) -> flo
     run = loop(calls := 50 if data_bytes(site) < 1 << 22 else 10).lower(xs).compile()
     mean = (replicas - 1) / 2
     means = jax.block_until_ready(run(xs))
-    joined.check()  # it knows better than the numbers what went wrong
+    joined.check()  # before the numbers are checked, because its error says more
     if not all(jnp.allclose(x, mean, rtol=1e-2) for x in means):
         raise RuntimeError(f"the mean of 0 to {replicas - 1} is not {mean}")
     seconds = []

@@ -1,4 +1,4 @@
-"""Groups of replicas that average by the native library, through memory that all of them share."""
+"""Groups of replicas that average by the native library, in memory that all of them share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ J = TypeVar("J", bound=Joined)
 
 
 def without_memory(members: Members) -> str:
-    """Why these replicas cannot average so, where they share no memory; or ""."""
+    """Return why not to average by shared memory: because these replicas share none; or ""."""
     if members.shares_memory:
         return ""
     return "it goes through memory that all replicas share, and here they share none."
@@ -31,41 +31,41 @@ def without_memory(members: Members) -> str:
 
 @dataclass(frozen=True)
 class InMemory(Generic[J]):
-    """A replica that the others find in the memory they share, so that it needs no address."""
+    """A replica that the others find in the memory they share, so it needs no address."""
 
     enter: Callable[[], J]
-    """Takes its part of the memory. What replicas must tell each other goes through it, too."""
+    """Joins the others in the memory, through which replicas also introduce themselves."""
     address: Address = b""
 
     def join(self, addresses: Sequence[Address], epoch: Epoch) -> J:
         return self.enter()
 
     def close(self) -> None:
-        """Nothing to give back: the memory belongs to the run."""
+        """Nothing to free: the memory belongs to the run."""
 
 
 class Group:
-    """A replica among those that average by a target of the library.
+    """One replica of a group that averages by a target of the library.
 
-    Each call site gets a number when its program is compiled. Replicas compile the same programs,
-    so they must do it in the same order; another order is an error.
+    Each call site gets a number when its program is compiled. So all replicas must compile the same
+    programs in the same order; another order is an error.
     """
 
     target: ClassVar[str]
-    """Its name in the library, and for XLA."""
+    """The name of the target, in the library and for XLA."""
     counter: ClassVar[str]
-    """The function that counts for it."""
+    """The function of the library that returns its counts."""
 
     line: ClassVar[int] = 1
-    """A vector takes a multiple of so many bytes."""
+    """The bytes to whose multiple the size of a vector is rounded up."""
 
     def __init__(self, space: Space) -> None:
         self._space, self._library, self._num_sites = space, library(), 0
         self._group = -1
-        """The number by which programs know it."""
+        """The number by which programs know the group."""
 
     def __call__(self, *xs: jax.Array, root: int = -1) -> list[jax.Array]:
-        """The means; with a `root`, what that replica has."""
+        """Return the means, or with a `root` the arrays of that replica."""
 
         def mean(flat: jax.Array) -> jax.Array:
             spec = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
@@ -75,7 +75,7 @@ class Group:
         return through_vectors(mean, xs)
 
     def called(self, specs: Any, parts: Sequence[jax.Array], nbytes: int, root: int) -> Any:
-        """The results of the target, at a call site of its own."""
+        """Call the target at a new call site, and return its results."""
         tag, self._num_sites = self._num_sites, self._num_sites + 1
         given = {"group": self._group, "tag": tag, "nbytes": nbytes, "root": root}
         call = jax.ffi.ffi_call(self.target, specs, has_side_effect=True)
@@ -83,13 +83,13 @@ class Group:
 
     def counts(self) -> tuple[int, int, int]:
         count = getattr(self._library, self.counter)
-        found = [ctypes.c_int64() for _ in count.argtypes[1:]]
-        count(self._group, *map(ctypes.byref, found))
-        calls, nbytes, *waited = (number.value for number in found)
-        return calls, nbytes, sum(waited)  # not every target knows how long
+        numbers = [ctypes.c_int64() for _ in count.argtypes[1:]]
+        count(self._group, *map(ctypes.byref, numbers))
+        calls, nbytes, *waited = (number.value for number in numbers)
+        return calls, nbytes, sum(waited)  # some targets do not know how long they waited
 
     def check(self) -> None:
-        """A call that fails says so itself."""
+        """Nothing to check: a call that fails raises its error."""
 
     def close(self) -> None:
         self._library.hocket_average_close(self._space.address)
@@ -99,7 +99,10 @@ class Group:
 
 
 class GpuGroup(Group, ABC):
-    """A group whose processes tell each other something before, in memory behind their group's."""
+    """One replica of a group on GPUs, whose processes introduce themselves before they average.
+
+    They do so in a rendezvous, which lies in the shared memory behind that of the group.
+    """
 
     def __init__(self, space: Space, replicas: int, index: int, sites: Sites) -> None:
         control = control_bytes(sites, replicas)
@@ -108,7 +111,7 @@ class GpuGroup(Group, ABC):
         self._rendezvous = Rendezvous(space.file, space.offset + control, replicas, index)
         with self._rendezvous.or_tell_failure():
             self._enter(self._rendezvous.tell(self._introduction(sites)))
-            self._rendezvous.tell(b"")  # now all have entered
+            self._rendezvous.tell(b"")  # returns when all replicas have entered
             register(self.target, "CUDA")
 
     def close(self) -> None:
@@ -117,41 +120,46 @@ class GpuGroup(Group, ABC):
 
     @abstractmethod
     def _introduction(self, sites: Sites) -> bytes:
-        """The bytes that the others need to know of this replica."""
+        """Return the bytes that the others need to know of this replica."""
 
     @abstractmethod
-    def _enter(self, told: Sequence[bytes]) -> None:
-        """Enter the group, given what all replicas have told."""
+    def _enter(self, introductions: Sequence[bytes]) -> None:
+        """Enter the group, given the introductions of all replicas."""
 
     def _compared(self) -> int:
-        """The group in which replicas compare what they are about to average."""
+        """Join the group in which replicas compare what they are about to average."""
         return joined_group(self._space, self._replicas, self._index)
 
 
 def control_bytes(sites: Sites, replicas: int) -> int:
-    """The shared memory in which replicas compare what they are about to average."""
+    """Return the bytes of memory in which replicas compare what they are about to average."""
     vectors = sum(len(vector_bytes(xs)) for xs in sites)
     lines = vectors * replicas * library().hocket_average_line_bytes()
     return pages(library().hocket_average_header_bytes() + lines)
 
 
 def joined_group(space: Space, replicas: int, index: int, delay: float = 0.0) -> int:
-    """The number by which programs know a group with this memory."""
-    # Compiled programs and threads look into this memory, and nobody tells when the last of them
-    # has: so it stays, also while Python ends.
+    """Join the group of replicas with this memory, and return the number programs know it by."""
+    # Compiled programs and native threads hold addresses into this memory, and nothing says when
+    # the last of them has used it. So it stays mapped for as long as the process lives, even while
+    # Python shuts down: this reference is never given back.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(space.file.memory))
     group = library().hocket_average_join(
         space.address, space.nbytes, replicas, index, SPIN_NS, int(1e9 * delay)
     )
     if group < 0:
-        raise RuntimeError("this process has joined too many groups of replicas: start afresh.")
+        raise RuntimeError("this process has joined too many groups of replicas: start a new one.")
     return group
 
 
 @cache
 def register(target: str, platform: str) -> None:
-    """Make a function of the library known to XLA, with the type of its sites."""
-    # A type that is registered before its platform has started comes after its handlers.
+    """Make a target of the library known to XLA, with the type of its call sites.
+
+    The names of its functions are those that `native/call_site.h` defines.
+    """
+    # JAX queues registrations until the platform has started, and would then do the handlers first,
+    # which need the type. So the platform is started here.
     jax.local_devices(backend="cpu" if platform == "cpu" else None)
     loaded, capsule = library(), jax.ffi.pycapsule
     type_id, type_info = loaded[f"{target}_type_id"], loaded[f"{target}_type_info"]

@@ -1,4 +1,4 @@
-"""Which ways to average there are, and which of them the replicas of a place can choose from."""
+"""The ways to average that there are, and those that the replicas of a place can choose from."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ AVERAGES = Registry(
 
 
 def ways() -> dict[str, Average]:
-    """Every way by its name, in their order of preference: ours, and those of other packages."""
-    found = {name: find_way(name) for name in AVERAGES.names}
-    return dict(sorted(found.items(), key=lambda item: (item[1].preference, item[0])))
+    """Return all ways by name, ours and those of other packages, in order of preference."""
+    every = sorted((find_way(name).preference, name) for name in AVERAGES.names)
+    return {name: find_way(name) for _, name in every}
 
 
 @cache
 def find_way(name: str) -> Average:
-    """The way of this name, or of `module:NAME` or `file.py:NAME`; of a class, an object of it."""
+    """Return the way with this name, or of `module:NAME` or `file.py:NAME`. A class is called."""
     try:
         return AVERAGES.make(name, Average)
     except ValueError as error:
@@ -35,28 +35,28 @@ def find_way(name: str) -> Average:
 
 
 def choices(members: Members, wanted: str = "", *, is_exact: bool = False) -> list[str]:
-    """The ways to choose from; a way that was asked for is refused where it cannot be had.
+    """Return the names of the ways to choose from. Refuse a wanted way that is impossible here.
 
-    With `is_exact` no clock chooses, since ways round in different orders: there is one.
+    With `is_exact` there is only one, because ways round differently and no clock may choose.
     """
     if wanted:
         if why := find_way(wanted).why_not(members):
             raise PlanError(f"`averaged` cannot go by `{wanted}` here: {why} Name no way.")
         return [wanted]
     reasons = {name: way.why_not(members) for name, way in ways().items()}
-    found = [n for n, way in ways().items() if not reasons[n] and way.is_choice(members)]
-    if not found:
+    names = [name for name, why in reasons.items() if not why and find_way(name).is_choice(members)]
+    if not names:
         text = " ".join(f"`{name}`: {why}" for name, why in reasons.items() if why)
         raise PlanError(
             f"there is no way to average between these replicas. {text} Name one that needs no "
             f'shared memory in a plan of your own, `means={{PLACE: Mean(way="file.py:NAME")}}` '
             f'(examples/own_average.py), or use launch="processes".'
         )
-    return found[:1] if is_exact else found
+    return names[:1] if is_exact else names
 
 
 def check_averages(plan: Plan) -> None:
-    """Refuse ways to average that nobody knows, or that the replicas of a plan cannot have."""
+    """Refuse ways to average that do not exist, or that the replicas of a plan cannot use."""
     for place in sorted(plan.means.keys() & plan.grouped):
         raise PlanError(
             f"the replicas of `{place}` are one program in this process, so their mean takes "
@@ -64,7 +64,7 @@ def check_averages(plan: Plan) -> None:
         )
     for place in sorted(plan.averaging - plan.grouped):
         try:
-            # Of each way it is asked, too, how much memory it takes: some refuse settings there.
+            # Each way is also asked for its bytes, because some refuse settings only there.
             Averaging.of(plan, place).nbytes  # noqa: B018
         except PlanError as error:
             raise PlanError(f"the replicas of `{place}`: {error}") from None
@@ -72,7 +72,7 @@ def check_averages(plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class Averaging:
-    """The arrays that the replicas of a place average, and the way that was asked for."""
+    """What the replicas of a place average, and the way that was asked for."""
 
     members: Members
     sites: Sites
@@ -90,22 +90,25 @@ class Averaging:
 
     @cached_property
     def nbytes(self) -> int:
-        """The shared memory they need: of the way that is used, and of a trial of each choice."""
+        """The bytes of shared memory for the way in use, and for a trial of each choice."""
         return max(begin + nbytes for begin, nbytes in self._parts.values())
 
     def part(self, way: str, space: Space | None, *, is_trial: bool) -> Space | None:
-        """The part of `space`, of `nbytes` bytes, that a way has in use or in a trial."""
+        """Return the part of `space`, of `nbytes` bytes, for a way in use or in a trial."""
         return space and space.part(*self._parts[way, is_trial])
 
     def given(self, *, is_trial: bool) -> tuple[Members, Sites]:
-        """The replicas and calls of a way in use; in a trial the largest call, without a delay."""
+        """Return the replicas and calls of a way in use, or of a trial.
+
+        A trial is of the largest call alone, without a delay.
+        """
         if is_trial:
             return self.members.at_once(), [largest(self.sites)]
         return self.members, roomy(self.sites)
 
     @cached_property
     def _parts(self) -> dict[tuple[str, bool], tuple[int, int]]:
-        """By way, in use or in a trial: where its memory begins, and its bytes."""
+        """The beginning and the bytes of each way's memory, by way and whether it is a trial."""
 
         def room(way: str, is_trial: bool) -> int:
             return pages(find_way(way).room(*self.given(is_trial=is_trial)))
@@ -127,6 +130,5 @@ def data_bytes(site: Sequence[Any]) -> int:
 
 
 def roomy(sites: Sites) -> list[Sequence[Any]]:
-    """The sites and as many again: XLA may copy a part of a program, and a site with it."""
-    order = sorted(sites, key=data_bytes, reverse=True)
-    return [*order, *order]
+    """Return the sites twice, because XLA may copy a part of a program, and a site with it."""
+    return sorted(sites, key=data_bytes, reverse=True) * 2

@@ -1,4 +1,4 @@
-"""How replicas agree on a way to average, and a table for people that says which and why."""
+"""How replicas agree on a way to average, and the table that tells people which and why."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hocket.runtime.averaging import Epoch
 from hocket.runtime.averaging.known import Averaging, data_bytes, find_way, largest, ways
 from hocket.system.text import bytes_text
 
-UNTRIED = "not tried: it stands for another way, and is taken where asked for by name"
+UNTRIED = "not tried: it stands for another way, and is used only if asked for by name"
 
 
 @dataclass(frozen=True)
 class WayRow:
-    """One way: what a call of it took in the slowest replica, or why it is none."""
+    """A row of the table: the seconds of a call in the slowest replica, or why there are none."""
 
     way: str
     seconds: float | None
@@ -25,12 +25,12 @@ class WayRow:
 
 @dataclass(frozen=True)
 class WayTable:
-    """Every way, and the one that was chosen: the fastest at the size of the largest call."""
+    """All ways, and the chosen one, which was the fastest at the size of the largest call."""
 
     rows: tuple[WayRow, ...]
     chosen: str
     nbytes: int
-    """The bytes of one call, of one replica."""
+    """The bytes of the largest call, in one replica."""
     replicas: int
 
     @property
@@ -48,7 +48,7 @@ class WayTable:
 
     @property
     def sentence(self) -> str:
-        """The choice, in a line."""
+        """The choice, in one line."""
         took = {row.way: f"{1e6 * row.seconds:.0f} us" for row in self.rows if row.seconds}
         others = ", ".join(f"`{way}` {time}" for way, time in took.items() if way != self.chosen)
         more = f", against {others}" if others else ""
@@ -57,10 +57,10 @@ class WayTable:
 
 
 def agree(averaging: Averaging, ask: Callable[..., list[Any]], epoch: Epoch = 0) -> WayTable:
-    """Have all replicas average in one way: the one there is, or the one they measure as fastest.
+    """Have all replicas average by the same way: the only one, or the one they measure as fastest.
 
-    `ask(command, *arguments)` sends a command of `choice.Reduction` to all of them, and gathers
-    their answers in their order.
+    `ask(command, *arguments)` sends a command of `choice.Reduction` to all replicas, and returns
+    their answers in order.
     """
     table = only(averaging)
     if table is None:
@@ -71,21 +71,20 @@ def agree(averaging: Averaging, ask: Callable[..., list[Any]], epoch: Epoch = 0)
 
 
 def only(averaging: Averaging) -> WayTable | None:
-    """The table where nothing is to be measured; None where there is more than one way."""
-    first, *others = averaging.choices
-    if others:
+    """Return the table if there is only one way, so that nothing is measured; None otherwise."""
+    if len(averaging.choices) > 1:
         return None
     why = "with exact=True no clock chooses" if averaging.is_exact else "the only way here"
     asked = f"`{averaging.wanted}` was asked for"
-    return _table(averaging, {}, first, asked if averaging.wanted else why)
+    return _table(averaging, {}, averaging.choices[0], asked if averaging.wanted else why)
 
 
-def choose(averaging: Averaging, found: Mapping[str, Sequence[float | str]]) -> WayTable:
-    """The cheapest way, by the replica that it is slowest in; a way must go in all of them."""
+def choose(averaging: Averaging, answers: Mapping[str, Sequence[float | str]]) -> WayTable:
+    """Choose the way whose slowest replica is fastest, among those that work in all replicas."""
     costs: dict[str, float | str] = {}
-    for way, here in found.items():
-        why = [f"{x} (replica {i})" for i, x in enumerate(here) if isinstance(x, str)]
-        costs[way] = why[0] if why else max(x for x in here if isinstance(x, float))
+    for way, measured in answers.items():
+        why = [f"{x} (replica {i})" for i, x in enumerate(measured) if isinstance(x, str)]
+        costs[way] = why[0] if why else max(x for x in measured if isinstance(x, float))
     seconds = {way: cost for way, cost in costs.items() if isinstance(cost, float)}
     if not seconds:
         text = "; ".join(f"`{way}`: {why}" for way, why in costs.items())

@@ -1,4 +1,4 @@
-"""The arrays of one `averaged`, as one vector of each of the types that means are taken in."""
+"""The arrays of one call of `averaged`, as one vector of float32 and one of float64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 def through_vectors(
     fn: Callable[[jax.Array], jax.Array], xs: Sequence[jax.Array]
 ) -> list[jax.Array]:
-    """Apply `fn` to these arrays: once to a vector of all float32, and once to one of float64."""
+    """Apply `fn` to these arrays: once to a vector of all float32, once to one of all float64."""
     parts = [widened(x) for x in xs]
     means: dict[int, jax.Array] = {}
     for mine in _vectors(parts):
@@ -27,29 +27,33 @@ def through_vectors(
 
 
 def vector_bytes(xs: Sequence[Any]) -> list[int]:
-    """The sizes of those vectors."""
+    """Return the bytes of those vectors."""
     parts = [jax.eval_shape(widened, x) for x in xs]
     return [sum(parts[i].size * parts[i].dtype.itemsize for i in mine) for mine in _vectors(parts)]
 
 
 def widened(x: Any) -> jax.Array:
-    """`x` in a type that means are taken in; a narrow float is summed in a wider one anyway."""
+    """Return `x` in float32 or float64, the types that are averaged.
+
+    A narrow float becomes float32, in which it would be summed anyway. A complex array becomes its
+    real and imaginary parts.
+    """
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return jnp.stack([x.real, x.imag])
     return x if x.dtype in (jnp.float32, jnp.float64) else x.astype(jnp.float32)
 
 
 def narrowed(mean: jax.Array, like: jax.Array) -> jax.Array:
-    """The mean of `widened(like)` in the type of `like`."""
+    """Return the mean of `widened(like)` in the type of `like`."""
     if jnp.issubdtype(like.dtype, jnp.complexfloating):
         return jax.lax.complex(mean[0], mean[1])
     return mean.astype(like.dtype)
 
 
 def _vectors(parts: Sequence[Any]) -> list[list[int]]:
-    """The arrays that each vector has, by their numbers; those of no size are in none."""
-    found: dict[str, list[int]] = {}
-    for i, part in enumerate(parts):
-        if part.size:
-            found.setdefault(str(part.dtype), []).append(i)
-    return [found[dtype] for dtype in sorted(found)]
+    """Return the numbers of the arrays in each vector. Empty arrays are in none."""
+    dtypes = sorted({str(part.dtype) for part in parts if part.size})
+    return [
+        [i for i, part in enumerate(parts) if part.size and str(part.dtype) == dtype]
+        for dtype in dtypes
+    ]

@@ -1,21 +1,21 @@
 """How values cross from one running instance to another: links, and the transports that carry them.
 
-Upwards from what is agreed beforehand to the arrays that arrive:
+A plan comes in, and arrays arrive at the other instance:
 
-joins.py        how the parts of a value become one again
-links.py        one sender and one receiver of one transfer, and what a message of theirs holds
-late.py         what is on its way between two blocks, by the names under which it is saved
-choice.py       which transport carries a link
+joins.py        how a value is put together from the parts that several instances send
+links.py        one sender and one receiver of one transfer, and the arrays of their messages
+late.py         messages on their way between two blocks, and the names under which they are saved
+choice.py       the transport that carries a link
 transports/     the transports, a file each
-link_end.py     what the ends of our transports have in common
+link_end.py     the part that the ends of our transports share
 packing.py      the small arrays of a message as one block
-host_arrays.py  arrays of a device as numpy has them, random keys among them
-device_work.py  what an instance has begun on its device, where that keeps the order of messages
+host_arrays.py  arrays of a device as numpy arrays, random keys among them
+device_work.py  the work that an instance has begun on a device that keeps the order of messages
 
-A transport is an object with the members of `Transport`. Ours are found by listing; another one is
+A transport is an object with the members of `Transport`. Ours are found by listing. Another one is
 named in a channel, `Channel(transport="my_package.my_module:NAME")` or `"my_file.py:NAME"`, or
-comes with an installed package that has an entry point in the group `hocket.transports`. Whoever
-writes one needs nothing of hocket but the Protocols here (`examples/own_transport.py`).
+comes with an installed package that has an entry point in the group `hocket.transports`. To write
+one takes nothing of hocket but the Protocols here (`examples/own_transport.py`).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from hocket.system.events import Event
 from hocket.system.shared_memory import Space
 
 Address: TypeAlias = Any
-"""Where a receiver listens. It is pickled on its way to a sender in another process; within one
-process it may be any object."""
+"""The address at which a receiver listens. It is pickled on its way to a sender in another process;
+within one process it may be any object."""
 
 
 class Ends(NamedTuple):
-    """Where the two ends of a link are: the same for whoever asks."""
+    """The places of a link's two ends. Both ends are told the same."""
 
     source: tuple[DeviceId, ...]
-    """The devices of the sender; none named: the first that its process has."""
+    """The devices of the sender; empty for the first device of its process."""
     target: tuple[DeviceId, ...]
     """The devices of the receiver."""
     one_process: bool
@@ -50,115 +50,116 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class Here:
-    """One end of a link, in the process that has it; most transports need `sends` alone."""
+    """One end of a link, in the process that has it. Most transports need only `sends`."""
 
     sends: bool
     devices: tuple[Any, ...] = ()
-    """The devices of JAX's that the instance at this end computes on."""
+    """The JAX devices on which the instance at this end computes."""
     homes: tuple[Any, ...] = ()
-    """For an end that receives: the sharding that it wants for each array of a message."""
+    """The sharding that a receiving end wants for each array of a message."""
     space: Space | None = None
-    """The link's part of the shared memory, the same bytes at both ends; None where `room` is 0."""
+    """The link's part of the shared memory, the same bytes at both ends; None if `room` is 0."""
     work: DeviceWork | None = None
-    """For device-ordered transports: what else this instance has begun on its device."""
+    """All that this instance has begun on its device, for device-ordered transports."""
 
 
 class EitherEnd(Protocol):
-    """What both ends of a link have."""
+    """The members that both ends of a link have."""
 
     @property
     def waited_ns(self) -> int:
-        """Nanoseconds so far for which this end has waited for the other."""
+        """The nanoseconds for which this end has waited for the other so far."""
         ...
 
     def settle(self) -> None:
-        """Wait until the device has done what this end has begun; raise what failed there."""
+        """Wait until the device has finished the work that this end has begun; raise its errors."""
 
     def close(self) -> None:
         """End every wait, now and later, at both ends, with `hocket.system.events.Closed`."""
 
 
 class Outbox(EitherEnd, Protocol):
-    """The end of a link that sends."""
+    """The sending end of a link."""
 
     @property
     def sent(self) -> int:
-        """Messages handed over so far, in this epoch."""
+        """The number of messages handed over so far in this epoch."""
         ...
 
     def send(self, arrays: Sequence[Any]) -> None:
-        """Hand over a message, waiting while there is no room; `Closed` once the link is closed.
+        """Hand over a message, waiting while there is no room. Raise `Closed` on a closed link.
 
-        The first `link.slots` messages find room though nobody receives any. The arrays may change
-        as soon as this returns.
+        There is room for the first `link.slots` messages even if nobody receives any. The arrays
+        may change as soon as this returns.
         """
         ...
 
 
 class Inbox(EitherEnd, Protocol):
-    """The end of a link that receives."""
+    """The receiving end of a link."""
 
     @property
     def taken(self) -> int:
-        """Messages received so far, in this epoch."""
+        """The number of messages received so far in this epoch."""
         ...
 
     def ready(self) -> bool:
-        """Return whether `receive` would find a message and not wait."""
+        """Return True if `receive` would not have to wait."""
         ...
 
     def wake(self, event: Event) -> None:
-        """Signal `event` whenever a message arrives, from now on.
+        """From now on, signal `event` whenever a message arrives.
 
-        Whoever waits for any one of several inboxes gives all of them the same event.
+        To wait for any of several inboxes, give all of them the same event.
         """
 
     def receive(self) -> Sequence[Any]:
-        """Take the oldest message, waiting until there is one; `Closed` once the link is closed.
+        """Take the oldest message, waiting until there is one. Raise `Closed` on a closed link.
 
-        The arrays are the caller's: no later message changes them.
+        The arrays belong to the caller: no later message changes them.
         """
         ...
 
 
 @runtime_checkable
 class Transport(Protocol):
-    """One way for messages from one instance to another.
+    """A way to carry messages from one instance to another.
 
-    Links are made in two phases: all receivers listen, and when each sender has the address that
-    its receiver gave, all ends connect. `listen` and `connect` never wait for the other end. When a
-    run begins anew, all ends are closed, and both phases follow with a higher epoch: nothing that
-    was sent in an earlier one may arrive.
+    Links are made in two phases: all receivers listen, and when each sender has the address of its
+    receiver, all ends connect. `listen` and `connect` never wait for the other end. When a run
+    begins anew, all ends are closed, and both phases follow again with a higher epoch. No message
+    of an earlier epoch may arrive then.
 
-    A message has the arrays of `link.specs` (shape and dtype, as numpy has them), which lie in
-    `link.message_nbytes` bytes as `link.views(buffer)` shows. Those bytes are what has to arrive:
-    the other end may see some small arrays of its own `link.specs` as one block.
+    A message has the arrays of `link.specs` (shapes and dtypes of numpy). They lie in
+    `link.message_nbytes` bytes as `link.views(buffer)` shows, and exactly those bytes must arrive.
+    The two ends may see them as different arrays, because one end may have several small arrays as
+    one block.
     """
 
     preference: float
-    """The order in which transports are asked `why_not`, lowest first, where a channel names none.
-    Ours have 0 to 40."""
+    """The order in which transports are asked `why_not` if a channel names none, lowest first. Ours
+    have 0 to 40."""
     on_devices: bool
-    """True if messages are lists of JAX's arrays, handed over as they are; False if they are numpy
-    arrays of `link.specs`."""
+    """True if messages are lists of JAX arrays, handed over as they are; False if they are the
+    numpy arrays of `link.specs`."""
     device_ordered: bool
-    """True if a message may be sent before it is computed, since the device itself keeps the order
-    of programs and messages. Such a transport tells `here.work` what it has begun."""
+    """True if a message may be sent before it is computed, because the device itself keeps the
+    order of programs and messages. Such a transport tells `here.work` what it has begun."""
 
     def why_not(self, link: Link, ends: Ends) -> str:
-        """Why this link cannot, or should not, go this way, as a sentence; "" if it can.
+        """Return a sentence that says why not to carry this link, or "" if nothing is against it.
 
-        `link.transport` is not empty where the channel asks for this transport by name.
+        `link.transport` is not empty if the channel asks for this transport by name.
         """
         ...
 
     def room(self, link: Link) -> int:
-        """The bytes of shared memory that this link needs; 0 for none."""
+        """Return the bytes of shared memory that this link needs; 0 for none."""
         ...
 
     def listen(self, link: Link, here: Here) -> Address:
-        """Prepare to receive, with nothing on its way; called where the receiver is."""
+        """Prepare to receive, with no message on its way. Called in the receiver's process."""
 
     def connect(self, link: Link, address: Address, here: Here, epoch: int) -> Outbox | Inbox:
-        """The sending end if `here.sends`, else the receiving one."""
+        """Return the sending end if `here.sends`, else the receiving one."""
         ...

@@ -1,4 +1,4 @@
-"""Which transport carries a link: the one that its channel names, or the first that can."""
+"""The transport of a link: the one that its channel names, or else the first that can carry it."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ TRANSPORTS = Registry(
 
 
 def check_transports(plan: Plan) -> None:
-    """Refuse a link that nothing can carry, or not what its channel names."""
+    """Refuse links that no transport can carry, or not the transport that their channel names."""
     free = plan.free
     if free and (named := plan.channel(free.learner, free.maker).transport):
         raise PlanError(
-            f"the channel `{free.learner} -> {free.maker}` names the transport `{named}`, and "
-            f"where nobody waits the newest values go by a way of their own. Leave `transport` out "
-            f"there."
+            f"the channel `{free.learner} -> {free.maker}` names the transport `{named}`, but with "
+            f"lag=free the newest values do not go through a transport. Leave `transport` out of "
+            f"that channel."
         )
     for link in links(plan):
         transport_of(plan, link)
 
 
 def transport_of(plan: Plan, link: Link) -> Transport:
-    """The transport of a link; the same in every process that asks."""
-    ends, why = ends_of(plan, link), {}
+    """Return the transport of a link. Every process that asks gets the same one."""
+    ends, reasons = ends_of(plan, link), ""
     if link.transport:
         named = _named(link)
         if not (reason := named.why_not(link, ends)):
             return named
-        # Nobody would notice how a message without arrays goes, and not everything can carry one.
+        # A message without arrays may go by any transport: it makes no difference to the user, and
+        # some transports cannot carry one.
         if link.arrays:
             raise PlanError(
                 f"{_channel(link)} cannot go by `{link.transport}`: {reason} Leave `transport` out "
                 f"there, or name another: {', '.join(TRANSPORTS.names)}."
             )
-    for name, transport in _by_preference():
-        why[name] = transport.why_not(link, ends)
-        if not why[name]:
-            return transport
-    reasons = "\n".join(f"  {name}: {reason}" for name, reason in why.items())
+    for name in sorted(TRANSPORTS.names, key=lambda name: _made(name).preference):
+        if not (reason := _made(name).why_not(link, ends)):
+            return _made(name)
+        reasons += f"  {name}: {reason}\n"
     raise PlanError(
-        f"nothing can carry `{link.name}` where instances run as `{plan.launch.name}`:\n{reasons}\n"
+        f"nothing can carry `{link.name}` where instances run as `{plan.launch.name}`:\n{reasons}"
         f'Name a transport that can in a plan of your own, `Channel(transport="file.py:NAME")` '
         f'(examples/own_transport.py), or use launch="processes".'
     )
 
 
 def ends_of(plan: Plan, link: Link) -> Ends:
-    """Where the two ends of a link are."""
+    """Return the places of a link's two ends."""
     launch = plan.launch
-    begin = link.transfer.source, link.source
-    source, target = (devices_of(plan, *end) for end in (begin, link.end))
+    source = devices_of(plan, link.transfer.source, link.source)
     shares = not launch.one_process and launch.shares_memory != "none"
+    target = devices_of(plan, *link.end)
     return Ends(source, target, one_process=launch.one_process, share_memory=shares)
 
 
 def devices_of(plan: Plan, place: str, index: int) -> tuple[DeviceId, ...]:
-    """The devices of one instance: all of its place's where the replicas are one program."""
+    """Return the devices of one instance: all of its place's if the replicas are one program."""
     spot = plan.place(place)
     return spot.on if place in plan.grouped else spot.share(index)
 
@@ -74,7 +74,7 @@ def _channel(link: Link) -> str:
 
 
 def _named(link: Link) -> Transport:
-    """The transport that a channel names."""
+    """Return the transport that a channel names."""
     try:
         return _made(link.transport)
     except ValueError as error:
@@ -84,9 +84,3 @@ def _named(link: Link) -> Transport:
 @functools.cache
 def _made(name: str) -> Transport:
     return TRANSPORTS.make(name, Transport)
-
-
-@functools.cache
-def _by_preference() -> list[tuple[str, Transport]]:
-    every = [(name, _made(name)) for name in TRANSPORTS.names]
-    return sorted(every, key=lambda found: found[1].preference)

@@ -1,4 +1,4 @@
-"""What an instance has begun on its device, where the device keeps the order of its messages."""
+"""The work that an instance has begun on a device that keeps the order of its messages."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hocket.runtime.observe.status import WORKING
 
 
 class DeviceWork:
-    """The last of what each device-ordered end of an instance has begun.
+    """The last work that each device-ordered end of an instance has begun.
 
     Such an end does not wait for the device. So while its host waits for the other instance, its
-    device may be at work, and the other instance may wait for just that.
+    device may still be at work, and the other instance may be waiting for that very work.
     """
 
     def __init__(self, status: Any) -> None:
@@ -21,19 +21,23 @@ class DeviceWork:
         self._settle: list[Callable[[], None]] = []
 
     def add(self, settle: Callable[[], None]) -> None:
-        """Count with another end, which `settle` waits for."""
+        """Add an end, given its method that waits for the work it has begun."""
         self._settle.append(settle)
 
     def begun(self, end: Any, array: Any) -> None:
-        """Note an array of the last program that an end has begun: it is ready when that ends."""
+        """Note an array of the last program that an end has begun. It is ready when that ends."""
         self._last[end] = array
 
     def since(self) -> list[Any]:
-        """What is begun by now, to ask about later."""
+        """Return the work begun so far, for `is_busy` to ask about later."""
         return list(self._last.values())
 
     def settle(self) -> None:
-        """Wait until the device has done it all: that is work, and no waiting for others."""
+        """Wait until the device has finished all of it.
+
+        The status shows this as work. If it showed a wait for the other instance, two instances
+        that wait for their own devices would look like a deadlock.
+        """
         phase = int(self._status["phase"])
         self.resume()
         for settle in self._settle:
@@ -41,15 +45,15 @@ class DeviceWork:
         self._status["phase"] = phase
 
     def resume(self) -> None:
-        """Show that the instance waits no longer: a program may have to be compiled first."""
+        """Show that the instance waits no longer, though it may have to compile a program next."""
         self._status["phase"] = WORKING
 
     def forget(self) -> None:
-        """Begin anew, without ends."""
+        """Drop all ends and their work, when a run begins anew."""
         self._last.clear()
         self._settle.clear()
 
 
 def is_busy(begun: list[Any]) -> bool:
-    """Whether the device is still at work on some of this."""
+    """Return True if the device is still at work on some of this."""
     return any(not x.is_ready() for x in begun)

@@ -1,4 +1,4 @@
-"""How the parts of a value that several instances send become one value again."""
+"""How a value is put together again from the parts that several instances send."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hocket.core.graph.trace import ValueId
 
 @dataclass(frozen=True)
 class Concat:
-    """Each part has some of the environments: they are put one after another."""
+    """The parts one after another, for a value whose parts are of different environments."""
 
     axis: int
 
@@ -23,7 +23,7 @@ class Concat:
 
 @dataclass(frozen=True)
 class First:
-    """Every part is the whole value."""
+    """The first part, for a value that every part has whole."""
 
     def __call__(self, parts: Sequence[Any]) -> Any:
         return parts[0]
@@ -34,14 +34,14 @@ FIRST = First()
 
 
 class Part(NamedTuple):
-    """An array of one of several messages."""
+    """The place of an array: the number of its message, and its number there."""
 
     message: int
     array: int
 
 
 class Assembly(NamedTuple):
-    """One value out of several messages: where its parts are, and how they become the value."""
+    """How to get one value out of several messages: where its parts are, and how to join them."""
 
     join: Join
     parts: tuple[Part, ...]
@@ -50,7 +50,7 @@ class Assembly(NamedTuple):
 def assemblies(
     messages: Sequence[Sequence[ValueId]], axes: Mapping[ValueId, int | None]
 ) -> tuple[Assembly, ...]:
-    """How each value is made of messages that have these values: of all who send a part of it."""
+    """Return the assembly of each value, from all messages that have a part of it."""
     return tuple(
         Assembly(
             FIRST if axis is None else Concat(axis),

@@ -1,8 +1,9 @@
-"""What is on its way between two blocks of iterations, and the names by which it is saved.
+"""Late values: arrays on their way between two blocks of iterations, and their names when saved.
 
-Late channels hold messages, and where nobody waits there are samples that nobody has learned from.
-Each array goes by its value, the place that receives it and the replica that it is of, whatever
-numbers the transfers of the plan have: `learner.params.bias/actor/0`.
+They are the messages that late channels hold and, with lag=free, the samples that nobody has
+learned from yet. The name of an array says its value, the place that receives it, the replica and
+how old the message is, as in `learner.params.bias/actor/0/0`. It does not depend on the numbers
+that a plan gives its transfers, so a run can resume under another plan.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from hocket.core.plan.data import Plan
 from hocket.runtime.channels.links import Link, LinkKey, links
 
 SAMPLE = "sample-"
-"""The names of samples begin so: `sample-MAKER-NUMBER-` and `age`, or the name of an array."""
+"""The beginning of a sample's names: `sample-MAKER-NUMBER-`, then `age` or the name of an array."""
 
 
 def sample_name(maker: int, number: int, name: str) -> str:
-    """The name of an array, or the age, of one of the samples of a maker, the oldest first."""
+    """Return the name of an array, or of the age, of a maker's sample. Number 0 is the oldest."""
     return f"{SAMPLE}{maker}-{number}-{name}"
 
 
 def late_links(plan: Plan) -> list[Link]:
-    """The links of late channels."""
+    """Return the links of late channels."""
     return [link for link in links(plan) if plan.channel_of(link.transfer).lag]
 
 
 def late_names(plan: Plan) -> dict[LinkKey, list[list[str]]]:
-    """For every late link, the arrays of each message on its way, the oldest message first."""
+    """Return the names of arrays for every late link, by message, the oldest message first."""
     late = late_links(plan)
     lags = {link.key: range(plan.channel_of(link.transfer).lag) for link in late}
     names = array_names(plan, late)
@@ -41,18 +42,18 @@ def late_names(plan: Plan) -> dict[LinkKey, list[list[str]]]:
 
 
 def late_specs(plan: Plan) -> dict[str, jax.ShapeDtypeStruct]:
-    """All that is on its way between two blocks of a plan with late channels."""
+    """Describe all messages that are on their way between two blocks, by the names of arrays."""
     names = late_names(plan)
-    pairs = ((link, message) for link in late_links(plan) for message in names[link.key])
     return {
         name: spec
-        for link, message in pairs
+        for link in late_links(plan)
+        for message in names[link.key]
         for name, spec in zip(message, link.arrays, strict=True)
     }
 
 
 def array_names(plan: Plan, chosen: Iterable[Link]) -> dict[LinkKey, list[str]]:
-    """For each of these links, a name for every array of a message, unlike any other's."""
+    """Return a unique name for every array of a message, by link."""
     values = value_names(plan.graph)
     return {
         link.key: [
@@ -64,9 +65,10 @@ def array_names(plan: Plan, chosen: Iterable[Link]) -> dict[LinkKey, list[str]]:
 
 
 def value_names(graph: Graph) -> list[str]:
-    """A name for every value of a graph: its own without lines of source code, counted if need be.
+    """Return a unique name for every value of a graph: its own, without lines of source code.
 
-    Every plan of an algorithm has the same graph, so every plan has the same names.
+    A name that occurs again gets a number. All plans of an algorithm have the same graph, so they
+    have the same names.
     """
     names, counts = list[str](), Counter[str]()
     for value in graph.values:
@@ -77,13 +79,13 @@ def value_names(graph: Graph) -> list[str]:
 
 
 def renamed(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
-    """What was saved, by the names that it has now."""
+    """Return saved late values under the names of today."""
     table = _earlier_names(plan)
     return {table.get(name, name): x for name, x in late.items()}
 
 
 def _earlier_names(plan: Plan) -> dict[str, str]:
-    """The names of today by those of before, which had the numbers of a transfer and its ends."""
+    """Map earlier names, which had the numbers of a transfer and its ends, to those of today."""
     every, late, table = list(links(plan)), late_names(plan), dict[str, str]()
     names = array_names(plan, every)
     for link in every:

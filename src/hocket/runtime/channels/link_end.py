@@ -1,4 +1,4 @@
-"""The part of a link's ends that our transports have in common: what they count, and the close."""
+"""The part that the ends of our transports share: how they count and how they close."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ WRITER, READER = 0, 1
 
 
 class Carrier(Protocol):
-    """The memory between the two ends of a link."""
+    """The queue or the ring between the two ends of a link."""
 
     @property
     def waited_ns(self) -> Sequence[int]:
-        """Nanoseconds for which the writer and the reader have waited."""
+        """The nanoseconds for which the writer and the reader have waited."""
         ...
 
     def close(self) -> None:
@@ -25,7 +25,7 @@ C = TypeVar("C", bound=Carrier)
 
 
 class LinkEnd(Generic[C]):
-    """One end of a link: it counts its messages, and waits in what carries them."""
+    """One end of a link, which counts its messages, and waits in the carrier between the ends."""
 
     side = READER
 
@@ -38,7 +38,7 @@ class LinkEnd(Generic[C]):
         return self._carrier.waited_ns[self.side]
 
     def settle(self) -> None:
-        """Return at once: nothing is begun that others would not wait for by themselves."""
+        """Return at once, because no work on a device is left behind by `send` or `receive`."""
 
     def close(self) -> None:
         self._carrier.close()

@@ -1,4 +1,4 @@
-"""One sender and one receiver of one transfer: what a message of theirs holds, and how it lies."""
+"""Links, each from one sender to one receiver of a transfer, and the layout of their messages."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Link:
     source: int
     target: int
     values: tuple[ValueId, ...]
-    """Those of the transfer's values that cross here."""
+    """The values of the transfer that cross on this link."""
     arrays: tuple[jax.ShapeDtypeStruct, ...]
     """The arrays of one message, as instances have them."""
     slots: int
-    """How many messages may be under way."""
+    """The number of messages that may be under way at once."""
     delay: float = 0.0
-    """Seconds that every message takes in addition."""
+    """The seconds by which every message is made to arrive later."""
     packed: bool = False
-    """Whether this end has the small arrays of a message as one block."""
+    """True if this end has the small arrays of a message as one block."""
     transport: str = ""
-    """The transport that the channel names; empty where it names none."""
+    """The transport that the channel names; empty if it names none."""
 
     @property
     def key(self) -> LinkKey:
@@ -49,21 +49,21 @@ class Link:
 
     @property
     def end(self) -> tuple[str, int]:
-        """The place and the instance that receive."""
+        """The place that receives, and the number of the instance."""
         return self.transfer.target, self.target
 
     @functools.cached_property
     def specs(self) -> list[Spec]:
-        """The arrays of one message on the host, as this end has them: shapes and dtypes."""
+        """The shapes and dtypes of one message's arrays on the host, as this end has them."""
         return packing(self.arrays).specs(packed=self.packed)
 
     @property
     def message_nbytes(self) -> int:
-        """The bytes that one message takes."""
+        """The bytes of one message."""
         return slot_layout(self.specs)[1]
 
     def views(self, buffer: Any) -> list[np.ndarray]:
-        """The arrays of a message that lies in these bytes."""
+        """Return the arrays of a message that lies in `buffer`, as views of it."""
         starts = slot_layout(self.specs)[0]
         return [
             np.ndarray(shape, dtype, buffer, start)
@@ -72,31 +72,32 @@ class Link:
 
 
 def versions(plan: Plan) -> list[Transfer]:
-    """The transfers that carry a version, in a plan where nobody waits."""
+    """Return the transfers that carry a version, which only a plan with lag=free has."""
     return [t for t in plan.projection.transfers if plan.free and plan.free.is_version(t)]
 
 
 def version_specs(plan: Plan) -> list[jax.ShapeDtypeStruct]:
-    """The arrays of a version."""
+    """Return the arrays of a version."""
     values = [plan.graph.values[v] for t in versions(plan) for v in t.values]
     return [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values]
 
 
 def pairs(plan: Plan, transfer: Transfer) -> list[tuple[int, int]]:
-    """Which instance of the source sends to which of the target."""
+    """Return who sends to whom, as numbers of instances: (source, target)."""
     sources, targets = plan.instances(transfer.source), plan.instances(transfer.target)
     most = max(sources, targets)
     return [(k * sources // most, k * targets // most) for k in range(most)]
 
 
 def links(plan: Plan) -> Iterator[Link]:
-    """Every link that the instances of a plan need; versions go another way."""
+    """Yield every link that the instances of a plan need. Versions go without links."""
     free = plan.free
     for t in plan.projection.transfers:
         if free and free.is_version(t):
             continue
         every, channel = pairs(plan, t), plan.channel_of(t)
-        leader = {b: a for a, b in reversed(every)}  # sends a target what is uniform
+        # A value that is the same in all sources comes from the first source of each target.
+        leader = {b: a for a, b in reversed(every)}
         for a, b in every:
             leads = a == leader[b] or (free is not None and free.is_any(t))
             values = tuple(v for v in t.values if leads or plan.axes.axis(v) is not None)
@@ -106,6 +107,7 @@ def links(plan: Plan) -> Iterator[Link]:
 
 
 def _array(plan: Plan, transfer: Transfer, shares: int, value: ValueId) -> jax.ShapeDtypeStruct:
+    """Describe a value's array in one message, which has one share of its environments."""
     whole, axis = plan.graph.values[value], plan.axes.axis(value)
     shape: list[Any] = list(whole.shape)
     if axis is not None:

@@ -1,10 +1,10 @@
-"""A message in one block of memory: all of its small arrays are one transfer from or to a device.
+"""The small arrays of a message in one block of memory, which is one copy from or to a device.
 
-Each array by itself is a transfer of its own, and somebody waits for each. So the end of a channel
-on an accelerator has one compiled program lay the arrays next to each other, as words of 32 bits,
-and copies those to the host at once; where they arrive, one program takes them apart, and puts the
-samples of several senders together. The words lie as the arrays of a slot do, so each end packs or
-does not, and the other one sees no difference. Nothing is rounded: bits are moved.
+Unpacked, each array is a copy of its own, and each copy is waited for. So the end of a channel on
+an accelerator packs: one compiled program lays the arrays next to each other, as words of 32 bits,
+and one copy brings them to the host. At the other end, one program takes the block apart, and joins
+the samples of several senders. The words lie as the arrays of a slot do, so each end may pack or
+not, and the other sees no difference. Only bits are moved, so nothing is rounded.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from hocket.runtime.channels.joins import Assembly
 from hocket.system.ring import Spec, slot_layout
 
 LARGE = 1 << 20
-"""Bytes from which an array goes by itself, not to be copied once more. An estimate: at 50 GB/s so
-many take 20 us, about what a transfer more costs."""
+"""The bytes from which an array is not packed, since packing copies it once more. An estimate: at
+50 GB/s that copy takes 20 us, which is about the cost of one more transfer."""
 
-_LINE = 16  # words, of 64 bytes: where the arrays of a slot begin
+_LINE = 16  # the words of 64 bytes: the arrays of a slot begin at multiples of it
 
 
 def packs(asked: bool | None, devices: Sequence[Any], *, sends: bool, loops: bool = False) -> bool:
-    """Whether the end of a channel on these devices packs, if nobody asked for it or against it.
+    """Return True if the end of a channel on these devices packs; `asked` decides if it is set.
 
-    An accelerator does. A CPU device only where it receives: sending needs no transfer, but JAX
-    takes 12 arrays one by one two to three times as long as one program (crossings:
-    `benchmarks/packing.py`); in a loop that crosses places a program reads the host's arrays as
-    they are. On several devices an array is in parts, which go by themselves.
+    An accelerator packs. A CPU device packs only where it receives outside of loops: it sends
+    without a transfer, but to take in 12 arrays one by one JAX needs two to three times as long as
+    one program does (`benchmarks/packing.py`), and in a loop that crosses places a program reads
+    the host's arrays as they are. Nobody packs for several devices, because each has its own part
+    of an array.
     """
     usual = devices[0].platform != "cpu" or not (sends or loops)
     return len(devices) == 1 and (usual if asked is None else asked)
@@ -45,13 +46,13 @@ def packs(asked: bool | None, devices: Sequence[Any], *, sends: bool, loops: boo
 
 @functools.cache
 def packing(like: tuple[jax.ShapeDtypeStruct, ...]) -> Packing:
-    """One for all messages of these arrays, so that they share their programs too."""
+    """Return the one packing for messages of these arrays, so that they share compiled programs."""
     return Packing(like)
 
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """How the arrays of one message lie in a slot: small ones first, so that they are one block."""
+    """The order of a message's arrays in a slot: small ones first, so that they are one block."""
 
     like: tuple[jax.ShapeDtypeStruct, ...]
 
@@ -69,40 +70,41 @@ class Packing:
 
     @functools.cached_property
     def _words(self) -> tuple[dict[int, slice], int]:
-        """The words of each small array, and how many there are in all."""
+        """The words of each small array in the block, and the number of words in the block."""
         specs = [self._host[k] for k in self.small]
         starts = [start // 4 for start in slot_layout(specs)[0]]
         counts = [math.ceil(math.prod(shape) * dtype.itemsize / 4) for shape, dtype in specs]
-        found = {k: slice(a, a + n) for k, a, n in zip(self.small, starts, counts, strict=True)}
-        return found, sum(n + -n % _LINE for n in counts)
+        words = {k: slice(a, a + n) for k, a, n in zip(self.small, starts, counts, strict=True)}
+        return words, sum(n + -n % _LINE for n in counts)
 
     def pays(self) -> bool:
-        """Whether there is anything to save: several arrays that would be a transfer each."""
+        """Return True if packing saves a transfer: at least two small arrays are not empty."""
         return sum(math.prod(self.like[k].shape) > 0 for k in self.small) > 1
 
     def specs(self, *, packed: bool) -> list[Spec]:
-        """What a slot has in it, as an end sees it that packs, or one that does not."""
+        """Return the arrays of a slot, as an end sees them that packs, or one that does not."""
         if packed:
             return [((self._words[1],), np.dtype(np.uint32)), *(self._host[k] for k in self.large)]
         return [self._host[k] for k in (*self.small, *self.large)]
 
     def to_slot(self, message: Sequence[Any], *, packed: bool) -> list[np.ndarray]:
-        """A message as those `specs` have it."""
+        """Return the arrays of a message as `specs` describes them."""
         small, large = ([message[k] for k in chosen] for chosen in (self.small, self.large))
         if packed:
-            # What a host function returned is on the host, and need not go to the device and back.
-            here = all(isinstance(x, jax.Array) for x in small)
-            small = [_packed(small) if here else self._packed_on_host(small)]
+            # Results of host functions are on the host already, and stay there.
+            on_device = all(isinstance(x, jax.Array) for x in small)
+            small = [_packed(small) if on_device else self._packed_on_host(small)]
         arrays = [jax.random.key_data(x) if is_key(x) else x for x in (*small, *large)]
-        for x in arrays if packed else ():  # each copy is begun before any has to end
+        for x in arrays if packed else ():  # begin all copies before waiting for any
             if isinstance(x, jax.Array):
                 x.copy_to_host_async()
         return [np.asarray(x) for x in arrays]
 
     def from_slot(self, arrays: Sequence[np.ndarray], *, packed: bool) -> Any:
-        """The message that arrived as these arrays, or a `Packed`.
+        """Return the message that arrived as these arrays; a `Packed` if they are packed.
 
-        They must not be views of memory that is used again: JAX takes aligned memory as it is.
+        They must not be views of a slot. JAX on a CPU takes aligned memory without a copy, so its
+        arrays would change when the sender fills the slot again.
         """
         if packed:
             return Packed(self, arrays[0], tuple(arrays[1:]))
@@ -116,13 +118,13 @@ class Packing:
         return block
 
     def on_host(self, block: np.ndarray, k: int) -> np.ndarray:
-        """A small array in a block, as it lies there."""
+        """Return a small array as a view of the block in which it lies."""
         shape, dtype = self._host[k]
         nbytes = math.prod(shape) * dtype.itemsize
         return block[self._words[0][k]].view(np.uint8)[:nbytes].view(dtype).reshape(shape)
 
     def array(self, k: int, block: Any, large: Sequence[Any]) -> Any:
-        """One of the arrays, in a program."""
+        """Return one of the arrays, inside a compiled program."""
         like, (shape, dtype) = self.like[k], self._host[k]
         if k in self.large:
             x = large[self.large.index(k)]
@@ -137,7 +139,7 @@ class Packing:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A message out of a slot, its small arrays in one block; as a sequence, those of the host."""
+    """A message with its small arrays in one block. Iterating over it yields arrays of the host."""
 
     packing: Packing
     block: np.ndarray
@@ -152,7 +154,7 @@ class Packed:
 def unpack(
     messages: Sequence[Packed], joins: tuple[Assembly, ...], where: jax.sharding.Sharding
 ) -> list[Any]:
-    """What is wanted of some messages, on a device: a transfer for each of them, and a program."""
+    """Put messages on a device, and assemble their values there, in one compiled program."""
     put = jax.device_put([(m.block, m.large) for m in messages], where)
     return _program(tuple(m.packing for m in messages), joins, where)(put)
 
@@ -174,7 +176,7 @@ def _packed(arrays: Sequence[Any]) -> jax.Array:
 
 
 def _as_words(x: Any) -> jax.Array:
-    """The bits of an array, with zeros up to a whole word."""
+    """Return the bits of an array as words, with zeros up to a whole word."""
     x = (jax.random.key_data(x) if is_key(x) else x).ravel()
     x = x.astype(np.uint8) if x.dtype == np.bool_ else x
     each = 4 // x.dtype.itemsize
@@ -183,7 +185,7 @@ def _as_words(x: Any) -> jax.Array:
 
 
 def _is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Whether an array is packed; one of complex numbers, or of parts of bytes, is not."""
+    """Return True for an array that is packed. Complex numbers, int4 and the like never are."""
     if math.prod(shape) * dtype.itemsize >= LARGE or jnp.issubdtype(dtype, np.complexfloating):
         return False
     info = jnp.finfo if jnp.issubdtype(dtype, np.floating) else jnp.iinfo

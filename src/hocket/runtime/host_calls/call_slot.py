@@ -1,4 +1,7 @@
-"""How a compiled program on the CPU calls a host function: without XLA's way through Python."""
+"""The slot through which a compiled program on the CPU calls a host function.
+
+It is faster than XLA's own callback into Python, and can leave Python out altogether.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,20 @@ from hocket.core.program.host import NativeCall, Specs
 from hocket.runtime.host_calls.lowering import CALL_TARGET
 from hocket.system.native import library, pointers
 
-_changing = threading.RLock()  # a collected one may be closed while another is made
-# What programs may call. One that is at work when it is closed stays: it may never come back.
+# Reentrant, because the garbage collector may close a slot while this thread opens another.
+_changing = threading.RLock()
+# The slots that programs may call. The library has only addresses of their functions and arrays,
+# so this keeps them alive. A slot that is at work when it is closed stays here, since its call may
+# never return.
 _OPEN: dict[int, CallSlot] = {}
 
 
 class CallSlot:
     """A function that programs call by a number, with the arrays that both sides read and write.
 
-    `call` takes such arrays as `ins` says, and gives such as `outs` says. If it does not, `failed`
-    is told why, and the program that called it ends with an error. After a call, `native` may
-    name a C function for those that follow.
+    `call` takes arrays as `ins` describes them, and returns arrays as `outs` does. If it fails,
+    `failed` gets the exception, and the program that called it ends with an error. After a call,
+    `native` may name a C function that makes all further calls.
     """
 
     def __init__(
@@ -41,18 +47,19 @@ class CallSlot:
 
         def work() -> int:
             try:
-                made = call([x.copy() for x in self._ins])  # which it may keep
-                for room, x in zip(self._outs, made, strict=True):
+                # Copies, because the function may keep them, and the next call overwrites `_ins`.
+                results = call([x.copy() for x in self._ins])
+                for room, x in zip(self._outs, results, strict=True):
                     np.copyto(room, x, casting="no")
-                if self._native is None and (found := native()):
-                    self._native = found
-                    library().hocket_host_hasten(self.number, found.address, found.context)
-            except BaseException as error:  # noqa: BLE001 (there is no Python above)
+                if self._native is None and (made := native()):
+                    self._native = made
+                    library().hocket_host_hasten(self.number, made.address, made.context)
+            except BaseException as error:  # noqa: BLE001 (the caller is C, and cannot raise it)
                 failed(error)
                 return 1
             return 0
 
-        self._work = _Function(work)
+        self._work = _Function(work)  # kept, because the library has no more than its address
         with _changing:
             self.number: int = _registered().hocket_host_open(
                 self._work, len(ins), *pointers(self._ins), len(outs), *pointers(self._outs)
@@ -64,24 +71,24 @@ class CallSlot:
             _OPEN[self.number] = self
 
     def note(self, noted: bool) -> None:
-        """Whether to note, from now on, when calls begin and end."""
+        """Begin or stop noting when calls begin and end."""
         library().hocket_host_note(self.number, int(noted))
 
     def noted(self) -> list[tuple[float, float]]:
-        """By the clock of `time.perf_counter`."""
+        """Return when each noted call began and ended, by the clock of `time.perf_counter`."""
         times = np.zeros((library().hocket_host_noted(self.number, None, 0) // 2, 2))
         library().hocket_host_noted(self.number, times.ctypes.data, times.size)
         return [(start, end) for start, end in times.tolist()]
 
     def slow_down(self) -> bool:
-        """Have Python make all calls again; False if it cannot be told, since one is under way."""
+        """Have Python make all calls again. Return False, and change nothing, during a call."""
         if self._native is not None and not library().hocket_host_slow(self.number):
             return False
         self._native = None
         return True
 
     def close(self) -> None:
-        """Programs that call it from now on end with an error."""
+        """Close the slot. Programs that call it from now on end with an error."""
         with _changing:
             if _OPEN.get(self.number) is self and library().hocket_host_close(self.number):
                 del _OPEN[self.number]
@@ -92,7 +99,7 @@ _Function = ctypes.CFUNCTYPE(ctypes.c_int)
 
 @cache
 def _registered() -> ctypes.CDLL:
-    """The library, with its function made known to XLA."""
+    """Return the library, with its function made known to XLA."""
     handler = jax.ffi.pycapsule(library().hocket_host)
     jax.ffi.register_ffi_target(CALL_TARGET, handler, platform="cpu")
     return library()

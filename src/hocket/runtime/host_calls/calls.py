@@ -1,4 +1,4 @@
-"""The host functions that an instance, or a program that calls back, keeps open."""
+"""The host functions that an instance, or a program that calls the host, keeps open."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PREFIX = "host-"
 
 
 class HostFunctions:
-    """Opens each host function when it is first called.
+    """The open host functions of an instance. Each is opened when it is first called.
 
-    With `inside`, compiled programs call them by themselves: those of one CPU device can.
+    With `inside`, compiled programs call them by themselves, which those of one CPU device can.
     """
 
     def __init__(self, name: str = "all", *, inside: bool = False) -> None:
@@ -36,12 +36,12 @@ class HostFunctions:
         self._calling = threading.Lock()
         self._noted = False
         self.find: Callable[[Service], At] | None = None
-        """Where the services are that some of them work on."""
+        """Returns where to find a service that a host function works on."""
         self._live: dict[HostFunction, LiveFunction] = {}
         self._pieces: dict[str, bytes] = {}
         self._ended = False
         self.failure: BaseException | None = None
-        """The exception that a call raised: XLA passes on no more than its text."""
+        """The exception that a call raised, because XLA passes on only its text."""
 
     def get(self, of: HostFunction) -> LiveFunction:
         if self._ended:
@@ -54,7 +54,7 @@ class HostFunctions:
         return self._live[of]
 
     def __call__(self, of: HostFunction, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """For a compiled program that calls back."""
+        """Call a host function from within a compiled program."""
         try:
             with self._calling:
                 live = self.get(of)
@@ -65,12 +65,13 @@ class HostFunctions:
             raise
 
     def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
-        """See `Caller`."""
+        """Return the number of the function's slot, as `Caller` says; None if not `inside`."""
         if not self.inside:
             return None
         key = of, *((x.shape, x.dtype) for x in (*ins, *outs))
         if key not in self._slots:
-            me = weakref.ref(self)  # a slot that nobody closes keeps nothing open
+            # A weak reference, since a slot may stay open for ever, and must not keep this alive.
+            me = weakref.ref(self)
 
             def call(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
                 hosts = me()
@@ -88,18 +89,18 @@ class HostFunctions:
         return self._slots[key].number
 
     def note(self, noted: bool) -> None:
-        """Whether to note, from now on, when programs call these functions."""
+        """Begin or stop noting when programs call these functions."""
         self._noted = noted
         for slot in self._slots.values():
             slot.note(noted)
 
     def noted(self) -> list[tuple[str, float, float]]:
-        """Who was called from when to when, in this order."""
+        """Return the name of each noted call, its beginning and its end, in order."""
         calls = [(key[0].name, *at) for key, slot in self._slots.items() for at in slot.noted()]
         return sorted(calls, key=lambda call: call[1])
 
     def run(self, program: Callable[[], Any]) -> Any:
-        """Run what calls these functions, in a thread of its own; an error if one of them hangs."""
+        """Run a program that calls these functions in a thread of their own. Raise if one hangs."""
         self._thread = self._thread or WatchedThread(self._name)
         try:
             return self._in_thread(lambda: run_inline(program))
@@ -107,36 +108,35 @@ class HostFunctions:
             raise self.failure or error from None
 
     def load(self, late: Mapping[str, Any]) -> None:
-        """Begin anew, or from what `late` had."""
+        """Begin anew, with the state of host functions that `late` has, if any."""
         self._in_thread(self._close_all)
         self.failure = None
         blobs = [np.asarray(x) for name, x in late.items() if name.startswith(PREFIX)]
         self._pieces = {name: piece for blob in blobs for name, piece in _unpack(blob).items()}
 
     def late(self) -> dict[str, np.ndarray]:
-        """The state of the functions, as bytes; nothing where one cannot tell its own."""
+        """Return the state of all functions as bytes; nothing if one cannot save its own."""
         mine = [live for of, live in self._live.items() if of.service is None]
-        kept = self._in_thread(lambda: [live.snapshot() for live in mine])
-        kept = kept or [self._pieces]
-        if any(not pieces for pieces in kept):
+        states = self._in_thread(lambda: [live.snapshot() for live in mine]) or [self._pieces]
+        if not all(states):
             return {}
-        return {self._name: _pack({k: x for pieces in kept for k, x in (pieces or {}).items()})}
+        return {self._name: _pack({k: x for pieces in states for k, x in pieces.items()})}
 
     def end(self, *, at_rest: bool = True) -> None:
-        """Close all for good: whoever is still at work in another thread opens nothing again."""
+        """Close all for good: a program that still runs in another thread opens nothing again."""
         self._ended = True
         if at_rest and not (self._thread and self._thread.hangs):
             self._in_thread(self._close_all)
             _close(self._slots)
         else:
-            self._close_all()  # and the slots stay taken: a program may yet call them
+            self._close_all()  # but not the slots, because a program may still call them
 
     def _in_thread(self, work: Callable[[], Any]) -> Any:
-        """All that environments do, they do in one thread, if there is one for them."""
+        """Call `work` where the environments run, which is in their own thread if they have one."""
         return self._thread.run(work, self._overdue) if self._thread else work()
 
     def _overdue(self) -> Exception | None:
-        """The error of a call that hangs, asked for from another thread."""
+        """Return the error of a call that hangs. This is asked from another thread."""
         return next(
             (error for live in list(self._live.values()) if (error := live.overdue())), None
         )
@@ -149,9 +149,9 @@ class HostFunctions:
         return live.native() if isinstance(live, NativeFunction) else None
 
     def _close_all(self) -> None:
-        # A native call that never comes back still has them: they stay open.
-        slow = [slot.slow_down() for slot in self._slots.values()]
-        if not all(slow):
+        # A native call that never returns still uses its functions, so they are left open then.
+        are_slow = [slot.slow_down() for slot in self._slots.values()]
+        if not all(are_slow):
             self._live.clear()
         while self._live:
             self._live.popitem()[1].close()
@@ -163,12 +163,12 @@ def _close(slots: dict[Any, CallSlot]) -> None:
 
 
 def is_one_cpu(devices: Sequence[Any]) -> bool:
-    """Whether a program of these devices can call the host by itself, and does it only once."""
+    """Return True if a program of these devices can call the host by itself, and only once."""
     return len(devices) == 1 and devices[0].platform == "cpu"
 
 
 def _pack(pieces: Mapping[str, bytes]) -> np.ndarray:
-    """As one array, of few different sizes: what writes it down is compiled for each."""
+    """Pack pieces into one array, whose size is a power of two: each size costs a compilation."""
     content = msgspec.msgpack.encode(dict(pieces))
     room = 1 << max(12, (len(content) + 8).bit_length())
     packed = np.zeros(room, np.uint8)

@@ -1,9 +1,10 @@
-"""Programs on the CPU that run in the thread that calls them, and not in one of XLA's.
+"""Programs on the CPU that run in the thread that calls them, not in one of XLA's threads.
 
-XLA has as many threads as there are cores, and a program that waits for its environments would keep
-one of them from everybody else; where waking a thread takes long, it also costs a fifth of the
-speed. JAX can be told so only before its first use, and for all programs. But what a callback runs,
-runs where the callback does; and a program with a callback, where it is called.
+XLA has as many threads as there are cores, and a program that waits for its environments would
+block one of them for everybody else. Where waking a thread takes long, that also costs a fifth of
+the speed. JAX has a setting against it, but only before its first use and for all programs.
+Instead, we use two properties of callbacks: a program that contains one runs in the thread that
+calls it, and a program called from within a callback runs in the callback's thread.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ _here = threading.local()
 
 
 def run_inline(work: Callable[[], Any]) -> Any:
-    """Do some work, and run all programs of one CPU device that it calls in this thread."""
-    future: Future[Any] = Future()  # XLA would pass on no more than the text of an exception
+    """Call `work`, and run all programs of one CPU device that it calls in this thread."""
+    # A future, because of an exception in a callback XLA passes on only the text.
+    future: Future[Any] = Future()
     _here.job = partial(fulfil, future, work)
     try:
         jax.block_until_ready(_caller()())
     finally:
         _here.job = None
-    return future.result() if future.done() else work()  # called back elsewhere: as it is usual
+    # If the callback came in another thread, it found no job there: then programs run as usual.
+    return future.result() if future.done() else work()
 
 
 @cache
 def _caller() -> Any:
-    """A program that does nothing but call back."""
+    """Return a compiled program that does nothing but call back."""
     on_cpu = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
 
     def call() -> np.ndarray:

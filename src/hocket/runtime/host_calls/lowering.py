@@ -1,4 +1,4 @@
-"""How a program on the CPU is lowered so that it calls host functions by itself."""
+"""How a program on the CPU is lowered, so that it calls host functions by itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax.interpreters import mlir
 from hocket.core.program.host import Caller, HostFunction, current_caller, host_p, lower_by_callback
 
 CALL_TARGET = "hocket_host"
-"""The function of `native/host.cpp`, as XLA knows it."""
+"""The name by which XLA knows the function of `native/host.cpp`."""
 
 
 def _lower_on_cpu(context: Any, *operands: Any, of: HostFunction) -> Any:

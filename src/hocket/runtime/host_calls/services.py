@@ -1,4 +1,7 @@
-"""The services of a run: started once, used by all instances, and in a state only as tickets."""
+"""The services of a run, which are started once, and which all instances use.
+
+A service keeps a part of the state outside of the programs; they have only a ticket in its place.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from hocket.core.program.service import (
 
 
 class Services:
-    """The services that keep a part of the state outside of the programs, started by `load`."""
+    """The services of a run, started by `load`."""
 
     def __init__(self, plan: Plan) -> None:
         self._state, self._how = plan.graph.state, plan.serving
@@ -30,39 +33,39 @@ class Services:
         self._last: dict[Service, Any] = {}
 
     def load(self, state: Any) -> Any:
-        """A state as the programs have it, once the services keep their part of it."""
+        """Give the services their part of a state, and return it as programs have it."""
 
-        def kept(mine: Any, x: Any) -> Any:
+        def keep(mine: Any, x: Any) -> Any:
             if not isinstance(mine, Served):
                 return x
             live = self._live.setdefault(mine.by, mine.by.start(self._how))
-            # A first state has a ticket already: what would be in its place was never made.
+            # The first state has a ticket already, since its part was never computed.
             live.load(None if isinstance(x, Served) else x)
             return ticket_for(mine.by)
 
-        return jax.tree.map(kept, self._state, state, is_leaf=_is_served) if self else state
+        return jax.tree.map(keep, self._state, state, is_leaf=_is_served) if self else state
 
     def whole(self, state: Any) -> Any:
-        """A state as it is seen from outside, with what the services keep now."""
+        """Return a state as users see it, with the content of the services in place of tickets."""
 
-        def found(x: Any) -> Any:
+        def content(x: Any) -> Any:
             if not isinstance(x, Served):
                 return x
             return self._live[x.by].content() if x.by in self._live else self._last[x.by]
 
-        return jax.tree.map(found, state, is_leaf=_is_served) if self else state
+        return jax.tree.map(content, state, is_leaf=_is_served) if self else state
 
     def at(self, member: int) -> Callable[[Service], At]:
-        """Where an instance of this process finds a service."""
+        """Return how an instance of this process finds a service."""
         return lambda service: At(self._live[service], self._how, member, self._in_order)
 
     def elsewhere(self, member: int) -> Callable[[Service], At]:
-        """Where an instance of another process finds a service; it is sent there."""
-        found = {service.name: live.addresses() for service, live in self._live.items()}
-        return partial(_at_address, found, self._how, member)
+        """Return how an instance of another process finds a service. It is pickled on its way."""
+        addresses = {service.name: live.addresses() for service, live in self._live.items()}
+        return partial(_at_address, addresses, self._how, member)
 
     def close(self, *, keep: bool = False) -> None:
-        """End them; with `keep`, what they kept can still be asked for."""
+        """End the services; with `keep`, `whole` can still return their last content."""
         while self._live:
             service, live = self._live.popitem()
             if keep:

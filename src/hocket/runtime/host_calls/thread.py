@@ -1,4 +1,4 @@
-"""A thread in which programs run while their instance watches over them."""
+"""A thread in which programs run while their instance watches whether they hang."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 LOOK_SECONDS = 0.1
+"""The seconds between two looks at whether a call is overdue."""
 
 
 class WatchedThread:
-    """One thread, which lasts as long as this object; one that hangs is left behind."""
+    """A thread that lasts as long as this object. If it hangs, it is abandoned."""
 
     def __init__(self, name: str) -> None:
         self.hangs = False
@@ -22,7 +23,7 @@ class WatchedThread:
         weakref.finalize(self, self._tasks.put, None).atexit = False
 
     def run(self, work: Callable[[], Any], overdue: Callable[[], BaseException | None]) -> Any:
-        """Do some work in the thread; raise an error of `overdue` as soon as there is one."""
+        """Call `work` in the thread. As soon as `overdue` returns an error, raise that instead."""
         future: Future[Any] = Future()
         self._tasks.put(lambda: fulfil(future, work))
         while not wait([future], LOOK_SECONDS).done:
@@ -33,14 +34,14 @@ class WatchedThread:
 
 
 def fulfil(future: Future[Any], work: Callable[[], Any]) -> None:
-    """Do some work, for whoever has this to ask for what it returned or raised."""
+    """Call `work`, and give the future its result or its exception."""
     try:
         future.set_result(work())
-    except BaseException as error:  # noqa: BLE001 (raised where it is asked for)
+    except BaseException as error:  # noqa: BLE001 (raised by `future.result`)
         future.set_exception(error)
 
 
 def _work(tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
     while (task := tasks.get()) is not None:
         task()
-        del task  # or it would keep alive what it has in hand, until the next one
+        del task  # or it would keep alive what it refers to until the next task comes

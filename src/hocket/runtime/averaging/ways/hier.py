@@ -1,7 +1,8 @@
-"""Means in two steps: between the replicas of each device, then between one of each.
+"""Means in two steps: among the replicas of each device, then among one replica of each.
 
-The first of a device's replicas is its leader. The leaders average the means of their devices, and
-each tells the result to the others of its own. So what crosses between GPUs is one vector a GPU.
+The first replica of a device is its leader. The leaders average the means of their devices, and
+each passes the result on to the other replicas of its device. So only one vector for each GPU
+crosses between GPUs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hocket.system.shared_memory import pages
 
 
 class Hier:
-    """The way, for `averaging.ways`."""
+    """The way `hier`."""
 
     name, preference = "hier", 30
 
@@ -34,14 +35,14 @@ class Hier:
         if set(sizes) == {1}:
             return "every replica has a device of its own, so there is only one step."
         if len(set(sizes)) > 1:
-            # The mean of means is the mean only where all are of equally many.
+            # A mean of means is the mean only if every device has as many replicas.
             text = ", ".join(map(str, sizes))
             return f"the devices must have equally many replicas, and they have {text}."
         inner, between = _on_device(members), _leaders(members)
         steps = [(inner, members.some(group).at_once()) for group in members.groups]
         for way, part in [*steps, (nccl.AVERAGE, between)]:
             if why := way.why_not(part):
-                return f"a step of it goes by `{way.name}`: {why}"
+                return f"one of its steps goes by `{way.name}`: {why}"
         return ""
 
     def is_choice(self, members: Members) -> bool:
@@ -55,6 +56,7 @@ class Hier:
         self, members: Members, index: int, sites: Sites, space: Space | None
     ) -> InMemory[InTwoSteps]:
         assert space is not None
+        # The memory has a part for the replicas of each device, and one for the leaders.
         within, between = _rooms(members, sites)
         at, group = next((i, g) for i, g in enumerate(members.groups) if index in g)
         rank, here = group.index(index), members.some(group).at_once()
@@ -68,17 +70,17 @@ class Hier:
 
 
 class InTwoSteps:
-    """A replica of one device; `leaders` only where it is the first of them."""
+    """A replica that averages in both steps; `leaders` is None unless it is the leader."""
 
     def __init__(self, mine: Group, leaders: Group | None = None) -> None:
         self._mine, self._leaders = mine, leaders
         self._all = [mine, *([leaders] if leaders else [])]
 
     def __call__(self, *xs: jax.Array) -> list[jax.Array]:
-        means = self._mine(*map(widened, xs))  # so that a narrow float is rounded once
+        means = self._mine(*map(widened, xs))  # widened, so that a narrow float is rounded once
         if self._leaders:
             means = self._leaders(*means)
-        means = self._mine(*means, root=0)
+        means = self._mine(*means, root=0)  # the leader's result, for all of this device
         return [narrowed(mean, x) for mean, x in zip(means, xs, strict=True)]
 
     def counts(self) -> tuple[int, int, int]:
@@ -102,27 +104,28 @@ AVERAGE = Hier()
 
 
 def _leader(inner: InMemory[Any], leaders: InMemory[Any]) -> InTwoSteps:
-    """The first replica of a device, in both of its groups."""
+    """Join a leader's two groups."""
     mine = inner.enter()
     try:
         return InTwoSteps(mine, leaders.enter())
     except BaseException:
-        mine.close()  # the others of this device are not waited for
+        mine.close()  # or the other replicas of this device would wait for ever
         raise
 
 
 def _on_device(members: Members) -> shm.Shm | ipc.Ipc:
-    """How it goes between the replicas of a device."""
+    """Return the way for the replicas of one device."""
     return ipc.AVERAGE if members.run_as_one else shm.AVERAGE
 
 
 def _leaders(members: Members) -> Members:
-    """The first replica of each device."""
+    """Return the first replica of each device."""
     return members.some([group[0] for group in members.groups])
 
 
 def _rooms(members: Members, sites: Sites) -> tuple[int, int]:
-    """The memory of each device's replicas, who are equally many, and that of the leaders."""
+    """Return the bytes for the replicas of one device, the same for each, and for the leaders."""
     here = members.some(members.groups[0]).at_once()
-    within = _on_device(members).room(here, [*sites, *sites])  # a mean, and the result back
+    # Every site is there twice: for the mean, and for the result that the leader passes on.
+    within = _on_device(members).room(here, [*sites, *sites])
     return pages(within), pages(nccl.AVERAGE.room(_leaders(members), sites))

@@ -1,8 +1,8 @@
-"""Means on one GPU, between processes: each has memory there that all others see.
+"""Means on one GPU between processes, each with memory there that all others see.
 
 A kernel of each process copies its vector to its own memory, raises a flag, waits for the flags of
-the others and takes the mean (`native/reduce.cu`): the host only launches it. A kernel that waits
-needs the others to run at the same time, so this is for processes under MPS.
+the others and computes the mean (`native/reduce.cu`). The host only launches it. A kernel that
+waits needs the others to run at the same time, so this is for processes under MPS.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hocket.system.native import KERNEL, checked, library
 from hocket.system.rendezvous import Rendezvous
 
 WAIT_SECONDS = "HOCKET_REDUCE_SECONDS"
-"""For how long a replica waits on the GPU for another before the run fails; by default 60."""
+"""The variable for the seconds that a replica waits on the GPU for another; 60 by default."""
 
 _CLOSED = 2
 _HANDLE, _UUID = 64, 16
 
 
 class Ipc:
-    """The way, for `averaging.ways`."""
+    """The way `ipc`."""
 
     name, preference = "ipc", 10
 
@@ -40,21 +40,21 @@ class Ipc:
             return "it is for a GPU, and these replicas are on a CPU."
         if len(members.groups) > 1:
             count = len(members.groups)
-            return f"it is within one GPU, and these replicas are on {count} devices."
+            return f"it is for one GPU, and these replicas are on {count} devices."
         if not members.run_as_one:
             return (
-                "replicas wait for each other on the GPU, so they must run at the same time: as "
-                "slices cut by `mps`."
+                "replicas wait for each other on the GPU, so they must run at the same time, as "
+                "slices cut by `mps` do."
             )
         if len(members) > (most := library().hocket_reduce_ipc_max_ranks()):
-            return f"{len(members)} replicas are more than {most}."
+            return f"it takes at most {most} replicas, and these are {len(members)}."
         return without_memory(members)
 
     def is_choice(self, members: Members) -> bool:
         return True
 
     def room(self, members: Members, sites: Sites) -> int:
-        patience()  # refused before anything starts
+        patience()  # so that a wrong value is refused before anything starts
         return control_bytes(sites, len(members)) + Rendezvous.nbytes(len(members))
 
     def listen(
@@ -87,18 +87,17 @@ class WithinGpu(GpuGroup):
             raise RuntimeError(f"`averaged` waited {self._wait:g} s for replica {rank.value}")
 
     def free(self) -> None:
+        # A slot must not be freed while another process has it open. So all replicas close those
+        # of the others first, and free their own once everybody has.
         self._library.hocket_reduce_ipc_free(self._group, 0)
-        self._rendezvous.tell(b"")  # nobody looks into another's memory any more
+        self._rendezvous.tell(b"")
         self._library.hocket_reduce_ipc_free(self._group, 1)
 
     def _introduction(self, sites: Sites) -> bytes:
-        """This replica's memory on the GPU: its handle, and which GPU that is."""
+        """Allocate this replica's slot on the GPU; return a handle to it, and the GPU's UUID."""
         major, minor = ctypes.c_int(), ctypes.c_int()
-        capability, numbers = (
-            self._library.hocket_cuda_capability,
-            map(ctypes.byref, (major, minor)),
-        )
-        checked(capability, self._ordinal, *numbers)
+        numbers = map(ctypes.byref, (major, minor))
+        checked(self._library.hocket_cuda_capability, self._ordinal, *numbers)
         try:
             code = cubin(KERNEL, major.value, minor.value)
         except NoCompiler as error:
@@ -108,12 +107,12 @@ class WithinGpu(GpuGroup):
         self._group = checked(make, self._ordinal, nbytes, code, handle, uuid)
         return handle.raw + uuid.raw
 
-    def _enter(self, told: Sequence[bytes]) -> None:
-        if len({x[_HANDLE:] for x in told}) > 1:
+    def _enter(self, introductions: Sequence[bytes]) -> None:
+        if len({x[_HANDLE:] for x in introductions}) > 1:
             raise Unavailable("the replicas are not on one GPU")
         checked(
             self._library.hocket_reduce_ipc_open, self._group, self._replicas, self._index,
-            b"".join(x[:_HANDLE] for x in told), self._compared(), self._space.address,
+            b"".join(x[:_HANDLE] for x in introductions), self._compared(), self._space.address,
             int(1e9 * self._wait), int(1e9 * self._delay),
         )  # fmt: skip
 
@@ -122,14 +121,14 @@ AVERAGE = Ipc()
 
 
 def patience() -> float:
-    """For how many seconds a replica waits for another."""
+    """Return the seconds for which a replica waits for another."""
     text = os.environ.get(WAIT_SECONDS, "60")
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < math.inf:
-        raise PlanError(f"{WAIT_SECONDS}={text}: that is no number of seconds above 0.")
+        raise PlanError(f"{WAIT_SECONDS}={text}: use a number of seconds above 0.")
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""Means between GPUs by NCCL: one process a GPU, which is all that NCCL takes.
+"""Means between GPUs by NCCL, which takes only one process for each GPU.
 
 On CPUs, for tests, the host's memory stands in for it.
 """
@@ -21,7 +21,7 @@ _ID = 128
 
 
 class Nccl:
-    """The way, for `averaging.ways`."""
+    """The way `nccl`."""
 
     name, preference = "nccl", 20
 
@@ -37,7 +37,7 @@ class Nccl:
                 f"{devices}."
             )
         if members.delay and not members.on_host:
-            return "it cannot make a mean take longer, which the channel's delay asks for."
+            return "it cannot make a mean take longer, as the channel's delay asks."
         return without_memory(members)
 
     def is_choice(self, members: Members) -> bool:
@@ -59,9 +59,9 @@ class Nccl:
 
 
 class BetweenGpus(GpuGroup):
-    """Averages over `replicas` processes, each on a GPU of its own: here CUDA's `ordinal`.
+    """Averages over `replicas` processes with a GPU each: in this one, CUDA's number `ordinal`.
 
-    A communicator lasts as long as its process.
+    The communicator lasts as long as the process, because its programs hold on to it.
     """
 
     target, counter = "hocket_reduce_nccl", "hocket_reduce_nccl_counts"
@@ -75,11 +75,13 @@ class BetweenGpus(GpuGroup):
             raise RuntimeError("another replica has ended, so there is no mean")
 
     def _introduction(self, sites: Sites) -> bytes:
-        return new_id()  # of all, so that all know that they have NCCL
+        # Only the first identity is used. Every replica makes one, so that one without NCCL fails
+        # here, and not while the others wait for it.
+        return new_id()
 
-    def _enter(self, told: Sequence[bytes]) -> None:
+    def _enter(self, introductions: Sequence[bytes]) -> None:
         join, who = self._library.hocket_reduce_nccl_join, (self._replicas, self._index)
-        given = self._ordinal, *who, told[0], self._compared(), self._space.address
+        given = self._ordinal, *who, introductions[0], self._compared(), self._space.address
         self._group = in_time(lambda: checked(join, *given), "joining NCCL's group")
 
 
@@ -87,7 +89,7 @@ AVERAGE = Nccl()
 
 
 def in_time(call: Callable[[], int], what: str) -> int:
-    """The result of a call that might wait for ever; then it is left behind."""
+    """Return the result of a call that might wait for ever. If it takes too long, abandon it."""
     pool = ThreadPoolExecutor(1)
     try:
         return pool.submit(call).result(SECONDS)
@@ -98,7 +100,7 @@ def in_time(call: Callable[[], int], what: str) -> int:
 
 
 def new_id() -> bytes:
-    """An identity for a new group; with it, NCCL is loaded."""
+    """Load NCCL, and return an identity for a new group."""
     identity, tried = ctypes.create_string_buffer(_ID), []
     for path in _candidates():
         try:
@@ -107,7 +109,7 @@ def new_id() -> bytes:
             tried.append(f"{path}: {error}")
         else:
             return identity.raw
-    raise Unavailable(f"NCCL was not found, which `jax[cuda13]` brings ({'; '.join(tried[:3])})")
+    raise Unavailable(f"NCCL was not found: install `jax[cuda13]` ({'; '.join(tried[:3])})")
 
 
 def _candidates() -> Iterator[str]:

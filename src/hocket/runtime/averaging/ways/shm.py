@@ -1,7 +1,7 @@
-"""Means through the host's memory: the way that always goes.
+"""Means through the host's memory, the way that is always possible.
 
-On a CPU a program's arrays are averaged where they are. From a GPU they are copied to the host and
-back, and the thread that runs the program waits meanwhile.
+The arrays of a program on the CPU are averaged where they are. Those of a GPU are copied to the
+host and back, and the thread that runs the program waits meanwhile.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from hocket.runtime.averaging.vectors import narrowed, vector_bytes, widened
 from hocket.system.native import library
 
 LINE = 64
-"""Every array begins at a multiple of so many bytes."""
+"""The bytes at whose multiples arrays begin."""
 
 
 class Shm:
-    """The way, for `averaging.ways`."""
+    """The way `shm`."""
 
     name, preference = "shm", 0
 
@@ -47,9 +47,9 @@ class Shm:
 
 
 class OnHost(Group):
-    """Averages arrays of the CPU over `replicas` processes; this one is number `index`.
+    """Averages arrays of the CPU over `replicas` processes, of which this is number `index`.
 
-    `delay` is a time in seconds that every mean takes longer, for experiments.
+    Every mean takes `delay` seconds longer, for experiments.
     """
 
     target, counter = "hocket_average", "hocket_average_counts"
@@ -68,7 +68,7 @@ class OnHost(Group):
 
 
 class OnGpu(OnHost):
-    """The same for arrays of a GPU, as vectors."""
+    """Averages arrays of a GPU, as vectors, through the host."""
 
     target, platform, line = "hocket_reduce_shm", "CUDA", LINE
     __call__ = Group.__call__
@@ -78,7 +78,7 @@ AVERAGE = Shm()
 
 
 def nbytes(sites: Sites, replicas: int) -> int:
-    """The memory that call sites take, as arrays or as vectors."""
+    """Return the bytes of memory that call sites take, as arrays or as vectors."""
     header, line = library().hocket_average_header_bytes(), library().hocket_average_line_bytes()
     wanted = [
         max(line + 2 * _leaf_bytes(xs), sum(line + 2 * _lines(n) for n in vector_bytes(xs)))
@@ -88,7 +88,7 @@ def nbytes(sites: Sites, replicas: int) -> int:
 
 
 def _leaf_bytes(xs: Sequence[Any]) -> int:
-    """The bytes that one replica's arrays take, each from a line of its own."""
+    """Return the bytes of one replica's arrays, each of which begins on a line of its own."""
     parts = [jax.eval_shape(widened, x) for x in xs]
     return sum(_lines(math.prod(x.shape) * x.dtype.itemsize) for x in parts)
 

@@ -1,4 +1,7 @@
-"""Between devices of one process: the sender starts the copy, so that it overlaps what follows."""
+"""The transport between devices of one process.
+
+The sender starts the copy, so that it overlaps with the work that follows.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from hocket.runtime.channels.transports.same_device import Queue, SameDevice
 
 
 class DeviceToDevice(SameDevice):
-    """Puts every array where its reader wants it, without a way through the host."""
+    """Messages that JAX copies to where the receiver wants them, from device to device."""
 
     preference = 10.0
 
     def why_not(self, link: Link, ends: Ends) -> str:
         if not ends.one_process:
-            return "that is between threads of one process, and these are two processes."
+            return "it is for threads of one process, and these are two processes."
         return ""
 
     def listen(self, link: Link, here: Here) -> Queue:

@@ -1,8 +1,8 @@
-"""Between processes on one GPU: a message stays there, in memory that both of them see.
+"""The transport between processes on one GPU: messages stay on it, in memory that both can see.
 
-A ring in the host's memory says which slots are full; what is in them lies on the GPU, and the GPU
-itself tells the ring (`native/slots.cpp`). So nobody waits for a message to be computed, nor for
-its copies: the next program can be on its way to the GPU meanwhile.
+A ring in the host's memory says which slots are full. Their content lies on the GPU, and the GPU
+itself tells the ring when it has filled or emptied one (`native/slots.cpp`). So the host waits
+neither for a message to be computed nor for its copies, and can send the GPU the next program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import numpy as np
 
 from hocket.cluster.nvidia.cuda import gpu_uuid, is_gpu
 from hocket.cluster.slices import read_slice
-from hocket.core.plan.device_id import DeviceId
 from hocket.runtime.channels import Ends, Here
 from hocket.runtime.channels.host_arrays import host_spec, is_key, with_impl
 from hocket.runtime.channels.link_end import READER, WRITER, LinkEnd
@@ -32,18 +31,22 @@ from hocket.system.ring import Ring, slot_layout
 from hocket.system.shared_memory import MemoryFile
 
 _FILL, _EMPTY = "hocket_slots_fill", "hocket_slots_empty"
-_HANDLE = ((64,), np.dtype(np.uint8))  # to the sender's memory
+_HANDLE = (
+    (64,),
+    np.dtype(np.uint8),
+)  # the content of the ring's slots: it opens the sender's memory
 SOON = 1.0
-"""Seconds after which whoever waits sees to its own work first: less than counts as a deadlock."""
+"""The seconds after which an end that waits for the other finishes its own work first. A deadlock
+is reported only after a longer time."""
 WATCH_SECONDS = 0.001
-"""How often a watched inbox looks: the GPU tells the ring what has arrived, and nobody else."""
+"""The seconds between two looks of a watched inbox: the GPU tells the ring, and nobody else."""
 
 
 class OneGpu:
-    """Leaves messages on the GPU, for the other process to copy.
+    """Messages that stay on the GPU, where the other process copies them.
 
-    Where no channel names it, it is used between slices, and not at every step of a loop: what was
-    not measured goes as it did.
+    If no channel names it, it is used only between slices and outside of loops, where it was
+    measured to be faster.
     """
 
     preference = 20.0
@@ -51,13 +54,19 @@ class OneGpu:
     device_ordered = True
 
     def __init__(self) -> None:
-        # The memory of a link is made once, and serves all epochs.
+        # The memory of a link is made once and serves all epochs: compiled programs know it by a
+        # number, and nobody ever frees it.
         self._ends: dict[tuple[int, bool], OnOneGpu] = {}
 
     def why_not(self, link: Link, ends: Ends) -> str:
         if ends.one_process or not ends.share_memory:
-            return "that is between two processes that share memory."
-        return _why_not(link, ends) or _why_unasked(link, ends)
+            return "it is for two processes that share memory."
+        measured = not link.transfer.loops and all(x.slice for x in (*ends.source, *ends.target))
+        if why := _why_not(link, ends):
+            return why
+        if link.transport or measured:
+            return ""
+        return "it was measured only between slices and outside of loops: elsewhere, ask for it."
 
     def room(self, link: Link) -> int:
         return OnOneGpu.nbytes(link)
@@ -81,46 +90,35 @@ class OneGpu:
 TRANSPORT = OneGpu()
 
 
-def _why_unasked(link: Link, ends: Ends) -> str:
-    if not link.transport and (
-        link.transfer.loops or not all(device.slice for device in _both(ends))
-    ):
-        return "it was measured between slices alone, and not in loops: elsewhere, ask for it."
-    return ""
-
-
 def _why_not(link: Link, ends: Ends) -> str:
-    """As far as the plan tells, which is the same in every process."""
+    """Say why not, as far as the plan tells, so that every process gives the same answer."""
     if not link.arrays:
         return "a message without arrays has nothing to leave there."
     for place, on in ((link.transfer.source, ends.source), (link.transfer.target, ends.target)):
         if len(on) != 1:
-            return f"`{place}` has not one device by name for each instance."
-    both = _both(ends)
+            return f"`{place}` must name exactly one device for each instance."
+    both = [*ends.source, *ends.target]
     devices = {device.whole for device in both}
     if len(devices) > 1 or not is_gpu(both[0]):
         there = ", ".join(sorted(set(map(str, both))))
-        return f"that is for two instances on one GPU, and these are on {there}."
+        return f"it is for two instances on one GPU, and these are on {there}."
     if any((part := read_slice(device)) and not part.way.one_memory for device in both):
         return "slices such as instances of MIG do not see each other's memory."
     if link.delay:
         return "a message with a delay waits in the host's memory."
-    if gpu_uuid(0) is None:  # its number may be another in another process
-        return f"{devices.pop()} is no GPU of CUDA's."
+    # GPU 0 stands for any: the number of this one may differ from process to process.
+    if gpu_uuid(0) is None:
+        return f"{devices.pop()} is not a CUDA GPU."
     if "microsoft" in platform.release().lower():
         return "processes cannot share memory of a GPU on WSL."
     return ""
 
 
-def _both(ends: Ends) -> list[DeviceId]:
-    return [*ends.source, *ends.target]
-
-
 class OnOneGpu(LinkEnd[Ring]):
-    """A link of a plan whose two ends are processes on one GPU.
+    """One end of a link between processes on one GPU.
 
-    The sender makes the memory when it first sends; the first message says where it lies. XLA runs
-    the programs of a process in their order, so slots are filled and emptied in theirs.
+    The sender allocates the memory when it first sends, and each message has a handle to it. XLA
+    runs the programs of a process in their order, so slots are filled and emptied in order.
     """
 
     def __init__(self, file: MemoryFile, offset: int, link: Link, device: Any = None) -> None:
@@ -134,7 +132,7 @@ class OnOneGpu(LinkEnd[Ring]):
 
     @staticmethod
     def nbytes(link: Link) -> int:
-        """Of the host's memory."""
+        """Return the bytes that a link needs of the host's memory."""
         return Ring.nbytes(link.slots, [_HANDLE])
 
     def begin(self, here: Here) -> None:
@@ -145,6 +143,8 @@ class OnOneGpu(LinkEnd[Ring]):
             here.work.add(self.settle)
 
     def send(self, arrays: Sequence[Any]) -> None:
+        # A slot is free once the GPU has copied its last message out, so the host may not run ahead
+        # of the GPU by more messages than there are slots.
         slot = self._await(self._ring.free_slot)
         handle, fill = self._filling
         self._ring.views(slot)[0][:] = handle
@@ -161,13 +161,14 @@ class OnOneGpu(LinkEnd[Ring]):
     def receive(self) -> list[Any]:
         slot = self._await(self._ring.full_slot)
         self._theirs = self._ring.views(slot)[0].tobytes()
-        found = self._taking[slot]()
-        self._note(min(found, key=lambda x: x.size))  # a large one would keep its memory
+        arrays = self._taking[slot]()
+        # The noted array is kept until the next message, so it is the smallest.
+        self._note(min(arrays, key=lambda x: x.size))
         self.taken += 1
-        return found
+        return arrays
 
     def settle(self) -> None:
-        """Until the ring knows of all that this end has done; raises what failed there."""
+        """Wait until the ring knows of all that this end has done; raise what failed there."""
         jax.block_until_ready(self._last)
 
     def close(self) -> None:
@@ -175,11 +176,11 @@ class OnOneGpu(LinkEnd[Ring]):
         super().close()
 
     def empty(self) -> None:
-        """Without messages again; nobody may be using it."""
+        """Drop all messages. Call only while no sender or receiver is attached."""
         self._ring.initialise()
 
     def _note(self, last: Any) -> None:
-        """Keep an array of the last program of this end: when it is ready, so is the message."""
+        """Keep an array of this end's last program. When it is ready, so is the message."""
         self._last = last
         if self._here.work:
             self._here.work.begun(self, last)
@@ -188,7 +189,7 @@ class OnOneGpu(LinkEnd[Ring]):
         try:
             slot = wait(SOON)
         except TimeoutError:
-            # The other end may wait for this one's GPU.
+            # The other end may be waiting for work of this one that is still on the GPU.
             (self._here.work or self).settle()
             slot = wait(None)
         if self._here.work:
@@ -205,15 +206,15 @@ class OnOneGpu(LinkEnd[Ring]):
 
     @cached_property
     def _filling(self) -> tuple[np.ndarray, list[Any]]:
-        """A handle to the memory that this end sends through, and what copies into each slot."""
+        """A handle to the memory that this end sends through, and a program to fill each slot."""
         handle = ctypes.create_string_buffer(_HANDLE[0][0])
         number = self._asked("hocket_slots_make", self._link.slots * self._stride, handle)
 
         def fill(message: list[Any], slot: int) -> jax.Array:
             plain = [jax.random.key_data(x) if is_key(x) else x for x in message]
-            found = [(x.shape, x.dtype) for x in plain]
-            if found != (like := [host_spec(x) for x in self._link.arrays]):
-                raise ValueError(f"`{self._link.name}` carries {like}, found {found}.")
+            specs = [(x.shape, x.dtype) for x in plain]
+            if specs != (like := [host_spec(x) for x in self._link.arrays]):
+                raise ValueError(f"`{self._link.name}` carries {like}, found {specs}.")
             done = jax.ShapeDtypeStruct((1,), jnp.uint32)
             return self._call(_FILL, done, number, slot, plain)
 
@@ -222,13 +223,13 @@ class OnOneGpu(LinkEnd[Ring]):
 
     @cached_property
     def _taking(self) -> list[Any]:
-        """What copies out of each slot of the memory that the other end sends through."""
+        """A program for each slot that copies a message out of it."""
         number = self._asked("hocket_slots_open", self._theirs)
         specs = [jax.ShapeDtypeStruct(*host_spec(x)) for x in self._link.arrays]
 
         def take(slot: int) -> list[Any]:
-            found = self._call(_EMPTY, specs, number, slot)
-            pairs = zip(found, self._link.arrays, strict=True)
+            arrays = self._call(_EMPTY, specs, number, slot)
+            pairs = zip(arrays, self._link.arrays, strict=True)
             return [with_impl(x, like) if is_key(like) else x for x, like in pairs]
 
         here = jax.sharding.SingleDeviceSharding(self._device)
@@ -240,20 +241,21 @@ class OnOneGpu(LinkEnd[Ring]):
         return jax.ffi.ffi_call(target, makes, has_side_effect=True)(*given, **where)
 
     def _asked(self, name: str, *arguments: Any) -> int:
+        """Have the library make or open the memory, and return the number programs know it by."""
         _register()
         call, ordinal = getattr(library(), name), self._device.local_hardware_id
         try:
             return checked(call, ordinal, self._ring.address, *arguments)
         except Unavailable as error:
             raise RuntimeError(
-                f"what crosses `{self._link.name}` cannot stay on the GPU: {error}. "
-                f"Have it go through the host: `sliced:direct=false`, or "
+                f"the messages of `{self._link.name}` cannot stay on the GPU: {error}. "
+                f"Send them through the host: `sliced:direct=false`, or "
                 f'`Channel(transport="shared_memory")`.'
             ) from None
 
 
 @cache
 def _register() -> None:
-    """Make the two functions known to XLA."""
+    """Make the two functions of the library known to XLA."""
     for name in (_FILL, _EMPTY):
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(library()[name]), platform="CUDA")

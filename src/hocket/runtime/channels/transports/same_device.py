@@ -1,4 +1,4 @@
-"""Between instances on one device: the arrays themselves are handed over, and nothing is copied."""
+"""The transport between threads on one device: arrays are handed over, and nothing is copied."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from hocket.system.events import Closed, Event
 
 
 class Queue:
-    """The messages between two threads. A sent buffer is never donated, so both may hold it."""
+    """The messages between two threads, as arrays that both of them hold.
+
+    No program donates an array that was sent, so neither thread can overwrite what the other reads.
+    """
 
     def __init__(self, slots: int, delay: float = 0.0, homes: Sequence[Any] = ()) -> None:
         self.slots, self.delay, self.homes = slots, delay, list(homes)
@@ -28,20 +31,18 @@ class Queue:
         self.waited_ns = [0, 0]
         self._closed = False
 
-    def has_room(self) -> bool:
-        return len(self.messages) < self.slots
-
     def has_message(self) -> bool:
         return bool(self.messages) and (
             not self.delay or self.messages[0][0] <= time.perf_counter()
         )
 
     def wait(self, side: int, ready: Callable[[], bool]) -> None:
-        """Wait until `ready()`, with the lock held."""
+        """Wait until `ready()`. The caller holds the lock."""
         start = time.perf_counter_ns()
         while not self._closed and not ready():
-            late = side == READER and bool(self.messages)
-            self.changed.wait(max(self.messages[0][0] - time.perf_counter(), 0.0) if late else None)
+            # Nobody wakes the reader of a delayed message that is here, so it waits until its time.
+            due = self.messages[0][0] if side == READER and self.messages else None
+            self.changed.wait(due and max(due - time.perf_counter(), 0.0))
         if self._closed:
             raise Closed
         self.waited_ns[side] += time.perf_counter_ns() - start
@@ -53,7 +54,7 @@ class Queue:
 
 
 class QueueOutbox(LinkEnd[Queue]):
-    """The end of a queue that sends, putting every array where its reader wants it, if anywhere."""
+    """The sending end of a queue, which puts each array where the receiver wants it, if it says."""
 
     side = WRITER
 
@@ -61,7 +62,7 @@ class QueueOutbox(LinkEnd[Queue]):
         queue = self._carrier
         message = jax.device_put(arrays, queue.homes) if queue.homes else arrays
         with queue.changed:
-            queue.wait(WRITER, queue.has_room)
+            queue.wait(WRITER, lambda: len(queue.messages) < queue.slots)
             queue.messages.append((time.perf_counter() + queue.delay, message))
             queue.changed.notify_all()
         self.sent += 1
@@ -70,7 +71,7 @@ class QueueOutbox(LinkEnd[Queue]):
 
 
 class QueueInbox(LinkEnd[Queue]):
-    """The end of a queue that receives."""
+    """The receiving end of a queue."""
 
     def ready(self) -> bool:
         return self._carrier.has_message()
@@ -89,7 +90,7 @@ class QueueInbox(LinkEnd[Queue]):
 
 
 class SameDevice:
-    """Hands the sender's arrays over as they are."""
+    """Messages that are the sender's own arrays."""
 
     preference = 0.0
     on_devices = True
@@ -97,9 +98,9 @@ class SameDevice:
 
     def why_not(self, link: Link, ends: Ends) -> str:
         if not ends.one_process:
-            return "that is between threads of one process, and these are two processes."
+            return "it is for threads of one process, and these are two processes."
         if find_devices(ends.source) != find_devices(ends.target):
-            return "that is between two instances on the same devices, and these are on others."
+            return "it is for two instances on the same devices, and these are on different ones."
         return ""
 
     def room(self, link: Link) -> int:

@@ -1,4 +1,4 @@
-"""Between processes of one machine: through a ring of slots in shared memory."""
+"""The transport between processes of one machine: a ring of slots in shared memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hocket.system.events import Event, SharedEvent
 from hocket.system.ring import Ring, Spec, Waited
 from hocket.system.shared_memory import Space
 
-_STAMP = ((1,), np.dtype(np.float64))  # when a delayed message may be read
-_LINE = 64  # bytes: what somebody else writes lies on a line of its own
+_STAMP = ((1,), np.dtype(np.float64))  # the time from which a delayed message may be read
+_LINE = 64  # the bytes of a cache line: fields with different writers lie on different lines
 
 
 class RingMemory:
-    """A link's part of shared memory: whether somebody watches, an event, and a ring."""
+    """A link's part of the shared memory: a flag that somebody watches, an event, and a ring."""
 
     def __init__(self, link: Link, space: Space) -> None:
         memory, offset = space.file.memory, space.offset
@@ -58,7 +58,7 @@ class RingMemory:
 
 
 class RingOutbox(LinkEnd[RingMemory]):
-    """The end of a ring that sends: it copies every message into a slot."""
+    """The sending end of a ring, which copies every message into a slot."""
 
     side = WRITER
 
@@ -68,17 +68,20 @@ class RingOutbox(LinkEnd[RingMemory]):
             arrays = [*arrays, np.array([time.monotonic() + memory.delay])]
         memory.ring.send(arrays)
         self.sent += 1
+        # The ring wakes its own reader. The event is for a watcher, and signalling it costs a
+        # system call, which a link that nobody watches is spared.
         if memory.watched[0]:
             memory.arrived.signal()
 
 
 class RingInbox(LinkEnd[RingMemory]):
-    """The end of a ring that receives: it copies every message out of its slot."""
+    """The receiving end of a ring, which copies every message out of its slot."""
 
     def ready(self) -> bool:
         memory = self._carrier
         if memory.ring.messages == self.taken:
             return False
+        # A message that was published and not yet released stays in its slot, so this may read it.
         stamp = memory.ring.views(self.taken % memory.slots)[-1]
         return not memory.delay or float(stamp[0]) <= time.monotonic()
 
@@ -91,14 +94,18 @@ class RingInbox(LinkEnd[RingMemory]):
             if self._carrier.delay:
                 time.sleep(max(0.0, float(views[-1][0]) - time.monotonic()))
                 views = views[:-1]
+            # Copies, because the sender fills the slot again when the lease ends, and JAX on a CPU
+            # takes aligned memory as it is: its arrays would change.
             arrays = [np.array(view) for view in views]
         self.taken += 1
         return arrays
 
     def _watch(self, event: Event) -> None:
-        """Pass on what the sender signals; its event is in the shared memory, and `event` here."""
+        """Signal `event` of this process whenever the sender signals its own in shared memory."""
         memory, seen = self._carrier, 0
         while not memory.closed:
+            # The count is taken before the look, so a message that comes after the look has changed
+            # it, and the wait below ends at once.
             count = memory.arrived.count()
             if memory.ring.messages > seen:
                 seen = memory.ring.messages
@@ -107,7 +114,7 @@ class RingInbox(LinkEnd[RingMemory]):
 
 
 class SharedMemory:
-    """Copies a message into a slot where it is sent, and out of it where it is received."""
+    """Messages that the sender copies into a slot, and the receiver copies out of it."""
 
     preference = 30.0
     on_devices = False
@@ -115,13 +122,14 @@ class SharedMemory:
 
     def why_not(self, link: Link, ends: Ends) -> str:
         if not ends.share_memory:
-            return "these are two instances that share no memory."
+            return "these two instances share no memory."
         return ""
 
     def room(self, link: Link) -> int:
         return RingMemory.nbytes(link)
 
     def listen(self, link: Link, here: Here) -> None:
+        # The sender connects only after this, so nobody else uses the ring while it is emptied.
         assert here.space
         RingMemory(link, here.space).empty()
 
