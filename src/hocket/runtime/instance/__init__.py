@@ -1,14 +1,17 @@
-"""One running replica of a place: what it holds, follows, sends and receives.
+"""One running replica of a place.
 
-instance.py      the instance, made of the parts below; what a run commands
+The program of a place and a part of the state come in; messages to other instances, metrics and the
+new state go out.
+
+instance.py      the instance, made of the parts below, and the commands of a run
+interpreter.py   follows the program of its place, instruction by instruction
 store.py         the values it holds, and how each lies on its devices
 programs.py      its compiled programs
 segment.py       neighbouring nodes, compiled as one function
 replicas.py      replicas that average, as one program
-interpreter.py   follows the program of its place, instruction by instruction
 wiring.py        the ends of its links, made in the two phases of a transport
-outbox.py        what it sends: to each target its part of every value
-inbox.py         what it receives: parts that are joined, messages that are late
-account.py       its status: what has moved, and for how long it waited for whom
-metrics.py       the metrics of a block, kept where they are made
+outbox.py        the messages it sends: to each target its part of every value
+inbox.py         the messages it receives, some of them late, and the values made of them
+account.py       its status: the bytes it has moved, and how long it waited for whom
+metrics.py       the metrics of a block, kept where they are computed
 """

@@ -1,4 +1,4 @@
-"""What an instance has done and waited for: numbers in its status, and spans if they are wanted."""
+"""The account of an instance: what it has done and waited for, as numbers and as spans."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from hocket.runtime.observe.timeline import Span
 T = TypeVar("T")
 
 MAX_SPANS = 500_000
-"""What a timeline keeps of one instance; those after it are counted, not kept."""
+"""The spans that a timeline keeps of one instance. Further ones are only counted."""
 
 
 class Wait(NamedTuple):
-    """What an instance is about to wait for."""
+    """The messages that an instance is about to wait for."""
 
     phase: int
     transfer: Transfer
     peers: tuple[int, ...]
     ready: Callable[[], bool] | None = None
-    """Return whether it is there; None where the end of a link sees to that."""
+    """Returns True if the wait is over. None if the end of a link does the waiting."""
     until: Callable[[Callable[[], bool]], None] | None = None
-    """Returns once `ready` does so."""
+    """Waits until `ready` returns True."""
 
 
 class Account:
-    """The status of an instance, its spans, and what it has begun on its device."""
+    """The status of an instance, its spans, and the work it has begun on its device."""
 
     def __init__(
         self, plan: Plan, place: str, index: int, status: Any, average: Reduction | None = None
@@ -48,7 +48,7 @@ class Account:
         self._since = 0
 
     def begin(self) -> None:
-        """The instance works from now on."""
+        """Count time as work from now on."""
         self._since = time.perf_counter_ns()
         self.status["phase"] = WORKING
 
@@ -61,12 +61,12 @@ class Account:
         self.status["working"] += self._since - since
 
     def show(self, phase: int, transfer: Transfer, peer: int) -> None:
-        """Let others see what this instance waits for."""
+        """Show in the status which transfer this instance waits for, and whom."""
         self.status["transfer"], self.status["peer"] = transfer.id, peer
         self.status["phase"] = phase
 
     def wait(self, wait: Wait) -> None:
-        """Wait until it is so, where the end of a link does not see to that; or the run ends."""
+        """Wait until `wait.ready`, or until the run ends. Return at once if a link does that."""
         if not (wait.ready and wait.until):
             return
         start = time.perf_counter()
@@ -79,11 +79,12 @@ class Account:
             self.note("wait", other, start)
 
     def crossing(self, end: End, move: Callable[[], T]) -> T:
-        """Send or receive by an end of a link, and count for how long it waited."""
+        """Send or receive through an end of a link, and count how long it waited."""
         box, (other, peer), begun = end.box, end.away, self.work.since()
         start, before = time.perf_counter(), box.waited_ns
         self.show(SENDING if end.sends else RECEIVING, end.link.transfer, peer)
         message = move()
+        # While its own device was still at work, the instance lost no time by waiting for another.
         waited = 0 if is_busy(begun) else box.waited_ns - before
         self._moved(other, waited)
         if end.sends:
@@ -101,7 +102,7 @@ class Account:
         self.status["crossed"][transfer.id] += nbytes
 
     def count_averages(self, start: float) -> None:
-        """What this replica has sent and waited for inside its programs since the last look."""
+        """Count the averages of this replica's programs since the last call: bytes and waiting."""
         if self._average is None:
             return
         before, self._averaged = self._averaged, self._average.counts()
@@ -115,7 +116,7 @@ class Account:
     def note(
         self, kind: str, name: str, start: float, end: float | None = None, nbytes: int = 0
     ) -> None:
-        """Keep a span, to its end or until now, if spans are wanted."""
+        """Keep a span, which ends now unless `end` is given. Do nothing if no spans are wanted."""
         if self.spans is None:
             return
         if len(self.spans) >= MAX_SPANS:

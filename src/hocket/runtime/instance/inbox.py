@@ -1,4 +1,4 @@
-"""Everything that one instance receives: messages that come now, and those that came before."""
+"""The inbox of an instance: it takes messages off links, and puts values together from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Key: TypeAlias = tuple[TransferId, int]  # (transfer, source instance)
 
 
 class InstanceInbox:
-    """The ends of links that an instance receives from, and lines of messages that are here."""
+    """The receiving ends of an instance's links, and the messages that it took off them early."""
 
     def __init__(self, plan: Plan, ends: Iterable[End], store: Store, account: Account) -> None:
         self._store, self._account = store, account
@@ -31,14 +31,15 @@ class InstanceInbox:
         late = late_names(plan)
         self._late = {k: late[end.link.key] for k, end in self.ends.items() if end.link.key in late}
         self.lines: dict[Key, deque[Any]] = {}
-        """Messages that are here already: they come before those on a link."""
+        """The messages that are here already, by link. They are older than those on the link."""
         self.sources: dict[TransferId, Sequence[int]] = {}
-        """From whom a message is taken, by transfer."""
-        self._ways: dict[TransferId, tuple[Assembly, ...]] = {}
+        """The instances from which the messages of a transfer are taken."""
+        self._assemblies: dict[TransferId, tuple[Assembly, ...]] = {}
         self._packed: set[TransferId] = set()
         for transfer, mine in groupby(self.ends.values(), lambda end: end.link.transfer):
             links = [end.link for end in mine]
-            # Of those who make samples any few are taken, whose messages are all alike.
+            # With lag=free an iteration learns from the samples of any `batch` makers. Messages of
+            # all makers look alike, so those of the first stand for them here.
             taken = links[: plan.free.batch] if plan.free and plan.free.is_any(transfer) else links
             self.sources[transfer.id] = [link.source for link in links]
             self.expect(
@@ -48,46 +49,49 @@ class InstanceInbox:
     def expect(
         self, transfer: Transfer, messages: Sequence[Sequence[ValueId]], *, packed: bool
     ) -> None:
-        """Work out how a transfer's values are made of messages that have these values."""
+        """Prepare for messages of a transfer, given the values that each of them has."""
         axes = {v: self._store.axis(v) for v in transfer.values}
-        self._ways[transfer.id] = assemblies(messages, axes)
+        self._assemblies[transfer.id] = assemblies(messages, axes)
         if packed:
             self._packed.add(transfer.id)
 
     def wait_for(self, transfer: Transfer) -> Wait | None:
-        """What to wait for before `receive`; None where all messages are here."""
+        """Return the messages to wait for before `receive`; None if all are here already."""
         away = [s for s in self.sources[transfer.id] if not self.lines.get((transfer.id, s))]
         return Wait(RECEIVING, transfer, tuple(away)) if away else None
 
     def receive(self, transfer: Transfer) -> Values:
-        """The values of a transfer for this iteration, each made of what its sources have sent."""
+        """Return the values of a transfer for this iteration, from the messages of its sources."""
         messages = [self._next((transfer.id, source)) for source in self.sources[transfer.id]]
-        ways, store = self._ways[transfer.id], self._store
+        assembled, store = self._assemblies[transfer.id], self._store
         if transfer.id in self._packed:
-            arrays = unpack(messages, ways, store.home(transfer.values[0]))
+            arrays = unpack(messages, assembled, store.home(transfer.values[0]))
             return dict(zip(transfer.values, arrays, strict=True))
         lists = [list(message) for message in messages]
-        parts = [[lists[m][k] for m, k in way.parts] for way in ways]
-        joined = join_values(parts, [way.join for way in ways], store.devices[0])
+        parts = [[lists[m][k] for m, k in x.parts] for x in assembled]
+        joined = join_values(parts, [x.join for x in assembled], store.devices[0])
         values = {v: store.rows(v, x) for v, x in zip(transfer.values, joined, strict=True)}
-        # What crosses in a loop is read about once.
+        # A value that crosses in a loop is read about once, so a program may read the host's array.
         once = bool(transfer.loops)
         store.put([v for v, x in values.items() if not store.is_here(x, once=once)], values)
         return values
 
     def fill(self, key: Key, count: int) -> None:
-        """Take messages off their link until so many are here."""
+        """Take messages off a link until `count` of them are here."""
         line = self.lines.setdefault(key, deque())
         while len(line) < count:
             line.append(self._take(key))
 
     def catch_up(self) -> None:
-        """After a block, what is late is here and not on a link: it is part of how a run stands."""
+        """Take all late messages off their links, after a block.
+
+        They are saved with the state, and what lies on a link could not be.
+        """
         for key, messages in self._late.items():
             self.fill(key, len(messages))
 
     def late(self) -> dict[str, Any]:
-        """What is on its way to this instance in late channels, one message for each iteration."""
+        """Return the arrays of all late messages by name, one message for each iteration of lag."""
         return {
             name: x
             for key, messages in self._late.items()
@@ -97,7 +101,7 @@ class InstanceInbox:
         }
 
     def load(self, late: Mapping[str, Any]) -> None:
-        """Begin anew, or with what `late` of all instances had."""
+        """Begin anew, with the late messages that `late` of all instances had, if any."""
         self.lines = {}
         for key, messages in self._late.items() if late else ():
             if all(name in late for names in messages for name in names):
@@ -105,10 +109,12 @@ class InstanceInbox:
                 self.lines[key] = deque(map(self.ends[key].message, saved))
 
     def _next(self, key: Key) -> Any:
-        """The next message. A late reader has the first one for those to come too."""
+        """Take the next message of a link, from those that are here or off the link."""
         if line := self.lines.get(key):
             return line.popleft()
         message = self._take(key)
+        # A run has no messages from before its first iteration, so a late reader takes the first
+        # message again in place of each.
         if line is None and key in self._late:
             self.lines[key] = deque([message] * len(self._late[key]))
         return message

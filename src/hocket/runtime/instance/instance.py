@@ -1,7 +1,8 @@
-"""One running replica of a place: its parts, and what a run commands."""
+"""One running replica of a place: how its parts fit together, and the commands of a run."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -28,27 +29,27 @@ from hocket.runtime.instance.store import Store
 from hocket.runtime.instance.wiring import Spaces, ends
 
 AGES = ValueId(-1)
-"""Among the metrics of an instance, which go by the numbers of values."""
+"""The key of the ages of samples among an instance's metrics, whose keys are numbers of values."""
 NO_SPACES: Spaces = {}
 
 
 class Turns(Protocol):
-    """When an iteration may begin, in a plan where nobody waits for a version."""
+    """The turns of an instance in a plan with lag=free: when it may begin an iteration."""
 
     wait: Wait
-    """What an iteration has to wait for."""
+    """The wait before an iteration."""
 
     def begin(self) -> bool:
-        """Begin an iteration; False if there is none any more."""
+        """Begin an iteration. Return False if there are no more."""
         ...
 
     def end(self) -> None:
-        """An iteration has ended."""
+        """End an iteration."""
         ...
 
 
 class Instance:
-    """Runs the program of a place, as replica `index` of it."""
+    """Replica `index` of a place, which runs the program of the place."""
 
     def __init__(
         self, plan: Plan, place: str, index: int, status: Any, spaces: Spaces = NO_SPACES,
@@ -61,9 +62,10 @@ class Instance:
         self.programs = Programs(plan, place, self.store, average, segments or Segments())
         self.account = Account(plan, place, index, status, average)
         self.ends = list(ends(plan, place, index, spaces, self.account.work))
-        to, by = ([end for end in self.ends if end.sends == sends] for sends in (True, False))
-        self.inbox = InstanceInbox(plan, by, self.store, self.account)
-        outbox = InstanceOutbox(plan, to, self.store, self.account)
+        receiving = [end for end in self.ends if not end.sends]
+        self.inbox = InstanceInbox(plan, receiving, self.store, self.account)
+        sending = [end for end in self.ends if end.sends]
+        outbox = InstanceOutbox(plan, sending, self.store, self.account)
         inside = is_one_cpu(self.store.devices) and not self.store.grouped
         inside = inside and calls_inside(self.programs.graph, self._code, plan.cut_loops)
         self.hosts = HostFunctions(self.name, inside=inside)
@@ -75,25 +77,22 @@ class Instance:
         self._reports = [v for v, at in placement.reports.items() if at == place]
 
     def listen(self) -> dict[LinkKey, Address]:
-        """Get ready to receive; the address of each link from which this instance does."""
+        """Prepare to receive. Return the address of each link that ends here."""
         return {end.link.key: end.listen() for end in self.ends if not end.sends}
 
     def connect(self, addresses: Mapping[LinkKey, Address], epoch: int) -> None:
-        """Connect all ends, when everybody listens."""
+        """Connect all ends. Call when all instances listen."""
         self.account.work.forget()
         for end in self.ends:
             end.connect(addresses[end.link.key], epoch)
 
     def disconnect(self) -> None:
-        """Close all ends; those at other instances may be closed too."""
+        """Close all ends, which may end waits at other instances too."""
         for end in self.ends:
             end.close()
 
     def load(self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any]) -> None:
-        """Take this instance's part of the state, and of what was on its way.
-
-        `late` is what `late` of all instances had.
-        """
+        """Take this instance's part of the state, and of the late values of all instances."""
         self.status["iteration"] = 0
         self.inbox.load(late)
         if self.learning:
@@ -102,14 +101,14 @@ class Instance:
         self.store.load(leaves)
 
     def late(self) -> dict[str, Any]:
-        """What is on its way to this instance, and what its host functions keep."""
+        """Return the late values of this instance, with the state of its host functions."""
         samples = self.learning.late() if self.learning else {}
         return {**self.inbox.late(), **samples, **self.hosts.late()}
 
     def run(self, count: int | None) -> dict[ValueId, np.ndarray]:
-        """So many iterations, or until there are no more; the metrics that this place makes.
+        """Run `count` iterations, or all there are, and return the metrics of this place.
 
-        Those are `[count, ...]`, of iterations by number; of samples, their ages as `AGES`.
+        A metric has shape `[iterations, ...]`. The ages of samples have the key `AGES`.
         """
         self.account.begin()
         try:
@@ -122,9 +121,9 @@ class Instance:
             self.account.end()
 
     def steps(self, count: int | None, rows: MetricRows) -> Iterator[Wait | None]:
-        """Iterations, one step at a time; yields before it may have to wait for others."""
-        done, store, turns = 0, self.store, self.turns
-        while count is None or done < count:
+        """Run iterations step by step. Yield before each possible wait for other instances."""
+        store, turns = self.store, self.turns
+        for _ in itertools.count() if count is None else range(count):
             yield turns.wait if turns else None
             if turns and not turns.begin():
                 break
@@ -135,22 +134,21 @@ class Instance:
             store.keep(values)
             self.status["iteration"] += 1
             self.account.count_time()
-            done += 1
             if self._reports:
                 rows.add([store.whole(v, values[v]) for v in self._reports])
         self.inbox.catch_up()
         self.account.work.settle()
-        jax.block_until_ready(list(store.values.values()))  # whoever counts, counts all of it
+        jax.block_until_ready(list(store.values.values()))  # so that the block's time has all of it
         if self._average:
             self._average.check()
         self.account.count_averages(time.perf_counter())
 
     def metrics(self, rows: MetricRows) -> dict[ValueId, np.ndarray]:
-        """What some iterations have reported, each metric in one array."""
+        """Return the metrics of some iterations, each as one array."""
         columns = dict(zip(self._reports, rows.columns(), strict=True))
         return {**columns, AGES: self.learning.ages()} if self.learning else columns
 
     def compile(self) -> None:
-        """Compile what an iteration begins with."""
+        """Compile the first segment of an iteration, if it begins with one."""
         if isinstance(step := self._code[0], Compute):
             self.programs.compile(step, {**self.programs.graph.constants, **self.store.values})

@@ -1,4 +1,4 @@
-"""Follows the program of a place, instruction by instruction."""
+"""The interpreter, which follows the program of a place, instruction by instruction."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ from hocket.runtime.instance.store import Store, Values
 
 
 class Learning(Protocol):
-    """What a learner sends, and which samples it receives, in a plan where nobody waits."""
+    """The versions that a learner sends and the samples it chooses, in a plan with lag=free."""
 
     first: Transfer
-    """The first transfer that an iteration receives: before it, samples have to be chosen."""
+    """The first transfer that an iteration receives. Samples have to be chosen before it."""
 
     def send(self, transfer: Transfer, values: Values) -> None:
         """Keep a part of the next version."""
 
     def publish(self) -> Wait:
-        """Let others have what this iteration has sent; what to wait for before `take`."""
+        """Publish the version that was sent. Return the samples to wait for before `take`."""
         ...
 
     def take(self) -> None:
         """Choose the samples that the inbox receives from now on."""
 
     def ages(self) -> np.ndarray:
-        """The ages of the samples that were learned from since the last time."""
+        """Return the ages of the samples that were learned from since the last call."""
         ...
 
     def late(self) -> dict[str, Any]:
-        """The samples that nobody has learned from yet. Only while nobody works."""
+        """Return the samples that nobody has learned from yet. Call only between blocks."""
         ...
 
     def load(self, late: Mapping[str, Any]) -> None:
@@ -60,7 +60,7 @@ class Learning(Protocol):
 
 
 class Interpreter:
-    """Follows a program with the values that its instance holds."""
+    """Follows the program of a place with the values that its instance holds."""
 
     def __init__(
         self, plan: Plan, store: Store, programs: Programs, hosts: HostFunctions,
@@ -76,7 +76,7 @@ class Interpreter:
     def run(
         self, code: Sequence[Instruction], values: Values, parts: int = 1
     ) -> Iterator[Wait | None]:
-        """Follow a program. Yields before every receive, where another part may take its turn."""
+        """Follow a program. Yield before every receive, so that another part may take its turn."""
         for step in code:
             match step:
                 case Compute():
@@ -109,13 +109,13 @@ class Interpreter:
         with self._programs.choices():
             outs = segment(args, self._store.devices)
         if account.spans is not None:
-            jax.block_until_ready(outs)
+            jax.block_until_ready(outs)  # or the span would end when the segment has only begun
             account.note("compute", segment.name, start)
             account.count_averages(start)
         _replace(step, values, outs)
 
     def _compute_calling(self, step: Compute, values: Values, parts: int) -> None:
-        """A segment that calls the host: its time is the host's and its own by turns."""
+        """Run a segment that calls the host. Its time is shown as compute and as host by turns."""
         segment, note = self._programs.own_segment(step, parts), self._account.note
         noted = self._account.spans is not None
         self._hosts.note(noted)
@@ -150,13 +150,13 @@ class Interpreter:
         _replace(step, values, [self._store.unbatch(v, x) for v, x in pairs])
 
     def _repeat_in_parts(self, loop: Repeat, values: Values) -> None:
-        """Parts of the environments take turns: one steps while another waits for its actions."""
+        """Run a loop for parts of the environments, by turns: one steps while another waits."""
         parts, blocks = self._plan.parts, self._plan.blocks(loop.node) // self._store.replicas
         axes = {v: self._store.axis(v) for v in (*loop.reads, *loop.makes)}
         cut = {v: cut_parts(values[v], axes[v], parts, blocks) for v in loop.reads}
         shares = [{v: cut[v][k] for v in loop.reads} for k in range(parts)]
         turns = [self._repeat(loop, share, parts) for share in shares]
-        while turns:
+        while turns:  # `self` stands for the end of a part, since None is what it yields
             turns = [turn for turn in turns if next(turn, self) is not self]
         for v in loop.makes:
             values[v] = join_parts([share[v] for share in shares], axes[v], blocks)
@@ -184,7 +184,7 @@ class Interpreter:
 
 
 def _replace(step: Compute | Host, values: Values, outs: Sequence[Any]) -> None:
-    """Forget what a step was the last to need, and keep what it has made."""
+    """Drop the values that a step was the last to need, and keep those that it has made."""
     for v in step.dead:
         del values[v]
     values |= zip(step.outs, outs, strict=True)

@@ -1,4 +1,4 @@
-"""Everything that one instance sends through links: to each target its part of every value."""
+"""The outbox of an instance, which sends to each target its part of every value."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hocket.runtime.instance.wiring import End
 
 
 class InstanceOutbox:
-    """The ends of links that an instance sends through."""
+    """The sending ends of an instance's links."""
 
     def __init__(self, plan: Plan, ends: Iterable[End], store: Store, account: Account) -> None:
         self._store, self._account = store, account
         self._ends: dict[TransferId, list[End]] = {}
         for end in ends:
             self._ends.setdefault(end.link.transfer.id, []).append(end)
-        # The device keeps the order then. Where nobody waits, samples are taken when they are told
-        # to be ready, and have to be.
+        # A message may be sent before it is computed if the device itself keeps the order. With
+        # lag=free it may not, because the ledger calls a sample ready as soon as it is sent.
         self._early = {
             t
             for t, to in self._ends.items()
@@ -36,14 +36,14 @@ class InstanceOutbox:
             for t, to in self._ends.items()
             if len(to) > 1
         }
-        """The values of a transfer that each target gets a part of, and along which axis."""
+        """The values of a transfer that are split among its targets, with the axis to split."""
 
     def send(self, transfer: Transfer, values: Values) -> None:
-        """Hand a message over to each target, waiting while there is no room for it."""
+        """Send each target its message, waiting while there is no room for it."""
         ends, cut = self._ends[transfer.id], self._cut.get(transfer.id, {})
         whole = {v: self._store.whole(v, values[v]) for v in transfer.values}
         if transfer.id not in self._early:
-            jax.block_until_ready(list(whole.values()))  # whoever receives it need not wait again
+            jax.block_until_ready(list(whole.values()))  # so that a message which arrives is ready
         parts = {v: split_axis(whole[v], axis, len(ends)) for v, axis in cut.items()}
         for k, end in enumerate(ends):
             message = [parts[v][k] if v in parts else whole[v] for v in end.link.values]

@@ -1,4 +1,4 @@
-"""The compiled programs of one instance: for its environments, its devices and its choices."""
+"""The compiled programs of one instance, for the number of its environments and its devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hocket.runtime.instance.store import Store, Values
 
 
 class Programs:
-    """The segments that replicas in one process share, and those of this instance alone."""
+    """The segments that replicas in one process share, and those that belong to one instance."""
 
     def __init__(
         self, plan: Plan, place: str, store: Store, average: Reduction | None, shared: Segments
@@ -33,21 +33,21 @@ class Programs:
         return self.shared.get(step, parts, lambda: self._new(step, parts))
 
     def own_segment(self, step: Compute, parts: int) -> Segment:
-        """A segment that calls host functions of this instance, and no other's."""
+        """Return a segment that calls host functions, which are those of this instance alone."""
         return self.own.get(step, parts, lambda: self._new(step, parts))
 
     def compile(self, step: Compute, values: Values) -> None:
-        """Compile a segment for these values: other replicas find it in the cache."""
+        """Compile a segment for these values. Other replicas then find it in the cache."""
         with self.choices():
             self.segment(step, 1).fn.lower(*[values[v] for v in arguments(step)]).compile()
 
     def choices(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, programs are compiled with this place's backend and its way to average."""
+        """Return a context in which programs compile with this place's backend and average."""
         usual = self._backend == JAX and self._average is None
         return contextlib.nullcontext() if usual else self._chosen()
 
     def graph_of(self, parts: int) -> Graph:
-        """The step as this instance compiles it: for its environments, and for its devices."""
+        """Return the graph that this instance compiles, for its environments and its devices."""
         choice = tuning_for(self._store.devices, exact=self.graph.exact)
         return self.graph.at(self.graph.num_envs // parts, choice)
 

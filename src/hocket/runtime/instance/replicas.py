@@ -1,8 +1,8 @@
 """Replicas that use `averaged`, run as one program.
 
-Per-environment values are held stacked, `[replicas, ...]`, each replica's share in its own row;
-what is uniform is held once. `vmap` maps a program over the rows, with a name for them by which
-`averaged` finds its mean; on several devices `shard_map` gives each device its rows.
+Per-environment values are held stacked, `[replicas, ...]`, with each replica's share in its own
+row; uniform values are held once. `vmap` maps a program over the rows under a name, by which
+`averaged` computes its mean. On several devices `shard_map` gives each device its rows.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from hocket.runtime.channels.joins import Join
 
 
 def split_axis(x: jax.Array, axis: int, replicas: int) -> jax.Array:
-    """A whole value as its replicas' shares: `[replicas, ...]`."""
+    """Split a whole value into the shares of replicas, `[replicas, ...]`."""
     shape = (*x.shape[:axis], replicas, x.shape[axis] // replicas, *x.shape[axis + 1 :])
     return jnp.moveaxis(x.reshape(shape), axis, 0)
 
 
 def merge_axis(x: jax.Array, axis: int) -> jax.Array:
-    """The shares of `split_axis` as the whole value again."""
+    """Put the shares of `split_axis` together again."""
     x = jnp.moveaxis(x, 0, axis)
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
 
 def cut_parts(x: Any, axis: int | None, parts: int, blocks: int) -> Sequence[Any]:
-    """A value in parts of its environments, each with as many of every block of neighbours.
+    """Cut a value into parts of its environments, each with an equal share of every block.
 
-    Blocks are the environments of those replicas that have fewest, so that all agree on the parts.
+    A block is the environments of one replica of the place that has most replicas. A replica of
+    another place holds several blocks, and cuts each of them alike, so all places agree on parts.
     """
     if axis is None:
         return [x] * parts
@@ -46,22 +47,22 @@ def cut_parts(x: Any, axis: int | None, parts: int, blocks: int) -> Sequence[Any
     return [merge_axis(part, axis) for part in by_part]
 
 
-def join_parts(found: Sequence[Any], axis: int | None, blocks: int) -> Any:
-    """The value that `cut_parts` cut."""
+def join_parts(parts: Sequence[Any], axis: int | None, blocks: int) -> Any:
+    """Put the parts of `cut_parts` together again."""
     if axis is None:
-        return found[0]
-    by_part = jnp.stack([split_axis(x, axis, blocks) for x in found])
+        return parts[0]
+    by_part = jnp.stack([split_axis(x, axis, blocks) for x in parts])
     return merge_axis(merge_axis(by_part, axis + 1), axis)
 
 
 def stack(plan: Plan, place: str, state: Any) -> Any:
-    """The whole state with its per-environment leaves stacked by replica."""
+    """Stack the per-environment leaves of a whole state by replica."""
     replicas = plan.place(place).replicas
     return _by_leaf(plan, state, lambda x, axis: split_axis(x, axis, replicas))
 
 
 def unstack(plan: Plan, state: Any) -> Any:
-    """The whole state again, as the fused program has it."""
+    """Return the whole state again, as the fused program has it."""
     return _by_leaf(plan, state, merge_axis)
 
 
@@ -75,7 +76,7 @@ def _by_leaf(plan: Plan, state: Any, change: Callable[[Any, int], Any]) -> Any:
 
 
 def without_aliases(values: dict[ValueId, Any]) -> dict[ValueId, Any]:
-    """Two leaves of a state may be one array; each gets its own before either is donated."""
+    """Copy arrays that occur twice, because each leaf of a state is donated by itself."""
     seen: set[int] = set()
     for v, x in values.items():
         if id(x) in seen:
@@ -84,21 +85,21 @@ def without_aliases(values: dict[ValueId, Any]) -> dict[ValueId, Any]:
     return values
 
 
-def join_values(found: Sequence[Sequence[Any]], joins: Sequence[Join], device: Any) -> list[Any]:
-    """Values from the parts of each that their sources sent."""
-    whole = [parts[0] for parts in found]
-    if many := [k for k, parts in enumerate(found) if len(parts) > 1]:
-        # Put together on one device: a part may be too small to be shared by all.
-        parts = jax.device_put([found[k] for k in many], device)
-        for k, x in zip(many, joined(parts, tuple(joins[k] for k in many)), strict=True):
+def join_values(parts: Sequence[Sequence[Any]], joins: Sequence[Join], device: Any) -> list[Any]:
+    """Join the parts of every value."""
+    whole = [of_value[0] for of_value in parts]
+    if many := [k for k, of_value in enumerate(parts) if len(of_value) > 1]:
+        # On one device, because a part may have too few environments to be split over all devices.
+        on_device = jax.device_put([parts[k] for k in many], device)
+        for k, x in zip(many, joined(on_device, tuple(joins[k] for k in many)), strict=True):
             whole[k] = x
     return whole
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def joined(found: list[list[Any]], joins: tuple[Join, ...]) -> list[Any]:
-    """Each value from its parts, all of them by one program."""
-    return [join(parts) for parts, join in zip(found, joins, strict=True)]
+def joined(parts: list[list[Any]], joins: tuple[Join, ...]) -> list[Any]:
+    """Join the parts of every value, in one compiled program."""
+    return [join(of_value) for of_value, join in zip(parts, joins, strict=True)]
 
 
 @jax.jit
@@ -107,18 +108,21 @@ def _stacked(rows: list[list[Any]], axes: Any) -> list[Any]:
 
 
 def stack_rows(rows: list[list[Any]], axes: tuple[int, ...]) -> list[Any]:
-    """Each list of rows as one array: of the device's in one program, since a call for each takes
-    3x as long, of the host's on the host.
+    """Stack each list of rows as one array, on the device or on the host, where its rows are.
+
+    One program stacks all lists of the device, since a call for each takes 3x as long.
     """
     there = [k for k, made in enumerate(rows) if isinstance(made[0], jax.Array)]
-    # The axis is told by a shape, which is static where a number would be traced.
+    # An axis is passed as the rank of an array, because a rank is static and a number is traced.
     stacked = _stacked([rows[k] for k in there], [np.zeros((1,) * axes[k]) for k in there])
-    found = dict(zip(there, stacked, strict=True))
-    return [found[k] if k in found else np.stack(rows[k], axes[k]) for k in range(len(rows))]
+    on_device = dict(zip(there, stacked, strict=True))
+    return [
+        on_device[k] if k in on_device else np.stack(made, axes[k]) for k, made in enumerate(rows)
+    ]
 
 
 def replica_mesh(devices: Sequence[Any], replicas: int) -> Mesh:
-    """The devices of a place; where each replica has several, they are an axis of their own."""
+    """Return the mesh of a place's devices. If each replica has several, they get a second axis."""
     auto = AxisType.Auto
     if replicas == 1 or len(devices) <= replicas:
         return Mesh(np.array(devices), ("devices",), axis_types=(auto,))
@@ -128,7 +132,7 @@ def replica_mesh(devices: Sequence[Any], replicas: int) -> Mesh:
 
 @functools.cache
 def home(mesh: Mesh, axis: int | None, *, stacked: bool) -> NamedSharding:
-    """How a place holds a value: its environments split over the devices, the rest on all."""
+    """Return how a place holds a value: with its environments split over the devices, if any."""
     if axis is None or mesh.size == 1:
         return NamedSharding(mesh, PartitionSpec())
     if not stacked:
@@ -145,7 +149,10 @@ def map_program(
     mesh: Mesh,
     replicas: int,
 ) -> Callable[..., Sequence[Any]]:
-    """Map a program for one replica over the rows of its arguments; False: one for all rows."""
+    """Map a program of one replica over the rows of the arguments and results that have rows.
+
+    Where `ins` or `outs` is False, there is one value for all rows.
+    """
     axes_in = tuple(0 if rows else None for rows in ins)
     axes_out = [0 if rows else None for rows in outs]
     axis = ReplicaAxis() if mesh.size == 1 else ReplicaAxis("devices")
@@ -161,7 +168,7 @@ def map_program(
 
 
 def map_replicas(plan: Plan, mesh: Mesh) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
-    """The step of a plan whose only place is replicated, on a stacked state."""
+    """Return the step of a plan whose only place is replicated. It takes a stacked state."""
     graph = plan.graph
     algorithm, tree = graph.algorithm, jax.tree.structure(graph.state)
     ins = [plan.axes.axis(v) is not None for v in graph.block.inputs]

@@ -1,4 +1,4 @@
-"""A segment of a place's program, compiled: neighbouring nodes as one function."""
+"""A segment of a place's program: neighbouring nodes, compiled as one function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hocket.core.projection.instructions import Compute
 class Segment:
     """A jitted segment, with the names of its fragments.
 
-    Replicas in one process share it: the first to call it compiles, the others wait for that.
+    Replicas in one process share it. The first to call it compiles it, while the others wait.
     """
 
     def __init__(
@@ -28,7 +28,8 @@ class Segment:
     ) -> None:
         fn = _build(graph, step)
         self.arguments = arguments(step)
-        self.name = ", ".join(dict.fromkeys(_titles(graph, step))) or "glue"
+        names = (label.name for n in step.nodes for label in graph.nodes[n].labels)
+        self.name = ", ".join(dict.fromkeys(names)) or "glue"
         self.fn: Any = jax.jit(
             mapped(fn) if mapped else fn, donate_argnums=range(len(step.donate)),
             compiler_options=dict(options),
@@ -46,41 +47,38 @@ class Segment:
 
 
 class Segments:
-    """The segments of a place, by what they compute and in how many parts."""
+    """The segments of a place, by instruction and number of parts."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Compute, int], Segment] = {}
+        self._segments: dict[tuple[Compute, int], Segment] = {}
         self._making = threading.Lock()
 
     def get(self, step: Compute, parts: int, make: Callable[[], Segment]) -> Segment:
-        if (step, parts) not in self._found:
-            with self._making:
-                if (step, parts) not in self._found:
-                    self._found[step, parts] = make()
-        return self._found[step, parts]
+        if (step, parts) not in self._segments:
+            with self._making:  # and look again, since another thread may have made it meanwhile
+                if (step, parts) not in self._segments:
+                    self._segments[step, parts] = make()
+        return self._segments[step, parts]
 
     def all(self) -> list[tuple[tuple[Compute, int], Segment]]:
-        return list(self._found.items())
+        return list(self._segments.items())
 
 
 def arguments(step: Compute) -> list[ValueId]:
-    """The values that a segment takes, in their order: first those it may overwrite."""
+    """Return the values that a segment takes, beginning with those it may overwrite."""
     return [*step.donate, *(v for v in step.ins if v not in step.donate)]
 
 
-def _titles(graph: Graph, step: Compute) -> list[str]:
-    return [label.name for n in step.nodes for label in graph.nodes[n].labels]
-
-
 def _build(graph: Graph, step: Compute) -> Callable[..., list[Any]]:
-    """The function of a segment: its nodes one after another."""
+    """Return the function of a segment, which runs its nodes one after another."""
 
     def segment(*args: Any) -> list[Any]:
         values = {**graph.constants, **dict(zip(arguments(step), args, strict=True))}
         for number in step.nodes:
             node = graph.nodes[number]
             values |= zip(node.outs, node([values[v] for v in node.ins]), strict=True)
-        # What a node only passes on would share a buffer with its input, which others may hold.
+        # A result that is an argument as it came would share its buffer. Others may hold that, and
+        # whichever of the two is donated first would take it from the other, so it is copied.
         given = {id(x) for x in args}
         outs = [values[v] for v in step.outs]
         return [jnp.copy(x) if id(x) in given else x for x in outs]

@@ -1,6 +1,6 @@
 """The values of one instance, and how it holds each of them on its devices.
 
-Where replicas run as one program, whatever is not uniform is held stacked: a row for each replica.
+If replicas run as one program, values that are not uniform are stacked, with a row per replica.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Values: TypeAlias = dict[ValueId, Any]
 
 
 class Store:
-    """The part of the state that replica `index` of a place holds between iterations."""
+    """The values that replica `index` of a place holds between iterations."""
 
     def __init__(self, plan: Plan, place: str, index: int) -> None:
         spot, placement = plan.place(place), plan.projection.placement
@@ -40,7 +40,7 @@ class Store:
         self.mesh = replica_mesh(devices, spot.replicas if self.grouped else 1)
         self.devices: tuple[Any, ...] = tuple(self.mesh.devices.flat)
         self._here = set(self.devices)
-        # A program takes the host's memory as it is on the device that jax uses by default.
+        # On JAX's default device a program takes numpy arrays as they are.
         self.is_default = self.devices == (jax.local_devices()[0],)
         kinds = plan.kinds[place] if self.grouped else {}
         rows = (v for v, kind in kinds.items() if kind.tag != "uniform")
@@ -50,7 +50,7 @@ class Store:
         self._holds = [(v, out) for v, out in pairs if placement.home[v] == place]
 
     def load(self, leaves: Mapping[ValueId, Any]) -> None:
-        """Take this instance's part of a state; always a copy, since it will be donated."""
+        """Take this instance's part of a state, as a copy, because it will be donated."""
         self.values = {}
         for value, _ in self._holds:
             x, axis = jnp.copy(leaves[value]), self.axis(value)
@@ -60,40 +60,40 @@ class Store:
             self.values[value] = jax.device_put(x, self.home(value))
 
     def keep(self, values: Values) -> None:
-        """Hold what an iteration has made of the state."""
+        """Keep the state that an iteration has made."""
         self.values = without_aliases({v: values[out] for v, out in self._holds})
 
     def held(self) -> Values:
-        """A copy of this instance's part of the state, whose memory is used again."""
+        """Return this instance's part of the state, as a copy: the next iteration donates it."""
         return {v: jnp.copy(self.whole(v, x)) for v, x in self.values.items()}
 
     def home(self, value: ValueId) -> NamedSharding:
-        """How this instance holds a value on its devices."""
+        """Return how this instance holds a value on its devices."""
         return home(self.mesh, self.axis(value), stacked=self.grouped)
 
     def whole(self, value: ValueId, x: Any) -> Any:
-        """A value without rows, as other places have it."""
+        """Return a value without rows, as other places have it."""
         axis = self.axis(value) if value in self.stacked else None
         return x if axis is None else merge_axis(x, axis)
 
     def rows(self, value: ValueId, x: Any) -> Any:
-        """A whole value as it is held here."""
+        """Return a whole value as this instance holds it, which may be in rows."""
         axis = self.axis(value) if self.grouped else None
         return x if axis is None else split_axis(x, axis, self.replicas)
 
     def batch(self, value: ValueId, x: Any) -> Any:
-        """A value of all replicas of one program, as a host function takes it: one batch."""
+        """Return a value without rows, as a host function takes it: one batch for all replicas."""
         return x.reshape(-1, *x.shape[2:]) if value in self.stacked else x
 
     def unbatch(self, value: ValueId, x: Any) -> Any:
-        """What a host function has returned, as it is held here."""
+        """Return a result of a host function as this instance holds it, which may be in rows."""
         return x.reshape(self.replicas, -1, *x.shape[1:]) if value in self.stacked else x
 
     def is_here(self, x: Any, *, once: bool) -> bool:
-        """Whether an array can be used as it is: on this instance's only device, or `once`.
+        """Return True if programs can use an array as it is: it is on the only device here.
 
-        A program that is given the host's memory copies it by itself, sooner than JAX puts it on a
-        device.
+        So is an array of the host that is read `once`, because a program copies it to the default
+        device faster than JAX puts it there.
         """
         if len(self.devices) > 1:
             return False
@@ -103,11 +103,11 @@ class Store:
 
     def put(self, chosen: Sequence[ValueId], values: Values) -> None:
         """Put some of the values on this instance's devices."""
-        if chosen:  # a call takes 100 us even where there is nothing to do
+        if chosen:  # the call takes 100 us even if there is nothing to do
             put = jax.device_put([values[v] for v in chosen], [self.home(v) for v in chosen])
             values |= zip(chosen, put, strict=True)
 
     def put_host_arrays(self, chosen: Sequence[ValueId], values: Values) -> None:
-        """Put what host functions have returned where programs do not take it as it is."""
+        """Put numpy arrays on this instance's devices, unless programs take them as they are."""
         if not self.is_default:
             self.put([v for v in chosen if isinstance(values[v], np.ndarray)], values)

@@ -20,14 +20,11 @@ from hocket.runtime.instance.replicas import home, replica_mesh
 from hocket.system.shared_memory import Space
 
 Spaces = Mapping[LinkKey, Space]
-"""The part of the shared memory that each link has, of those that need some."""
+"""The part of the shared memory that each link has, if it needs one."""
 
 
 class End:
-    """An end of a link: what its instance sends through or receives from, as it has the arrays.
-
-    Whatever is told of every message is worked out once: `nbytes`, and who is at the other end.
-    """
+    """One end of a link, which sends or receives arrays as its instance has them."""
 
     def __init__(self, link: Link, transport: Transport, here: Here) -> None:
         self.link, self.transport, self.here, self.sends = link, transport, here, here.sends
@@ -61,14 +58,14 @@ class End:
         return self._packing.from_slot(arrays, packed=packed) if self._packing else arrays
 
     def message(self, arrays: Sequence[Any]) -> Any:
-        """Put arrays that were saved into a message, as if it had been received."""
+        """Put saved arrays into a message, as if it had been received."""
         if not (self._packing and self.link.packed):
             return arrays
         return self._packing.from_slot(self._packing.to_slot(arrays, packed=True), packed=True)
 
 
 def ends(plan: Plan, place: str, index: int, spaces: Spaces, work: DeviceWork) -> Iterator[End]:
-    """The ends that one instance has of the links of a plan."""
+    """Yield the ends of links that one instance has."""
     devices, me = tuple(find_devices(devices_of(plan, place, index))), (place, index)
     for link in links(plan):
         for sends in (True, False):
@@ -81,7 +78,7 @@ def ends(plan: Plan, place: str, index: int, spaces: Spaces, work: DeviceWork) -
 
 
 def _at_end(plan: Plan, link: Link, transport: Transport, here: Here) -> Link:
-    """A link as one end has it, which may pack where the other does not."""
+    """Return a link as one end has it, which may pack even if the other end does not."""
     if transport.on_devices:
         return link
     asked, loops = plan.channel_of(link.transfer).pack, bool(link.transfer.loops)
@@ -90,13 +87,14 @@ def _at_end(plan: Plan, link: Link, transport: Transport, here: Here) -> Link:
 
 
 def _homes(plan: Plan, link: Link) -> list[Any]:
-    """How the receiver wants the arrays of a message on its devices."""
+    """Return how the receiver wants the arrays of a message on its devices."""
     t, free = link.transfer, plan.free
     devices = find_devices(devices_of(plan, *link.end))
     at_once = plan.instances(t.source) // plan.instances(t.target)
     if free and free.is_any(t):
         at_once = free.batch
-    if t.target in plan.grouped or at_once > 1:  # it is put together there first
+    # Parts of several messages are joined on one device before they are split over all.
+    if t.target in plan.grouped or at_once > 1:
         return [jax.sharding.SingleDeviceSharding(devices[0])] * len(link.values)
     mesh = replica_mesh(devices, 1)
     return [home(mesh, plan.axes.axis(v), stacked=False) for v in link.values]
