@@ -34,7 +34,7 @@ def opened(call: Any, failures: list[BaseException] | None = None) -> Iterator[C
 
 
 def program(slot: CallSlot, times: int = 1) -> Any:
-    """Calls the function so many times, each with what the last call gave."""
+    """Return a program that calls the function `times` times, each with the last call's results."""
     call = jax.ffi.ffi_call(CALL_TARGET, PAIR, has_side_effect=True)
 
     def body(_: Any, xs: Any) -> Any:
@@ -139,7 +139,7 @@ def test_numbers_are_used_again_but_not_while_a_call_is_under_way() -> None:
         assert busy.number == number
         thread = threading.Thread(target=lambda: jax.block_until_ready(program(busy)(*ARRAYS)))
         thread.start()
-        time.sleep(0.2)  # until it waits in there
+        time.sleep(0.2)  # until it waits inside the call
     with opened(lambda xs: xs) as other:
         assert other.number != number
     go.set()
@@ -147,7 +147,7 @@ def test_numbers_are_used_again_but_not_while_a_call_is_under_way() -> None:
 
 
 def test_native_code_makes_calls_until_it_is_slowed_down() -> None:
-    """The native call here is one that leaves every other call to Python."""
+    """The native function here leaves every other call to Python."""
     made: list[float] = []
     turns = iter(range(1000))
 
@@ -169,8 +169,8 @@ def test_native_code_makes_calls_until_it_is_slowed_down() -> None:
         )
         return 1
 
-    found = NativeCall(ctypes.cast(native, ctypes.c_void_p).value or 0, 0, native)
-    slot = CallSlot(call, PAIR, PAIR, lambda _: None, lambda: found)
+    native_call = NativeCall(ctypes.cast(native, ctypes.c_void_p).value or 0, 0, native)
+    slot = CallSlot(call, PAIR, PAIR, lambda _: None, lambda: native_call)
     fn = program(slot, times=5)
     assert float(fn(*ARRAYS)[0][0]) == 1 + 10 + 1 + 10 + 1
     assert made == [0.0, 11.0, 22.0]

@@ -1,4 +1,4 @@
-"""The kit for transports: ours pass it, and it finds whatever breaks the contract."""
+"""The kit for transports: ours pass it, and those that break the contract do not."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_ours_pass(name: str, passed: list[str]) -> None:
 
 
 class Cramped(SameDevice):
-    """Has room for one message fewer than it should."""
+    """A transport with room for one message fewer than it should have."""
 
     def listen(self, link: Link, here: Here) -> Queue:
         return Queue(max(1, link.slots - 1), link.delay)
 
 
 class Swapped(QueueInbox):
-    """Hands over the newest message first."""
+    """An inbox that hands over the newest message first."""
 
     def receive(self) -> Sequence[Any]:
         self._carrier.messages.reverse()
@@ -51,28 +51,28 @@ class Swapped(QueueInbox):
 
 
 class Rounding(QueueOutbox):
-    """Sends numbers in half precision."""
+    """An outbox that sends integers in fewer bits."""
 
     def send(self, arrays: Sequence[Any]) -> None:
         super().send([x.astype(np.int8) if x.dtype == np.int32 else x for x in arrays])
 
 
 class Deaf(QueueInbox):
-    """Signals nothing."""
+    """An inbox that never signals its event."""
 
     def wake(self, event: Any) -> None:
         pass
 
 
 class Restless(QueueOutbox):
-    """Closing it wakes nobody."""
+    """An outbox whose close wakes nobody."""
 
     def close(self) -> None:
         pass
 
 
 class Miscounting(QueueInbox):
-    """Starts to count again."""
+    """An inbox that starts to count again with each message."""
 
     def receive(self) -> Sequence[Any]:
         self.taken = 0
@@ -80,14 +80,14 @@ class Miscounting(QueueInbox):
 
 
 class Eager(QueueInbox):
-    """Says that there is a message when there is none."""
+    """An inbox that says it has a message when it has none."""
 
     def ready(self) -> bool:
         return True
 
 
 class With(SameDevice):
-    """A queue with other ends."""
+    """A transport whose queue has other ends."""
 
     def __init__(self, outbox: type = QueueOutbox, inbox: type = QueueInbox) -> None:
         self._outbox, self._inbox = outbox, inbox
@@ -97,7 +97,7 @@ class With(SameDevice):
 
 
 class Remembering(SameDevice):
-    """Keeps what was left of the epoch before."""
+    """A transport that keeps the messages of an earlier epoch."""
 
     def __init__(self) -> None:
         self._kept: dict[Any, Queue] = {}

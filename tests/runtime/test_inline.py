@@ -1,4 +1,4 @@
-"""Programs in the thread that calls them."""
+"""Programs that run in the thread that calls them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SQUARE = [jax.ShapeDtypeStruct((64, 64), np.dtype(np.float32))]
 
 
 def program(slot: CallSlot) -> Any:
-    """So much work that XLA would give it to a thread of its own."""
+    """Return a program with so much work that XLA would run it in one of its own threads."""
     call = jax.ffi.ffi_call(CALL_TARGET, SQUARE, has_side_effect=True)
     return jax.jit(lambda x: call(jnp.tanh(x @ x), slot=np.int64(slot.number))[0])
 
 
 def test_many_programs_wait_at_once() -> None:
-    """More than XLA has threads."""
+    """There are more of these programs than XLA has threads."""
     count = jax.local_device_count() + 8  # of 16 at most: each is two computations of 32
     together = threading.Barrier(count)
     where: set[int] = set()
@@ -37,11 +37,11 @@ def test_many_programs_wait_at_once() -> None:
 
     failures: list[BaseException] = []
     slots = [CallSlot(call, SQUARE, SQUARE, failures.append) for _ in range(count)]
-    found: list[Any] = []
+    results: list[Any] = []
 
     def work(slot: CallSlot) -> None:
         fn = program(slot)
-        found.append(run_inline(lambda: jax.block_until_ready(fn(jnp.ones((64, 64))))))
+        results.append(run_inline(lambda: jax.block_until_ready(fn(jnp.ones((64, 64))))))
 
     threads = [threading.Thread(target=work, args=(slot,)) for slot in slots]
     for thread in threads:
@@ -51,8 +51,8 @@ def test_many_programs_wait_at_once() -> None:
     for slot in slots:
         slot.close()
     assert where == {thread.ident for thread in threads}
-    assert len(found) == count and not failures
-    np.testing.assert_allclose(found[0], np.ones((64, 64)))
+    assert len(results) == count and not failures
+    np.testing.assert_allclose(results[0], np.ones((64, 64)))
 
 
 def test_what_is_raised_within_is_raised() -> None:

@@ -1,4 +1,4 @@
-"""Messages in one block: bit for bit the arrays that were sent, whichever end packs."""
+"""Messages in one block arrive bit for bit as they were sent, whichever end packs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def arrays(kinds: tuple[str, ...]) -> st.SearchStrategy[list[Any]]:
 
 
 def array(kind: str, shape: tuple[int, ...], seed: int) -> Any:
-    """Of any bits at all: numbers that are none, and below the smallest, among them."""
+    """Return an array of random bits, NaNs and subnormal numbers among them."""
     if kind in KEYS:
         return jax.random.split(jax.random.key(seed, impl=kind), shape)
     dtype, random = jnp.dtype(kind), np.random.default_rng(seed)
@@ -68,20 +68,20 @@ def unpacked(message: Packed) -> list[Any]:
     return unpack([message], joins, HERE)
 
 
-def assert_same(found: Any, message: list[Any]) -> None:
-    for x, y in zip(found, message, strict=True):
+def assert_same(arrived: Any, message: list[Any]) -> None:
+    for x, y in zip(arrived, message, strict=True):
         assert (x.dtype, x.shape) == (y.dtype, y.shape)
         assert to_host(x).tobytes() == to_host(y).tobytes()
 
 
 def check_round_trip(message: list[Any]) -> None:
-    message = [*message, jnp.arange(3)]  # with nothing that is packed, nobody packs
+    message = [*message, jnp.arange(3)]  # without a small array nobody packs
     how = packing(specs(message))
     plain, block = (how.to_slot(message, packed=packed) for packed in (False, True))
     as_bytes = [
         b"".join(x.tobytes() + bytes(-x.nbytes % 64) for x in slot) for slot in (plain, block)
     ]
-    assert as_bytes[0] == as_bytes[1]  # whoever reads, packed or not, sees the same slot
+    assert as_bytes[0] == as_bytes[1]  # a packed reader and an unpacked one see the same slot
     received = how.from_slot(block, packed=True)
     assert_same(received, message)
     assert_same(unpacked(received), message)
@@ -113,8 +113,8 @@ def test_several_messages_are_put_together_by_one_program(message: list[Any], co
         Assembly(Concat(x.ndim - 1), tuple(Part(m, k) for m in range(count)))
         for k, x in enumerate(message)
     )
-    found = unpack([how.from_slot(block, packed=True)] * count, joins, HERE)
-    assert_same(found, [jnp.concatenate([x] * count, x.ndim - 1) for x in message])
+    values = unpack([how.from_slot(block, packed=True)] * count, joins, HERE)
+    assert_same(values, [jnp.concatenate([x] * count, x.ndim - 1) for x in message])
 
 
 def test_large_arrays_go_by_themselves() -> None:
@@ -122,7 +122,7 @@ def test_large_arrays_go_by_themselves() -> None:
     how = packing(specs(message))
     assert (how.small, how.large) == ((1, 2), (0,))
     check_round_trip(message)
-    assert not packing(specs(message[:2])).pays()  # there is one small one, as there was
+    assert not packing(specs(message[:2])).pays()  # there is still only one small array
 
 
 def test_part_of_a_message() -> None:
@@ -146,7 +146,7 @@ def test_what_is_on_the_host_does_not_go_to_the_device_and_back(
 def test_who_packs() -> None:
     (one, *_), both = jax.devices(), jax.devices()[:2]
     assert not packs(None, [one], sends=True) and packs(None, [one], sends=False)
-    assert not packs(None, [one], sends=False, loops=True)  # read where it lies
+    assert not packs(None, [one], sends=False, loops=True)  # a program reads it where it lies
     assert packs(True, [one], sends=True) and not packs(False, [one], sends=False)
     assert not packs(None, both, sends=False) and not packs(True, both, sends=True)
 
@@ -168,9 +168,9 @@ def test_an_end_may_pack_and_the_other_not(ends: tuple[bool, bool], delay: float
         end.connect(None, 1)
     for _ in range(3):
         sender.send(MESSAGE)
-        found = receiver.receive()
-        assert isinstance(found, Packed) == ends[1]
-        assert_same(found, MESSAGE)
+        received = receiver.receive()
+        assert isinstance(received, Packed) == ends[1]
+        assert_same(received, MESSAGE)
 
 
 @pytest.mark.parametrize("ends", [(True, True), (True, False), (False, True)])
@@ -201,18 +201,18 @@ def packed_plan(plan: Plan, pack: bool | None = True) -> Plan:
 def test_packed_processes_compute_what_threads_compute(name: str, lag: int) -> None:
     graph = graph_of(name, exact=True)
     plain = resolve(f"actor_learner:actors=2,lag={lag}")(graph, Cluster.local())
-    found = []
+    runs = []
     packs = (None,) if lag else (True, False)
     for plan in (plain, *(packed_plan(plain, pack) for pack in packs)):
         executor = Split(plan)
         executor.start(jax.random.key(0))
         metrics = advance(executor, 4)
         late = {name: to_host(x) for name, x in executor.late().items()}
-        found.append((executor.state(), metrics, late))
+        runs.append((executor.state(), metrics, late))
         counted = executor.nbytes()
         assert counted == {(f.source, f.target): 4 * f.nbytes for f in flows(plan)} or lag
         executor.close()
-    assert all(difference(found[0], other) == 0.0 for other in found[1:])
+    assert all(difference(runs[0], other) == 0.0 for other in runs[1:])
 
 
 def test_packed_and_free() -> None:

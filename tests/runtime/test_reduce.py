@@ -45,16 +45,16 @@ MPS = [f"gpu:0/mps:{i}of2@100%" for i in range(2)]
 
 
 def main(case: str, names: str, wanted: str, index: int, fd: int, nbytes: int, path: Path) -> None:
-    """Run a case as a replica, and write down what came of it."""
+    """Run a case as one replica, and write its result to a file."""
     averaging = asked(names.split(","), wanted)
     space = Space(MemoryFile.attach(fd, nbytes), 0, nbytes)
     try:
         alone = Reduction(averaging, index, space)
         reduction = alone if not wanted else joined_alone(averaging, index, space)
-        found = CASES[case](reduction, index)
+        result = CASES[case](reduction, index)
     except Exception as error:  # noqa: BLE001
-        found = str(error)
-    path.write_bytes(pickle.dumps(found))
+        result = str(error)
+    path.write_bytes(pickle.dumps(result))
 
 
 def asked(names: Sequence[str], wanted: str = "", *, is_exact: bool = False) -> Averaging:
@@ -62,7 +62,7 @@ def asked(names: Sequence[str], wanted: str = "", *, is_exact: bool = False) -> 
 
 
 def offers(averaging: Averaging, way: str, space: Space, *, is_trial: bool) -> list[Offer]:
-    """What all replicas offer: the ways here make nothing when they listen, so one can tell."""
+    """Return the offers of all replicas, which this process can make for them."""
     return [
         Reduction(averaging, index, space).listen(way, is_trial=is_trial)
         for index in range(len(averaging.members))
@@ -70,7 +70,7 @@ def offers(averaging: Averaging, way: str, space: Space, *, is_trial: bool) -> l
 
 
 def means(reduction: Reduction, index: int) -> Any:
-    """A vector and a number, averaged in a loop, and what was counted."""
+    """Average a vector and a number in a loop; return both, and the number of calls."""
 
     def body(x: Any, _: None) -> Any:
         x = averaged(jnp.sin(x + index))
@@ -83,7 +83,7 @@ def means(reduction: Reduction, index: int) -> Any:
 
 
 def trials(reduction: Reduction) -> Any:
-    """What every way costs, as if all replicas had listened."""
+    """Measure every way, as if all replicas had listened."""
     averaging, space = reduction._averaging, reduction._space
     assert space
     for way in averaging.choices:
@@ -101,13 +101,13 @@ def measured(reduction: Reduction, index: int) -> Any:
 
 
 def measured_alone(reduction: Reduction, index: int) -> Any:
-    """The others do not come; how long they are waited for is made short."""
+    """Measure alone, with a short time limit, since the other replicas never come."""
     hocket.runtime.averaging.choice.TRIAL_SECONDS = 2.0
     return trials(reduction)
 
 
 def measured_and_left(reduction: Reduction, index: int) -> Any:
-    """The others do not come, and this one is ended meanwhile, as when a run is interrupted."""
+    """Measure alone, and close this replica meanwhile, as an interrupted run does."""
     hocket.runtime.averaging.choice.TRIAL_SECONDS = 1000.0
     threading.Timer(1.0, reduction.close).start()
     return trials(reduction)
@@ -124,7 +124,7 @@ def narrow_floats(index: int) -> np.ndarray:
 
 
 def closed(reduction: Reduction, index: int) -> Any:
-    """The others never come, and this one is ended meanwhile, as when a run ends."""
+    """Average alone, and close this replica meanwhile, as a run that ends does."""
     fn = jax.jit(reduction).lower(jnp.ones(1000)).compile()
     threading.Timer(1.0, reduction.close).start()
     return fn(jnp.ones(1000))
@@ -181,7 +181,7 @@ def expected(replicas: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joined_alone(averaging: Averaging, index: int, space: Space) -> Reduction:
-    """One replica in the way that was asked for."""
+    """Return one replica that has joined by the way that was asked for."""
     reduction, wanted = Reduction(averaging, index, space), averaging.wanted
     reduction.listen(wanted, is_trial=False)
     reduction.join(wanted, offers(averaging, wanted, space, is_trial=False))
@@ -190,25 +190,25 @@ def joined_alone(averaging: Averaging, index: int, space: Space) -> Reduction:
 
 @pytest.mark.parametrize(("names", "wanted"), [(FOUR, "shm"), (APART, "nccl"), (FOUR, "hier")])
 def test_every_way_gives_the_mean(names: list[str], wanted: str, tmp_path: Path) -> None:
-    found = Replicas("means", names, wanted, tmp_path).results()
-    for one in found:
+    results = Replicas("means", names, wanted, tmp_path).results()
+    for one in results:
         assert not isinstance(one, str), one
-        np.testing.assert_array_equal(one[0], found[0][0])  # the same bits everywhere
-        np.testing.assert_array_equal(one[1], found[0][1])
+        np.testing.assert_array_equal(one[0], results[0][0])  # the same bits everywhere
+        np.testing.assert_array_equal(one[1], results[0][1])
         for values, right in zip(one[:2], expected(len(names)), strict=True):
             np.testing.assert_allclose(values, right, atol=1e-4)
         assert one[2] >= 40
 
 
 def test_replicas_measure_every_way_and_use_the_one_they_are_told(tmp_path: Path) -> None:
-    found = Replicas("measured", FOUR, "", tmp_path).results()
-    for costs, (x, _, calls) in found:
+    results = Replicas("measured", FOUR, "", tmp_path).results()
+    for costs, (x, _, calls) in results:
         assert set(costs) == {"shm", "hier"}
         assert all(isinstance(cost, float) and cost > 0 for cost in costs.values()), costs
         np.testing.assert_allclose(x, expected(4)[0], atol=1e-4)
         assert calls >= 80, "a mean and its way back are two calls"
-    table = choose(asked(FOUR), {way: [c[way] for c, *_ in found] for way in ("shm", "hier")})
-    slowest = {way: max(costs[way] for costs, _ in found) for way in ("shm", "hier")}
+    table = choose(asked(FOUR), {way: [c[way] for c, *_ in results] for way in ("shm", "hier")})
+    slowest = {way: max(costs[way] for costs, _ in results) for way in ("shm", "hier")}
     assert table.chosen == min(slowest, key=lambda way: slowest[way])
 
 
@@ -225,11 +225,11 @@ def test_a_measurement_can_be_closed(tmp_path: Path) -> None:
 
 
 def test_a_narrow_float_is_rounded_once_in_two_steps(tmp_path: Path) -> None:
-    """So that a run has the same bits, whichever way was the faster."""
+    """The bits of a run do not depend on which way was the faster."""
     parts = [jnp.asarray(narrow_floats(i), jnp.bfloat16).astype(jnp.float32) for i in range(4)]
     mean = jnp.mean(jnp.stack(parts), 0).astype(jnp.bfloat16).astype(jnp.float32)
-    for found in Replicas("narrow", FOUR, "hier", tmp_path).results():
-        np.testing.assert_array_equal(found, mean)
+    for rounded in Replicas("narrow", FOUR, "hier", tmp_path).results():
+        np.testing.assert_array_equal(rounded, mean)
 
 
 def test_a_leader_without_a_second_step_keeps_nobody_waiting(
@@ -251,7 +251,7 @@ def test_a_leader_without_a_second_step_keeps_nobody_waiting(
 @pytest.mark.parametrize("text", ["1m", "0", "-3", "inf", "nan"])
 def test_how_long_a_replica_waits_is_a_number(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_REDUCE_SECONDS", text)
-    with pytest.raises(PlanError, match=f"HOCKET_REDUCE_SECONDS={text}: that is no number"):
+    with pytest.raises(PlanError, match=f"HOCKET_REDUCE_SECONDS={text}: use a number"):
         _ = asked(MPS).nbytes
 
 
@@ -275,8 +275,8 @@ def test_other_sizes_are_an_error_in_both_steps(tmp_path: Path) -> None:
         (TWO, "ipc", "it is for a GPU, and these replicas are on a CPU"),
         (["gpu:0", "gpu:0"], "ipc", "run at the same time, as slices cut by `mps`"),
         (["gpu:0/shared:0of2@50%"] * 2, "ipc", "run at the same time, as slices cut by `mps`"),
-        ([*MPS, "gpu:1/mps:0of1@100%"], "ipc", "within one GPU, and these replicas are on 2"),
-        ([f"gpu:0/mps:{i}of17@5%" for i in range(17)], "ipc", "at most 16 replicas, and these are 17"),
+        ([*MPS, "gpu:1/mps:0of1@100%"], "ipc", "for one GPU, and these replicas are on 2"),
+        ([f"gpu:0/mps:{i}of17@5%" for i in range(17)], "ipc", "most 16 replicas, and these are 17"),
         (TWO, "nccl", "one process a device, and these are 2 replicas on 1"),
         (MPS, "nccl", "one process a device, and these are 2 replicas on 1"),
         (TWO, "hier", "all replicas are on one device"),
@@ -292,7 +292,7 @@ def test_a_way_that_cannot_be_had_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("names", "found"),
+    ("names", "tried"),
     [
         (TWO, ["shm"]),
         (APART, ["shm"]),
@@ -302,8 +302,8 @@ def test_a_way_that_cannot_be_had_is_refused_by_name(
         ([f"gpu:{d}/mps:{i}of2@100%" for d in range(2) for i in range(2)], ["shm", "hier"]),
     ],
 )
-def test_what_is_worth_measuring(names: list[str], found: list[str]) -> None:
-    assert choices(Members(device_ids(names))) == found
+def test_what_is_worth_measuring(names: list[str], tried: list[str]) -> None:
+    assert choices(Members(device_ids(names))) == tried
 
 
 def test_replicas_that_name_no_device_go_through_the_host() -> None:
@@ -343,7 +343,7 @@ def test_a_delay_is_refused_by_who_cannot_add_one() -> None:
 
 
 def test_who_cannot_listen_is_told_to_all() -> None:
-    """A trial goes on with the next way; the way that was asked for ends the run."""
+    """In a trial the next way follows. If the way was asked for by name, the run ends."""
     averaging = asked(TWO, "shm")
     space = Space(MemoryFile.create(averaging.nbytes), 0, averaging.nbytes)
     reduction = Reduction(averaging, 0, space)
@@ -392,21 +392,21 @@ def test_with_one_way_nothing_is_measured() -> None:
 def test_a_run_says_what_was_chosen_and_keeps_the_table(tmp_path: Path) -> None:
     table = choose(asked(MPS), {"shm": [3e-4] * 2, "ipc": [1e-5] * 2})
     outcome = Outcome(tmp_path, "ppo", 1, 100, return_means=[1.0])
-    for _ in range(2):  # every report has it, and it is told once
+    for _ in range(2):  # every report has it, but it is noted once
         note_reductions(outcome, {"slice": table})
     assert outcome.notes == [f"slice: {table.sentence}"] and "`ipc` in 10 us" in outcome.notes[0]
     write_summary(outcome, 0)
     kept = json.loads((tmp_path / "summary.json").read_text())["reductions"]["slice"]
     assert kept["chosen"] == "ipc" and kept["rows"][1]["seconds"] == 1e-5
     alone = Outcome(tmp_path, "ppo", 1, 100)
-    found = only(asked(TWO))
-    assert found
-    note_reductions(alone, {"slice": found})
+    unmeasured = only(asked(TWO))
+    assert unmeasured
+    note_reductions(alone, {"slice": unmeasured})
     assert alone.notes == [] and alone.reductions["slice"]["chosen"] == "shm"
 
 
 def test_the_memory_of_ways_begins_at_pages_and_is_nobody_elses() -> None:
-    """A GPU can see whole pages of the host's memory only; a trial leaves zeros for the use."""
+    """A GPU can map only whole pages, and a trial must leave the memory of the way in use zero."""
     for names in (MPS, FOUR):
         averaging = asked(names)
         whole = Space(MemoryFile.create(averaging.nbytes), 0, averaging.nbytes)
@@ -423,21 +423,21 @@ def test_the_memory_of_ways_begins_at_pages_and_is_nobody_elses() -> None:
 
 
 def rendezvous_of(count: int, say: Callable[[Rendezvous, int], Any]) -> list[Any]:
-    """What comes of a rendezvous, in a thread for each member."""
-    file, found = MemoryFile.create(Rendezvous.nbytes(count)), [None] * count
+    """Run a rendezvous with a thread for each member; return their results."""
+    file, results = MemoryFile.create(Rendezvous.nbytes(count)), [None] * count
 
     def member(index: int) -> None:
         try:
-            found[index] = say(Rendezvous(file, 0, count, index), index)
+            results[index] = say(Rendezvous(file, 0, count, index), index)
         except Unavailable as error:
-            found[index] = str(error)  # type: ignore[call-overload]
+            results[index] = str(error)  # type: ignore[call-overload]
 
     threads = [threading.Thread(target=member, args=(i,)) for i in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return results
 
 
 def test_all_members_hear_all_others() -> None:

@@ -1,4 +1,4 @@
-"""What of means on a GPU can be tested without one: the protocol, the compiler, the refusals."""
+"""Means on a GPU, as far as they can be tested without one: protocol, compiler and refusals."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_without_a_driver_the_reason_says_so() -> None:
 
 @needs_no_gpu
 def test_who_cannot_use_the_gpu_tells_the_others() -> None:
-    """A replica whose memory on the GPU cannot be made; the other waits for its handle."""
+    """A replica whose memory on the GPU cannot be made, while the other waits for its handle."""
     members = Members(device_ids(f"gpu:0/mps:{i}of2@100%" for i in range(2)))
     file = MemoryFile.create(nbytes := ipc.AVERAGE.room(members, SITES))
     listener = ipc.AVERAGE.listen(members, 1, SITES, Space(file, 0, nbytes))

@@ -1,4 +1,4 @@
-"""Means through memory of two real processes: this file is also the program of each of them."""
+"""Means through memory of two real processes. This file is also the program of each of them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ REPLICAS = 2
 
 
 def main(case: str, index: int, fd: int, path: Path) -> None:
-    """Run a case as a replica, and write down what came of it."""
+    """Run a case as one replica, and write its result to a file."""
     file = MemoryFile.attach(fd, NBYTES)
     average = OnHost(Space(file, 0, NBYTES), REPLICAS, index)
     try:
-        found = CASES[case](average, index)
+        result = CASES[case](average, index)
     except Exception as error:  # noqa: BLE001
-        found = str(error)
-    path.write_bytes(pickle.dumps(found))
+        result = str(error)
+    path.write_bytes(pickle.dumps(result))
 
 
 def scan(average: OnHost, index: int) -> Any:
-    """A tree averaged a hundred times, in a loop, beside two means that depend on nothing else."""
+    """Average a tree a hundred times in a loop, beside two means that depend on nothing else."""
 
     def body(tree: Any, _: None) -> Any:
         tree = averaged(jax.tree.map(lambda x: jnp.sin(x + index).astype(x.dtype), tree))
@@ -55,7 +55,7 @@ def start() -> Any:
 
 
 def twice(average: OnHost, index: int) -> Any:
-    """A function that is lowered once and called six times, in whichever order XLA likes."""
+    """Average in a function that is lowered once and called six times, in any order."""
     inner = jax.jit(lambda w: averaged((w @ w.T).mean()))
 
     @jax.jit
@@ -67,7 +67,7 @@ def twice(average: OnHost, index: int) -> Any:
 
 
 def root(average: OnHost, index: int) -> Any:
-    """All get the arrays of one replica, and then the mean again."""
+    """Pass the arrays of one replica to all, and then average again."""
 
     @jax.jit
     def run(x: Any) -> Any:
@@ -82,7 +82,7 @@ def mismatch(average: OnHost, index: int) -> Any:
 
 
 def alone(average: OnHost, index: int) -> Any:
-    """The other replica never comes, and its parent closes the group."""
+    """Average alone, until the parent process closes the group."""
     fn = jax.jit(average).lower(jnp.ones(10)).compile()
     sys.stdout.write("waiting\n")
     sys.stdout.flush()
@@ -127,16 +127,16 @@ def test_both_get_the_same_bits_a_hundred_times(tmp_path: Path) -> None:
 
 
 def test_calls_of_one_function_do_not_meet(tmp_path: Path) -> None:
-    for found in Replicas("twice", tmp_path).results():
-        assert not isinstance(found, str), found
+    for result in Replicas("twice", tmp_path).results():
+        assert not isinstance(result, str), result
         expected = 200.0 * np.arange(1, 7) ** 2
-        np.testing.assert_allclose(found, np.tile(expected[:, None], (1, 50)), rtol=1e-5)
+        np.testing.assert_allclose(result, np.tile(expected[:, None], (1, 50)), rtol=1e-5)
 
 
 def test_one_replica_can_tell_all_others(tmp_path: Path) -> None:
-    for found in Replicas("root", tmp_path).results():
-        assert not isinstance(found, str), found
-        for one, mean in zip(found[::2], found[1::2], strict=True):
+    for result in Replicas("root", tmp_path).results():
+        assert not isinstance(result, str), result
+        for one, mean in zip(result[::2], result[1::2], strict=True):
             np.testing.assert_array_equal(one, np.arange(100) + 10)
             np.testing.assert_array_equal(mean, np.arange(100) + 10.5)
 

@@ -1,4 +1,4 @@
-"""A ring between two real processes: this file is also the program of the other one."""
+"""The ring between two real processes. This file is also the program of the second one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def random_message(specs: list[Spec], seed: int) -> list[np.ndarray]:
 
 
 def make_rings(file: MemoryFile, specs: list[Spec]) -> tuple[Ring, Ring]:
-    """One there, one back."""
+    """Return a ring for each direction."""
     return (
         Ring(file.memory, 0, SLOTS, specs),
         Ring(file.memory, Ring.nbytes(SLOTS, specs), SLOTS, specs),
@@ -70,17 +70,17 @@ def echoing(seed: int) -> Iterator[tuple[Ring, Ring, list[Spec]]]:
 
 
 def test_each_side_may_be_ahead_of_what_the_other_is_told() -> None:
-    """A device fills a slot, or reads it, after its host has gone on to the next."""
+    """The host may go on to the next slot while its device still fills or reads this one."""
     file = MemoryFile.create(Ring.nbytes(2, []))
     ring, tell = Ring(file.memory, 0, 2, []), library()
     assert [ring.free_slot(), ring.free_slot()] == [0, 1]
-    for wait in (ring.free_slot, ring.full_slot):  # both are taken, and neither is full
+    for wait in (ring.free_slot, ring.full_slot):  # both are acquired, neither is published
         with pytest.raises(TimeoutError):
             wait(timeout=0.01)
     tell.hocket_ring_publish(ring.address)
     tell.hocket_ring_publish(ring.address)
     assert [ring.full_slot(), ring.full_slot()] == [0, 1]
-    with pytest.raises(TimeoutError):  # both are being read
+    with pytest.raises(TimeoutError):  # both slots are leased
         ring.free_slot(timeout=0.01)
     tell.hocket_ring_release(ring.address)
     assert ring.free_slot() == 0
@@ -91,18 +91,18 @@ def test_each_side_may_be_ahead_of_what_the_other_is_told() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_messages_arrive_in_order_and_whole(seed: int) -> None:
     with echoing(seed) as (there, back, specs):
-        for number in range(5 * SLOTS + 1):  # several times around
+        for number in range(5 * SLOTS + 1):  # several times around the ring
             sent = random_message(specs, number)
             there.send(sent, timeout=60)
-            with back.lease(timeout=60) as found:
-                for a, b in zip(sent, found, strict=True):
+            with back.lease(timeout=60) as received:
+                for a, b in zip(sent, received, strict=True):
                     assert a.dtype == b.dtype
                     np.testing.assert_array_equal(a, b)
         assert there.messages == back.messages == 5 * SLOTS + 1
 
 
 def test_a_full_ring_holds_the_sender_back() -> None:
-    """More messages than slots, and nobody reads until all slots are full."""
+    """Nobody reads before all slots are full, and more messages follow."""
     with echoing(seed=1) as (there, back, specs):
         numbers = range(10 * SLOTS)
         sender = threading.Thread(
@@ -114,8 +114,8 @@ def test_a_full_ring_holds_the_sender_back() -> None:
         assert back.messages == SLOTS
         assert there.messages <= 2 * SLOTS
         for n in numbers:
-            with back.lease(timeout=60) as found:
-                for a, b in zip(random_message(specs, n), found, strict=True):
+            with back.lease(timeout=60) as received:
+                for a, b in zip(random_message(specs, n), received, strict=True):
                     np.testing.assert_array_equal(a, b)
         sender.join(60)
         assert sum(there.waited_ns) > 0
@@ -129,8 +129,8 @@ def test_the_data_of_keys() -> None:
     data = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), 4)))
     ring = one_process_ring([(data.shape, data.dtype)])
     ring.send([data])
-    with ring.lease() as (found,):
-        np.testing.assert_array_equal(found, data)
+    with ring.lease() as (received,):
+        np.testing.assert_array_equal(received, data)
 
 
 def test_a_wait_ends_with_a_timeout() -> None:
@@ -153,8 +153,8 @@ def test_what_does_not_fit_is_refused_and_the_slot_kept() -> None:
         ring.send([np.zeros(2, np.int32)])
     assert ring.messages == 0
     ring.send([np.ones(2, np.float32)])
-    with ring.lease() as (found,):
-        np.testing.assert_array_equal(found, 1.0)
+    with ring.lease() as (received,):
+        np.testing.assert_array_equal(received, 1.0)
     with pytest.raises(ValueError, match="multiple of 64"):
         Ring(MemoryFile.create(4096).memory, 8, 1, [])
 

@@ -1,4 +1,4 @@
-"""What iterations report: all of it, in order, whether it stays on a device meanwhile or not."""
+"""The metrics of iterations arrive in order, whether they stay on a device meanwhile or not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.runtime.instance.metrics import KEPT, MetricRows, _written, is_on_ac
 
 
 def reported(k: int) -> list[Any]:
-    """Metrics of an iteration: of a device, and the second of the host."""
+    """Return the metrics of an iteration, on a device except the second, which is on the host."""
     return [
         jnp.float32(k) / 7, np.full(3, k), jnp.arange(6, dtype=jnp.int32).reshape(2, 3) - k,
         jnp.bool_(k % 3),
@@ -28,11 +28,11 @@ def test_every_row_is_there_in_its_order(count: int, stays: Any) -> None:
     for k in range(count):
         rows.add(reported(k))
     made = zip(*map(reported, range(count)), strict=True)
-    for found, metric in zip(rows.columns(), made, strict=True):
+    for column, metric in zip(rows.columns(), made, strict=True):
         expected = np.stack([np.asarray(x) for x in metric])
-        assert isinstance(found, np.ndarray)
-        assert found.dtype == expected.dtype
-        np.testing.assert_array_equal(found, expected)
+        assert isinstance(column, np.ndarray)
+        assert column.dtype == expected.dtype
+        np.testing.assert_array_equal(column, expected)
 
 
 def test_what_stays_on_a_device_is_one_array_for_many_rows() -> None:

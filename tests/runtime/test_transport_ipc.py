@@ -1,4 +1,4 @@
-"""Which messages stay on a GPU, and why others do not; `cluster/gpu_checks.py` sends some."""
+"""The choice of messages that stay on a GPU. `cluster/gpu_checks.py` sends some on a real one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ACTING, LEARNING = "gpu:0/mps:0of2@100%", "gpu:0/mps:1of2@100%"
 
 @pytest.fixture(autouse=True)
 def there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names decide, and whether there is CUDA."""
+    """Pretend that there is CUDA, so that only the names of devices decide."""
     monkeypatch.setattr(one_gpu, "gpu_uuid", lambda _: "GPU-0")
 
 
@@ -111,12 +111,12 @@ def test_what_goes_through_the_host_and_why(case: str) -> None:
 def test_nothing_stays_there_that_is_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(channel=Channel(transport="shared_memory"))
     assert not stays_on_gpu(plan, up(plan))
-    monkeypatch.setattr(one_gpu, "gpu_uuid", lambda _: None)  # of another maker
+    monkeypatch.setattr(one_gpu, "gpu_uuid", lambda _: None)  # a GPU that is not CUDA's
     assert not stays_on_gpu(planned(), up(planned()))
 
 
 def test_who_was_not_asked_for_it_goes_as_before() -> None:
-    """Between processes on the GPU itself, and at every step of a loop: neither was measured."""
+    """Neither whole GPUs nor messages in loops were measured, so they have to be asked for."""
     plan = planned(acting=("gpu:0",), learning=("gpu:0",))
     assert not stays_on_gpu(plan, up(plan))
     places = (
@@ -154,7 +154,7 @@ def test_what_stays_on_the_gpu_takes_little_of_the_hosts_memory() -> None:
 
 
 class OnHost(OnOneGpu):
-    """Both ends in one process, without a GPU: what is told to the ring is told `later`, if so."""
+    """An end of a link in one process without a GPU, which tells the ring `later` seconds late."""
 
     later, takes, fails = 0.0, 0.0, ""
 
@@ -184,15 +184,15 @@ class OnHost(OnOneGpu):
             return np.zeros(1, np.uint32)
 
         def empty() -> list[np.ndarray]:
-            found = self._there.pop(slot)
+            arrays = self._there.pop(slot)
             library().hocket_ring_release(self._ring.address)
-            return found
+            return arrays
 
         return io_callback(fill if given else empty, makes, *given, ordered=False)
 
 
 class HostInstead(OneGpu):
-    """The transport whose ends are those."""
+    """The transport with those ends."""
 
     def why_not(self, link: Link, ends: Ends) -> str:
         return ""
@@ -208,7 +208,7 @@ class HostInstead(OneGpu):
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *, direct: bool = True) -> Any:
-    """The state after four iterations of an actor and a learner that is one behind."""
+    """Return the state after four iterations of a learner and an actor with a lag of one."""
     places = (Place("actor", ("env", "act")), Place("learner", ("learn",)))
     plan = Plan(trace(Toy(), 8), places, {"learner -> actor": Channel(lag=1)})
     if direct:
@@ -232,7 +232,7 @@ def test_what_may_be_early_has_the_same_numbers(monkeypatch: pytest.MonkeyPatch)
 def test_a_gpu_that_takes_its_time_is_no_deadlock(
     slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Be it the program, which the host does not wait for, or its launch, which may compile."""
+    """The program may be slow, which the host does not wait for, or its launch, which compiles."""
     monkeypatch.setattr(one_gpu, "SOON", 0.1)
     monkeypatch.setattr(watch, "PATIENCE", 0.5)
     monkeypatch.setattr(OnHost, slow, 1.5)
@@ -291,7 +291,7 @@ def test_without_a_driver_the_error_says_what_to_do() -> None:
 
 
 def test_an_epoch_uses_the_memory_of_the_one_before() -> None:
-    """It is on the GPU, and the other process has opened it."""
+    """The memory is on the GPU, and the other process has opened it."""
     transport, link = OneGpu(), up(planned())
     room = transport.room(link)
     space, devices = Space(MemoryFile.create(room), 0, room), tuple(jax.local_devices()[:1])

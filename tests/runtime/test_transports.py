@@ -1,4 +1,4 @@
-"""Every transport hands over what it was given; which one, depends on where the two ends are."""
+"""Every transport hands over what it was given, and a link's ends decide which one carries it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def upwards(plan: Plan) -> Link:
 
 
 def connected(kind: str, delay: float = 0.0) -> tuple[End, End]:
-    """Both ends of a link, in this process."""
+    """Return both ends of a link, in this process."""
     link, transport = upwards(planned(delay)), KINDS[kind]
     room = transport.room(link)
     space = Space(MemoryFile.create(room), 0, room) if room else None
@@ -58,7 +58,7 @@ def connected(kind: str, delay: float = 0.0) -> tuple[End, End]:
 
 
 def message(number: float) -> list[Any]:
-    """As `actor -> learner` has it: the points of three steps."""
+    """Return a message of `actor -> learner`: the points of three steps."""
     return [jnp.full((3, 8, 4), float(number))]
 
 
@@ -67,13 +67,13 @@ def test_first_in_first_out_with_back_pressure(kind: str) -> None:
     sender, receiver = connected(kind)
     thread = threading.Thread(target=lambda: [sender.send(message(k)) for k in range(5)])
     thread.start()
-    while sender.box.sent < 2:  # so many find room, though nobody has read one
+    while sender.box.sent < 2:  # there is room for two, though nobody has read one
         thread.join(0.05)
     thread.join(0.2)
     assert thread.is_alive() and sender.box.sent == 2 and receiver.box.ready()
-    found = [float(np.asarray(next(iter(receiver.receive())))[0, 0, 0]) for _ in range(5)]
+    received = [float(np.asarray(next(iter(receiver.receive())))[0, 0, 0]) for _ in range(5)]
     thread.join()
-    assert found == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert received == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert sender.box.waited_ns > 0
     assert (sender.box.sent, receiver.box.taken) == (5, 5) and not receiver.box.ready()
 
@@ -103,7 +103,7 @@ def test_between_devices_an_array_arrives_where_it_is_wanted() -> None:
 
 
 def test_what_was_received_outlives_its_slot() -> None:
-    """JAX takes aligned memory as it is, so it must not be the ring's."""
+    """The ring fills its slots again, and JAX takes aligned memory without a copy."""
     sender, receiver = connected("shm")
     sender.send(message(1.0))
     (x,) = (jnp.asarray(x) for x in receiver.receive())
@@ -179,9 +179,9 @@ def test_the_transport_is_chosen_by_where_the_ends_are(options: Any, kind: Any) 
 
 
 def test_every_transport_is_whole_and_has_a_place_in_the_order() -> None:
-    found = [TRANSPORTS[name] for name in TRANSPORTS.names]
-    assert all(isinstance(transport, Transport) for transport in found)
-    assert len({transport.preference for transport in found}) == len(found) >= 4
+    every = [TRANSPORTS[name] for name in TRANSPORTS.names]
+    assert all(isinstance(transport, Transport) for transport in every)
+    assert len({transport.preference for transport in every}) == len(every) >= 4
 
 
 REFUSED = {
@@ -219,7 +219,7 @@ def test_where_nothing_can_carry_a_link_all_say_why(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_a_message_is_made_of() -> None:
-    """The bytes are the same whether an end packs or not."""
+    """A slot has the same bytes whether an end packs or not."""
     arrays = (jax.ShapeDtypeStruct((3,), "bool"), jax.ShapeDtypeStruct((), jax.random.key(0).dtype))
     link = replace(upwards(planned()), arrays=arrays)
     packed = replace(link, packed=True)

@@ -1,4 +1,4 @@
-"""Programs in a thread of their own, and what becomes of one that hangs."""
+"""Programs in a thread of their own, which is abandoned if one hangs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def never() -> None:
 
 def test_all_runs_in_one_thread() -> None:
     mine = WatchedThread("mine")
-    found = [mine.run(threading.current_thread, never) for _ in range(3)]
-    assert {thread.name for thread in found} == {"mine"} and len(set(found)) == 1
+    threads = [mine.run(threading.current_thread, never) for _ in range(3)]
+    assert {thread.name for thread in threads} == {"mine"} and len(set(threads)) == 1
 
 
 def test_what_is_raised_within_is_raised() -> None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import byref, c_uint64
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,13 +37,6 @@ _SLICE_NS = 200_000_000  # a long wait is cut into slices, so that Python handle
 _TIMEOUT, _CLOSED = -1, -2
 
 
-class Waited(NamedTuple):
-    """The nanoseconds for which each side has waited for the other."""
-
-    writer: int
-    reader: int
-
-
 class Ring:
     """A bounded queue of messages from one process, the writer, to another, the reader.
 
@@ -57,25 +50,24 @@ class Ring:
             ...
     """
 
-    def __init__(
-        self, memory: mmap.mmap, offset: int, slots: int, specs: Sequence[Spec], spin: int = SPIN_NS
-    ) -> None:
+    def __init__(self, memory: mmap.mmap, offset: int, slots: int, specs: Sequence[Spec]) -> None:
         if offset % 64:
             raise ValueError(f"a ring must begin at a multiple of 64 bytes, but offset={offset}.")
-        self._library, self._slots, self._spin = library(), slots, spin
+        self._library, self._slots = library(), slots
         self._memory, self._offset = memory, offset
-        # An address keeps no memory mapped. `_memory` and the views do, for as long as the ring.
+        # An address keeps no memory mapped. `_memory` and `views` do, for as long as the ring.
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
         """The address of the ring in this process."""
         starts, stride = slot_layout(specs)
         first = offset + self._library.hocket_ring_header_bytes()
-        self._views: list[list[np.ndarray]] = [
+        self.views: list[list[np.ndarray]] = [
             [
                 np.ndarray(shape, dtype, buffer=memory, offset=first + slot * stride + start)
                 for (shape, dtype), start in zip(specs, starts, strict=True)
             ]
             for slot in range(slots)
         ]
+        """The arrays of each slot, as views of the shared memory."""
 
     @staticmethod
     def nbytes(slots: int, specs: Sequence[Spec]) -> int:
@@ -90,12 +82,12 @@ class Ring:
 
     def send(self, arrays: Sequence[np.ndarray], timeout: float | None = None) -> None:
         """Copy a message into a free slot, waiting for one while the ring is full."""
-        for view, array in zip(self._views[0], arrays, strict=True):
+        for view, array in zip(self.views[0], arrays, strict=True):
             if (array.shape, array.dtype) != (view.shape, view.dtype):
                 raise ValueError(
                     f"this ring carries {view.dtype}{view.shape}, found {array.dtype}{array.shape}."
                 )
-        for view, array in zip(self._views[self.free_slot(timeout)], arrays, strict=True):
+        for view, array in zip(self.views[self.free_slot(timeout)], arrays, strict=True):
             np.copyto(view, array, casting="no")
         # Only now, when the whole message is in its slot, may the reader have it.
         self._library.hocket_ring_publish(self.address)
@@ -107,23 +99,19 @@ class Ring:
         The views are the slot itself, which the writer may fill again once the block has ended, so
         whatever is needed longer must be copied.
         """
-        views = self._views[self.full_slot(timeout)]
+        slot = self.full_slot(timeout)
         try:
-            yield views
+            yield self.views[slot]
         finally:
             self._library.hocket_ring_release(self.address)
 
     def free_slot(self, timeout: float | None = None) -> int:
-        """Return the next slot to fill, waiting for one. The caller sees that it is published."""
+        """Return the next slot to fill, waiting for one. The caller publishes it later, in order."""
         return self._wait(self._library.hocket_ring_acquire, timeout)
 
     def full_slot(self, timeout: float | None = None) -> int:
-        """Return the next slot to read, waiting for one. The caller sees that it is released."""
+        """Return the next slot to read, waiting for one. The caller releases it later, in order."""
         return self._wait(self._library.hocket_ring_lease, timeout)
-
-    def views(self, slot: int) -> list[np.ndarray]:
-        """Return the arrays of a slot, as views of the shared memory."""
-        return self._views[slot]
 
     def close(self) -> None:
         """End every wait, now and later, with `Closed`. A third process may do this too."""
@@ -135,9 +123,9 @@ class Ring:
         return self._counts()[0]
 
     @property
-    def waited_ns(self) -> Waited:
-        """The time for which each side has waited."""
-        return Waited(*self._counts()[1:])
+    def waited_ns(self) -> list[int]:
+        """The nanoseconds that the writer and the reader have waited for each other."""
+        return self._counts()[1:]
 
     def _counts(self) -> list[int]:
         counts = c_uint64(), c_uint64(), c_uint64()
@@ -146,20 +134,18 @@ class Ring:
 
     def _wait(self, call: Any, timeout: float | None) -> int:
         """Return the slot that `call` waits for: first by spinning, then asleep."""
-        slot = call(self.address, self._slots, self._spin, 0)
-        if slot == _TIMEOUT:
-            slot = self._sleep(call, math.inf if timeout is None else timeout)
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        slot = call(self.address, self._slots, SPIN_NS, 0)
+        while slot == _TIMEOUT:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(
+                    f"the other side of a ring did not answer for {timeout:g} seconds"
+                )
+            slot = call(self.address, self._slots, 0, int(min(1e9 * left, _SLICE_NS)))
         if slot == _CLOSED:
             raise Closed
         return slot
-
-    def _sleep(self, call: Any, timeout: float) -> int:
-        end = time.monotonic() + timeout
-        while (left := end - time.monotonic()) > 0:
-            slot = call(self.address, self._slots, 0, int(min(1e9 * left, _SLICE_NS)))
-            if slot != _TIMEOUT:
-                return slot
-        raise TimeoutError(f"the other side of a ring did not answer for {timeout:g} seconds")
 
 
 def slot_layout(specs: Sequence[Spec]) -> tuple[list[int], int]:

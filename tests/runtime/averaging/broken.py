@@ -1,4 +1,4 @@
-"""Ways to average that do not keep the contract, for the kit to find: see `test_conformance`."""
+"""Ways to average that break the contract, for the kit to find (`test_conformance`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.runtime.averaging import Address, Epoch, Members, Sites, Space
 
 
 class OwnNumbers(Mean):
-    """Every replica keeps what is its own."""
+    """Every replica keeps its own numbers."""
 
     def _mean(self, site: int, *arrays: Any) -> list[np.ndarray]:
         super()._mean(site, *arrays)
@@ -22,14 +22,14 @@ class OwnNumbers(Mean):
 
 
 class Sum(Mean):
-    """Two replicas get their sum."""
+    """Two replicas get their sum instead of the mean."""
 
     def _mean(self, site: int, *arrays: Any) -> list[np.ndarray]:
         return [(x * 2).astype(x.dtype) for x in super()._mean(site, *arrays)]
 
 
 class Patient(Mean):
-    """Whoever waits for a replica that has ended waits on."""
+    """A replica that waits for one that has ended goes on waiting."""
 
     def _hear(self, other: int, site: int, call: int) -> bytes:
         try:
@@ -40,7 +40,7 @@ class Patient(Mean):
 
 
 class Content(Mean):
-    """Whoever has nobody to average with takes its own numbers for the mean."""
+    """A replica whose peers are gone takes its own numbers for the mean."""
 
     def _hear(self, other: int, site: int, call: int) -> bytes:
         try:
@@ -56,7 +56,7 @@ class Content(Mean):
 
 
 class Spoiling(Listening):
-    """Listens as the FIFO does, and joins as another class."""
+    """A replica that listens as the FIFO does, and joins as another class."""
 
     def __init__(self, replicas: int, index: int, spoiled: type[Mean]) -> None:
         super().__init__(replicas, index)
@@ -83,7 +83,7 @@ PATIENT, CONTENT = Spoiled(Patient), Spoiled(Content)
 
 
 class Greedy(Fifo):
-    """Takes memory, and does not say so where there is none."""
+    """A way that takes memory, and does not say so if there is none."""
 
     def room(self, members: Members, sites: Sites) -> int:
         return 4096
@@ -94,7 +94,7 @@ class Vague(Fifo):
 
 
 class Half:
-    """Something that cannot average."""
+    """An object that is no way to average."""
 
     name = "half"
 

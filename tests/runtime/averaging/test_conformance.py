@@ -1,4 +1,4 @@
-"""The kit for ways to average: ours keep the contract, and it finds those that do not."""
+"""The kit for ways to average: ours pass it, and those that break the contract do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ways to average are found, under which names, and how an unknown one is refused."""
+"""The ways to average and their names, and how an unknown one is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def by_unknown(graph: Graph, cluster: Cluster) -> Plan:
 
 
 def test_an_unknown_way_is_refused_wherever_a_plan_comes_from(hocket: Hocket) -> None:
-    """Before anything starts, though core knows no way's name."""
+    """The refusal comes before anything starts, although core knows no name of a way."""
     for enter in (
         lambda: package.plan(Toy(), distribute=by_unknown),
         lambda: package.run(Toy(), distribute=by_unknown),
@@ -66,7 +66,7 @@ def test_what_is_no_way_is_refused_by_name(name: str, why: str) -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    """The registry where a package is installed that brings a way."""
+    """The registry, with a package installed that brings a way."""
     about = tmp_path / "own-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
@@ -91,7 +91,7 @@ def test_a_way_without_memory_goes_where_ours_do_not() -> None:
 
 
 def test_a_mean_of_one_program_takes_no_way() -> None:
-    """Not refused by the plan itself: a launcher may be named after it was made."""
+    """The plan itself does not refuse: it may get its launcher after it was made."""
     place = Place("all", ("env", "act", "learn"), replicas=2)
     plan = check(Plan(trace(Toy(), 8), (place,), means={"all": Mean(delay=0.1)}))
     with pytest.raises(PlanError, match=r"one program in this process.*launch=\"processes\""):

@@ -1,4 +1,4 @@
-"""What is late goes by its value and replica: unlike any other, and the same under every plan."""
+"""The names of late values, which are unique, and the same under every plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plan_of(algorithm: str, words: str) -> Plan:
 )
 def test_no_two_arrays_have_one_name(algorithm: str, words: str) -> None:
     plan = plan_of(algorithm, words)
-    names = [name for found in array_names(plan, links(plan)).values() for name in found]
+    names = [name for of_link in array_names(plan, links(plan)).values() for name in of_link]
     assert len(set(names)) == len(names) > 0
     specs = late_specs(plan)
     late = [n for messages in late_names(plan).values() for names in messages for n in names]
@@ -56,7 +56,7 @@ def test_a_name_does_not_change_with_a_line_of_source_code() -> None:
 
 
 def test_earlier_names_are_read() -> None:
-    """They had the numbers of a transfer, its source, its target, the message and the array."""
+    """Earlier names had the numbers of a transfer, its source, its target, message and array."""
     plan = plan_of("ppo", "actor_learner:actors=2,lag=2")
     earlier: dict[str, Any] = {
         f"0-0-{target}-{k}-{j}": (target, k, j)

@@ -1,4 +1,4 @@
-"""Ends of links without anybody at the other end: a test says what has come, and sees what goes."""
+"""Ends of links with nothing at the other end: a test puts messages in, and looks at those sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.runtime.observe.status import names, new_statuses
 
 
 class Box:
-    """An inbox with some messages in it, or an outbox that keeps what is sent."""
+    """An inbox that holds some messages, or an outbox that keeps the messages sent."""
 
     waited_ns = 0
 
@@ -29,7 +29,7 @@ class Box:
 
 
 def parts_of(plan: Plan, place: str, index: int, *, sends: bool) -> tuple[list[End], Store, Any]:
-    """The ends of an instance with a box each, its store, and its account."""
+    """Return the ends of an instance, its store, and its account."""
     status = new_statuses(plan)[names(plan).index((place, index))]
     account = Account(plan, place, index, status)
     mine = [end for end in ends(plan, place, index, {}, account.work) if end.sends == sends]

@@ -1,4 +1,4 @@
-"""What an instance receives: parts that are joined, messages that are late, and saved ones."""
+"""The inbox of an instance: parts are joined, and late messages are kept and saved."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plan_of(lag: int = 0, launch: str = "threads", **options: Any) -> Plan:
 
 
 def inbox_of(plan: Plan, place: str, index: int, messages: Mapping[int, Sequence[Any]]) -> Any:
-    """The inbox of an instance, and the transfer whose messages these are, by their sources."""
+    """Return an inbox that holds these messages by source, their transfer, and the status."""
     ends, store, account = parts_of(plan, place, index, sends=False)
     for end in ends:
         end.box = Box(messages[end.link.source])
@@ -35,7 +35,7 @@ def inbox_of(plan: Plan, place: str, index: int, messages: Mapping[int, Sequence
 
 
 def weights(*numbers: float) -> list[Any]:
-    """Messages with the learner's parameters, which are a vector of a number each."""
+    """Return messages of the learner's parameters, each a vector filled with one number."""
     return [[jnp.full(4, number)] for number in numbers]
 
 
@@ -53,7 +53,7 @@ def test_shares_of_the_environments_are_joined() -> None:
 
 
 def numbers(inbox: InstanceInbox, transfer: Any, count: int) -> list[float]:
-    """What the next iterations read."""
+    """Return the numbers that the next iterations receive."""
     return [float(inbox.receive(transfer)[transfer.values[0]][0]) for _ in range(count)]
 
 
@@ -61,7 +61,7 @@ def test_a_late_reader_has_the_first_message_for_those_to_come() -> None:
     inbox, transfer, _ = inbox_of(plan_of(lag=2), "actor", 1, {0: weights(1, 2, 3)})
     assert inbox.wait_for(transfer).peers == (0,)
     assert numbers(inbox, transfer, 1) == [1]
-    assert inbox.wait_for(transfer) is None  # it is here already
+    assert inbox.wait_for(transfer) is None  # the message is here already
     assert numbers(inbox, transfer, 3) == [1, 1, 2]
 
 
@@ -80,7 +80,7 @@ def test_after_a_block_what_is_late_is_here() -> None:
 
 
 def test_what_was_saved_for_others_is_left() -> None:
-    """Of another plan, or of functions of the host: then what is late begins anew."""
+    """Late values of another plan, or of host functions, leave this inbox to begin anew."""
     inbox, transfer, _ = inbox_of(plan_of(lag=1), "actor", 1, {0: weights(1, 2)})
     inbox.load({"host/actor/0": np.zeros(8, np.uint8)})
     assert numbers(inbox, transfer, 3) == [1, 1, 2]
@@ -88,7 +88,7 @@ def test_what_was_saved_for_others_is_left() -> None:
 
 @pytest.mark.parametrize("pack", [True, False])
 def test_saved_messages_are_as_those_of_the_link(pack: bool) -> None:
-    """Also where the link packs: one program takes both apart."""
+    """Messages that were saved and those of the link become the same values, packed or not."""
     places = (Place("actor", ("env", "act")), Place("learner", ("learn",)))
     channel = Channel(lag=1, pack=pack)
     graph = trace(Toy(), 8)
@@ -106,6 +106,6 @@ def test_saved_messages_are_as_those_of_the_link(pack: bool) -> None:
     end.box = Box(slots[1:])
     (names,) = inbox._late[end.link.key[:2]]
     inbox.load(dict(zip(names, messages[0], strict=True)))
-    found = [inbox.receive(end.link.transfer) for _ in range(2)]
-    for before, after in zip((expected[0], expected[2]), found, strict=True):
+    received = [inbox.receive(end.link.transfer) for _ in range(2)]
+    for before, after in zip((expected[0], expected[2]), received, strict=True):
         jax.tree.map(np.testing.assert_array_equal, before, after)

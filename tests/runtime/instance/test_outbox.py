@@ -1,4 +1,4 @@
-"""What an instance sends: to each target its part, and what is told of it."""
+"""The outbox of an instance: each target gets its part, and the account counts it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ACTORS = (Place("actor", ("env", "act"), replicas=2), Place("learner", ("learn",
 
 
 def sent(plan: Plan, place: str, value: Any) -> tuple[list[Any], Any]:
-    """What a place sends to each of its targets in its first transfer, and its account."""
+    """Send the first transfer of a place; return what each target got, and the account."""
     ends, store, account = parts_of(plan, place, 0, sends=True)
     transfer = ends[0].link.transfer
     account.spans = []
@@ -51,7 +51,7 @@ def test_what_is_told_of_a_message() -> None:
 
 
 def test_rows_of_one_program_go_out_whole() -> None:
-    """Replicas that average are rows of one program here, and environments elsewhere."""
+    """The rows of replicas that run as one program arrive as environments of one batch."""
     learns = ("act", "learn")
     places = (Place("env", ("env",)), Place("rest", learns, replicas=2))
     plan = Plan(trace(Toy(), 8), places, {"rest -> env": Channel()})

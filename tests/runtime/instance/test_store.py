@@ -1,4 +1,4 @@
-"""How an instance holds values: whole, its share, or a row for each replica of one program."""
+"""The store of an instance, which holds values whole, its share of them, or a row per replica."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def test_an_instance_holds_its_share(index: int) -> None:
     x, *_ = ACTORS.graph.block.inputs
     np.testing.assert_array_equal(store.values[x], state[x][4 * index : 4 * index + 4])
     assert not store.stacked and store.whole(x, store.values[x]) is store.values[x]
-    assert len(store.held()) == len(store.values) < len(state)  # the rest is the learner's
+    assert len(store.held()) == len(store.values) < len(state)  # the learner holds the rest
 
 
 def test_what_is_loaded_or_held_is_a_copy() -> None:
-    """A program may overwrite what an instance has."""
+    """A copy, because a program may overwrite the arrays that an instance holds."""
     store, state = Store(ACTORS, "learner", 0), leaves(ACTORS)
     store.load(state)
     for values in (state, store.held()):
@@ -99,6 +99,6 @@ def test_what_can_be_used_where_it_is() -> None:
     assert not second.is_here(on_host, once=True)
     values: Values = dict.fromkeys(plan.graph.block.inputs[2:3], on_host)
     first.put_host_arrays(list(values), values)
-    assert all(x is on_host for x in values.values())  # a program takes it as it is
+    assert all(x is on_host for x in values.values())  # a program takes them as they are
     second.put_host_arrays(list(values), values)
     assert all(x.devices() == {there} for x in values.values())

@@ -30,7 +30,7 @@ __all__ = [
 Sites = Sequence[Sequence[Any]]
 """The arrays (or their shapes) of every call of `averaged` in a replica's programs."""
 Address: TypeAlias = Any
-"""The address of a replica: bytes, a path, any small value that can be pickled."""
+"""The address of a replica: bytes, a path, or any other small value that can be pickled."""
 Epoch: TypeAlias = int
 """How often the instances of a run were started before. Messages of earlier epochs are dropped."""
 
@@ -100,7 +100,7 @@ class Joined(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise the error that happened in a program but that no call could raise."""
+        """Raise an error that happened inside a program, where no call could raise it."""
 
     def close(self) -> None:
         """End every wait of this replica, and every wait for it, now and later, with an error.

@@ -106,7 +106,7 @@ class Reduction:
         return self._used.counts()
 
     def check(self) -> None:
-        """Raise the error that happened in a program but that no call could raise."""
+        """Raise an error that happened inside a program, where no call could raise it."""
         self._used.check()
 
     def close(self) -> None:
@@ -140,11 +140,12 @@ def timed(joined: Joined, site: Sequence[Any], replicas: int, index: int) -> flo
     """Return the seconds of one call inside a compiled loop. All replicas begin together."""
     xs = [jnp.full(x.shape, index, x.dtype) for x in site]
 
-    def loop(calls: int) -> Any:
-        body = lambda carry, _: (joined(*carry), None)  # noqa: E731
-        return jax.jit(lambda xs: jax.lax.scan(body, xs, None, calls)[0])
+    calls = 50 if data_bytes(site) < 1 << 22 else 10
 
-    run = loop(calls := 50 if data_bytes(site) < 1 << 22 else 10).lower(xs).compile()
+    def loop(xs: Any) -> Any:
+        return jax.lax.scan(lambda carry, _: (joined(*carry), None), xs, None, calls)[0]
+
+    run = jax.jit(loop).lower(xs).compile()
     mean = (replicas - 1) / 2
     means = jax.block_until_ready(run(xs))
     joined.check()  # before the numbers are checked, because its error says more

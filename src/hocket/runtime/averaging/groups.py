@@ -22,11 +22,16 @@ from hocket.system.shared_memory import pages
 J = TypeVar("J", bound=Joined)
 
 
-def without_memory(members: Members) -> str:
-    """Return why not to average by shared memory: because these replicas share none; or ""."""
-    if members.shares_memory:
-        return ""
-    return "it goes through memory that all replicas share, and here they share none."
+class SharedMemoryWay:
+    """The answers that our ways have in common, because all of them go through shared memory."""
+
+    def why_not(self, members: Members) -> str:
+        if members.shares_memory:
+            return ""
+        return "it goes through memory that all replicas share, and here they share none."
+
+    def is_choice(self, members: Members) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Group:
     """The function of the library that returns its counts."""
 
     line: ClassVar[int] = 1
-    """The bytes to whose multiple the size of a vector is rounded up."""
+    """The size of a vector is rounded up to a multiple of this many bytes."""
 
     def __init__(self, space: Space) -> None:
         self._space, self._library, self._num_sites = space, library(), 0

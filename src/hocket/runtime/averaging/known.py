@@ -27,7 +27,7 @@ def ways() -> dict[str, Average]:
 
 @cache
 def find_way(name: str) -> Average:
-    """Return the way with this name, or of `module:NAME` or `file.py:NAME`. A class is called."""
+    """Return the way of this name, `module:NAME` or `file.py:NAME`; an object, if it is a class."""
     try:
         return AVERAGES.make(name, Average)
     except ValueError as error:
@@ -72,7 +72,7 @@ def check_averages(plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class Averaging:
-    """What the replicas of a place average, and the way that was asked for."""
+    """The arrays that the replicas of a place average, and the way that was asked for."""
 
     members: Members
     sites: Sites

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import jax
@@ -16,8 +17,7 @@ def through_vectors(
     parts = [widened(x) for x in xs]
     means: dict[int, jax.Array] = {}
     for mine in _vectors(parts):
-        sizes = [parts[i].size for i in mine]
-        ends = [sum(sizes[:k]) for k in range(1, len(sizes))]
+        ends = list(accumulate(parts[i].size for i in mine))[:-1]
         flat = fn(jnp.concatenate([parts[i].ravel() for i in mine]))
         for i, piece in zip(mine, jnp.split(flat, ends), strict=True):
             means[i] = piece.reshape(parts[i].shape)

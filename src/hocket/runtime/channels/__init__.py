@@ -36,7 +36,7 @@ within one process it may be any object."""
 
 
 class Ends(NamedTuple):
-    """The places of a link's two ends. Both ends are told the same."""
+    """The devices of a link's two ends, and what the two share. Both ends are told the same."""
 
     source: tuple[DeviceId, ...]
     """The devices of the sender; empty for the first device of its process."""

@@ -55,7 +55,7 @@ def transport_of(plan: Plan, link: Link) -> Transport:
 
 
 def ends_of(plan: Plan, link: Link) -> Ends:
-    """Return the places of a link's two ends."""
+    """Return the devices of a link's two ends, and what the two share."""
     launch = plan.launch
     source = devices_of(plan, link.transfer.source, link.source)
     shares = not launch.one_process and launch.shares_memory != "none"

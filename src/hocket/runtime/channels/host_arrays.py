@@ -20,7 +20,7 @@ def to_host(x: Any) -> np.ndarray:
 
 
 def from_host(x: np.ndarray, like: Any) -> Any:
-    """Undo `to_host`, given a description of the array."""
+    """Undo `to_host`, given a description of the array, also inside a compiled program."""
     return with_impl(x, like) if is_key(like) else x
 
 

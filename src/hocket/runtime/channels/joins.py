@@ -13,7 +13,7 @@ from hocket.core.graph.trace import ValueId
 
 @dataclass(frozen=True)
 class Concat:
-    """The parts one after another, for a value whose parts are of different environments."""
+    """The join of parts that have different environments: one after another."""
 
     axis: int
 
@@ -23,7 +23,7 @@ class Concat:
 
 @dataclass(frozen=True)
 class First:
-    """The first part, for a value that every part has whole."""
+    """The join of parts that are all the whole value: the first of them."""
 
     def __call__(self, parts: Sequence[Any]) -> Any:
         return parts[0]
@@ -34,14 +34,14 @@ FIRST = First()
 
 
 class Part(NamedTuple):
-    """The place of an array: the number of its message, and its number there."""
+    """The position of an array: the number of its message, and its number there."""
 
     message: int
     array: int
 
 
 class Assembly(NamedTuple):
-    """How to get one value out of several messages: where its parts are, and how to join them."""
+    """The recipe for one value: where its parts are in several messages, and how to join them."""
 
     join: Join
     parts: tuple[Part, ...]

@@ -34,7 +34,7 @@ def late_links(plan: Plan) -> list[Link]:
 
 
 def late_names(plan: Plan) -> dict[LinkKey, list[list[str]]]:
-    """Return the names of arrays for every late link, by message, the oldest message first."""
+    """Return the names of each message's arrays, by late link, the oldest message first."""
     late = late_links(plan)
     lags = {link.key: range(plan.channel_of(link.transfer).lag) for link in late}
     names = array_names(plan, late)

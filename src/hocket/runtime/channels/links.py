@@ -21,7 +21,7 @@ LinkKey: TypeAlias = tuple[TransferId, int, int]  # (transfer, source instance, 
 
 @dataclass(frozen=True)
 class Link:
-    """A transfer between one instance and another."""
+    """A transfer from one instance to another."""
 
     transfer: Transfer
     source: int

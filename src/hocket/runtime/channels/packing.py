@@ -20,13 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hocket.runtime.channels.host_arrays import from_host, host_spec, is_key, to_host, with_impl
+from hocket.runtime.channels.host_arrays import from_host, host_spec, is_key, to_host
 from hocket.runtime.channels.joins import Assembly
 from hocket.system.ring import Spec, slot_layout
 
 LARGE = 1 << 20
-"""The bytes from which an array is not packed, since packing copies it once more. An estimate: at
-50 GB/s that copy takes 20 us, which is about the cost of one more transfer."""
+"""The size in bytes from which an array is not packed, since packing copies it once more. An
+estimate: at 50 GB/s that copy takes 20 us, which is about the cost of one more transfer."""
 
 _LINE = 16  # the words of 64 bytes: the arrays of a slot begin at multiples of it
 
@@ -134,7 +134,7 @@ class Packing:
             bits = np.uint8 if dtype == np.bool_ else dtype
             x = lax.bitcast_convert_type(words, bits).ravel()[: math.prod(shape)]
             x = x.reshape(shape).astype(dtype)
-        return with_impl(x, like) if is_key(like) else x
+        return from_host(x, like)
 
 
 @dataclass(frozen=True, eq=False)

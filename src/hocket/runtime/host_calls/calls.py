@@ -80,7 +80,8 @@ class HostFunctions:
                 return hosts(of, arrays)
 
             def native() -> NativeCall | None:
-                return hosts._native(of) if (hosts := me()) else None
+                live = hosts._live.get(of) if (hosts := me()) else None
+                return live.native() if isinstance(live, NativeFunction) else None
 
             self._slots[key] = CallSlot(
                 call, ins, outs, lambda e: (hosts := me()) and hosts._failed(e), native
@@ -144,10 +145,6 @@ class HostFunctions:
     def _failed(self, error: BaseException) -> None:
         self.failure = self.failure or error
 
-    def _native(self, of: HostFunction) -> NativeCall | None:
-        live = self._live.get(of)
-        return live.native() if isinstance(live, NativeFunction) else None
-
     def _close_all(self) -> None:
         # A native call that never returns still uses its functions, so they are left open then.
         are_slow = [slot.slow_down() for slot in self._slots.values()]
@@ -170,11 +167,9 @@ def is_one_cpu(devices: Sequence[Any]) -> bool:
 def _pack(pieces: Mapping[str, bytes]) -> np.ndarray:
     """Pack pieces into one array, whose size is a power of two: each size costs a compilation."""
     content = msgspec.msgpack.encode(dict(pieces))
-    room = 1 << max(12, (len(content) + 8).bit_length())
-    packed = np.zeros(room, np.uint8)
-    packed[:8] = np.frombuffer(len(content).to_bytes(8, "little"), np.uint8)
-    packed[8 : 8 + len(content)] = np.frombuffer(content, np.uint8)
-    return packed
+    sized = len(content).to_bytes(8, "little") + content
+    room = 1 << max(12, len(sized).bit_length())
+    return np.frombuffer(bytearray(sized.ljust(room, b"\0")), np.uint8)
 
 
 def _unpack(packed: np.ndarray) -> dict[str, bytes]:

@@ -34,8 +34,7 @@ class InstanceInbox:
         """The messages that are here already, by link. They are older than those on the link."""
         self.sources: dict[TransferId, Sequence[int]] = {}
         """The instances from which the messages of a transfer are taken."""
-        self._assemblies: dict[TransferId, tuple[Assembly, ...]] = {}
-        self._packed: set[TransferId] = set()
+        self._expected: dict[TransferId, tuple[tuple[Assembly, ...], bool]] = {}
         for transfer, mine in groupby(self.ends.values(), lambda end: end.link.transfer):
             links = [end.link for end in mine]
             # With lag=free an iteration learns from the samples of any `batch` makers. Messages of
@@ -51,9 +50,7 @@ class InstanceInbox:
     ) -> None:
         """Prepare for messages of a transfer, given the values that each of them has."""
         axes = {v: self._store.axis(v) for v in transfer.values}
-        self._assemblies[transfer.id] = assemblies(messages, axes)
-        if packed:
-            self._packed.add(transfer.id)
+        self._expected[transfer.id] = assemblies(messages, axes), packed
 
     def wait_for(self, transfer: Transfer) -> Wait | None:
         """Return the messages to wait for before `receive`; None if all are here already."""
@@ -63,8 +60,8 @@ class InstanceInbox:
     def receive(self, transfer: Transfer) -> Values:
         """Return the values of a transfer for this iteration, from the messages of its sources."""
         messages = [self._next((transfer.id, source)) for source in self.sources[transfer.id]]
-        assembled, store = self._assemblies[transfer.id], self._store
-        if transfer.id in self._packed:
+        (assembled, packed), store = self._expected[transfer.id], self._store
+        if packed:
             arrays = unpack(messages, assembled, store.home(transfer.values[0]))
             return dict(zip(transfer.values, arrays, strict=True))
         lists = [list(message) for message in messages]

@@ -66,8 +66,11 @@ class Instance:
         self.inbox = InstanceInbox(plan, receiving, self.store, self.account)
         sending = [end for end in self.ends if end.sends]
         outbox = InstanceOutbox(plan, sending, self.store, self.account)
-        inside = is_one_cpu(self.store.devices) and not self.store.grouped
-        inside = inside and calls_inside(self.programs.graph, self._code, plan.cut_loops)
+        inside = (
+            is_one_cpu(self.store.devices)
+            and not self.store.grouped
+            and calls_inside(self.programs.graph, self._code, plan.cut_loops)
+        )
         self.hosts = HostFunctions(self.name, inside=inside)
         self.interpreter = Interpreter(
             plan, self.store, self.programs, self.hosts, self.inbox, outbox, self.account

@@ -116,7 +116,8 @@ class Interpreter:
 
     def _compute_calling(self, step: Compute, values: Values, parts: int) -> None:
         """Run a segment that calls the host. Its time is shown as compute and as host by turns."""
-        segment, note = self._programs.own_segment(step, parts), self._account.note
+        segment = self._programs.segment(step, parts, calls_host=True)
+        note = self._account.note
         noted = self._account.spans is not None
         self._hosts.note(noted)
         since = time.perf_counter()

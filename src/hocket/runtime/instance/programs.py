@@ -29,12 +29,10 @@ class Programs:
         self.shared, self.own = shared, Segments()
         self._store, self._average, self._backend = store, average, spot.backend
 
-    def segment(self, step: Compute, parts: int) -> Segment:
-        return self.shared.get(step, parts, lambda: self._new(step, parts))
-
-    def own_segment(self, step: Compute, parts: int) -> Segment:
-        """Return a segment that calls host functions, which are those of this instance alone."""
-        return self.own.get(step, parts, lambda: self._new(step, parts))
+    def segment(self, step: Compute, parts: int, *, calls_host: bool = False) -> Segment:
+        """Return a segment. One that calls the host is not shared: its host functions are not."""
+        segments = self.own if calls_host else self.shared
+        return segments.get(step, parts, lambda: self._new(step, parts))
 
     def compile(self, step: Compute, values: Values) -> None:
         """Compile a segment for these values. Other replicas then find it in the cache."""
@@ -43,8 +41,9 @@ class Programs:
 
     def choices(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which programs compile with this place's backend and average."""
-        usual = self._backend == JAX and self._average is None
-        return contextlib.nullcontext() if usual else self._chosen()
+        if self._backend == JAX and self._average is None:
+            return contextlib.nullcontext()
+        return self._chosen()
 
     def graph_of(self, parts: int) -> Graph:
         """Return the graph that this instance compiles, for its environments and its devices."""

@@ -12,13 +12,13 @@ from typing import Any
 import jax
 
 from hocket.runtime.averaging import Members, Sites, Space
-from hocket.runtime.averaging.groups import Group, InMemory
+from hocket.runtime.averaging.groups import Group, InMemory, SharedMemoryWay
 from hocket.runtime.averaging.vectors import narrowed, widened
 from hocket.runtime.averaging.ways import ipc, nccl, shm
 from hocket.system.shared_memory import pages
 
 
-class Hier:
+class Hier(SharedMemoryWay):
     """The way `hier`."""
 
     name, preference = "hier", 30
@@ -44,9 +44,6 @@ class Hier:
             if why := way.why_not(part):
                 return f"one of its steps goes by `{way.name}`: {why}"
         return ""
-
-    def is_choice(self, members: Members) -> bool:
-        return True
 
     def room(self, members: Members, sites: Sites) -> int:
         within, between = _rooms(members, sites)

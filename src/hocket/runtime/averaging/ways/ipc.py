@@ -15,19 +15,19 @@ from collections.abc import Sequence
 from hocket.cluster.nvidia.nvrtc import NoCompiler, cubin
 from hocket.errors import PlanError
 from hocket.runtime.averaging import Members, Sites, Space, Unavailable
-from hocket.runtime.averaging.groups import GpuGroup, InMemory, control_bytes, without_memory
+from hocket.runtime.averaging.groups import GpuGroup, InMemory, SharedMemoryWay, control_bytes
 from hocket.runtime.averaging.vectors import vector_bytes
 from hocket.system.native import KERNEL, checked, library
 from hocket.system.rendezvous import Rendezvous
 
 WAIT_SECONDS = "HOCKET_REDUCE_SECONDS"
-"""The variable for the seconds that a replica waits on the GPU for another; 60 by default."""
+"""The environment variable for the seconds a replica waits on the GPU for another, 60 if unset."""
 
 _CLOSED = 2
 _HANDLE, _UUID = 64, 16
 
 
-class Ipc:
+class Ipc(SharedMemoryWay):
     """The way `ipc`."""
 
     name, preference = "ipc", 10
@@ -48,10 +48,7 @@ class Ipc:
             )
         if len(members) > (most := library().hocket_reduce_ipc_max_ranks()):
             return f"it takes at most {most} replicas, and these are {len(members)}."
-        return without_memory(members)
-
-    def is_choice(self, members: Members) -> bool:
-        return True
+        return super().why_not(members)
 
     def room(self, members: Members, sites: Sites) -> int:
         patience()  # so that a wrong value is refused before anything starts
@@ -133,6 +130,6 @@ def patience() -> float:
 
 
 def _slot_bytes(sites: Sites) -> int:
-    sizes = [n for xs in sites for n in vector_bytes(xs)]
-    each = map(library().hocket_reduce_ipc_site_bytes, sizes)
-    return library().hocket_reduce_ipc_header_bytes() + sum(each)
+    site_bytes = library().hocket_reduce_ipc_site_bytes
+    regions = sum(site_bytes(nbytes) for xs in sites for nbytes in vector_bytes(xs))
+    return library().hocket_reduce_ipc_header_bytes() + regions

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hocket.runtime.averaging import Members, Sites, Space, Unavailable
-from hocket.runtime.averaging.groups import GpuGroup, InMemory, control_bytes, without_memory
+from hocket.runtime.averaging.groups import GpuGroup, InMemory, SharedMemoryWay, control_bytes
 from hocket.runtime.averaging.ways import shm
 from hocket.system.native import checked, library
 from hocket.system.rendezvous import SECONDS, Rendezvous
@@ -20,7 +20,7 @@ from hocket.system.rendezvous import SECONDS, Rendezvous
 _ID = 128
 
 
-class Nccl:
+class Nccl(SharedMemoryWay):
     """The way `nccl`."""
 
     name, preference = "nccl", 20
@@ -38,7 +38,7 @@ class Nccl:
             )
         if members.delay and not members.on_host:
             return "it cannot make a mean take longer, as the channel's delay asks."
-        return without_memory(members)
+        return super().why_not(members)
 
     def is_choice(self, members: Members) -> bool:
         return not members.on_host

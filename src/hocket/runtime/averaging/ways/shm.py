@@ -13,27 +13,21 @@ from typing import Any
 import jax
 
 from hocket.runtime.averaging import Members, Sites, Space
-from hocket.runtime.averaging.groups import Group, InMemory, joined_group, register, without_memory
+from hocket.runtime.averaging.groups import Group, InMemory, SharedMemoryWay, joined_group, register
 from hocket.runtime.averaging.vectors import narrowed, vector_bytes, widened
 from hocket.system.native import library
 
 LINE = 64
-"""The bytes at whose multiples arrays begin."""
+"""Every array begins at a multiple of this many bytes."""
 
 
-class Shm:
+class Shm(SharedMemoryWay):
     """The way `shm`."""
 
     name, preference = "shm", 0
 
     def note(self, members: Members) -> str:
         return "through the host's memory"
-
-    def why_not(self, members: Members) -> str:
-        return without_memory(members)
-
-    def is_choice(self, members: Members) -> bool:
-        return True
 
     def room(self, members: Members, sites: Sites) -> int:
         return nbytes(sites, len(members))

@@ -11,7 +11,7 @@ from hocket.runtime.channels.transports.same_device import Queue, SameDevice
 
 
 class DeviceToDevice(SameDevice):
-    """Messages that JAX copies to where the receiver wants them, from device to device."""
+    """The transport by which JAX copies arrays to the devices where the receiver wants them."""
 
     preference = 10.0
 

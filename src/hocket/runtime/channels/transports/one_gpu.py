@@ -22,7 +22,7 @@ import numpy as np
 from hocket.cluster.nvidia.cuda import gpu_uuid, is_gpu
 from hocket.cluster.slices import read_slice
 from hocket.runtime.channels import Ends, Here
-from hocket.runtime.channels.host_arrays import host_spec, is_key, with_impl
+from hocket.runtime.channels.host_arrays import from_host, host_spec, is_key
 from hocket.runtime.channels.link_end import READER, WRITER, LinkEnd
 from hocket.runtime.channels.links import Link
 from hocket.system.events import Event
@@ -43,7 +43,7 @@ WATCH_SECONDS = 0.001
 
 
 class OneGpu:
-    """Messages that stay on the GPU, where the other process copies them.
+    """The transport that leaves messages on the GPU, where the other process copies them.
 
     If no channel names it, it is used only between slices and outside of loops, where it was
     measured to be faster.
@@ -147,7 +147,7 @@ class OnOneGpu(LinkEnd[Ring]):
         # of the GPU by more messages than there are slots.
         slot = self._await(self._ring.free_slot)
         handle, fill = self._filling
-        self._ring.views(slot)[0][:] = handle
+        self._ring.views[slot][0][:] = handle
         with jax.default_device(self._device):
             self._note(fill[slot](list(arrays)))
         self.sent += 1
@@ -160,7 +160,7 @@ class OnOneGpu(LinkEnd[Ring]):
 
     def receive(self) -> list[Any]:
         slot = self._await(self._ring.full_slot)
-        self._theirs = self._ring.views(slot)[0].tobytes()
+        self._theirs = self._ring.views[slot][0].tobytes()
         arrays = self._taking[slot]()
         # The noted array is kept until the next message, so it is the smallest.
         self._note(min(arrays, key=lambda x: x.size))
@@ -230,7 +230,7 @@ class OnOneGpu(LinkEnd[Ring]):
         def take(slot: int) -> list[Any]:
             arrays = self._call(_EMPTY, specs, number, slot)
             pairs = zip(arrays, self._link.arrays, strict=True)
-            return [with_impl(x, like) if is_key(like) else x for x, like in pairs]
+            return [from_host(x, like) for x, like in pairs]
 
         here = jax.sharding.SingleDeviceSharding(self._device)
         programs = [partial(take, k) for k in range(self._link.slots)]

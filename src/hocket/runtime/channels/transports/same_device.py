@@ -90,7 +90,7 @@ class QueueInbox(LinkEnd[Queue]):
 
 
 class SameDevice:
-    """Messages that are the sender's own arrays."""
+    """The transport that hands over the sender's own arrays."""
 
     preference = 0.0
     on_devices = True

@@ -13,7 +13,7 @@ from hocket.runtime.channels import Ends, Here
 from hocket.runtime.channels.link_end import WRITER, LinkEnd
 from hocket.runtime.channels.links import Link
 from hocket.system.events import Event, SharedEvent
-from hocket.system.ring import Ring, Spec, Waited
+from hocket.system.ring import Ring, Spec
 from hocket.system.shared_memory import Space
 
 _STAMP = ((1,), np.dtype(np.float64))  # the time from which a delayed message may be read
@@ -35,7 +35,7 @@ class RingMemory:
         return RingMemory._head() + Ring.nbytes(link.slots, RingMemory._specs(link))
 
     @property
-    def waited_ns(self) -> Waited:
+    def waited_ns(self) -> list[int]:
         return self.ring.waited_ns
 
     def empty(self) -> None:
@@ -49,8 +49,7 @@ class RingMemory:
 
     @staticmethod
     def _head() -> int:
-        nbytes = _LINE + SharedEvent.nbytes()
-        return nbytes + -nbytes % _LINE
+        return _LINE + SharedEvent.nbytes()  # an event has a line of its own too
 
     @staticmethod
     def _specs(link: Link) -> list[Spec]:
@@ -82,7 +81,7 @@ class RingInbox(LinkEnd[RingMemory]):
         if memory.ring.messages == self.taken:
             return False
         # A message that was published and not yet released stays in its slot, so this may read it.
-        stamp = memory.ring.views(self.taken % memory.slots)[-1]
+        stamp = memory.ring.views[self.taken % memory.slots][-1]
         return not memory.delay or float(stamp[0]) <= time.monotonic()
 
     def wake(self, event: Event) -> None:
@@ -114,7 +113,7 @@ class RingInbox(LinkEnd[RingMemory]):
 
 
 class SharedMemory:
-    """Messages that the sender copies into a slot, and the receiver copies out of it."""
+    """The transport by which the sender fills slots of a ring, and the receiver empties them."""
 
     preference = 30.0
     on_devices = False
