@@ -106,11 +106,11 @@ class Ring:
             self._library.hocket_ring_release(self.address)
 
     def free_slot(self, timeout: float | None = None) -> int:
-        """Return the next slot to fill, waiting for one. The caller publishes it later, in order."""
+        """Return the next slot to fill, waiting for one. The caller publishes it, in order."""
         return self._wait(self._library.hocket_ring_acquire, timeout)
 
     def full_slot(self, timeout: float | None = None) -> int:
-        """Return the next slot to read, waiting for one. The caller releases it later, in order."""
+        """Return the next slot to read, waiting for one. The caller releases it, in order."""
         return self._wait(self._library.hocket_ring_lease, timeout)
 
     def close(self) -> None:
