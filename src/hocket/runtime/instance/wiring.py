@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,9 +30,12 @@ class End:
         self.link, self.transport, self.here, self.sends = link, transport, here, here.sends
         self._packing = None if transport.on_devices else packing(link.arrays)
         self.nbytes = sum(x.size * x.dtype.itemsize for x in link.arrays)
-        self.away = link.end if here.sends else (link.transfer.source, link.source)
-        """The place and the instance at the other end."""
         self.box: Any = None
+
+    @functools.cached_property
+    def away(self) -> tuple[str, int]:
+        """The place and the instance at the other end."""
+        return self.link.end if self.sends else (self.link.transfer.source, self.link.source)
 
     def listen(self) -> Address:
         return self.transport.listen(self.link, self.here)
