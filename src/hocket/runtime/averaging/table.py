@@ -72,11 +72,12 @@ def agree(averaging: Averaging, ask: Callable[..., list[Any]], epoch: Epoch = 0)
 
 def only(averaging: Averaging) -> WayTable | None:
     """Return the table if there is only one way, so that nothing is measured; None otherwise."""
-    if len(averaging.choices) > 1:
+    first, *others = averaging.choices
+    if others:
         return None
     why = "with exact=True no clock chooses" if averaging.is_exact else "the only way here"
     asked = f"`{averaging.wanted}` was asked for"
-    return _table(averaging, {}, averaging.choices[0], asked if averaging.wanted else why)
+    return _table(averaging, {}, first, asked if averaging.wanted else why)
 
 
 def choose(averaging: Averaging, answers: Mapping[str, Sequence[float | str]]) -> WayTable:

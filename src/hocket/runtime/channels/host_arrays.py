@@ -19,7 +19,7 @@ def to_host(x: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(x) if is_key(x) else x)
 
 
-def from_host(x: np.ndarray, like: Any) -> Any:
+def from_host(x: Any, like: Any) -> Any:
     """Undo `to_host`, given a description of the array, also inside a compiled program."""
     return with_impl(x, like) if is_key(like) else x
 
