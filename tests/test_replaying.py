@@ -124,7 +124,7 @@ def test_what_was_saved_comes_back_and_what_is_missing_is_told(
         assert "27 rows restored" in told and "nothing is missing" in told
     else:
         assert "20 rows restored" in told
-        assert "7 rows that were inserted after it are missing" in told
+        assert "7 rows inserted after it are missing" in told
     assert len(connect(again.addresses[0])) == (27 if how == signal.SIGTERM else 20)
 
 
@@ -179,7 +179,7 @@ def test_clearing_loses_nothing_that_is_not_lost(start: Any, tmp_path: Path) -> 
     connect(again.addresses[0]).insert(rows(3))
     again.end(signal.SIGKILL)
     (told,) = start(*arguments).before
-    assert "5 rows restored" in told and "3 rows that were inserted after it are missing" in told
+    assert "5 rows restored" in told and "3 rows inserted after it are missing" in told
 
 
 def test_killed_before_the_first_snapshot(start: Any, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_info(hocket: Hocket) -> None:
     ("arguments", "told"),
     [
         (["swerve"], "unknown action of `hocket replay` `swerve`. Did you mean `serve`?"),
-        (["serve"], "which columns does table `replay` have? Say --schema"),
+        (["serve"], "which columns does table `replay` have? Give --schema"),
         (["serve", "--schema", "x:flat32"], "unknown dtype `flat32`"),
         (["serve", "--schema", "x"], "name:dtype for one number a row, such as `action:int32`"),
         (["serve", "--schema", "x:int32:x"], "`x:int32:x` is no column"),
@@ -267,9 +267,9 @@ def test_mistakes(hocket: Hocket, arguments: list[str], told: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("x = ", "t.toml is no TOML file"),
+        ("x = ", "t.toml is not a TOML file"),
         ("", "t.toml has no table"),
-        ("capacity = 3", "`capacity` is no section"),
+        ("capacity = 3", "`capacity` is not a section"),
         ('[a]\nschema = "x:int32"\ncapasity = 3', "[a]: unknown option `capasity`"),
         ("[a]\ncapacity = 3", "which columns does table `a` have?"),
         ('[a]\nschema = ["x:int32", "y:flat32"]', "unknown dtype `flat32`"),
@@ -287,13 +287,13 @@ def test_another_table_than_the_snapshot_is_refused(hocket: Hocket, tmp_path: Pa
     Table("x:float32:2 y:int32", 100).save(tmp_path / "replay.replay")
     done = hocket("replay", "serve", *SCHEMA, "--snapshot-dir", str(tmp_path))
     assert done.code == 2
-    assert "holds a table with capacity 100, and 1000000 was asked for" in done.err
+    assert "holds a table with capacity 100, but you asked for 1000000" in done.err
     done = hocket(
         "replay", "serve", *SCHEMA, "--snapshot-dir", str(tmp_path), "--capacity", "100",
         "--sampler", "uniform",
     )  # fmt: skip
     assert done.code == 2
-    assert "with sampler prioritized, and uniform was asked for" in done.err
+    assert "with sampler prioritized, but you asked for uniform" in done.err
 
 
 def test_a_port_in_use_is_refused(hocket: Hocket) -> None:

@@ -1,15 +1,15 @@
-"""Hocket trains reinforcement-learning agents: you write what, a strategy says where.
+"""Hocket trains reinforcement-learning agents: an algorithm says what to compute, a strategy where.
 
-    cli/  training/               what a person types, and what a program calls
-    algorithms/  envs/  replay/   what is computed, with its networks (nn/) and its maths (ops/)
-    strategies/  cluster/         where it runs, on which hardware
-    runtime/                      carries a plan out
-    core/                         programs, graphs and plans, between the two columns
-    system/  report/              what the operating system gives, and what a person sees
-    testing/                      conformance kits for what users write
-    errors.py                     how a mistake is worded
+    cli/  training/               the command line, and the functions that a program calls
+    algorithms/  envs/  replay/   what is computed, with networks (nn/) and maths (ops/)
+    strategies/  cluster/         where it runs, and on which hardware
+    runtime/                      carries out a plan
+    core/                         programs, graphs and plans: all that those two sides share
+    system/  report/              services of the operating system, and everything a person sees
+    testing/                      conformance kits for algorithms, strategies, launchers, ...
+    errors.py                     the wording of error messages
 
-The public names are below. `docs/architecture.md` follows one rollout through the house.
+The public names are below. `docs/architecture.md` follows one rollout through all packages.
 """
 
 import importlib
@@ -67,7 +67,7 @@ __all__ = [
     "train",
 ]
 
-# Imported when first asked for: `hocket --help` needs no JAX, and answers at once.
+# Each name is imported on first use, so that `hocket --help` answers without importing JAX.
 _HOMES = {
     "core.graph.trace": ("Graph", "trace"),
     "core.plan.checks": ("check",),

@@ -1,4 +1,4 @@
-"""`python -m hocket`: the command line."""
+"""The command line, as `python -m hocket`."""
 
 from hocket.cli.main import main
 

@@ -1,4 +1,4 @@
-"""How hocket words a mistake: what was found, where, and what to do."""
+"""The exceptions and messages for users' mistakes: what was found, where, and what to do."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from collections.abc import Iterable, Mapping
 
 
 class PlanError(ValueError):
-    """A plan, or an algorithm under a plan, that cannot give the fused program's numbers."""
+    """A plan cannot give the fused program's numbers, or an algorithm cannot under that plan."""
 
 
 class ContractError(ValueError):
-    """An algorithm or an environment that does not keep its contract."""
+    """An algorithm, an environment or an extension breaks its contract."""
 
 
 class Mistake(Exception):
-    """A user's mistake, in a sentence that no parser of flags on the way may reword."""
+    """A user's mistake inside a flag's value.
+
+    Not a `ValueError`: tyro catches those and replaces the message by its own.
+    """
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> str:
-    """The message for a name nobody knows: the nearest known one, then all of them."""
+    """Return the message for an unknown name, with the closest known name and a list of all."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f" Did you mean `{near[0]}`?" if near else ""
@@ -27,17 +30,18 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> str:
     return f"unknown {kind} `{name}`{place}.{hint} Known: {', '.join(names)}."
 
 
-def check_at_least(of: object, least: int, *names: str) -> None:
-    """Refuse settings that are smaller; every number of one that has several.
+def check_at_least(config: object, least: int, *names: str) -> None:
+    """Raise if a named setting of `config`, or any number in a tuple or list of them, is too small.
 
-    What jax traces, as in a `vmap` over settings, has no value yet and is left.
+    Settings that JAX is tracing, as in a `vmap` over hyper-parameters, have no value and are
+    skipped.
     """
     for name in names:
-        value = vars(of)[name]
+        value = vars(config)[name]
         for number in value if isinstance(value, tuple | list) else (value,):
             if isinstance(number, int | float) and not number >= least:
                 raise ValueError(
-                    f"`{name}` of {type(of).__name__} must be at least {least}, found {value}."
+                    f"`{name}` of {type(config).__name__} must be at least {least}, found {value}."
                 )
 
 
@@ -47,7 +51,7 @@ def check_options(
     where: str,
     kinds: type | tuple[type, ...] = object,
 ) -> None:
-    """Refuse options that are not there, or of another kind than their default, if of `kinds`."""
+    """Raise if an option is unknown, or if its value does not fit a default of one of `kinds`."""
     for name, value in options.items():
         if name not in defaults:
             raise ValueError(unknown("option", name, defaults, where))
@@ -56,14 +60,12 @@ def check_options(
 
 
 def check_option(name: str, value: object, default: object, where: str = "") -> None:
-    """Refuse an option's value of another kind than its default; a whole number is a number."""
+    """Raise if an option's value is not of the type of `default`; an int will do for a float."""
     kind = type(default)
-    fits = isinstance(value, kind) and isinstance(value, bool) == isinstance(default, bool)
-    if kind is float:
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not fits:
+    fits = isinstance(value, int | float if kind is float else kind)
+    if not fits or isinstance(value, bool) != isinstance(default, bool):  # a bool is an int too
         place = f" {where}" if where else ""
         raise ValueError(
-            f"the option `{name}`{place} must be of the kind of {default!r} ({kind.__name__}), "
+            f"the option `{name}`{place} must be of type {kind.__name__} (such as {default!r}), "
             f"found {value!r}."
         )

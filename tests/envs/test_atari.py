@@ -79,5 +79,5 @@ def test_names_and_options() -> None:
         make("gymnasium:ALE/Pung-v5")
     with pytest.raises(ValueError, match=r"`episodic_lif` of .*mean `episodic_life`"):
         make(PONG, episodic_lif=True)
-    with pytest.raises(ValueError, match=r"`frameskip` of .*must be of the kind of 4"):
+    with pytest.raises(ValueError, match=r"`frameskip` of .*must be of type int \(such as 4"):
         make(PONG, frameskip="four")

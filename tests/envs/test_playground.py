@@ -81,7 +81,7 @@ def test_options_are_those_of_its_config(adapter: Any) -> None:
         make("playground:CartpoleBalanc")
     with pytest.raises(ValueError, match=r"`ctrl_dtt`.*mean `ctrl_dt`\?.*max_steps"):
         make("playground:CartpoleBalance", ctrl_dtt=0.02)
-    with pytest.raises(ValueError, match=r"`ctrl_dt`.*of the kind of 0.01"):
+    with pytest.raises(ValueError, match=r"`ctrl_dt`.*of type float \(such as 0.01"):
         make("playground:CartpoleBalance", ctrl_dt="slow")
 
 

@@ -1,6 +1,6 @@
-"""How an algorithm, with its environment and networks, is written on the command line.
+"""Flags for an algorithm, its environment and its networks.
 
-An algorithm's fields are flags, and so are those of the other dataclasses of a command.
+The fields of an algorithm are flags, and so are the fields of a command's other dataclasses.
 """
 
 from __future__ import annotations
@@ -27,27 +27,26 @@ DEFAULT_ENV = "CartPole-v1"
 
 
 def split_word(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """The algorithm's name, which comes first, and the flags."""
+    """Split off the algorithm's name, which comes before the flags, if there is one."""
     if arguments and not arguments[0].startswith("-"):
         return arguments[0], arguments[1:]
     return None, arguments
 
 
 def setting_of(flags: list[str], name: str) -> str:
-    """A setting, before the flags are read properly; "" where there is none, or it is unclear."""
-    given = _value(flags, f"--{name}")
-    if given is not None:
-        return given
-    try:
-        config = _config(None, flags)
-        kept = read_config(Path(config)).get(name) if config else None
-    except ValueError:
-        return ""  # told when the flags are read properly
-    return "" if kept is None else str(kept)
+    """Return a setting before the flags are parsed; "" if it is not given or cannot be read."""
+    value = _value(flags, f"--{name}")
+    if value is None:
+        try:
+            config = _config(None, flags)
+            value = read_config(Path(config)).get(name) if config else None
+        except ValueError:
+            pass  # `defaults_of` reads the file again, and reports the mistake
+    return "" if value is None else str(value)
 
 
 def defaults_of(word: str | None, flags: list[str], command: str) -> tuple[Any, Settings]:
-    """The algorithm and the settings before any flag: by name, or those of an earlier run."""
+    """Return the algorithm and the settings that the flags change: by name, or of an old run."""
     config = _config(word, flags)
     if config is not None:
         if word is not None:
@@ -55,7 +54,7 @@ def defaults_of(word: str | None, flags: list[str], command: str) -> tuple[Any, 
         return _from_config(read_config(Path(config)))
     if word is None:
         if {"-h", "--help"} & set(flags):
-            word = "ppo"  # its help shows everything that is common to all
+            word = "ppo"  # an example, whose help also shows the flags common to all algorithms
         else:
             raise ValueError(
                 f"which algorithm? `hocket {command} NAME`, then its flags, with NAME one of "
@@ -65,7 +64,7 @@ def defaults_of(word: str | None, flags: list[str], command: str) -> tuple[Any, 
 
 
 def _config(word: str | None, flags: list[str]) -> str | None:
-    """The configuration to begin from: that of `--config`, or of the run that is resumed."""
+    """Return the configuration to start from: of `--config`, or of the run to resume."""
     config, name = _value(flags, "--config"), _value(flags, "--name")
     if config is None and word is None and name is not None and "--resume" in flags:
         config = str(find_run(Path(_value(flags, "--runs") or "runs") / name))
@@ -79,7 +78,7 @@ def _from_config(config: dict[str, Any]) -> tuple[Any, Settings]:
 
 def _algorithm(word: str) -> Any:
     if word.endswith(".py"):
-        raise ValueError(f"which algorithm of `{word}`? Write {word}:Name.")
+        raise ValueError(f"which algorithm in `{word}`? Write {word}:Name.")
     if ":" not in word:
         if word not in ALGORITHMS:
             raise ValueError(unknown("algorithm", word, ALGORITHMS))
@@ -87,7 +86,7 @@ def _algorithm(word: str) -> Any:
     cls = find(word)
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         raise ValueError(
-            f"`{word}` is no dataclass, and an algorithm is one (docs/write-an-algorithm.md)."
+            f"`{word}` is not a dataclass, as an algorithm must be (docs/write-an-algorithm.md)."
         )
     return cls
 
@@ -100,28 +99,27 @@ def _with_default_env(cls: Any, word: str) -> Any:
     ]
     if needed not in ([], ["env"]):
         raise ValueError(
-            f"`{word}` can be trained from here if every field but `env` has a default; these have "
-            f"none: {', '.join(n for n in needed if n != 'env')}."
+            f"the command line can train `{word}` only if every field but `env` has a default; "
+            f"these have none: {', '.join(n for n in needed if n != 'env')}."
         )
     return cls(env=make(DEFAULT_ENV)) if needed else cls()
 
 
 def parse(command: str, word: str | None, flags: list[str], about: str, **parts: Any) -> Any:
-    """Read the flags into copies of some dataclasses, without a prefix."""
+    """Parse the flags into copies of some dataclasses, whose fields need no prefix."""
     kinds = [(name, type(part), field(default=part)) for name, part in parts.items()]
-    cls = dataclasses.make_dataclass("Command", kinds)
-    cls.__doc__ = about
     return tyro.cli(
-        cls, args=flags, prog=f"hocket {command} {word or 'ALGORITHM'}", registry=_registry(),
+        dataclasses.make_dataclass("Command", kinds), args=flags, description=about,
+        prog=f"hocket {command} {word or 'ALGORITHM'}", registry=_registry(),
         config=(tyro.conf.OmitArgPrefixes,),
     )  # fmt: skip
 
 
 def _registry() -> tyro.constructors.ConstructorRegistry:
-    """How environments and networks are written on the command line."""
+    """Return tyro's rules for environments and networks as text."""
     registry = tyro.constructors.ConstructorRegistry()
 
-    def words(
+    def add_rule(
         kind: Any, read: Callable[[str], Any], text: Callable[[Any], str], metavar: str
     ) -> None:
         @registry.primitive_rule
@@ -129,17 +127,17 @@ def _registry() -> tyro.constructors.ConstructorRegistry:
             if info.type != kind:
                 return None
             return tyro.constructors.PrimitiveConstructorSpec(
-                nargs=1, metavar=metavar, instance_from_str=lambda found: _told(read, found[0]),
+                nargs=1, metavar=metavar, instance_from_str=lambda words: _read(read, words[0]),
                 is_instance=lambda x: x is not None, str_from_instance=lambda x: [text(x)],
             )  # fmt: skip
 
     for env in (Env, HostEnv, Env | HostEnv):
-        words(env, _env, name_of, "NAME")
-    words(Network, _network, lambda x: type(x).__name__, "MODULE:NAME")
+        add_rule(env, _env, name_of, "NAME")
+    add_rule(Network, _named, lambda x: type(x).__name__, "MODULE:NAME")
     return registry
 
 
-def _told(read: Callable[[str], Any], words: str) -> Any:
+def _read(read: Callable[[str], Any], words: str) -> Any:
     try:
         return read(words)
     except ValueError as error:
@@ -150,22 +148,22 @@ def _env(words: str) -> Env | HostEnv:
     name, options = read_words(words)
     if ":" not in name or is_adapted(name):
         return make(name, **options)
-    named = find(name)
-    env = named(**options) if callable(named) else named
+    env = _named(name, **options)
     if not isinstance(env, (Env, HostEnv)):
         raise ValueError(
-            f"`{name}` is no environment: it has no `reset` and `step`, nor `open` (hocket.envs)."
+            f"`{name}` is not an environment: it needs `reset` and `step`, or `open` (hocket.envs)."
         )
     return env
 
 
-def _network(words: str) -> Any:
-    named = find(words)
-    return named() if callable(named) else named
+def _named(path: str, **options: Any) -> Any:
+    """Return the object of this name, or what it makes if it can be called."""
+    named = find(path)
+    return named(**options) if callable(named) else named
 
 
 def _value(flags: list[str], name: str) -> str | None:
-    """The value of a flag, before the flags are read properly."""
+    """Return the value of a flag before the flags are parsed."""
     for i, flag in enumerate(flags):
         if flag == name and i + 1 < len(flags):
             return flags[i + 1]

@@ -1,4 +1,4 @@
-"""The commands that look into kept runs: `eval`, `plot`, `record`."""
+"""`hocket eval`, `plot` and `record`: the commands that read kept runs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hocket.training.load import Evaluator, load, load_agents
 
 @dataclass(frozen=True)
 class Eval:
-    """Play a trained agent and say how good it is."""
+    """Play episodes with a trained agent, and print its returns."""
 
     run: tyro.conf.Positional[Path]
     """The run: its folder, or its name in `runs`."""
     episodes: int | None = None
-    """How many episodes; by default as in evaluations during training."""
+    """The number of episodes; by default as many as in the evaluations during training."""
     seed: int = 0
-    """Other seeds are other episodes; 0 are those of evaluations during training."""
+    """The seed of the episodes; 0 plays those of the evaluations during training."""
     checkpoint: str = "latest"
-    """Which agent: `latest`, `best`, or that after so many iterations."""
+    """The checkpoint: `latest`, `best`, or the number of its iteration."""
     agent: int | None = None
-    """Which one, where several seeds were trained; by default all."""
+    """The agent, from 0 on, if several seeds were trained; by default all of them."""
 
 
 def eval_command(arguments: list[str]) -> None:
@@ -38,7 +38,7 @@ def eval_command(arguments: list[str]) -> None:
     else:
         runs = [load(command.run, agent=agent, checkpoint=checkpoint)]
     for note in runs[0].notes:
-        print(f"note: {note}: the one before it is used")
+        print(f"note: {note}: using the one before it")
     episodes = command.episodes or runs[0].config["eval_episodes"]
     evaluator = Evaluator(runs[0].algorithm, episodes, command.seed)
     for number, run in enumerate(runs):
@@ -52,22 +52,23 @@ def eval_command(arguments: list[str]) -> None:
         if not played.ended.all():
             cut = int((~played.ended).sum())
             print(
-                f"note: {cut} episodes did not end and were cut at {played.lengths.max():,} steps"
+                f"note: {cut} episodes had not ended after {played.lengths.max():,} steps and "
+                f"were cut off there"
             )
 
 
 @dataclass(frozen=True)
 class Plot:
-    """Draw the learning curves of runs; those that differ only in the seed share a band."""
+    """Draw the learning curves of runs. Runs that differ only in the seed share a curve."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """The runs: their folders, or their names in `runs`."""
     out: Path = Path("curves.png")
-    """Where to draw: a .png, .svg or .pdf."""
+    """The picture's file: .png, .svg or .pdf."""
     metric: str = "return_mean"
-    """The metric to draw: any number of metrics.jsonl."""
+    """The metric to draw: any number in metrics.jsonl."""
     title: str | None = None
-    """Above the picture; by default what all curves have in common."""
+    """The title of the picture; by default the label of the curve, if there is only one."""
 
 
 def plot_command(arguments: list[str]) -> None:
@@ -81,33 +82,33 @@ def plot_command(arguments: list[str]) -> None:
     draw_curves(curves, command.out, command.metric, command.title)
     for curve in curves:
         print(f"{curve.text}: {curve.mean[-1]:.1f} at the end")
-    print(f"drawn in {command.out}")
+    print(f"saved as {command.out}")
 
 
 @dataclass(frozen=True)
 class Record:
-    """Film a trained agent."""
+    """Record a video of a trained agent."""
 
     run: tyro.conf.Positional[Path]
     """The run: its folder, or its name in `runs`."""
     out: Path = Path("policy.mp4")
-    """Where to: a .mp4 or .gif."""
+    """The video's file: .mp4 or .gif."""
     episodes: int = 1
-    """How many episodes."""
+    """The number of episodes."""
     max_steps: int = 1000
-    """Longer episodes are cut there."""
+    """The number of steps after which an episode is cut off."""
     fps: int = 30
-    """Frames a second."""
+    """Frames per second."""
     seed: int = 0
-    """Other seeds are other episodes."""
+    """The seed of the episodes."""
     checkpoint: str = "latest"
-    """Which agent: `latest`, `best`, or that after so many iterations."""
+    """The checkpoint: `latest`, `best`, or the number of its iteration."""
     agent: int = 0
-    """Which one, where several seeds were trained."""
+    """The agent, from 0 on, if several seeds were trained."""
 
 
 def record_command(arguments: list[str]) -> None:
-    """Film a trained agent."""
+    """Record a video of a trained agent."""
     import jax
 
     from hocket.envs.play.recording import record
@@ -116,13 +117,13 @@ def record_command(arguments: list[str]) -> None:
     command = tyro.cli(Record, args=arguments, prog="hocket record")
     check_name(command.out)
     run = load(command.run, agent=command.agent, checkpoint=_checkpoint(command.checkpoint))
-    film = record(
+    video = record(
         run.env, run.algorithm.policy(run.state), jax.random.key(command.seed),
         episodes=command.episodes, max_steps=command.max_steps,
     )  # fmt: skip
-    write_video(command.out, film.frames, command.fps)
-    returns = ", ".join(f"{x:.1f}" for x in film.returns)
-    print(f"{len(film.frames)} frames in {command.out}; return {returns}")
+    write_video(command.out, video.frames, command.fps)
+    returns = ", ".join(f"{x:.1f}" for x in video.returns)
+    print(f"{len(video.frames)} frames in {command.out}; return {returns}")
 
 
 def _checkpoint(word: str) -> Any:

@@ -1,4 +1,4 @@
-"""The commands that list what there is: algorithms, environments, strategies, devices."""
+"""`hocket algorithms`, `envs`, `strategies` and `devices`: the commands that list things."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tyro
 
 from hocket.algorithms import ALGORITHMS
 from hocket.cli.look import leave_memory
+from hocket.cli.main import COMMANDS
 from hocket.envs import Discrete, Env, make, names
 from hocket.strategies import options_text, strategies
 
@@ -19,7 +20,7 @@ def algorithms_command(arguments: list[str]) -> None:
     _only_help("algorithms", arguments)
     for name, cls in ALGORITHMS.items():
         print(f"{name:<16}{_first_line(cls)}")
-    print("\none of your own: hocket train path/to/file.py:Name, or package.module:Name")
+    print("\nyour own: hocket train path/to/file.py:Name, or package.module:Name")
 
 
 def envs_command(arguments: list[str]) -> None:
@@ -31,11 +32,12 @@ def envs_command(arguments: list[str]) -> None:
     for name, about in spaces.items():
         print(f"{name:<{width}}{about}".rstrip())
     if not any(name.startswith("gymnax:") for name in known):
-        print("gymnax:<name>   those of gymnax, after: pip install 'hocket[gymnax]'")
-    print("playground:<name>   those of MuJoCo Playground, such as CartpoleBalance")
-    print("gymnasium:<name>, envpool:<name>   those of Gymnasium, Atari too, and EnvPool")
-    print("\nwith options:    --env CartPole-v1:gravity=1.6,max_steps=200")
-    print("one of your own: --env path/to/file.py:Env, or package.module:Env")
+        print("gymnax:NAME      an environment of gymnax, after: pip install 'hocket[gymnax]'")
+    print("playground:NAME  an environment of MuJoCo Playground, such as CartpoleBalance")
+    print("gymnasium:NAME   an environment of Gymnasium, Atari included")
+    print("envpool:NAME     an environment of EnvPool")
+    print("\nwith options: --env CartPole-v1:gravity=1.6,max_steps=200")
+    print("your own:     --env path/to/file.py:Env, or package.module:Env")
 
 
 def strategies_command(arguments: list[str]) -> None:
@@ -43,23 +45,23 @@ def strategies_command(arguments: list[str]) -> None:
     _only_help("strategies", arguments)
     for name, configure in strategies().items():
         print(f"{name:<20}{_first_line(configure)}\n{'':<20}options: {options_text(configure)}")
-    print("\nwith options:    --distribute actor_learner:actors=4,lag=1 --launch processes")
-    print("one of your own: --distribute path/to/file.py:name, decorated with @hocket.strategy")
+    print("\nwith options: --distribute actor_learner:actors=4,lag=1 --launch processes")
+    print("your own:     --distribute path/to/file.py:name, decorated with @hocket.strategy")
 
 
 @dataclass(frozen=True)
 class Devices:
-    """Print what this machine has, and how each device can be cut into slices.
+    """List the devices of this machine, and how each can be cut into slices.
 
-    Where a GPU has NVIDIA's MPS, that is started to see whether it does, and ended again.
+    If a GPU has NVIDIA's MPS, this starts MPS to test that it works, and ends it again.
     """
 
     json: bool = False
-    """As JSON, for programs."""
+    """Print JSON, for programs."""
 
 
 def devices_command(arguments: list[str]) -> None:
-    """List the devices, and how each can be cut."""
+    """List the devices, and how each can be cut into slices."""
     command = tyro.cli(Devices, args=arguments, prog="hocket devices")
     from hocket.cluster.survey import as_text, survey
 
@@ -71,18 +73,15 @@ def devices_command(arguments: list[str]) -> None:
 
 
 def _only_help(command: str, arguments: list[str]) -> None:
-    @dataclass(frozen=True)
-    class Nothing:
-        pass
-
-    Nothing.__doc__ = f"Prints the {command}."
-    tyro.cli(Nothing, args=arguments, prog=f"hocket {command}")
+    """Print the help of a command without flags if asked for, and refuse any other argument."""
+    about = COMMANDS[command][1].capitalize() + "."
+    tyro.cli(lambda: None, args=arguments, prog=f"hocket {command}", description=about)
 
 
 def _spaces(env: Env) -> str:
-    seen, done = env.observation_space.spec(), env.action_space
-    acts = f"one of {done.n}" if isinstance(done, Discrete) else _shape(done.spec())
-    return f"observes {_shape(seen)}, acts {acts}"
+    space = env.action_space
+    acts = f"one of {space.n}" if isinstance(space, Discrete) else _shape(space.spec())
+    return f"observes {_shape(env.observation_space.spec())}, acts {acts}"
 
 
 def _shape(spec: Any) -> str:

@@ -1,4 +1,4 @@
-"""The commands that look before anything runs: `plan`, its search for slices, and `graph`."""
+"""`hocket plan`, with its search for slices, and `hocket graph`."""
 
 from __future__ import annotations
 
@@ -16,44 +16,47 @@ from hocket.training.loop import plan
 
 @dataclass(frozen=True)
 class Where:
-    """Where it would run."""
+    """Where the algorithm would run."""
 
     distribute: str | None = None
-    """The strategy: NAME or NAME:option=value,... (`hocket strategies`). By default `anakin`, or
-    `sebulba` if the environments run on the host."""
+    """The strategy: NAME or NAME:option=value,... (see `hocket strategies`). By default `anakin`,
+    or `sebulba` if the environments run on the host."""
     launch: str | None = None
-    """How its instances would run: `threads` (the default), `processes`, or `file.py:NAME`."""
+    """How instances would run: as `threads` (the default), as `processes`, or by your own launcher,
+    `file.py:NAME`."""
 
 
 @dataclass(frozen=True)
-class Drawn(Where):
-    """Where it would run, and a picture of it."""
+class Planned(Where):
+    """Where the algorithm would run, and the search for the best slices."""
 
     svg: Path | None = None
-    """Draw the plan as well, into this file."""
+    """Also draw the plan, in this SVG file."""
     search: bool = False
-    """Measure how this machine's devices are best cut into slices: how many instances, how many
-    environments of each, at which share. What is found is kept for `sliced:search=true`."""
+    """Measure the best way to cut this machine's devices into slices: how many instances, how many
+    environments per instance, and which share of the device for each. `sliced:search=true` then
+    uses the best."""
     instances: tuple[int, ...] | None = None
-    """To search: numbers of instances on a device, 1 among them; by default 1 2 4 8."""
+    """Search: numbers of instances per device to try. Must include 1; by default 1 2 4 8."""
     envs: tuple[int, ...] | None = None
-    """To search: environments of an instance; by default 1, 4 and 16 times `num_envs`."""
+    """Search: numbers of environments per instance to try; by default 1, 4 and 16 times
+    `num_envs`."""
     devices: int | None = None
-    """To search: only so many of the devices."""
+    """Search: how many devices to use; by default all."""
     seconds: float = 3.0
-    """To search: how long each point is measured."""
+    """Search: how long to measure each configuration."""
     plot: Path | None = None
-    """To search: draw what was measured into this file."""
+    """Search: draw the measurements in this file."""
 
 
 TO_SEARCH = ("instances", "envs", "devices", "seconds", "plot")
 
 
 def plan_command(arguments: list[str]) -> None:
-    """Print who would run where and what would cross; with `--search`, find out what is best."""
-    about = "Print who would run where; starts nothing, unless it is to search."
+    """Print what would run where and what would cross; with `--search`, measure what is best."""
+    about = "Print what would run where, and what would cross. Only --search runs anything."
     leave_memory()
-    command = _what("plan", arguments, about, Drawn())
+    command = _parsed("plan", arguments, about, Planned())
     _check_flags(command.where)
     if command.where.search:
         _search(command)
@@ -67,14 +70,14 @@ def plan_command(arguments: list[str]) -> None:
 
         command.where.svg.parent.mkdir(parents=True, exist_ok=True)
         command.where.svg.write_text(draw_plan(made))
-        print(f"drawn in {command.where.svg}")
+        print(f"saved as {command.where.svg}")
 
 
-def _check_flags(where: Drawn) -> None:
-    """Refuse flags that would do nothing."""
+def _check_flags(where: Planned) -> None:
+    """Refuse flags that would have no effect."""
     idle = ("distribute", "launch", "svg") if where.search else TO_SEARCH
     for name in idle:
-        if getattr(where, name) != getattr(Drawn, name):
+        if getattr(where, name) != getattr(Planned, name):
             raise ValueError(
                 f"--{name} has no effect with --search, which measures slices: leave one out."
                 if where.search
@@ -90,23 +93,24 @@ def _search(command: Any) -> None:
     if where.plot is not None:
         check_figure(where.plot)
         where.plot.parent.mkdir(parents=True, exist_ok=True)
-        where.plot.open("ab").close()  # whoever cannot write there is told now
+        # The search takes minutes, so find out now whether the file can be written.
+        where.plot.open("ab").close()
         if not where.plot.stat().st_size:
             where.plot.unlink()
-    outcome = search_here(
+    search = search_here(
         command.algorithm, instances=where.instances, envs=where.envs, devices=where.devices,
         seconds=where.seconds, tell=lambda score: print(told(score), flush=True),
     )  # fmt: skip
-    print(f"\n{table(outcome.scores)}\nkept for: --distribute sliced:search=true")
+    print(f"\n{table(search.scores)}\nto use the best: --distribute sliced:search=true")
     if where.plot is not None:
-        draw(outcome.scores, where.plot)
-        print(f"drawn in {where.plot}")
+        draw(search.scores, where.plot)
+        print(f"saved as {where.plot}")
 
 
 def graph_command(arguments: list[str]) -> None:
     """Print the fragments of an algorithm."""
-    command = _what("graph", arguments, "Print the fragments and what flows between them.", Where())
-    print(_planned(command).graph)
+    about = "Print an algorithm's fragments and what flows between them."
+    print(_planned(_parsed("graph", arguments, about, Where())).graph)
 
 
 def _planned(command: Any) -> Plan:
@@ -114,7 +118,7 @@ def _planned(command: Any) -> Plan:
     return plan(command.algorithm, distribute=where.distribute, launch=where.launch)
 
 
-def _what(name: str, arguments: list[str], about: str, where: Where) -> Any:
+def _parsed(name: str, arguments: list[str], about: str, where: Where) -> Any:
     word, rest = split_word(arguments)
     defaults, _ = defaults_of(word, rest, name)
     about = f"{about}\n\n{strategies_text()}"
@@ -122,11 +126,11 @@ def _what(name: str, arguments: list[str], about: str, where: Where) -> Any:
 
 
 def strategies_text() -> str:
-    """Every strategy with its options, for a help text."""
-    rows = [f"{name}:{options_text(made)}" for name, made in strategies().items()]
-    return f"--distribute takes, with any of these options, {'; '.join(rows)}."
+    """Return the strategies with their options, for a help text."""
+    rows = [f"  {name}:{options_text(made)}" for name, made in strategies().items()]
+    return "\n".join(["Strategies for --distribute, with all their options:", *rows])
 
 
 def leave_memory() -> None:
-    """Others share an accelerator with this process, which needs little of it."""
+    """Keep JAX from claiming most of the accelerator's memory, which this process does not need."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

@@ -1,4 +1,4 @@
-"""The command line: which command, and how a mistake is told. Imports nothing slow."""
+"""The entry point: picks the command and prints errors. Imports nothing slow."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from hocket.errors import Mistake, unknown
 
 COMMANDS = {
     "train": ("train", "train an agent, and keep the run in a folder"),
-    "eval": ("inspect", "play a trained agent and say how good it is"),
+    "eval": ("inspect", "play episodes with a trained agent, and print its returns"),
     "plot": ("inspect", "draw the learning curves of runs"),
-    "record": ("inspect", "film a trained agent"),
-    "plan": ("look", "print who would run where and what would cross; starts nothing"),
-    "graph": ("look", "print the fragments of an algorithm and what flows between them"),
+    "record": ("inspect", "record a video of a trained agent"),
+    "plan": ("look", "print what would run where, and what would cross"),
+    "graph": ("look", "print an algorithm's fragments and what flows between them"),
     "algorithms": ("lists", "list the algorithms"),
     "envs": ("lists", "list the environments"),
     "strategies": ("lists", "list the strategies, which say where an algorithm runs"),
-    "devices": ("lists", "list what this machine has, and how each device can be cut into slices"),
-    "replay": ("replay", "start a replay server, or look into one"),
+    "devices": ("lists", "list this machine's devices, and how each can be cut into slices"),
+    "replay": ("replay", "start a replay server, or show what one holds"),
 }
-"""For each command its module, which has it as `NAME_command`, and what it does."""
+"""Each command's module, which defines `NAME_command`, and what the command does."""
 
 HELP = """usage: hocket COMMAND ...
 
-Trains reinforcement-learning agents: an algorithm says what is computed, a strategy where.
+Train reinforcement-learning agents: an algorithm says what to compute, a strategy where.
 
 {commands}
 
-`hocket COMMAND --help` says more; `hocket train ppo --help` lists what PPO can be told.
-With --debug, a mistake shows its traceback.
+`hocket COMMAND --help` says more; `hocket train ppo --help` lists the settings of PPO.
+Add --debug to any command to see the traceback of an error.
 
     hocket train ppo                                 learn CartPole
     hocket train dqn --env Catch --seeds 8           eight agents in one program
@@ -43,7 +43,10 @@ With --debug, a mistake shows its traceback.
 
 
 def main() -> None:
-    """Run one command; a user's mistake is a sentence and exit code 2, not a traceback."""
+    """Run one command. A user's mistake prints its message, without a traceback, and exits with 2.
+
+    An instance or an environment that failed exits with 1; its message has the traceback.
+    """
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     arguments = [a for a in arguments if a != "--debug"]
@@ -59,28 +62,28 @@ def main() -> None:
     except KeyboardInterrupt:
         print("hocket: interrupted", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:  # whoever read the output has stopped: `hocket envs | head`
+    except BrokenPipeError:  # the reader closed the pipe, as in `hocket envs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
-        if debug or not (_is_mistake(error) or _is_told(error)):
+        has_traceback = _has_traceback(error)
+        if debug or not (has_traceback or _is_mistake(error)):
             raise
-        told = _is_told(error)
         notes = vars(error).get("__notes__", [])
-        lines = [f"hocket: {error if told else _sentence(error)}", *notes]
+        lines = [f"hocket: {error if has_traceback else _message(error)}", *notes]
         print("\n".join(lines), file=sys.stderr)
-        sys.exit(1 if told else 2)
+        sys.exit(1 if has_traceback else 2)
 
 
 def _run(name: str, *arguments: str) -> None:
     if name not in COMMANDS:
         raise ValueError(unknown("command", name, COMMANDS))
-    # Only that module: `hocket replay` does without most of hocket, which takes a while.
+    # Import that module alone: `hocket replay` needs little of hocket, and all of it is slow.
     module = importlib.import_module(f"hocket.cli.{COMMANDS[name][0]}")
     vars(module)[f"{name}_command"](list(arguments))
 
 
 def _is_mistake(error: Exception) -> bool:
-    """Whether the user can do something about it: then a sentence is enough."""
+    """Return True if the user can correct the error, so that its message is enough."""
     from hocket.runtime.checkpoint import CheckpointError
     from hocket.training.loggers import LoggerError
 
@@ -88,15 +91,16 @@ def _is_mistake(error: Exception) -> bool:
     return isinstance(error, kinds)
 
 
-def _is_told(error: Exception) -> bool:
-    """Whether it says by itself who failed and where: a traceback from here would hide that."""
+def _has_traceback(error: Exception) -> bool:
+    """Return True if the message has the traceback of who failed; one from here would hide that."""
     from hocket.envs import HostEnvError
     from hocket.runtime.launch.watch import Deadlock, InstanceError
 
     return isinstance(error, (InstanceError, Deadlock, HostEnvError))
 
 
-def _sentence(error: Exception) -> str:
+def _message(error: Exception) -> str:
+    """Return the error's message, and where it is from if that is another package."""
     text = str(error) or type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
     ours = Path(__file__).parents[1] in Path(frames[-1].filename).parents

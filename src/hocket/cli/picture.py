@@ -1,8 +1,9 @@
-"""Plans as pictures: what a plan knows, turned into what `report` draws."""
+"""The drawing of a plan: turns a plan into the boxes and arrows that `report.diagram` draws."""
 
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from hocket.core.plan.data import Place, Plan
@@ -12,11 +13,11 @@ from hocket.report.diagram import Drawing, FlowArrow, PlaceBox, svg
 from hocket.system.text import bytes_text
 
 LINE, LINES = 26, 2
-"""How much of what crosses is named beside an arrow: letters a line, and lines."""
+"""The room beside an arrow for the names of values: letters per line, and lines."""
 
 
 def draw_plan(plan: Plan) -> str:
-    """A plan as the text of an SVG file: its places, their memory, and what crosses.
+    """Return a plan as the text of an SVG file: its places, their memory, and what crosses.
 
     Path("plan.svg").write_text(draw_plan(hocket.plan(PPO(env=env))))
     """
@@ -24,12 +25,11 @@ def draw_plan(plan: Plan) -> str:
 
 
 def drawing_of(plan: Plan) -> Drawing:
-    """The contents of the picture of a plan."""
+    """Return the contents of a plan's drawing."""
     memory, crossing, averaged = footprint(plan), flows(plan), averages(plan)
-    about = [*_about(plan), *(["nothing crosses"] if not crossing and not averaged else [])]
     return Drawing(
         title=type(plan.graph.algorithm).__name__,
-        subtitle=", ".join(about),
+        subtitle=", ".join(_about(plan, alone=not crossing and not averaged)),
         boxes=tuple(
             _box(plan, place, memory[place.name], averaged.get(place.name)) for place in plan.places
         ),
@@ -37,13 +37,15 @@ def drawing_of(plan: Plan) -> Drawing:
     )
 
 
-def _about(plan: Plan) -> Iterator[str]:
+def _about(plan: Plan, *, alone: bool) -> Iterator[str]:
     yield f"{plan.graph.num_envs:,} environments"
     yield f"{plan.graph.env_steps:,} environment steps an iteration"
     if plan.parts > 1:
         yield f"loops in {plan.parts} parts"
     if not plan.launch.one_process:
         yield f"launched as {plan.launch.name}"
+    if alone:
+        yield "nothing crosses"
 
 
 def _box(plan: Plan, place: Place, memory: Memory, averaged: tuple[int, int] | None) -> PlaceBox:
@@ -67,7 +69,7 @@ def _box(plan: Plan, place: Place, memory: Memory, averaged: tuple[int, int] | N
 
 
 def _hardware(place: Place) -> str:
-    """`gpu:0`, or for many `gpu:0 to gpu:7`."""
+    """Return the devices of a place: `gpu:0, gpu:1`, or for many `gpu:0 to gpu:7`."""
     devices = (
         ", ".join(map(str, place.on)) if len(place.on) < 4 else f"{place.on[0]} to {place.on[-1]}"
     )
@@ -100,11 +102,13 @@ def _arrow(plan: Plan, flow: Flow) -> FlowArrow:
 
 
 def _crossing(names: Iterable[str]) -> tuple[str, ...]:
-    """The values that cross, in a few short lines."""
-    heads: dict[str, int] = {}
-    for name in names:
-        made = name.partition(" of ")[2] if "`" in name else ".".join(name.split(".")[:2])
-        head = made.partition(" at ")[0].strip("`")
-        heads[head] = heads.get(head, 0) + 1
-    text = ", ".join(head + (f" ({n} arrays)" if n > 1 else "") for head, n in heads.items())
+    """Return the names of the values that cross, grouped by origin, in a few short lines."""
+    origins = Counter(map(_origin, names))
+    text = ", ".join(name + (f" ({n} arrays)" if n > 1 else "") for name, n in origins.items())
     return tuple(textwrap.wrap(text, LINE, max_lines=LINES, placeholder=" ..."))
+
+
+def _origin(name: str) -> str:
+    """Return the fragment that made a value, or the part of the state that it belongs to."""
+    origin = name.partition(" of ")[2] if "`" in name else ".".join(name.split(".")[:2])
+    return origin.partition(" at ")[0].strip("`")

@@ -1,7 +1,8 @@
-"""`hocket replay`: a replay server that a person starts, and what is in one."""
+"""`hocket replay`: start a replay server, or show what one holds."""
 
 from __future__ import annotations
 
+import math
 import signal
 import struct
 import sys
@@ -21,13 +22,13 @@ from hocket.replay.store.server import Server, serve, snapshot_file, tally_file
 from hocket.replay.store.table import Select, Table
 
 ACTIONS = {
-    "serve": "start a server, which ends with Ctrl-C",
+    "serve": "start a server, which runs until Ctrl-C",
     "info": "show the tables of a server, and how fast they are used",
 }
 
 HELP = """usage: hocket replay ACTION ...
 
-Replay as a service: actors insert, learners sample, over shared memory or a network.
+Replay as a service: actors insert and learners sample, over shared memory or a network.
 
 {actions}
 
@@ -39,7 +40,7 @@ In a program: hocket.replay.connect("tcp://127.0.0.1:7777").
 
 
 def replay_command(arguments: list[str]) -> None:
-    """Start a replay server, or look into one."""
+    """Start a replay server, or show what one holds."""
     if not arguments or arguments[0] in ("-h", "--help"):
         rows = (f"  {name:<8}{text}" for name, text in ACTIONS.items())
         print(HELP.format(actions="\n".join(rows)))
@@ -52,59 +53,60 @@ def replay_command(arguments: list[str]) -> None:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """A table."""
+    """The options of the table."""
 
     schema: tuple[str, ...] = ()
-    """The columns of a row. Each is name:dtype:shape, or name:dtype where it is one number:
-    obs:float32:4 image:uint8:84x84x3 action:int32. A dtype is one of numpy's, or bfloat16.
-    Frames that rows share are stored once: four of 84 x 84 are image:uint8:84x84*4."""
+    """The columns of a row, each name:dtype:shape, or name:dtype for a single number:
+    obs:float32:4 image:uint8:84x84x3 action:int32. The dtypes are NumPy's, and bfloat16. Stacked
+    frames are written image:uint8:84x84*4, and a frame that several rows share is stored once."""
     capacity: int = 1_000_000
-    """Rows that there may be."""
+    """The largest number of rows."""
     sampler: Select = "prioritized"
     """Which rows are drawn."""
     remover: Select = "oldest"
-    """Which rows make room."""
+    """Which rows are removed when the table is full."""
     max_times_sampled: int = 0
-    """How often a row is drawn before it is removed; 0 for as often as it happens."""
+    """How often a row may be drawn before it is removed; 0 for no limit."""
     min_size: int = 1
-    """Rows before the first sample."""
+    """Rows that the table must hold before any are drawn."""
     samples_per_insert: float | None = None
-    """Rows sampled for each one inserted; whoever is ahead waits."""
+    """Rows sampled for each row inserted; the side that is ahead waits. By default nobody waits."""
     tolerance: float | None = None
-    """By how many samples one may be ahead."""
+    """How many samples one side may be ahead before it waits."""
     num_frames: int | None = None
-    """Frames that are kept; by default twice the capacity."""
+    """The largest number of frames stored; by default twice the capacity."""
     seed: int = 0
     """The seed of the draws."""
 
 
 @dataclass(frozen=True)
 class Serve:
-    """Start a replay server, with one table or with those of a file. It ends with Ctrl-C."""
+    """Start a replay server, with one table or with the tables of a file. Ctrl-C ends it."""
 
     table: tyro.conf.OmitArgPrefixes[TableOptions]
     name: str = "replay"
     """The name of the table."""
     tables: Path | None = None
-    """Instead of one table: a TOML file with a section for each, named as it is, with such options:
+    """A TOML file with a section for each table, instead of the options of one table:
     [replay] schema = "obs:float32:4 action:int32", capacity = 1000."""
     host: str = "127.0.0.1"
-    """Where to listen: 0.0.0.0 for all of the machine's addresses. Whoever reaches it may read and
-    write: there is no password."""
+    """The address to listen on; 0.0.0.0 for all addresses of the machine. There is no password:
+    everybody who can connect may read and write."""
     port: int = 7777
-    """0 for one that is free; -1 for none."""
+    """The TCP port; 0 for any free one, -1 for none."""
     udp_port: int = -1
-    """To listen for packets as well (udp://HOST:PORT): 0 for one that is free; -1 for none."""
+    """The UDP port (udp://HOST:PORT); 0 for any free one, -1 for none."""
     unix: Path | None = None
-    """The path of a Unix socket, over which clients on this machine share memory (shm://PATH)."""
+    """The path of a Unix socket, through which clients on this machine share memory (shm://PATH)."""
     snapshot_dir: Path | None = None
-    """Where tables are saved, and restored from when the server starts."""
+    """The folder to save tables in, and to restore them from when the server starts."""
     snapshot_every: float = 600.0
-    """Seconds between snapshots; 0 for only at the end, and when a client asks."""
+    """Seconds between snapshots. A client can also ask for one, and one is made at the end; 0 for
+    no others."""
     max_bytes: int = 2**30
-    """The size of one request or reply at most."""
+    """The largest size of one request or reply."""
     max_clients: int = 1000
-    """Connections at a time, and as many over UDP."""
+    """The largest number of connections at a time, and of clients over UDP."""
 
 
 def _serve(arguments: list[str]) -> None:
@@ -126,18 +128,18 @@ def _serve(arguments: list[str]) -> None:
         tables, tcp=tcp, udp=udp, unix=command.unix, snapshots=folder, max_bytes=command.max_bytes,
         max_clients=command.max_clients,
     ) as server:  # fmt: skip
-        kept = ", ".join(f"{name} ({_columns(table)})" for name, table in tables.items())
-        print(f"serving {kept} at {', '.join(server.addresses)}", flush=True)
+        # The columns are printed so that the user can see how the schema was read.
+        names = ", ".join(f"{name} ({_columns(table)})" for name, table in tables.items())
+        print(f"serving {names} at {', '.join(server.addresses)}", flush=True)
         try:
             _until_ended(server, lambda: _save(tables, folder), command.snapshot_every)
-        finally:  # also if the server failed: the rows are still here
+        finally:  # even if the server failed, since this process still holds the rows
             _save(tables, folder)
     if folder is not None:
         print(f"saved in {folder}")
 
 
 def _columns(table: Table) -> str:
-    """The columns of a row in words: whoever wrote the schema sees how it was read."""
     return ", ".join(column.words for column in table.schema.columns)
 
 
@@ -148,17 +150,11 @@ def _where(option: str, host: str, port: int) -> str | None:
 
 
 def _read(path: Path) -> dict[str, TableOptions]:
+    """Read the options of each table from a TOML file."""
     try:
         sections = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no TOML file: {error}.") from None
-    known = [option.name for option in fields(TableOptions)]
-    for name, options in sections.items():
-        if not isinstance(options, dict):
-            raise ValueError(f"{path}: `{name}` is no section: write [{name}] above its options.")
-        for option in options:
-            if option not in known:
-                raise ValueError(f"{path}, [{name}]: {unknown('option', option, known)}")
+        raise ValueError(f"{path} is not a TOML file: {error}.") from None
     if not sections:
         raise ValueError(f"{path} has no table: write [replay], and its options below.")
     return {name: _options(path, name, options) for name, options in sections.items()}
@@ -170,8 +166,13 @@ _KINDS: dict[str, Any] = {"schema": str | list, "sampler": str, "remover": str} 
 """The types of options; the others are whole numbers."""
 
 
-def _options(path: Path, name: str, options: dict[str, Any]) -> TableOptions:
+def _options(path: Path, name: str, options: object) -> TableOptions:
+    if not isinstance(options, dict):
+        raise ValueError(f"{path}: `{name}` is not a section: write [{name}] above its options.")
+    known = [option.name for option in fields(TableOptions)]
     for option, value in options.items():
+        if option not in known:
+            raise ValueError(f"{path}, [{name}]: {unknown('option', option, known)}")
         if not isinstance(value, _KINDS.get(option, int)) or isinstance(value, bool):
             raise ValueError(f"{path}, [{name}]: `{option}` cannot be {value!r}.")
     columns = options.get("schema", "")
@@ -181,11 +182,11 @@ def _options(path: Path, name: str, options: dict[str, Any]) -> TableOptions:
 
 
 def _open(name: str, about: TableOptions, folder: Path | None) -> Table:
-    """A new table, or that of the last snapshot."""
+    """Restore a table from its last snapshot, or make a new one if there is none."""
     if not about.schema:
         raise ValueError(
-            f"which columns does table `{name}` have? Say --schema obs:float32:4 action:int32 ... "
-            f"(name:dtype:shape, or name:dtype where it is one number)."
+            f"which columns does table `{name}` have? Give --schema obs:float32:4 action:int32 ... "
+            f"(name:dtype:shape, or name:dtype for a single number)."
         )
     options = {f.name: getattr(about, f.name) for f in fields(about)}
     table = Table(" ".join(options.pop("schema")), options.pop("capacity"), **options)
@@ -198,25 +199,24 @@ def _open(name: str, about: TableOptions, folder: Path | None) -> Table:
         return table
     restored = Table.restore(file)
     _check_same(restored, table, file)
-    rest = f"{missing:,} rows that were inserted after it are missing" if missing else ""
-    print(f"{name}: {len(restored):,} rows restored from {file}; {rest or 'nothing is missing'}")
+    rest = f"{missing:,} rows inserted after it are missing" if missing else "nothing is missing"
+    print(f"{name}: {len(restored):,} rows restored from {file}; {rest}")
     return restored
 
 
 def _check_same(restored: Table, table: Table, file: Path) -> None:
-    """Refuse a snapshot of another table than the one that was asked for."""
-    kept = {"schema": str(restored.schema)} | restored.options()
+    """Raise if a snapshot is of a table with other columns or options."""
     asked = {"schema": str(table.schema)} | table.options()
-    for name, value in kept.items():
+    for name, value in ({"schema": str(restored.schema)} | restored.options()).items():
         if value != asked[name]:
             raise ValueError(
-                f"{file} holds a table with {name} {value}, and {asked[name]} was asked for: ask "
+                f"{file} holds a table with {name} {value}, but you asked for {asked[name]}: ask "
                 f"for the same, or move the file away."
             )
 
 
 def _missing(folder: Path, name: str) -> int:
-    """Rows that were inserted after the last snapshot began."""
+    """Return how many rows were inserted after the last snapshot began."""
     tally = tally_file(folder, name)
     if not tally.exists() or tally.stat().st_size != 16:
         return 0
@@ -231,19 +231,20 @@ def _save(tables: Mapping[str, Table], folder: Path | None) -> None:
 
 
 def _until_ended(server: Server, save: Callable[[], None], every: float) -> None:
-    ended = threading.Event()
+    """Wait for Ctrl-C or SIGTERM; save every so many seconds, or not at all for 0."""
+    ended, every = threading.Event(), every or math.inf
     before = {
         number: signal.signal(number, lambda *_: ended.set())
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         next_save = time.monotonic() + every
-        while not ended.wait(min(1.0, max(0.0, next_save - time.monotonic())) if every else 1.0):
+        while not ended.wait(min(1.0, max(0.0, next_save - time.monotonic()))):
             server.check()
-            if every and time.monotonic() >= next_save:
+            if time.monotonic() >= next_save:
                 try:
                     save()
-                except OSError as error:  # a full disk, say: the last snapshot is still there
+                except OSError as error:  # such as a full disk; the last snapshot is still there
                     print(f"hocket: not saved: {error}", file=sys.stderr, flush=True)
                 next_save = time.monotonic() + every
     finally:
@@ -258,9 +259,9 @@ class Info:
     address: tyro.conf.Positional[str]
     """shm://PATH, unix://PATH, tcp://HOST:PORT, udp://HOST:PORT or dpdk://PATH."""
     seconds: float = 1.0
-    """How long to look; 0 shows no rates."""
+    """How long to measure the rates; 0 shows none."""
     format: Literal["table", "json"] = "table"
-    """For people, or one JSON object for each table."""
+    """A table for people, or a line of JSON for each table of the server."""
 
 
 def _info(arguments: list[str]) -> None:
@@ -283,7 +284,6 @@ def _info(arguments: list[str]) -> None:
 def _print(client: Client, info: dict[str, Any], form: str) -> None:
     if form == "json":
         import json
-        import math
 
         finite = {k: x if math.isfinite(x) else None for k, x in info.items()}
         print(json.dumps({"table": client.name, "schema": str(client.schema)} | finite))
@@ -304,6 +304,7 @@ def _lines(info: dict[str, Any]) -> list[tuple[str, str]]:
 
     pace = "any"
     if info["samples_per_insert"]:
+        # Samples that the inserts allow beyond those drawn; at either limit one side has to wait.
         ahead = info["inserts"] * info["samples_per_insert"] - info["samples"]
         pace = (
             f"{info['samples_per_insert']:g} samples per insert, at {ahead:,.0f} of "
@@ -313,16 +314,16 @@ def _lines(info: dict[str, Any]) -> list[tuple[str, str]]:
         ("rows", f"{info['size']:,} of {info['capacity']:,}"),
         ("inserted", counted("inserts")),
         ("sampled", counted("samples")),
-        ("updated", f"{counted('updates')}, {info['stale_keys']:,} of rows that were gone"),
+        ("updated", f"{counted('updates')}, {info['stale_keys']:,} of rows already removed"),
         ("removed", f"{info['removals']:,}"),
         ("priorities", f"{info['total']:g} in all, {info['highest']:g} the highest"),
-        ("memory", f"{info['bytes'] / 2**20:,.1f} MiB when it is full"),
+        ("memory", f"{info['bytes'] / 2**20:,.1f} MiB when full"),
         ("sampling", f"from {info['min_size']:,} rows on"),
         ("pace", pace),
-        ("clients", f"{info['clients']:,}, {info['waiting']:,} requests wait"),
+        ("clients", f"{info['clients']:,}, {info['waiting']:,} requests waiting"),
         (
             "requests",
-            f"{info['requests']:,}, {info['refused']:,} refused, {info['timeouts']:,} waited in "
-            f"vain, {info['dropped']:,} dropped",
+            f"{info['requests']:,}, {info['refused']:,} refused, {info['timeouts']:,} timed out, "
+            f"{info['dropped']:,} dropped",
         ),
     ]

@@ -19,20 +19,20 @@ from hocket.training.keep import Experiment
 
 
 @dataclass(frozen=True)
-class Again:
-    """Continuing, repeating, and what is shown."""
+class Session:
+    """How to continue or repeat a run, and what to show of it."""
 
     resume: bool = False
-    """Continue the run, exactly, from its last checkpoint."""
+    """Continue the run exactly where its last checkpoint left it."""
     config: Path | None = None
-    """Take everything from the config.json of a run; other flags change it."""
+    """Start from the config.json of another run; other flags override it."""
     trace: Path | None = None
-    """Write what every instance did when (segments, messages, waits) into this file, for
-    https://ui.perfetto.dev. Recording slows a run down."""
+    """Write a timeline of all instances (segments, messages, waits) to this file, to be opened at
+    https://ui.perfetto.dev. Recording slows the run down."""
     quiet: bool = False
-    """Show nothing but a line at the end."""
+    """Print only one line, at the end."""
     debug: bool = False
-    """Show the traceback of a mistake."""  # `main` reads it, before anything can go wrong
+    """Show the traceback of an error."""  # listed for the help only: `main` handles this flag
 
 
 def train_command(arguments: list[str]) -> None:
@@ -40,30 +40,30 @@ def train_command(arguments: list[str]) -> None:
     word, rest = split_word(arguments)
     keep_imports()
     heed_termination()
-    # Before an environment is made, which may start JAX.
+    # JAX must learn all this before it starts, and making an environment may start it.
     on_slices = setting_of(rest, "distribute").startswith("sliced")
     seeds = setting_of(rest, "seeds")
-    if seeds.isdigit() and not on_slices:  # slices share the cores themselves
+    if seeds.isdigit() and not on_slices:  # slices divide the cores themselves
         share_cores(int(seeds))
     if on_slices or not launch_named(setting_of(rest, "launch")).one_process:
         leave_memory()
     defaults, settings = defaults_of(word, rest, "train")
     about = f"Train an agent, and keep the run in a folder.\n\n{strategies_text()}"
     command: Any = parse(
-        "train", word, rest, about, algorithm=defaults, settings=settings, again=Again()
+        "train", word, rest, about, algorithm=defaults, settings=settings, session=Session()
     )
-    again, display = command.again, Display()
+    session, display = command.session, Display()
     shown: dict[str, Any] = {"watch": display.update, "loggers": {"display": display}}
     outcome = Experiment(
-        command.algorithm, command.settings, again.resume, trace=again.trace,
-        **({} if again.quiet else shown),
+        command.algorithm, command.settings, session.resume, trace=session.trace,
+        **({} if session.quiet else shown),
     ).train()  # fmt: skip
-    print(outcome if again.quiet else _told(outcome))
+    print(outcome if session.quiet else _summary(outcome))
     if outcome.interrupted:
-        sys.exit(130)  # as Ctrl-C has it; what there is to say was said
+        sys.exit(130)  # the shell's code for Ctrl-C
 
 
-def _told(outcome: Outcome) -> str:
+def _summary(outcome: Outcome) -> str:
     seconds = outcome.seconds
     compiling = seconds.get("trace", 0.0) + seconds.get("compile", 0.0)
     return (
