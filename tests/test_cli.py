@@ -115,7 +115,7 @@ def test_names_count_up_and_are_not_overwritten(hocket: Hocket) -> None:
         "ppo-CartPole-v1-1", "ppo-CartPole-v1-2",
     ]  # fmt: skip
     done = hocket("train", "ppo", *SHORT, "--name", "ppo-CartPole-v1-1")
-    assert done.code == 2 and "there is a run in runs/ppo-CartPole-v1-1 already" in done.err
+    assert done.code == 2 and "there is already a run in runs/ppo-CartPole-v1-1" in done.err
     again = hocket.well("train", "ppo", *SHORT, "--resume")
     assert "nothing is left to do" in again
 
@@ -241,7 +241,7 @@ MISTAKES = [
         ("train", "ppo", "--distribute", "anakin:devices=two"),
         "of type int (such as 0), found 'two'",
     ),
-    (None, ("train", "ppo", "--name", ""), "is no name for a folder"),
+    (None, ("train", "ppo", "--name", ""), "cannot be the name of a folder"),
     (None, ("train", "ppo", "--env", "nowhere.module:Env"), "there is no module `nowhere.module`"),
     (None, ("train", "ppo", "--env", "math:pi"), "is not an environment"),
     (None, ("train", "ppo", "--distribute", "anakinn"), "Did you mean `anakin`?"),
@@ -380,7 +380,7 @@ def test_runs_that_begin_at_once_have_folders_of_their_own(tmp_path: Path) -> No
     assert [new_folder(tmp_path, "ppo on X", None).name for _ in range(3)] == [
         "ppo-X-1", "ppo-X-2", "ppo-X-3",
     ]  # fmt: skip
-    with pytest.raises(ValueError, match=r"there is a run in .*mine already"):
+    with pytest.raises(ValueError, match=r"there is already a run in .*mine"):
         [new_folder(tmp_path, "ppo on X", "mine") for _ in range(2)]
 
 
@@ -395,7 +395,7 @@ def test_the_python_api_says_what_is_wrong(tmp_path: Path) -> None:
     algorithm = PPO(env=make("CartPole-v1"))
     with pytest.raises(ValueError, match=r"unknown setting `sed`. Did you mean `seed`"):
         library.train(algorithm, sed=1)
-    with pytest.raises(ValueError, match="says in words where it runs"):
+    with pytest.raises(ValueError, match="needs its strategy as text"):
         library.train(algorithm, distribute=anakin())
     small = PPO(env=make("CartPole-v1"), num_envs=8, length=16, minibatches=2, env_steps=128)
     outcome = library.train(small, runs=str(tmp_path / "text"), name="mine")

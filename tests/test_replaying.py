@@ -87,7 +87,7 @@ def test_a_column_of_one_number_has_no_shape(start: Any, hocket: Hocket) -> None
         assert client.sample(4).rows["action"].shape == (4,)
     assert server.end(signal.SIGINT) == (0, "")
     helped = " ".join(re.sub("[│|]", "", hocket.well("replay", "serve", "--help")).split())
-    assert "or name:dtype where it is one number" in helped
+    assert "or name:dtype for a single number" in helped
 
 
 def test_a_server_for_packets(start: Any, hocket: Hocket) -> None:

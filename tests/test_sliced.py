@@ -129,7 +129,7 @@ def test_a_run_on_what_was_searched_is_like_any_other(
                 "--seconds", "0.1")  # fmt: skip
     refused = hocket("train", *flags, *use, "--resume")
     assert refused.code == 2
-    assert "began with 32 environments, and the strategy chooses 16 now" in refused.err
+    assert "began with 32 environments, but the strategy now chooses 16" in refused.err
     advised = ["--num-envs", "32", "--distribute", "sliced:slices=1,devices=1"]
     assert " ".join(advised) in refused.err
     assert "is finished" in hocket.well("train", *flags, *use, *advised, "--resume")

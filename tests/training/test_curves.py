@@ -121,7 +121,7 @@ def test_an_unknown_metric_gets_a_suggestion(tmp_path: Path) -> None:
 def test_a_metric_without_values_yet(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`return_mean` has no value yet"):
         read_curves([run(tmp_path / "a", {0: None, 5: float("nan")})])
-    with pytest.raises(ValueError, match="is empty so far"):
+    with pytest.raises(ValueError, match="is still empty"):
         read_curves([run(tmp_path / "b", {})])
 
 
@@ -134,7 +134,7 @@ def test_folders_that_no_run_wrote(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Give at least one: its folder"):
         read_curves([])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"no metrics\.jsonl, nor seed-0/.*nothing was told yet"):
+    with pytest.raises(ValueError, match=r"no metrics\.jsonl, nor seed-0/.*wrote nothing yet"):
         read_curves([configured(tmp_path / "empty")])
 
 

@@ -1,11 +1,11 @@
 """Everything that a person sees of a run.
 
-outcome.py   how a run stands, which all of these read
-records.py   from the metrics of iterations to the rows that loggers are told
-loggers/     who is told of every row: metrics.jsonl, TensorBoard, the live display
-display.py   what the live display shows
+outcome.py   the progress and results of a run, which the others show
+records.py   turns the metrics of iterations into rows for loggers
+loggers/     where rows go: metrics.jsonl, TensorBoard, the live display
+display.py   the contents of the live display
 plot.py      learning curves
-surface.py   what a search measured
-diagram.py   a plan as a picture, of the pieces in shapes.py
-video.py     films
+surface.py   the results of a search for the best slices
+diagram.py   a plan as a picture, made of the pieces in shapes.py
+video.py     video files
 """

@@ -1,10 +1,11 @@
-"""A picture of places and what crosses between them, as SVG: a figure for a paper or a page.
+"""A picture of places and the arrows between them, as SVG for a paper or a web page.
 
     boxes = PlaceBox("actor"), PlaceBox("learner")
     svg(Drawing("PPO", "64 environments", boxes, (FlowArrow(...),)))
 
-Boxes stand in a row, ordered so that most arrows join neighbours. Those arrows run in the gaps,
-all others in lanes above, and what replicas average is a loop below; so no label meets another.
+Boxes stand in a row, ordered so that most arrows join neighbours. Arrows between neighbours run in
+the gap between them, all others in lanes above the row. An exchange among the replicas of a place
+is a loop below its box. So no two labels overlap.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ROLES = {
     "gradient": ("gradient", "#e6e3fb", "#5a4dc2"),
     "replay": ("replay", "#fdf0d2", "#b9820f"),
 }
-"""For each role its name, the color of its pills, and that of their edges."""
+"""Each role's name in the legend, and the fill and edge colors of its pills."""
 OTHER = ("other", "#eef0f3", "#7a8493")
 
 MARGIN, PAD, CARD = 28.0, 16.0, 5.0
@@ -47,7 +48,7 @@ ARROW, DETAIL = 54.0, 13.0
 
 @dataclass(frozen=True)
 class PlaceBox:
-    """A place. `pills` are its fragments and their roles, `facts` rows of a name and a value."""
+    """A place. `pills` are fragments with their roles, `facts` are rows of a name and a value."""
 
     name: str
     pills: tuple[tuple[str, str], ...] = ()
@@ -56,11 +57,11 @@ class PlaceBox:
     replicas: int = 1
     note: str = ""
     loop: str = ""
-    """The exchange of the replicas among themselves; empty for none."""
+    """What the replicas exchange among themselves; empty for nothing."""
 
     @property
     def behind(self) -> float:
-        """How far the cards of the other replicas look out, above and to the right."""
+        """How far the cards of the other replicas stick out behind, upward and to the right."""
         return CARD * (min(self.replicas, 3) - 1)
 
 
@@ -78,7 +79,7 @@ class FlowArrow:
 
 @dataclass(frozen=True)
 class Drawing:
-    """All that a picture shows."""
+    """The contents of a picture."""
 
     title: str
     subtitle: str
@@ -88,7 +89,7 @@ class Drawing:
 
 @dataclass
 class Canvas:
-    """Where everything is: shapes are drawn first, then texts."""
+    """The finished layout. Shapes are drawn first, then texts on top of them."""
 
     width: float = 0.0
     height: float = 0.0
@@ -100,7 +101,7 @@ class Canvas:
 
 
 def svg(drawing: Drawing) -> str:
-    """The picture as the text of an SVG file."""
+    """Return a picture as the text of an SVG file."""
     canvas = lay_out(drawing)
     size = f"{canvas.width:.0f} {canvas.height:.0f}"
     width, height = size.split()
@@ -118,14 +119,12 @@ def svg(drawing: Drawing) -> str:
 
 
 def lay_out(drawing: Drawing) -> Canvas:
-    """Decide where everything goes."""
+    """Decide the position of everything."""
     boxes = _ordered(drawing)
-    column = {box.name: i for i, box in enumerate(boxes)}
-    near = [a for a in drawing.arrows if abs(column[a.source] - column[a.target]) == 1]
-    far = [a for a in drawing.arrows if abs(column[a.source] - column[a.target]) > 1]
-    far.sort(key=lambda a: abs(column[a.source] - column[a.target]))
-    gaps = [[a for a in near if {column[a.source], column[a.target]} == {i, i + 1}]
-            for i in range(len(boxes) - 1)]  # fmt: skip
+    spans = _spans(boxes, drawing.arrows)
+    far = sorted((a for a in drawing.arrows if spans[a] > 1), key=lambda a: spans[a])
+    gaps = [[a for a in drawing.arrows if {a.source, a.target} == {left.name, right.name}]
+            for left, right in pairwise(boxes)]  # fmt: skip
     legend = _legend(drawing)
     canvas = Canvas()
     _place_cards(canvas, drawing, boxes, gaps, far, legend)
@@ -141,14 +140,17 @@ def lay_out(drawing: Drawing) -> Canvas:
 
 
 def _ordered(drawing: Drawing) -> tuple[PlaceBox, ...]:
-    """The boxes from left to right, so that the fewest arrows pass over another box."""
+    """Order the boxes from left to right so that arrows pass over as few boxes as possible."""
+    if len(drawing.boxes) > 6:  # too many orders to try
+        return drawing.boxes
+    orders = permutations(drawing.boxes)
+    return min(orders, key=lambda boxes: sum(_spans(boxes, drawing.arrows).values()))
 
-    def passed(boxes: Sequence[PlaceBox]) -> int:
-        column = {box.name: i for i, box in enumerate(boxes)}
-        return sum(abs(column[a.source] - column[a.target]) for a in drawing.arrows)
 
-    # More than a few have too many orders to try, and stay as they are.
-    return min(permutations(drawing.boxes), key=passed) if len(drawing.boxes) < 7 else drawing.boxes
+def _spans(boxes: Sequence[PlaceBox], arrows: Sequence[FlowArrow]) -> dict[FlowArrow, int]:
+    """Return how many columns apart the ends of each arrow are."""
+    column = {box.name: i for i, box in enumerate(boxes)}
+    return {a: abs(column[a.source] - column[a.target]) for a in arrows}
 
 
 def _place_cards(
@@ -160,7 +162,7 @@ def _place_cards(
     legend: Sequence[tuple[str, str]],
 ) -> None:
     widths = [_box_width(box) for box in boxes]
-    # A lane's label may have to move into a gap, where no other lane goes down.
+    # A gap must have room for the label of a lane, which may move over it (see `_middles`).
     least = max([MIN_GAP, *(_lane_width(a) for a in far[1:])])
     spaces = [max([least, *(_label_width(a) + 30 for a in gap)]) for gap in gaps]
     height = max([*map(_box_height, boxes), *(sum(map(_arrow_height, gap)) + 16 for gap in gaps)])
@@ -268,7 +270,7 @@ def _arrow_height(arrow: FlowArrow) -> float:
 
 
 def _draw_gap(canvas: Canvas, arrows: Sequence[FlowArrow], a: PlaceBox, right: Rect) -> None:
-    """The arrows between neighbours, one below the other; those to the right first."""
+    """Draw the arrows between two neighbours below each other, those to the right first."""
     card = canvas.cards[a.name]
     x1, x2 = card.right + a.behind + 4, right.left - 4
     y = card.top + (card.height - sum(map(_arrow_height, arrows))) / 2 + 4
@@ -290,15 +292,16 @@ def _draw_label(
 
 
 def _draw_lanes(canvas: Canvas, far: Sequence[FlowArrow], boxes: dict[str, PlaceBox]) -> None:
-    """The arrows that pass over other boxes: up, along a lane of their own, and down."""
+    """Draw the arrows that pass over other boxes, each up, along a lane of its own, and down."""
     ports = _ports(canvas, far)
-    for i, arrow in reversed(list(enumerate(far))):  # where lines cross, the shorter is above
+    for i, arrow in reversed(list(enumerate(far))):  # shorter arrows last, on top where lines cross
         lane = HEADER + LANE * (len(far) - i) - 20
         x1, x2 = ports[i, arrow.source], ports[i, arrow.target]
         y1, y2 = (canvas.cards[n].top - boxes[n].behind for n in (arrow.source, arrow.target))
         corners = [(x1, y1), (x1, lane), (x2, lane), (x2, y2 - 3)]
         _draw_line(canvas, corners, _thickness(arrow.nbytes), bool(arrow.late))
-        others = [x for (j, _), x in ports.items() if j > i]  # those of the lanes above this one
+        # The arrows of higher lanes cross this lane on their way up and down: avoid them.
+        others = [x for (j, _), x in ports.items() if j > i]
         half = _lane_width(arrow) / 2
         free = (x for x in _middles(canvas, x1, x2) if all(abs(x - o) > half for o in others))
         small = [(_lane_text(arrow), LATE if arrow.late else MUTED)]
@@ -306,7 +309,7 @@ def _draw_lanes(canvas: Canvas, far: Sequence[FlowArrow], boxes: dict[str, Place
 
 
 def _middles(canvas: Canvas, x1: float, x2: float) -> Iterator[float]:
-    """Where a lane's label may stand: in its middle, or over a gap."""
+    """Yield the positions for a lane's label: the middle of the lane, then the gaps below it."""
     yield (x1 + x2) / 2
     for a, b in pairwise(canvas.cards.values()):
         if min(x1, x2) < a.right and b.left < max(x1, x2):
@@ -314,7 +317,7 @@ def _middles(canvas: Canvas, x1: float, x2: float) -> Iterator[float]:
 
 
 def _ports(canvas: Canvas, far: Sequence[FlowArrow]) -> dict[tuple[int, str], float]:
-    """Where each arrow meets the top of its boxes, so that nested lanes do not cross."""
+    """Return where each arrow meets the top of its boxes, so that nested lanes do not cross."""
     ports: dict[tuple[int, str], float] = {}
     for name, card in canvas.cards.items():
         mine = [i for i, arrow in enumerate(far) if name in (arrow.source, arrow.target)]
@@ -339,7 +342,7 @@ def _draw_line(canvas: Canvas, points: Sequence[Point], width: float, dashed: bo
 
 
 def _legend(drawing: Drawing) -> list[tuple[str, str]]:
-    """The rows of the legend: a text, and the role or the kind of arrow that it explains."""
+    """Return the rows of the legend: a text, and the role or kind of arrow that it explains."""
     used = {role for box in drawing.boxes for _, role in box.pills}
     rows = [(name, role) for role, (name, *_) in ROLES.items() if role in used]
     if drawing.arrows:

@@ -1,4 +1,4 @@
-"""The live display of a run: how well, how fast, how far, and where the time goes.
+"""The live display of a run: its progress, mean return and speed, and where the time goes.
 
     ╭─ ppo on CartPole-v1 ──────────────────────────────────────────────────────╮
     │ steps   ━━━━━━━━━━━━━━━━━━━╺━━━━━━━━━━━━  352,256 of 507,904, 0:00:01 left │
@@ -7,15 +7,15 @@
     │         ■ compiling 2.1 s   ■ environment 28%   ■ acting 9%   ■ learning … │
     ╰────────────────────────────────────────────────── runs/ppo-CartPole-v1-1 ─╯
 
-A run of several places has a row for each of them, below:
+If the run has several places, a row for each follows:
 
     │ actor x4  busy ██████░░  71%  waits for learner 22%           1.3 MB/s out │
 
-and one that does not wait for its learner the ages of the samples that are learned from:
+and with a free channel, the ages of the samples that the learner learned from:
 
     │ ages      ▁▃▇█▂▁              0 to 5 iterations, mean 2.6                   │
 
-Where there is no terminal, plain lines.
+Without a terminal, the display is plain lines of text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rich.text import Text
 from hocket.report.outcome import Activity, Outcome
 
 BUSY = 8
-"""Blocks that show how busy a place is."""
+"""The width of the bar that shows how busy a place is."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 ROLES = {
     "env": "environment",
@@ -57,11 +57,18 @@ COLORS = {
     "waiting": "red",
     "other": "bright_black",
 }
-"""The color of everything that takes time, in the order in which it is shown."""
+"""The color of each activity, in the order in which they are shown."""
+SECONDS = {
+    "profiling": "profile",
+    "evaluating": "evaluate",
+    "saving": "save",
+    "other": "other",
+}
+"""Activities whose time is in `Outcome.seconds`, with its name there."""
 
 
 def picture(run: Outcome, returns: Sequence[float]) -> Panel:
-    """The whole display of a terminal."""
+    """Return the whole display for a terminal."""
     rows = Table.grid(padding=(0, 2), expand=True)
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column(ratio=1, no_wrap=True)
@@ -81,33 +88,29 @@ def picture(run: Outcome, returns: Sequence[float]) -> Panel:
 
 
 def plain_line(run: Outcome) -> str:
-    """The same, on one line."""
+    """Return the same contents as one line of text."""
     parts = ", ".join(f"{name} {value}" for name, value in time_parts(run).items())
     returns = returns_text(run)
-    found = returns if returns.startswith("no") else f"return {returns}"
+    returns = returns if returns.startswith("no") else f"return {returns}"
     places = ", ".join(f"{place.name} {place.busy:.0%} busy" for place in run.places)
-    line = f"{run.env_steps:>11,} steps   {found}   {rate_text(run)}   ({parts})"
+    line = f"{run.env_steps:>11,} steps   {returns}   {rate_text(run)}   ({parts})"
     ages = f", samples old by {ages_text(run.ages)}" if run.ages else ""
     return f"{line}   {places}{ages}" if places else line
 
 
 def time_spent(run: Outcome) -> dict[str, float]:
-    """Seconds by what they went to; compiling first, then the parts of the run, then the rest."""
+    """Return the seconds spent on each activity, in the order of `COLORS`."""
     seconds, running = run.seconds, run.seconds.get("run", 0.0)
     spent = dict.fromkeys(COLORS, 0.0)
     spent["compiling"] = seconds.get("trace", 0.0) + seconds.get("compile", 0.0)
     for role, share in run.shares.items():
         spent[ROLES[role]] += share * running
     spent["running"] = running * (1.0 - sum(run.shares.values()))
-    spent["profiling"] = seconds.get("profile", 0.0)
-    spent["evaluating"] = seconds.get("evaluate", 0.0)
-    spent["saving"] = seconds.get("save", 0.0)
-    spent["other"] = seconds.get("other", 0.0)
-    return spent
+    return spent | {activity: seconds.get(name, 0.0) for activity, name in SECONDS.items()}
 
 
 def time_parts(run: Outcome) -> dict[str, str]:
-    """The same for people: compiling in seconds, the rest as parts of the rest."""
+    """Return the same as text: compiling in seconds, the others in percent of their sum."""
     spent = time_spent(run)
     compiling = spent.pop("compiling")
     rest = sum(spent.values()) or 1.0
@@ -116,7 +119,7 @@ def time_parts(run: Outcome) -> dict[str, str]:
 
 
 def returns_text(run: Outcome) -> str:
-    """The mean return, over seeds where there are several, and that of the last evaluation."""
+    """Return the mean return, with its range over seeds, and that of the last evaluation."""
     known = [x for x in run.return_means if not math.isnan(x)]
     if not known:
         return "no episode has ended yet"
@@ -127,13 +130,13 @@ def returns_text(run: Outcome) -> str:
 
 
 def rate_text(run: Outcome) -> str:
-    """Environment steps a second, or what is happening instead."""
+    """Return the environment steps per second, or `compiling` before the first."""
     rate = run.env_steps_per_second
     return f"{rate:,.0f} steps/s" if rate else "compiling"
 
 
 def time_left(run: Outcome) -> str:
-    """How long the rest will take, if it goes on like this."""
+    """Return how long the rest of the run will take at the speed so far."""
     rate = run.env_steps_per_second / run.seeds
     left = run.total_steps - run.env_steps
     if not rate or left <= 0:
@@ -142,25 +145,25 @@ def time_left(run: Outcome) -> str:
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:
-    """How values went, in one line of blocks."""
+    """Return a series of values as one line of blocks."""
     known = [x for x in values if not math.isnan(x)]
     if len(known) < 2 or max(known) == min(known):
         return ""
     step = max(1, math.ceil(len(known) / width))
-    chosen = known[::-1][::step][::-1]  # the last one is always there
+    chosen = known[::-1][::step][::-1]  # counted from the end, so that the last value is shown
     low, high = min(chosen), max(chosen)
     return "".join(BLOCKS[int((x - low) / ((high - low) or 1.0) * 7)] for x in chosen)
 
 
 def waits_text(place: Activity) -> str:
-    """For whom a place waits, the longest first."""
+    """Return the places that a place waits for, the longest wait first."""
     order = sorted(place.waits, key=lambda whom: -place.waits[whom])
     parts = [f"{whom} {place.waits[whom]:.0%}" for whom in order if place.waits[whom] >= 0.005]
     return f"waits for {', '.join(parts)}" if parts else "never waits"
 
 
 def _time_bar(run: Outcome, width: int = 48) -> Text:
-    """Where the time went, as a bar of colors."""
+    """Return the time spent on each activity as a colored bar."""
     spent = time_spent(run)
     whole, text, done = sum(spent.values()) or 1.0, Text(), 0.0
     for name, x in spent.items():
@@ -178,7 +181,7 @@ def _time_legend(run: Outcome) -> Text:
 
 
 def _place_rows(run: Outcome) -> Table:
-    """A row for each place: how busy it is, for whom it waits, and what it sends."""
+    """Return a row for each place: how busy it is, what it waits for, and how much it sends."""
     rows = Table.grid(padding=(0, 2), expand=True)
     rows.add_column(style="bold", no_wrap=True, overflow="ellipsis", max_width=18)
     rows.add_column(no_wrap=True, width=BUSY + 10)
@@ -187,24 +190,21 @@ def _place_rows(run: Outcome) -> Table:
     for place in run.places:
         sent = decimal(int(place.bytes_per_second)).replace("bytes", "B")
         name = place.name + (f" x{place.replicas}" if place.replicas > 1 else "")
-        rows.add_row(
-            Text(name), _busy_bar(place), Text(waits_text(place)),
-            f"{sent}/s out",
-        )  # fmt: skip
+        rows.add_row(Text(name), _busy_bar(place), Text(waits_text(place)), f"{sent}/s out")
     if run.ages:
         rows.add_row("ages", ages_bar(run.ages), ages_text(run.ages), "")
     return rows
 
 
 def ages_bar(ages: Sequence[int], width: int = 18) -> str:
-    """How old the samples are, in one line of blocks from the newest on."""
+    """Return the ages of samples as one line of blocks, from the newest to the oldest."""
     step = math.ceil(len(ages) / width)
     counts = [sum(ages[k : k + step]) for k in range(0, len(ages), step)]
     return "".join(BLOCKS[math.ceil(7 * n / max(counts))] if n else " " for n in counts)
 
 
 def ages_text(ages: Sequence[int]) -> str:
-    """The same in numbers, of samples that were some iterations old."""
+    """Return the range and the mean of the samples' ages."""
     seen = [age for age, count in enumerate(ages) if count]
     average = sum(age * count for age, count in enumerate(ages)) / sum(ages)
     return f"{seen[0]} to {seen[-1]} iterations, mean {average:.1f}"

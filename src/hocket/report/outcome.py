@@ -1,4 +1,4 @@
-"""How a run stands, and in the end what came of it: kept up to date by the run, read by others."""
+"""The progress of a run and its results. The run updates them; displays and loggers read them."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Activity:
-    """How a place spends its time: the mean of its instances, and the bytes of all of them."""
+    """How a place spends its time: a mean over its instances, but bytes are their sum."""
 
     name: str
     replicas: int
     busy: float
     """The share of the time in which it computes."""
     waits: Mapping[str, float] = field(default_factory=dict)
-    """For whom it waits, and for what share of the time."""
+    """The share of the time that it waits for each other place."""
     bytes_per_second: float = 0.0
-    """The bytes that it sends."""
+    """The bytes that it sends per second."""
 
 
 @dataclass(repr=False)
 class Outcome:
-    """How a run stands, and in the end what came of it."""
+    """The progress of a run, and in the end its results."""
 
     folder: Path
     title: str
     seeds: int
     total_steps: int
-    """Environment steps of one agent in all."""
+    """Environment steps of one agent in the whole run."""
     env_steps: int = 0
     """Environment steps of one agent so far."""
     return_means: list[float] = field(default_factory=list)
-    """The mean return of each agent over its last 100 episodes; nan where none ended."""
+    """The mean return of each agent over its last 100 episodes; nan if none has ended."""
     eval_means: list[float] = field(default_factory=list)
-    """The mean return of each agent in the last evaluation; empty where there was none."""
+    """The mean return of each agent in the last evaluation; empty if there was none."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Where the time went: trace, compile, run, profile, evaluate, save, other."""
+    """The seconds spent on each activity: trace, compile, run, profile, evaluate, save, other."""
     shares: dict[str, float] = field(default_factory=dict)
-    """The part of `run` that each role took."""
+    """Each role's share of the seconds in `run`."""
     places: Sequence[Activity] = ()
-    """How each place spent its time lately; empty where all of the run is one program."""
+    """How each place spent its time lately; empty if the whole run is one program."""
     ages: list[int] = field(default_factory=list)
-    """With a free channel, how many samples were how many iterations old when learned from."""
+    """With a free channel, `ages[n]` samples were n iterations old when they were learned from."""
     reductions: dict[str, Any] = field(default_factory=dict)
-    """By place that averages between processes: in which way, and what each way costs."""
+    """For each place that averages between processes, the way chosen and the cost of each way."""
     notes: list[str] = field(default_factory=list)
     """Sentences that the user should read."""
     interrupted: bool = False
 
     def __str__(self) -> str:
-        """One line: how well, how far, how fast, and where it is."""
+        """Return one line with the mean return, the steps, the speed and the folder."""
         stopped = ", interrupted" if self.interrupted else ""
         rate = f"{self.env_steps_per_second:,.0f} steps/s"
         return f"{self.return_text} after {self.env_steps:,} steps{stopped}, {rate}: {self.folder}"
@@ -63,23 +63,22 @@ class Outcome:
 
     @property
     def return_text(self) -> str:
-        """How well it is, in words."""
-        mean = self.return_mean
-        return "no episode ended" if math.isnan(mean) else f"return {mean:.1f}"
+        """The mean return in words."""
+        return return_words(self.return_mean)
 
     @property
     def return_mean(self) -> float:
-        """The mean over those agents that finished an episode; nan where none did."""
+        """The mean over the agents that finished an episode; nan if none did."""
         return mean_of_known(self.return_means)
 
     @property
     def eval_mean(self) -> float:
-        """The mean over agents in the last evaluation; nan where there was none."""
+        """The mean over agents in the last evaluation; nan if there was none."""
         return mean_of_known(self.eval_means)
 
     @property
     def env_steps_per_second(self) -> float:
-        """The rate of all agents together, compilation not counted."""
+        """Environment steps of all agents together per second, not counting compilation."""
         run = self.seconds.get("run", 0.0)
         return self.seeds * self.env_steps / run if run else 0.0
 
@@ -88,7 +87,12 @@ class Outcome:
         return self.env_steps >= self.total_steps
 
 
+def return_words(mean: float) -> str:
+    """Return a mean return in words, such as `return 478.2`."""
+    return "no episode ended" if math.isnan(mean) else f"return {mean:.1f}"
+
+
 def mean_of_known(values: Sequence[float]) -> float:
-    """The mean of those that are no nan; nan where there are none."""
+    """Return the mean of the values that are not nan; nan if there are none."""
     known = [x for x in values if not math.isnan(x)]
     return sum(known) / len(known) if known else math.nan

@@ -1,4 +1,4 @@
-"""Learning curves as a figure (`pip install 'hocket[plot]'`)."""
+"""Learning curves as a figure (needs `pip install 'hocket[plot]'`)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".pdf")
 SHORT_LABEL = 40
-"""Letters of a label that has room among the curves."""
+"""The most letters of a label that is shown among the curves; longer ones go below the axes."""
 LETTERS_AN_INCH = 9
 """How many letters of a label fit into an inch of a panel's width."""
 BELOW, LINE_HEIGHT = 0.55, 0.22
-"""Inches from the axes to those labels, and what each line of them takes."""
+"""Inches from the axes to the labels below them, and the height of each line of labels."""
 FEW_POINTS = 30
-"""Up to this many are marked, since a line alone would hide how few they are."""
+"""The most points that are marked on a curve. A line alone would hide that they are few."""
 
-# Okabe & Ito, 2008: told apart with every kind of color blindness.
+# Okabe & Ito, 2008: distinguishable with every kind of color blindness.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 INK = "#333740"
 LEGEND: dict[str, Any] = {"fontsize": 11, "frameon": False, "labelcolor": INK}
@@ -33,11 +33,11 @@ LEGEND: dict[str, Any] = {"fontsize": 11, "frameon": False, "labelcolor": INK}
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One line of the figure: the mean over seeds, and their least and greatest."""
+    """One curve of the figure: the mean, minimum and maximum over seeds."""
 
     label: str
     task: str
-    """The environment: curves of one share a panel."""
+    """The environment. Curves of the same environment share a panel."""
     env_steps: np.ndarray
     mean: np.ndarray
     low: np.ndarray
@@ -46,19 +46,18 @@ class Curve:
 
     @property
     def text(self) -> str:
-        """The label, with what the band is where there is one."""
-        return (
-            f"{self.label} ({self.num_seeds} seeds, min-max)" if self.num_seeds > 1 else self.label
-        )
+        """The label, with the number of seeds if there are several."""
+        band = f" ({self.num_seeds} seeds, min-max)" if self.num_seeds > 1 else ""
+        return self.label + band
 
 
 def draw_curves(
     curves: Sequence[Curve], out: Path, metric: str = "return_mean", title: str | None = None
 ) -> None:
-    """Draw curves of `metric` over environment steps into `out` (.png, .svg or .pdf).
+    """Draw curves of `metric` over environment steps, and save the figure in `out`.
 
-    The curves of each environment have a panel of their own; a band goes from the least seed to
-    the greatest.
+    `out` ends in .png, .svg or .pdf. Each environment has a panel; a band shows the range over
+    seeds.
     """
     check_figure(out)
     figure = _figure(curves, metric, title)
@@ -67,9 +66,9 @@ def draw_curves(
 
 
 def check_figure(out: Path) -> None:
-    """Refuse a file that no figure can be written to, and to draw where nothing can."""
+    """Raise if no figure can be saved in this file, or if matplotlib is missing."""
     if out.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"a figure cannot be written to `{out}`. Use .png, .svg or .pdf.")
+        raise ValueError(f"a figure cannot be saved in `{out}`. Use .png, .svg or .pdf.")
     _figure_class()
 
 
@@ -92,13 +91,13 @@ def _figure(curves: Sequence[Curve], metric: str, title: str | None) -> Figure:
 
 
 def new_figure(size: tuple[float, float]) -> Figure:
-    """An empty figure."""
+    """Return an empty figure."""
     return _figure_class()(figsize=size, dpi=160, layout="constrained")
 
 
 def _figure_class() -> type[Figure]:
     try:
-        # Not pyplot: it looks for a display, and keeps every figure it made.
+        # Not pyplot, which looks for a display and keeps every figure that it has made.
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
@@ -123,7 +122,7 @@ def _draw(axes: Axes, curves: list[Curve], metric: str, title: str | None) -> No
     dress(axes, "environment steps", _words(metric))
     axes.margins(x=0.01)
     axes.set_xlim(left=0)
-    # A single curve needs no legend: what it is stands above it.
+    # A single curve needs no legend, because its label is the title.
     if title is None and len(curves) == 1:
         title = curves[0].text
     elif len(curves) > 1 or curves[0].num_seeds > 1:
@@ -132,7 +131,7 @@ def _draw(axes: Axes, curves: list[Curve], metric: str, title: str | None) -> No
 
 
 def _lower(figure: Figure, axes: Axes, width: float) -> None:
-    """Put a legend that is long below the curves, in lines that fit, and make room for it."""
+    """Move a legend with long labels below the axes, wrap its lines, and make room for them."""
     from matplotlib.transforms import ScaledTranslation
 
     lines, labels = axes.get_legend_handles_labels()
@@ -148,7 +147,7 @@ def _lower(figure: Figure, axes: Axes, width: float) -> None:
 
 
 def dress(axes: Axes, x: str, y: str) -> None:
-    """Large labels, numbers as 100 k and 1 M, a light grid, and no box around it all."""
+    """Style axes: large labels, numbers such as 100 k and 1 M, a light grid, and no box."""
     from matplotlib.ticker import EngFormatter
 
     axes.set_xlabel(x, fontsize=13, color=INK)
@@ -162,6 +161,6 @@ def dress(axes: Axes, x: str, y: str) -> None:
 
 
 def _words(metric: str) -> str:
-    """`eval_return_mean` as a person says it."""
+    """Return the name of a metric in words."""
     known = {"return_mean": "mean return", "eval_return_mean": "mean return in evaluation"}
     return known.get(metric, metric.replace("_", " "))

@@ -1,4 +1,4 @@
-"""From the metrics of iterations to the rows that loggers are told."""
+"""Turns the metrics of iterations into rows for loggers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 
 WINDOW = 100
-"""Over how many of the last episodes `return_mean` goes."""
+"""How many of the last episodes `return_mean` averages."""
 
 Metrics = dict[str, np.ndarray]
 Row = dict[str, Any]
 Tell = Callable[[int, Row, int], None]
-"""Takes the environment steps, the numbers of a row, and the index of the agent."""
+"""A function of the environment steps, a row's numbers, and the index of the agent."""
 
 
 class Window:
-    """The last episodes: as many iterations as it takes to have `WINDOW` of them."""
+    """The last episodes: those of as few iterations as have `WINDOW` of them together."""
 
     def __init__(self) -> None:
         self._parts: deque[tuple[float, float]] = deque()  # (episodes, sum of their returns)
 
     def add(self, episodes: float, total: float) -> None:
-        """The episodes that ended in one iteration, or in several."""
+        """Add the number of episodes that ended, and the sum of their returns."""
         if episodes:
             self._parts.append((episodes, total))
         while sum(n for n, _ in self._parts) - (self._parts[0][0] if self._parts else 0) >= WINDOW:
@@ -38,10 +38,10 @@ class Window:
 
 
 class AgentRows:
-    """One agent: its last episodes, and the metrics that no row has told yet."""
+    """The rows of one agent: its last episodes, and the metrics that are in no row yet."""
 
     def __init__(self, before: Iterable[Mapping[str, Any]] = ()) -> None:
-        """Continue after the rows that were told before."""
+        """Continue after the rows `before`, written until a run was interrupted."""
         self.window = Window()
         self._pending: list[Metrics] = []
         for row in before:
@@ -49,13 +49,13 @@ class AgentRows:
                 self.window.add(row["episodes"], row["return_mean"] * row["episodes"])
 
     def add(self, metrics: Metrics) -> None:
-        """The metrics of some iterations, `[iterations, ...]`."""
+        """Add the metrics of some iterations, `[iterations, ...]`."""
         self._pending.append(metrics)
         for episodes, total in zip(*_episodes(metrics), strict=True):
             self.window.add(episodes, total)
 
     def row(self, iteration: int, seconds: float, more: Mapping[str, float]) -> Row | None:
-        """Everything that was added since the last row; None where that is nothing."""
+        """Return a row of all that was added since the last one; None if nothing was."""
         if not self._pending and not more:
             return None
         row = {"iteration": iteration, "seconds": round(seconds, 3), **_summed(self._pending)}
@@ -64,10 +64,10 @@ class AgentRows:
 
 
 class Records:
-    """The rows of all agents of a run, told as they are complete.
+    """The rows of all agents of a run. Each is passed to `tell` when it is complete.
 
-    A row covers `every` iterations, however they were cut into blocks; a save or an evaluation ends
-    one early.
+    A row covers `every` iterations, whatever the blocks in which they ran. A save or an evaluation
+    ends a row early.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class Records:
         start_at: int = 0,
         before: Sequence[Iterable[Mapping[str, Any]]] = (),
     ) -> None:
-        """`agents` is None where metrics have no axis of agents; `before` has the rows of each."""
+        """`agents` is None if metrics have no axis of agents; `before` has the old rows of each."""
         rows = before or [()] * (agents or 1)
         self.agents = [AgentRows(mine) for mine in rows]
         self._alone, self._tell = agents is None, tell
         self._every, self._at = every, start_at
 
     def add(self, metrics: Metrics, steps: Callable[[int], int], seconds: float) -> None:
-        """The metrics of the next iterations; `steps(i)` are the environment steps after i."""
+        """Add the metrics of the next iterations. `steps(i)` are the environment steps after i."""
         count = len(next(iter(metrics.values())))
         start = 0
         while start < count:
@@ -101,7 +101,7 @@ class Records:
             start = stop
 
     def flush(self, env_steps: int, seconds: float, more: Sequence[dict[str, float]] = ()) -> None:
-        """Tell what was added and not told yet, with further numbers of each agent."""
+        """End the row of each agent here, and add the numbers in `more` to it."""
         extras = more or [{}] * len(self.agents)
         for i, (agent, extra) in enumerate(zip(self.agents, extras, strict=True)):
             row = agent.row(self._at, seconds, extra)
@@ -110,12 +110,12 @@ class Records:
 
     @property
     def return_means(self) -> list[float]:
-        """For each agent the mean return of its last episodes; nan where none ended."""
+        """The mean return of each agent's last episodes; nan if none ended."""
         return [agent.window.mean for agent in self.agents]
 
 
 def _episodes(metrics: Metrics) -> tuple[np.ndarray, np.ndarray]:
-    """For each iteration, how many episodes ended and the sum of their returns."""
+    """Return, for each iteration, how many episodes ended and the sum of their returns."""
     if "episode_count" not in metrics:
         return np.zeros(0), np.zeros(0)
     count, total = metrics["episode_count"], metrics["episode_return"]
@@ -123,7 +123,7 @@ def _episodes(metrics: Metrics) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _summed(parts: list[Metrics]) -> Row:
-    """Means over iterations; episodes are counted, and their returns and lengths averaged."""
+    """Average metrics over iterations, but returns and lengths over the episodes that ended."""
     if not parts:
         return {}
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -137,5 +137,5 @@ def _summed(parts: list[Metrics]) -> Row:
 
 
 def _number(x: Any) -> float | None:
-    """JSON knows no nan."""
+    """Return a float, or None for nan and infinity, which JSON does not have."""
     return float(x) if math.isfinite(x) else None

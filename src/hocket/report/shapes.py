@@ -1,4 +1,4 @@
-"""The pieces of pictures, as SVG: rectangles, texts of known width, and arrows."""
+"""The pieces of pictures as SVG: rectangles, texts of known width, and arrows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Rect(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """A line of text; `x` is its left, middle or right as `anchor` says, `y` its baseline."""
+    """A line of text. `anchor` says which point of its baseline (`x`, `y`) is."""
 
     text: str
     x: float
@@ -56,7 +56,7 @@ class Text:
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """About how wide a text is, in the widest of the fonts that may show it."""
+    """Estimate the width of a text in the widest of the fonts that may show it."""
     narrow, wide = "iljtfrI.,:;'|!()[]` -/", "mwMW@%≥≤"
     ems = (0.39 if c in narrow else 0.92 if c in wide else 0.68 if c.isupper() else 0.62
            for c in text)  # fmt: skip
@@ -71,7 +71,7 @@ def rounded(rect: Rect, radius: float, fill: str, edge: str, shift: float = 0.0)
 
 
 def line(points: Sequence[Point], width: float, dashed: bool = False) -> list[str]:
-    """A line with rounded corners and a head at its end, on paper that parts it from others."""
+    """Draw an arrow with rounded corners, over a wider white line that separates it from others."""
     (x0, y0), (x, y) = points[-2], points[-1]
     far = math.hypot(x - x0, y - y0)
     dx, dy = (x - x0) / far, (y - y0) / far
@@ -83,17 +83,17 @@ def line(points: Sequence[Point], width: float, dashed: bool = False) -> list[st
         path += f"L{ax:.1f} {ay:.1f}Q{corner[0]:.1f} {corner[1]:.1f} {bx:.1f} {by:.1f}"
     path += f"L{base[0] + dx:.1f} {base[1] + dy:.1f}"
     dash = ' stroke-dasharray="7 4"' if dashed else ""
-    shapes = []
-    for color, stroke, style in ((PAPER, width + 5, ""), (LINE, width, dash)):
-        shapes.append(
-            f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{stroke:.2f}"{style}/>'
-        )
+    strokes = [
+        f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{stroke:.2f}"{style}/>'
+        for color, stroke, style in ((PAPER, width + 5, ""), (LINE, width, dash))
+    ]
     sides = [(base[0] - dy * s, base[1] + dx * s) for s in (half, -half)]
     head = "L".join(f"{px:.1f} {py:.1f}" for px, py in [(x, y), *sides])
-    return [*shapes, f'<path d="M{head}Z" fill="{LINE}"/>']
+    return [*strokes, f'<path d="M{head}Z" fill="{LINE}"/>']
 
 
 def _toward(start: Point, end: Point, by: float) -> Point:
+    """Return the point at distance `by` from `start` toward `end`, at most halfway."""
     far = math.hypot(end[0] - start[0], end[1] - start[1])
     part = min(by, far / 2) / far
     return start[0] + (end[0] - start[0]) * part, start[1] + (end[1] - start[1]) * part

@@ -1,4 +1,4 @@
-"""The measured surface of a search as a picture (`pip install 'hocket[plot]'`)."""
+"""The results of a search for the best slices as a figure (needs `pip install 'hocket[plot]'`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hocket.report.plot import COLORS, INK, dress, new_figure
 
 @dataclass(frozen=True)
 class Series:
-    """One number of instances, over environments of each."""
+    """The speed of one way to cut a device, over the number of environments per instance."""
 
     label: str
     envs: Sequence[int]
@@ -20,13 +20,13 @@ class Series:
 
 
 def draw_surface(lines: Sequence[Series], chosen: tuple[int, float], out: Path) -> None:
-    """Environment steps a second over environments of each instance; the best is circled."""
+    """Draw environment steps per second over environments per instance, and circle the best."""
     figure = new_figure((8.0, 5.0))
     from matplotlib.ticker import EngFormatter, ScalarFormatter
 
     axes = figure.add_subplot()
     axes.set_xscale("log", base=2)
-    dress(axes, "environments of each instance", "environment steps a second, all instances")
+    dress(axes, "environments per instance", "environment steps per second, all instances")
     for number, line in enumerate(lines):
         pairs = list(zip(line.values, line.spreads, strict=True))
         around = [[y - low for y, (low, _) in pairs], [high - y for y, (_, high) in pairs]]

@@ -1,4 +1,4 @@
-"""Video files from frames (`pip install 'hocket[video]'`)."""
+"""Video files from frames (needs `pip install 'hocket[video]'`)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 
 GIF_MAX_FPS = 50
-"""A GIF counts in hundredths of a second, and viewers slow down those that say 1."""
+"""The fastest GIF. GIFs count hundredths of a second, and viewers do not honor a delay of 1."""
 
 
 def write_video(path: Path | str, frames: np.ndarray, fps: float = 30) -> Path:
     """Write `frames`, uint8 `[T, H, W, 3]`, to a file that ends in `.mp4` or `.gif`.
 
-    An MP4 is H.264 that browsers play. A GIF shows each frame for a whole number of hundredths of a
-    second, and runs for ever; frames that are alike become one longer one.
+    An MP4 is H.264, which browsers play. A GIF loops for ever, shows each frame for a whole number
+    of hundredths of a second, and merges equal frames into a longer one.
     """
     path = Path(path)
     check_name(path)
@@ -27,7 +27,7 @@ def write_video(path: Path | str, frames: np.ndarray, fps: float = 30) -> Path:
 
 
 def check_name(path: Path) -> None:
-    """Refuse a file that no video can be written to, before anything is filmed."""
+    """Raise if no video can be written to this file, before anything is recorded."""
     if path.suffix.lower() not in (".mp4", ".gif"):
         raise ValueError(
             f"a video cannot be written to `{path}`. Use a name that ends in .mp4 or .gif."
@@ -49,13 +49,13 @@ def _write_mp4(path: Path, frames: np.ndarray, fps: float) -> None:
         import imageio_ffmpeg
     except ImportError as error:
         raise _missing("imageio-ffmpeg", path) from error
-    # Half the resolution in color, which is all that browsers play, needs even sizes.
+    # Browsers only play yuv420p, which halves the resolution of colors and so needs even sizes.
     height, width = frames.shape[1:3]
     frames = np.pad(frames, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")
     size = f"{frames.shape[2]}x{frames.shape[1]}"
     raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", str(fps), "-i", "-"]
     coded = ["-c:v", "libx264", "-pix_fmt", "yuv420p", "-crf", "18", "-movflags", "+faststart"]
-    # Called by ourselves: imageio forks to do so, which may hang where JAX has started its threads.
+    # Not through imageio, which forks: that may hang in a process where JAX has started threads.
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", *raw, *coded, str(path)]
     done = subprocess.run(command, input=frames.reshape(-1).data, capture_output=True, check=False)
     if done.returncode:

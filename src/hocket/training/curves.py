@@ -1,4 +1,4 @@
-"""From the folders of runs to learning curves: what is one curve, and what it shows."""
+"""Learning curves from the folders of runs: which runs share a curve, and its points."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from hocket.report.plot import Curve
 from hocket.training.folder import find_run, flat, metrics_files, read_config
 
 MAX_POINTS = 1000
-"""On the grid that seeds of different steps share: more than a figure shows."""
+"""The most points of a curve over several seeds: more than a figure can show."""
 MAX_DIFFERENCES = 3
-"""Settings that a label names; where runs differ in more, it names the folder."""
+"""The most settings in a label. Runs that differ in more are labelled by their folder."""
 HOW_IT_WAS_KEPT = {"seed", "seeds", "name", "keep", "save_every", "eval_every", "eval_episodes"} | {
     "loggers", "hocket",
 }  # fmt: skip
-"""The settings that do not make a run another experiment."""
+"""The settings in which runs of one experiment may differ."""
 
 
 class Seed(NamedTuple):
-    """One metric over the steps of one training."""
+    """The values of one metric over the environment steps of one agent."""
 
     env_steps: np.ndarray
     values: np.ndarray
@@ -35,7 +35,7 @@ class Seed(NamedTuple):
 
 @dataclass(frozen=True)
 class Trained:
-    """The folder of a run: what was trained, and where each seed wrote its metrics."""
+    """A run's folder, with its configuration and the metrics file of each seed."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -47,7 +47,7 @@ class Trained:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """Whatever makes it another experiment: not the seeds, nor how it was kept."""
+        """The settings that define the experiment, without the seeds and the record keeping."""
         return {k: v for k, v in self.config.items() if k not in HOW_IT_WAS_KEPT}
 
     @property
@@ -56,16 +56,16 @@ class Trained:
 
 
 def read_curves(runs: Sequence[Path], metric: str = "return_mean") -> list[Curve]:
-    """The curves of `metric` over environment steps, from the folders that runs wrote.
+    """Return the curves of `metric` over environment steps, from the folders of runs.
 
-    Runs whose configurations differ only in the seed are one curve, and so is a run of several
-    seeds: the mean, with the least and the greatest, where all of them have values.
+    Runs that differ only in the seed are one curve, and so is a run of several seeds: the mean,
+    the minimum and the maximum, over the steps for which all seeds have values.
 
         draw_curves(read_curves([Path("runs/ppo"), Path("runs/dqn")]), Path("curves.png"))
     """
     if not runs:
         raise ValueError("no run to plot. Give at least one: its folder, or its name in `runs`.")
-    # A folder that is given twice is still one seed.
+    # `dict.fromkeys`, because a folder that is given twice is still one seed.
     folders = dict.fromkeys(find_run(Path(run)) for run in runs)
     groups = _grouped([Trained(f, read_config(f), metrics_files(f)) for f in folders])
     labels = _labels(groups)
@@ -73,7 +73,7 @@ def read_curves(runs: Sequence[Path], metric: str = "return_mean") -> list[Curve
 
 
 def _grouped(runs: list[Trained]) -> list[list[Trained]]:
-    """Runs of one experiment together, in the order they were given."""
+    """Group the runs by experiment, in the order in which they were given."""
     groups: dict[str, list[Trained]] = {}
     for run in runs:
         groups.setdefault(json.dumps(run.setting, sort_keys=True), []).append(run)
@@ -81,7 +81,7 @@ def _grouped(runs: list[Trained]) -> list[list[Trained]]:
 
 
 def _labels(groups: list[list[Trained]]) -> list[str]:
-    """Their titles; where several have one title, also what sets them apart."""
+    """Return the label of each group: its title, and what tells it from others of that title."""
     firsts = [group[0] for group in groups]
     return [_label(run, [other for other in firsts if other.title == run.title]) for run in firsts]
 
@@ -92,8 +92,8 @@ def _label(run: Trained, namesakes: list[Trained]) -> str:
     differing = [n for n in names if any(setting.get(n) != mine.get(n) for setting in settings)]
     if len(differing) > MAX_DIFFERENCES:
         return f"{run.title}, {run.folder.resolve().name}"
-    apart = [f"{name.removeprefix('algorithm.')}={mine.get(name)}" for name in differing]
-    return ", ".join([run.title, *apart])
+    differences = [f"{name.removeprefix('algorithm.')}={mine.get(name)}" for name in differing]
+    return ", ".join([run.title, *differences])
 
 
 def _curve(label: str, group: list[Trained], metric: str) -> Curve:
@@ -108,13 +108,13 @@ def _curve(label: str, group: list[Trained], metric: str) -> Curve:
 
 
 def _shared_steps(label: str, seeds: list[Seed]) -> np.ndarray:
-    """All the steps that any seed has, within the range that every seed has."""
+    """Return the steps of all seeds that lie in the range common to all of them."""
     first = max(seed.env_steps[0] for seed in seeds)
     last = min(seed.env_steps[-1] for seed in seeds)
     if first > last:
         raise ValueError(
             f"the seeds of `{label}` have no steps in common: one ends at {last:,}, another begins "
-            f"at {first:,}. Plot them apart, or train the short one further."
+            f"at {first:,}. Plot them separately, or train the short one further."
         )
     steps = np.unique(np.concatenate([seed.env_steps for seed in seeds]))
     steps = steps[(steps >= first) & (steps <= last)]
@@ -122,27 +122,27 @@ def _shared_steps(label: str, seeds: list[Seed]) -> np.ndarray:
 
 
 def _seed(path: Path, metric: str) -> Seed:
-    """The values of `metric` in one file, without the lines where it had none yet."""
-    lines, last = list(read_rows(path)), math.inf
+    """Read the values of `metric` in one file, skipping rows in which it has none."""
+    rows, first = list(read_rows(path)), math.inf
     points: dict[float, float] = {}
-    # From the end: a run that was resumed repeats what came after its checkpoint, and what it told
-    # last stands. An evaluation has a line of its own, beside that of training.
-    for line in reversed(lines):
-        step, value = line["env_steps"], line.get(metric)
-        if step <= last:
-            last = step
+    # Backwards, because a resumed run may repeat the rows after its checkpoint, and the last ones
+    # count. An evaluation has a row of its own at the same step as a row of training.
+    for row in reversed(rows):
+        step, value = row["env_steps"], row.get(metric)
+        if step <= first:
+            first = step
             if isinstance(value, (int, float)) and math.isfinite(value):
                 points.setdefault(step, value)
     if not points:
-        raise ValueError(_no_values(path, metric, lines))
+        raise ValueError(_no_values(path, metric, rows))
     steps, values = zip(*reversed(points.items()), strict=True)
     return Seed(np.array(steps), np.array(values, float))
 
 
-def _no_values(path: Path, metric: str, lines: list[dict[str, Any]]) -> str:
-    if not lines:
-        return f"`{path}` is empty so far. Wait for the run's first lines."
-    if any(metric in line for line in lines):
+def _no_values(path: Path, metric: str, rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return f"`{path}` is still empty. Wait for the run's first rows."
+    if any(metric in row for row in rows):
         return f"`{metric}` has no value yet in `{path}`: no episode ended. Train for longer."
-    numbers = {k for line in lines for k, v in line.items() if isinstance(v, (int, float))}
+    numbers = {k for row in rows for k, v in row.items() if isinstance(v, (int, float))}
     return unknown("metric", metric, numbers - {"env_steps"}, where=f"in `{path}`")

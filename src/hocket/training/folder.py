@@ -1,10 +1,10 @@
-"""The folder of a run: the one place that knows what lies where in `runs/NAME`, and reads it.
+"""The folder of a run. No other module knows the layout of `runs/NAME`:
 
-config.json              all that the run depends on
-metrics.jsonl            a line for each row of numbers (`report/loggers/jsonl.py`)
-summary.json             what came of it (`summary.py`)
-checkpoints/             its state (`runtime/checkpoint.py`); those that were refused: refused/
-seed-0/, seed-1/, ...    of several seeds, the metrics and the summary of each
+config.json              the configuration: all that the run depends on
+metrics.jsonl            a line for each row of metrics (`report/loggers/jsonl.py`)
+summary.json             the results (`summary.py`)
+checkpoints/             the states (`runtime/checkpoint.py`); damaged ones go to refused/
+seed-0/, seed-1/, ...    the metrics and the summary of each seed, if there are several
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hocket.training.homes import with_present_settings
 
 CONFIG, SUMMARY, CHECKPOINTS = "config.json", "summary.json", "checkpoints"
 
-# What may be another when a run is resumed: none of it changes a number.
+# The settings that may change when a run is resumed: none of them changes a number.
 MAY_CHANGE = {
     "title", "hocket", "distribute", "launch", "name", "save_every", "keep", "loggers",
     "eval_every", "eval_episodes",
@@ -34,7 +34,7 @@ MAY_CHANGE = {
 
 
 def configuration(algorithm: Any, settings: Any) -> dict[str, Any]:
-    """All that a run depends on, as `config.json` holds it."""
+    """Return all that a run depends on, in the form of `config.json`."""
     about = {k: v for k, v in settings.__dict__.items() if k != "runs"}
     return {
         "title": f"{algorithms.name_of(algorithm)} on {envs.name_of(algorithm.env)}",
@@ -45,7 +45,7 @@ def configuration(algorithm: Any, settings: Any) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration of a run, or of any file of the same form."""
+    """Read the configuration in a run's folder, or in any file of the same form."""
     path = folder / CONFIG if folder.is_dir() else folder
     try:
         config = json.loads(path.read_text())
@@ -58,21 +58,24 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def as_planned(algorithm: Any, num_envs: int, old: Path | None) -> Any:
-    """An algorithm with as many environments as a strategy chose; those that it had before."""
+    """Return an algorithm with `num_envs` environments, as its strategy chose.
+
+    Raise if `old`, the folder of the run to resume, began with another number.
+    """
     if algorithm.num_envs == num_envs:
         return algorithm
     began = read_config(old) if old else {}
     before = began["algorithm"]["num_envs"] if began else num_envs
     if before != num_envs:
         raise ValueError(
-            f"{old} began with {before:,} environments, and the strategy chooses {num_envs:,} now: "
+            f"{old} began with {before:,} environments, but the strategy now chooses {num_envs:,}: "
             f"resume it with --num-envs {before} --distribute {began['distribute'] or 'anakin'}."
         )
     return replace(algorithm, num_envs=num_envs)
 
 
 def check_unchanged(folder: Path, config: dict[str, Any]) -> None:
-    """Refuse to resume with another configuration than the run began with; say what changed."""
+    """Raise if a setting that changes numbers is not as it was when the run began."""
     before, after = flat(read_config(folder)), flat(json.loads(json.dumps(config)))
     changed = [
         f"{name.removeprefix('algorithm.')} was {before.get(name)!r} and is {after.get(name)!r}"
@@ -82,31 +85,30 @@ def check_unchanged(folder: Path, config: dict[str, Any]) -> None:
     if changed:
         raise ValueError(
             f"{folder} cannot be resumed with another configuration: {'; '.join(changed)}. Leave "
-            f"that as it was, or begin a new run."
+            f"that as it was, or start a new run."
         )
 
 
 def has_checkpoints(folder: Path) -> bool:
-    """Whether a run has something to go on from; without the library that writes them."""
+    """Return True if a run has a checkpoint. Does not import Orbax, which takes a while."""
     return any(path.name.isdigit() for path in (folder / CHECKPOINTS).glob("*"))
 
 
 def checkpoints_of(folder: Path, keep: int = 3) -> Checkpoints:
-    """The checkpoints of a run; of those it writes, the last `keep` and the best stay."""
+    """Return the checkpoints of a run, which keeps the last `keep` that it writes, and the best."""
     return Checkpoints(folder / CHECKPOINTS, keep)
 
 
 def find_run(run: Path) -> Path:
-    """The folder of a run, given itself or its name in `runs`."""
+    """Return the folder of a run, given that folder or its name in `runs`."""
     for folder in (run, Path("runs") / run):
         if (folder / CONFIG).exists():
             return folder
-    # It may be the folder of all runs, or a wrong name beside others.
-    beside = next((place for place in (run, run.parent) if _runs_in(place)), Path("runs"))
-    there = _runs_in(beside)
-    if not there:
-        raise ValueError(f"there is no run `{run}`, nor any other in {beside}: `hocket train` one.")
-    raise ValueError(unknown("run", run.name, there, where=f"in {beside}"))
+    # `run` may be a folder of runs, or a misspelled run beside others: suggest those.
+    for folder in (run, run.parent, Path("runs")):
+        if names := _runs_in(folder):
+            raise ValueError(unknown("run", run.name, names, where=f"in {folder}"))
+    raise ValueError(f"there is no run `{run}`, nor any other in runs: `hocket train` one.")
 
 
 def _runs_in(folder: Path) -> list[str]:
@@ -114,9 +116,9 @@ def _runs_in(folder: Path) -> list[str]:
 
 
 def new_folder(runs: Path, title: str, name: str | None) -> Path:
-    """Make the folder of a new run, of this name or else of the first number that is free.
+    """Make the folder of a new run: `name`, or else the title with the next number.
 
-    Nobody else can have it then: two runs that begin at once get two folders.
+    Making it also claims it, so two runs that start at once get two folders.
     """
     folder = runs / (name or f"{_slug(title)}-{max([0, *_numbers(runs, title)]) + 1}")
     try:
@@ -125,14 +127,14 @@ def new_folder(runs: Path, title: str, name: str | None) -> Path:
         if name is None:
             return new_folder(runs, title, name)
         raise ValueError(
-            f"there is a run in {folder} already: continue it with --resume, or choose another "
+            f"there is already a run in {folder}: continue it with --resume, or choose another "
             f"--name."
         ) from None
     return folder
 
 
 def old_folder(runs: Path, title: str, name: str | None) -> Path:
-    """The folder to go on in: of this name, or the last of such runs, which had none."""
+    """Return the folder of the run to resume: `name`, or else the title's with the last number."""
     if name is not None:
         return find_run(runs / name)
     numbers = _numbers(runs, title)
@@ -144,16 +146,16 @@ def old_folder(runs: Path, title: str, name: str | None) -> Path:
 
 
 def clear_records(folder: Path) -> None:
-    """Remove what a run has told that begins anew."""
+    """Remove the metrics and summaries of a run that starts again from the beginning."""
     for name in (METRICS, SUMMARY):
         for path in (*folder.glob(name), *folder.glob(f"seed-*/{name}")):
             path.unlink()
 
 
 def agent_folders(folder: Path, seed: int, seeds: int) -> dict[int, Path]:
-    """For each seed the folder of its records: that of the run, or one in it where there are more.
+    """Return the folder for each seed's records: the run's, or `seed-I` in it for several seeds.
 
-    They are numbered from 0, whatever the first seed is.
+    `I` counts from 0, whatever the first seed is.
     """
     if seeds == 1:
         return {seed: folder}
@@ -161,18 +163,18 @@ def agent_folders(folder: Path, seed: int, seeds: int) -> dict[int, Path]:
 
 
 def metrics_files(folder: Path) -> list[Path]:
-    """Where each agent of a run wrote its rows, in their order."""
+    """Return the metrics file of each agent of a run, in order."""
     each = sorted(folder.glob(f"seed-*/{METRICS}"), key=lambda path: (len(str(path)), path))
     files = [folder / METRICS] if (folder / METRICS).is_file() else each
     if not files:
         raise ValueError(
-            f"`{folder}` has no {METRICS}, nor seed-0/{METRICS}: nothing was told yet."
+            f"`{folder}` has no {METRICS}, nor seed-0/{METRICS}: the run wrote nothing yet."
         )
     return files
 
 
 def rows_before(folders: Iterable[Path], last_step: int) -> list[list[dict[str, Any]]]:
-    """The rows of each agent up to the step from which a run goes on."""
+    """Read the rows of each agent up to the step from which the run resumes."""
     return [list(rows_until(folder / METRICS, last_step)) for folder in folders]
 
 

@@ -1,7 +1,7 @@
-"""Where the names in old runs are now: the one place that keeps run folders readable.
+"""The present names of what old runs name, so that their folders stay readable.
 
-A configuration names classes and functions as `module:name`. When something moves out of its public
-home, what it was called goes into this table, and no old run has to be touched.
+A configuration names classes and functions as `module:name`. When one of them moves to another
+public module, its old module goes into this table, and old folders need no change.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ HOMES = {
     "hocket.envs.quadruped": "hocket.envs",
     "hocket.envs.quadruped_body": "hocket.envs.quadruped.body",
 }
-"""Modules of earlier versions: where what they defined is found today."""
+"""For each module of an earlier version, the module that has its contents today."""
 
 ADDED: dict[str, dict[str, Any]] = {"hocket.algorithms:PPO": {"memory": 0}}
 """Fields that a class did not have in earlier versions, with the values that change nothing."""
 
 
 def with_present_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration that an earlier version wrote, as today's would."""
+    """Return the configuration of an earlier version in the form of the present one."""
     settings = {**config, "algorithm": with_present_names(config["algorithm"])}
-    if settings.pop("tensorboard", False):  # it was a switch of its own
+    if settings.pop("tensorboard", False):  # once a flag, now a logger
         settings["loggers"] = ["tensorboard"]
     return settings
 
 
 def with_present_names(description: Any) -> Any:
-    """A description of an algorithm, as `describe` made it once, in today's names."""
+    """Return the description of an algorithm, as `describe` makes it, with present names."""
     match description:
         case dict():
             present = {

@@ -1,4 +1,4 @@
-"""A run that is kept: a folder with its configuration, records, checkpoints and a summary."""
+"""A kept run: trains in a folder with a configuration, records, checkpoints and a summary."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from hocket.training.settings import Settings
 from hocket.training.summary import note_reductions, write_summary
 
 ROWS = 500
-"""About how many rows of metrics a whole run leaves."""
+"""About how many rows of metrics a whole run writes."""
 SAVE_SECONDS = 60.0
-"""How often a checkpoint is written where nobody says."""
+"""Seconds between checkpoints, unless `save_every` is set."""
 NOTHING_YET: dict[str, Any] = {"seconds": {}, "best": -math.inf, "eval_means": [], "shares": {}}
-"""Everything that a checkpoint has beside the state, for a run that begins."""
+"""The data that a checkpoint holds beside the state, for a run without a checkpoint."""
 
 
 def train(
@@ -60,15 +60,15 @@ def train(
     trace: Path | str | None = None,
     **settings: Any,
 ) -> Outcome:
-    """Train, and keep the run in a folder that can be resumed, loaded, evaluated and plotted.
+    """Train, and keep the run in a folder, to be resumed, loaded, evaluated and plotted.
 
         hocket.train(PPO(env=make("CartPole-v1")), name="first", seed=1, eval_every=50_000)
         policy = hocket.load("runs/first").policy
 
-    The keywords are the fields of `Settings`. Ctrl-C ends the run with what there is; `resume`
-    goes on from the last checkpoint, exactly. `watch` is called every quarter of a second or so
-    with how the run stands. `trace` names a file for what every instance did
-    when, to be opened at https://ui.perfetto.dev; recording that slows a run down.
+    The keywords are the fields of `Settings`. Ctrl-C ends the run after saving it, and `resume`
+    continues it exactly where its last checkpoint left it. `watch` is called with the progress
+    about every quarter of a second. `trace` names a file for a timeline of all instances, to be
+    opened at https://ui.perfetto.dev; recording slows the run down.
     """
     known = [f.name for f in fields(Settings)]
     for name in settings.keys() - known:
@@ -88,10 +88,10 @@ class Experiment:
         trace: Path | str | None = None,
         loggers: Mapping[str, Logger] | None = None,
     ) -> None:
-        """`loggers` are told as well as those of the settings, and are in no configuration."""
+        """`loggers` are used besides those of the settings, and are not in the configuration."""
         self.started = time.perf_counter()
         self.settings, self.watch, self.trace = settings, watch, trace
-        # Whatever can be refused is refused here, before anything is written.
+        # Everything that can be refused is refused here, before anything is written.
         self.config = configuration(algorithm, settings)
         title = self.config["title"]
         old = old_folder(settings.runs, title, settings.name) if resume else None
@@ -110,8 +110,8 @@ class Experiment:
         )
         self.resume = resume
         self.base = 0, 0
-        """An iteration, and the environment steps after it: of a plan before this one they may
-        have been others."""
+        """The iteration and the environment steps at which this plan took over. Under the plan
+        before it, an iteration may have had another number of steps."""
         self.evaluator = Evaluator(self.algorithm, settings.eval_episodes)
         self.folder = old or new_folder(settings.runs, title, settings.name)
         self.folders = agent_folders(self.folder, settings.seed, settings.seeds)
@@ -127,7 +127,7 @@ class Experiment:
             self._train()
         except OSError as error:
             raise OSError(
-                f"{self.folder} could not be written: {error}. Mend that, then continue with "
+                f"{self.folder} could not be written: {error}. Fix that, then continue with "
                 f"--resume."
             ) from error
         except Exception as error:
@@ -168,7 +168,7 @@ class Experiment:
             return None
         if not checkpoints.iterations():
             why = "; ".join(checkpoints.half_written()) or "no checkpoint was written yet"
-            self.outcome.notes.append(f"{why}, so it began anew")
+            self.outcome.notes.append(f"{why}, so the run starts from the beginning")
             checkpoints.refuse_after(0)
             clear_records(self.folder)
             return None
@@ -184,11 +184,11 @@ class Experiment:
         return start
 
     def _notes(self, last: Checkpoint, late: Mapping[str, Any]) -> Iterator[str]:
-        """Sentences for the user about going on from a checkpoint, of which `late` was kept."""
-        yield from (f"{why}: the one before it is used" for why in last.refused)
+        """Tell the user what resuming from a checkpoint did; `late` are the late values it kept."""
+        yield from (f"{why}: using the one before it" for why in last.refused)
         yield f"resumed after {self.steps(last.iteration):,} steps"
         if not late.keys() >= self.executor.late_specs().keys():
-            yield "what is late in this plan was not on its way in the other: it begins anew"
+            yield "the checkpoint has no values for this plan's late channels: they start empty"
         lost = [name for name in last.late if name.startswith(SAMPLE) and name not in late]
         if lost:
             count = sum(name.endswith("-age") for name in lost)
@@ -198,31 +198,32 @@ class Experiment:
                 yield f"{host.name} cannot be saved: its episodes ended there, truncated"
 
     def _late(self, last: Checkpoint) -> dict[str, Any]:
-        """The values that were on their way in late channels, if the run was carried out as now.
+        """Return the late values of a checkpoint that fit this plan.
 
-        And what was kept of environments on the host, however it was carried out.
+        Saved environments of the host fit every plan. Of the samples, all fit or none; so it is
+        with the values in late channels, whose names belong to the channels of one plan.
         """
         specs = self.executor.late_specs()
         kept = {name: x for name, x in last.late.items() if name.startswith(HOST)}
         kept |= fitting_samples(self.plan, last.late)
         others = {k: x for k, x in last.late.items() if not k.startswith((HOST, SAMPLE))}
-        there = {name: (x.shape, x.dtype) for name, x in others.items()}
-        if there != {name: host_spec(spec) for name, spec in specs.items()}:
+        saved = {name: (x.shape, x.dtype) for name, x in others.items()}
+        if saved != {name: host_spec(spec) for name, spec in specs.items()}:
             return kept
         return {**{name: from_host(others[name], spec) for name, spec in specs.items()}, **kept}
 
     def steps(self, iteration: int) -> int:
-        """Environment steps of one agent after so many iterations."""
+        """Return the environment steps of one agent after an iteration."""
         start, steps = self.base
         return steps + (iteration - start) * self.plan.iteration.env_steps
 
     def period(self, env_steps: int | None) -> int | None:
-        """Environment steps as a whole number of iterations."""
+        """Convert environment steps to iterations, rounded up."""
         return env_steps and math.ceil(env_steps / self.plan.iteration.env_steps)
 
 
 class _Keeper:
-    """Takes the reports of a run: tells, evaluates, saves, and keeps the outcome up to date."""
+    """Keeps a run: from its reports writes records and checkpoints, and updates the outcome."""
 
     def __init__(
         self, of: Experiment, checkpoints: Checkpoints, loggers: Loggers, start: Checkpoint | None
@@ -231,6 +232,7 @@ class _Keeper:
         self.outcome = of.outcome
         about = start.about if start else NOTHING_YET
         self.before: dict[str, float] = about["seconds"]
+        """Seconds spent before this resume."""
         self.best: float = about["best"]
         """The best evaluation so far."""
         self.spent = {"evaluate": 0.0, "save": 0.0}
@@ -260,6 +262,7 @@ class _Keeper:
         )  # fmt: skip
         try:
             for report in reports:
+                # A Ctrl-C in here waits, so that no row, evaluation or checkpoint is cut short.
                 with Deferred() as interrupt:
                     self._take(report)
                     last = report.iteration == of.iterations
@@ -267,7 +270,7 @@ class _Keeper:
                         self._evaluate(report)
                     if self._save_is_due(report, save_period):
                         self._save(report)
-                    self._tell(report)
+                    self._update(report)
                 if interrupt.seen:
                     raise KeyboardInterrupt
         except Abandoned:
@@ -277,18 +280,13 @@ class _Keeper:
                 raise
             self.outcome.interrupted = True
             self.outcome.notes.append("interrupted; --resume continues it")
-        if report is not None:
-            self._finish(report)
-            return
-        self.outcome.notes.append("nothing is left to do: the run is finished")
-        if of.watch:
-            of.watch(self.outcome)
-
-    def _finish(self, report: Report) -> None:
-        self._save(report)
-        with self._timed("save"):
-            self.checkpoints.wait()
-        self._tell(report)
+        if report is None:
+            self.outcome.notes.append("nothing is left to do: the run is finished")
+        else:
+            self._save(report)
+            with self._timed("save"):
+                self.checkpoints.wait()
+        self._update(report)
 
     def _take(self, report: Report) -> None:
         self.records.add(report.metrics, self.of.steps, self._elapsed())
@@ -297,10 +295,10 @@ class _Keeper:
         self.outcome.shares = report.shares or self.outcome.shares
         self.outcome.places = list(report.places)
         note_reductions(self.outcome, report.executor.reductions())
-        ages = report.metrics.get(SAMPLE_AGE)
-        for age in () if ages is None else ages.ravel():
-            self.outcome.ages += [0] * (1 + age - len(self.outcome.ages))
-            self.outcome.ages[age] += 1
+        if SAMPLE_AGE in report.metrics:
+            for age in report.metrics[SAMPLE_AGE].ravel():
+                self.outcome.ages += [0] * (1 + age - len(self.outcome.ages))
+                self.outcome.ages[age] += 1
 
     def _evaluate(self, report: Report) -> None:
         with self._timed("evaluate"):
@@ -324,7 +322,7 @@ class _Keeper:
         with self._timed("save"):
             self.records.flush(steps, self._elapsed())
             score = outcome.return_mean
-            if self.of.settings.eval_every:  # then only an agent that was evaluated can be best
+            if self.of.settings.eval_every:  # only an evaluated agent can be the best one then
                 score = outcome.eval_mean if self.evaluated == report.iteration else math.nan
             about = {
                 "env_steps": steps, "seconds": self._seconds(report), "shares": outcome.shares,
@@ -342,13 +340,14 @@ class _Keeper:
         yield
         self.spent[what] += time.perf_counter() - start
 
-    def _tell(self, report: Report) -> None:
-        self.outcome.seconds = self._seconds(report)
+    def _update(self, report: Report | None) -> None:
+        if report is not None:
+            self.outcome.seconds = self._seconds(report)
         if self.of.watch:
             self.of.watch(self.outcome)
 
     def _seconds(self, report: Report) -> dict[str, float]:
-        """Seconds by what they went to, those before a resume included."""
+        """Return the seconds spent on each activity, including those before a resume."""
         timings = report.timings
         now = {
             "trace": self.of.planned + timings.trace,

@@ -1,4 +1,4 @@
-"""A kept run as Python objects: its algorithm, its state, its policy."""
+"""A kept run as Python objects: its algorithm, state and policy."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from hocket.training.folder import checkpoints_of, find_run, read_config
 
 @dataclass(frozen=True)
 class Run:
-    """A kept run: what was trained, and the agent as it was at a checkpoint."""
+    """One agent of a kept run, as it was at a checkpoint."""
 
     folder: Path
     config: dict[str, Any]
     algorithm: Any
     iteration: int
     state: Any = field(repr=False)
-    """All of what was learned; many arrays, so it is not shown."""
+    """The algorithm's whole state. Many arrays, so `repr` leaves it out."""
     notes: tuple[str, ...] = ()
-    """Why a later checkpoint was not used."""
+    """Reasons why later checkpoints could not be used."""
 
     @property
     def env(self) -> Env | HostEnv:
@@ -44,7 +44,7 @@ class Run:
         return Policy(jax.jit(policy.act), policy.memory)
 
     def evaluate(self, episodes: int | None = None, seed: int = 0) -> Evaluation:
-        """Play whole episodes; by default as many as evaluations during training had."""
+        """Play whole episodes; by default as many as the evaluations during training."""
         count = self.config["eval_episodes"] if episodes is None else episodes
         return Evaluator(self.algorithm, count, seed)(self.state)
 
@@ -56,14 +56,14 @@ def load(
     checkpoint: int | Literal["latest", "best"] = "latest",
     algorithm: Algorithm | None = None,
 ) -> Run:
-    """The agent of a run, by its folder or by its name in `runs`.
+    """Load an agent of a run, given the run's folder or its name in `runs`.
 
         run = hocket.load("runs/first")
         action, memory = run.policy(obs)
 
-    `agent` is which one, where several seeds were trained. The algorithm is made again from the
-    run's configuration, unless it is given. (If its class stands in a script, that script is
-    imported: let it train only under `if __name__ == "__main__"`.)
+    `agent` selects one of several seeds, from 0 on. Unless `algorithm` is given, it is built from
+    the run's configuration. (A script that defines its class is imported for that, so the script
+    must train only under `if __name__ == "__main__"`.)
     """
     runs = load_agents(run, checkpoint=checkpoint, algorithm=algorithm)
     if not 0 <= agent < len(runs):
@@ -77,7 +77,7 @@ def load_agents(
     checkpoint: int | Literal["latest", "best"] = "latest",
     algorithm: Algorithm | None = None,
 ) -> list[Run]:
-    """All agents of a run: one, or one for each seed."""
+    """Load all agents of a run, one for each seed."""
     folder = find_run(Path(run))
     config = read_config(folder)
     algorithm = algorithm or build(config["algorithm"])
@@ -99,16 +99,16 @@ def load_agents(
 
 
 def agents_of(state: Any, seeds: int | None) -> list[Any]:
-    """The states of the agents in the state of a run."""
+    """Split the state of a run into the states of its agents."""
     if seeds is None:
         return [state]
     return [jax.tree.map(lambda x, i=i: x[i], state) for i in range(seeds)]
 
 
 class Evaluator:
-    """Evaluates the greedy policies of states, in one compiled program.
+    """Evaluates greedy policies, in one compiled program.
 
-    Where the environment runs on the host, the policy is compiled, and Python is around it.
+    If the environment runs on the host, only the policy is compiled, and Python drives it.
     """
 
     def __init__(self, algorithm: Any, episodes: int, seed: int = 0) -> None:
@@ -125,7 +125,7 @@ class Evaluator:
                 episodes=episodes,
             )  # fmt: skip
 
-        # Not the key that training with this seed begins with: other episodes than those.
+        # Fold in a constant, so that the episodes differ from those of training with this seed.
         self._key = jax.random.fold_in(jax.random.key(seed), 1)
         self._play = play_on_host if isinstance(algorithm.env, HostEnv) else jax.jit(play)
 
@@ -133,14 +133,11 @@ class Evaluator:
         return jax.device_get(self._play(jax.device_put(state, jax.local_devices()[0]), self._key))
 
     def means(self, state: Any, seeds: int | None) -> list[float]:
-        """The mean return of each agent; one by one, so that each is as it would be alone."""
+        """Return each agent's mean return, as it would be if that agent were evaluated alone."""
         return [float(self(agent).returns.mean()) for agent in agents_of(state, seeds)]
 
 
 def state_specs(algorithm: Algorithm, seeds: int | None) -> Any:
-    """The structure, shapes and dtypes of an algorithm's state."""
-
-    def init(key: jax.Array) -> Any:
-        return init_state(algorithm, key, algorithm.num_envs)
-
+    """Return the structure, shapes and dtypes of an algorithm's state."""
+    init = partial(init_state, algorithm, num_envs=algorithm.num_envs)
     return by_seed(jax.eval_shape(init, jax.random.key(0)), seeds)

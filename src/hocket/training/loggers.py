@@ -1,4 +1,4 @@
-"""The loggers of a run: found by name, told of every row, and named where one fails."""
+"""The loggers of a run: finds them by name, passes them every row, and names one that fails."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from hocket.system.registry import Registry
 
 LOGGERS = Registry("logger", "hocket.report.loggers", "LOGGER", group="hocket.loggers")
 ALWAYS = ("jsonl",)
-"""Every kept run has these: a resumed one reads its last episodes there."""
+"""The loggers of every kept run: a resumed run reads its last episodes from metrics.jsonl."""
 
 
 class LoggerError(Exception):
-    """A logger that failed while a run went on."""
+    """A logger failed during a run."""
 
 
 def make_loggers(chosen: Sequence[str]) -> dict[str, Logger]:
-    """The loggers of a run in words, as `tensorboard` or `mine.py:Mine:every=10`; each once."""
+    """Make a run's loggers from words such as `tensorboard` or `mine.py:Mine:every=10`."""
     return {words: make_logger(words) for words in (*ALWAYS, *chosen)}
 
 
 def make_logger(words: str) -> Logger:
-    """One logger, or why there is none: its name is unknown, or it lacks a package."""
+    """Make one logger; raise if its name is unknown or a package is missing."""
     name, options = read_words(words)
     try:
         return LOGGERS.make(name, Logger, **options)
@@ -40,7 +40,10 @@ def make_logger(words: str) -> Logger:
 
 
 class Loggers:
-    """All loggers of one run; use it as a context, which ends those that have begun."""
+    """All loggers of one run. As a context manager, it ends those that have begun if the run fails.
+
+    (A run that succeeds calls `end` itself, with its summary.)
+    """
 
     def __init__(self, named: Mapping[str, Logger]) -> None:
         self._named = named
@@ -55,41 +58,41 @@ class Loggers:
     ) -> None:
         if error is None:
             return
-        told = str(error) or type(error).__name__
+        message = str(error) or type(error).__name__
         try:
-            self.end({"finished": False, "env_steps": self._step, "error": told})
-        except LoggerError as also:  # what ended the run comes first
-            error.add_note(str(also))
+            self.end({"finished": False, "env_steps": self._step, "error": message})
+        except LoggerError as another:  # secondary: `error` is what ended the run
+            error.add_note(str(another))
 
     def begin(self, about: About) -> None:
         self._step = about.last_step
         for name, logger in self._named.items():
-            with _blamed(name):
+            with _named_in_errors(name):
                 logger.begin(about)
             self._open[name] = logger
 
     def row(self, step: int, numbers: Numbers, seed: int) -> None:
         self._step = step
         for name, logger in self._open.items():
-            with _blamed(name):
+            with _named_in_errors(name):
                 logger.row(step, numbers, seed)
 
     def media(self, path: Path) -> None:
         for name, logger in self._open.items():
-            with _blamed(name):
+            with _named_in_errors(name):
                 logger.media(path)
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """End all of them, also where one fails at it; then that one is named."""
-        with ExitStack() as ending:
+        """End every logger, even if one fails to; then raise that one's error."""
+        with ExitStack() as stack:
             while self._open:
                 name, logger = self._open.popitem()
-                ending.callback(_blamed(name)(logger.end), summary)
+                stack.callback(_named_in_errors(name)(logger.end), summary)
 
 
 @contextmanager
-def _blamed(name: str) -> Iterator[None]:
-    """Within, an error says whose it is, and where in its code it was."""
+def _named_in_errors(name: str) -> Iterator[None]:
+    """Turn an error into one that names the logger and the line in its code."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The front door: train an algorithm, all at once, step by step, or as a pure function."""
+"""The front door: train an algorithm at once, block by block, or as a pure function."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from hocket.system.signals import Abandoned, Deferred
 from hocket.training.report import Report, Result
 
 BLOCK_SECONDS = 0.25
-"""How often a run comes back to report."""
+"""The length of a block of iterations, after which a run reports."""
 LATE_BLOCK_SECONDS = 0.5
-"""Where channels are late: they run dry at a block's end, and one place waits for the other."""
+"""The same with late channels. They run empty at the end of a block, which costs a wait."""
 PROFILE_AFTER = 0.5
-"""Seconds of running before the time is looked into: by then nothing is special any more."""
+"""Seconds of running before an iteration is profiled, by when the speed is steady."""
 
 
 def plan(
@@ -49,16 +49,15 @@ def plan(
     num_envs: int | None = None,
     exact: bool = False,
 ) -> Plan:
-    """Who would run where, and what would cross: print it. Starts nothing.
+    """Return the plan of a run, without starting it. Print it to see what runs where and crosses.
 
-    By default as `anakin`, or as `sebulba` if the environments run on the host. `launch` says how
-    instances run: as `threads`, or as `processes`; by default as the strategy has it, which is
-    threads.
+    The strategy is `anakin` by default, or `sebulba` if the environments run on the host. `launch`
+    says how instances run: as `threads` or as `processes`. By default the strategy decides.
     """
     count = algorithm.num_envs if num_envs is None else num_envs
     graph = trace(algorithm, count, exact=exact)
-    usual = "sebulba" if hosts(graph) else "anakin"
-    made = resolve(distribute or usual)(graph, Cluster.local())
+    default = "sebulba" if hosts(graph) else "anakin"
+    made = resolve(distribute or default)(graph, Cluster.local())
     if launch is not None:
         made = check(replace(made, launch=launch_named(launch)))
     refuse(made)
@@ -78,13 +77,13 @@ def iterate(
     start_from: Any = None,
     record: bool = False,
 ) -> Iterator[Report]:
-    """The training loop in your hands: a report every quarter of a second or so.
+    """Train in a loop of your own, with a report about every quarter of a second.
 
         for report in hocket.iterate(PPO(env=make("CartPole-v1"))):
             print(report.env_steps, report.return_mean)
 
-    `report.state` is the whole state at that moment; leaving the loop ends the run. With `record`,
-    every segment, message and wait is kept for `report.executor.timeline()`, which takes time.
+    `report.state` is the whole state at that moment; leaving the loop ends the run. `record` keeps
+    every segment, message and wait for `report.executor.timeline()`, which slows the run down.
     """
     made = plan(algorithm, distribute=distribute, launch=launch, num_envs=num_envs, exact=exact)
     total = count_iterations(made.iteration, iterations)
@@ -106,12 +105,12 @@ def carry_out(
     pauses: Sequence[int] = (),
     profile: bool = False,
 ) -> Iterator[Report]:
-    """Run a plan from a key, with a report now and then.
+    """Carry out a plan up to `iterations`, with a report after each block.
 
-    Or from a state, which was reached after `start_at` of the iterations, with what was `late` on
-    its way then. There is a report after
-    every multiple of each number of iterations in `pauses`. With `profile`, one iteration is looked
-    into, and reports after it say which part of the time each role took.
+    The run begins with `key`, or with the state `start_from`, which was reached after `start_at`
+    iterations; `late` holds the values then on their way in late channels. No block passes a
+    multiple of a number in `pauses`, so there is a report at each. With `profile`, one iteration is
+    profiled, and later reports give each role's share of the time.
     """
     enable_cache()
     try:
@@ -128,14 +127,15 @@ def _advance(
     executor: Executor, iterations: int, start_at: int, pauses: Sequence[int], profile: bool
 ) -> Iterator[Report]:
     done, block, shares = start_at, 1, {}
-    looked = not profile
+    late = any(channel.lag for channel in executor.plan.channels.values())
     while done < iterations:
         before = executor.timings.run
         limit = min([iterations - done, *(p - done % p for p in pauses)])
+        # Ctrl-C is kept until the block's report is out: its state belongs to its metrics.
         with Deferred() as interrupt:
-            if not looked and before > PROFILE_AFTER:
+            if profile and before > PROFILE_AFTER:
                 count, metrics, shares = executor.profile(min(block, limit))
-                looked = True
+                profile = False
             else:
                 count, metrics = executor.run(min(block, limit))
         done += count
@@ -144,9 +144,8 @@ def _advance(
         yield Report(done, steps, metrics, timings, shares, executor, places)
         if interrupt.seen:
             raise KeyboardInterrupt
-        late = any(channel.lag for channel in executor.plan.channels.values())
-        wanted = LATE_BLOCK_SECONDS if late else BLOCK_SECONDS
-        block = _next_block(count, executor.timings.run - before, wanted)
+        seconds = executor.timings.run - before
+        block = _next_block(count, seconds, LATE_BLOCK_SECONDS if late else BLOCK_SECONDS)
 
 
 def run(
@@ -163,17 +162,16 @@ def run(
     record: bool = False,
     watch: Callable[[Report], None] | None = None,
 ) -> Result:
-    """Train, and return what was learned. By default one program on all devices.
-
-    `iterations` overrides the algorithm's budget of environment steps; `watch` is called with every
-    report. Ctrl-C ends the run with what there is. With `seeds`, so many agents are trained in one
-    program, from `seed` on: `result.agent(i)` is the one of `seed + i`. `launch` is how instances
-    run, as `threads` or `processes`; `record` keeps `result.timeline`, which slows the run down.
+    """Train, by default as one program on all devices, and return the result.
 
         result = hocket.run(PPO(env=make("CartPole-v1")), seed=1)
         action, _ = result.policy(obs)
 
-    `hocket.train` does the same and keeps it in a folder.
+    `iterations` overrides the algorithm's budget of environment steps; `watch` is called with every
+    report. Ctrl-C ends the run, and the result is what has been learned so far. `seeds` trains that
+    many agents in one program: `result.agent(i)` is the one of seed `seed + i`. `launch` says how
+    instances run, as `threads` or `processes`. `record` keeps `result.timeline`, which slows the
+    run down. `hocket.train` does the same and keeps the run in a folder.
     """
     rows: list[dict[str, np.ndarray]] = []
     report: Report | None = None
@@ -204,9 +202,9 @@ def program(
     iterations: int | None = None,
     exact: bool = False,
 ) -> Callable[[jax.Array], tuple[Any, dict[str, jax.Array]]]:
-    """The whole run as a pure `train(key) -> (state, metrics)`: jit it, vmap it.
+    """Return a whole run as a pure function, `train(key) -> (state, metrics)`: jit it, vmap it.
 
-    Seeds are a vmap, and so are hyper-parameters:
+    A `vmap` runs several seeds, or several values of a hyper-parameter:
 
         train = jax.jit(jax.vmap(hocket.program(PPO(env=env), iterations=200)))
         states, metrics = train(jax.random.split(jax.random.key(0), 8))
@@ -227,7 +225,7 @@ def program(
 
 
 def first_key(seed: int, seeds: int | None) -> jax.Array:
-    """The key that a run begins with, or those of `seeds` runs from `seed` on."""
+    """Return the key that a run begins with, or the keys `[seeds]` of several, from `seed` on."""
     if seeds is None:
         return jax.random.key(seed)
     return jax.vmap(jax.random.key)(np.arange(seed, seed + seeds))
@@ -236,38 +234,39 @@ def first_key(seed: int, seeds: int | None) -> jax.Array:
 def make_executor(
     made: Plan, iterations: int, seeds: int | None = None, *, record: bool = False
 ) -> Executor:
-    """The executor of a plan, for blocks of at most so many iterations; nothing starts yet."""
+    """Make the executor of a plan, for blocks of at most `iterations`, without starting it."""
     refuse(check(made))
-    # One program on several devices cannot call the host from each: it is driven from there.
-    apart = len(made.places[0].on) > 1 and (made.graph.served or bool(hosts(made.graph)))
+    alone, one_process = len(made.places) == 1, made.launch.one_process
+    # A program on several devices cannot call the host from each of them, so the host drives it.
+    driven = len(made.places[0].on) > 1 and (made.graph.served or bool(hosts(made.graph)))
     if seeds is not None and made.graph.served:
         raise PlanError(
-            f"{seeds} seeds at once are one program, and here a service keeps one replay: train "
-            f'them one after another, or use `distribute="anakin"`.'
+            f"{seeds} seeds at once are one program, but here a service keeps one replay: "
+            f'train them one after another, or use `distribute="anakin"`.'
         )
-    if len(made.places) == 1 and made.launch.one_process and not apart:
+    if alone and one_process and not driven:
         return Fused(made, min(iterations, 1024), seeds, record=record)
-    if seeds is not None and len(made.places) == 1 and not made.launch.one_process:
+    if seeds is None:
+        return Split(made, record=record)
+    if alone and not one_process:
         return agents(made, seeds, record=record)
-    if seeds is not None:
-        names = ", ".join(place.name for place in made.places)
-        how = "threads" if made.launch.one_process else "processes"
-        fused = "anakin:callback=true" if hosts(made.graph) else "anakin"
-        raise PlanError(
-            f"{seeds} seeds at once are one program, and this plan runs as {how} of "
-            f'{names}. Use `distribute="{fused}"` as threads, or train them one after another.'
-        )
-    return Split(made, record=record)
+    names = ", ".join(place.name for place in made.places)
+    fused = "anakin:callback=true" if hosts(made.graph) else "anakin"
+    raise PlanError(
+        f"{seeds} seeds at once are one program, but this plan runs as "
+        f"{'threads' if one_process else 'processes'} of {names}. Use "
+        f'`distribute="{fused}"` as threads, or train them one after another.'
+    )
 
 
 def count_iterations(graph: Graph, iterations: int | None = None) -> int:
-    """So many, or as many as the algorithm's budget of environment steps needs."""
-    if iterations is None and not graph.env_steps:
-        raise ValueError(
-            f"{type(graph.algorithm).__name__} has no fragment of role `env`, so its environment "
-            f"steps cannot be counted: give `iterations`."
-        )
+    """Return `iterations` if given, else as many as the budget of environment steps needs."""
     if iterations is None:
+        if not graph.env_steps:
+            raise ValueError(
+                f"{type(graph.algorithm).__name__} has no fragment of role `env`, so its "
+                f"environment steps cannot be counted: give `iterations`."
+            )
         iterations = math.ceil(graph.algorithm.env_steps / graph.env_steps)
     if iterations < 1:
         raise ValueError(f"iterations must be at least 1, found {iterations}.")
@@ -275,6 +274,6 @@ def count_iterations(graph: Graph, iterations: int | None = None) -> int:
 
 
 def _next_block(block: int, seconds: float, wanted: float) -> int:
-    """As many iterations as fit into the wanted time, growing at most fourfold."""
+    """Return how many iterations fit into the wanted time, at most four times the last block."""
     fitting = int(block * wanted / max(seconds, 1e-6))
     return max(1, min(fitting, 4 * block))

@@ -1,4 +1,4 @@
-"""Everything that a run tells its caller: a report after each block, a result at the end."""
+"""What a run returns to its caller: a report after each block, a result at the end."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.core.program.algorithm import Algorithm, Policy
-from hocket.report.outcome import Activity
+from hocket.report.outcome import Activity, return_words
 from hocket.runtime.executor import Executor, Timings
 from hocket.runtime.observe.timeline import Timeline
 
 
 @dataclass(frozen=True)
 class Report:
-    """The metrics `[iterations, ...]` of some iterations, and where the run stands after them."""
+    """The progress of a run after a block of iterations, with the metrics of that block."""
 
     iteration: int
     """Iterations so far."""
     env_steps: int
     """Environment steps so far."""
     metrics: dict[str, np.ndarray] = field(repr=False)
+    """The metrics of the block, `[iterations, ...]`."""
     timings: Timings
     """Seconds so far."""
     shares: dict[str, float]
-    """The part of the running time that each role took; empty until it was measured."""
+    """Each role's share of the running time; empty until it has been measured."""
     executor: Executor = field(repr=False)
     places: tuple[Activity, ...] = ()
-    """How busy each place was, and for whom it waited; nothing where one program does all."""
+    """How busy each place was, and for whom it waited; empty if one program does everything."""
 
     @property
     def state(self) -> Any:
-        """The whole state as it is now; ask before going on with the loop."""
+        """The whole state at present. Read it before the loop goes on."""
         return self.executor.state()
 
     @property
@@ -51,32 +52,31 @@ class Result:
     algorithm: Algorithm
     plan: Plan
     state: Any
-    """The whole final state, as the fused program has it."""
+    """The whole final state, with the structure that the fused program gives it."""
     metrics: dict[str, np.ndarray]
     """Every metric over all iterations, `[iterations, ...]`."""
     env_steps: int
     timings: Timings
     seeds: int | None = None
-    """How many agents were trained at once; state and metrics then have an axis of seeds."""
+    """How many agents were trained at once; if several, state and metrics have an axis of seeds."""
     timeline: Timeline | None = None
-    """With `record=True`, what each instance did when: computed, sent, received, waited. From the
-    second iteration on, since the first one compiles."""
+    """With `record=True`, when each instance computed, sent, received and waited. Begins with the
+    second iteration, since the first one compiles."""
 
     def __repr__(self) -> str:
-        """How well and how far; the arrays are in `state` and `metrics`."""
-        mean = self.return_mean
-        returned = "no episode ended" if math.isnan(mean) else f"return {mean:.1f}"
+        """Return the mean return and the number of steps, without the arrays."""
         agents = f" by each of {self.seeds} agents" if self.seeds is not None else ""
         iterations = len(next(iter(self.metrics.values()), ()))
         return (
-            f"<Result of {type(self.algorithm).__name__}: {returned} after {self.env_steps:,} steps"
-            f"{agents} in {iterations:,} iterations; {self.timings}>"
+            f"<Result of {type(self.algorithm).__name__}: {return_words(self.return_mean)} after "
+            f"{self.env_steps:,} steps{agents} in {iterations:,} iterations; {self.timings}>"
         )
 
     def agent(self, index: int) -> Result:
-        """The run of one of several seeds."""
+        """Return the result of one agent, where several seeds were trained."""
         if self.seeds is None or not 0 <= index < self.seeds:
-            raise ValueError(f"there is no agent {index} among {self.seeds or 'a run of one'}.")
+            trained = "one agent was trained" if self.seeds is None else f"{self.seeds} agents were"
+            raise ValueError(f"there is no agent {index}: {trained}.")
         state = jax.tree.map(lambda x: x[index], self.state)
         metrics = {name: rows[:, index] for name, rows in self.metrics.items()}
         return replace(self, state=state, metrics=metrics, seeds=None)
@@ -90,9 +90,9 @@ class Result:
 
     @property
     def return_mean(self) -> float:
-        """Mean return of the last 100 episodes, or a few more: of whole iterations.
+        """Mean return of the last 100 episodes, or a few more, since it covers whole iterations.
 
-        nan where the algorithm does not report `{**rollout.episodes}` among its metrics.
+        nan if the algorithm does not report `{**rollout.episodes}` among its metrics.
         """
         if "episode_count" not in self.metrics:
             return math.nan
@@ -103,7 +103,7 @@ class Result:
 
 
 def mean_of_episodes(metrics: dict[str, np.ndarray], name: str) -> float:
-    """The mean of a sum over episodes; nan where no episode ended, or the algorithm counts none."""
+    """Divide a sum over episodes by their count; nan if no episode ended, or none are counted."""
     if "episode_count" not in metrics or not metrics["episode_count"].sum():
         return math.nan
     return float(metrics[name].sum() / metrics["episode_count"].sum())

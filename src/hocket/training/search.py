@@ -1,4 +1,4 @@
-"""`hocket plan ALGO --search`: how this machine's devices are best cut for an algorithm."""
+"""`hocket plan ALGORITHM --search`: measures how best to cut this machine's devices into slices."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -24,11 +25,11 @@ from hocket.training.loop import make_executor, plan
 
 INSTANCES = (1, 2, 4, 8)
 ENVS = (1, 4, 16)
-"""Environments of an instance, as multiples of the algorithm's own number."""
+"""Environments per instance, as multiples of the algorithm's own number."""
 SECONDS = 3.0
-"""How long a point is measured, once it is compiled."""
+"""How long a point is measured, after it has been compiled."""
 PARTS = 3
-"""A point is measured in so many parts, whose spread is told."""
+"""The number of measurements that this time is divided into, to show their spread."""
 
 
 def search_here(
@@ -40,10 +41,10 @@ def search_here(
     seconds: float = SECONDS,
     tell: Callable[[Score], None] = lambda score: None,
 ) -> Found:
-    """Measure several cuts of this machine's (first) `devices`, and keep what was found.
+    """Measure several ways to cut the devices of this machine, or the first `devices` of them.
 
-    On a CPU a slice is a process on some of the cores, so no more are tried than there are cores.
-    `sliced(search=True)` then uses the best.
+    The results are saved, and `sliced(search=True)` uses the best one. A slice of a CPU is a
+    process on some of its cores, so the search tries no more instances than there are cores.
     """
     cluster = Cluster.local().first(devices, "the search")
     on_gpu = not cluster.devices[0].id.is_host
@@ -52,7 +53,7 @@ def search_here(
     instances = instances or [k for k in INSTANCES if k <= most]
     if min(*envs, *instances, 1) < 1 or 1 not in instances:
         raise ValueError(
-            f"a search needs numbers of environments, and of instances with 1 among them: found "
+            f"a search needs numbers of environments, and of instances with 1 among them, found "
             f"{list(envs)} and {list(instances)}."
         )
 
@@ -62,17 +63,17 @@ def search_here(
         return score
 
     about = about_search(algorithm, cluster)
-    room_for(about)  # both can be refused, before anything starts
+    room_for(about)  # this and `about_search` may refuse, which must happen before the search
     scores = search(scored, instances, envs, shares=on_gpu, buffers=on_gpu)
     if all(score.failed for score in scores):
         raise PlanError(f"nothing could be measured: {scores[-1].failed}")
-    outcome = Found(about, tuple(scores))
-    outcome.save()
-    return outcome
+    results = Found(about, tuple(scores))
+    results.save()
+    return results
 
 
 def measure(algorithm: Algorithm, point: Point, seconds: float, cluster: Cluster) -> Score:
-    """Run all instances of a point together for a while; a point that cannot run has no score."""
+    """Run all instances of a point together and measure them. A point that cannot run scores 0."""
     total = point.instances * point.envs * len(cluster.devices)
     strategy = sliced(
         slices=point.instances, share=point.share, devices=len(cluster.devices),
@@ -89,33 +90,32 @@ def measure(algorithm: Algorithm, point: Point, seconds: float, cluster: Cluster
 
 
 def reason(message: str) -> str:
-    """The line that says what went wrong: of a traceback the last that names an error."""
+    """Return the line that says what went wrong: in a traceback, the last one with an error."""
     lines = message.strip().splitlines() or ["no reason was given"]
     named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     return (named or lines[:1])[-1]
 
 
 def measure_rate(executor: Executor, point: Point, seconds: float) -> Score:
-    """The environment steps a second of a plan, from when nothing is special any more."""
+    """Measure the environment steps per second of a plan, after it has been compiled."""
     enable_cache()
     executor.start(jax.random.key(0))
     advance(executor, 1)  # compiles
     taken = min(_seconds(executor, 2) for _ in range(2)) / 2
     count = max(1, round(seconds / PARTS / taken))
+    steps = count * executor.plan.iteration.env_steps
     with GpuActivity() as activity:
-        parts = [count / _seconds(executor, count) for _ in range(PARTS)]
-    steps = executor.plan.iteration.env_steps
-    rates = [steps * rate for rate in parts]
+        rates = [steps / _seconds(executor, count) for _ in range(PARTS)]
     return Score(point, statistics.median(rates), (min(rates), max(rates)), activity.report())
 
 
 def told(score: Score) -> str:
-    """One score, while the search goes on."""
+    """Return a score as a line of text, to be shown during the search."""
     return f"{score.point}: {score.failed or f'{score.value:,.0f} environment steps/s'}"
 
 
 def table(scores: Sequence[Score]) -> str:
-    """Every point with its score, the best marked, and what it gains."""
+    """Return a table of all scores, with the best marked, and how much faster it is."""
     chosen = best(scores)
     rows = [_row(score, chosen) for score in scores]
     alone = max((s for s in scores if s.point.instances == 1), key=lambda score: score.value)
@@ -145,22 +145,16 @@ def _row(score: Score, chosen: Score) -> str:
 
 
 def draw(scores: Sequence[Score], out: Path) -> None:
-    """The measured surface as a picture."""
+    """Draw the scores, with a line for each way to cut a device."""
     from hocket.report.surface import Series, draw_surface
 
-    names = dict.fromkeys((s.point.instances, s.point.share, s.point.command_buffers)
-                          for s in scores)  # fmt: skip
     lines = []
-    for instances, share, buffers in names:
-        mine = sorted(
-            (s for s in scores if not s.failed
-             and (s.point.instances, s.point.share, s.point.command_buffers)
-             == (instances, share, buffers)),
-            key=lambda s: s.point.envs,
-        )  # fmt: skip
-        label = f"{instances} instance{'s' * (instances != 1)}"
-        label += f" at {share} %" if (share or 100) < 100 else ""
-        label += ", command buffers" if buffers else ""
+    for cut in dict.fromkeys(replace(s.point, envs=0) for s in scores):
+        mine = [s for s in scores if not s.failed and replace(s.point, envs=0) == cut]
+        mine.sort(key=lambda s: s.point.envs)
+        label = f"{cut.instances} instance{'s' * (cut.instances != 1)}"
+        label += f" at {cut.share} %" if (cut.share or 100) < 100 else ""
+        label += ", command buffers" if cut.command_buffers else ""
         xs, ys = [s.point.envs for s in mine], [s.value for s in mine]
         lines.append(Series(label, xs, ys, [s.spread for s in mine]))
     chosen = best(scores)

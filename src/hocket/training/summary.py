@@ -1,4 +1,4 @@
-"""The summary of a run: what came of it, where the time went, and on what it was computed."""
+"""The summary of a run: its results, where the time went, the hardware and the versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hocket.training.folder import SUMMARY, agent_folders, write_json
 
 
 def note_reductions(outcome: Outcome, tables: Mapping[str, WayTable]) -> None:
-    """Keep how places average, and say which way was measured to be the fastest."""
+    """Record how places average, and add a note about each way that was chosen by measurement."""
     if not outcome.reductions:
         outcome.reductions = {place: asdict(table) for place, table in tables.items()}
         measured = [(place, table) for place, table in tables.items() if table.was_measured]
@@ -25,10 +25,7 @@ def note_reductions(outcome: Outcome, tables: Mapping[str, WayTable]) -> None:
 
 
 def write_summary(outcome: Outcome, seed: int) -> dict[str, Any]:
-    """Write what came of the run into `summary.json`, and for several seeds one for each as well.
-
-    Returns that of the whole run.
-    """
+    """Write `summary.json`, for several seeds also one for each seed; return the whole run's."""
     seconds = outcome.seconds
     about = {
         "title": outcome.title,
@@ -57,18 +54,18 @@ def write_summary(outcome: Outcome, seed: int) -> dict[str, Any]:
 
 
 def _results(outcome: Outcome, agents: Sequence[int]) -> dict[str, float | None]:
-    """The mean returns over some agents."""
+    """Return the mean returns over some agents, None if no episode ended."""
 
     def mean(values: list[float]) -> float | None:
-        found = mean_of_known([values[i] for i in agents] if values else [])
-        return found if math.isfinite(found) else None
+        average = mean_of_known([values[i] for i in agents] if values else [])
+        return average if math.isfinite(average) else None
 
     results = {"return_mean": mean(outcome.return_means)}
     return results | ({"eval_return_mean": mean(outcome.eval_means)} if outcome.eval_means else {})
 
 
 def package_versions() -> dict[str, str]:
-    """The versions of Python and of the packages that matter to the numbers."""
+    """Return the versions of Python and of the packages that the numbers depend on."""
     versions = {"python": platform.python_version(), "hocket": __version__}
     for package in ("jax", "jaxlib", "flax", "optax", "numpy"):
         try:

@@ -1,12 +1,12 @@
-"""Loggers: who is told of every row of numbers that a run gives. One logger, one file.
+"""Loggers, which get every row of a run's metrics. One logger, one file.
 
     jsonl.py        `metrics.jsonl`, which every kept run has
-    tensorboard.py  files of events for TensorBoard
+    tensorboard.py  event files for TensorBoard
     display.py      the live display, or plain lines
 
-This listing is the registry, by `LOGGER` of each file; installed packages add theirs by an entry
-point of the group `hocket.loggers`. One of your own is any class with these four methods, named as
-`path/to/file.py:Name` (examples/own_logger.py; `hocket.testing.check_logger` checks it).
+This folder is the registry: each file defines a `LOGGER`. Installed packages add theirs by an entry
+point of the group `hocket.loggers`. Your own logger is any class with the four methods of `Logger`,
+named as `path/to/file.py:Name` (examples/own_logger.py; `hocket.testing.check_logger` tests it).
 """
 
 from __future__ import annotations
@@ -19,51 +19,51 @@ from typing import Any, Protocol, runtime_checkable
 from hocket.report.outcome import Outcome
 
 Numbers = Mapping[str, float | None]
-"""The numbers of a row by name; None where there is none, as before the first episode has ended."""
+"""The numbers of a row by name; None for a missing one, as before the first episode has ended."""
 
 
 @dataclass(frozen=True)
 class About:
-    """Everything that a logger is told of a run before its first row."""
+    """What a logger knows of a run before its first row."""
 
     title: str
     folder: Path
-    """The run's own, in which a logger may keep files."""
+    """The run's folder, in which a logger may keep files."""
     folders: Mapping[int, Path]
-    """For each seed the folder of its records; the run's own where there is one seed."""
+    """The folder for each seed's records; with one seed, the run's folder."""
     config: Mapping[str, Any]
-    """All that the run depends on, as `config.json` has it."""
+    """All that the run depends on, as in `config.json`."""
     progress: Outcome
-    """How the run stands: kept up to date, to be read whenever a row comes."""
+    """The progress of the run, which is up to date at every row."""
     last_step: int = 0
-    """The step from which a resumed run goes on: whatever was told of later ones comes again, the
-    same. 0 for a run that begins."""
+    """The step from which a resumed run continues; 0 for a new run. The rows of later steps, which
+    a logger may have from before, come again unchanged."""
 
 
 @runtime_checkable
 class Logger(Protocol):
-    """Whoever keeps or shows the numbers of a run.
+    """A logger keeps or shows the metrics of a run.
 
-    It is made before anything runs: whatever can be refused (a package that is missing) is refused
-    then. An error in any of these methods ends the run, with the logger's name.
+    It is made before anything runs, and should raise then if it cannot work, for example because a
+    package is missing. An error in any of its methods ends the run and names the logger.
     """
 
     def begin(self, about: About, /) -> None:
-        """Open what is needed, and forget whatever was told after `about.last_step`."""
+        """Open what is needed, and delete all rows after `about.last_step`."""
 
     def row(self, step: int, numbers: Numbers, seed: int, /) -> None:
-        """Keep the numbers of one seed's agent after so many environment steps.
+        """Keep a row of one seed's numbers, after `step` environment steps.
 
-        The names may differ from row to row: an evaluation has a row of its own. When this returns
-        the row is safe, since the process may be killed right after, and resumed from this step.
+        Names may differ from row to row, since an evaluation has a row of its own. The row must be
+        safe when this returns: the process may be killed right after, and resumed from this step.
         """
 
     def media(self, path: Path, /) -> None:
         """Take note of a file that the run has written, such as a trace."""
 
     def end(self, summary: Mapping[str, Any], /) -> None:
-        """Close what is open: the run is over.
+        """Close what is open, because the run is over.
 
-        `summary` is that of `summary.json`; of a run that failed it says how far it came, and
-        `error`.
+        `summary` is the contents of `summary.json`. If the run failed, it has `env_steps` and an
+        `error` instead.
         """

@@ -16,16 +16,15 @@ from hocket.report.loggers import About, Numbers
 from hocket.report.outcome import Outcome
 
 LINE_SECONDS = 2.0
-"""How often a plain line is printed."""
+"""The least time between two plain lines."""
 DRAW_SECONDS = 0.25
-"""How often rows have it drawn again."""
+"""The least time between two updates that rows cause."""
 
 
 class Display:
-    """Shows a run while it goes on: as a panel in a terminal, elsewhere as lines.
+    """Shows the progress of a run, as a panel in a terminal and as plain lines elsewhere.
 
-    It is drawn again with a row, and whenever `update` is called besides, since of a long run there
-    may be a minute between two rows.
+    Rows update it. So do calls of `update`, because a long run may take a minute between two rows.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -38,7 +37,7 @@ class Display:
         self._returns: list[float] = []
 
     def begin(self, about: About) -> None:
-        """Show a run that is about to compile."""
+        """Show that the run is compiling."""
         self._run = run = about.progress
         if self.console.is_terminal:
             self._live = Live(picture(run, []), console=self.console, refresh_per_second=8)
@@ -48,7 +47,7 @@ class Display:
 
     def row(self, step: int, numbers: Numbers, seed: int) -> None:
         is_due = time.monotonic() - self._drawn > DRAW_SECONDS
-        # The first rows come before it is known how the run stands.
+        # With the first rows the progress has no speed yet.
         if self._run is not None and is_due and self._run.env_steps_per_second:
             self.update(self._run)
 
@@ -62,7 +61,7 @@ class Display:
             self._live.stop()
 
     def update(self, run: Outcome) -> None:
-        """Show a run as it stands."""
+        """Show the present progress of a run."""
         self._drawn = time.monotonic()
         self._returns.append(run.return_mean)
         for note in run.notes[self._told :]:
@@ -71,7 +70,7 @@ class Display:
         had_ended, self._ended = self._ended, run.env_steps >= run.total_steps
         if self._live:
             self._live.update(picture(run, self._returns))
-        elif had_ended:  # it is only saved after that
+        elif had_ended:  # updates after the end only come from saving
             return
         elif self._ended or time.monotonic() - self._printed > LINE_SECONDS:
             self._printed = time.monotonic()

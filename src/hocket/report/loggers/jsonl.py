@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one line of JSON for each row, in the folder of each seed."""
+"""`metrics.jsonl`: a line of JSON for each row, in the folder of each seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = "metrics.jsonl"
 
 
 class Jsonl:
-    """Writes lines that `read_rows` reads. Every kept run has this logger."""
+    """The logger of every kept run. `read_rows` reads what it writes."""
 
     def __init__(self) -> None:
         self._files: dict[int, TextIO] = {}
@@ -31,7 +31,7 @@ class Jsonl:
         self._files[seed].flush()
 
     def media(self, path: Path) -> None:
-        """Nothing: a row is numbers, and the file is there."""
+        """Do nothing: this file has rows of numbers only."""
 
     def end(self, summary: Mapping[str, Any]) -> None:
         for file in self._files.values():
@@ -42,13 +42,13 @@ LOGGER = Jsonl
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file of metrics; a last one that was cut off in the middle is left out."""
+    """Read the rows of a file, except for a last one that is incomplete."""
     text = path.read_text(errors="replace") if path.exists() else ""
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         try:
             row = json.loads(line)
         except ValueError as error:
-            # Only the last line can lack its end: a run is writing it, or was stopped there.
+            # Only the last line can lack its end: a run is writing it, or was killed meanwhile.
             if not line.endswith("\n"):
                 return
             raise ValueError(
@@ -60,12 +60,12 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def rows_until(path: Path, last_step: int) -> Iterator[dict[str, Any]]:
-    """The rows up to a step; later ones are of a run that was lost."""
+    """Read the rows up to a step. A run that was killed may have left later ones."""
     return (row for row in read_rows(path) if row["env_steps"] <= last_step)
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a file in one piece: whoever is killed right here leaves the one before it."""
+    """Replace a file's contents atomically, so that a kill leaves either the old or the new."""
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
     fresh.replace(path)

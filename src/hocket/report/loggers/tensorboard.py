@@ -1,4 +1,4 @@
-"""Files of events for TensorBoard, in the folder of each seed (extra: `hocket[tensorboard]`)."""
+"""Event files for TensorBoard, in the folder of each seed (extra: `hocket[tensorboard]`)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from hocket.report.loggers import About, Numbers
 
 
 class TensorBoard:
-    """Writes a scalar for each number of a row: `tensorboard --logdir runs` shows them."""
+    """Writes a scalar for each number of a row. To see them: `tensorboard --logdir runs`."""
 
     def __init__(self) -> None:
         self._writer = _import_writer()
         self._boards: dict[int, Any] = {}
 
     def begin(self, about: About) -> None:
-        # Tells TensorBoard to forget the rows of a run that was lost.
-        after = about.last_step + 1 if about.last_step else None
+        # Tells TensorBoard to drop the rows after the checkpoint from which the run resumes.
+        purge = about.last_step + 1 if about.last_step else None
+        # Without a suffix, two files made in the same second would have the same name.
+        suffix = f".{about.last_step}"
         for seed, folder in about.folders.items():
-            # The files of a folder need names of their own, and these have only the second in them.
-            suffix = f".{about.last_step}"
-            self._boards[seed] = self._writer(str(folder), purge_step=after, filename_suffix=suffix)
+            self._boards[seed] = self._writer(str(folder), purge_step=purge, filename_suffix=suffix)
 
     def row(self, step: int, numbers: Numbers, seed: int) -> None:
         board = self._boards[seed]
