@@ -135,5 +135,7 @@ def test_what_breaks_the_contract_is_found(name: str, monkeypatch: pytest.Monkey
 
 
 def test_a_transport_for_nothing_here() -> None:
-    with pytest.raises(ContractError, match=r"`one_gpu` is for none of these pairs of ends:\n  th"):
+    with pytest.raises(
+        ContractError, match=r"`one_gpu` connects none of these pairs of ends:\n  th"
+    ):
         check_transport("one_gpu")

@@ -49,9 +49,6 @@ class Planned(Where):
     """Search: draw the measurements in this file."""
 
 
-TO_SEARCH = ("instances", "envs", "devices", "seconds", "plot")
-
-
 def plan_command(arguments: list[str]) -> None:
     """Print what would run where and what would cross; with `--search`, measure what is best."""
     about = "Print what would run where, and what would cross. Only --search runs anything."
@@ -75,8 +72,8 @@ def plan_command(arguments: list[str]) -> None:
 
 def _check_flags(where: Planned) -> None:
     """Refuse flags that would have no effect."""
-    idle = ("distribute", "launch", "svg") if where.search else TO_SEARCH
-    for name in idle:
+    of_search = ("instances", "envs", "devices", "seconds", "plot")
+    for name in ("distribute", "launch", "svg") if where.search else of_search:
         if getattr(where, name) != getattr(Planned, name):
             raise ValueError(
                 f"--{name} has no effect with --search, which measures slices: leave one out."

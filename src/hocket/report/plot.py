@@ -47,8 +47,8 @@ class Curve:
     @property
     def text(self) -> str:
         """The label, with the number of seeds if there are several."""
-        band = f" ({self.num_seeds} seeds, min-max)" if self.num_seeds > 1 else ""
-        return self.label + band
+        seeds = self.num_seeds
+        return f"{self.label} ({seeds} seeds, min-max)" if seeds > 1 else self.label
 
 
 def draw_curves(

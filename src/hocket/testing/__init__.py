@@ -1,14 +1,14 @@
-"""Conformance kits: tests for what users write.
+"""Conformance kits: tests for algorithms and extensions that users write.
 
     same_numbers.py  `check_algorithm`, `check_strategy`: the contract, and the law of same numbers
-    launcher.py      `check_launcher`: what is started is heard and ended, and computes the same
+    launcher.py      `check_launcher`: programs start, are heard and end, and runs agree
     transport/       `check_transport`: messages arrive whole and in order, and every wait ends
-    average.py       `check_average`: the means of all replicas, and no wait without an end
-    replica.py       one replica that averages as `average.py` tells it, in a process of its own
-    logger.py        `check_logger`: no row is lost, also where a run is killed and resumed
+    average.py       `check_average`: all replicas get the same mean, and every wait ends
+    replica.py       one replica for `average.py`, in a process of its own
+    logger.py        `check_logger`: no row is lost, even if a run is killed and resumed
     seeded.py        `Seeded`: a crew in one thread, in an order that a seed decides
 
-(`check_env` is where environments are, in `hocket.envs`.)
+(`check_env` is in `hocket.envs`.)
 """
 
 from hocket.testing.average import AverageCheck, check_average

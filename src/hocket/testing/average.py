@@ -1,4 +1,4 @@
-"""Does a way to average keep its contract? Replicas as processes, which no launcher starts."""
+"""The conformance kit for ways to average. It starts replicas as processes, without a launcher."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from hocket.testing import replica
 from hocket.testing.replica import SITES, SMALL, TURNS, Job, expected_means
 
 SECONDS = 120.0
-"""What replicas get for whatever they are told to do; most of it is starting and compiling."""
+"""The time limit for a command to the replicas, most of it for starting and compiling."""
 WAITING_SECONDS = 30.0
-"""What a replica gets to see that another one has ended, or that it is closed itself."""
+"""The time limit for a replica to notice that another one has ended, or that it is closed."""
 EPOCHS = 5
 
 
 @dataclass(frozen=True)
 class AverageCheck:
-    """What `check_average` found."""
+    """The results of `check_average`."""
 
     name: str
     replicas: int
     room: int
-    """The bytes of shared memory that it took."""
+    """The bytes of shared memory that the way needs."""
     difference: float
-    """How far a mean was from NumPy's, relative where it exceeds one; in a narrow type, in steps
-    of that type."""
+    """The largest difference from NumPy's means, relative for values above one. In types under
+    32 bits, a difference of one rounding step does not count."""
     seconds: Mapping[str, float]
-    """How long it took a replica to see that another one was gone."""
+    """How long the other replicas took to notice that one was gone, for each way to end it."""
 
     def __str__(self) -> str:
         exact = "bit for bit" if not self.difference else f"to {self.difference:.2g}"
@@ -61,15 +61,15 @@ class AverageCheck:
 def check_average(
     name: str, on: Iterable[DeviceId | str] = ("cpu:0", "cpu:0"), *, tolerance: float = 1e-6
 ) -> AverageCheck:
-    """Verify a way to average, named as `Mean(way=...)` is, by processes that use it.
-
-    There is one process for each device or slice in `on`. They listen and join, average arrays of
-    several types and sizes in one compiled program, twice, and must all get the same bits, which
-    are NumPy's means up to `tolerance`. They do so again, freshly joined, as after a trial. Other
-    sizes in one replica must be an error; and where a replica leaves or is killed, the others must
-    not wait for ever.
+    """Verify a way to average, named as in `Mean(way=...)`, with processes that use it.
 
         print(check_average("mine.py:Fifo"))
+
+    There is a process for each device or slice in `on`. They listen and join. Then they average
+    arrays of several types and sizes in one compiled program, and run it twice. All must get the
+    same bits, within `tolerance` of NumPy's means. They free, join and average again. Arrays of
+    different sizes must be an error, and if a replica leaves or is killed, the others must stop
+    waiting.
     """
     members = Members(device_ids(on))
     room = _checked(name, members)
@@ -89,7 +89,7 @@ def check_average(
 
 
 def _checked(name: str, members: Members) -> int:
-    """The memory of a way, which must say why it cannot go where it needs some and has none."""
+    """Return how much shared memory a way needs. If it needs any, it must refuse to do without."""
     choices(members, name)
     way = find_way(name)
     room = way.room(members, roomy(SITES))
@@ -100,7 +100,7 @@ def _checked(name: str, members: Members) -> int:
     if room and not way.why_not(replace(members, shares_memory=False)):
         raise ContractError(
             f"`{name}` takes {room} bytes of shared memory, and does not say so where there is "
-            f"none: `why_not` must, where `members.shares_memory` is False."
+            f"none: `why_not` must give a reason if `members.shares_memory` is False."
         )
     return room
 
@@ -112,7 +112,7 @@ class _Process(NamedTuple):
 
 @contextmanager
 def _started(name: str, members: Members, room: int) -> Iterator[_Group]:
-    """A process for each replica; whatever becomes of them, none stays."""
+    """Start a process for each replica, and end them all on leaving the context."""
     file = MemoryFile.create(max(4096, EPOCHS * pages(room)))
     slices, processes = Slices(filter(None, members.on)), list[_Process]()
     threads = str(max(1, usable_cores() // len(members)))
@@ -150,7 +150,7 @@ def _spawn(file: MemoryFile, environment: Mapping[str, str]) -> _Process:
 
 
 class _Group:
-    """All replicas, seen from the process that started them."""
+    """All replicas, as the process that started them commands them."""
 
     def __init__(self, name: str, processes: Sequence[_Process]) -> None:
         self._name, self._processes = name, list(processes)
@@ -161,8 +161,8 @@ class _Group:
         return self.answers(command)
 
     def answers(self, what: str, seconds: float = SECONDS) -> list[Any]:
-        """One of each replica, in time."""
-        deadline, found = time.monotonic() + seconds, list[Any]()
+        """Wait for an answer of each replica."""
+        deadline, answers = time.monotonic() + seconds, list[Any]()
         for index, process in enumerate(self._processes):
             if not process.connection.poll(max(0.0, deadline - time.monotonic())):
                 raise ContractError(
@@ -177,26 +177,28 @@ class _Group:
                 ) from None
             if outcome != "done":
                 raise ContractError(f"`{self._name}`: replica {index} failed:\n{content}")
-            found.append(content)
-        return found
+            answers.append(content)
+        return answers
 
     def come_together(self, epoch: int) -> None:
-        """In both phases, with memory of this epoch's own."""
+        """Have all replicas listen and then join. Each epoch has its own part of the memory."""
         self.ask("join", self.ask("listen", epoch), epoch)
 
     def average(self, tolerance: float) -> float:
-        """How far the means of all replicas are from NumPy's."""
-        found, count = self.ask("means"), len(self._processes)
-        for index, (made, counts) in enumerate(found):
-            if any(a.tobytes() != b.tobytes() for a, b in zip(made, found[0][0], strict=True)):
+        """Return how far the means of all replicas are from NumPy's."""
+        answers = self.ask("means")
+        first, _ = answers[0]
+        for index, (means, counts) in enumerate(answers):
+            if any(a.tobytes() != b.tobytes() for a, b in zip(means, first, strict=True)):
                 raise ContractError(
                     f"`{self._name}`: replica {index} got other bits than replica 0, so that the "
                     f"replicas would drift apart."
                 )
-            if counts[0] < 2 * (len(SITES) - 2 + TURNS):  # one site has nothing to send
-                raise ContractError(f"`{self._name}` counts {counts[0]} calls.")
-        expected = expected_means(count)
-        apart = [_apart(a, b) for a, b in zip(found[0][0], expected, strict=True)]
+            # The program ran twice. The loop's site counts `TURNS` times, the empty site never.
+            if counts[0] < 2 * (len(SITES) - 2 + TURNS):
+                raise ContractError(f"`{self._name}` counts only {counts[0]} calls.")
+        expected = expected_means(len(answers))
+        apart = [_apart(a, b) for a, b in zip(first, expected, strict=True)]
         if max(apart) > tolerance:
             worst = expected[apart.index(max(apart))]
             raise ContractError(
@@ -206,25 +208,24 @@ class _Group:
         return max(apart)
 
     def differ(self) -> None:
-        """Replicas that average arrays of different sizes must not be given a mean of them."""
+        """Check that replicas with arrays of different sizes get errors, not a mean."""
         for index, process in enumerate(self._processes):
             process.connection.send(("wait", SMALL[0].size - index))
         errors = self.answers("wait for replicas with arrays of other sizes", WAITING_SECONDS)
-        if not all(errors):
-            raise ContractError(f"`{self._name}` averages arrays of different sizes.")
+        self._must_be_errors(errors, "averages arrays of different sizes")
 
     def leave(self) -> float:
-        """The last replica closes; how long it takes until none of the others waits any more."""
+        """Have the last replica leave. Return how long until no other waits for it any more."""
         *others, last = self._processes
         self._wait(others)
         last.connection.send(("leave",))
         start = time.monotonic()
         *errors, _ = self.answers("wait for a replica that has left", WAITING_SECONDS)
-        self._must_be_errors(errors, "has left")
+        self._must_be_errors(errors, "makes a mean without a replica that has left")
         return time.monotonic() - start
 
     def kill(self) -> float:
-        """The same where the last one is killed, and the others are closed as a run does it."""
+        """Kill the last replica, and close the others as a run does. Return how long they wait."""
         *self._processes, last = self._processes
         self._wait(self._processes)
         last.popen.send_signal(signal.SIGKILL)
@@ -233,25 +234,26 @@ class _Group:
         for process in self._processes:
             process.connection.send(("close",))
         errors = self.answers("wait for a replica that was killed", WAITING_SECONDS)
-        self._must_be_errors(errors, "was killed")
+        self._must_be_errors(errors, "makes a mean without a replica that was killed")
         return time.monotonic() - start
 
     def _wait(self, processes: Sequence[_Process]) -> None:
         for process in processes:
             process.connection.send(("wait", SMALL[0].size))
-        time.sleep(0.5)  # most likely they wait by then; a wait that begins later must end as well
+        # By then most likely they wait. If not, the check still holds: a later wait must end too.
+        time.sleep(0.5)
 
-    def _must_be_errors(self, errors: Sequence[str], why: str) -> None:
+    def _must_be_errors(self, errors: Sequence[str], mistake: str) -> None:
         if not all(errors):
-            raise ContractError(f"`{self._name}` makes a mean without a replica that {why}.")
+            raise ContractError(f"`{self._name}` {mistake}.")
 
 
-def _apart(found: np.ndarray, expected: np.ndarray) -> float:
-    """How far two arrays are apart: of a narrow type, where they differ by more than a step."""
-    if found.dtype != expected.dtype or found.shape != expected.shape:
+def _apart(mean: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest difference; in a type under 32 bits, one rounding step does not count."""
+    if mean.dtype != expected.dtype or mean.shape != expected.shape:
         return float("inf")
     wide = np.complex128 if np.iscomplexobj(expected) else np.float64
-    a, b = found.astype(wide), expected.astype(wide)
+    a, b = mean.astype(wide), expected.astype(wide)
     step = float(jnp.finfo(expected.dtype).eps) if expected.dtype.itemsize < 4 else 0.0
     apart = np.abs(a - b) / np.maximum(1.0, np.abs(b))
     return float(np.max(np.where(apart <= step, 0.0, apart), initial=0.0))

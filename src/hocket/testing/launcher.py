@@ -13,17 +13,17 @@ from hocket.errors import PlanError
 from hocket.runtime.distributed import Split
 from hocket.runtime.launch import Command, Member, Seat, launch_named, launcher_named
 from hocket.runtime.launch.watch import fate_of
-from hocket.testing.same_numbers import SMALL, carried_out, difference, names_of
+from hocket.testing.same_numbers import SMALL, carried_out, compared, names_of
 
 
 @dataclass
 class LauncherCheck:
-    """What `check_launcher` found; printing it shows a line for each thing that was tried."""
+    """The results of `check_launcher`. Printed, they are a line for each thing it tried."""
 
     name: str
     tried: list[str] = field(default_factory=list)
     differences: dict[str, float] = field(default_factory=dict)
-    """For each plan that it ran, how far its state is from the fused program's."""
+    """For each plan that ran, how far its state is from the fused program's."""
 
     def __str__(self) -> str:
         ran = [f"{name}: max difference {value:.2g}" for name, value in self.differences.items()]
@@ -33,12 +33,12 @@ class LauncherCheck:
 def check_launcher(
     launcher: str, *, iterations: int = 3, tolerance: float = 1e-5, seconds: float = 60.0
 ) -> LauncherCheck:
-    """Verify a launcher: it starts, hears and ends what it should, and runs have the same numbers.
-
-    `launcher` is its name: `processes`, `package.module:Mine` or `path/to/file.py:Mine`. Where it
-    starts programs, some small ones are started, heard and ended; then PPO runs under it.
+    """Verify that a launcher starts, hears and ends programs, and that runs give the same numbers.
 
         print(check_launcher("examples/own_launcher.py:Programs"))
+
+    `launcher` is its name: `processes`, `package.module:Mine` or `path/to/file.py:Mine`. If it
+    starts programs, it first starts, hears and ends some small ones. Then it runs PPO.
     """
     check = LauncherCheck(launcher)
     if not launch_named(launcher).one_process:
@@ -54,18 +54,15 @@ def check_launcher(
     expected = carried_out(Plan(graph, whole), 0, iterations)[1]
     for name, places in plans.items():
         plan = Plan(graph, places, launch=launch_named(launcher))
-        found = difference(carried_out(plan, 0, iterations, Split)[1], expected)
-        if not found <= tolerance:
-            raise PlanError(
-                f"`{launcher}` computes other numbers with {name}: they differ by {found:.2g} "
-                f"after {iterations} iterations (allowed: {tolerance:.2g})."
-            )
-        check.differences[name] = found
+        last = carried_out(plan, 0, iterations, Split)[1]
+        check.differences[name] = compared(
+            f"`{launcher}`, {name}", last, expected, tolerance, PlanError, f"The plan:\n{plan}"
+        )
     return check
 
 
 def _check_members(check: LauncherCheck, seconds: float) -> None:
-    """Start programs that say something, nothing, or end by themselves."""
+    """Try a launcher with programs that print something, print nothing, or end by themselves."""
 
     def program(name: str, code: str, stdin: bytes = b"") -> Member:
         seat = Seat(name, (name,))
@@ -73,9 +70,9 @@ def _check_members(check: LauncherCheck, seconds: float) -> None:
         env = {**os.environ, "HOCKET_CHECK": f"it is {name}"}
         return launcher.start(seat, Command((sys.executable, "-c", code), env, stdin))
 
-    def expect(what: str, found: Any, *, well: bool) -> None:
+    def expect(what: str, seen: Any, *, well: bool) -> None:
         if not well:
-            raise ValueError(f"`{check.name}` {what}: found {found!r}.")
+            raise ValueError(f"it is not so that `{check.name}` {what}: found {seen!r}.")
         check.tried.append(what)
 
     launcher = launcher_named(check.name)
@@ -87,7 +84,7 @@ def _check_members(check: LauncherCheck, seconds: float) -> None:
         expect("passes on what each program says first, its environment and its input", said,
                well=said == ("it is a/0 and heard", "it is a/1"))  # fmt: skip
         ended = alive.poll(), other.poll()
-        expect("does not take a running program for one that has ended", ended,
+        expect("knows that running programs have not ended", ended,
                well=ended == (None, None))  # fmt: skip
         is_certain, fate = alive.kill(seconds), alive.poll()
         expect("ends a program by force, and knows when it has", (is_certain, fate),
@@ -99,17 +96,17 @@ def _check_members(check: LauncherCheck, seconds: float) -> None:
                well=placed.hello(seconds) == os.getcwd())  # fmt: skip
         placed.kill(seconds)
         failing = program("a/2", "import sys; sys.exit('the last words')")
-        expect("hears nothing of a program that ends without a word", failing.hello(seconds),
+        expect("gets no first line from a program that ends without one", failing.hello(seconds),
                well=failing.hello(seconds) == "")  # fmt: skip
         fate = fate_of(failing, seconds)
-        expect("tells how a program ended, with its last words", fate,
+        expect("tells how a program ended, with the last of its standard error", fate,
                well=fate is not None and "the last words" in fate.stderr)  # fmt: skip
         silent = program("a/3", f"import time; time.sleep({seconds})")
-        expect("says in time that a program says nothing", silent, well=_times_out(silent))
+        expect("gives up in time on a program that prints nothing", silent, well=_times_out(silent))
         silent.kill(seconds)
     finally:
         launcher.release()
-        launcher.release()  # once more does nothing
+        launcher.release()  # must be allowed twice
 
 
 def _times_out(member: Member) -> bool:

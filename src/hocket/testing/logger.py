@@ -1,4 +1,4 @@
-"""Does a logger keep every row of a run, also of one that is killed and resumed?"""
+"""The conformance kit for loggers: every row is kept, even if a run is killed and resumed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hocket.training.loggers import make_logger
 SEED, SEEDS = 3, 2
 STEPS = range(100, 900, 100)
 KILLED, LAST_STEP = 600, 400
-"""The step after which a run is killed, and that of its last checkpoint."""
+"""The step after which a run is killed, and the step of its last checkpoint."""
 
 
 class LoggedRow(NamedTuple):
-    """What a logger is told at once."""
+    """The arguments of one call of `Logger.row`."""
 
     step: int
     numbers: Numbers
@@ -31,57 +31,58 @@ class LoggedRow(NamedTuple):
 
 @dataclass
 class LoggerCheck:
-    """What `check_logger` found."""
+    """The results of `check_logger`."""
 
     rows: int
-    """How many rows it was told in a whole run."""
+    """How many rows the logger got in a whole run."""
     files: tuple[str, ...]
-    """What it wrote into the run's folder."""
+    """The files that it wrote in the run's folder."""
     compared: bool
-    """Whether it keeps something that could be compared."""
+    """True if it keeps something that could be compared."""
 
     def __str__(self) -> str:
         if not self.compared:
             return (
-                f"ok: {self.rows} rows were told. It keeps nothing in the run's folder: give "
-                f"`read` to have what it keeps elsewhere compared."
+                f"ok: the logger took {self.rows} rows. It keeps nothing in the run's folder: give "
+                f"`read` to compare what it keeps elsewhere."
             )
-        return f"ok: {self.rows} rows are kept, also of a run that is resumed: {self.files}"
+        return f"ok: {self.rows} rows are kept, even if the run is resumed: {self.files}"
 
 
 def check_logger(
     logger: str | Callable[[], Logger], *, read: Callable[[Path], Any] | None = None
 ) -> LoggerCheck:
-    """Verify that a logger keeps its contract, in a second and in a folder of its own.
-
-    It is told of runs of two seeds, with evaluations and with numbers that are missing. What it
-    keeps of a run that is killed in the middle and resumed must be what it keeps of a whole one,
-    and every number must leave a trace. `read` gives what it keeps of the run in a folder, by
-    default the files that it wrote there.
+    """Verify in about a second that a logger keeps its contract.
 
         print(check_logger("mine.py:Mine"))
         print(check_logger(Mine, read=lambda folder: ask_the_server(folder.name)))
+
+    The logger gets the rows of runs of two seeds, with evaluations and missing numbers, in a
+    temporary folder. It must keep every number, and keep the same of a run that is killed and
+    resumed as of a whole run. `read` returns what it keeps of the run in a folder; by default the
+    files that it wrote there.
     """
     make = (lambda: make_logger(logger)) if isinstance(logger, str) else logger
-    kept = read or _files
+    name = f"`{logger if isinstance(logger, str) else logger.__name__}`"
+    read = read or _files
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        _ended_early(make, run)
+        _check_early_end(make, run)
         rows = list(_rows())
-        whole = _told(make, run, rows, kept)
+        whole = _kept(make, run, rows, read)
         files = tuple(sorted(_files(run)))
         if not whole:
             return LoggerCheck(len(rows), files, compared=False)
         for changed, about in _changed(rows):
-            if _told(make, run, changed, kept) == whole:
-                raise ContractError(f"{_name(logger)} keeps nothing of {about}.")
-        resumed = _resumed(make, run, rows, kept)
+            if _kept(make, run, changed, read) == whole:
+                raise ContractError(f"{name} keeps nothing of {about}.")
+        resumed = _kept_if_resumed(make, run, rows, read)
         if resumed != whole:
             raise ContractError(
-                f"{_name(logger)} keeps something else of a run that was killed after step "
-                f"{KILLED} and resumed from step {LAST_STEP} than of a whole one: `begin` forgets "
-                f"what came after `about.last_step`, and what came before is safe when `row` "
-                f"returns.\nwhole:\n{_shown(whole)}\nresumed:\n{_shown(resumed)}"
+                f"{name} does not keep the same of a run that was killed after step {KILLED} and "
+                f"resumed from step {LAST_STEP} as of a whole one: `begin` must delete what came "
+                f"after `about.last_step`, and a row must be safe when `row` returns.\n"
+                f"whole:\n{_shown(whole)}\nresumed:\n{_shown(resumed)}"
             )
     return LoggerCheck(len(rows), files, compared=True)
 
@@ -90,16 +91,16 @@ def _rows() -> Iterator[LoggedRow]:
     for iteration, step in enumerate(STEPS, 1):
         for seed in range(SEED, SEED + SEEDS):
             at = {"iteration": iteration, "seconds": 0.5 * iteration}
-            ended = None if iteration == 1 else 10.0 * iteration + seed  # no episode at first
+            mean = None if iteration == 1 else 10.0 * iteration + seed  # at first no episode ended
             yield LoggedRow(
-                step, {**at, "episodes": 2, "return_mean": ended, "loss": 1 / step}, seed
+                step, {**at, "episodes": 2, "return_mean": mean, "loss": 1 / step}, seed
             )
             if iteration % 4 == 0:  # an evaluation has a row of its own
                 yield LoggedRow(step, {**at, "eval_return_mean": 100.0 + seed}, seed)
 
 
 def _changed(rows: list[LoggedRow]) -> Iterator[tuple[list[LoggedRow], str]]:
-    """The same run with one number changed, and which one that is."""
+    """Yield the rows with one number changed, and the place of that number, for several numbers."""
     for index in (len(rows) - 2, len(rows) - 1, len(rows) // 2):
         row = rows[index]
         name = list(row.numbers)[-1]
@@ -119,46 +120,49 @@ def _begun(make: Callable[[], Logger], run: Path, last_step: int = 0) -> Logger:
     return logger
 
 
-def _told(
-    make: Callable[[], Logger], run: Path, rows: list[LoggedRow], read: Callable[..., Any]
-) -> Any:
-    """What it keeps of a whole run."""
-    shutil.rmtree(run, ignore_errors=True)
-    logger = _begun(make, run)
+def _log_to_the_end(
+    make: Callable[[], Logger], run: Path, rows: list[LoggedRow], last_step: int = 0
+) -> None:
+    logger = _begun(make, run, last_step)
     for row in rows:
-        logger.row(*row)
-    logger.media(run / "trace.json")
-    logger.end({"finished": True, "env_steps": STEPS[-1], "return_mean": 80.0})
-    return read(run)
-
-
-def _resumed(
-    make: Callable[[], Logger], run: Path, rows: list[LoggedRow], read: Callable[..., Any]
-) -> Any:
-    """What it keeps of a run that was killed and resumed."""
-    shutil.rmtree(run, ignore_errors=True)
-    killed = _begun(make, run)  # not ended: what it has not written is lost
-    for row in rows:
-        if row.step <= KILLED:
-            killed.row(*row)
-    logger = _begun(make, run, LAST_STEP)
-    for row in rows:
-        if row.step > LAST_STEP:
+        if row.step > last_step:
             logger.row(*row)
     logger.media(run / "trace.json")
     logger.end({"finished": True, "env_steps": STEPS[-1], "return_mean": 80.0})
+
+
+def _kept(
+    make: Callable[[], Logger], run: Path, rows: list[LoggedRow], read: Callable[[Path], Any]
+) -> Any:
+    """Log a whole run, and return what the logger keeps of it."""
+    shutil.rmtree(run, ignore_errors=True)
+    _log_to_the_end(make, run, rows)
+    return read(run)
+
+
+def _kept_if_resumed(
+    make: Callable[[], Logger], run: Path, rows: list[LoggedRow], read: Callable[[Path], Any]
+) -> Any:
+    """Log a run that is killed and resumed, and return what the logger keeps of it."""
+    shutil.rmtree(run, ignore_errors=True)
+    # Like a killed process, this logger is not ended before the next one begins.
+    killed = _begun(make, run)
+    for row in rows:
+        if row.step <= KILLED:
+            killed.row(*row)
+    _log_to_the_end(make, run, rows, LAST_STEP)
     kept = read(run)
     killed.end({"finished": False, "error": "killed"})
     return kept
 
 
-def _ended_early(make: Callable[[], Logger], run: Path) -> None:
-    """A run that fails before its first row, and a logger that is new to a run that goes on."""
+def _check_early_end(make: Callable[[], Logger], run: Path) -> None:
+    """Let a run fail before its first row: a new one, and a resumed one with a new logger."""
     for last_step in (0, LAST_STEP):
         shutil.rmtree(run, ignore_errors=True)
         _begun(make, run, last_step).end({"finished": False, "env_steps": 0, "error": "failed"})
         if (run / "config.json").read_text() != "{}":
-            raise ContractError("config.json is the run's, and the logger has changed it.")
+            raise ContractError("the logger has changed config.json, which belongs to the run.")
 
 
 def _files(run: Path) -> dict[str, bytes]:
@@ -169,7 +173,3 @@ def _files(run: Path) -> dict[str, bytes]:
 def _shown(kept: Any) -> str:
     lines = [f"{name}: {text!r}" for name, text in kept.items()] if isinstance(kept, dict) else []
     return "\n".join(line[:2000] for line in lines) or str(kept)[:2000]
-
-
-def _name(logger: str | Callable[[], Logger]) -> str:
-    return f"`{logger}`" if isinstance(logger, str) else f"`{logger.__name__}`"

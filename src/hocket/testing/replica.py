@@ -1,4 +1,4 @@
-"""One replica under check: a process that averages as `average.py` tells it.
+"""A replica for `check_average`: a process that averages when `average.py` tells it to.
 
 python -m hocket.testing.replica CONNECTION MEMORY
 """
@@ -25,9 +25,9 @@ from hocket.system.shared_memory import MemoryFile, pages
 
 TURNS = 20
 SMALL = [jax.ShapeDtypeStruct((1000,), jnp.float32)]
-"""What is averaged in a loop, and where a replica waits for one that does not come."""
+"""The arrays averaged in the loop, and by replicas that wait for one that never comes."""
 SITES: Sites = [
-    [jax.ShapeDtypeStruct((57_288,), jnp.float32)],  # past what a pipe holds
+    [jax.ShapeDtypeStruct((57_288,), jnp.float32)],  # more than fits into a pipe
     [jax.ShapeDtypeStruct((), jnp.float32)],
     [jax.ShapeDtypeStruct((0,), jnp.float32)],
     [
@@ -42,7 +42,7 @@ SITES: Sites = [
 
 
 class Job(NamedTuple):
-    """What one process is."""
+    """The first message to a replica's process, which says what to run."""
 
     name: str
     members: Members
@@ -53,18 +53,18 @@ class Job(NamedTuple):
 
 
 def arrays(index: int) -> list[list[np.ndarray]]:
-    """The arrays of one replica at every site but that of the loop."""
-    made = np.random.default_rng(index)
+    """Return the arrays of one replica at every site except the loop."""
+    random = np.random.default_rng(index)
 
     def array(x: Any) -> np.ndarray:
         imaginary = 1j if jnp.issubdtype(x.dtype, jnp.complexfloating) else 0
-        return np.asarray(made.normal(size=x.shape) + index + imaginary * index).astype(x.dtype)
+        return np.asarray(random.normal(size=x.shape) + index + imaginary * index).astype(x.dtype)
 
     return [[array(x) for x in site] for site in SITES[:-1]]
 
 
 def expected_means(count: int) -> list[np.ndarray]:
-    """What every replica must get: NumPy's means of so many, and what the loop ends with."""
+    """Return what each of `count` replicas must get: NumPy's means, and the result of the loop."""
     trees = [arrays(index) for index in range(count)]
     means = [mean_of(xs) for site in zip(*trees, strict=True) for xs in zip(*site, strict=True)]
     x = np.arange(SMALL[0].size, dtype=np.float32)
@@ -74,13 +74,13 @@ def expected_means(count: int) -> list[np.ndarray]:
 
 
 def mean_of(xs: Sequence[np.ndarray]) -> np.ndarray:
-    """Added up in the order of the replicas; narrow floats as float32."""
+    """Average arrays as a way must: in the order of the replicas, narrow floats as float32."""
     wide = np.result_type(xs[0].dtype, np.float32)
     return np.mean(np.stack([x.astype(wide) for x in xs]), 0).astype(xs[0].dtype)
 
 
 class Replica:
-    """The commands that one process understands, of which `close` comes from another thread."""
+    """The replica of this process. Its public methods are the commands that it is sent."""
 
     def __init__(self, job: Job, fd: int) -> None:
         sys.path[:0] = [path for path in job.path if path not in sys.path]
@@ -111,18 +111,18 @@ class Replica:
             return [joined(*xs) for xs in sites], jax.lax.scan(turn, x, None, TURNS)[0]
 
         with jax.default_device(self._device):
-            given = jax.tree.map(jnp.asarray, arrays(index)), jnp.arange(float(SMALL[0].size))
-            made = [jax.tree.leaves(jax.device_get(program(*given))) for _ in range(2)]
+            inputs = jax.tree.map(jnp.asarray, arrays(index)), jnp.arange(float(SMALL[0].size))
+            runs = [jax.tree.leaves(jax.device_get(program(*inputs))) for _ in range(2)]
         joined.check()
-        for first, second in zip(*made, strict=True):
+        for first, second in zip(*runs, strict=True):
             np.testing.assert_array_equal(first, second, "the program's second run differs")
-        return [np.asarray(x) for x in made[1]], joined.counts()
+        return [np.asarray(x) for x in runs[1]], joined.counts()
 
     def free(self) -> None:
         self._at_work.free()
 
     def wait(self, size: int) -> str:
-        """Average what no other replica may have: the error that says so, and then this leaves."""
+        """Average without a partner. Leave and return the error, or "" if there is none."""
         try:
             with jax.default_device(self._device):
                 jax.block_until_ready(jax.jit(self._at_work)(jnp.ones(size)))
@@ -142,9 +142,9 @@ class Replica:
 
 
 def main(connection: Connection, fd: int) -> None:
-    """Do as told, until whoever told it is gone."""
+    """Carry out commands until the connection closes."""
     os.set_inheritable(connection.fileno(), False)
-    # jax prints the traceback of a callback that fails, and here some must.
+    # JAX logs the traceback of every callback that fails, and here some fail on purpose.
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
     commands: queue.Queue[Any] = queue.Queue()
     try:
@@ -160,7 +160,9 @@ def main(connection: Connection, fd: int) -> None:
 
 
 def _listen(connection: Connection, commands: queue.Queue[Any], replica: Replica) -> None:
-    """Pass commands on; close at once, since the main thread may be waiting for another replica."""
+    """Queue commands for the main thread. Carry out `close` here, as the main thread may be waiting
+    for another replica.
+    """
     while True:
         try:
             message = connection.recv()

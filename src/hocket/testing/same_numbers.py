@@ -1,4 +1,4 @@
-"""Does an algorithm keep its contract, and a strategy the law of same numbers?"""
+"""Conformance kits for algorithms (their contract) and strategies (the law of same numbers)."""
 
 from __future__ import annotations
 
@@ -44,31 +44,28 @@ SMALL: dict[str, Callable[[], Algorithm]] = {
         env_steps=20_000,
     ),
 }  # fmt: skip
-"""The algorithms of this package at sizes that compile in seconds."""
+"""The built-in algorithms at sizes that compile in seconds."""
 
 
 @dataclass
 class Check:
-    """What `check_algorithm` found; printing it shows a line for each plan."""
+    """The results of `check_algorithm`. Printed, they are a line for each plan."""
 
     graph: Graph
     differences: dict[str, float] = field(default_factory=dict)
     """For each plan that ran, how far its state is from the fused program's."""
     refused: dict[str, str] = field(default_factory=dict)
-    """For each plan that cannot give the fused numbers, why: not a fault, if the place is such that
-    it belongs to one program (a replay)."""
+    """For each plan that cannot give the fused numbers, the reason. This is no fault if something
+    in the algorithm, such as a replay, cannot be replicated."""
     unchanged: tuple[str, ...] = ()
-    """Floating-point leaves of the state that stayed as they were, so that nothing is known of
-    whatever computes them: is there a warm-up? Check with sizes at which it is over."""
+    """Floating-point leaves of the state that never changed, so that the code that computes them
+    was not tested. If the algorithm has a warm-up, use sizes at which it ends in time."""
 
     def __str__(self) -> str:
-        ran = [f"  {name}: max difference {value:.2g}" for name, value in self.differences.items()]
-        refused = [f"  {name}: refused: {why}" for name, why in self.refused.items()]
-        still = (
-            [f"  never changed (a warm-up?): {', '.join(self.unchanged)}"] if self.unchanged else []
-        )
-        end = f"ok: {len(ran)} plans agree with the fused program, {len(refused)} refused"
-        return "\n".join([str(self.graph), *ran, *refused, *still, end])
+        names = ", ".join(self.unchanged)
+        unchanged = [f"  never changed (a warm-up?): {names}"] if names else []
+        lines = _lines(self.differences, self.refused, "plans")
+        return "\n".join([str(self.graph), *unchanged, *lines])
 
 
 def check_algorithm(
@@ -79,14 +76,14 @@ def check_algorithm(
     tolerance: float = 1e-4,
     seed: int = 0,
 ) -> Check:
-    """Verify an algorithm's contract in seconds: trace it, split it, replicate it, and compare.
-
-    Runs it fused; with actors and learner apart; with every fragment on a place of its own; with
-    two replicated actors; and with the whole loop in two replicas. A plan under which the algorithm
-    cannot give the fused numbers is named in the result with the reason; one that runs and gives
-    others is an error.
+    """Verify an algorithm's contract in seconds: trace it, run it in several plans, and compare.
 
         print(check_algorithm(SAC(env=make("Pendulum-v1"))))
+
+    The plans: one fused program; an actor and a learner; two actors and a learner; every fragment
+    on its own place; and two replicas of the whole loop. A plan that cannot give the fused
+    program's numbers is refused, and the result says why. Raise if a plan that runs gives other
+    numbers.
     """
     graph = trace(algorithm, num_envs)
     graph.at(2 * num_envs)
@@ -113,33 +110,28 @@ def check_algorithm(
                 raise
             check.refused[name] = str(error)
             continue
-        found = difference(carried_out(plan, seed, iterations)[1], expected)
-        if not found <= tolerance:
-            raise ContractError(
-                f"{type(algorithm).__name__} computes other numbers as {name}: they differ by "
-                f"{found:.2g} after {iterations} iterations (allowed: {tolerance:.2g}). Is every "
-                f"function pure, with the same result for the same arguments?\n{plan}"
-            )
-        check.differences[name] = found
+        check.differences[name] = compared(
+            f"{type(algorithm).__name__}, {name}", carried_out(plan, seed, iterations)[1], expected,
+            tolerance, ContractError,
+            f"Is every function pure, with the same result for the same arguments?\n{plan}",
+        )  # fmt: skip
     return check
 
 
 @dataclass
 class StrategyCheck:
-    """What `check_strategy` found; printing it shows a line for each algorithm and launcher."""
+    """The results of `check_strategy`. Printed, they are a line for each algorithm and launcher."""
 
     differences: dict[str, float] = field(default_factory=dict)
-    """For each that ran, how far its state is from the fused program's."""
+    """For each algorithm and launcher, how far the state is from the fused program's."""
     moved: dict[str, float] = field(default_factory=dict)
-    """How far the fused program's state is from where it began: otherwise nothing was compared."""
+    """For each algorithm, how far the fused program's state moved. If it is 0, two runs that do
+    nothing were compared."""
     refused: dict[str, str] = field(default_factory=dict)
-    """For each algorithm that the strategy cannot place, why."""
+    """For each algorithm that the strategy cannot place, the reason."""
 
     def __str__(self) -> str:
-        ran = [f"  {name}: max difference {value:.2g}" for name, value in self.differences.items()]
-        refused = [f"  {name}: refused: {why}" for name, why in self.refused.items()]
-        end = f"ok: {len(ran)} runs agree with the fused program, {len(refused)} refused"
-        return "\n".join([*ran, *refused, end])
+        return "\n".join(_lines(self.differences, self.refused, "runs"))
 
 
 def check_strategy(
@@ -153,15 +145,15 @@ def check_strategy(
     exact: bool = False,
     seed: int = 0,
 ) -> StrategyCheck:
-    """Verify that a strategy keeps the law of same numbers, for the package's algorithms or yours.
-
-    Every algorithm runs as one program, and as the strategy has it with each launcher. One that the
-    strategy cannot place is named with the reason; one that gives other numbers is an error. After
-    more than a few iterations numbers drift apart, since training is chaotic, unless it is `exact`
-    and no batch size changes.
+    """Verify that a strategy keeps the law of same numbers, for built-in algorithms or yours.
 
         print(check_strategy("actor_learner:actors=4"))
         print(check_strategy(mine(), {"sac": SAC(env=make("Pendulum-v1"))}))
+
+    Every algorithm runs as one program, and under the strategy with each launcher. An algorithm
+    that the strategy cannot place is refused, and the result says why. Raise if the numbers differ.
+    Since training is chaotic, they drift apart after a few iterations, unless `exact` is set and no
+    batch size changes.
     """
     check = StrategyCheck()
     for name, algorithm in (algorithms or {k: small() for k, small in SMALL.items()}).items():
@@ -184,28 +176,40 @@ def check_strategy(
         check.moved[name] = difference(first, expected)
         for launcher in launch:
             launched = replace(plan, launch=launch_named(launcher))
-            found = difference(carried_out(launched, seed, iterations)[1], expected)
-            if not found <= tolerance:
-                raise PlanError(
-                    f"{name} computes other numbers as {launcher}: they differ by {found:.2g} "
-                    f"after {iterations} iterations (allowed: {tolerance:.2g}).\n{plan}"
-                )
-            check.differences[f"{name}, {launcher}"] = found
+            title, last = f"{name}, {launcher}", carried_out(launched, seed, iterations)[1]
+            check.differences[title] = compared(
+                title, last, expected, tolerance, PlanError, f"The plan:\n{plan}"
+            )
     if not check.differences:
         why = "\n".join(f"{name}: {reason}" for name, reason in check.refused.items())
         raise PlanError(f"the strategy can place none of these algorithms:\n{why}")
     return check
 
 
+def _lines(differences: dict[str, float], refused: dict[str, str], what: str) -> list[str]:
+    ran = [f"  {name}: max difference {value:.2g}" for name, value in differences.items()]
+    not_run = [f"  {name}: refused: {why}" for name, why in refused.items()]
+    end = f"ok: {len(ran)} {what} agree with the fused program, {len(not_run)} refused"
+    return [*ran, *not_run, end]
+
+
+def compared(
+    title: str, state: Any, fused: Any, tolerance: float, error: type[ValueError], hint: str
+) -> float:
+    """Return the difference of a state from the fused program's; raise `error` if too large."""
+    apart = difference(state, fused)
+    if not apart <= tolerance:  # a nan is too large as well
+        raise error(
+            f"{title}: the numbers differ from the fused program's by {apart:.2g} "
+            f"(allowed: {tolerance:.2g}). {hint}"
+        )
+    return apart
+
+
 def difference(a: Any, b: Any) -> float:
-    """How far two states are apart: the largest difference, relative where values exceed one."""
-    return max(
-        (
-            _leaf_difference(x, y)
-            for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-        ),
-        default=0.0,
-    )
+    """Return the largest difference between two states, relative for values above one."""
+    leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return max((_leaf_difference(x, y) for x, y in leaves), default=0.0)
 
 
 def _unchanged(graph: Graph, first: Any, last: Any) -> tuple[str, ...]:
@@ -234,6 +238,7 @@ def _leaf_difference(x: Any, y: Any) -> float:
 def carried_out(
     plan: Plan, seed: int, iterations: int, carry_out: Callable[[Plan], Executor] | None = None
 ) -> tuple[Any, Any]:
+    """Run a plan, and return its first and its last state."""
     executor = carry_out(plan) if carry_out else make_executor(plan, iterations)
     try:
         executor.start(jax.random.key(seed))
@@ -249,7 +254,7 @@ def names_of(graph: Graph) -> list[str]:
 
 
 def _plans(graph: Graph) -> dict[str, tuple[Place, ...]]:
-    """The plans to try, of those that this graph's roles allow."""
+    """Return the plans to try that the roles in this graph allow."""
     actors = [label.name for label in graph.labels if label.role in ("env", "act")]
     rest = [name for name in names_of(graph) if name not in actors]
     plans: dict[str, tuple[Place, ...]] = {

@@ -1,7 +1,8 @@
-"""The instances of a plan in one thread, in an order that a seed decides.
+"""Runs the instances of a plan in one thread, in an order that a seed decides.
 
-Whoever can go on is drawn at random, up to where it may have to wait again. So an asynchronous run
-repeats exactly, and a seed is an order of events that threads would show once in a thousand runs.
+Again and again, one of the instances that can go on is drawn at random, and runs to where it may
+have to wait. So an asynchronous run can be repeated exactly, and each seed tests an order of events
+that threads would show once in a thousand runs.
 """
 
 from __future__ import annotations
@@ -29,21 +30,18 @@ from hocket.runtime.observe.status import IDLE, WORKING, counting, deadlock
 
 @dataclass(frozen=True)
 class Faults:
-    """Failures of a run whose order is chosen by a seed."""
+    """Failures to inject into a seeded run."""
 
     stall: float = 0.0
-    """The chance, each time an instance is drawn, that it then stands still."""
+    """The probability that an instance stalls when it is drawn."""
     turns: int = 20
-    """For up to how many turns of others."""
+    """The longest stall, in turns of other instances."""
     crash: tuple[str, int] | None = None
-    """An instance, and the iteration in which it fails: `("actor/0", 3)`."""
-
-
-NO_FAULTS = Faults()
+    """An instance and the iteration in which it crashes: `("actor/0", 3)`."""
 
 
 class InjectedCrash(RuntimeError):
-    """Somebody asked for it."""
+    """The crash that `Faults.crash` asked for."""
 
 
 @dataclass
@@ -56,19 +54,19 @@ class _Task:
 
 
 class Seeded(Crew):
-    """Instances of this process, one at a time and in an order that `seed` decides."""
+    """A crew in this process that runs one instance at a time, in an order that `seed` decides."""
 
-    def __init__(self, plan: Plan, seed: int, faults: Faults = NO_FAULTS) -> None:
+    def __init__(self, plan: Plan, seed: int, faults: Faults | None = None) -> None:
         if plan.parts > 1:
             raise PlanError(f"an order by seed needs loops in one part, found {plan.parts}.")
         if not plan.launch.one_process:
-            raise PlanError(f"an order by seed is of one process, found {plan.launch.name}.")
+            raise PlanError(f"an order by seed needs one process, found {plan.launch.name}.")
         super().__init__(plan)
         for instance in self.instances:
-            # With room for all: nobody can wait inside a call, where no other would get a turn.
+            # Room for all messages, since a `send` that waited would block this only thread.
             for end in instance.ends:
                 end.link = replace(end.link, slots=sys.maxsize)
-        self._seed, self._faults = seed, faults
+        self._seed, self._faults = seed, faults or Faults()
         self._tasks: dict[str, _Task] = {}
         self._rows: dict[str, dict[ValueId, np.ndarray]] = {}
         self._begin_anew()
@@ -80,7 +78,7 @@ class Seeded(Crew):
         self._begin_anew()
 
     def reseed(self, seed: int) -> None:
-        """Another order, from the next `load` on; what is compiled is kept."""
+        """Use another order from the next `load` on. Compiled programs are kept."""
         self._seed = seed
 
     def run(self, count: int) -> list[dict[ValueId, np.ndarray]]:
@@ -94,7 +92,7 @@ class Seeded(Crew):
         return [self._rows.pop(i.name, {}) for i in self.instances]
 
     def starve(self) -> None:
-        """Give the place that learns no turn, until nobody else can go on."""
+        """Give the learner no turn until nobody else can go on."""
         with self._or_end():
             self._let_go_on()
             while able := [task for task in self._tasks.values() if self._is_ready(task)]:
@@ -107,7 +105,7 @@ class Seeded(Crew):
                 self._work_until(list(self._tasks))
 
     def _start(self) -> None:
-        """Nothing to start: whoever asks an instance runs it."""
+        """Do nothing: the thread that sends a command also carries it out."""
 
     def _ask_each(self, commands: Mapping[str, tuple[Any, ...]]) -> list[Any]:
         self.pause()
@@ -116,7 +114,7 @@ class Seeded(Crew):
             return [getattr(workers[n], name)(*given) for n, (name, *given) in commands.items()]
 
     def _let_go_on(self) -> None:
-        """Start the instances of a free plan that go on until they are stopped."""
+        """Start the instances that run until they are stopped, as free plans have."""
         if self.ledger:
             self.ledger.set_stop(False)
         for instance in self.instances:
@@ -132,7 +130,7 @@ class Seeded(Crew):
         self._tasks[instance.name] = _Task(instance, instance.steps(count, rows), rows)
 
     def _work_until(self, names: list[str]) -> None:
-        """Give turns until these have come to an end."""
+        """Give turns until the instances of these names have finished."""
         while any(name in self._tasks for name in names):
             self._turn += 1
             able = [task for task in self._tasks.values() if self._is_ready(task)]
@@ -151,9 +149,8 @@ class Seeded(Crew):
             if self._faults.crash == (instance.name, int(instance.status["iteration"])):
                 raise InjectedCrash(f"as asked, in iteration {instance.status['iteration']}")
             instance.status["phase"] = WORKING
-            task.wait = next(task.steps)
-            if task.wait is not None:
-                wait = task.wait
+            task.wait = wait = next(task.steps)
+            if wait is not None:
                 instance.account.show(wait.phase, wait.transfer, wait.peers[0])
         except StopIteration:
             instance.status["phase"] = IDLE

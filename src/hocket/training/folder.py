@@ -35,11 +35,10 @@ MAY_CHANGE = {
 
 def configuration(algorithm: Any, settings: Any) -> dict[str, Any]:
     """Return all that a run depends on, in the form of `config.json`."""
-    about = {k: v for k, v in settings.__dict__.items() if k != "runs"}
     return {
         "title": f"{algorithms.name_of(algorithm)} on {envs.name_of(algorithm.env)}",
         "algorithm": describe(algorithm, type(algorithm).__name__),
-        **about,
+        **{name: value for name, value in settings.__dict__.items() if name != "runs"},
         "hocket": __version__,
     }
 

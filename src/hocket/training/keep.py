@@ -154,9 +154,8 @@ class Experiment:
             loggers.end(write_summary(self.outcome, self.settings.seed))
 
     def _about(self, start: Checkpoint | None) -> About:
-        last_step = self.steps(start.iteration) if start else 0
-        title, progress = self.config["title"], self.outcome
-        return About(title, self.folder, self.folders, self.config, progress, last_step)
+        run, last_step = self.outcome, self.steps(start.iteration) if start else 0
+        return About(run.title, self.folder, self.folders, self.config, run, last_step)
 
     def _write_trace(self) -> None:
         timeline = self.executor.timeline()
@@ -268,7 +267,8 @@ class _Keeper:
                     last = report.iteration == of.iterations
                     if eval_period and (last or report.iteration % eval_period == 0):
                         self._evaluate(report)
-                    if self._save_is_due(report, save_period):
+                    overdue = time.perf_counter() - self.saved_at > SAVE_SECONDS
+                    if report.iteration % save_period == 0 if save_period else overdue:
                         self._save(report)
                     self._update(report)
                 if interrupt.seen:
@@ -309,11 +309,6 @@ class _Keeper:
         if self.outcome.eval_mean > self.best:
             self.best = self.outcome.eval_mean
             self._save(report)
-
-    def _save_is_due(self, report: Report, period: int | None) -> bool:
-        if period:
-            return report.iteration % period == 0
-        return time.perf_counter() - self.saved_at > SAVE_SECONDS
 
     def _save(self, report: Report) -> None:
         if self.saved == report.iteration:

@@ -190,9 +190,11 @@ def run(
             raise
     assert report is not None
     metrics = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-    plan, timeline = report.executor.plan, report.executor.timeline()
-    state, steps, timings = report.state, report.env_steps, report.timings
-    return Result(algorithm, plan, state, metrics, steps, timings, seeds, timeline)
+    executor = report.executor
+    return Result(
+        algorithm, executor.plan, report.state, metrics, report.env_steps, report.timings, seeds,
+        executor.timeline(),
+    )  # fmt: skip
 
 
 def program(

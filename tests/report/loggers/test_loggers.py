@@ -99,7 +99,7 @@ class Meddles(Jsonl):
         (Buffers, r"what came before is safe when `row`"),
         (OneSeed, r"keeps nothing of `loss` of seed 4 at step 800"),
         (FirstNames, r"keeps nothing of `eval_return_mean` of seed"),
-        (Meddles, r"config.json is the run's"),
+        (Meddles, r"changed config.json, which belongs to the run"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

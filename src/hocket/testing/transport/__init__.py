@@ -1,7 +1,7 @@
-"""Tests a transport against its contract, between threads and between processes.
+"""The conformance kit for transports, between threads and between processes.
 
-__init__.py   what is tried between two sides of a link
-sides.py      the two sides, in this process or in two, which do as they are told
+__init__.py   the checks, which send commands to the two sides of a link
+sides.py      the two sides, in one process or in two, which carry out commands
 __main__.py   the side in the other process
 """
 
@@ -25,11 +25,11 @@ from hocket.testing.transport.sides import SECONDS, SLOTS, Tell, both_sides, kin
 
 @dataclass
 class TransportCheck:
-    """What `check_transport` tried; printing it shows a line for each pair of ends."""
+    """The results of `check_transport`. Printed, they are a line for each pair of ends."""
 
     passed: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
-    """For each pair of ends that the transport is not for, why."""
+    """For each pair of ends that the transport cannot connect, the reason."""
 
     def __str__(self) -> str:
         lines = [f"  {name}: passed" for name in self.passed]
@@ -38,15 +38,15 @@ class TransportCheck:
 
 
 def check_transport(name: str) -> TransportCheck:
-    """Verify that a transport keeps its contract, between all pairs of ends that it is for.
-
-    It is named as in a channel. Both sides send messages of 8 MiB, as many as a link has slots,
-    before anybody receives one; arrays of every kind arrive whole and in order, also where one end
-    packs and the other does not; closing either end wakes both; nothing of an earlier epoch
-    arrives. What does not hold is a `ContractError`.
+    """Verify that a transport, named as in a channel, keeps its contract.
 
         print(check_transport("shared_memory"))
         print(check_transport("my_file.py:FIFO"))
+
+    For all pairs of ends that it can connect: both sides can send messages of 8 MiB, as many as a
+    link has slots, before anybody receives one. Arrays of every type arrive whole and in order,
+    even if only one end packs. Closing either end wakes both. Nothing of an earlier epoch arrives.
+    Raise a `ContractError` if one of these does not hold.
     """
     transport, check = TRANSPORTS[name], TransportCheck()
     for title, ends in _pairs().items():
@@ -59,7 +59,7 @@ def check_transport(name: str) -> TransportCheck:
         check.passed.append(title)
     if not check.passed:
         why = "\n".join(f"  {title}: {reason}" for title, reason in check.refused.items())
-        raise ContractError(f"the transport `{name}` is for none of these pairs of ends:\n{why}")
+        raise ContractError(f"the transport `{name}` connects none of these pairs of ends:\n{why}")
     return check
 
 
@@ -79,7 +79,7 @@ def _links() -> list[Link]:
 
 
 class _Check:
-    """What is tried between two sides."""
+    """The checks for one pair of ends."""
 
     def __init__(self, title: str, one: Tell, other: Tell) -> None:
         self._title, self._sides, self._epoch = title, (one, other), 0
@@ -94,7 +94,7 @@ class _Check:
         self._events()
 
     def _room_for_all(self) -> None:
-        """Both sides fill their links before anybody receives."""
+        """Check that both sides can fill all slots of their links before anybody receives."""
         ends = [self._connect(number) for number in (0, 1)]
         for number, (_, receiver) in enumerate(ends):
             self._is(not self._take(receiver("ready", number), "ready"), "`ready` before a message")
@@ -111,7 +111,7 @@ class _Check:
             self._take(sender("close", number), "`close`")
 
     def _values(self, number: int) -> None:
-        """More messages than there are slots, and what is left of them in the next epoch."""
+        """Send more messages than there are slots, and check that the next epoch sees none."""
         sender, receiver = self._connect(number)
         sending = sender("send", number, 0, 4)
         self._take(receiver("receive", number, 0, 4), "`receive`")
@@ -131,7 +131,8 @@ class _Check:
         ends = {"sender": sender, "receiver": receiver}
         who = sender if waiting == "send" else receiver
         waits = who("until_closed", number, waiting)
-        time.sleep(0.2)  # most likely it waits by then; closing sooner must do as well
+        # By then most likely it waits. If not, the check still holds: a later wait must end too.
+        time.sleep(0.2)
         self._take(ends[closer]("close", number), "`close`")
         self._take(waits, f"`{waiting}` of a link that its {closer} has closed")
 
@@ -148,7 +149,7 @@ class _Check:
         one, other = self._sides
         sender, receiver = (other, one) if kinds()[number].back else (one, other)
         address = self._take(receiver("listen", number), "`listen`")
-        for end in (sender, receiver):  # one after the other: neither may wait for the other
+        for end in (sender, receiver):  # one after the other, since neither may wait for the other
             connecting = end("connect", number, address, self._epoch, end is sender)
             self._take(connecting, "`connect`, which may not wait for the other end,")
         return sender, receiver

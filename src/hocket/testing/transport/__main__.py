@@ -1,4 +1,4 @@
-"""The side of a check that is in another process.
+"""The side of a link that `check_transport` runs in another process.
 
 python -m hocket.testing.transport SOCKET MEMORY BYTES NAME DEVICES...
 """

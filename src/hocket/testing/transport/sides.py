@@ -1,4 +1,4 @@
-"""The two sides of a link that is tested: each does as it is told, and says what it finds wrong."""
+"""The two sides of a link under test, which carry out commands and raise if something is wrong."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,21 +36,23 @@ from hocket.system.messages import MessageSocket
 from hocket.system.shared_memory import MemoryFile, Space, pages
 
 SECONDS = 30.0
-"""After which something that has not returned counts as stuck."""
+"""The time after which a call that has not returned counts as stuck."""
 SLOTS = 3
 _DTYPES = ("bool", "int8", "uint16", "int32", "float16", "bfloat16", "float32", "complex64")
 
 
 class MessageKind(NamedTuple):
-    """A link to try, from the one side to the other; `back` is from the other to the one."""
+    """A link to test, from the first side to the second, or from the second with `back`."""
 
     link: Link
     back: bool = False
     packed: tuple[bool, bool] = (False, False)
+    """Whether the sender packs, and whether the receiver does."""
 
 
 @functools.cache
 def kinds() -> list[MessageKind]:
+    """Return the links to test. Tests refer to them by their index in this list."""
     key = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3))
     every = [jax.ShapeDtypeStruct((3, 5), dtype) for dtype in _DTYPES]
     every += [jax.ShapeDtypeStruct((), "float32"), jax.ShapeDtypeStruct((0, 4), "int32"), key]
@@ -73,7 +75,7 @@ def _link(arrays: tuple[jax.ShapeDtypeStruct, ...], slots: int) -> Link:
 
 
 class Side:
-    """One of the two sides: it does as it is told, by name, and raises what it finds wrong."""
+    """One of the two sides. Its public methods are the commands; `number` is a link's index."""
 
     def __init__(
         self, transport: Transport, devices: tuple[Any, ...], spaces: Mapping[int, Space]
@@ -97,9 +99,9 @@ class Side:
             self._ends[number].send(self._message(number, k))
 
     def receive(self, number: int, first: int, count: int) -> None:
-        # All are looked at in the end: no message may change one before it.
-        found = [list(self._ends[number].receive()) for _ in range(count)]
-        for k, arrays in enumerate(found, first):
+        # Compared only after the last one, because no message may change one before it.
+        messages = [list(self._ends[number].receive()) for _ in range(count)]
+        for k, arrays in enumerate(messages, first):
             self._compare(number, k, arrays)
 
     def wait_ready(self, number: int) -> bool:
@@ -115,12 +117,12 @@ class Side:
         return getattr(self._ends[number], name), self._ends[number].waited_ns
 
     def wake(self, number: int) -> None:
-        """Have an event signalled by every message from now on."""
+        """Have every message signal an event from now on."""
         self._events[number] = ThreadEvent()
         self._ends[number].wake(self._events[number])
 
     def event(self, number: int) -> bool:
-        """Whether that event is signalled in time."""
+        """Return True if that event is signalled in time."""
         event, deadline = self._events[number], time.monotonic() + SECONDS / 2
         while not (count := event.count()) and time.monotonic() < deadline:
             event.wait(count)
@@ -155,17 +157,17 @@ class Side:
             view[...] = x
         if not self._transport.on_devices:
             return link.views(buffer)
-        there = zip(plain.views(buffer), _order(link), strict=True)
-        found = {k: jnp.asarray(from_host(np.array(x), link.arrays[k])) for x, k in there}
-        return [jax.device_put(found[k], self._devices[0]) for k in sorted(found)]
+        views = zip(plain.views(buffer), _order(link), strict=True)
+        arrays = {k: jnp.asarray(from_host(np.array(x), link.arrays[k])) for x, k in views}
+        return [jax.device_put(arrays[k], self._devices[0]) for k in sorted(arrays)]
 
     def _compare(self, number: int, seed: int, arrays: list[Any]) -> None:
         link = self._links[number]
         if self._transport.on_devices:
             arrays = [to_host(arrays[k]) for k in _order(link)]
-        found = [(x.shape, np.dtype(x.dtype)) for x in arrays]
-        if found != (wanted := [(s, np.dtype(d)) for s, d in link.specs]):
-            raise ContractError(f"a message arrived as {found}, and its link has {wanted}.")
+        arrived = [(x.shape, np.dtype(x.dtype)) for x in arrays]
+        if arrived != (wanted := [(s, np.dtype(d)) for s, d in link.specs]):
+            raise ContractError(f"a message arrived as {arrived}, and its link has {wanted}.")
         buffer, plain = bytearray(link.message_nbytes), replace(link, packed=False)
         for view, x in zip(link.views(buffer), arrays, strict=True):
             view[...] = x
@@ -173,33 +175,31 @@ class Side:
             if view.tobytes() != x.tobytes():
                 raise ContractError(
                     f"message {seed} arrived with other numbers in its {x.dtype}{list(x.shape)}: "
-                    f"is the order kept, and does nobody change what was received?"
+                    f"messages must stay in order, and nothing may change one that was received."
                 )
 
 
 def _order(link: Link) -> list[int]:
-    """Which of the link's arrays each of its specs is, where it does not pack."""
+    """Return the index of the link's array that each of its specs, if not packed, describes."""
     return [*packing(link.arrays).small, *packing(link.arrays).large]
 
 
 def _arrays(link: Link, seed: int) -> list[np.ndarray]:
-    """The arrays of a message on the host, other ones for each seed."""
-    random, found = np.random.default_rng(seed), []
-    for shape, dtype in link.specs:
-        numbers = random.integers(0, 2 if dtype == np.bool_ else 100, shape)
-        found.append(np.asarray(numbers).astype(dtype))
-    return found
+    """Return a message's arrays on the host, with random numbers by seed."""
+    random = np.random.default_rng(seed)
+    return [
+        np.asarray(random.integers(0, 2 if dtype == np.bool_ else 100, shape)).astype(dtype)
+        for shape, dtype in link.specs
+    ]
 
 
-class Tell(Protocol):
-    """A side, here or in another process."""
-
-    def __call__(self, command: str, *arguments: Any) -> Future[Any]: ...
+Tell = Callable[..., Future[Any]]
+"""Sends a side, in this process or in another, a command with its arguments."""
 
 
 @contextmanager
 def both_sides(name: str, transport: Transport, ends: Ends) -> Iterator[tuple[Tell, Tell]]:
-    """The two sides, the other one in another process if the ends are."""
+    """Start the two sides, the second one in another process if the ends are in two."""
     file = MemoryFile.create(_room(transport)) if ends.share_memory else None
     spaces = _spaces(transport, file)
     source, target = (tuple(find_devices(ids)) for ids in (ends.source, ends.target))
@@ -230,13 +230,13 @@ def _room(transport: Transport) -> int:
 
 
 def _spaces(transport: Transport, file: MemoryFile | None) -> dict[int, Space]:
-    """The part of the shared memory that each link has."""
-    found, end = {}, 0
+    """Return each link's part of the shared memory."""
+    spaces, end = {}, 0
     for number, kind in enumerate(kinds()):
         if file and (room := transport.room(kind.link)):
-            found[number] = Space(file, end, room)
+            spaces[number] = Space(file, end, room)
             end += pages(room)
-    return found
+    return spaces
 
 
 def _here(side: Side) -> Tell:
@@ -246,7 +246,7 @@ def _here(side: Side) -> Tell:
         def work() -> None:
             try:
                 future.set_result(getattr(side, command)(*arguments))
-            except BaseException as error:  # noqa: BLE001 (raised where the answer is taken)
+            except BaseException as error:  # noqa: BLE001 (raised by whoever takes the result)
                 future.set_exception(error)
 
         threading.Thread(target=work, daemon=True).start()
@@ -256,7 +256,7 @@ def _here(side: Side) -> Tell:
 
 
 class _Remote:
-    """The side in the other process."""
+    """Sends commands to the side in the other process."""
 
     def __init__(self, connection: MessageSocket) -> None:
         self._connection, self._asked = connection, dict[int, Future[Any]]()
@@ -280,6 +280,7 @@ class _Remote:
 
 
 def serve(fd: int, memory: int, nbytes: int, name: str, devices: Sequence[str]) -> None:
+    """Be the side in the other process, until the connection closes."""
     connection, transport = MessageSocket(socket.socket(fileno=fd)), TRANSPORTS[name]
     spaces = _spaces(transport, MemoryFile.attach(memory, nbytes) if nbytes else None)
     tell = _here(Side(transport, tuple(find_devices(device_ids(devices))), spaces))
@@ -293,6 +294,6 @@ def serve(fd: int, memory: int, nbytes: int, name: str, devices: Sequence[str]) 
         try:
             number, command, arguments = connection.read()
         except EOFError:
-            os._exit(0)  # whatever still waits
+            os._exit(0)  # even if a thread still waits
         told = tell(command, *arguments)
         told.add_done_callback(lambda told, number=number: answer(number, told))
