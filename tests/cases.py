@@ -1,4 +1,4 @@
-"""The algorithms of the package at sizes that compile in seconds, and the ways to place them."""
+"""Built-in algorithms at sizes that compile in seconds, and plans to place them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def graph_of(name: str, *, exact: bool = False) -> Graph:
 def execute(
     name: str, places: tuple[Place, ...], iterations: int, exact: bool = False
 ) -> tuple[Any, Any]:
-    """The state before and after some iterations, and the executor that made them."""
+    """Run some iterations; return the first state, and the executor, which has the last."""
     plan = Plan(graph_of(name, exact=exact), places)
     executor = make_executor(plan, iterations)
     executor.start(jax.random.key(7))

@@ -1,4 +1,4 @@
-"""C++ tests, compiled when their sources, the compiler or its flags have changed."""
+"""Compiles C++ tests, again only if their sources, the compiler or its flags have changed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CHECKS = Path(__file__).parent / "replay" / "native"
 """The folder of `checks.h`, with which C++ tests are written."""
 STORE = Path(__file__).parents[1] / "src" / "hocket" / "replay" / "store" / "native"
 FLAGS = ("-std=c++17", "-g", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-pthread")
-# Inlined checks are most of what there is to compile.
+# Without `-fno-inline`, most of the compilation time goes into inlined checks.
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-inline")
-# It knows nothing of fences, which only decide who is woken.
+# The sanitizer does not model fences and warns of them. They only decide who is woken.
 THREADS = ("-fsanitize=thread", "-Wno-tsan")
 KEPT = Path(os.environ["JAX_COMPILATION_CACHE_DIR"]).with_name("tests-native")
 
@@ -44,7 +44,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def program(sources: Sequence[Path], *flags: str, folder: Path = STORE) -> Path:
-    """The program of these sources, each compiled alone, on all cores; headers are in `folder`."""
+    """Compile a program, each source separately, on all cores. `folder` has the headers."""
     folders = (folder, CHECKS)
     headers = sorted(x for at in folders for x in at.iterdir() if x.suffix in (".h", ".cu"))
     include = [f"-I{at}" for at in folders]
@@ -58,10 +58,10 @@ def program(sources: Sequence[Path], *flags: str, folder: Path = STORE) -> Path:
 
 
 def made(flags: tuple[str, ...], parts: Sequence[Path], arguments: tuple[str, ...]) -> Path:
-    """What the compiler makes of some files, kept under everything that it depends on."""
+    """Compile or link some files; the output is cached under a hash of all that it depends on."""
     path = kept(flags, parts)
     if not path.exists():
-        # It gets its name once it is whole: another worker may want the same.
+        # It gets its name only when it is complete, because another worker may need the same file.
         with tempfile.TemporaryDirectory(dir=KEPT) as folder:
             new = Path(folder) / "new"
             done = run(compiler(), *flags, *arguments, "-o", str(new))

@@ -1,4 +1,4 @@
-"""Settles how jax runs in the tests, and in what they start, before jax is imported."""
+"""Configures JAX for the tests and the processes they start, before JAX is imported."""
 
 import ctypes
 import gc
@@ -11,15 +11,15 @@ from pathlib import Path
 # No FMA: a fused multiply-add rounds once where two programs round twice, and the law of same
 # numbers is tested bit for bit. Four devices, so that plans have somewhere to put things.
 XLA_FLAGS = ("--xla_force_host_platform_device_count=4", "--xla_cpu_max_isa=AVX")
-# Most of a test's time is compilation, which takes a fifth of it with both of these, the second of
-# which later versions of XLA do not know. Runs that learn for a while want fast programs.
+# Most of a test's time is compilation, and these two flags make that five times faster. Later
+# versions of XLA do not know the second one. Slow tests do without: they need fast programs.
 QUICKLY = ["--xla_backend_optimization_level=0"]
 if metadata.version("jaxlib").startswith("0.10."):
     QUICKLY.append("--xla_cpu_use_fusion_emitters=false")
 
-# A test that leaves more bytes than these leaves them without programs.
+# Compiled programs are dropped after a test if the process uses more bytes than this.
 ROOMY = 1_500_000_000
-# Tests that take long and share nothing: they begin first, on whichever worker is free.
+# Slow files whose tests share no programs. They start first, each test on any free worker.
 FIRST = {
     "test_analysis_is_sound.py", "test_examples.py", "test_front_door.py", "test_health.py",
     "test_native.py", "test_native_datagram.py", "test_resume.py", "test_service_native.py",
@@ -31,13 +31,13 @@ os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *XLA_FLAGS]
 os.environ.update(
     JAX_PLATFORMS="cpu",
     JAX_NUMPY_RANK_PROMOTION="raise",
-    # Every program is kept for the next run.
+    # Cache every program for the next run.
     JAX_COMPILATION_CACHE_DIR=str(CACHE),
     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
     JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
 )
 
-# A job in the background ignores Ctrl-C, and so does what it starts.
+# A shell's background jobs ignore Ctrl-C, and so would the processes that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax  # noqa: E402
@@ -48,15 +48,15 @@ from tests.front import Hocket  # noqa: E402
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before the first test asks XLA for anything."""
+    """Set the flags for fast compilation before the first test starts XLA."""
     if config.getoption("markexpr") == "not slow":
         os.environ["XLA_FLAGS"] = " ".join([os.environ["XLA_FLAGS"], *QUICKLY])
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is long begins first, and the tests of a file stay together, on a worker that compiles
-    for all of them. (`--dist loadgroup --no-loadscope-reorder`)
+    """Start slow files first, and keep the tests of any other file on one worker, which compiles
+    their programs once. (Needs `--dist loadgroup --no-loadscope-reorder`.)
     """
     grouped = {item for item in items if item.get_closest_marker("xdist_group")}
     for item in items:
@@ -66,14 +66,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays."""
+    """Exempt all imported modules from garbage collection, and collect less often."""
     gc.collect()
     keep_imports()
 
 
 @pytest.fixture(autouse=True)
 def room_in_memory() -> Iterator[None]:
-    """The programs of all tests would be gigabytes; what another needs again is in the cache."""
+    """Drop compiled programs if they take too much memory; the cache on disk still has them."""
     yield
     if resident() > ROOMY:
         jax.clear_caches()
@@ -82,12 +82,12 @@ def room_in_memory() -> Iterator[None]:
 
 
 def resident() -> int:
-    """The bytes of memory that this process has."""
+    """Return how many bytes of memory this process uses."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def give_back() -> None:
-    """To the system, whatever is free: as it is, half of a worker's memory is in no use."""
+    """Return free memory to the system; otherwise half of a worker's memory is unused."""
     if malloc_trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc's
         malloc_trim(0)
 
@@ -96,6 +96,6 @@ def give_back() -> None:
 def hocket(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Hocket:
-    """The command line, in an empty folder."""
+    """Return a caller of the command line, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return Hocket(monkeypatch, capsys)

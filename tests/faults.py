@@ -1,4 +1,4 @@
-"""Algorithms that go wrong on purpose, and processes as the operating system sees them."""
+"""Algorithms that fail on purpose, and functions that look at processes through /proc."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPLIT = (Place("actor", run=("env", "act")), Place("learner", run=("learn",)))
 
 
 def two(graph: Any, cluster: Any) -> Plan:
-    """A strategy: an actor and a learner, as threads or as processes."""
+    """Place an actor and a learner; a strategy for tests."""
     return Plan(graph, SPLIT)
 
 
@@ -33,12 +33,13 @@ _calls = itertools.count(1)
 
 @dataclass(frozen=True)
 class Faulty(Toy):
-    """Its environment, on the place `actor`, does something in the second iteration."""
+    """A Toy whose environment, on the place `actor`, fails in the second iteration."""
 
     fault: str = "sleep"
+    """How it fails: `sleep`, `exit` or `raise`."""
     seconds: float = 300.0
     ballast: bytes = b""
-    """What makes it so large that a worker cannot be told of it before it listens."""
+    """Padding, so large that it cannot be sent to a worker before the worker listens."""
 
     def noise(self, x: Any, keys: Any) -> Any:
         noise = Toy.noise(self, x, keys)
@@ -50,7 +51,7 @@ class Faulty(Toy):
                 case "sleep":
                     time.sleep(self.seconds)
                 case "exit":
-                    # What it has forked, as environments may, goes on to hold its connections.
+                    # As environments may, it forks a child, which holds its connections open.
                     child = os.fork()
                     if not child:
                         time.sleep(self.seconds)
@@ -64,7 +65,7 @@ class Faulty(Toy):
 
 @dataclass(frozen=True)
 class Fickle(Toy):
-    """Another program in another process."""
+    """A Toy that traces another program in every process but its home."""
 
     home: int = 0
 
@@ -74,7 +75,7 @@ class Fickle(Toy):
 
 
 class Misprojected(Toy):
-    """Whoever unpickles it forgets a message: the parameters are never sent."""
+    """A Toy that, once unpickled, breaks projection in that process: parameters are never sent."""
 
     def __reduce__(self) -> Any:
         return _forget, ()
@@ -86,23 +87,23 @@ def _forget() -> Toy:
 
 
 def without_parameters(*arguments: Any) -> Projection:
-    """`project`, and the learner's first message left out."""
+    """Project as usual, but leave out the learner's first message."""
     made = project(*arguments)
     assert isinstance(made.programs["learner"][0], Send)
     return replace(made, programs={**made.programs, "learner": made.programs["learner"][1:]})
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """What `condition` finds as soon as it finds anything."""
+    """Wait until `condition` returns something true, and return it."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.002)
-    return found
+    return result
 
 
 def workers(parent: int | None = None) -> dict[str, int]:
-    """The worker processes that a process has started, by the names of their instances."""
+    """Return the worker processes that a process has started, by the names of their instances."""
     return {
         words[-1]: pid
         for pid in children(parent)
@@ -111,14 +112,14 @@ def workers(parent: int | None = None) -> dict[str, int]:
 
 
 def children(parent: int | None = None) -> list[int]:
-    """The processes that a process has started, those included that nobody has buried yet."""
+    """Return the children of a process, including those that have ended but are not yet reaped."""
     mine = os.getpid() if parent is None else parent
     pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
     return sorted(pid for pid in pids if (about := _about(pid)) and int(about[1]) == mine)
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended; whose child it was may have to bury it yet."""
+    """Return True if a process has ended, even if its parent has not reaped it yet."""
     about = _about(pid)
     return not about or about[0] == "Z"
 
@@ -132,7 +133,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def _about(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; none where there is no such process."""
+    """Return the fields of /proc/PID/stat from the state on; none if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -147,15 +148,15 @@ def _command(pid: int) -> list[str]:
 
 
 def left_behind() -> set[str]:
-    """What outlives a run that did not clean up: its processes, and memory that it shares."""
-    gc.collect()  # errors hold on to the frames they came through
-    found = {f"process {pid}" for pid in children()}
+    """Return the processes and the shared memory that a run has left behind."""
+    gc.collect()  # errors keep the frames that they passed through alive
+    left = {f"process {pid}" for pid in children()}
     for path in Path("/proc/self/fd").iterdir():
         try:
             target = os.readlink(path)
         except FileNotFoundError:
             continue
         if target.startswith("/memfd:hocket"):
-            found.add(f"{path.name}: {target}")
+            left.add(f"{path.name}: {target}")
     names = (path.name for path in Path("/dev/shm").iterdir())
-    return found | {name for name in names if name.startswith(("hocket", "psm_", "sem."))}
+    return left | {name for name in names if name.startswith(("hocket", "psm_", "sem."))}

@@ -1,4 +1,4 @@
-"""Calls the command line as a person does, in this process: the exit code and what was printed."""
+"""Calls the command line in this process, and returns the exit code and the output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Done(NamedTuple):
 
 
 class Hocket:
-    """`hocket("train", "ppo")`."""
+    """A caller of the command line: `hocket("train", "ppo")`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
@@ -33,7 +33,7 @@ class Hocket:
         return Done(code, out, err)
 
     def well(self, *arguments: str) -> str:
-        """The same where nothing may go wrong: what was printed."""
+        """Run a command that must succeed, and return its output."""
         done = self(*arguments)
         assert done.code == 0, done
         return done.out

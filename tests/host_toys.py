@@ -1,4 +1,4 @@
-"""A small environment on the host for tests: plain numpy, saved and restored in full."""
+"""A small environment on the host for tests, in plain NumPy, which can be saved and restored."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hocket.envs.host import HostStep
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk on a line: episodes end at its ends, or after `max_steps`."""
+    """A walk on a line. Episodes end at either end of the line, or after `max_steps`."""
 
     max_steps: int = 9
     seconds: float = 0.0
-    """What a step takes."""
+    """How long a step takes."""
     saves: bool = True
     fault_at: int = 0
-    """The step of a batch at which it raises."""
+    """The number of the `send` that raises; 0 for none."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Ape-X: actors that fill a replay service, and a learner that draws from it."""
+"""Ape-X: actors fill a replay service, and a learner draws from it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def planned(words: str) -> Plan:
 
 
 def inserted(state: Any) -> int:
-    """How many rows ever came into a replay."""
+    """Return how many rows were ever inserted into a replay."""
     return int((state.replay.lap - 1) * state.replay.capacity + state.replay.head)
 
 
@@ -82,20 +82,22 @@ def test_a_plan_says_who_asks_the_service_for_what() -> None:
 
 @pytest.mark.parametrize("options", ["prefetch=0", "shards=2,prefetch=2"])
 def test_everything_that_actors_make_is_inserted_once(options: str) -> None:
-    """In whichever order things happen; with a seed, they happen in that order again."""
+    """This holds in every order of events, and a seed repeats an order."""
     plan = planned(f"apex:actors=4,max_age=8,{options}")
     crew = Seeded(plan, 0, Faults(stall=0.2))
     executor = Split(plan, crew=crew)
     found = []
-    for seed in (0, 1, 2, 1):  # the first begins with a block of one iteration
+    for seed in (0, 1, 2, 1):  # seed 1 twice, but not first: a run's first block has one iteration
         crew.reseed(seed)
         executor.start(jax.random.key(0))
         metrics = advance(executor, 60)
         state, late = executor.state(), executor.late()
         waiting = sum(name.endswith("-age") for name in late)
         each = NUM_ENVS // 4 * small().length
-        unreal = NUM_ENVS * (small().steps - 1)  # windows that began before the first step
-        if "shards" not in options:  # which do not number their rows
+        unreal = NUM_ENVS * (
+            small().steps - 1
+        )  # windows that begin before the first step are not inserted
+        if "shards" not in options:  # shards do not number their rows
             assert inserted(state) == (60 + waiting) * each - unreal
         assert metrics[SAMPLE_AGE].max() <= 8
         found.append(state)
@@ -113,7 +115,7 @@ def test_it_learns_from_what_it_draws() -> None:
     assert np.isfinite(result.metrics["loss"]).all() and result.metrics["loss"][-1] > 0.0
     assert result.metrics["bad_priorities"].sum() == 0
     priorities = result.state.replay.tree[result.state.replay.capacity :]
-    assert len(np.unique(priorities)) > 20  # of its own for about each row
+    assert len(np.unique(priorities)) > 20  # nearly every row has a priority of its own
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_any_plan_goes_on_from_its_state(ways: tuple[str, str]) -> None:
 
 
 def test_actors_rate_what_they_insert() -> None:
-    """Each by its own error with the parameters it was made with, and not by the highest."""
+    """A new row's priority is its error under the actor's parameters, not the highest so far."""
     dqn = small(rate_new=True, min_size=512)  # nothing is learned
     state = hocket.run(dqn, iterations=8, num_envs=NUM_ENVS).state
     replay, params = state.replay, state.learner.params
@@ -158,7 +160,7 @@ def test_a_service_that_fails_ends_the_run_by_its_name(launch: str, after: int) 
 
 @pytest.mark.parametrize("carrier", ["shm", "tcp"])
 def test_processes_reach_it_by_any_carrier(carrier: str) -> None:
-    """Two actors with a shard each, and a learner, in processes; nothing stays behind."""
+    """Two actors with a shard each and a learner run as processes, and leave nothing behind."""
     executor = Split(
         replace(
             planned(f"apex:actors=2,shards=2,carrier={carrier}"), launch=launch_named("processes")
@@ -183,7 +185,7 @@ def test_processes_reach_it_by_any_carrier(carrier: str) -> None:
 
 
 class Told:
-    """DQN with something that a service cannot keep."""
+    """A DQN whose replay has something that a service cannot keep."""
 
     @dataclass(frozen=True)
     class Size(DQN):

@@ -1,6 +1,6 @@
-"""Holds the picture of who imports whom (docs/architecture.md), read from the source.
+"""Enforces the rules of docs/architecture.md about who imports whom, by reading the source.
 
-A module belongs to a *room*: `hocket.core.plan.data` is of `core.plan`.
+A module belongs to a *room*: `hocket.core.plan.data` is in the room `core.plan`.
 """
 
 import ast
@@ -24,7 +24,7 @@ WHAT = {"algorithms", "envs", "replay", "nn", "ops"}
 WHERE = {"strategies", "cluster", "runtime"}
 BETWEEN = {"core"}
 BELOW = {"errors", "system", "report"}
-# Where the two columns meet.
+# The rooms above both columns.
 TOP = {"__init__", "__main__", "cli", "training", "testing"}
 
 ORDER = [
@@ -45,7 +45,7 @@ ORDER = [
     {"runtime.launch"},
     {"runtime"},
 ]
-"""Rooms from below upwards: each imports only from itself and from those before it."""
+"""Rooms from the bottom up: each imports only from itself and from earlier ones."""
 LEVELS = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 
 JAXPR_MODULES = ("jax.extend.core", "jax.core", "jax._src")
@@ -60,7 +60,7 @@ JAXPR_FILES = {
     "core/program/host.py",
     "core/program/loops.py",
 }
-JAXPR_NAMES = {  # allowed besides
+JAXPR_NAMES = {  # single names that other files may import
     "core/program/averaged.py": {"jax.extend.core.Primitive"},
     "core/program/backend.py": {"jax.extend.core.Primitive"},
 }
@@ -71,7 +71,7 @@ NAMES_IN_CORE = {
     ("core/plan/checks.py", "threads"): "in errors, which say what to type",
     ("core/program/service.py", "near"): "the default of a field that core never reads",
 }
-"""The names that core may write, and why they decide nothing there."""
+"""The names that core may contain, and why no decision in core depends on them."""
 
 MAX_LINES, MAX_FILES, MAX_METHODS = 400, 16, 20
 TEXT = {
@@ -104,7 +104,7 @@ class Import(NamedTuple):
 
     @property
     def target(self) -> str | None:
-        """The part of hocket that is imported, or None for a name of somebody else's."""
+        """The part of hocket that is imported, or None for another package."""
         package, *rest = self.name.split(".")
         if package != "hocket":
             return None
@@ -112,7 +112,7 @@ class Import(NamedTuple):
 
     @property
     def rooms(self) -> tuple[str, str]:
-        """The room that imports, and the one that is imported from."""
+        """The room that imports, and the room that it imports from."""
         parts = self.file.removesuffix(".py").removesuffix("/__init__").split("/")
         return room_of(parts), room_of(self.name.split(".")[1:])
 
@@ -153,7 +153,7 @@ def listed(wrong: list[Import]) -> str:
 
 
 def test_the_tree_is_the_picture() -> None:
-    """Without this, a moved directory would make every rule below pass."""
+    """If a directory moves, this fails. The rules below might then pass by mistake."""
     entries = {path.stem for path in SRC.iterdir() if path.name != "__pycache__"}
     assert entries == WHAT | WHERE | BETWEEN | BELOW | TOP | {"py"}  # py.typed
     for room in LEVELS:
@@ -178,7 +178,7 @@ def test_where_never_imports_what() -> None:
 
 
 def test_only_the_top_imports_the_top() -> None:
-    """Or the two columns would reach each other through `hocket.training`."""
+    """Otherwise the two columns could reach each other through `hocket.training`."""
     wrong = [i for i in imports() if i.source not in TOP and i.target in TOP]
     assert not wrong, listed(wrong)
 
@@ -211,7 +211,7 @@ def test_report_imports_nothing_of_ours() -> None:
 
 
 def test_system_knows_no_rl() -> None:
-    """What the operating system gives stands below all, and without jax where it can."""
+    """Services of the operating system are below everything. All but one file do without JAX."""
     allowed = {None, "system", "errors"}
     wrong = [i for i in imports() if i.source in {"errors", "system"} and i.target not in allowed]
     wrong += [
@@ -234,7 +234,7 @@ def test_runtime_never_imports_strategies() -> None:
 
 
 def test_few_files_read_jaxprs() -> None:
-    """Jaxpr types are the part of jax most likely to change: few files to mend, not twenty."""
+    """Jaxpr types are the part of JAX most likely to change, so few files may depend on them."""
     wrong = [
         i
         for i in imports()
@@ -272,7 +272,7 @@ def test_files_stay_short() -> None:
 
 
 def test_core_names_no_way_to_run() -> None:
-    """Whatever has a name in one of these listings is found by it: core passes the name on."""
+    """Core passes on the names of launchers, transports etc., but never decides by them."""
     names = {*LAUNCHERS.names, *TRANSPORTS.names, *AVERAGES.names, *slice_backends(), *CARRIERS}
     assert {"threads", "shared_memory", "shm", "whole", "near"} <= names
     wrong = [
@@ -292,7 +292,7 @@ def test_names_are_seen_in_literals() -> None:
 
 
 def literals(part: str) -> Iterator[tuple[str, int, str]]:
-    """The texts in the code of a part, docstrings apart, with their file and line."""
+    """Yield the string literals in a part's code, except docstrings, with their file and line."""
     for path in sorted((SRC / part).rglob("*.py")):
         tree = ast.parse(path.read_text())
         about = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -303,7 +303,7 @@ def literals(part: str) -> Iterator[tuple[str, int, str]]:
 
 
 def names_in(text: str, names: set[str]) -> list[str]:
-    """The names that a text is or quotes: as plain words they are English."""
+    """Return the names that a text consists of or quotes; as a bare word, `threads` is English."""
     return re.findall(rf"""(?:^|["'`=])({"|".join(names)})(?=["'`:/]|$)""", text)
 
 

@@ -1,4 +1,4 @@
-"""The command line: what it does, and what it says to a mistake."""
+"""The command line: what its commands do, and its error messages."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_eight_seeds_have_records_of_their_own(hocket: Hocket) -> None:
     whole = summary(folder)
     assert np.isclose(whole["return_mean"], np.mean([s["return_mean"] for s in each]))
     fifth, alone = library.load(folder, agent=5), library.load("runs/alone")
-    # Ten iterations are long enough for a last bit to grow, and too short to grow far.
+    # In ten iterations a difference in the last bit grows, but not far.
     assert difference(fifth.state.learner.params, alone.state.learner.params) < 1e-3
     assert f"agent 5: return {each[5]['eval_return_mean']:.1f}" in hocket.well("eval", "eight")
     with pytest.raises(ValueError, match="agents 0 to 7, found agent=8"):
@@ -181,7 +181,7 @@ def test_plan_of_several_places(hocket: Hocket) -> None:
 
 
 def test_train_in_processes_with_a_trace(hocket: Hocket) -> None:
-    """The display says how busy each place is, and the trace has every one of them."""
+    """The display shows how busy each place is, and the trace has all instances."""
     words = ("--distribute", "actor_learner:actors=1", "--launch", "processes")
     out = hocket.well("train", "ppo", *SHORT, *words, "--trace", "trace.json", "--name", "apart")
     assert re.search(r"actor \d+% busy, learner \d+% busy", out)
@@ -208,7 +208,7 @@ def test_plot_and_record(hocket: Hocket) -> None:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that mistakes can be made with."""
+    """A finished run, for commands with a mistake."""
     runs = tmp_path_factory.mktemp("first")
     ppo = PPO(env=make("CartPole-v1"), num_envs=8, length=16, hidden=(8,), minibatches=2)
     library.train(replace(ppo, env_steps=1280), runs=runs, name="first")
@@ -321,7 +321,7 @@ def test_debug_shows_the_traceback(hocket: Hocket) -> None:
     ("how", "where"), [(signal.SIGINT, "anakin"), (signal.SIGTERM, "sliced:slices=2,devices=1")]
 )
 def test_ctrl_c_keeps_what_there_is(how: signal.Signals, where: str, tmp_path: Path) -> None:
-    """And SIGTERM, which a scheduler sends to all processes of a run."""
+    """So does SIGTERM, which a scheduler sends to all processes of a run."""
     command = [sys.executable, "-m", "hocket", "train", "ppo", *SMALL, "--name", "long"]
     command += ["--env-steps", "20000000", "--distribute", where]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -341,13 +341,13 @@ def test_ctrl_c_keeps_what_there_is(how: signal.Signals, where: str, tmp_path: P
 
 
 def children(parent: int) -> list[int]:
-    """The processes that a process has started."""
+    """Return the children of a process."""
     tasks = Path(f"/proc/{parent}/task").glob("*/children")
     return [int(pid) for task in tasks for pid in task.read_text().split()]
 
 
 def test_seeds_share_the_cores_of_a_cpu(tmp_path: Path) -> None:
-    """Also where making the environment starts JAX, as gymnax does."""
+    """They do so even if making the environment starts JAX, as gymnax does."""
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "XLA_FLAGS": ""}
     command = [sys.executable, "-m", "hocket", "train", "ppo", *SHORT, "--quiet"]
     flags = ["--seeds", "4", "--env", "gymnax:CartPole-v1", "--name", "four"]
@@ -358,7 +358,7 @@ def test_seeds_share_the_cores_of_a_cpu(tmp_path: Path) -> None:
 
 
 def test_seeds_on_slices_leave_the_cores_to_them(tmp_path: Path) -> None:
-    """However it is said: with `=`, or by the configuration of another run."""
+    """They do so if `sliced` comes from a flag with `=` or from another run's configuration."""
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "XLA_FLAGS": ""}
     command = [sys.executable, "-m", "hocket", "train"]
     flags = ["ppo", *SHORT, "--seeds=2", "--distribute=sliced:slices=2", "--name=two"]
@@ -404,7 +404,7 @@ def test_the_python_api_says_what_is_wrong(tmp_path: Path) -> None:
     )
     assert re.fullmatch(line, str(outcome))
     assert repr(outcome) == f"<Outcome of ppo on CartPole-v1: {outcome}>"
-    shown = repr(library.load(tmp_path / "text/mine"))  # without the arrays that were learned
+    shown = repr(library.load(tmp_path / "text/mine"))  # without the arrays of the state
     assert "PPO(" in shown and "Array(" not in shown and len(shown) < 3000
     with pytest.raises(ValueError, match="unknown checkpoint `newest`"):
         library.load(tmp_path / "text/mine", checkpoint="newest")  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""The examples keep the contract; that they learn is in `test_learning.py`."""
+"""The examples keep their contracts. `test_learning.py` tests that they learn."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_sac() -> None:
 
 
 def test_own_strategy(hocket: Hocket) -> None:
-    """A strategy of one's own, in 15 lines, gives the fused program's numbers."""
+    """The example of a strategy, in 15 lines, gives the fused program's numbers."""
     body = inspect.getsource(inspect.unwrap(wide))
     assert len(body.splitlines()) <= 15
     check = check_strategy(wide(actors=2), {"ppo": SMALL["ppo"]()})
@@ -67,11 +67,11 @@ def test_own_strategy(hocket: Hocket) -> None:
 
 
 def test_own_launcher(hocket: Hocket) -> None:
-    """A launcher of one's own starts, hears and ends programs, and a run has the fused numbers."""
+    """The example of a launcher keeps the contract, and a run under it has the fused numbers."""
     file = inspect.getsourcefile(Programs)
     check = check_launcher(f"{file}:Programs")
     assert check.differences["one place"] <= 1e-5 and len(check.tried) == 9
-    assert check.tried[-1].startswith("not tried: actor | learner")  # it shares no memory
+    assert check.tried[-1].startswith("not tried: actor | learner")  # the programs share no memory
     text = hocket.well("plan", "ppo", "--launch", f"{file}:Programs")
     assert f"launched as {file}:Programs" in text
 
@@ -83,7 +83,7 @@ def test_our_launchers(launcher: str) -> None:
 
 
 def test_own_logger(hocket: Hocket) -> None:
-    """A logger of one's own knows nothing of hocket but the Protocol, and keeps what it is told."""
+    """The example of a logger imports only the Protocol from hocket, and keeps every row."""
     file = Path(inspect.getsourcefile(Table) or "")
     ours = [
         node.module
@@ -106,13 +106,13 @@ def test_own_logger(hocket: Hocket) -> None:
 
 
 def by_fifo(graph: Graph, cluster: Cluster) -> Plan:
-    """`data_parallel` as processes, which average through named FIFOs."""
+    """Place `data_parallel` as processes, which average through named FIFOs."""
     made = resolve("data_parallel")(graph, cluster)
     return replace(made, launch=launch_named("processes"), means={"replica": Mean(way=FIFO)})
 
 
 def test_own_average() -> None:
-    """A way to average of one's own gives the fused program's numbers, and keeps its contract."""
+    """The example of a way to average gives the fused program's numbers, and keeps its contract."""
     ppo, fused = SMALL["ppo"](), "anakin:devices=1"
     *_, report = package.iterate(ppo, num_envs=8, iterations=3, distribute=by_fifo)
     expected = package.run(ppo, num_envs=8, iterations=3, distribute=fused).state
@@ -127,7 +127,7 @@ def test_own_average() -> None:
 
 
 def imported(file: str) -> set[str]:
-    """The modules that a file imports."""
+    """Return the modules that a file imports."""
     nodes = list(ast.walk(ast.parse(Path(file).read_text())))
     whole = {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names}
     return whole | {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}
@@ -142,15 +142,15 @@ OWN_TRANSPORT = Path(__file__).parents[1] / "examples" / "own_transport.py"
 
 
 def test_own_transport_keeps_the_contract() -> None:
-    """Between processes that share no memory, and whatever else is there."""
+    """It works between processes that share no memory, and between all other pairs of ends."""
     check = check_transport(f"{OWN_TRANSPORT}:FIFO")
     assert "processes that share none" in check.passed and len(check.passed) == 4
 
 
 def test_own_transport_carries_ppo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As processes, with the fused numbers, and nothing goes through shared memory."""
+    """PPO runs as processes with the fused numbers, and nothing goes through shared memory."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)  # which is where it looked before
+    monkeypatch.setattr(tempfile, "tempdir", None)  # forget the folder that was looked up before
 
     def through_fifos(graph: Any, cluster: Any) -> Plan:
         named = Channel(transport=f"{OWN_TRANSPORT}:FIFO")
@@ -178,7 +178,7 @@ def test_own_transport_needs_the_protocols_alone() -> None:
 
 
 def test_everything_of_ones_own_together() -> None:
-    """Programs that share no memory, messages and means through named FIFOs: the fused numbers."""
+    """A launcher without shared memory, and messages and means through FIFOs: the fused numbers."""
     launch = launch_named(f"{inspect.getsourcefile(Programs)}:Programs")
     graph = graph_of("ppo")
     fifo = Channel(transport=f"{OWN_TRANSPORT}:FIFO")

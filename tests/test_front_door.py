@@ -1,4 +1,4 @@
-"""What a newcomer reads: every block of code and every hocket command of README and docs runs."""
+"""Every block of code and every hocket command in the README and the docs runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
 def test_every_block_runs(page: str, hocket: Hocket, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("page")  # classes look their module up
+    module = ModuleType("page")  # classes look up their module by name
     monkeypatch.setitem(sys.modules, "page", module)
     for kind, text in blocks(page):
         if kind == "bash":
@@ -37,7 +37,7 @@ def test_every_block_runs(page: str, hocket: Hocket, monkeypatch: pytest.MonkeyP
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The hocket commands of a block, each short enough for a test."""
+    """Yield the hocket commands of a block, each shortened for a test."""
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         if words[:1] == ["hocket"]:
@@ -45,17 +45,17 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def shortened(words: list[str]) -> list[str]:
-    """A run of a few iterations and at most two seeds; everything else as it is written."""
+    """Limit a run to a few iterations and two seeds, and leave everything else as written."""
     if words[0] != "train" or "--resume" in words:
         return words
-    # An episode of Acrobot takes 500 steps, and plots are of episodes that have ended.
+    # An episode of Acrobot takes 500 steps, and a plot needs episodes that have ended.
     few = {"--env-steps": "40000" if "Acrobot-v1" in words else "10000", "--seeds": "2"}
     for flag, value in few.items():
         if flag in words:
             words[words.index(flag) + 1] = value
     if "--env-steps" not in words:
         words = [*words, "--env-steps", few["--env-steps"]]
-    # One device of the four that tests have: programs of one compile in half the time.
+    # Use one of the four devices that tests have, for half the compilation time.
     is_hosted = any(word.startswith(("gymnasium:", "envpool:")) for word in words)
     few_devices = "sebulba:actors=1" if is_hosted else "anakin:devices=1"
     return words if "--distribute" in words else [*words, "--distribute", few_devices]

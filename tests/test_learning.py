@@ -1,4 +1,4 @@
-"""Do they learn? Long runs: `pytest -m slow`."""
+"""The algorithms learn: long runs, with `pytest -m slow`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 def final_returns(algorithm: Any, seeds: range) -> np.ndarray:
-    """For each seed, the mean return of the last 100 episodes of training."""
+    """Train, and return the mean return of the last 100 episodes for each seed."""
     return last_returns(jax.jit(jax.vmap(hocket.program(algorithm))), seeds)
 
 
@@ -44,7 +44,7 @@ def test_ppo_cartpole() -> None:
 
 
 def late_returns(algorithm: IMPALA, seeds: range, *, num_envs: int, lag: int) -> np.ndarray:
-    """As `final_returns`, of actors whose parameters are `lag` updates older than the learner's."""
+    """The same as `final_returns`, with actors whose parameters are `lag` updates old."""
 
     def train(key: Any) -> Any:
         def step(carry: Any, _: None) -> Any:
@@ -68,7 +68,7 @@ def late_returns(algorithm: IMPALA, seeds: range, *, num_envs: int, lag: int) ->
 
 
 def test_ppo_quadruped() -> None:
-    """It walks: standing still is worth 1,000. About four minutes on two cores."""
+    """The quadruped walks: standing still returns 1,000. About four minutes on two cores."""
     algorithm = PPO(
         env=make("Quadruped-v1"), num_envs=256, length=32, minibatches=4, learning_rate=7e-4,
         discount=0.97, entropy_weight=0.0, env_steps=2_000_000,
@@ -79,7 +79,7 @@ def test_ppo_quadruped() -> None:
 
 @pytest.mark.parametrize("lag", [1, 4, 8])
 def test_impala_learns_from_late_actors(lag: int) -> None:
-    """Each update from 16 environments, as if four actors of so many took turns."""
+    """Each update uses 16 environments, as if four actors with 16 each took turns."""
     algorithm = IMPALA(env=make("CartPole-v1"))
     returns = late_returns(algorithm, range(100, 132), num_envs=16, lag=lag)
     reached = (returns >= 475).sum()

@@ -1,4 +1,4 @@
-"""What plans print: golden texts. A change here is a change that users see."""
+"""The text of printed plans. A change here is a change that users see."""
 
 from __future__ import annotations
 

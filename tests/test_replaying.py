@@ -1,4 +1,4 @@
-"""`hocket replay`: servers as a person starts them, ends them, and has them killed."""
+"""`hocket replay`: servers that are started, ended and killed as a person would."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rows(num: int, first: int = 0) -> dict[str, np.ndarray]:
 
 
 class Started:
-    """`hocket replay serve` in a process of its own."""
+    """A process that runs `hocket replay serve`."""
 
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -78,7 +78,7 @@ def test_a_server_is_started_and_ended(start: Any, tmp_path: Path) -> None:
 
 
 def test_a_column_of_one_number_has_no_shape(start: Any, hocket: Hocket) -> None:
-    """With a colon at its end, too: whoever reads `name:dtype:shape` leaves the shape empty."""
+    """It may end with a colon, as if the shape in `name:dtype:shape` were left empty."""
     server = start("--schema", "obs:float32:2", "action:int32:", "--port", "0", "--capacity", "9")
     assert server.said.startswith("serving replay (obs float32[2], action int32) at tcp://")
     with connect(server.addresses[0]) as client:

@@ -1,4 +1,4 @@
-"""Killed runs go on exactly; damaged checkpoints are refused by name; a full disk is told."""
+"""Killed runs resume exactly; damaged checkpoints and a full disk are reported."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def kill_after_checkpoint(run: subprocess.Popen[str], folder: Path, first: str) 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_killed_run_goes_on_exactly(name: str, hocket: Hocket, tmp_path: Path) -> None:
-    """40 iterations at once are 20, a kill, and 20 more; so are the records."""
+    """A run killed after 20 iterations and resumed equals one of 40, and so do its records."""
     flags = (*CASES[name], "--env-steps", str(8 * 16 * 40), "--save-every", PPO_20)
     hocket.well("train", *flags, "--name", "whole", "--quiet")
-    # Evaluated after every iteration, which is slow enough to be killed before it ends.
+    # Evaluating after every iteration makes it slow enough to be killed before it ends.
     slow = ("--eval-every", "128", "--eval-episodes", "500")
     run = start("train", *flags, *slow, "--name", "cut", cwd=tmp_path)
     kill_after_checkpoint(run, tmp_path / "runs/cut", "20")
@@ -92,7 +92,7 @@ def _numbers(folder: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 40 iterations with checkpoints after 20 and 40."""
+    """Train for 40 iterations, with checkpoints after 20 and 40."""
     forty = replace(PPO_ALGORITHM, minibatches=2, env_steps=8 * 16 * 40)
     folder = tmp_path_factory.mktemp("trained")
     library.train(forty, runs=folder, name="run", save_every=int(PPO_20), distribute=ALONE[1])
@@ -101,7 +101,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def two_checkpoints(trained: Path, hocket: Hocket) -> Path:
-    """That run, for a test to damage."""
+    """Copy that run, for a test to damage."""
     return Path(shutil.copytree(trained, "runs/run"))
 
 
@@ -114,7 +114,7 @@ def test_a_finished_run_is_left_as_it_is(hocket: Hocket) -> None:
 
 
 def test_a_run_that_never_began_can_be_another(hocket: Hocket) -> None:
-    """Its folder has a configuration and nothing else, and it bars nobody who mends that."""
+    """A folder without checkpoints may be resumed with another configuration."""
     folder = Path("runs/mended")
     flags = ("train", *CASES["ppo"], "--env-steps", PPO_20, "--name", "mended", "--quiet")
     hocket.well(*flags)
@@ -122,7 +122,7 @@ def test_a_run_that_never_began_can_be_another(hocket: Hocket) -> None:
     hocket.well(*flags, "--resume", "--learning-rate", "0.5", "--seeds", "2")
     assert library.load("runs/mended").config["algorithm"]["learning_rate"] == 0.5
     told = sorted(path.parent.name for path in folder.glob("**/metrics.jsonl"))
-    assert told == ["seed-0", "seed-1"]  # and nothing of the one before
+    assert told == ["seed-0", "seed-1"]  # and no file of the first attempt
 
 
 def test_a_damaged_checkpoint_is_refused_by_name(two_checkpoints: Path, hocket: Hocket) -> None:
@@ -142,7 +142,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(two_checkpoints: Path, hocket: 
 
 
 def test_a_changed_number_is_found(two_checkpoints: Path) -> None:
-    """Also where the file itself is sound: the fingerprint of the array is another."""
+    """A wrong number in a sound file is found because its array has another fingerprint."""
     about = two_checkpoints / "checkpoints/40/about/metadata"
     found = json.loads(about.read_text())
     name = next(n for n in found["fingerprint"] if n.endswith("kernel"))
@@ -187,7 +187,7 @@ def test_no_checkpoint_is_left(two_checkpoints: Path, hocket: Hocket) -> None:
 
 
 def test_one_device_then_two(hocket: Hocket) -> None:
-    """A checkpoint belongs to no plan: made on one device, continued on two."""
+    """A checkpoint that was made on one device continues on two."""
     whole = (*PPO, "--env-steps", str(8 * 16 * 23), "--save-every", PPO_20, "--quiet")
     hocket.well("train", *whole, "--distribute", "anakin:devices=1", "--name", "one")
     hocket.well("train", *whole, "--distribute", "anakin:devices=1", "--name", "two")
@@ -221,11 +221,11 @@ def test_a_split_plan_then_a_fused_one(hocket: Hocket) -> None:
 
 
 def test_a_checkpoint_that_cannot_be_written(hocket: Hocket) -> None:
-    """The operating system refuses a write in the middle of it."""
+    """A write fails in the middle of a checkpoint."""
     flags = ("train", *PPO, "--hidden", "64", "64", "--env-steps", str(8 * 16 * 40))
     flags = (*flags, "--save-every", PPO_20)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    hocket.well(*flags, "--name", "roomy", "--quiet")  # what it compiles is cached now
+    hocket.well(*flags, "--name", "roomy", "--quiet")  # caches the compiled programs
     resource.setrlimit(resource.RLIMIT_FSIZE, (24 * 1024, before[1]))
     try:
         done = hocket(*flags, "--name", "full", "--quiet")
@@ -281,7 +281,7 @@ def test_the_loaded_policy_acts_as_the_trained_one(two_checkpoints: Path) -> Non
     obs = jax.vmap(lambda key: env.reset(key)[1])(keys)
     loaded = [int(run.policy(o)[0]) for o in obs]
     assert loaded == [int(trained.policy(o)[0]) for o in obs]
-    assert len(set(loaded)) == 2  # it does look at what it sees
+    assert len(set(loaded)) == 2  # its actions do depend on observations
 
 
 def test_seeds_and_evaluations_go_on_exactly(hocket: Hocket) -> None:
@@ -303,7 +303,9 @@ def test_records_survive_a_kill_while_resuming(two_checkpoints: Path) -> None:
     progress = library.Outcome(two_checkpoints, "", 1, 5120)
     logger = Jsonl()
     logger.begin(About("", two_checkpoints, {0: two_checkpoints}, {}, progress, last_step=5120))
-    assert (two_checkpoints / "metrics.jsonl").read_text() == before  # and no row has come yet
+    assert (
+        two_checkpoints / "metrics.jsonl"
+    ).read_text() == before  # no row was lost, and none has come yet
     logger.end({})
 
 
@@ -322,7 +324,7 @@ def test_a_second_ctrl_c_keeps_nothing_that_is_in_no_order() -> None:
 
 
 def test_the_best_is_kept(hocket: Hocket) -> None:
-    """Of those that were evaluated: saves in between have no score."""
+    """The best evaluated checkpoint is kept; saves between evaluations have no score."""
     flags = ("--env-steps", str(8 * 16 * 40), "--save-every", str(8 * 16 * 5), "--keep", "2")
     hocket.well("train", *PPO, *flags, "--eval-every", str(8 * 16 * 7), "--eval-episodes", "8",
                 "--name", "kept", "--quiet")  # fmt: skip
@@ -338,7 +340,7 @@ def test_the_best_is_kept(hocket: Hocket) -> None:
 
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_what_is_late_goes_on_exactly(launch: str, tmp_path: Path) -> None:
-    """What is on its way in a late channel is saved with the state."""
+    """The values on their way in a late channel are saved with the state."""
     where: dict[str, Any] = {"distribute": "actor_learner:actors=2,lag=2", "launch": launch}
     where["runs"] = tmp_path
     six = replace(PPO_ALGORITHM, env_steps=8 * 16 * 6)
@@ -359,7 +361,7 @@ def test_what_is_late_goes_on_exactly(launch: str, tmp_path: Path) -> None:
 def test_a_run_of_an_earlier_version_goes_on_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is late had the numbers of a transfer, its source, its target, message and array."""
+    """Late values were once named by the numbers of transfer, source, target, message and array."""
     where: dict[str, Any] = {"distribute": "actor_learner:actors=2,lag=2", "runs": tmp_path}
     messages = late_names(library.plan(PPO_ALGORITHM, distribute=where["distribute"]))
     earlier = {

@@ -1,6 +1,6 @@
 """The law of same numbers: every synchronous plan computes what the fused program computes.
 
-Here plans that no strategy makes; `test_strategies.py` has those of every strategy.
+These are plans that no strategy makes; `test_strategies.py` tests those of every strategy.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from hocket.runtime.fused import Fused
 from hocket.testing import difference
 from tests.cases import ALGORITHMS, NUM_ENVS, REPLAY_APART, SPLITS, actors, execute, graph_of, whole
 
-# One worker compiles what one algorithm needs.
+# One worker compiles all programs of an algorithm.
 NAMES = [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in ALGORITHMS]
 
-EXACT, CLOSE = 20, 3  # iterations to be equal bit for bit, and to tolerance
+EXACT, CLOSE = 20, 3  # iterations compared bit for bit, and within the tolerance
 TOLERANCE = 1e-5
 
 
@@ -42,7 +42,7 @@ def assert_same(name: str, places: tuple[Place, ...], iterations: int, exact: bo
 
 
 def assert_learned(name: str, first: Any, last: Any) -> None:
-    """Otherwise two runs that do nothing would agree."""
+    """Check that a run changed its state, since two runs that do nothing would agree."""
     assert difference(first.learner.params, last.learner.params) > 100 * TOLERANCE
     if name == "dqn":
         assert difference(first.replay, last.replay) > 100 * TOLERANCE
@@ -82,9 +82,9 @@ DEVICES = ("cpu:0", "cpu:1", "cpu:2", "cpu:3")
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n.values[0] != "dqn"])
 def test_four_devices_gather_nothing(name: str) -> None:
-    """Only sums cross between devices: no gather of the batch, no exchange of environments.
+    """Only sums cross between devices. The batch is not gathered, environments are not exchanged.
 
-    It is the plan of `anakin`, so `test_strategies.py` has its numbers.
+    This is the plan of `anakin`, whose numbers `test_strategies.py` tests.
     """
     plan = Plan(graph_of(name), whole(on=DEVICES))
     text = Fused(plan, max_block=1).lower().compile().as_text()
@@ -94,7 +94,7 @@ def test_four_devices_gather_nothing(name: str) -> None:
 
 @pytest.mark.xdist_group("dqn")
 def test_four_devices_gather_only_new_experience() -> None:
-    """DQN has one replay for all: what crosses is what one rollout made, never the replay."""
+    """DQN has one replay for all devices. New experience crosses between them, the replay never."""
     plan = Plan(graph_of("dqn"), whole(on=DEVICES))
     text = Fused(plan, max_block=1).lower().compile().as_text()
     sizes = [

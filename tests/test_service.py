@@ -1,4 +1,4 @@
-"""DQN through the replay service: the same numbers as with the device replay, draw for draw."""
+"""DQN gives the same numbers with the replay service as with the replay on the device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cases import REPLAY_APART, SPLITS, actors, graph_of, whole
 
 pytestmark = pytest.mark.xdist_group("dqn")
 
-ITERATIONS = 20  # the replay is filled more than once
+ITERATIONS = 20  # enough to fill the replay more than once
 PLANS: dict[str, tuple[Place, ...]] = {
     "one program": whole(), "a replay apart": REPLAY_APART, **SPLITS,
 }  # fmt: skip
@@ -31,7 +31,7 @@ def graph(*, service: bool, exact: bool = True) -> Graph:
 
 
 def run(plan: Plan, iterations: int, start_from: Any = None) -> tuple[Any, dict[str, Any]]:
-    """The state and the metrics after some iterations."""
+    """Run some iterations, and return the state and the metrics."""
     executor = make_executor(plan, iterations)
     try:
         if start_from is None:
@@ -51,17 +51,17 @@ def on_device(iterations: int = ITERATIONS, exact: bool = True) -> tuple[Any, An
 
 @pytest.mark.parametrize("name", PLANS)
 def test_equal_bit_for_bit(name: str) -> None:
-    """State and metrics, also of the iterations before there are enough rows."""
+    """State and metrics are equal, even for the iterations before there are enough rows."""
     state, metrics = run(Plan(graph(service=True), PLANS[name]), ITERATIONS)
     expected, expected_metrics = on_device()
     assert difference(state, expected) == 0.0
     assert difference(metrics, expected_metrics) == 0.0
-    assert int(expected.replay.lap) > 1  # rows were written over
+    assert int(expected.replay.lap) > 1  # rows were overwritten
     assert expected_metrics["td_error"][-1] > 0
 
 
 def test_several_actors() -> None:
-    """Their rows are put together before one place inserts them, in the order of one program."""
+    """Their rows are joined and inserted by one place, in the order of the fused program."""
     state, _ = run(Plan(graph(service=True, exact=False), actors(4)), 3)
     assert difference(state, on_device(3, False)[0]) <= 1e-5
 

@@ -1,4 +1,4 @@
-"""`sliced` on slices of a CPU: its numbers, seeds, a search, and what is refused."""
+"""`sliced` on slices of a CPU: numbers, seeds, the search, and errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_dedicated_slices_train_without_waiting() -> None:
 
 
 def test_dedicated_slices_that_wait_have_the_numbers_of_sebulba() -> None:
-    """On EnvPool's environments: a process on some cores steps and acts, another learns."""
+    """One process, on some of the cores, steps EnvPool's environments and acts; another learns."""
     env = make("envpool:CartPole-v1", num_threads=1)
     small: Any = SMALL["ppo"]()
     ppo = replace(small, env=env)
@@ -56,7 +56,7 @@ def test_dedicated_slices_that_wait_have_the_numbers_of_sebulba() -> None:
 
 
 def test_a_slice_of_each_device_learns() -> None:
-    """From the samples of its own device, and the learners average."""
+    """Each learner learns from the samples of its own device, and the learners average."""
     words = "sliced:slices=2,devices=2,dedicated=true,learners=2,lag={}"
     made = plan(words.format(1))
     assert tuple(map(str, made.place("learner").on)) == ("cpu:0/cpu:1of2@50%", "cpu:1/cpu:1of2@50%")
@@ -103,7 +103,7 @@ def test_what_was_searched_is_used(
     )  # fmt: skip
     assert "<- best" in found and picture.stat().st_size > 5000
     assert "the best that a search found here" in hocket.well(*use)
-    # Another budget is the same search; with fewer cores it is another.
+    # A search counts for any budget of steps, but not for another number of cores.
     assert "the best that a search found here" in hocket.well(*use, "--env-steps", "999")
     monkeypatch.setattr("hocket.cluster.devices.usable_cores", lambda: 64)
     assert hocket(*use).code == 2
@@ -112,7 +112,7 @@ def test_what_was_searched_is_used(
 def test_a_run_on_what_was_searched_is_like_any_other(
     hocket: Hocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search chose 32 environments, and the run says so: it is evaluated and resumed."""
+    """The run records the 32 environments that the search chose, so it can be resumed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     flags = ["ppo", "--length", "8", "--minibatches", "2", "--epochs", "1", "--num-envs", "8"]
     hocket.well("plan", *flags, "--search", "--instances", "1", "--envs", "32", "--devices", "1",
@@ -124,7 +124,7 @@ def test_a_run_on_what_was_searched_is_like_any_other(
     assert config["distribute"] == "sliced:slices=1,devices=1"
     assert "episodes" in hocket.well("eval", "found", "--episodes", "2")
     assert "the run is finished" in hocket.well("train", *flags, *use, "--resume")
-    # Another search may find another number, which is none for this run.
+    # A later search may choose another number of environments, which this run cannot use.
     hocket.well("plan", *flags, "--search", "--instances", "1", "--envs", "16", "--devices", "1",
                 "--seconds", "0.1")  # fmt: skip
     refused = hocket("train", *flags, *use, "--resume")
@@ -139,7 +139,7 @@ def test_a_run_on_what_was_searched_is_like_any_other(
 
 
 def test_a_search_that_cannot_cut_says_so(hocket: Hocket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What runs whole in place of two instances is no measurement of two."""
+    """A device that cannot be cut runs whole, and that is not a measurement of two instances."""
     monkeypatch.setattr("hocket.cluster.slices.cpu.Cpu.probe", lambda *_: "it has no knife.")
     out = hocket.well(
         "plan", "ppo", "--length", "8", "--minibatches", "2", "--search", "--instances", "1", "2",
@@ -152,7 +152,7 @@ def test_a_search_that_cannot_cut_says_so(hocket: Hocket, monkeypatch: pytest.Mo
 def test_what_a_search_finds_must_be_kept_somewhere(
     hocket: Hocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused before anything is measured."""
+    """A search that cannot save its results or its plot is refused before anything is measured."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     refused = hocket("plan", "ppo", "--search")

@@ -1,4 +1,4 @@
-"""Each instance holds its own fragments and no other's, and what crosses is what the plan says."""
+"""Each instance has only its own fragments, and exactly what the plan says crosses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_programs_and_bytes(case: str) -> None:
 
 
 def compiled(instance: Instance) -> str:
-    """The programs of an instance, as XLA prints them."""
+    """Return the compiled programs of an instance as text."""
     found, programs = [], instance.programs
     for (step, parts), segment in (*programs.shared.all(), *programs.own.all()):
         graph = programs.graph_of(parts)
@@ -56,7 +56,7 @@ def compiled(instance: Instance) -> str:
 
 
 def test_averages_between_processes_are_seen() -> None:
-    """Bytes as the plan says, and waiting for the other replicas, in the display and the trace."""
+    """The display and the trace show the bytes in the plan, and the time waiting for replicas."""
     plan = Plan(
         trace(Toy(), 8), (Place("replica", ("env", "act", "learn"), replicas=2),),
         means={"replica": Mean(delay=0.01)}, launch=launch_named("processes"),
@@ -79,7 +79,7 @@ def test_averages_between_processes_are_seen() -> None:
 
 
 def test_parameters_cross_once_an_iteration() -> None:
-    """Not once for every step of the rollout, though acting and stepping are apart."""
+    """They do not cross at every step, although `act` and `env` are on different places."""
     _, executor = execute("ppo", SPLITS["env | act | learn"], iterations=1)
     (flow,) = [f for f in flows(executor.plan) if (f.source, f.target) == ("learner", "act")]
     assert flow.messages == 1

@@ -1,7 +1,7 @@
 """The law of same numbers, for every algorithm, every synchronous strategy, threads and processes.
 
-What a strategy computes late is not the fused program's, and has a law of its own: the numbers of
-the fused program with a delay line.
+With a lag, the numbers are not the fused program's, but those of the fused program with a delay
+line.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ SLICED = "sliced:devices=1"
 SYNCHRONOUS = (
     "anakin", "actor_learner", "central_inference", "data_parallel", SEBULBA, APEX, SLICED,
 )  # fmt: skip
-# What crosses is as for `impala` and `recurrent-ppo`: processes have nothing new to carry. Nor do
-# they under `sebulba`, where it is what crosses between more actors.
+# In these, the same kinds of values cross as in `impala` and `recurrent-ppo`, so processes test
+# nothing new. The same holds for `sebulba`, where they cross between more actors.
 THREADS_ONLY = {"a2c", "recurrent-impala"}
 
 
 def launchers(name: str, strategy: str) -> list[str]:
     if strategy == SLICED:
-        return ["processes"]  # a slice is a process's device
+        return ["processes"]  # each slice needs a process of its own
     if name in THREADS_ONLY or (strategy == SEBULBA and name != "ppo"):
         return ["threads"]
     return ["threads", "processes"]
@@ -51,7 +51,7 @@ CASES = [
     pytest.param(name, strategy, marks=pytest.mark.xdist_group(name))
     for name in SMALL
     for strategy in SYNCHRONOUS
-    if strategy != APEX or name == "dqn"  # for the others see `test_apex.py`
+    if strategy != APEX or name == "dqn"  # `test_apex.py` has the others
     if strategy != SLICED or name not in THREADS_ONLY
 ]
 SHARDED = ("actor_learner:learners=2", "central_inference:envs=4,parts=1")
@@ -61,7 +61,7 @@ REDUCED = (
     "sliced:slices=1,devices=2,cut=cpu,reduce=nccl",
     "sliced:slices=2,devices=2",
 )
-"""Every way in which replicas in processes can average on CPUs, two and four of them."""
+"""Every way in which two or four replicas in processes can average on CPUs."""
 REFUSED = {("dqn", "data_parallel"), ("dqn", SLICED)}  # its replay is one ring for all environments
 
 
@@ -72,7 +72,7 @@ def test_every_strategy_is_tested() -> None:
 
 @pytest.mark.parametrize(("name", "strategy"), CASES)
 def test_same_numbers(name: str, strategy: str) -> None:
-    """With each launcher: the program that they are compared with is made once."""
+    """One test covers all launchers, so that the fused program is compiled and run once."""
     given, launch = {name: SMALL[name]()}, launchers(name, strategy)
     if (name, strategy) in REFUSED:
         with pytest.raises(PlanError, match=r"(?s)none of these.*`replay\."):
@@ -96,7 +96,7 @@ def test_same_numbers_whichever_way_slices_average(words: str) -> None:
 @pytest.mark.xdist_group("ppo")
 @pytest.mark.parametrize("split", SPLITS)
 def test_processes_are_equal_bit_for_bit(split: str) -> None:
-    """Over as many iterations as one likes, where no batch size changes; threads have a test."""
+    """If no batch size changes, any number of iterations agrees. (Another test has threads.)"""
     check = check_strategy(
         lambda graph, _: Plan(graph, SPLITS[split]), {"ppo": SMALL["ppo"]()},
         launch=["processes"], iterations=20, tolerance=0.0, exact=True,
@@ -144,12 +144,12 @@ def test_late_channels_are_a_delay_line(lag: int, launch: str) -> None:
     fused = make_executor(resolve("anakin:devices=1")(graph, Cluster.local()), 8)
     fused.start(jax.random.key(3))
     advance(fused, 8)
-    assert difference(late, fused.state()) > 100 * TOLERANCE  # or the delay would not be there
+    assert difference(late, fused.state()) > 100 * TOLERANCE  # otherwise nothing was delayed
 
 
 @pytest.mark.xdist_group("ppo")
 def test_a_late_rollout_is_a_delay_line_too() -> None:
-    """What no iteration has made before is read anew until there is a later one."""
+    """In the first iteration no rollout is late yet, so the learner reads the present one."""
     ppo: Any = SMALL["ppo"]()
     graph = trace(ppo, NUM_ENVS, exact=True)
     places = (Place("actor", ("env", "act")), Place("learner", LEARN))
@@ -185,7 +185,7 @@ def test_a_late_strategy_cannot_be_checked() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_wide_networks_in_four_replicas_do_not_hang(launch: str) -> None:
-    """Blocking callbacks of several threads on one CPU device would; small matrices hide it."""
+    """Blocking callbacks of several threads on one CPU device hang if matrices are large."""
     ppo = replace(cast(Any, SMALL["ppo"]()), hidden=(512, 512), epochs=1)
     graph = trace(ppo, 32)
     plan = resolve("data_parallel:replicas=4")(graph, Cluster(Cluster.local().devices[:1]))
@@ -200,7 +200,7 @@ def test_wide_networks_in_four_replicas_do_not_hang(launch: str) -> None:
 
 @pytest.mark.xdist_group("ppo")
 def test_halves_overlap() -> None:
-    """While one half of the environments steps, the other half's actions are computed."""
+    """While one half of the environments steps, actions for the other half are computed."""
     graph = graph_of("ppo")
     order: dict[int, list[str]] = {}
     for parts in (1, 2):

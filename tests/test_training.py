@@ -66,7 +66,7 @@ def test_going_on_from_a_state() -> None:
 
 @hocket.strategy
 def apart(graph: Any, cluster: Any, *, actors: int = 1) -> Plan:
-    """Actors and learner apart."""
+    """Place actors and a learner separately."""
     return Plan(graph, (Place("actor", ("env", "act"), replicas=actors), Place("l", ("learn",))))
 
 
@@ -142,7 +142,7 @@ def test_interruption_keeps_what_there_is() -> None:
 
 
 def test_ctrl_c_finishes_the_block() -> None:
-    """The state that is returned belongs to the metrics that are."""
+    """The returned state and the returned metrics are of the same iteration."""
 
     def press(report: Any) -> None:
         if report.iteration == 1:
@@ -179,7 +179,7 @@ def test_check_algorithm() -> None:
 
 
 class Sums(Toy):
-    """Right in one program, and not with a share of the environments."""
+    """A Toy whose loss is correct in one program, but not with a share of the environments."""
 
     def loss(self, w: Any, xs: Any) -> Any:
         return jnp.square(xs @ w).sum() * 1e-3

@@ -1,4 +1,4 @@
-"""Do they learn where nobody waits, and on the host? Long runs: `pytest -m slow`."""
+"""Algorithms learn with free channels and on the host: long runs, with `pytest -m slow`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_one_impala_everywhere(way: str, seed: int) -> None:
 
 
 def test_pong() -> None:
-    """From frames, with the usual preprocessing: -21 is losing every point."""
+    """IMPALA learns Pong from frames with the usual preprocessing. -21 is losing every point."""
     impala = IMPALA(
         env=make("gymnasium:ALE/Pong-v5"), env_steps=10_000_000, num_envs=32, length=20,
         learning_rate=6e-4, entropy_weight=0.01, value_weight=0.5, hidden=(256,),

@@ -1,4 +1,4 @@
-"""Small algorithms for tests: one that keeps the contract, and places to break it."""
+"""A small algorithm for tests, with methods that a subclass can override to break the contract."""
 
 from __future__ import annotations
 

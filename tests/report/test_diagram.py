@@ -17,7 +17,7 @@ NAMES = ("environment-server", "actor", "replay", "learner", "parameters")
 
 
 def boxes(count: int) -> tuple[PlaceBox, ...]:
-    """Places with long names, every other one with what its replicas average."""
+    """Make boxes with long names, every other one with an average among its replicas."""
     return tuple(
         PlaceBox(
             name,
@@ -30,7 +30,7 @@ def boxes(count: int) -> tuple[PlaceBox, ...]:
 
 
 def arrows(count: int, only: set[tuple[str, str]] | None = None) -> tuple[FlowArrow, ...]:
-    """Both ways between every two."""
+    """Make arrows between every two boxes, in both directions."""
     pairs = [p for p in permutations(NAMES[:count], 2) if only is None or p in only]
     return tuple(
         FlowArrow(a, b, 10**i, f"{i}.0 KiB, 32 messages", (f"rollout.{a},", f"and {i} more"),
@@ -85,20 +85,20 @@ def test_nothing_is_outside(name: str) -> None:
 
 
 def room(text: Text) -> Rect:
-    """What a text covers."""
+    """Return the rectangle that a text covers."""
     width = text_width(text.text, text.size, text.bold)
     left = text.x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[text.anchor]
     return Rect(left, text.y - 0.8 * text.size, width, text.size)
 
 
 def meet(a: Rect, b: Rect) -> bool:
-    """Whether two overlap."""
+    """Return True if two rectangles overlap."""
     apart = a.right <= b.left or b.right <= a.left
     return not (apart or a.bottom <= b.top or b.bottom <= a.top)
 
 
 def inside(canvas: Canvas) -> None:
-    """A text that begins in a box ends in it."""
+    """Return True if a text that begins in a box also ends in it."""
     for text in canvas.texts:
         for card in canvas.cards.values():
             if meet(room(text), card):
@@ -106,7 +106,7 @@ def inside(canvas: Canvas) -> None:
 
 
 def passes(line: list[Point], rect: Rect) -> bool:
-    """Whether a line, of pieces that go up or along, crosses a rectangle."""
+    """Return True if a line of vertical and horizontal pieces crosses a rectangle."""
     pieces = [
         Rect(min(x1, x2) - 1, min(y1, y2) - 1, abs(x1 - x2) + 2, abs(y1 - y2) + 2)
         for (x1, y1), (x2, y2) in pairwise(line)

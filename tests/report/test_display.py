@@ -47,7 +47,7 @@ def shown(terminal: bool) -> str:
     display = begun(START, out, terminal)
     display.update(HALF)
     display.update(END)
-    display.update(END)  # it was saved besides
+    display.update(END)  # an update that comes from saving
     display.end({"error": "not drawn again"})
     return out.getvalue()
 
@@ -62,10 +62,10 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
 
 
 def test_rows_draw_it_too() -> None:
-    """Where nobody calls `update`: the outcome is as it stands when a row comes."""
+    """Rows update the display even if nobody calls `update`, since the outcome is up to date."""
     out, run = io.StringIO(), replace(START)
     display = begun(run, out, terminal=False)
-    display.row(250, {"iteration": 1}, 0)  # nothing is known yet
+    display.row(250, {"iteration": 1}, 0)  # no speed is known yet
     vars(run).update(vars(HALF))
     display.row(500, {"iteration": 1}, 0)
     vars(run).update(vars(END))

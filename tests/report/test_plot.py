@@ -1,4 +1,4 @@
-"""Figures of curves: files of each kind, legends with room, and what is said where none can be."""
+"""Figures of learning curves: file types, room for legends, and errors."""
 
 import sys
 from pathlib import Path
@@ -31,11 +31,11 @@ def test_a_legend_says_what_a_band_is() -> None:
 
 
 def test_a_long_label_stands_below_the_curves(tmp_path: Path) -> None:
-    """Whole, and the curves keep their width."""
+    """The label is shown in full, and the curves keep their width."""
     options = "x" * 30
     curves = [curve(f"ppo on Catch, strategy:with={n},many={options}") for n in range(6)]
     figure = _figure(curves, "return_mean", None)
-    figure.savefig(tmp_path / "b.png")  # which lays it out
+    figure.savefig(tmp_path / "b.png")  # saving computes the layout
     (axes,) = figure.axes
     legend = axes.get_legend()
     assert legend is not None

@@ -14,7 +14,7 @@ from hocket.training.folder import agent_folders
 
 
 def metrics(first: int, count: int, seeds: int | None = None) -> dict[str, np.ndarray]:
-    """Iteration i ends i episodes of return i in each of two environments, and has loss i."""
+    """Iteration i has loss i, and ends i episodes of return i in each of two environments."""
     axes = () if seeds is None else (seeds,)
     i = np.arange(first, first + count, dtype=np.float32).reshape(count, *[1] * len(axes))
     i = np.broadcast_to(i, (count, *axes))
@@ -24,7 +24,7 @@ def metrics(first: int, count: int, seeds: int | None = None) -> dict[str, np.nd
 
 
 def begun(folder: Path, seeds: int = 1, last_step: int = 0) -> Jsonl:
-    """The logger of a run, which goes on from a step."""
+    """Return the logger of a run that continues from a step."""
     progress = Outcome(folder, "test", seeds, 100)
     logger = Jsonl()
     logger.begin(About("", folder, agent_folders(folder, 0, seeds), {}, progress, last_step))

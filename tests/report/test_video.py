@@ -1,4 +1,4 @@
-"""Videos: what is written can be read back, and what cannot be written is refused."""
+"""Videos can be read back, and frames that cannot be written are refused."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def ffmpeg(*arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def read(path: Path, height: int, width: int) -> np.ndarray:
-    """The frames of a video, as another program sees them."""
+    """Read the frames of a video with another program."""
     if path.suffix == ".mp4":
         raw = ffmpeg("-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-").stdout
         return np.frombuffer(raw, np.uint8).reshape(-1, height, width, 3)
@@ -27,7 +27,7 @@ def read(path: Path, height: int, width: int) -> np.ndarray:
 
 
 def moving(num_frames: int, height: int, width: int) -> np.ndarray:
-    """A dark bar that goes down over a light background."""
+    """Make frames of a dark bar that moves down over a light background."""
     frames = np.full((num_frames, height, width, 3), 240, np.uint8)
     for t, frame in enumerate(frames):
         frame[4 * t : 4 * t + 4] = (200, 30, 30)

@@ -1,4 +1,4 @@
-"""Learning curves: what is one curve, and what is said of folders that have none."""
+"""Learning curves: which runs share a curve, and errors about folders without one."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ ONE: dict[str, Any] = {"algorithm": {}, "seed": 0, "seeds": 1}
 
 
 def write(path: Path, values: dict[int, float | None], **others: float) -> None:
-    """A metrics file with `return_mean` at some steps."""
+    """Write a metrics file with `return_mean` at some steps."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [{"env_steps": x, "return_mean": y, **others} for x, y in values.items()]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -145,7 +145,7 @@ def test_seeds_without_common_steps(tmp_path: Path) -> None:
 
 
 def test_runs_of_before_and_of_today_are_one_curve(tmp_path: Path) -> None:
-    """What was called otherwise, or kept otherwise, is the same experiment."""
+    """An experiment stays the same if classes have new names and records are kept differently."""
     env = {"class": "hocket.envs.cartpole:CartPole"}
     before = run(tmp_path / "a", {0: 1.0, 5: 1.0}, algorithm={"env": env}, tensorboard=True)
     env = {"class": "hocket.envs:CartPole"}

@@ -1,4 +1,4 @@
-"""Loggers through the front door: named, resumed exactly, refused before the run, blamed in it."""
+"""Loggers of runs: how they are named, resumed and refused, and what happens if one fails."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def table(folder: str) -> list[str]:
 
 
 def test_a_resumed_run_tells_the_same(hocket: Hocket) -> None:
-    """Two loggers beside metrics.jsonl, named on the command line and kept in the configuration."""
+    """Two loggers besides metrics.jsonl are named in flags and kept in the configuration."""
     hocket.well(*TRAIN, "--name", "whole", "--loggers", "tensorboard", TABLE, "--quiet")
     assert read_config(Path("runs/whole"))["loggers"] == ["tensorboard", TABLE]
     assert list(Path("runs/whole").glob("events.out.tfevents.*"))
@@ -82,7 +82,7 @@ def test_a_logger_that_fails_ends_the_run_with_its_name(hocket: Hocket) -> None:
     begin, end = Path("runs/cut/notes.txt").read_text().splitlines()
     assert begin == "begin ppo on CartPole-v1 at 0 of 1280"
     assert end.startswith("end the logger `mine.py:Notes:fail=row-768` failed")
-    # Mended, it goes on; other loggers have each row once.
+    # With a logger that works the run goes on, and other loggers have each row once.
     hocket.well("train", "--name", "cut", "--resume", "--quiet", "--loggers", "mine.py:Notes",
                 TABLE, "--trace", "trace.json")  # fmt: skip
     notes = Path("runs/cut/notes.txt").read_text().splitlines()[2:]

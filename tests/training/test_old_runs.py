@@ -1,4 +1,4 @@
-"""Runs that an earlier version has left behind: they are evaluated, and go on exactly.
+"""Runs of an earlier version can be evaluated, and resume exactly.
 
 `runs_0.1.0.tar.xz` has five of them, written before modules moved into rooms, each with the
 checkpoint from the middle of it and, in `whole.npz`, the state that it ended with.
@@ -44,23 +44,23 @@ def runs(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", [*EXACT, "free"])
 def test_a_run_of_before_goes_on(name: str, runs: Path, hocket: Hocket) -> None:
     assert "after" in hocket.well("eval", name, "--episodes", "2")
-    # The configuration is what it was; only the names in it are today's.
+    # Only the names in the configuration are changed, to the present ones.
     told = hocket.well("train", "--config", f"runs/{name}", "--name", name, "--resume")
     assert "note: resumed after 640 steps" in told
-    if name in EXACT:  # where nobody waits, chance decides who is first
+    if name in EXACT:  # with free channels the order of events is left to chance
         whole = np.load(runs / name / "whole.npz")
         leaves = jax.tree.leaves(library.load(runs / name).state)
         assert len(whole.files) == len(leaves)
         for number, leaf in zip(whole.files, leaves, strict=True):
             is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
             found = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
-            # Bit for bit with the jax that made them; another one compiles other programs.
+            # Bit for bit with the JAX version that made them; others compile other programs.
             np.testing.assert_allclose(found, whole[number], rtol=1e-5, atol=1e-6)
     assert len((runs / name / "metrics.jsonl").read_text().splitlines()) >= 20
 
 
 def test_a_run_of_today_names_what_users_import(hocket: Hocket) -> None:
-    """So that its configuration stays true when a module moves."""
+    """A configuration names public modules, so that it stays valid when a class moves."""
     flags = ("--num-envs", "4", "--length", "4", "--minibatches", "1", "--env-steps", "16")
     hocket.well("train", "ppo", *flags, "--name", "now", "--quiet")
     algorithm = json.loads(Path("runs/now/config.json").read_text())["algorithm"]
@@ -79,6 +79,6 @@ def test_what_had_another_home_is_found(name: str) -> None:
 
 def test_the_table_has_a_row_for_whatever_moved() -> None:
     homes = {f"hocket.{name.partition(':')[0]}" for name in MOVED}
-    optional = {"hocket.envs.playground"}  # needs its package to be imported
+    optional = {"hocket.envs.playground"}  # can only be imported if its package is installed
     assert HOMES.keys() == homes | optional
     assert all(importlib.util.find_spec(HOMES[home]) for home in optional)
