@@ -31,7 +31,7 @@ MOVED = (
     "envs.quadruped_body:Body",
 )  # fmt: skip
 STAYED = ("nn:MLP", "nn:CNN", "nn:GRU", "nn:Recurrent", "envs.spaces:Box")
-"""What the configurations of 0.1.0 could name, and where it was then."""
+"""The names that a configuration of 0.1.0 could contain, with the modules of that time."""
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ class PlaceBox:
     replicas: int = 1
     note: str = ""
     loop: str = ""
-    """What the replicas exchange among themselves; empty for nothing."""
+    """The label of the exchange among the replicas; empty for none."""
 
     @property
     def behind(self) -> float:

@@ -28,6 +28,7 @@ class Window:
         """Add the number of episodes that ended, and the sum of their returns."""
         if episodes:
             self._parts.append((episodes, total))
+        # The oldest part goes as long as the others have enough episodes without it.
         while sum(n for n, _ in self._parts) - (self._parts[0][0] if self._parts else 0) >= WINDOW:
             self._parts.popleft()
 
@@ -90,6 +91,7 @@ class Records:
         count = len(next(iter(metrics.values())))
         start = 0
         while start < count:
+            # Rows end at multiples of `every` in the whole run, so that a resumed run has the same.
             stop = min(count, start + self._every - self._at % self._every)
             for i, agent in enumerate(self.agents):
                 agent.add(

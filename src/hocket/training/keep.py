@@ -99,6 +99,7 @@ class Experiment:
         self.loggers = {**make_loggers(settings.loggers), **(loggers or {})}
         self.plan = plan(algorithm, distribute=settings.distribute, launch=settings.launch)
         self.algorithm = as_planned(algorithm, self.plan.graph.num_envs, begun)
+        # What a search chose is recorded, since a later search may choose something else.
         words = self.plan.words or settings.distribute
         self.config = configuration(self.algorithm, replace(settings, distribute=words))
         if begun:
@@ -175,6 +176,7 @@ class Experiment:
         last = replace(last, late=renamed(self.plan, last.late))
         checkpoints.refuse_after(last.iteration)
         steps = last.about.get("env_steps", last.iteration * self.plan.graph.env_steps)
+        # This plan may make more or fewer steps in an iteration than the one of the checkpoint.
         self.base = last.iteration, steps
         rest = (self.algorithm.env_steps - steps) / self.plan.iteration.env_steps
         self.iterations = last.iteration + max(0, math.ceil(rest))
@@ -273,7 +275,7 @@ class _Keeper:
                     self._update(report)
                 if interrupt.seen:
                     raise KeyboardInterrupt
-        except Abandoned:
+        except Abandoned:  # the second Ctrl-C may leave no consistent state to save
             raise
         except KeyboardInterrupt:
             if report is None:

@@ -183,7 +183,7 @@ def run(
             rows.append(report.metrics)
             if watch:
                 watch(report)
-    except Abandoned:
+    except Abandoned:  # the second Ctrl-C: there may be no consistent state
         raise
     except KeyboardInterrupt:
         if report is None:

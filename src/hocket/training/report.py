@@ -1,4 +1,4 @@
-"""What a run returns to its caller: a report after each block, a result at the end."""
+"""The return values of runs: a report after each block, a result at the end."""
 
 from __future__ import annotations
 

@@ -95,8 +95,8 @@ class Meddles(Jsonl):
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (NeverForgets, r"killed after step 600 and resumed from step 400.*`begin` forgets"),
-        (Buffers, r"what came before is safe when `row`"),
+        (NeverForgets, r"killed after step 600 and resumed from step 400.*`begin` must delete"),
+        (Buffers, r"a row must be safe when `row`"),
         (OneSeed, r"keeps nothing of `loss` of seed 4 at step 800"),
         (FirstNames, r"keeps nothing of `eval_return_mean` of seed"),
         (Meddles, r"changed config.json, which belongs to the run"),

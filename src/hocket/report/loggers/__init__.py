@@ -24,7 +24,7 @@ Numbers = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class About:
-    """What a logger knows of a run before its first row."""
+    """The data of a run that a logger gets before its first row."""
 
     title: str
     folder: Path

@@ -47,7 +47,7 @@ class MessageKind(NamedTuple):
     link: Link
     back: bool = False
     packed: tuple[bool, bool] = (False, False)
-    """Whether the sender packs, and whether the receiver does."""
+    """For the sender and the receiver, True if it packs."""
 
 
 @functools.cache
