@@ -192,7 +192,7 @@ def _slug(title: str) -> str:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The settings in a configuration by their paths: `algorithm.env.gravity`."""
+    """Flatten a configuration into settings by path, such as `algorithm.env.gravity`."""
     settings: dict[str, Any] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
