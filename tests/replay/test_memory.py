@@ -209,7 +209,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     ),
     "another row": (
         lambda: memory.insert(made(), {"obs": jnp.zeros((5, 3))}, jnp.ones(5, bool)),
-        "has rows of .*obs:float32:3.* was given float32.5, 3.",
+        "have the columns .*obs:float32:3.* found float32.5, 3.",
     ),
     "other leading axes": (
         lambda: memory.insert(made(), jax.tree.map(lambda x: x[None], ROW), jnp.ones(5, bool)),

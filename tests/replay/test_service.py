@@ -105,7 +105,7 @@ def test_a_batch_is_written_over(pair: tuple[Client, Table]) -> None:
         same(one, other)
         assert one.rows["obs"] is obs
     same(client.sample(6, out=one), table.sample(6))
-    with pytest.raises(ValueError, match="`out` is a batch of another table"):
+    with pytest.raises(ValueError, match="`out` must be a batch with the columns"):
         client.sample(5, out=Table("x:int8", 3)._batch(5))
 
 

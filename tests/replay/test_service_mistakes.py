@@ -127,13 +127,13 @@ def test_arrays_that_do_not_fit(client: Client) -> None:
     for new, words in [
         ({"obs": good["obs"]}, f"has the columns {SCHEMA}, found obs:float32:4"),
         ({**good, "x": good["action"]}, "found obs:float32:4 action:int32 x:int32"),
-        ({**good, "obs": good["obs"].astype(np.float64)}, "`obs` is a batch of float32"),
-        ({**good, "obs": good["obs"][:, :3]}, r"`obs` is a batch of float32 \[4\], found"),
-        ({**good, "action": good["action"][:1]}, "all columns have as many rows"),
+        ({**good, "obs": good["obs"].astype(np.float64)}, "`obs` must be a batch of float32"),
+        ({**good, "obs": good["obs"][:, :3]}, r"`obs` must be a batch of float32 \[4\], found"),
+        ({**good, "action": good["action"][:1]}, "all columns must have the same number of rows"),
     ]:
         with pytest.raises(ValueError, match=words):
             client.insert(new)
-    with pytest.raises(ValueError, match="priority is one number for each of 2 rows"):
+    with pytest.raises(ValueError, match="priority must be one number for each of 2 rows"):
         client.insert(good, [1.0])
     assert client.info()["inserts"] == 0
 
@@ -181,7 +181,7 @@ def test_requests_that_are_too_large(client: Client) -> None:
 def test_too_few_rows(client: Client) -> None:
     with pytest.raises(TimeoutError, match=r"not within 0.05 s: there are 0 rows, and sampling"):
         client.sample(1, timeout=0.05)
-    with pytest.raises(ValueError, match="a timeout is in seconds"):
+    with pytest.raises(ValueError, match="a timeout must be None or at least 0"):
         client.sample(1, timeout=-1.0)
     info = client.info()
     assert (info["timeouts"], info["waiting"]) == (1, 0)
@@ -195,7 +195,7 @@ def test_keys_of_rows_that_are_gone(client: Client) -> None:
     unknown = np.array([[2**32 - 1, 1], [0, 2**32 - 1], [100, 1]], np.uint32)
     assert client.update(unknown, [1.0, 1.0, 1.0]) == 3
     assert client.info()["stale_keys"] == 33
-    with pytest.raises(ValueError, match="keys are an array uint32"):
+    with pytest.raises(ValueError, match="keys must be an array uint32"):
         client.update(np.zeros(4), [1.0])
 
 

@@ -367,11 +367,11 @@ MISTAKES = {
     ),
     "a wrong dtype": (
         lambda t: t.insert({**rows(0), "action": np.zeros(1)}),
-        r"`action` is a batch of int32 \[\], found float64 \[1\]",
+        r"`action` must be a batch of int32 \[\], found float64 \[1\]",
     ),
     "a wrong shape": (
         lambda t: t.insert({**rows(0), "obs": np.zeros((1, 3), np.float32)}),
-        r"`obs` is a batch of float32 \[4\], found float32 \[1, 3\]",
+        r"`obs` must be a batch of float32 \[4\], found float32 \[1, 3\]",
     ),
     "uneven columns": (
         lambda t: t.insert({**rows(0), "action": np.zeros(2, np.int32)}),
@@ -391,7 +391,7 @@ MISTAKES = {
     "a negative timeout": (lambda t: t.insert(rows(0), timeout=-1), "or None, found -1"),
     "a batch of another table": (
         lambda t: t.sample(1, out=other_batch()),
-        "`out` is a batch of another table than one of obs:float32:4 action:int32",
+        "`out` must be a batch with the columns obs:float32:4 action:int32",
     ),
 }
 
@@ -412,14 +412,14 @@ def test_mistakes_are_refused_and_change_nothing(mistake: str) -> None:
     ("options", "words"),
     [
         ({"capacity": 0}, "from 1 to 2\\*\\*30 rows, found 0"),
-        ({"capacity": -1}, "capacity is a count below"),
-        ({"capacity": 1e6}, "capacity is a whole number, found 1000000.0"),
+        ({"capacity": -1}, "capacity must be from 0 to"),
+        ({"capacity": 1e6}, "capacity must be a whole number, found 1000000.0"),
         ({"schema": "x:uint8:4*0"}, "`x:uint8:4\\*0` is no column"),
-        ({"sampler": "best"}, "no sampler `best`: use one of prioritized, uniform"),
-        ({"remover": "first"}, "no remover `first`"),
+        ({"sampler": "best"}, "unknown sampler `best`.*Known: highest, lowest"),
+        ({"remover": "first"}, "unknown remover `first`"),
         ({"min_size": 9}, "never holds the 9"),
         ({"samples_per_insert": 1.0}, "needs a tolerance"),
-        ({"tolerance": 1.0}, "is for tables with samples_per_insert"),
+        ({"tolerance": 1.0}, "has no effect without samples_per_insert"),
         ({"samples_per_insert": -1.0, "tolerance": 4.0}, "above 0, found -1.0"),
         ({"samples_per_insert": 4.0, "tolerance": 1.0}, "no room for 4 "),
         (

@@ -1,14 +1,14 @@
-"""Replay: what happened, kept to be learned from again.
+"""Replay: past experience, kept so that it can be learned from again.
 
-    memory.py       a replay as algorithms use it, wherever its rows are
-    device.py       prioritized replay in pure JAX
     transitions.py  n-step transitions from rollouts
-    calls.py        the functions of a replay that a service keeps
-    service.py      the replay as a service
-    store/          the service's tables, usable alone
+    memory.py       the replay that algorithms call, wherever its rows are kept
+    device.py       prioritized replay in pure JAX, with the rows in arrays of the program
+    service.py      the same replay as a service, with the rows in native tables
+    calls.py        the host functions through which a program uses that service
+    store/          the native tables and their server, usable without the rest of hocket
 
-`hocket.replay.device` is pure JAX and fuses into an algorithm's program. `Table` is native code,
-and `serve` and `connect` let other processes use such tables; these work alone (`replay/store`).
+`hocket.replay.device` fuses into an algorithm's program. `Table` is native code. With `serve` and
+`connect`, several processes use one table.
 """
 
 from hocket.replay.store.access import Batch

@@ -1,12 +1,12 @@
-"""The functions of a replay that a service keeps: what a program says of them, and at work.
+"""The host functions of a replay that a service keeps: their declarations, and their calls.
 
-They do what those of `device` do, draw for draw.
+They give the same rows as the functions of `device`, draw for draw.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
@@ -30,21 +30,23 @@ class _Function:
     changes = False
 
     def __repr__(self) -> str:
-        own = [f" {x.name}={getattr(self, x.name)}" for x in fields(self) if x.name != "service"]
-        return f"{self.name} of {self.service.capacity} rows {self.service.schema}{''.join(own)}"
+        options = "".join(
+            f" {x.name}={getattr(self, x.name)}" for x in fields(self) if x.name != "service"
+        )
+        return f"{self.name} of {self.service.capacity} rows {self.service.schema}{options}"
 
     @property
     def name(self) -> str:
         return f"{type(self).__name__.lower()} of the {self.service.name}"
 
     def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
-        assert at is not None  # whoever calls it has begun its service
+        assert at is not None  # the caller has started the service
         return _LIVE[type(self)](self, at)
 
 
 @dataclass(frozen=True, repr=False)
 class Insert(_Function):
-    """`(ticket, real, [priority,] columns...) -> (ticket,)`, with leading axes as `real` has."""
+    """`(ticket, real, [priority,] columns...) -> (ticket,)`, with the leading axes of `real`."""
 
     rated: bool
     changes = True
@@ -63,8 +65,7 @@ class Sample(_Function):
         (num,) = arrays[1].shape
         spec = jax.ShapeDtypeStruct
         columns = [spec((num, *c.shape), c.dtype) for c in self.service.schema.columns]
-        about = spec((num, 2), np.uint32), spec((num,), np.float32), spec((), np.bool_)
-        return [*about, *columns]
+        return [spec((num, 2), np.uint32), spec((num,), np.float32), spec((), np.bool_), *columns]
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,60 +79,51 @@ class Reprioritize(_Function):
         return [arrays[0], count, count]
 
 
-class _Calls:
-    """A function at work: it does all of a call at once."""
+class _Calls(LiveFunction):
+    """A function at work. `start` does the whole call, and `finish` only hands over its result."""
 
     def __init__(self, of: _Function, at: At) -> None:
         self._of, self._at = of, at
-        self._made: list[np.ndarray] = []
+        self._results: list[np.ndarray] = []
         with self._named():
             self._shards = stores(at)
-        # To draw from, and to look rows up by their keys.
+        # Rows are inserted into one of the shards, but drawn and looked up by key in all of them.
         several, capacity = len(self._shards) > 1, of.service.capacity
         self._store = Shards(self._shards, capacity) if several else self._shards[0]
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
         self._check_order(int(arrays[0]))
         with self._named():
-            self._made = self._call(*arrays)
+            self._results = self._call(*arrays)
 
     def finish(self) -> list[np.ndarray]:
-        return self._made
+        return self._results
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Within, whatever is raised names the service."""
+        """Inside this context, every error names the service."""
         try:
             yield
         except Exception as error:
-            kept = self._of.service.name
-            raise RuntimeError(f"the service that keeps the {kept} failed: {error}") from error
+            name = self._of.service.name
+            raise RuntimeError(f"the service that keeps the {name} failed: {error}") from error
 
     def _check_order(self, ticket: int) -> None:
-        """A compiled program does what nothing depends on in any order: better told than wrong."""
+        """Refuse a call out of order: XLA may reorder calls that do not depend on each other."""
         service = self._at.service
         if not (self._at.in_order and isinstance(service, LiveReplay)):
             return
         if ticket != service.changes % 2**32:
             raise RuntimeError(
                 f"{self._of.name} was given the {self._of.service.name} as it was after {ticket} "
-                f"changes, and there were {service.changes}: pass on what `insert` and "
-                f"`reprioritize` return, and let what is inserted depend on what was drawn before."
+                f"changes, and there were {service.changes}: pass on the replay that `insert` and "
+                f"`reprioritize` return, and let inserted rows depend on what was drawn before."
             )
         service.changes += self._of.changes
 
-    def snapshot(self) -> None:
-        return None  # its service is asked for what it keeps
-
-    def restore(self, pieces: Mapping[str, bytes]) -> None:
-        pass
-
-    def overdue(self) -> None:
-        return None
-
     def close(self) -> None:
         if not isinstance(self._at.service, Sequence) and self._at.how.carrier == "near":
-            return  # the tables are the service's own
+            return  # these are the service's own tables, not connections to them
         for shard in self._shards:
             shard.close()
 
@@ -145,13 +137,12 @@ class _Inserting(_Calls):
     def _call(self, *arrays: np.ndarray) -> list[np.ndarray]:
         ticket, real, *rest = arrays
         keep, lead = np.flatnonzero(real), real.ndim
-        if not len(keep):
-            return [_next(ticket)]
-        flat = [x.reshape(-1, *x.shape[lead:])[keep] for x in rest]
-        shard = self._shards[self._at.member % len(self._shards)]
-        priority = _fit(flat.pop(0), shard) if self._of.rated else None
-        names = [c.name for c in self._of.service.schema.columns]
-        shard.insert(dict(zip(names, flat, strict=True)), priority)
+        if len(keep):
+            flat = [x.reshape(-1, *x.shape[lead:])[keep] for x in rest]
+            shard = self._shards[self._at.member % len(self._shards)]
+            priority = _fit(flat.pop(0), shard) if self._of.rated else None
+            names = [c.name for c in self._of.service.schema.columns]
+            shard.insert(dict(zip(names, flat, strict=True)), priority)
         return [_next(ticket)]
 
 
@@ -168,11 +159,12 @@ class _Sampling(_Calls):
         num, columns = len(uniforms), self._of.service.schema.columns
         size = 1 if self._ready else self._store.info()["size"]
         self._ready = self._ready or size >= max(self._of.minimum, 1)
-        if not size:  # what the device replay gives then
+        if not size:  # an empty device replay gives zeros, with probability 1
             rows = {c.name: np.zeros((num, *c.shape), c.dtype) for c in columns}
             batch = Batch(rows, np.zeros((num, 2), np.uint32), np.ones(num, np.float32), True)
         else:
             batch = self._draw(num, uniforms)
+        # Generation 0 makes a key that never has an effect.
         keys = batch.keys if self._ready else batch.keys * np.array([1, 0], np.uint32)
         rows = [batch.rows[c.name] for c in columns]
         return [keys, batch.probability, np.array(self._ready), *rows]
@@ -200,7 +192,7 @@ class _Reprioritizing(_Calls):
         if real.any():
             keys, priority = keys[real], priority[real]
             wrong = _wrong(priority)
-            if wrong.any():  # as if they had been the highest so far
+            if wrong.any():  # they are replaced by the highest priority so far
                 highest = self._store.info()["highest"]
                 priority = np.where(wrong, np.float32(highest), priority)
                 bad = wrong.sum() - self._store.update(keys[wrong], priority[wrong])
@@ -222,7 +214,7 @@ def _wrong(priority: np.ndarray) -> np.ndarray:
 
 
 def _fit(priority: np.ndarray, shard: Access) -> np.ndarray:
-    """Priorities of new rows; what is none is the highest so far."""
+    """Priorities of new rows, with the highest so far in place of each wrong one."""
     wrong = _wrong(priority)
     if not wrong.any():
         return priority

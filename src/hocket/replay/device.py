@@ -1,13 +1,13 @@
-"""Prioritized replay in pure JAX: a ring of rows, and a sum tree of their priorities.
+"""Prioritized replay in pure JAX: a ring of rows, and a sum tree over their priorities.
 
     replay = init(row, capacity=65_536)                  # shaped like one row, any pytree
-    replay = insert(replay, rows, real)                  # with the highest priority so far
+    replay = insert(replay, rows, real)                  # at the highest priority so far
     keys, batch = sample(replay, uniforms, minimum=1_000)
     replay, counts = reprioritize(replay, keys, priority)
 
-Priorities arrive already raised to alpha, so that alpha = 0 is uniform sampling. Importance weights
-are the learner's, from `batch.probability`. Nothing is drawn by chance in here: the uniforms come
-from the algorithm's key, and equal inputs give equal rows.
+Raise priorities to the power alpha before you pass them, so that alpha = 0 means uniform sampling.
+The learner computes importance weights from `batch.probability`. Nothing here is random: the
+uniforms come from the algorithm's key, and equal inputs give equal rows.
 
 Schaul et al. 2016, "Prioritized Experience Replay": https://arxiv.org/abs/1511.05952
 """
@@ -23,22 +23,22 @@ from jax import Array, lax
 # Legend: C capacity, B rows of a batch.
 
 HIGHEST = 1e29
-"""The highest priority, for a service too: sums of higher ones could be infinite."""
+"""The highest priority allowed, here and in a service: sums of higher ones could overflow."""
 
 
 class Replay(NamedTuple):
-    """The rows and their priorities. Only the functions of this file read or change it."""
+    """Rows and their priorities. Only the functions of this file read or change the fields."""
 
     rows: Any
     """`[C, ...]`."""
     tree: Array
-    """`[2 C]`: node i is the sum of 2i and 2i + 1, node 1 the root, C + slot a row's priority."""
+    """`[2 C]`. Node i is the sum of 2i and 2i + 1, 1 is the root, C + slot a row's priority."""
     head: Array
     """The slot that is written next."""
     lap: Array
-    """Which time round the ring this is, from 1."""
+    """The number of the current lap round the ring, from 1."""
     highest: Array
-    """The highest priority so far: a new row's, so that every row is seen at least about once."""
+    """The highest priority so far. New rows get it, so that each is likely to be drawn once."""
 
     @property
     def capacity(self) -> int:
@@ -46,7 +46,7 @@ class Replay(NamedTuple):
 
     @property
     def size(self) -> Array:
-        """How many rows there are."""
+        """The number of rows, as an array."""
         return jnp.where(self.lap > 1, self.capacity, self.head)
 
 
@@ -56,13 +56,13 @@ class Draw(NamedTuple):
     rows: Any
     """`[B, ...]`."""
     probability: Array
-    """The probability of drawing each of the rows, `[B]`."""
+    """The probability with which each row was drawn, `[B]`."""
     ready: Array
-    """Whether the replay holds enough rows; until then mask whatever is learned from this batch."""
+    """True if the replay holds enough rows. Until then, mask whatever is learned from the batch."""
 
 
 def init(row: Any, capacity: int) -> Replay:
-    """An empty replay of rows like `row`, a tree of arrays or of their shapes and dtypes."""
+    """Make an empty replay of rows like `row`: a tree of arrays, or of their shapes and dtypes."""
     check_capacity(capacity)
     return Replay(
         rows=jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape), x.dtype), row),
@@ -76,17 +76,17 @@ def init(row: Any, capacity: int) -> Replay:
 def insert(replay: Replay, rows: Any, real: Array, priority: Array | None = None) -> Replay:
     """Write the rows where `real` is true, over the oldest ones.
 
-    Rows and `real` may have several leading axes, such as `[T, N]`; the first is the slowest. New
-    rows have the highest priority so far, or those given with them. One that is NaN, negative or
-    above `HIGHEST` counts as the highest so far: its row is drawn soon, and `reprioritize` counts
-    what is wrong.
+    Rows and `real` may have several leading axes, such as `[T, N]`, in row-major order. A new row
+    gets the given priority, or the highest so far. A priority that is NaN, negative or above
+    `HIGHEST` is replaced by the highest so far: its row is drawn soon, and if its next priority is
+    wrong too, `reprioritize` counts that.
     """
     capacity, num = replay.capacity, real.size
     check_rows(num, capacity)
     real, lead = real.reshape(num), real.ndim
     end = replay.head + jnp.cumsum(real, dtype=jnp.int32)
     slots = (end - real) % capacity
-    at = jnp.where(real, slots, capacity)  # beyond the end, so dropped
+    at = jnp.where(real, slots, capacity)  # index `capacity` is out of bounds, so it is dropped
 
     def write(old: Array, new: Array) -> Array:
         return old.at[at].set(new.reshape(num, *new.shape[lead:]), mode="drop")
@@ -107,12 +107,13 @@ def insert(replay: Replay, rows: Any, real: Array, priority: Array | None = None
 
 
 def sample(replay: Replay, uniforms: Array, *, minimum: int = 1) -> tuple[Array, Draw]:
-    """Draw as many rows as there are `uniforms` in [0, 1): `(keys, batch)`.
+    """Draw one row for each of `uniforms` in [0, 1), and return `(keys, batch)`.
 
-    One row from each of B equal parts of the total priority; where that is zero, of the number of
-    rows. Keys are `uint32[B, 2]`: slot, and which time it is being used, so that a key from before
-    a row was overwritten does nothing. `batch.ready` is false while there are fewer than `minimum`
-    rows, and all keys are then of the kind that does nothing.
+    Each row comes from one of B equal parts of the total priority, or of the rows themselves if all
+    priorities are zero. Keys are `uint32[B, 2]`: the slot and its generation, which is how often it
+    was written, so that the key of a row that was overwritten has no effect. `batch.ready` is
+    false while there are fewer than `minimum` rows. The keys have generation 0 then, which never
+    has an effect.
     """
     check_minimum(minimum, replay.capacity)
     num, size = uniforms.shape[0], replay.size
@@ -127,18 +128,18 @@ def sample(replay: Replay, uniforms: Array, *, minimum: int = 1) -> tuple[Array,
 
 
 def reprioritize(replay: Replay, keys: Array, priority: Array) -> tuple[Replay, dict[str, Array]]:
-    """Give the rows of `keys` new priorities; of a row that is there twice, the higher counts.
+    """Give the rows with these `keys` new priorities; a row named twice gets the higher one.
 
-    A compiled program cannot refuse, so it counts: `stale_keys`, whose row was overwritten since
-    and which do nothing, and `bad_priorities`, NaN, negative or above `HIGHEST`, for which the row
-    gets the highest priority so far.
+    A compiled program cannot raise, so it counts. `stale_keys` are those whose row was overwritten
+    since; they have no effect. `bad_priorities` are NaN, negative or above `HIGHEST`; their rows
+    get the highest priority so far.
     """
     slots, generation = (keys % replay.capacity)[:, 0].astype(jnp.int32), keys[:, 1]
     null = generation == 0
     fresh = ~null & (generation == _generation(replay, slots))
     bad = fresh & ~_is_good(priority)
     priority = jnp.where(bad, replay.highest, priority)
-    # Not one `set`: which of two equal slots wins it is not defined, and differs between devices.
+    # Zero, then maximum. With one `set`, the winner among equal slots would depend on the device.
     leaves = jnp.where(fresh, slots, replay.capacity) + replay.capacity
     tree = replay.tree.at[leaves].set(0.0, mode="drop").at[leaves].max(priority, mode="drop")
     highest = jnp.maximum(replay.highest, jnp.max(priority, where=fresh, initial=0.0))
@@ -147,19 +148,19 @@ def reprioritize(replay: Replay, keys: Array, priority: Array) -> tuple[Replay, 
 
 
 def check_capacity(capacity: int) -> None:
-    """Refuse a replay that could not be."""
+    """Refuse a capacity that the sum tree cannot have."""
     if capacity < 2 or capacity & (capacity - 1):
         above = 1 << max(capacity - 1, 1).bit_length()
         raise ValueError(
-            f"the capacity of a replay must be a power of two, at least 2, found {capacity}. "
+            f"the capacity of a replay must be a power of two and at least 2, found {capacity}. "
             f"Use `capacity={above}`" + (f" or `capacity={above // 2}`." if above > 2 else ".")
         )
     if capacity > 2**29:
-        raise ValueError(f"a replay counts its rows in 32 bits: at most 2**29, found {capacity}.")
+        raise ValueError(f"the capacity of a replay must be at most 2**29, found {capacity}.")
 
 
 def check_rows(num: int, capacity: int) -> None:
-    """Refuse to insert more rows than there is room for."""
+    """Refuse to insert more rows at once than the replay can hold."""
     if num > capacity:
         raise ValueError(
             f"cannot insert {num} rows at once into a replay with a capacity of {capacity}. "
@@ -168,11 +169,11 @@ def check_rows(num: int, capacity: int) -> None:
 
 
 def check_minimum(minimum: int, capacity: int) -> None:
-    """Refuse to wait for more rows than there ever are."""
+    """Refuse to wait for more rows than the replay can hold."""
     if minimum > capacity:
         raise ValueError(
-            f"a replay of capacity {capacity} never holds the {minimum} rows it should have "
-            f"before it is ready. Choose a smaller minimum or a larger capacity."
+            f"a replay of capacity {capacity} never holds the {minimum} rows that `minimum` asks "
+            f"for. Use a smaller `minimum` or a larger `capacity`."
         )
 
 
@@ -181,16 +182,17 @@ def _is_good(priority: Array) -> Array:
 
 
 def _generation(replay: Replay, slots: Array) -> Array:
-    """How often each slot has been written: 0 for one that never was."""
+    """The number of times that each slot has been written."""
     return replay.lap - (slots >= replay.head).astype(jnp.uint32)
 
 
-# Both ways through the tree are loops, though their lengths are known. Unrolled, XLA puts the
-# reading off until after `reprioritize`, copies the whole tree for it, and compiles twice as long.
+# Both ways through the tree are loops, though their lengths are known. If they are unrolled, XLA
+# delays the reads until after `reprioritize`, copies the whole tree for them, and takes twice as
+# long to compile.
 
 
 def _sum_up(tree: Array, slots: Array) -> Array:
-    """The tree after the leaves of `slots` changed: their ancestors added up anew, so no drift."""
+    """Recompute the ancestors of the changed `slots` from their children, so no error builds up."""
 
     def up(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         tree, nodes = carry
@@ -201,9 +203,9 @@ def _sum_up(tree: Array, slots: Array) -> Array:
 
 
 def _descend(tree: Array, at: Array) -> tuple[Array, Array, Array]:
-    """The slot at each point `at` in [0, 1] of the total, its priority and its probability.
+    """Find the slot at each point `at` in [0, 1] of the total, its priority and its probability.
 
-    Never a slot of priority zero, however sums round, unless all are.
+    However sums round, a slot of priority zero is never chosen unless all priorities are zero.
     """
     total = jnp.where(tree[1] > 0.0, tree[1], 1.0)
 

@@ -1,12 +1,12 @@
-"""A replay as algorithms use it, whether arrays of the program hold its rows or a service does.
+"""The replay that algorithms call. Its rows are in arrays of the program, or kept by a service.
 
     replay = init(row, capacity=65_536)                  # shaped like one row, any pytree
-    replay = insert(replay, rows, real)                  # with the highest priority so far
+    replay = insert(replay, rows, real)                  # at the highest priority so far
     keys, batch = sample(replay, uniforms, minimum=1_000)
     replay, counts = reprioritize(replay, keys, priority)
 
-Which of the two it is, a plan decides; the numbers are the same. Each call stands alone in a
-fragment of role `replay`, since that is what a service can take over.
+The plan decides which of the two it is, and the numbers are the same. Put each call alone into a
+fragment with the role `replay`, because a service can only take over a whole fragment.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from hocket.replay.store.table import store
 
 
 def init(row: Any, capacity: int, name: str = "replay") -> Replay | Served:
-    """An empty replay of rows like `row`; see `device.init`. Two of them need two names."""
+    """Make an empty replay of rows like `row`; see `device.init`. Two replays need two names."""
     if not is_served():
         return device.init(row, capacity)
     device.check_capacity(capacity)
-    store()  # or it says what to do, before anything starts
+    store()  # without the native library, this says what to do before anything starts
     return ticket_for(ReplayService.of(row, capacity, name))
 
 
@@ -38,35 +38,35 @@ def insert(replay: Replay | Served, rows: Any, real: Array, priority: Array | No
     """Write the rows where `real` is true, over the oldest ones; see `device.insert`."""
     if priority is not None and priority.shape != real.shape:
         raise ValueError(
-            f"a priority is given for each row: `real` is {list(real.shape)}, and `priority` "
-            f"{list(priority.shape)}."
+            f"`insert` takes one priority for each row: `real` has the shape {list(real.shape)}, "
+            f"found `priority` of shape {list(priority.shape)}."
         )
     if not isinstance(replay, Served):
         return device.insert(replay, rows, real, priority)
     service = _service(replay)
     device.check_rows(real.size, service.capacity)
     _check_row(service, rows, real)
-    rated = () if priority is None else (priority,)
-    call = Insert(service, rated=bool(rated))
-    (ticket,) = call_host(call, replay.ticket, real, *rated, *jax.tree.leaves(rows))
+    given = () if priority is None else (priority,)
+    call = Insert(service, rated=bool(given))
+    (ticket,) = call_host(call, replay.ticket, real, *given, *jax.tree.leaves(rows))
     return Served(ticket, service)
 
 
 def sample(replay: Replay | Served, uniforms: Array, *, minimum: int = 1) -> tuple[Array, Draw]:
-    """Draw as many rows as there are `uniforms`: `(keys, batch)`; see `device.sample`."""
+    """Draw one row for each of `uniforms`; return `(keys, batch)`. See `device.sample`."""
     if not isinstance(replay, Served):
         return device.sample(replay, uniforms, minimum=minimum)
     service = _service(replay)
     device.check_minimum(minimum, service.capacity)
-    found = call_host(Sample(service, minimum=minimum), replay.ticket, uniforms)
-    keys, probability, ready, *columns = found
+    call = Sample(service, minimum=minimum)
+    keys, probability, ready, *columns = call_host(call, replay.ticket, uniforms)
     return keys, Draw(jax.tree.unflatten(service.tree, columns), probability, ready)
 
 
 def reprioritize(
     replay: Replay | Served, keys: Array, priority: Array
 ) -> tuple[Any, dict[str, Array]]:
-    """Give the rows of `keys` new priorities; see `device.reprioritize`."""
+    """Give the rows with these `keys` new priorities; see `device.reprioritize`."""
     if not isinstance(replay, Served):
         return device.reprioritize(replay, keys, priority)
     service = _service(replay)
@@ -76,17 +76,18 @@ def reprioritize(
 
 def _service(replay: Served) -> ReplayService:
     if not isinstance(replay.by, ReplayService):
-        raise TypeError(f"this is the {replay.by.name}, and no replay.")
+        raise TypeError(f"expected a replay, found the {replay.by.name}, another kind of service.")
     return replay.by
 
 
 def _check_row(service: ReplayService, rows: Any, real: Array) -> None:
-    found = jax.tree.map(lambda x: (tuple(x.shape[real.ndim :]), x.dtype), rows)
-    wanted = jax.tree.map(lambda x: (tuple(x.shape), x.dtype), service.row())
-    lead = all(x.shape[: real.ndim] == real.shape for x in jax.tree.leaves(rows))
-    if jax.tree.structure(rows) != service.tree or found != wanted or not lead:
+    given = jax.tree.map(lambda x: (tuple(x.shape[real.ndim :]), x.dtype), rows)
+    expected = jax.tree.map(lambda x: (tuple(x.shape), x.dtype), service.row())
+    leads = all(x.shape[: real.ndim] == real.shape for x in jax.tree.leaves(rows))
+    if jax.tree.structure(rows) != service.tree or given != expected or not leads:
         shapes = ", ".join(f"{x.dtype}{list(x.shape)}" for x in jax.tree.leaves(rows))
         raise ValueError(
-            f"the {service.name} has rows of {service.schema}, and `insert` was given {shapes} "
-            f"where `real` is {list(real.shape)}: the leading axes are those of `real`."
+            f"rows of the {service.name} have the columns {service.schema}, found {shapes} in "
+            f"`insert`, with `real` of shape {list(real.shape)}. Give each column the axes of "
+            f"`real` first, then those of one row."
         )

@@ -1,7 +1,7 @@
-"""The replay as a service: native tables instead of arrays of the program.
+"""The replay as a service: native tables in place of arrays of the program.
 
-What it keeps can be had as the arrays that the device replay would have, and be made from them: so
-a checkpoint does not tell which of the two wrote it.
+`LiveReplay.content` converts the tables to the arrays of a device replay, and `load` converts them
+back. So a checkpoint is the same, whichever of the two wrote it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,22 +34,22 @@ from hocket.system.text import bytes_text
 # Legend: C capacity, S shards.
 
 CARRIERS = ("near", "shm", "tcp")
-"""How instances reach a replay: by a call in one process, over shared memory, over TCP."""
+"""How instances reach a replay: by calls in one process, through shared memory, or over TCP."""
 
 
 @dataclass(frozen=True)
 class ReplayService:
-    """A replay of rows of a schema, as a program knows it."""
+    """The declaration of a replay, which a traced program holds."""
 
     name: str
     schema: Schema
     capacity: int
     tree: Any = field(repr=False)
-    """How the columns make up a row."""
+    """The tree structure that joins the columns to a row."""
 
     @classmethod
     def of(cls, row: Any, capacity: int, name: str) -> ReplayService:
-        """For rows like `row`, a tree of arrays or of their shapes and dtypes."""
+        """Declare a replay of rows like `row`, a tree of arrays or of their shapes and dtypes."""
         return cls(name, _schema(row), capacity, jax.tree.structure(row))
 
     def specs(self) -> Replay:
@@ -96,12 +96,13 @@ class LiveReplay:
 
     def __init__(self, of: ReplayService, how: Serving) -> None:
         self._of, self._how = of, how
+        # The laps of the loaded ring that `_fill` does not repeat in its table.
         self._laps = 0
         self._serving = ExitStack()
         self._addresses: Sequence[str] = ()
         self.tables: list[Table] = []
         self.changes = 0
-        """How often something was changed, since it was loaded."""
+        """The number of changes since the content was loaded."""
 
     def load(self, content: Replay | None) -> None:
         self.close()
@@ -110,24 +111,24 @@ class LiveReplay:
         self.tables = [Table(schema, each, seed=shard) for shard in range(how.shards)]
         self._laps = self.changes = 0
         if content is not None:
-            (self._fill if how.shards == 1 else self._deal)(jax.device_get(content))
+            self._fill(jax.device_get(content))
         if how.carrier != "near":
-            self.addresses()  # before several threads ask for them
+            self.addresses()  # starts the servers once, before several threads ask for them
 
     def content(self) -> Replay:
-        return self._as_they_lie() if len(self.tables) == 1 else self._by_age()
+        return self._by_slot() if len(self.tables) == 1 else self._by_age()
 
     def addresses(self) -> Sequence[str]:
         if not self._addresses:
-            servers = self._serve_tcp() if self._how.carrier == "tcp" else self._serve_near()
+            servers = self._serve_tcp() if self._how.carrier == "tcp" else self._serve_unix()
             self._addresses = [self._serving.enter_context(each).address for each in servers]
         return self._addresses
 
     def _serve_tcp(self) -> list[Server]:
         return [serve(table, tcp="127.0.0.1:0") for table in self.tables]
 
-    def _serve_near(self) -> list[Server]:
-        """To processes of this machine, over memory that they share."""
+    def _serve_unix(self) -> list[Server]:
+        """Serve at Unix sockets, through which processes of this machine share memory with us."""
         folder = Path(self._serving.enter_context(tempfile.TemporaryDirectory(prefix="hocket-")))
         return [serve(x, unix=folder / f"shard-{k}") for k, x in enumerate(self.tables)]
 
@@ -137,22 +138,21 @@ class LiveReplay:
         for table in self.tables:
             table.close()
 
-    def _as_they_lie(self) -> Replay:
-        """As the device replay would have it, slot by slot."""
+    def _by_slot(self) -> Replay:
+        """The content of a single table, with each row in the slot it has there."""
         (table,) = self.tables
-        contents, capacity = table.contents(), self._of.capacity
-        slots = contents.keys[:, 0]
-        inserts = table.info()["inserts"]
+        contents, info = table.contents(), table.info()
+        laps, head = divmod(info["inserts"], self._of.capacity)
         return self._replay(
-            contents.rows, contents.priority, slots,
-            head=inserts % capacity, lap=self._laps + 1 + inserts // capacity,
-            highest=table.info()["highest"],
+            contents.rows, contents.priority, contents.keys[:, 0],
+            head=head, lap=self._laps + 1 + laps, highest=info["highest"],
         )  # fmt: skip
 
     def _by_age(self) -> Replay:
-        """The rows of all shards in one ring, the oldest first: of each shard one after another."""
+        """The rows of all shards in one ring, the oldest first."""
         contents = [table.contents() for table in self.tables]
-        # By how many rows of its shard came later: shards are filled at about one pace.
+        # The age of a row is how many rows of its shard came later. Shards share no clock, but they
+        # are filled at about the same pace.
         ages = np.concatenate([np.arange(len(x.keys))[::-1] for x in contents])
         order = np.argsort(-ages, kind="stable")
         rows = {
@@ -170,64 +170,59 @@ class LiveReplay:
         self, rows: Mapping[str, np.ndarray], priority: np.ndarray, slots: np.ndarray, *,
         head: int, lap: int, highest: float,
     ) -> Replay:  # fmt: skip
-        def placed(x: np.ndarray) -> np.ndarray:
-            whole = np.zeros((self._of.capacity, *x.shape[1:]), x.dtype)
-            whole[slots] = x
-            return whole
+        def in_slots(x: np.ndarray) -> np.ndarray:
+            ring = np.zeros((self._of.capacity, *x.shape[1:]), x.dtype)
+            ring[slots] = x
+            return ring
 
-        columns = [jnp.asarray(placed(rows[c.name])) for c in self._of.schema.columns]
+        columns = [jnp.asarray(in_slots(rows[c.name])) for c in self._of.schema.columns]
         return Replay(
             rows=jax.tree.unflatten(self._of.tree, columns),
-            tree=jnp.asarray(_sums(placed(priority))),
+            tree=jnp.asarray(_sums(in_slots(priority))),
             head=jnp.asarray(head, jnp.int32),
             lap=jnp.asarray(lap, jnp.uint32),
             highest=jnp.asarray(highest, jnp.float32),
         )
 
     def _fill(self, content: Replay) -> None:
-        """Insert the rows so that each has its slot again, and the next one too."""
-        (table,), head = self.tables, int(content.head)
-        columns, capacity = self._columns(content), self._of.capacity
-        priority = np.asarray(content.tree)[capacity:]
-        rounds = [slice(0, capacity), slice(0, head)] if content.lap > 1 else [slice(0, head)]
-        for part in rounds:
+        """Insert the rows into the tables."""
+        names = [column.name for column in self._of.schema.columns]
+        columns = dict(zip(names, jax.tree.leaves(content.rows), strict=True))
+        priority = np.asarray(content.tree)[self._of.capacity :]
+        for table, part in self._parts(int(content.head), is_full=int(content.lap) > 1):
             _insert(table, columns, priority, part, float(content.highest))
         self._laps = max(0, int(content.lap) - 2)
 
-    def _deal(self, content: Replay) -> None:
-        """The rows to all shards in turns, the oldest first."""
-        capacity, head = self._of.capacity, int(content.head)
-        columns, priority = self._columns(content), np.asarray(content.tree)[capacity:]
-        slots = np.arange(head)
-        if content.lap > 1:
-            slots = np.concatenate([np.arange(head, capacity), slots])
-        for k, table in enumerate(self.tables):
-            mine = slots[k :: len(self.tables)]
-            _insert(table, columns, priority, mine, float(content.highest))
-
-    def _columns(self, content: Replay) -> dict[str, np.ndarray]:
-        return dict(
-            zip([c.name for c in self._of.schema.columns], jax.tree.leaves(content.rows),
-                strict=True)
-        )  # fmt: skip
+    def _parts(self, head: int, is_full: bool) -> Iterator[tuple[Table, Any]]:
+        """The slots of a ring, and the table that each part of them goes into, in order."""
+        capacity, num = self._of.capacity, len(self.tables)
+        if num == 1:
+            # A full ring goes in whole, and then up to its head once more. So each row has the slot
+            # that it had, and the table goes on at the right one.
+            rounds = [slice(0, capacity), slice(0, head)] if is_full else [slice(0, head)]
+            yield from ((self.tables[0], part) for part in rounds)
+        else:
+            oldest = np.arange(head, capacity if is_full else head)
+            slots = np.concatenate([oldest, np.arange(head)])
+            yield from ((table, slots[k::num]) for k, table in enumerate(self.tables))
 
 
 def _insert(
     table: Table, columns: Mapping[str, np.ndarray], priority: np.ndarray, part: Any, highest: float
 ) -> None:
-    """A part of some rows, into a table that then knows the highest priority there ever was."""
+    """Insert a part of the rows, and let the table know the `highest` priority there ever was."""
     mine = priority[part]
     if len(mine):
         keys = table.insert({name: x[part] for name, x in columns.items()}, mine)
-        if table.info()["highest"] < highest:  # of a row that had it once
+        if table.info()["highest"] < highest:  # a row had it earlier: give it to one for a moment
             table.update(keys[:1], [highest])
             table.update(keys[:1], mine[:1])
 
 
 def stores(at: At) -> Sequence[Access]:
-    """The shards of a replay, as an instance reaches them."""
+    """The shards of a replay, reached from an instance."""
     if not isinstance(at.service, LiveReplay):
-        assert isinstance(at.service, Sequence)  # it is in another process
+        assert isinstance(at.service, Sequence)  # addresses in another process
         addresses = at.service
     elif at.how.carrier == "near":
         return at.service.tables
@@ -242,15 +237,15 @@ def _schema(row: Any) -> Schema:
     for name, x in zip(names, jax.tree.leaves(row), strict=True):
         if jnp.issubdtype(x.dtype, jax.dtypes.extended):
             raise ValueError(
-                f"`{name}` of a row is {x.dtype}, and a service keeps numbers: store "
-                f"`jax.random.key_data` of it."
+                f"`{name}` of a row is {x.dtype}, but a service keeps only numbers: store "
+                f"its `jax.random.key_data` instead."
             )
         columns.append(Column(name, np.dtype(x.dtype), tuple(x.shape)))
     return Schema(tuple(columns))
 
 
 def _sums(leaves: np.ndarray) -> np.ndarray:
-    """The sum tree above these priorities, each node the sum of its two."""
+    """The sum tree over these priorities, laid out as in `Replay.tree`."""
     levels = [leaves]
     while len(levels[-1]) > 1:
         levels.append(levels[-1][0::2] + levels[-1][1::2])

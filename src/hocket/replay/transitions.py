@@ -1,9 +1,9 @@
-"""n-step transitions from rollouts, none lost or made twice where one rollout meets the next.
+"""n-step transitions from rollouts: each exactly once, also across the border of two rollouts.
 
-    tail = init_tail(obs, action, num_envs, steps=3)     # of one environment: `obs`, `action`
+    tail = init_tail(obs, action, num_envs, steps=3)     # `obs` and `action` of one environment
     tail, transitions, real = join(tail, rollout, discount=0.99, steps=3)
 
-The tail is per-environment state and belongs to whoever acts.
+The tail is per-environment state of the actor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hocket.ops import n_step, take_steps
 
 
 class Transition(NamedTuple):
-    """n steps, or those up to the end of the episode."""
+    """n steps of an episode, or fewer where the episode ends earlier."""
 
     obs: Any
     action: Any
@@ -33,7 +33,7 @@ class Transition(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The last n - 1 steps `[n - 1, N, ...]`, whose windows are not over yet: actor state."""
+    """The last n - 1 steps, `[n - 1, N, ...]`: their n-step windows reach into the next rollout."""
 
     obs: Any
     action: Any
@@ -42,27 +42,28 @@ class Tail(NamedTuple):
     truncated: Array
     next_obs: Any
     real: Array
-    """False before the first step of the run: nothing happened there."""
+    """False for the zeros that fill the tail before the first step of the run."""
 
 
 def example(obs: Any, action: Any) -> Transition:
-    """A transition of zeros, for `device.init`."""
+    """An example of a transition, for `device.init`."""
     return Transition(obs, action, jnp.zeros(()), jnp.zeros(()), obs)
 
 
 def init_tail(obs: Any, action: Any, num_envs: int, *, steps: int) -> Tail:
-    """Before the first rollout, for observations and actions like these of one environment."""
+    """Make the tail before the first rollout; `obs` and `action` are those of one environment."""
     number, flag = jnp.zeros(()), jnp.zeros((), bool)
-    nothing = Tail(obs, action, number, flag, flag, obs, real=flag)
-    return jax.tree.map(lambda x: jnp.zeros((steps - 1, num_envs, *x.shape), x.dtype), nothing)
+    step = Tail(obs, action, number, flag, flag, obs, real=flag)
+    return jax.tree.map(lambda x: jnp.zeros((steps - 1, num_envs, *x.shape), x.dtype), step)
 
 
 def join(
     tail: Tail, rollout: Rollout, *, discount: float, steps: int
 ) -> tuple[Tail, Transition, Array]:
-    """The `[T, N]` transitions that this rollout completes, and which of them are real.
+    """Return the new tail, the `[T, N]` transitions that this rollout completes, and a mask.
 
-    Only in the first rollout are some not real: those that would have begun before it.
+    The mask is false only in the first rollout of a run, for transitions that would have begun
+    before it.
     """
     new = Tail(
         rollout.obs, rollout.action, rollout.reward, rollout.terminated, rollout.truncated,

@@ -21,20 +21,20 @@ _OK, _WAIT = 0, 1
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that were drawn."""
+    """The rows of one sample."""
 
     rows: dict[str, NDArray[Any]]
-    """`[n, ...]` of each column; of a column of frames `[n, frames, ...]`."""
+    """`[n, ...]` for each column, or `[n, frames, ...]` for a column of frames."""
     keys: NDArray[np.uint32]
-    """`[n, 2]`: slot, and how often it was written. A key never names a later row."""
+    """`[n, 2]`: the slot, and how often it was written. A key never names a later row."""
     probability: NDArray[np.float32]
-    """The probability of drawing each of the rows, `[n]`; importance weights are made of it."""
+    """The probability with which each row was drawn, `[n]`. Importance weights come from it."""
     evenly: bool
-    """Whether all priorities were zero, so that rows were drawn evenly."""
+    """True if all priorities were zero, so that every row was equally likely."""
 
 
 class Closing(ABC):
-    """Whatever is closed at the end of a `with`."""
+    """A resource that a `with` statement closes at its end."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -47,11 +47,11 @@ class Closing(ABC):
 
 
 class Access(Closing):
-    """A table, wherever it is. Threads may share one."""
+    """A table, in this process or at a server. Threads may share one."""
 
     schema: Schema
     _native: Any
-    """Takes arrays that were compared with the schema."""
+    """The native table or connection. It trusts that arrays fit the schema."""
     _given: list[tuple[str, np.dtype[Any], tuple[int, ...]]]
 
     def insert(
@@ -61,9 +61,10 @@ class Access(Closing):
         *,
         timeout: float | None = None,
     ) -> NDArray[np.uint32]:
-        """Add rows, `[n, ...]` of each column, the oldest first; their keys `[n, 2]`.
+        """Add rows, `[n, ...]` in each column, and return their keys `[n, 2]`.
 
-        Without priorities they have the highest so far. All of them are added or none.
+        The first row is the oldest. Without `priority`, new rows get the highest one so far. Either
+        all rows are added or none.
         """
         arrays = self._arrays(rows)
         num = len(arrays[0])
@@ -84,8 +85,9 @@ class Access(Closing):
     ) -> Batch:
         """Draw rows, one from each of `num` equal parts of the total priority.
 
-        `uniforms` in [0, 1) say where in its part; without, the table draws them, from its seed. A
-        batch of before in `out`, of as many rows, is written over: its arrays are returned.
+        `uniforms` in [0, 1) say where in its part each row lies. By default the table draws them,
+        starting from its seed. If `out` is an earlier batch of as many rows, its arrays are
+        overwritten and returned.
         """
         return self.ask(num, uniforms=uniforms, out=out, timeout=timeout)()
 
@@ -97,19 +99,19 @@ class Access(Closing):
         out: Batch | None = None,
         timeout: float | None = None,
     ) -> Callable[[], Batch]:
-        """A sample under way: call what this returns for the batch, once. A server draws now."""
+        """Start a sample; call the returned function once for the batch. A server draws at once."""
         if uniforms is not None:
             uniforms = _below_one(_floats("uniforms", uniforms, num), uniforms)
         if not 0 < num <= 2**30:
-            raise ValueError(f"a sample has from 1 to 2**30 rows, found {num}.")
+            raise ValueError(f"a sample must have from 1 to 2**30 rows, found {num}.")
         if out is not None and len(out.keys) != num:
             out = None
         return self._ask(num, uniforms, out, seconds_of(timeout))
 
     def batches(self, num: int, *, ahead: int = 2, timeout: float | None = None) -> Iterator[Batch]:
-        """Samples without end; so many are always asked for ahead of the one that is used."""
+        """Yield samples for ever. `ahead` of them are always under way beyond the one in use."""
         if ahead < 1:
-            raise ValueError(f"ahead={ahead}: at least one batch is asked for.")
+            raise ValueError(f"ahead={ahead} must be at least 1.")
         asked = deque(self.ask(num, timeout=timeout) for _ in range(ahead))
         while True:
             batch = asked.popleft()()
@@ -117,25 +119,27 @@ class Access(Closing):
             yield batch
 
     def update(self, keys: ArrayLike, priority: ArrayLike) -> int:
-        """Give rows other priorities; how many keys were of rows that are gone, and left out."""
+        """Give rows new priorities, and return how many keys were skipped: their rows are gone."""
         keys = np.asarray(keys)
         if keys.ndim != 2 or keys.shape[1] != 2 or keys.dtype.kind not in "iu":
             raise ValueError(
-                f"keys are an array uint32 [n, 2] from `sample`, found {keys.dtype} "
+                f"keys must be an array uint32 [n, 2] from `sample`, found {keys.dtype} "
                 f"{list(keys.shape)}."
             )
         if keys.dtype != np.uint32:
             if keys.size and not (keys.min() >= 0 and keys.max() < 2**32):
-                raise ValueError(f"keys are from 0 to 2**32 - 1, found {keys.min()}, {keys.max()}.")
+                raise ValueError(
+                    f"keys must be from 0 to 2**32 - 1, found {keys.min()}, {keys.max()}."
+                )
             keys = keys.astype(np.uint32)
         keys = np.ascontiguousarray(keys)
         priority = _floats("priority", priority, len(keys))
         return self._told(self._native.update(len(keys), keys, priority))
 
     def add_frames(self, frames: ArrayLike) -> NDArray[np.uint64]:
-        """Store frames `[n, ...]`; rows refer to them by the numbers that come back, `[n]`.
+        """Store frames `[n, ...]`, and return the numbers by which rows refer to them, `[n]`.
 
-        The newest `num_frames` are kept. Rows whose frames are gone are removed.
+        The table keeps the newest `num_frames`. Rows whose frames are gone are removed.
         """
         column = next((column for column in self.schema.columns if column.frames), None)
         if column is None:
@@ -148,15 +152,15 @@ class Access(Closing):
 
     @abstractmethod
     def clear(self) -> None:
-        """Remove all rows; limits and the highest priority are as in the beginning."""
+        """Remove all rows, and reset the rate limits and the highest priority."""
 
     @abstractmethod
     def close(self) -> None:
-        """Whoever waits gets an error now, and whoever asks for something later."""
+        """End all calls that wait, and all later ones, with an error."""
 
     @abstractmethod
     def info(self) -> dict[str, Any]:
-        """How many rows there are, came, went and were drawn; `bytes` are those of a full one."""
+        """Count the rows there are, were inserted, removed and drawn; `bytes` is the full size."""
 
     @abstractmethod
     def _ask(
@@ -165,7 +169,7 @@ class Access(Closing):
 
     @property
     def capacity(self) -> int:
-        """How many rows there may be."""
+        """The largest number of rows that the table holds."""
         return self.info()["capacity"]
 
     def __len__(self) -> int:
@@ -184,18 +188,18 @@ class Access(Closing):
         )
 
     def _columns(self, batch: Batch) -> tuple[Any, ...]:
-        """The arrays of a batch that rows are written to."""
+        """The arrays of a batch that the native part writes rows into."""
         arrays = []
         for column in self.schema.columns:
             array = batch.rows.get(column.name)
             shape = (len(batch.keys), *column.drawn)
             if array is None or array.dtype != column.dtype or array.shape != shape:
-                raise ValueError(f"`out` is a batch of another table than one of {self.schema}.")
+                raise ValueError(f"`out` must be a batch with the columns {self.schema}.")
             arrays.append(array)
         return plain(tuple(arrays))
 
     def _arrays(self, rows: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The columns of a batch, as the native part takes them."""
+        """The columns of a batch, checked and contiguous, for the native part."""
         if len(rows) != len(self._given):
             raise _mismatch(self.schema, rows)
         arrays = []
@@ -209,13 +213,14 @@ class Access(Closing):
                 _check(name, array, dtype, shape)
             if len(array) != len(rows[self._given[0][0]]):
                 raise ValueError(
-                    f"all columns have as many rows, found "
+                    f"all columns must have the same number of rows, found "
                     f"{ {name: len(rows[name]) for name, _, _ in self._given} }."
                 )
             arrays.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
         return plain(tuple(arrays))
 
     def _told(self, native: tuple[int, str, Any], timeout: float = 0.0) -> Any:
+        """The answer of a native call, or its error, raised."""
         status, why, answer = native
         if status == _OK:
             return answer
@@ -228,12 +233,12 @@ def seconds_of(timeout: float | None) -> float:
     if timeout is None:
         return math.inf
     if not timeout >= 0:
-        raise ValueError(f"a timeout is in seconds, from 0 on, or None, found {timeout}.")
+        raise ValueError(f"a timeout must be None or at least 0 seconds, found {timeout}.")
     return float(timeout)
 
 
 def _below_one(uniforms: NDArray[np.float32], given: ArrayLike) -> NDArray[np.float32]:
-    """Keep numbers that are below 1 below it, where rounding would make them 1."""
+    """Keep float64 numbers below 1 from becoming 1 when they are rounded to float32."""
     if uniforms is given:
         return uniforms
     below = np.nextafter(np.float32(1), np.float32(0))
@@ -243,15 +248,17 @@ def _below_one(uniforms: NDArray[np.float32], given: ArrayLike) -> NDArray[np.fl
 def _floats(what: str, values: ArrayLike, num: int) -> NDArray[np.float32]:
     array = np.ascontiguousarray(values, np.float32)
     if array.shape != (num,):
-        raise ValueError(f"{what} is one number for each of {num} rows, found {list(array.shape)}.")
+        raise ValueError(
+            f"{what} must be one number for each of {num} rows, found shape {list(array.shape)}."
+        )
     return array
 
 
 def _check(name: str, array: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     if array.dtype != dtype or array.shape[1:] != shape or not array.ndim:
         raise ValueError(
-            f"`{name}` is a batch of {dtype} {list(shape)}, found {array.dtype} "
-            f"{list(array.shape)} (the first axis is the batch)."
+            f"`{name}` must be a batch of {dtype} {list(shape)}, found {array.dtype} "
+            f"{list(array.shape)} (the first axis counts the rows)."
         )
 
 
@@ -264,7 +271,7 @@ def _mismatch(schema: Schema, rows: Mapping[str, Any]) -> ValueError:
 
 
 def plain(arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
-    """The same memory in dtypes that buffers know: numpy has none for bfloat16 and its like."""
+    """View arrays as plain bytes where the buffer protocol lacks their dtype, as for bfloat16."""
     if all(array.dtype.isbuiltin == 1 for array in arrays):
         return arrays
     return tuple(a.view(f"V{a.dtype.itemsize}") if a.dtype.isbuiltin != 1 else a for a in arrays)

@@ -11,9 +11,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,21 +28,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ALIGNED = 64
+"""Each array of a reply in shared memory begins at a multiple of this many bytes."""
 _MOST_AHEAD = 32
 
 
 def connect(address: str, *, table: str | None = None, timeout: float = 10.0) -> Client:
-    """A table of the server at `shm://PATH`, `unix://PATH`, `tcp://HOST:PORT` or `udp://HOST:PORT`.
+    """Connect to a table at `shm://PATH`, `unix://PATH`, `tcp://HOST:PORT` or `udp://HOST:PORT`.
 
-    Over `shm`, memory is shared with a server on this machine; `unix` copies through its socket.
-    `udp` sends packets, again if they are lost; a server that is silent for 5 s is gone.
-    `table` may be left out where the server has only one; `timeout` is for reaching it.
+    `shm` shares memory with a server on this machine, and `unix` copies through its socket. `udp`
+    sends lost packets again, and takes a server that is silent for 5 s for dead. `table` may be
+    left out if the server has only one. `timeout` limits how long connecting may take.
     """
     seconds = seconds_of(timeout)
     native = _connected(address, seconds)
     tables = _tables(native, seconds)
     if table is None and len(tables) > 1:
-        raise ValueError(f"{address} has the tables {', '.join(tables)}: say which, `table=`.")
+        raise ValueError(f"{address} has the tables {', '.join(tables)}: choose one with `table=`.")
     name = next(iter(tables)) if table is None else table
     if name not in tables:
         raise ValueError(f"{unknown('table', name, tables)} These are at {address}.")
@@ -51,21 +52,18 @@ def connect(address: str, *, table: str | None = None, timeout: float = 10.0) ->
 
 
 def tables_at(address: str, *, timeout: float = 10.0) -> list[str]:
-    """The names of a server's tables."""
+    """Return the names of a server's tables."""
     seconds = seconds_of(timeout)
-    native = _connected(address, seconds)
-    try:
+    with closing(_connected(address, seconds)) as native:
         return list(_tables(native, seconds))
-    finally:
-        native.close()
 
 
 class Client(Access):
     """A table at a server; see `connect`. Threads may share one.
 
-    Over `shm`, the arrays of a sample are memory that the server wrote to, and are used again only
-    once nobody refers to them. Where a batch is put on a CPU device without copying, keep it until
-    the computation is done.
+    Over `shm`, the arrays of a sample lie in memory that the server writes to. It is reused once
+    nobody refers to these arrays any more. So if a batch is put on a CPU device without copying,
+    keep the batch until the computation is done.
     """
 
     def __init__(self, native: Any, address: str, name: str, number: int, schema: str) -> None:
@@ -76,15 +74,15 @@ class Client(Access):
         remote = store().Remote(client=native, table=number, schema=schema, columns=columns)
         self._use(remote, parsed)
         self.size, self.total = 0, 0.0
-        """The table's rows and the sum of their priorities, as the last sample found them."""
+        """The number of rows and the sum of their priorities, at the time of the last sample."""
 
     def batches(self, num: int, *, ahead: int = 2, timeout: float | None = None) -> Iterator[Batch]:
         if ahead > _MOST_AHEAD:
-            raise ValueError(f"ahead={ahead}: from 1 to {_MOST_AHEAD} batches are asked for.")
+            raise ValueError(f"ahead={ahead} must be from 1 to {_MOST_AHEAD}.")
         return super().batches(num, ahead=ahead, timeout=timeout)
 
     def save(self) -> None:
-        """Have the server write the table to its folder of snapshots; returns once it is there."""
+        """Let the server write the table to its folder of snapshots, and return when it is done."""
         _said(self._native, "SAVE", math.inf)
 
     def clear(self) -> None:
@@ -94,7 +92,7 @@ class Client(Access):
         self._connection.close()
 
     def info(self) -> dict[str, Any]:
-        """As a table's, and what the server knows: clients, requests, and its limits."""
+        """The counts of a table, and those of the server: clients, requests and limits."""
         lines = (line.split() for line in _said(self._native, "INFO").splitlines())
         return {name: float(x) if name in _FLOATS else int(x) for name, x in lines}
 
@@ -117,7 +115,7 @@ class Client(Access):
         return out if evenly == out.evenly else Batch(out.rows, out.keys, out.probability, evenly)
 
     def _views(self, memory: Any, num: int, evenly: bool) -> Batch:
-        """Arrays on memory that stays theirs while one of them lives."""
+        """Make a batch in `memory`, which is not reused while one of its arrays lives."""
         offset = 0
 
         def view(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
@@ -132,7 +130,7 @@ class Client(Access):
 
 
 def _said(remote: Any, op: str, seconds: float = 30.0) -> str:
-    """The text that answers a request without arrays."""
+    """Make a request without arrays, and return the text of the answer."""
     status, why, text = remote.say(getattr(store(), op), seconds)
     if status != 0:
         raise ValueError(f"{why}.")
@@ -143,11 +141,11 @@ _FLOATS = ("highest", "total", "samples_per_insert", "least", "most")
 
 
 def _connected(address: str, seconds: float) -> Any:
-    carrier, found, where = address.partition("://")
-    if not found or carrier not in _CARRIERS or not where:
+    carrier, _, where = address.partition("://")
+    if carrier not in _CARRIERS or not where:
         raise ValueError(
             f"`{address}` is no address of a replay server: write shm://PATH, unix://PATH, "
-            f"tcp://HOST:PORT, udp://HOST:PORT, or dpdk://PATH of a relay's socket."
+            f"tcp://HOST:PORT, udp://HOST:PORT, or dpdk://PATH with the socket of a relay."
         )
     if carrier == "shm":
         return store().connect_shm(where, _SLOTS, seconds)
@@ -163,11 +161,12 @@ def _connected(address: str, seconds: float) -> Any:
 
 _CARRIERS = ("shm", "unix", "tcp", "udp", "dpdk")
 _SLOTS = 64
-"""In one region: only there requests are taken up in their order. Unused, they cost nothing."""
+"""The requests that one region of shared memory has room for; unused slots cost nothing. There are
+many, because only requests in the same region are answered in order."""
 
 
 def _tables(native: Any, seconds: float) -> dict[str, tuple[int, str]]:
-    """By their names: number and schema."""
+    """The number and schema of each table of a server, by its name."""
     text = _said(store().Remote(native, 0, "", []), "HELLO", seconds)
     lines = (line.split(" ", 2) for line in text.splitlines())
-    return {name: (number, schema) for number, (name, _, schema) in zip(itertools.count(), lines)}
+    return {name: (number, schema) for number, (name, _, schema) in enumerate(lines)}

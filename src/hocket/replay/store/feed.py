@@ -1,12 +1,12 @@
-"""Batches of a replay table on a device, drawn and sent ahead by a thread.
+"""Batches of a replay table on a device. A thread draws and sends them ahead of their use.
 
     with feed(replay, 256) as batches:
         for batch in batches:
             params, priority = update(params, batch)
             replay.update(batch.keys, priority)
 
-The next batches are drawn and travel while the device computes with this one. An accelerator reads
-them from pinned memory, by itself.
+While the device computes with one batch, the next ones are drawn and sent. An accelerator reads
+them from pinned memory without the help of the CPU.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ def feed(
     device: Any = None,
     timeout: float | None = None,
 ) -> Feed:
-    """Samples of `num` rows without end, as arrays of a device; `ahead` are ready or on their way.
+    """Iterate for ever over samples of `num` rows, as arrays of a device. `ahead` are drawn early.
 
-    They were drawn before the newest updates of priorities. `timeout` is how long the thread waits
-    for the table's limits, then iterating raises TimeoutError. Keys stay arrays of numpy.
+    So a batch does not know the newest updates of priorities. If the table's rate limits make the
+    thread wait longer than `timeout`, iterating raises TimeoutError. Keys stay numpy arrays.
     """
     if ahead < 1:
-        raise ValueError(f"ahead={ahead}: at least one batch is drawn ahead.")
+        raise ValueError(f"ahead={ahead} must be at least 1.")
     return Feed(table, num, ahead, device or jax.devices()[0], seconds_of(timeout))
 
 
 class Feed(Closing):
-    """See `feed`. One thread may take batches."""
+    """The iterator that `feed` returns. Only one thread may take batches from it."""
 
     def __init__(self, table: Access, num: int, ahead: int, device: Any, seconds: float) -> None:
         self._table, self._num, self._seconds = table, num, seconds
-        room = _Unpinned if device.platform == "cpu" else _Pinned
-        # While one is written, the next is drawn.
-        self._rooms: deque[_Room] = deque(room(table, num, device) for _ in range(ahead + 2))
-        self._asked: deque[tuple[_Room, Callable[[], Batch]]] = deque()
+        kind = _Unpinned if device.platform == "cpu" else _Pinned
+        # Two more than `ahead`: one that is being sent, and one that the next batch is drawn into.
+        self._buffers: deque[_Buffer] = deque(kind(table, num, device) for _ in range(ahead + 2))
+        self._asked: deque[tuple[_Buffer, Callable[[], Batch]]] = deque()
         self._closed = threading.Event()
         self._batches = Prefetch(self._draw, ahead)
 
@@ -73,34 +73,35 @@ class Feed(Closing):
 
     def _draw(self) -> Batch:
         while len(self._asked) < 2:
-            self._asked.append(self._ask(self._rooms.popleft()))
-        room, drawn = self._asked.popleft()
-        sent = self._sent(room, drawn)
-        self._rooms.append(room)
-        return sent
+            self._asked.append(self._ask(self._buffers.popleft()))
+        buffer, draw = self._asked.popleft()
+        batch = self._send(buffer, draw)
+        self._buffers.append(buffer)
+        return batch
 
-    def _ask(self, room: _Room) -> tuple[_Room, Callable[[], Batch]]:
-        room.wait()
-        return room, self._table.ask(self._num, out=room.batch, timeout=min(_LOOK, self._seconds))
+    def _ask(self, buffer: _Buffer) -> tuple[_Buffer, Callable[[], Batch]]:
+        buffer.wait()
+        seconds = min(_LOOK, self._seconds)
+        return buffer, self._table.ask(self._num, out=buffer.batch, timeout=seconds)
 
-    def _sent(self, room: _Room, drawn: Callable[[], Batch]) -> Batch:
+    def _send(self, buffer: _Buffer, draw: Callable[[], Batch]) -> Batch:
         left = self._seconds
         while True:
             try:
-                return room.send(drawn())
+                return buffer.send(draw())
             except TimeoutError:
                 left -= _LOOK
                 if left <= 0 or self._closed.is_set():
                     raise
-                drawn = self._ask(room)[1]
+                draw = self._ask(buffer)[1]
 
 
 _LOOK = 0.1
-"""Seconds after which a thread that waits for rows looks whether the feed was closed."""
+"""Seconds after which a thread that waits for rows checks if the feed was closed."""
 
 
 class _Unpinned:
-    """Memory for a CPU device, which may go on using what it is given: each time another."""
+    """New memory for each batch: a CPU device may use the memory it is given instead of a copy."""
 
     batch = None
 
@@ -111,34 +112,38 @@ class _Unpinned:
         pass
 
     def send(self, batch: Batch) -> Batch:
-        sent: Any = jax.device_put((batch.rows, batch.probability), self._device)
-        rows, probability = sent
+        arrays: Any = (batch.rows, batch.probability)
+        rows, probability = jax.device_put(arrays, self._device)
         return replace(batch, rows=rows, probability=probability)
 
 
 class _Pinned:
-    """Memory from which an accelerator reads by itself; all columns together, so at once."""
+    """Pinned memory, which an accelerator reads by itself: one block, so one copy, for a batch."""
 
     def __init__(self, table: Access, num: int, device: Any) -> None:
         columns = {c.name: ((num, *c.drawn), c.dtype) for c in table.schema.columns}
         layout = _offsets({**columns, _PROBABILITY: ((num,), np.dtype(np.float32))})
-        size = max(where + math.prod(shape) * dtype.itemsize for where, shape, dtype in
-                   layout.values())  # fmt: skip
+        size = max(at + math.prod(shape) * dtype.itemsize for at, shape, dtype in layout.values())
         self._device = SingleDeviceSharding(device)
         pinned = SingleDeviceSharding(device, memory_kind="pinned_host")
         self._memory = jax.block_until_ready(jax.device_put(np.zeros(size, np.uint8), pinned))
-        narrow = {name: about for name, about in layout.items() if _is_kept(about[2])}
+        # JAX may narrow 64 bits to 32, which a bitcast cannot do. Such columns are sent one by one.
+        narrow = {
+            name: (at, shape, dtype)
+            for name, (at, shape, dtype) in layout.items()
+            if jax.dtypes.canonicalize_dtype(dtype) == dtype
+        }
         self._wide = layout.keys() - narrow.keys()
         self._unpack = jax.jit(partial(_unpack, narrow))
         memory = _writable(self._memory)
-        views = {name: memory[where : where + math.prod(shape) * dtype.itemsize].view(dtype)
-                 .reshape(shape) for name, (where, shape, dtype) in layout.items()}  # fmt: skip
+        views = {name: memory[at : at + math.prod(shape) * dtype.itemsize].view(dtype)
+                 .reshape(shape) for name, (at, shape, dtype) in layout.items()}  # fmt: skip
         probability = views.pop(_PROBABILITY)
         self.batch = Batch(views, np.empty((num, 2), np.uint32), probability, evenly=False)
         self._sent: Any = None
 
     def wait(self) -> None:
-        """Until what was sent last has left."""
+        """Wait until the device has read the last batch, so that the memory can be rewritten."""
         jax.block_until_ready(self._sent)
 
     def send(self, batch: Batch) -> Batch:
@@ -148,32 +153,27 @@ class _Pinned:
         return Batch(rows, batch.keys.copy(), rows.pop(_PROBABILITY), batch.evenly)
 
 
-_Room = _Unpinned | _Pinned
-"""Where one batch is written, to be sent."""
+_Buffer = _Unpinned | _Pinned
+"""Memory that one batch is drawn into, and sent from."""
 _PROBABILITY = ":probability"
-"""No column is called so."""
+"""A name that no column can have, because of the colon."""
 _Offsets = dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]
 
 
 def _offsets(arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> _Offsets:
-    """Where each array begins."""
-    offsets, where = {}, 0
+    """The offset, shape and dtype of each array, where one follows the other."""
+    offsets, at = {}, 0
     for name, (shape, dtype) in arrays.items():
-        offsets[name] = where, shape, dtype
-        where += -(-math.prod(shape) * dtype.itemsize // 64) * 64
+        offsets[name] = at, shape, dtype
+        at += -(-math.prod(shape) * dtype.itemsize // 64) * 64
     return offsets
 
 
-def _is_kept(dtype: np.dtype[Any]) -> bool:
-    """Whether it stays what it is on a device: numbers of 64 bits may become such of 32."""
-    return jax.dtypes.canonicalize_dtype(dtype) == dtype
-
-
 def _unpack(layout: _Offsets, memory: jax.Array) -> dict[str, Any]:
-    """The arrays of a batch."""
+    """Cut the bytes of a batch on a device into its arrays."""
 
-    def array(where: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> jax.Array:
-        raw = memory[where : where + math.prod(shape) * dtype.itemsize]
+    def array(at: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> jax.Array:
+        raw = memory[at : at + math.prod(shape) * dtype.itemsize]
         if dtype == np.bool_:
             return raw.reshape(shape) != 0
         if dtype.itemsize == 1:
@@ -184,6 +184,6 @@ def _unpack(layout: _Offsets, memory: jax.Array) -> dict[str, Any]:
 
 
 def _writable(array: jax.Array) -> Any:
-    """The memory of an array that is on the host. Whoever writes there knows who reads it."""
+    """The memory of an array on the host. Write there only while no computation reads it."""
     memory: Any = (ctypes.c_uint8 * array.size).from_address(array.unsafe_buffer_pointer())
     return np.frombuffer(memory, np.uint8)

@@ -1,4 +1,4 @@
-"""Batches that are drawn in a thread while whoever learns computes."""
+"""A thread that draws batches while the learner computes."""
 
 from __future__ import annotations
 
@@ -11,52 +11,53 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 _LOOK_SECONDS = 0.1
+"""How often a thread that waits for the other one checks for the end."""
 
 
 class Prefetch(Generic[T]):
-    """Keeps up to `depth` of what `draw` gives, in their order.
+    """Calls `draw` in a thread, and keeps up to `depth` of its results, in order.
 
-    An error of `draw` is raised where its result would have been.
+    An error of `draw` is raised in the place of its result.
     """
 
     def __init__(self, draw: Callable[[], T], depth: int) -> None:
         self._draw = draw
-        self._found: queue.Queue[T | BaseException] = queue.Queue(depth)
+        self._results: queue.Queue[T | BaseException] = queue.Queue(depth)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
         self._thread.start()
 
     def get(self) -> T:
-        """The next one."""
-        found = None
-        while found is None:
-            if self._ended.is_set():
-                raise ValueError("nothing is drawn ahead any more: this was closed.")
-            with contextlib.suppress(queue.Empty):
-                found = self._found.get(timeout=_LOOK_SECONDS)
-        if isinstance(found, BaseException):
-            self._found.put(found)  # for whoever asks again: nothing comes after it
-            raise found
-        return found
+        """Return the next result, or raise the error that `draw` raised."""
+        while not self._ended.is_set():
+            try:
+                result = self._results.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                continue
+            if isinstance(result, BaseException):
+                self._results.put(result)  # nothing comes after it, so later calls raise it too
+                raise result
+            return result
+        raise ValueError("nothing is drawn ahead any more: this was closed.")
 
     def close(self) -> None:
-        """End the thread; what it has drawn is let go."""
+        """End the thread, and drop the results that nobody has taken."""
         self._ended.set()
         with contextlib.suppress(queue.Empty):
             while True:
-                self._found.get_nowait()
+                self._results.get_nowait()
         self._thread.join()
 
     def _work(self) -> None:
         while not self._ended.is_set():
             try:
                 self._put(self._draw())
-            except BaseException as error:  # noqa: BLE001 (raised by whoever asks next)
+            except BaseException as error:  # noqa: BLE001 (`get` raises it)
                 self._put(error)
                 return
 
-    def _put(self, found: T | BaseException) -> None:
+    def _put(self, result: T | BaseException) -> None:
         while not self._ended.is_set():
             with contextlib.suppress(queue.Full):
-                self._found.put(found, timeout=_LOOK_SECONDS)
+                self._results.put(result, timeout=_LOOK_SECONDS)
                 return

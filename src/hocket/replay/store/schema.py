@@ -1,7 +1,7 @@
 """The columns of a replay table: their names, dtypes and shapes.
 
 Schema.parse("obs:float32:4 action:int32 reward:float32")
-Schema.parse("obs:uint8:84x84*4 reward:float32")     # rows refer to 4 frames of 84 x 84 each
+Schema.parse("obs:uint8:84x84*4 reward:float32")     # a row refers to 4 frames, 84 x 84 each
 Schema.of({"obs": batch_of_obs, "action": batch_of_actions})
 """
 
@@ -23,13 +23,13 @@ _COLUMN = re.compile(
 
 @dataclass(frozen=True)
 class Column:
-    """One array of a row; or the frames that a row refers to, each of this shape."""
+    """An array of each row, or frames of this shape, to which each row refers."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
     frames: int = 0
-    """How many frames; 0 for an array that is stored with the row."""
+    """The number of frames per row; 0 for an array that is stored in the row itself."""
 
     @property
     def bytes(self) -> int:
@@ -38,7 +38,7 @@ class Column:
 
     @property
     def given(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """The dtype and shape in an insert: where there are frames, their numbers."""
+        """The dtype and shape in an insert, where a row has the numbers of its frames."""
         return (np.dtype(np.uint64), (self.frames,)) if self.frames else (self.dtype, self.shape)
 
     @property
@@ -48,7 +48,7 @@ class Column:
 
     @property
     def words(self) -> str:
-        """To be read: `obs float32[4]`, `image uint8[4, 84, 84]`, `action int32` for one number."""
+        """The column for people: `obs float32[4]`, `image uint8[4, 84, 84]`, or `action int32`."""
         return f"{self.name} {self.dtype.name}{list(self.drawn) or ''}"
 
     def __str__(self) -> str:
@@ -58,37 +58,37 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a table, in their order."""
+    """The columns of a table, in order."""
 
     columns: tuple[Column, ...]
 
     @classmethod
     def parse(cls, text: str) -> Schema:
-        """From `name:dtype:shape` for each column; `4x84x84` is a shape, none is one number."""
+        """Read `name:dtype:shape` for each column; without a shape, a row has one number."""
         return cls(tuple(_parse(word) for word in text.split()))
 
     @classmethod
     def of(cls, batch: Mapping[str, Any]) -> Schema:
-        """The schema of batches like this one, whose arrays have the rows as their first axis."""
+        """Return the schema of batches like this one, whose first axis counts the rows."""
         columns = []
         for name, values in batch.items():
             array = np.asarray(values)
             if not array.ndim:
-                raise ValueError(f"`{name}` is one number, not a batch of rows: found {array!r}.")
+                raise ValueError(f"`{name}` must have a value for each row, found {array!r}.")
             columns.append(Column(name, array.dtype, array.shape[1:]))
         return cls(tuple(columns))
 
     def __post_init__(self) -> None:
         if not self.columns:
-            raise ValueError('a schema has at least one column, such as "obs:float32:4".')
+            raise ValueError('a schema needs at least one column, such as "obs:float32:4".')
         names = [column.name for column in self.columns]
         if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"columns have different names, found {sorted(twice)} twice.")
+            raise ValueError(f"columns must have different names, found {sorted(twice)} twice.")
         for column in self.columns:
             if column.dtype.hasobject or not column.bytes:
                 raise ValueError(
-                    f"column `{column.name}` is {column.dtype} {list(column.shape)}, and rows are "
-                    f"bytes of a fixed size: use numbers, and no axis of length 0."
+                    f"column `{column.name}` is {column.dtype} {list(column.shape)}, but a row has "
+                    f"a fixed number of bytes: use numbers, and no axis of length 0."
                 )
             if not _is_plain(column):
                 raise ValueError(
@@ -97,7 +97,7 @@ class Schema:
                 )
         frames = {(column.dtype, column.shape) for column in self.columns if column.frames}
         if len(frames) > 1:
-            raise ValueError(f"all frames of a table have one dtype and shape, found {self}.")
+            raise ValueError(f"all frames of a table need the same dtype and shape, found {self}.")
 
     def __str__(self) -> str:
         return " ".join(map(str, self.columns))
@@ -108,16 +108,16 @@ def _parse(word: str) -> Column:
     if not match:
         raise ValueError(
             f"`{word}` is no column. Write name:dtype:shape, such as `obs:float32:4` or "
-            f"`image:uint8:84x84x3`; name:dtype for one number a row, such as `action:int32`; "
-            f"`image:uint8:84x84*4` for four frames."
+            f"`image:uint8:84x84x3`; name:dtype for one number per row, such as `action:int32`; "
+            f"`image:uint8:84x84*4` for four frames per row."
         )
     try:
         dtype = np.dtype(match["dtype"])
     except TypeError:
         if not hasattr(ml_dtypes, match["dtype"]):
             raise ValueError(
-                f"column `{match['name']}` has the unknown dtype `{match['dtype']}`. Use one of "
-                f"numpy's, such as float32, int32 or uint8, or bfloat16."
+                f"column `{match['name']}` has the unknown dtype `{match['dtype']}`. Use a dtype "
+                f"of numpy, such as float32, int32 or uint8, or bfloat16."
             ) from None
         dtype = np.dtype(getattr(ml_dtypes, match["dtype"]))
     shape = tuple(map(int, match["shape"].split("x"))) if match["shape"] else ()
@@ -125,7 +125,7 @@ def _parse(word: str) -> Column:
 
 
 def _is_plain(column: Column) -> bool:
-    """Whether it is the same after it was written down and read again."""
+    """True if parsing the text of a column gives the same column again."""
     try:
         return _parse(str(column)) == column
     except ValueError:

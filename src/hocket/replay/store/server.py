@@ -1,11 +1,11 @@
-"""A replay server: tables that other processes and machines insert into and sample from.
+"""A replay server: it offers tables to other processes and machines.
 
     table = Table("obs:float32:4 action:int32", capacity=1_000_000)
     with serve(table, tcp="0.0.0.0:7777", unix="/run/replay.sock") as server:
         print(server.addresses)
 
-It answers in a thread of native code, which needs nothing of Python, so that a process may compute
-and serve. Whoever has the table in this process may go on using it.
+It answers in a native thread that never takes Python's lock, so the process can compute meanwhile.
+The process may also go on using the table itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 class Server(Closing):
-    """Serves tables until it is closed; see `serve`."""
+    """A server that answers until it is closed; see `serve`."""
 
     def __init__(
         self, tables: Mapping[str, Table], *, tcp: str | None, unix: str | Path | None,
@@ -46,16 +46,16 @@ class Server(Closing):
 
     @property
     def address(self) -> str:
-        """The best of its addresses for a client on this machine."""
+        """The fastest address for a client on this machine."""
         return self.addresses[0]
 
     def check(self) -> None:
-        """Raise if it does not serve any more."""
+        """Raise if the server has failed."""
         if problem := self._native.problem():
             raise RuntimeError(f"the replay server at {self.address} failed: {problem}.")
 
     def close(self) -> None:
-        """End all connections. The tables stay."""
+        """End all connections. The tables stay open."""
         self._stop()
 
 
@@ -69,24 +69,25 @@ def serve(
     max_bytes: int = 2**30,
     max_clients: int = 1000,
 ) -> Server:
-    """Serve tables by their names (one alone is `replay`) at one address or several.
+    """Serve one table, under the name `replay`, or several by name, at one address or more.
 
-    `tcp` and `udp` are `HOST:PORT`, with port 0 for any that is free. Over a Unix socket clients
-    can share memory with the server (`shm://PATH`). In the folder `snapshots`, clients may have
-    tables saved.
+    `tcp` and `udp` are `HOST:PORT`; port 0 means any free port. Through the Unix socket `unix`,
+    clients can also share memory with the server (`shm://PATH`). Clients may let the server save
+    tables in the folder `snapshots`.
     """
     if tcp is None and unix is None and udp is None:
         raise ValueError(
-            "where to serve? Say `tcp=` or `udp=`, such as 127.0.0.1:7777, or `unix=`, a path."
+            "a server needs an address: give `tcp=` or `udp=`, such as 127.0.0.1:7777, or a path "
+            "as `unix=`."
         )
     named = {"replay": tables} if isinstance(tables, Table) else tables
     for name in named:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"`{name}` is no name of a table: use letters, digits, `.`, `-`, `_`.")
+            raise ValueError(f"`{name}` cannot name a table: use letters, digits, `.`, `-`, `_`.")
     if not 0 < len(named) < 2**16:
-        raise ValueError(f"a server has from 1 to 2**16 - 1 tables, found {len(named)}.")
+        raise ValueError(f"a server must have from 1 to 2**16 - 1 tables, found {len(named)}.")
     if not 2**12 <= max_bytes <= 2**40:
-        raise ValueError(f"max_bytes is from 2**12 to 2**40, found {max_bytes}.")
+        raise ValueError(f"max_bytes must be from 2**12 to 2**40, found {max_bytes}.")
     folder = None if snapshots is None else Path(snapshots)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,16 +103,16 @@ def serve(
 
 
 _SPIN = 50e-6
-"""Seconds for which a server looks for requests before it sleeps: waking up takes about as long."""
+"""Seconds that a server polls for requests before it sleeps: about as long as waking up takes."""
 
 
 def snapshot_file(folder: Path, name: str) -> Path:
-    """Where a table of that name is saved."""
+    """The file that a table of this name is saved to."""
     return folder / f"{name}.replay"
 
 
 def tally_file(folder: Path, name: str) -> Path:
-    """Where the rows that were ever inserted are counted, whatever happens to the server."""
+    """The file that counts all rows ever inserted; the count survives a crash of the server."""
     return folder / f"{name}.inserts"
 
 

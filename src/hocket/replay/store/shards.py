@@ -1,10 +1,10 @@
-"""One replay over several stores: rows are drawn as if they all lay in one.
+"""One replay in several tables: rows are drawn as if all of them lay in one table.
 
-A batch is shared out among the shards in proportion to the totals of their priorities, and each
-draws its part by priority. So every row is drawn as often as its share of the whole says, whichever
-shard it is in, and `probability` is that share. Servers tell their totals with each answer, and the
-next batch is shared out by these: where priorities changed since, `probability` is still the one
-that rows were drawn with.
+A batch is divided among the shards in proportion to their total priorities, and each shard draws
+its part by priority. So the chance of a row depends on its priority alone, not on its shard, and
+`probability` is that chance. A server reports its total with each answer, and the next batch is
+divided by these totals. They may be slightly old, but `probability` is always the one that rows
+were really drawn with.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from hocket.replay.store.client import Client
 
 
 class Shards:
-    """Several stores as one, to draw from; rows are inserted into one or the other.
+    """Several tables that are drawn from as one. Insert rows into the tables themselves.
 
-    Keys have the number of the shard in their slot: shard k has the slots from k C / S on.
+    The slot in a key says which shard it belongs to: shard k of S has the slots from k C / S on.
     """
 
     def __init__(self, shards: Sequence[Access], capacity: int, seed: int = 0) -> None:
         self._shards, self._each = shards, capacity // len(shards)
         self._random = np.random.default_rng(seed)
-        self._told: dict[int, tuple[int, float]] = {}
+        # The size and total that each server reported with its part of the last batch.
+        self._reported: dict[int, tuple[int, float]] = {}
 
     def sample(self, num: int, *, uniforms: Any = None) -> Batch:
-        """Draw rows; with `uniforms`, how many of each shard is decided by these."""
+        """Draw rows. `uniforms`, if given, decide how many come from each shard."""
         uniforms = self._random.random(num) if uniforms is None else uniforms
         sizes, totals = np.array(self._sizes_and_totals(), np.float64).T
         weights = totals if totals.any() else sizes
         shares = weights / weights.sum()
         points = (np.arange(num) + np.asarray(uniforms, np.float64)) / num
         counts = np.bincount(_at(points, shares), minlength=len(shares))
-        # All are asked before one is waited for: a batch takes as long as the slowest of them.
+        # All shards are asked before the first answer is awaited, so that they work side by side.
         asked = {k: self._shards[k].ask(n) for k, n in enumerate(counts.tolist()) if n}
         parts = [self._part(k, take(), shares[k]) for k, take in asked.items()]
-        found = {k: self._shards[k] for k in asked}
-        self._told = {k: (x.size, x.total) for k, x in found.items() if isinstance(x, Client)}
+        drawn = ((k, self._shards[k]) for k in asked)
+        self._reported = {k: (x.size, x.total) for k, x in drawn if isinstance(x, Client)}
         names = parts[0].rows
         return Batch(
             rows={name: np.concatenate([part.rows[name] for part in parts]) for name in names},
@@ -51,7 +52,7 @@ class Shards:
         )
 
     def update(self, keys: Any, priority: Any) -> int:
-        """Give rows other priorities; how many keys were of rows that are gone."""
+        """Give rows new priorities, and return how many keys were skipped: their rows are gone."""
         keys, priority, stale = np.asarray(keys), np.asarray(priority), 0
         owner = keys[:, 0] // self._each
         for k in np.unique(owner):
@@ -61,17 +62,19 @@ class Shards:
         return stale
 
     def info(self) -> dict[str, Any]:
-        """How many rows there are in all, their total and the highest priority."""
+        """Return the number of rows in all shards, their total and the highest priority."""
         infos = [shard.info() for shard in self._shards]
         summed = {name: sum(info[name] for info in infos) for name in ("size", "inserts", "total")}
         return {**summed, "highest": max(info["highest"] for info in infos)}
 
     def _sizes_and_totals(self) -> list[tuple[int, float]]:
-        """As a server told them with its part of the last batch; one that had none is asked."""
-        asked = [k for k in range(len(self._shards)) if k not in self._told]
-        infos = {k: self._shards[k].info() for k in asked}
-        told = self._told | {k: (info["size"], info["total"]) for k, info in infos.items()}
-        return [told[k] for k in range(len(self._shards))]
+        """What servers reported with the last batch; a shard that had no part in it is asked."""
+        current = dict(self._reported)
+        for k, shard in enumerate(self._shards):
+            if k not in current:
+                info = shard.info()
+                current[k] = info["size"], info["total"]
+        return [current[k] for k in range(len(self._shards))]
 
     def _part(self, k: int, batch: Batch, share: float) -> Batch:
         keys = batch.keys + np.array([k * self._each, 0], np.uint32)
@@ -80,7 +83,7 @@ class Shards:
 
 
 def _at(points: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """The shard at each point of the whole; never one without a share, however sums round."""
+    """The shard at each point of [0, 1). It always has a share above 0, however sums round."""
     shard = np.searchsorted(np.cumsum(shares), points, side="right")
     last = np.flatnonzero(shares).max()
     return np.minimum(shard, last)

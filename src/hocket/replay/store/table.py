@@ -1,12 +1,12 @@
 """A replay table in this process: rows of a schema, drawn by priority or by age.
 
     table = Table("obs:float32:4 action:int32", capacity=100_000)
-    keys = table.insert({"obs": obs, "action": action})          # [n, 4], [n]; the highest priority
+    keys = table.insert({"obs": obs, "action": action})  # [n, 4], [n]; at the highest priority
     batch = table.sample(256)
-    table.update(batch.keys, priority)                           # of rows that are still there
+    table.update(batch.keys, priority)                   # skips rows that are gone
 
-It is native code, usable without the rest of hocket; threads may share one table. Priorities
-arrive already raised to alpha, so that alpha = 0 is uniform sampling.
+A table is native code, usable without the rest of hocket. Threads may share one. Raise priorities
+to the power alpha before you pass them, so that alpha = 0 means uniform sampling.
 
 Schaul et al. 2016, "Prioritized Experience Replay": https://arxiv.org/abs/1511.05952
 """
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from hocket.errors import unknown
 from hocket.replay.store.access import Access, Batch, plain
 from hocket.replay.store.schema import Schema
 
@@ -31,30 +32,30 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Select = Literal["prioritized", "uniform", "oldest", "newest", "highest", "lowest"]
-"""Which row: at random in proportion to its priority, any, or the one with the most extreme age or
-priority. Reverb calls them Prioritized, Uniform, Fifo, Lifo, MaxHeap and MinHeap."""
+"""How a row is chosen: at random by priority, at random, or by the most extreme age or priority.
+Reverb calls these Prioritized, Uniform, Fifo, Lifo, MaxHeap and MinHeap."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """All rows of a table, the oldest first."""
+    """All rows of a table, oldest first."""
 
     rows: dict[str, NDArray[Any]]
     keys: NDArray[np.uint32]
-    """`[n, 2]`, as in a batch."""
+    """`[n, 2]`, as in `Batch`."""
     priority: NDArray[np.float32]
 
 
 class Table(Access):
     """A table of at most `capacity` rows.
 
-    When it is full, `remover` says which row an insert replaces; `sampler` says which are drawn.
-    Rows that were drawn `max_times_sampled` times are removed.
+    `sampler` says which rows are drawn, and `remover` which row an insert replaces when the table
+    is full. A row that has been drawn `max_times_sampled` times is removed; 0 means no limit.
 
-    Sampling begins with `min_size` rows. With `samples_per_insert`, the rows inserted times that
-    minus the rows sampled stay within `tolerance` of where sampling begins: whoever is ahead
-    waits, up to the `timeout` of the request, and then gets a TimeoutError; for ever, if it is
-    None.
+    Sampling begins with `min_size` rows. With `samples_per_insert`, the difference `rows inserted *
+    samples_per_insert - rows sampled` stays within `tolerance` of its value when sampling begins.
+    The side that is ahead waits, and gets a TimeoutError after the `timeout` of its request, if
+    that is not None.
     """
 
     def __init__(
@@ -94,8 +95,8 @@ class Table(Access):
 
     @classmethod
     def restore(cls, path: str | Path) -> Table:
-        """The table that `save` wrote there: the same rows and keys, and the draws go on."""
-        with open(path, "rb"):  # says what is the matter with the path itself
+        """Read a table that `save` wrote: the same rows and keys, and random draws that go on."""
+        with open(path, "rb"):  # raises what Python says about the path itself
             pass
         table, native = cls.__new__(cls), store()
         try:
@@ -106,8 +107,8 @@ class Table(Access):
         return table
 
     def contents(self) -> Contents:
-        """Every row there is now, the oldest first."""
-        while True:  # others may insert meanwhile
+        """Return every row, oldest first."""
+        while True:  # until no other thread changed the size between `len` and `look`
             num = len(self)
             rows = {c.name: np.empty((num, *c.drawn), c.dtype) for c in self.schema.columns}
             keys, priority = np.empty((num, 2), np.uint32), np.empty(num, np.float32)
@@ -115,10 +116,10 @@ class Table(Access):
                 return Contents(rows, keys, priority)
 
     def save(self, path: str | Path) -> None:
-        """Write the table of this moment to a file; other threads may go on with it meanwhile.
+        """Write the table, as it is now, to a file. Other threads may use the table meanwhile.
 
-        The file has its name once it is complete. Rows that are replaced before they are written
-        are kept for it in memory.
+        The file gets its name when it is complete. A row that is replaced before it was written is
+        kept in memory until then.
         """
         try:
             self._native.save(os.fsdecode(path), str(self.schema))
@@ -126,10 +127,9 @@ class Table(Access):
             raise OSError(f"{error}.") from None
 
     def options(self) -> dict[str, Any]:
-        """How it was made; `least` and `most` are what `tolerance` allows."""
-        found = self._native.made()
-        names = get_args(Select)
-        return found | {name: names[found[name]] for name in ("sampler", "remover")}
+        """Return the options of the table; `least` and `most` are the range of `tolerance`."""
+        options, names = self._native.made(), get_args(Select)
+        return options | {which: names[options[which]] for which in ("sampler", "remover")}
 
     def clear(self) -> None:
         self._native.clear()
@@ -160,13 +160,13 @@ class Table(Access):
 
 
 def store() -> Any:
-    """The native part."""
+    """Import the native library."""
     try:
         from hocket.replay.store import _store  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError as error:
         raise RuntimeError(
-            "hocket was installed without its replay store, because no C++ compiler or no headers "
-            "of Python were found then. Install them (on Debian: `apt-get install g++ "
+            "hocket was installed without its replay store, because there was no C++ compiler or "
+            "there were no headers of Python. Install them (on Debian: `apt-get install g++ "
             "python3-dev`), and `pip install` hocket again."
         ) from error
     return _store
@@ -176,16 +176,16 @@ def _count(what: str, number: int) -> int:
     try:
         count = operator.index(number)
     except TypeError:
-        raise ValueError(f"{what} is a whole number, found {number!r}.") from None
+        raise ValueError(f"{what} must be a whole number, found {number!r}.") from None
     if not 0 <= count < 2**32:
-        raise ValueError(f"{what} is a count below 2**32, found {count}.")
+        raise ValueError(f"{what} must be from 0 to 2**32 - 1, found {count}.")
     return count
 
 
 def _select(what: str, name: str) -> int:
     names = get_args(Select)
     if name not in names:
-        raise ValueError(f"there is no {what} `{name}`: use one of {', '.join(names)}.")
+        raise ValueError(unknown(what, name, names))
     return names.index(name)
 
 
@@ -194,14 +194,14 @@ def _limits(
 ) -> tuple[float, float]:
     if samples_per_insert is None:
         if tolerance is not None:
-            raise ValueError(f"tolerance={tolerance} is for tables with samples_per_insert.")
+            raise ValueError(f"tolerance={tolerance} has no effect without samples_per_insert.")
         return -math.inf, math.inf
     if not 0 < samples_per_insert < math.inf:
-        raise ValueError(f"samples_per_insert is above 0, found {samples_per_insert}.")
+        raise ValueError(f"samples_per_insert must be above 0, found {samples_per_insert}.")
     if tolerance is None:
         raise ValueError(
-            "samples_per_insert needs a tolerance: how many samples inserting and sampling may be "
-            "ahead of each other. A few batches are usual."
+            "samples_per_insert needs a tolerance: by how many samples one of inserting and "
+            "sampling may be ahead of the other. A few batches are usual."
         )
     middle = min_size * samples_per_insert
     return middle - tolerance, middle + tolerance

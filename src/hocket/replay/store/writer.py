@@ -1,4 +1,4 @@
-"""How an actor inserts: rows one by one, sent together, and what happens when it must wait.
+"""A writer for actors: it collects rows and inserts them together, even when inserts must wait.
 
 with Writer(replay, 64, when_ahead="drop_oldest") as writer:
     writer.append({"obs": obs, "action": action}, priority)     # one row
@@ -14,18 +14,19 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from hocket.errors import unknown
 from hocket.replay.store.access import Access
 
 WhenAhead = Literal["wait", "drop_new", "drop_oldest"]
-"""How to go on where a table's limits say that there were enough inserts for now."""
+"""What to do while the rate limits of a table do not allow an insert."""
 
 
 class Writer:
-    """Collects rows, and inserts `num` at a time. One thread may use it.
+    """Collects rows, and inserts `num` at a time. Only one thread may use it.
 
-    Where the table's limits do not allow an insert, `wait` waits up to `timeout` seconds,
-    `drop_new` drops the rows, and `drop_oldest` keeps up to `pending` batches to insert later, and
-    drops the oldest ones. Rows that were dropped are counted: `dropped`.
+    While the table's rate limits do not allow an insert, `wait` waits up to `timeout` seconds,
+    `drop_new` drops the new rows, and `drop_oldest` keeps up to `pending` batches for later and
+    drops the oldest beyond that. `dropped` counts the dropped rows.
     """
 
     def __init__(
@@ -38,41 +39,40 @@ class Writer:
         timeout: float | None = None,
     ) -> None:
         if num < 1:
-            raise ValueError(f"a writer inserts at least one row at a time, found num={num}.")
+            raise ValueError(f"a writer must insert at least one row at a time, found num={num}.")
         if when_ahead not in get_args(WhenAhead):
-            ways = ", ".join(get_args(WhenAhead))
-            raise ValueError(f"when_ahead={when_ahead!r}: choose one of {ways}.")
+            raise ValueError(unknown("when_ahead", when_ahead, get_args(WhenAhead)))
         if pending < 1:
-            raise ValueError(f"pending={pending}: at least one batch is kept.")
+            raise ValueError(f"pending={pending} must be at least 1.")
         self._table, self._num, self._timeout = table, num, timeout
         self._when_ahead: WhenAhead = when_ahead
-        # Those that are full, the oldest first, and the one that is not.
+        # Full batches that wait for an insert, oldest first. `_rows` is the batch being filled.
         self._batches: deque[_PendingRows] = deque()
-        self._most = pending if when_ahead == "drop_oldest" else 1
+        self._most = {"wait": 1, "drop_new": 0, "drop_oldest": pending}[when_ahead]
         self._rows = self._new()
         self.inserted = 0
-        """Rows that the table has taken."""
+        """The number of rows that the table has taken."""
         self.dropped = 0
-        """Rows that nobody will ever see."""
+        """The number of rows that were given up."""
 
     def append(self, row: Mapping[str, Any], priority: float | None = None) -> None:
-        """Add one row. In a batch all rows have priorities, or none has."""
+        """Add one row. Either all rows of a batch have priorities, or none has."""
         self._rows.add(row, priority)
         if self._rows.count == self._num:
             self.flush()
 
     def flush(self) -> None:
-        """Insert what there is, or do what was chosen where that is not allowed now."""
+        """Insert all collected rows, or do what `when_ahead` says if that is not allowed now."""
         if self._rows.count:
             self._batches.append(self._rows)
             self._rows = self._new()
         while self._batches and self._insert(self._batches[0]):
             self._batches.popleft()
-        while len(self._batches) > (0 if self._when_ahead == "drop_new" else self._most):
+        while len(self._batches) > self._most:
             self._drop()
 
     def close(self) -> None:
-        """Insert what is left; what the table does not take is dropped, and counted."""
+        """Insert the rest. Rows that the table does not take are dropped and counted."""
         try:
             self.flush()
         finally:
@@ -84,7 +84,7 @@ class Writer:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and self._when_ahead == "wait":
-            self._timeout = 0.0  # whoever fails does not wait for others
+            self._timeout = 0.0  # after an error, do not wait for other processes
             with suppress(TimeoutError):
                 self.close()
         else:
@@ -104,7 +104,7 @@ class Writer:
             if self._when_ahead == "wait":
                 raise
             return False
-        except ValueError:  # wrong now and for ever: those that follow are not to blame
+        except ValueError:  # these rows will never fit, but later batches may
             self._drop()
             raise
         self.inserted += rows.count
@@ -112,7 +112,7 @@ class Writer:
 
 
 class _PendingRows:
-    """Up to so many rows."""
+    """A batch of up to `num` rows, filled one by one."""
 
     def __init__(self, table: Access, num: int) -> None:
         self._table = table
@@ -126,17 +126,17 @@ class _PendingRows:
     def add(self, row: Mapping[str, Any], priority: float | None) -> None:
         if row.keys() != self._arrays.keys():
             raise ValueError(
-                f"a row has the columns {', '.join(self._arrays)}, found {', '.join(row)}."
+                f"a row must have the columns {', '.join(self._arrays)}, found {', '.join(row)}."
             )
         if (priority is not None) != (len(self._priorities) == self.count) and self.count:
-            raise ValueError("in a batch all rows have priorities, or none has.")
+            raise ValueError("either all rows of a batch have priorities, or none has.")
         values = {name: np.asarray(row[name]) for name in self._arrays}
         for name, array in self._arrays.items():
             x = values[name]
             if x.shape != array.shape[1:] or not _fits(x, array.dtype):
                 raise ValueError(
-                    f"`{name}` of a row is {array.dtype} {list(array.shape[1:])}, found {x.dtype} "
-                    f"{list(x.shape)}: {x}."
+                    f"`{name}` of a row must be {array.dtype} {list(array.shape[1:])}, found "
+                    f"{x.dtype} {list(x.shape)}: {x}."
                 )
         for name, array in self._arrays.items():
             array[self.count] = values[name]
@@ -150,7 +150,7 @@ class _PendingRows:
 
 
 def _fits(x: np.ndarray, dtype: np.dtype[Any]) -> bool:
-    """Whether numbers are the same in that dtype, but for the precision of floating point."""
+    """True if numbers keep their values in another dtype, apart from rounding of floats."""
     if x.dtype == dtype:
         return True
     if dtype.kind in "iu":
