@@ -64,7 +64,7 @@ tell(activity.report(), activity.why, str(activity))
     numbers = {"sm_active": 20.0, "sm_occupancy": 31.0, "dram": 103.0, "fp32": 124.0}
     assert found(code)[:2] == [numbers, ""]
     assert found(code, "old")[:2] == [{}, "a NVIDIA H200 has no such counters (before Hopper)."]
-    why = "gpu:0 is no GPU of the CUDA driver's."
+    why = "gpu:0 is no GPU that the CUDA driver knows."
     assert found(code, CUDA_VISIBLE_DEVICES="") == [{}, why, f"unknown: {why}"]
 
 
@@ -89,8 +89,8 @@ tell([str(part) for part in parts], envs, refusal(one, 3, None, "mig"),
     )
     assert names == ["gpu:0/mig:0of2@100%", "gpu:0/mig:1of2@100%"]
     assert [env["CUDA_VISIBLE_DEVICES"] for env in envs] == [*MIGS]
-    assert "was to be cut into 3, and has 2 MIG instances: NVIDIA H200 MIG 3g.71gb" in few
-    assert "is settled, so it cannot be 50 %" in shares
+    assert "was to be cut into 3 slices, but has 2 MIG instances: NVIDIA H200 MIG 3g.71gb" in few
+    assert "is fixed, so it cannot be 50 %" in shares
     assert "it is cut into MIG instances: use `cut=mig`." in why
     (off,) = found('tell(slice_backends()["mig"].probe(one))')
     assert "gpu:0 has no MIG instances, and hocket makes none. An administrator can" in off

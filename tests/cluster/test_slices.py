@@ -80,17 +80,17 @@ def test_what_is_no_slice_is_refused_before_anything_starts(text: str, message: 
 @pytest.mark.parametrize(
     ("device", "arguments", "message"),
     [
-        (CPU, (0,), "cannot be cut into 0 slices of 100 %: at least 1 slice, of 1 to 100 %"),
+        (CPU, (0,), "cannot be cut into 0 slices of 100 %: use at least 1 slice, of 1 to 100 %"),
         (CPU, (2, 101), "cannot be cut into 2 slices of 101 %"),
         (CPU, (2, None, "cup"), "unknown slice backend `cup`. Did you mean `cpu`?"),
         (CPU, (2, None, "mps"), "cpu:0 cannot be cut by `mps`: it cuts NVIDIA GPUs"),
         (CPU, (2, None, "shared"), "cpu:0 cannot be cut by `shared`: it cuts NVIDIA GPUs"),
         (CPU, (2, None, "mig"), "cpu:0 cannot be cut by `mig`: it cuts NVIDIA GPUs"),
         (GPU, (2, None, "cpu"), "gpu:1 cannot be cut by `cpu`: it cuts CPUs, and this is a NVIDIA"),
-        (CPU, (2, 30), "an even share of the cores each, so a share of 30 % is not to be had"),
-        (GPU, (2, None, "whole"), "the whole of gpu:1 is 1 slice of 100 %, and 2 of 100 % were"),
-        (GPU, (1, 50, "whole"), "the whole of gpu:1 is 1 slice of 100 %, and 1 of 50 % were"),
-        (GPU, (2, None, "green"), "cannot be cut by `green`: XLA does not know green contexts"),
+        (CPU, (2, 30), "an even share of the cores each, so a share of 30 % is not possible"),
+        (GPU, (2, None, "whole"), "the whole of gpu:1 is 1 slice of 100 %, but 2 of 100 % were"),
+        (GPU, (1, 50, "whole"), "the whole of gpu:1 is 1 slice of 100 %, but 1 of 50 % were"),
+        (GPU, (2, None, "green"), "cannot be cut by `green`: XLA does not support green contexts"),
     ],
 )
 def test_what_cannot_be_cut_is_refused(
@@ -109,7 +109,7 @@ def test_shares() -> None:
     with pytest.raises(PlanError, match="cut into 49: MPS serves 48 at most"):
         Mps().layout(GPU, 49, None)
     assert [part.share for part in Shared().layout(GPU, 3, None)] == [100] * 3
-    with pytest.raises(PlanError, match="take turns with all of it, so a share of 30 %"):
+    with pytest.raises(PlanError, match="take turns on the whole GPU, so a share of 30 %"):
         Shared().layout(GPU, 3, 30)
 
 

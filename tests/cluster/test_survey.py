@@ -28,7 +28,7 @@ def test_devices_are_listed(hocket: Hocket) -> None:
     assert "cpu:0, cpu:1, cpu:2, cpu:3: cpu, " in said  # alike, so told once
     assert f"jax {jax.__version__}" in said
     assert "    cpu     yes" in said and "    mps     no: it cuts NVIDIA GPUs" in said
-    assert "    green   no: XLA does not know green contexts" in said
+    assert "    green   no: XLA does not support green contexts" in said
 
 
 def test_devices_as_json(hocket: Hocket) -> None:

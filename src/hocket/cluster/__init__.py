@@ -1,10 +1,10 @@
-"""The hardware that there is, and how it is cut.
+"""The hardware of this machine, and how devices are cut into slices.
 
-devices.py  the devices of this machine, by ids that a plan can hold
-slices/     ways to cut a device, a file each
-nvidia/     the drivers of NVIDIA's GPUs, and MPS
-search.py   how a device is best cut, by measurement
-survey.py   all of it for a person, or as JSON
+devices.py  the devices of this machine, with ids that a plan can hold
+slices/     the ways to cut a device, one file each
+nvidia/     NVIDIA's libraries: driver, management, MPS, compiler
+search.py   measures how a device is best cut
+survey.py   a description of all hardware, as text or JSON
 """
 
 from hocket.cluster.devices import Cluster, Device, DeviceLink, hardware, share_cores

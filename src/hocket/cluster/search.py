@@ -1,7 +1,7 @@
-"""How a device is best cut: instances, environments of each, share. Every point is measured.
+"""A search for the best way to cut a device: how many instances, environments of each, and share.
 
-GMI-DRL (Wang et al. 2022) profiles one instance and projects what several would do, so it does not
-see how they get in each other's way. Here all instances of a point run together.
+GMI-DRL (Wang et al. 2022) profiles one instance and predicts the speed of several, so it does not
+see how they slow each other down. Here every point is measured, with all its instances at once.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 from hocket.errors import PlanError
 
 GAIN = 1.05
-"""Where more instances gain less than this, still more with as many environments are not tried."""
+"""If more instances are not faster by this factor, the search tries no more of the same size."""
 FEW = 3
-"""Points that are measured of a grid however small."""
+"""The search may always measure this many points, however small the grid is."""
 TIE = 1.02
-"""Several instances that are not so much faster than one are not worth it; nor are those that gain
-less than `GAIN` and were not always faster."""
+"""Several instances are only chosen over one if they are faster by this factor, or by `GAIN` if
+their slowest measurement was below the fastest of the one."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Point:
 
     instances: int
     envs: int
-    """Environments of each instance."""
+    """The number of environments in each instance."""
     share: int | None = 100
-    """Percent of the device that each may use; None where that is not chosen, as on a CPU."""
+    """The percentage of the device that each may use; None if there is no choice, as on a CPU."""
     command_buffers: bool = False
 
     def __str__(self) -> str:
@@ -49,11 +49,11 @@ class Score:
 
     point: Point
     value: float
-    """Environment steps a second of all instances together; 0 where it could not run."""
+    """Environment steps per second of all instances together; 0 if the point could not run."""
     spread: tuple[float, float] = (0.0, 0.0)
-    """The slowest and the fastest of the times it was measured."""
+    """The slowest and the fastest of its measurements."""
     activity: Mapping[str, float] = field(default_factory=dict)
-    """How busy each part of the GPU was meanwhile, in percent."""
+    """How busy each part of the GPU was during the measurement, in percent."""
     failed: str = ""
 
 
@@ -68,24 +68,25 @@ def search(
     shares: bool = False,
     buffers: bool = False,
 ) -> list[Score]:
-    """Every point that was measured, in order; `best` says which to use.
+    """Measure some points by climbing, and return their scores in order; `best` chooses one.
 
-    From the fewest instances, with the most environments that these can run, it climbs: to more
-    instances, to the most of them, to more with fewer environments each, to fewer environments.
-    With `shares` each has 200/k percent on the way, and then all. At most a third of the grid that
-    one instance can run is measured, or three points; besides, with `buffers`, the best point and
-    one instance with command buffers, the rival of several instances.
+    The climb begins with the fewest instances and the most environments that they can run. Its
+    steps are more instances, as many as allowed, more with fewer environments each, or only fewer
+    environments. With `shares`, each of k instances first gets 200/k percent of the device, then
+    all of it. At most a third of the grid that one instance can run is measured, but at least three
+    points. With `buffers`, two more points use command buffers: the best one, and a single
+    instance, which is the rival of several.
     """
     seen: dict[Point, Score] = {}
     whole = 100 if shares else None
-    flat: set[int] = set()  # numbers of environments with which more instances gain too little
+    flat: set[int] = set()  # numbers of environments for which more instances gain too little
 
     def score(point: Point) -> float:
         if point not in seen:
             seen[point] = measure(point)
         return seen[point].value
 
-    # What does not fit with few instances fits less with more of them.
+    # A number of environments that does not fit with few instances does not fit with more.
     alone = [Point(min(instances), n, whole) for n in sorted(envs, reverse=True)]
     at = next((point for point in alone if score(point) > 0), None)
     if at is None:
@@ -109,7 +110,7 @@ def search(
 
 
 def best(scores: Sequence[Score]) -> Score:
-    """The fastest point; one instance where several are hardly faster."""
+    """Choose the fastest point, or the fastest single instance if several are hardly faster."""
     fastest = max(scores, key=lambda score: score.value)
     alone = [score for score in scores if score.point.instances == 1]
     rival = max(alone, key=lambda score: score.value, default=fastest)
@@ -118,7 +119,7 @@ def best(scores: Sequence[Score]) -> Score:
 
 
 def grid(instances: Sequence[int], envs: Sequence[int], shares: bool) -> list[Point]:
-    """All points that a search chooses from."""
+    """All points that a search can choose from."""
     points = [
         Point(k, n, share)
         for k in instances
@@ -129,14 +130,17 @@ def grid(instances: Sequence[int], envs: Sequence[int], shares: bool) -> list[Po
 
 
 def advised(instances: int) -> int:
-    """The share that NVIDIA advises: not all at once need all of theirs."""
+    """The share that NVIDIA advises: twice an even one, since not all are busy at the same time."""
     return min(100, 200 // instances)
 
 
 def _neighbours(
     at: Point, instances: Sequence[int], envs: Sequence[int], wider: Sequence[int], shares: bool
 ) -> Iterator[Point]:
-    """Where to go from a point, the most promising first; `wider`: with as many environments."""
+    """The next points from `at`, most promising first.
+
+    Only the numbers of instances in `wider` are tried with the same number of environments.
+    """
 
     def usual(k: int, n: int) -> Point:
         return Point(k, n, advised(k) if shares else None)
@@ -153,10 +157,10 @@ def _neighbours(
 
 @dataclass(frozen=True)
 class Found:
-    """The outcome of a search, as it is kept: for whom, and all that was measured."""
+    """The outcome of a search as it is stored: what it was for, and all measurements."""
 
     about: dict[str, Any]
-    """The devices, the driver, jax, the algorithm with its environment and network."""
+    """The devices, the versions of the driver and jax, and the algorithm with its settings."""
     scores: tuple[Score, ...]
 
     @property
@@ -164,34 +168,34 @@ class Found:
         return best(self.scores)
 
     def save(self) -> Path:
-        """Keep it in the user's cache directory, for runs to come."""
+        """Store the outcome in the user's cache directory, for later runs."""
         path = room_for(self.about)
         path.write_text(json.dumps(asdict(self), indent=1))
         return path
 
     @staticmethod
     def load(about: dict[str, Any]) -> Found | None:
-        """The outcome of an earlier search for the same; None if there was none."""
+        """Load the outcome of an earlier search for the same; None if there was none."""
         path = _path(about)
         return Found(about, read_scores(path)) if path.is_file() else None
 
 
 def room_for(about: dict[str, Any]) -> Path:
-    """The file of an outcome, in a folder that can be written to."""
+    """Return the path of an outcome's file, after checking that its folder can be written to."""
     path = _path(about)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise PlanError(
-            f"what a search finds could not be kept: {error}. Let XDG_CACHE_HOME be a folder that "
-            f"can be written to."
+            f"the outcome of a search could not be stored: {error}. Set XDG_CACHE_HOME to a folder "
+            f"that can be written to."
         ) from error
     return path
 
 
 def read_scores(path: Path) -> tuple[Score, ...]:
-    """The scores of a file that `Found.save` wrote."""
+    """Read the scores from a file that `Found.save` wrote."""
     rows = json.loads(path.read_text())["scores"]
     return tuple(
         Score(**{**row, "point": Point(**row["point"]), "spread": tuple(row["spread"])})

@@ -1,4 +1,4 @@
-"""The hardware of this machine, and how each device can be cut: for a person, or as JSON."""
+"""A description of this machine's hardware and how each device can be cut, as text or JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.cluster.slices import NOT_FOR_JAX, slice_backends
 
 
 def survey() -> dict[str, Any]:
-    """All of it, as JSON has it. MPS is started on each GPU to see whether it does, and ended."""
+    """Describe the hardware, for JSON. To see if MPS works, start and end it on each GPU."""
     cluster = Cluster.local()
     driver = None
     with contextlib.suppress(nvml.NvmlError):
@@ -31,7 +31,7 @@ def survey() -> dict[str, Any]:
 
 
 def as_text(machine: dict[str, Any]) -> str:
-    """The findings of `survey` as text; devices that are alike are told once."""
+    """Write the result of `survey` as text, with equal devices described once."""
     lines = [
         f"this machine: {machine['cores']} cores ({machine['processor']}), "
         f"{_size(machine['memory'])}",
@@ -55,7 +55,7 @@ def _device(device: Device) -> dict[str, Any]:
         "memory": device.memory,
         "uuid": None if ordinal is None else gpu_uuid(ordinal),
         "multiprocessors": None if ordinal is None else multiprocessors(ordinal),
-        # By backend: why it cannot cut this device; "" if it can.
+        # For each backend the reason why it cannot cut this device, or "" if it can.
         "slices": slices | NOT_FOR_JAX,
     }
 

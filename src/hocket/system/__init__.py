@@ -1,18 +1,18 @@
-"""Things that the operating system gives, and nothing of RL: memory, events, processes, names.
+"""What the operating system provides, without any RL: memory, events, processes, names.
 
 shared_memory.py   memory that a group of processes shares
-ring.py            messages through a ring of slots in such memory
-events.py          something has changed: whoever waits looks again
-rendezvous.py      where a group of processes tells each other something before it begins
+ring.py            messages through a ring of slots in shared memory
+events.py          events, which wake threads or processes that wait for a change
+rendezvous.py      an exchange of messages within a group of processes before it starts work
 messages.py        messages through a socket
 children.py        child processes: started, heard, watched and ended
-as_child.py        how such a process behaves
+as_child.py        the other side: how a child process behaves
 signals.py         Ctrl-C and SIGTERM
-on_host.py         what is computed at once is computed by the CPU
-platforms.py       how JAX names the kinds of devices
+on_host.py         running small computations on the CPU instead of the default device
+platforms.py       JAX's names for the kinds of devices
 garbage.py         how often Python looks for garbage
-registry.py        the ways of one kind: listed, installed, or named
+registry.py        plugins of one kind: our own, those of installed packages, and the user's
 names.py           objects by name: `module:name`, `file.py:name`
 text.py            numbers for people
-native/            the C++ library, and its functions
+native/            the C++ library and its functions
 """

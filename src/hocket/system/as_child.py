@@ -1,4 +1,4 @@
-"""How a process behaves that another one of ours has started, see `hocket.system.children`."""
+"""How a child process behaves towards the hocket process that started it, see `children.py`."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any, cast
 
 
 def leave_signals() -> None:
-    """Ctrl-C and SIGTERM are for the process that started this one, which ends it in time.
+    """Do nothing on Ctrl-C and SIGTERM: the parent handles them, and ends this process in time.
 
-    A scheduler sends SIGTERM to all processes of a job.
+    This process gets SIGTERM too, because a scheduler sends it to all processes of a job.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # SIGTERM is not ignored, since what is started from here would ignore it as well.
+    # A handler, not SIG_IGN: programs started from here would inherit that and ignore SIGTERM too.
     signal.signal(signal.SIGTERM, lambda *_: None)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 def say_hello(line: str) -> None:
-    """Say the first line, which is `Child.first_line` over there."""
-    print(line, flush=True)  # noqa: T201 (which is how it is heard)
-    cast(Any, sys.stdout).reconfigure(line_buffering=True)  # it may end at any moment
+    """Print the first line of output, which the parent reads with `Child.first_line`."""
+    print(line, flush=True)  # noqa: T201 (the parent reads it)
+    cast(Any, sys.stdout).reconfigure(line_buffering=True)  # this process may end at any moment
 
 
 def wait_for_end_of(parent: int) -> None:
-    """Return once the process that started this one has ended; for a thread of its own.
+    """Return when the parent process has ended. Call it in a thread of its own.
 
-    A connection does not always tell: something that the parent has forked may hold it open, and
-    whoever reads from it here may be busy or hang.
+    A closed connection is no sure sign: a fork of the parent may hold it open, and the thread that
+    reads from it here may be busy or hang.
     """
     while os.getppid() == parent:
         time.sleep(1.0)

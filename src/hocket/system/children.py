@@ -1,10 +1,9 @@
-"""Child processes: started, heard, watched and ended, whoever they are.
+"""Child processes: started, heard, watched and ended.
 
-The other side, how such a process behaves, is `as_child.py`.
+`as_child.py` is the other side: how such a process behaves.
 
-What a child prints goes on to where this process prints, line by line. The first line of its output
-is kept back, for who asks what the child said first; of its errors the last lines are kept as well,
-for who asks how it ended.
+This process passes on what a child prints, line by line. It keeps the first line of the output back
+for `Child.first_line`, and remembers the last lines of standard error for `Child.poll`.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 LAST_BYTES = 4096
-"""What is kept of the errors of a child."""
+"""How much of a child's standard error is remembered."""
 KILL_SECONDS = 2.0
-"""For how long a child that was killed is waited for."""
+"""How long to wait for a child to end after killing it."""
 
 
 class Child:
-    """One child process, in a session of its own, so that Ctrl-C does not reach it."""
+    """A child process. It has its own session, so Ctrl-C in the terminal does not reach it."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class Child:
         stdin: bytes = b"",
         fds: Sequence[int] = (),
     ) -> None:
-        """`fds` are the file descriptors that it inherits, under the same numbers."""
+        """Start the process. It inherits the file descriptors `fds` under the same numbers."""
         self.popen = subprocess.Popen(
             argv,
             env=env,
@@ -65,20 +64,23 @@ class Child:
         return self.popen.pid
 
     def first_line(self, seconds: float) -> str:
-        """The first line of its output, "" where it ended without one; or a `TimeoutError`."""
+        """Return the first line of its output, or "" if it ended without any.
+
+        Raise `TimeoutError` if neither happens in time.
+        """
         try:
             line = self._first.get(timeout=seconds)
         except queue.Empty:
             raise TimeoutError(f"process {self.pid} said nothing for {seconds:g} s") from None
-        self._first.put(line)  # for who asks again
+        self._first.put(line)  # for the next call
         return line
 
     def poll(self) -> tuple[str, str] | None:
-        """How it ended, and its last errors; None while it runs."""
+        """How it ended and the last lines of its standard error; None while it runs."""
         code = self.popen.poll()
         if code is None:
             return None
-        for reader in self._readers:  # the rest of what it said; a child of its own may hold it
+        for reader in self._readers:  # with a limit: a grandchild may hold the pipe open
             reader.join(0.2)
         how = (
             f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
@@ -86,14 +88,14 @@ class Child:
         return f"process {self.pid} {how}", b"".join(self._last).decode(errors="replace")
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended, after so many seconds at the most."""
+        """Wait up to `seconds` for it to end, and return True if it has."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.popen.wait(max(0.0, seconds))
             return True
         return False
 
     def kill(self, seconds: float) -> bool:
-        """End it by force. Whether it has ended, after so many seconds at the most."""
+        """End it by force, wait up to `seconds`, and return True if it has ended."""
         self.popen.kill()
         return self.wait(seconds)
 
@@ -104,25 +106,25 @@ class Child:
                 _pass_on(line, sys.stdout)
 
     def _read_errors(self, pipe: IO[bytes]) -> None:
-        kept = 0
+        num_bytes = 0
         with pipe:
             for line in pipe:
                 self._last.append(line)
-                kept += len(line)
-                while kept > LAST_BYTES and len(self._last) > 1:
-                    kept -= len(self._last.popleft())
+                num_bytes += len(line)
+                while num_bytes > LAST_BYTES and len(self._last) > 1:
+                    num_bytes -= len(self._last.popleft())
                 _pass_on(line, sys.stderr)
 
 
 def last_words(how: str, errors: str) -> str:
-    """How a process ended and what it said last, for people."""
+    """A message that says how a process ended and what it said last."""
     hint = " Was there enough memory?" if signal.SIGKILL.name in how else ""
     last = f"\n{errors.rstrip()}" if errors.strip() else ""
     return f"{how}.{hint}{last}"
 
 
 def end_all(children: Sequence[Child], grace: float) -> None:
-    """Let children end that were told to; by force where one does not within the grace of all."""
+    """Wait for children that were told to end. Kill those still alive after `grace` seconds."""
     deadline = time.monotonic() + grace
     for child in children:
         if not child.wait(deadline - time.monotonic()):
@@ -130,14 +132,14 @@ def end_all(children: Sequence[Child], grace: float) -> None:
 
 
 def at_end(owner: object, function: Callable[..., Any], *arguments: Any) -> weakref.finalize:
-    """Call once `owner` is gone, or Python ends: what ends the children that belong to it.
+    """Call a function when `owner` is gone or Python ends, to end the children of `owner`.
 
-    Not in a fork of this process, whose children they are not.
+    A fork of this process does not call it, because the children are not those of the fork.
     """
-    return weakref.finalize(owner, _here_alone, os.getpid(), function, arguments)
+    return weakref.finalize(owner, _call_in, os.getpid(), function, arguments)
 
 
-def _here_alone(pid: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _call_in(pid: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     if os.getpid() == pid:
         function(*arguments)
 
@@ -149,6 +151,6 @@ def _thread(function: Callable[[IO[bytes]], None], pipe: IO[bytes]) -> threading
 
 
 def _pass_on(line: bytes, to: IO[str]) -> None:
-    with contextlib.suppress(ValueError, OSError):  # closed, or nobody is there any more
+    with contextlib.suppress(ValueError, OSError):  # `to` is closed, or nobody reads it any more
         to.write(line.decode(errors="replace"))
         to.flush()

@@ -1,4 +1,4 @@
-"""Events: something has changed, and whoever waits looks again; or the run is over."""
+"""Events, which wake threads or processes that wait for something to change."""
 
 from __future__ import annotations
 
@@ -10,26 +10,30 @@ from typing import Protocol
 from hocket.system.native import library
 
 WAIT_SECONDS = 0.2
-"""After which whoever waits looks again, come what may."""
+"""The longest that `Event.wait` waits. Its caller then looks again, even without a signal."""
 
 
 class Closed(Exception):
-    """The run is ending; whoever failed has the error to report."""
+    """Raised from a wait because the run is ending. Another instance may have the real error."""
 
 
 class Event(Protocol):
-    """Something has changed: whoever waits looks again."""
+    """A counter of changes that one can wait for.
+
+    Take `count` first, then look at the thing that may change, and `wait(count)` if it has not
+    changed. So a change between the look and the wait is not missed.
+    """
 
     def count(self) -> int: ...
 
     def signal(self) -> None: ...
 
     def wait(self, count: int) -> None:
-        """Until it was signalled since `count`, or for a short time."""
+        """Wait until the event was signalled after `count` was taken, or for a short time."""
 
 
 class ThreadEvent:
-    """Among the threads of a process."""
+    """An event for threads of one process."""
 
     def __init__(self) -> None:
         self._changed, self._count = threading.Condition(), 0
@@ -49,7 +53,7 @@ class ThreadEvent:
 
 
 class SharedEvent:
-    """Among processes, in their shared memory."""
+    """An event for several processes, in memory that they share."""
 
     def __init__(self, memory: mmap.mmap, offset: int) -> None:
         self._library = library()

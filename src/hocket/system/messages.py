@@ -1,4 +1,4 @@
-"""Messages between two processes through a socket: pickled, each behind its length."""
+"""Pickled messages between two processes, through a socket. Each is preceded by its length."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import threading
 from typing import Any
 
 SHORT_BYTES = 1 << 16
+"""Messages below this size are sent in one piece with their length."""
 _LENGTH = struct.Struct("<Q")
 
 
@@ -24,7 +25,7 @@ class MessageSocket:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._writing = threading.Lock()  # a thread may report while another answers
+        self._writing = threading.Lock()  # two threads may send at the same time
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -33,7 +34,7 @@ class MessageSocket:
         payload = pickle.dumps(message, protocol=5)
         length = _LENGTH.pack(len(payload))
         with self._writing:
-            # A short one together with its length: the other side would wake up for each.
+            # Two sends would wake the other side twice, but joining long ones costs a copy.
             if len(payload) < SHORT_BYTES:
                 self._socket.sendall(length + payload)
             else:
@@ -41,33 +42,33 @@ class MessageSocket:
                 self._socket.sendall(payload)
 
     def read(self) -> Any:
-        """The next message; `EOFError` where the other side is gone."""
+        """Return the next message. Raise `EOFError` if the other side is gone."""
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
         return pickle.loads(self._exactly(length))
 
     def send_fd(self, fd: int) -> None:
-        """Hand a file descriptor over; the other side calls `receive_fd` for it."""
+        """Send a file descriptor, which the other side takes with `receive_fd`."""
         socket.send_fds(self._socket, [b"f"], [fd])
 
     def receive_fd(self) -> int:
-        """A file descriptor that programs started here do not inherit."""
+        """Return the file descriptor that was sent; programs started here do not inherit it."""
         _, (fd,), *_ = socket.recv_fds(self._socket, 1, 1)
         os.set_inheritable(fd, False)
         return fd
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # which a thread that reads from it notices
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads, as close does not
         self._socket.close()
 
     def _exactly(self, count: int) -> bytes:
-        found = b""
-        while len(found) < count:
+        received = b""
+        while len(received) < count:
             try:
-                got = self._socket.recv(count - len(found), socket.MSG_WAITALL)
+                chunk = self._socket.recv(count - len(received), socket.MSG_WAITALL)
             except OSError:  # reset by the other side, or closed by this one
-                got = b""
-            if not got:
+                chunk = b""
+            if not chunk:
                 raise EOFError
-            found += got
-        return found
+            received += chunk
+        return received

@@ -1,4 +1,4 @@
-"""Objects by name: `package.module:name`, `path/to/file.py:name`, and options in words."""
+"""Objects by name, `package.module:name` or `path/to/file.py:name`, and options as text."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from hocket.errors import unknown
 
 
 def path_of(thing: Any, where: str = "") -> str:
-    """`module:name`, or `file.py:name` for what was defined outside any package."""
+    """Return `module:name`, or `file.py:name` for an object from a file outside any package."""
     name, module = thing.__qualname__, sys.modules[thing.__module__]
     if "<" in name:
         raise ValueError(
             f"`{where or name}` was defined inside a function, where a configuration file cannot "
-            f"point to it. Move `{name.rpartition('.')[2]}` to the top of its module."
+            f"point to it. Move `{name.rpartition('.')[2]}` to the top level of its module."
         )
     if module.__spec__ is not None and not module.__name__.startswith(_FILE):
-        # Of the specification: that of a script under `python -m` has a name, `__main__` has none.
+        # Not `module.__name__`: for a script under `python -m`, that is only `__main__`.
         return f"{_public_home(module.__spec__.name, thing)}:{name}"
     file = Path(vars(module).get("__file__") or "")
     if file.suffix != ".py" or not file.is_file():
         raise ValueError(
-            f"`{name}` was not defined in a file, where a configuration could point to it. Put it "
+            f"`{name}` was not defined in a file, so a configuration cannot point to it. Put it "
             f"into one and import it from there; `hocket.run`, which keeps nothing, takes it as is."
         )
     return f"{file.resolve()}:{name}"
 
 
 def _public_home(module: str, thing: Any) -> str:
-    """Where users import a thing of hocket's from: `hocket.envs` for `hocket.envs.classic.catch`.
+    """The package that users import an object from: `hocket.envs` for `hocket.envs.classic.catch`.
 
-    What a file says then stays true when a module moves within its package.
+    So a name in a file stays valid when the module moves within its package.
     """
     package, *rooms = module.split(".")
     for count in range(1, len(rooms)) if package == "hocket" else ():
@@ -48,24 +48,24 @@ def _public_home(module: str, thing: Any) -> str:
 
 
 def find(path: str) -> Any:
-    """The object that `package.module:name` or `path/to/file.py:name` names."""
+    """Import the object that `package.module:name` or `path/to/file.py:name` names."""
     home, separator, name = path.rpartition(":")
     if not (separator and home and name):
         raise ValueError(f"`{path}` is not of the form `module:name` or `path/to/file.py:name`.")
-    found: Any = _from_file(home) if home.endswith(".py") else _from_module(home)
+    thing: Any = _from_file(home) if home.endswith(".py") else _from_module(home)
     for part in name.split("."):
-        public = [n for n in vars(found) if not n.startswith("_")]
-        if part not in vars(found):
+        if part not in vars(thing):
+            public = [n for n in vars(thing) if not n.startswith("_")]
             raise ValueError(unknown("name", part, public, where=f"in `{home}`"))
-        found = vars(found)[part]
-    return found
+        thing = vars(thing)[part]
+    return thing
 
 
 def read_words(text: str) -> tuple[str, dict[str, Any]]:
-    """`name:option=value,...` in its parts: `("CartPole-v1", {"gravity": 1.6})`.
+    """Split `name:option=value,...` into name and options: `("CartPole-v1", {"gravity": 1.6})`.
 
-    Numbers, booleans and None become what they are, anything else stays text; it may name an
-    object: `sliced:slices=2,reduce=mine.py:Fifo`.
+    Numbers, booleans and None are converted. Any other value stays text, which may itself be the
+    name of an object: `sliced:slices=2,reduce=mine.py:Fifo`.
     """
     path, *given = _OPTIONS.split(text, maxsplit=1)
     options: dict[str, Any] = {}
@@ -86,7 +86,7 @@ _FILE = "hocket_file_"
 
 
 def file_modules() -> list[ModuleType]:
-    """The modules that `find` has read from files: another process cannot import them by name."""
+    """The modules that `find` has loaded from files. Other processes cannot import them by name."""
     return [module for name, module in sys.modules.items() if name.startswith(_FILE)]
 
 
@@ -94,7 +94,7 @@ def _from_file(file: str) -> ModuleType:
     path = Path(file).resolve()
     main = sys.modules.get("__main__")
     if main is not None and Path(vars(main).get("__file__") or "").resolve() == path:
-        return main  # the script that is running: not a second time
+        return main  # the running script, which must not be loaded a second time
     name = f"{_FILE}{path.stem}_{abs(hash(path)):x}"
     if name in sys.modules:
         return sys.modules[name]
@@ -103,7 +103,7 @@ def _from_file(file: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up while it is being made
+    sys.modules[name] = module  # first, because dataclasses look their module up there
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -114,12 +114,12 @@ def _from_file(file: str) -> ModuleType:
 
 def _from_module(name: str) -> ModuleType:
     if str(Path.cwd()) not in sys.path and "" not in sys.path:
-        sys.path.append(str(Path.cwd()))  # as `python -m` has it, for modules beside the user
+        sys.path.append(str(Path.cwd()))  # as `python -m` does, for modules in the working folder
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module is there; something that it imports is not
+            raise  # the module exists, but one that it imports does not
         raise ValueError(
             f"there is no module `{name}`: install it, or name the file: `path/to/file.py:Name`."
         ) from error

@@ -1,10 +1,10 @@
-"""How JAX names the kinds of devices: the one table that those have who may know of no hardware."""
+"""JAX's names for the kinds of devices: all that packages beside `cluster` know of hardware."""
 
 HOST = "cpu"
-"""The kind of the host's own processor, which every machine has."""
+"""The kind of the host's own processor."""
 _KINDS = {"cuda": "gpu", "rocm": "gpu"}
 
 
 def kind_of(platform: str) -> str:
-    """The kind of device that a program is lowered for: `gpu` for `cuda`."""
+    """Return the kind of device for a platform that a program is lowered for: `gpu` for `cuda`."""
     return _KINDS.get(platform, platform)

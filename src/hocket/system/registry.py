@@ -1,11 +1,11 @@
-"""The ways to do one thing, by name: files of a folder, installed packages, or `module:NAME`.
+"""Plugins of one kind by name: files of a folder, entry points of packages, or `module:NAME`.
 
 LAUNCHERS = Registry("launcher", "hocket.runtime.launch.launchers", "LAUNCHER",
                      group="hocket.launchers")
 LAUNCHERS["threads"]                # the LAUNCHER of launchers/threads.py
-LAUNCHERS["mine.py:SlowLauncher"]   # of a file or a module; every worker imports it, too
+LAUNCHERS["mine.py:SlowLauncher"]   # from a file or a module, which every worker imports, too
 
-Without a package it holds what others have installed.
+Without `package`, a registry holds only the entry points of installed packages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hocket.system.names import find
 
 
 class Registry:
-    """Finds the ways to do one thing. Nothing is imported before it is asked for."""
+    """The plugins of one kind. Each is imported when it is first asked for."""
 
     def __init__(
         self, kind: str, package: str = "", attribute: str = "", *, group: str = ""
@@ -33,19 +33,19 @@ class Registry:
 
     @cached_property
     def built_in(self) -> Mapping[str, Any]:
-        """The ways that come with hocket, by the names of their files, all imported."""
+        """The plugins that come with hocket, all imported, by the names of their files."""
         return {name: self._built_in(name) for name in self._files}
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of all ways, those of installed packages after our own."""
+        """The names of all plugins: our own, then those of installed packages."""
         return (*self._files, *(name for name in self._installed if name not in self._files))
 
     def __contains__(self, name: str) -> bool:
         return ":" in name or name in self.names
 
     def __getitem__(self, name: str) -> Any:
-        """The way of this name; `ValueError` with a suggestion where there is none."""
+        """Return the plugin with this name, or raise `ValueError` with a suggestion."""
         if name in self._files:
             return self._built_in(name)
         if name in self._installed:
@@ -54,29 +54,29 @@ class Registry:
             raise ValueError(f"`{name}` has options, and a {self.kind} takes none: leave them out.")
         if ":" in name:
             return find(name)
-        own = " One of your own is `module:NAME` or `file.py:NAME`."
+        own = " Name your own as `module:NAME` or `file.py:NAME`."
         raise ValueError(unknown(self.kind, name, self.names) + own)
 
     def make(self, name: str, protocol: type, **options: Any) -> Any:
-        """The way of this name; of a class, or of a function that makes one, what that makes.
+        """Return the plugin with this name. If it is a class or a factory function, call it first.
 
-        `ValueError` where the options are not for it, or a member of the Protocol is missing.
+        Raise `ValueError` if it does not take the options, or lacks a member of the Protocol.
         """
-        found = self[name]
-        if callable(found) and (isinstance(found, type) or lacking(found, protocol)):
+        plugin = self[name]
+        if callable(plugin) and (isinstance(plugin, type) or lacking(plugin, protocol)):
             try:
-                inspect.signature(found).bind(**options)
+                inspect.signature(plugin).bind(**options)
             except TypeError as error:
                 raise ValueError(f"the {self.kind} `{name}` cannot be made: {error}.") from None
-            found = found(**options)
+            plugin = plugin(**options)
         elif options:
             raise ValueError(f"`{name}` is made already, and takes no options: leave them out.")
-        if missing := lacking(found, protocol):
+        if missing := lacking(plugin, protocol):
             raise ValueError(
                 f"`{name}` is no {self.kind}: it has no {', '.join(f'`{x}`' for x in missing)}. "
-                f"`{protocol.__module__}.{protocol.__name__}` says what one has."
+                f"`{protocol.__module__}.{protocol.__name__}` lists what it needs."
             )
-        return found
+        return plugin
 
     @cached_property
     def _files(self) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ class Registry:
             package = point.dist.name if point.dist else point.value
             raise ImportError(
                 f"the {self.kind} `{point.name}` of the package {package} cannot be imported: "
-                f"{error}. Mend that, or uninstall {package}."
+                f"{error}. Repair or uninstall {package}."
             ) from error
 
     def _built_in(self, name: str) -> Any:
@@ -102,9 +102,9 @@ class Registry:
         return vars(module)[self._attribute] if self._attribute else module
 
 
-def lacking(found: object, protocol: type) -> list[str]:
-    """The members of a Protocol that something has not."""
-    parts = [vars(each) for each in protocol.__mro__]
-    own = (name for part in parts for name in (*part.get("__annotations__", {}), *part))
-    members = dict.fromkeys(name for name in own if not name.startswith("_"))
-    return [name for name in members if name not in dir(found)]
+def lacking(thing: object, protocol: type) -> list[str]:
+    """The members of a Protocol that an object lacks."""
+    classes = [vars(each) for each in protocol.__mro__]
+    names = (name for each in classes for name in (*each.get("__annotations__", {}), *each))
+    members = dict.fromkeys(name for name in names if not name.startswith("_"))
+    return [name for name in members if name not in dir(thing)]

@@ -1,4 +1,4 @@
-"""Where the processes of a group tell each other something, once each, before they begin."""
+"""An exchange of messages within a group of processes before it starts work: all hear all."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hocket.system.native import Unavailable
 from hocket.system.shared_memory import MemoryFile
 
 SECONDS = 60.0
-"""For how long the others are waited for; they may still be starting."""
+"""How long a member waits for the others, which may still be starting."""
 
-_ROUNDS, _ROOM, _LOOK = 4, 400, 0.002
+_ROUNDS, _MESSAGE_BYTES, _LOOK_SECONDS = 4, 400, 0.002
 _ABSENT, _HERE, _FAILED = 0, 1, 2
 
 
 class Rendezvous:
-    """Rounds in which everyone says something and hears all others; or why it cannot go on.
+    """Up to 4 rounds in which every member sends one message, or its error, and receives all.
 
-    Its memory must be zeros at first, and begins at a multiple of 64 bytes.
+    The memory must be zeros at first, and `offset` a multiple of 64 bytes.
     """
 
     def __init__(self, file: MemoryFile, offset: int, members: int, index: int) -> None:
@@ -36,7 +36,7 @@ class Rendezvous:
         return SharedEvent.nbytes() + _ROUNDS * members * _record().itemsize
 
     def tell(self, mine: bytes, seconds: float = SECONDS) -> list[bytes]:
-        """Say something in this round; the answer has what all members said, in their order."""
+        """Send a message in this round, and return the messages of all members, in their order."""
         said, self._round = self._said[self._round], self._round + 1
         self._say(said, _HERE, mine)
         end = time.monotonic() + seconds
@@ -44,21 +44,22 @@ class Rendezvous:
             if time.monotonic() > end:
                 late = ", ".join(map(str, np.flatnonzero(said["state"] == _ABSENT)))
                 raise Unavailable(f"waited {seconds:g} s for replica {late}")
-            time.sleep(_LOOK)
-        self._fence.signal()  # what was said is read after who has said it
+            time.sleep(_LOOK_SECONDS)
+        # A memory fence: contents are read after the states that say they are there.
+        self._fence.signal()
         heard = [bytes(x[:n]) for x, n in zip(said["content"], said["size"], strict=True)]
         for who in np.flatnonzero(said["state"] == _FAILED):
             raise Unavailable(f"{heard[who].decode(errors='replace')} (in replica {who})")
         return heard
 
     def fail(self, why: str) -> None:
-        """Tell the others that this member cannot go on."""
+        """Tell the others, in place of a message, that this member cannot go on."""
         if self._round < _ROUNDS:
-            self._say(self._said[self._round], _FAILED, why.encode()[:_ROOM])
+            self._say(self._said[self._round], _FAILED, why.encode()[:_MESSAGE_BYTES])
 
     @contextlib.contextmanager
     def or_tell_failure(self) -> Iterator[None]:
-        """Within, whoever fails tells the others, so that they do not wait for it."""
+        """Inside this context, an error is told to the others, so that they do not wait."""
         try:
             yield
         except BaseException as error:
@@ -69,9 +70,9 @@ class Rendezvous:
         mine = said[self._index]
         mine["content"][: len(content)] = np.frombuffer(content, np.uint8)
         mine["size"] = len(content)
-        self._fence.signal()
+        self._fence.signal()  # a memory fence: the content is there before the state says so
         mine["state"] = state
 
 
 def _record() -> np.dtype[Any]:
-    return np.dtype([("state", "i4"), ("size", "i4"), ("content", "u1", (_ROOM,))])
+    return np.dtype([("state", "i4"), ("size", "i4"), ("content", "u1", (_MESSAGE_BYTES,))])

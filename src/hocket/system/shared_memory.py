@@ -1,4 +1,4 @@
-"""Memory that several processes share, without a name: nothing of it can be left behind."""
+"""Memory that several processes share. It has no name, so a crash cannot leave it behind."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 
 class MemoryFile:
-    """A memfd and this process's mapping of it, all zeros at first.
+    """A memfd, and the mapping of it in this process. It is all zeros at first.
 
-    Whoever starts a process passes `fd` on (`subprocess.Popen(..., pass_fds=[file.fd])`), and the
-    other side maps the same memory:
+    To share it, pass `fd` to a new process (`subprocess.Popen(..., pass_fds=[file.fd])`), which
+    maps the same memory:
 
         file = MemoryFile.create(1 << 20)
         there = MemoryFile.attach(file.fd, 1 << 20)
@@ -24,14 +24,14 @@ class MemoryFile:
 
     def __init__(self, fd: int, nbytes: int) -> None:
         self.fd, self.nbytes = fd, nbytes
-        # Faulting pages in one by one costs more than the first copy into them.
+        # Mapped at once: taking a page fault for each page costs more than the first copy into it.
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
         self.memory = mmap.mmap(fd, nbytes, flags=flags)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
     @staticmethod
     def create(nbytes: int) -> MemoryFile:
-        """New memory; an `OSError` where the machine has not that much, not a fault in use."""
+        """Reserve new memory. Raise `OSError` now if the machine lacks it, not a fault in use."""
         if nbytes > _available():
             raise _refusal(nbytes, f"{_available() / 2**20:.1f} MiB are left")
         fd = os.memfd_create("hocket")
@@ -44,18 +44,18 @@ class MemoryFile:
 
     @staticmethod
     def attach(fd: int, nbytes: int) -> MemoryFile:
-        """The memory behind a descriptor that another process has passed on."""
+        """Map the memory behind a descriptor that another process has passed on."""
         return MemoryFile(fd, nbytes)
 
     def close(self) -> None:
-        """Give the memory up; it goes once no process maps it and no array here looks into it."""
+        """Let go of the memory. It is freed when no process maps it and no array here uses it."""
         os.close(self.fd)
-        # Not `memory.close()`: an array over the memory does not keep it from being unmapped.
+        # `memory.close()` would unmap it at once, even under numpy arrays that still use it.
         del self.memory
 
 
 class Space(NamedTuple):
-    """A part of a memory file that somebody has for itself, all zeros at first."""
+    """A part of a memory file with a single use, all zeros at first."""
 
     file: MemoryFile
     offset: int
@@ -66,25 +66,25 @@ class Space(NamedTuple):
         return self.file.address + self.offset
 
     def part(self, offset: int, nbytes: int) -> Space | None:
-        """So many bytes of it; None for none."""
+        """A part of this space; None if `nbytes` is 0."""
         return Space(self.file, self.offset + offset, nbytes) if nbytes else None
 
 
 def pages(nbytes: int) -> int:
-    """So many bytes, rounded up to whole pages."""
+    """Round a number of bytes up to whole pages."""
     return nbytes + -nbytes % 4096
 
 
 def _available() -> float:
-    """Bytes of memory left; asked first, since a memfd grows until the machine has none at all."""
+    """The bytes of memory left. Allocating a memfd would use up all of them before it fails."""
     with open("/proc/meminfo") as lines:
         fields = dict(line.split(":") for line in lines)
     left = [1024 * float(fields["MemAvailable"].split()[0])]
     group = Path("/sys/fs/cgroup")
-    with contextlib.suppress(OSError, ValueError):  # "max", or another layout: no limit
+    with contextlib.suppress(OSError, ValueError):  # "max" or another layout means no limit
         limit = float((group / "memory.max").read_text())
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        files = float(stat.get("inactive_file", 0))  # read once, and given up when asked for
+        files = float(stat.get("inactive_file", 0))  # cached files, dropped when memory is needed
         left.append(limit - float((group / "memory.current").read_text()) + files)
     return min(left)
 
@@ -92,6 +92,6 @@ def _available() -> float:
 def _refusal(nbytes: int, why: str) -> OSError:
     return OSError(
         errno.ENOMEM,
-        f"no {nbytes / 2**20:.1f} MiB of shared memory to be had ({why}): free some, or use fewer "
-        f"environments, smaller messages or fewer replicas",
+        f"cannot reserve {nbytes / 2**20:.1f} MiB of shared memory ({why}): free some, or use "
+        f"fewer environments, smaller messages or fewer replicas",
     )

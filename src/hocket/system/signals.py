@@ -1,6 +1,6 @@
-"""Ctrl-C between blocks: a block that has begun is finished, so that nothing of it is lost.
+"""Ctrl-C takes effect between blocks of iterations, so that no finished work is lost.
 
-Where it is heeded, SIGTERM is the same: it is how schedulers and containers say that time is up.
+After `heed_termination`, SIGTERM does the same. Schedulers and containers send it when time is up.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 
 
 class Abandoned(KeyboardInterrupt):
-    """The second Ctrl-C: whatever was under way is in no order, and not to be kept."""
+    """Raised by the second Ctrl-C, in the middle of a block, whose state must not be kept."""
 
 
 def heed_termination() -> None:
-    """Let SIGTERM be as Ctrl-C for this process; by default it ends it at once."""
+    """Let SIGTERM act like Ctrl-C. By default it ends the process at once."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 class Deferred:
-    """A context in which the first Ctrl-C is only noted, in `seen`; a second one acts at once."""
+    """A context in which the first Ctrl-C only sets `seen`. The second raises `Abandoned`."""
 
     def __init__(self) -> None:
         self.seen = False
@@ -30,10 +30,10 @@ class Deferred:
 
     def __enter__(self) -> Deferred:
         if threading.current_thread() is threading.main_thread():
-            heeded = [signal.SIGINT]
+            numbers = [signal.SIGINT]
             if signal.getsignal(signal.SIGTERM) is signal.default_int_handler:
-                heeded.append(signal.SIGTERM)
-            self._before = {number: signal.signal(number, self._note) for number in heeded}
+                numbers.append(signal.SIGTERM)
+            self._before = {number: signal.signal(number, self._note) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,8 +1,9 @@
-"""NVIDIA's libraries: loaded where there are some, absent without an error.
+"""NVIDIA's libraries, which are loaded if they are there. Without them there is no error.
 
-cuda.py        the driver: devices by their identity
-nvml.py        the management library: memory, links, processes
-activity.py    how busy a GPU was
-mps.py         an MPS daemon of our own; mps_watch.py ends it with its owner
-nvrtc.py       the compiler of kernels
+cuda.py        the driver library: which GPU is which, and its memory
+nvml.py        the management library: memory, links, MIG instances
+activity.py    counters that say how busy a GPU was
+mps.py         an MPS daemon of our own
+mps_watch.py   a program that ends this daemon when its owner is gone
+nvrtc.py       the compiler for kernels
 """

@@ -1,7 +1,7 @@
-"""How busy a GPU was: the counters of its multiprocessors, over a stretch of time.
+"""How busy a GPU was over some time, from the counters of its multiprocessors.
 
-What `nvidia-smi` calls utilisation is the time in which anything at all ran, by whomever; one warp
-counts as much as a full GPU. These counters (NVML's GPM, from Hopper on) say how much of it ran.
+The utilization that `nvidia-smi` shows is the time in which anything ran at all: one warp counts as
+much as a full GPU. These counters (NVML's GPM, from Hopper on) tell how much of the GPU was used.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from hocket.cluster.nvidia.cuda import gpu_uuid, is_gpu
 from hocket.core.plan.device_id import DeviceId
 
 METRICS = {"sm_active": 2, "sm_occupancy": 3, "tensor": 5, "dram": 10, "fp32": 12}
-"""`nvmlGpmMetricId_t`: multiprocessors that had work, warps on them, tensor cores, bandwidth of the
-memory, plain float32; each in percent of what the GPU has."""
+"""`nvmlGpmMetricId_t` of multiprocessors with work, warps on them, tensor cores, memory bandwidth
+and plain float32 units, each in percent of what the GPU has."""
 VERSION = 1
 MOST = 512
-"""Room for metrics in a request: as much as any driver knows. It reads only what is asked for."""
+"""The room for metrics in a request: more than any driver has. Only `count` of them are read."""
 SHORTEST = 0.1
-"""Seconds that two samples must be apart for the counters to mean something."""
+"""The seconds that two samples must be apart for the counters to mean something."""
 
 
 class _GpmSample(ctypes.Structure):
-    """Opaque."""
+    """An opaque type of NVML."""
 
 
 class _MetricInfo(ctypes.Structure):
@@ -61,13 +61,13 @@ class _Support(ctypes.Structure):
 
 
 class GpuActivity:
-    """Averages over the time within it, in percent. Where there are none, `why` says why not.
+    """A context that measures how busy a GPU is, in percent. If it cannot, `why` says why not.
 
         with GpuActivity("gpu:0") as activity:
             ...
         print(activity.report())    # {"sm_active": 61.2, "sm_occupancy": 22.0, "dram": 8.1, ...}
 
-    Whoever uses the GPU is counted.
+    All processes on the GPU are counted together.
     """
 
     def __init__(self, device: str = "gpu:0") -> None:
@@ -75,7 +75,7 @@ class GpuActivity:
         self.seconds = 0.0
         self._device = DeviceId.read(device)
         self._samples: list[Any] = []
-        self._found: dict[str, float] = {}
+        self._averages: dict[str, float] = {}
 
     def __enter__(self) -> GpuActivity:
         self._try(self._begin)
@@ -90,11 +90,11 @@ class GpuActivity:
         self._samples = []
 
     def report(self) -> dict[str, float]:
-        """By counter: its average; nothing where `why` says so."""
-        return dict(self._found)
+        """Return the average of each counter; empty if `why` is not."""
+        return dict(self._averages)
 
     def __str__(self) -> str:
-        numbers = ", ".join(f"{name} {x:.1f} %" for name, x in self._found.items())
+        numbers = ", ".join(f"{name} {x:.1f} %" for name, x in self._averages.items())
         return numbers or f"unknown: {self.why}"
 
     def _try(self, step: Any) -> None:
@@ -106,7 +106,7 @@ class GpuActivity:
     def _begin(self) -> None:
         uuid = gpu_uuid(self._device.index) if is_gpu(self._device) else None
         if uuid is None:
-            raise nvml.NvmlError(f"{self._device} is no GPU of the CUDA driver's.")
+            raise nvml.NvmlError(f"{self._device} is no GPU that the CUDA driver knows.")
         self._handle = nvml.handle_of(uuid)
         support = _Support(VERSION, 0)
         nvml.call("nvmlGpmQueryDeviceSupport", self._handle, ctypes.byref(support))
@@ -128,9 +128,9 @@ class GpuActivity:
             metric.id = number
         nvml.call("nvmlGpmMetricsGet", ctypes.byref(request))
         answers = zip(METRICS, request.metrics, strict=False)
-        self._found = {name: metric.value for name, metric in answers if metric.code == 0}
-        if not self._found:
-            raise nvml.NvmlError("the driver answered for none of the counters.")
+        self._averages = {name: metric.value for name, metric in answers if metric.code == 0}
+        if not self._averages:
+            raise nvml.NvmlError("the driver gave no value for any counter.")
 
     def _sample(self, which: int) -> None:
         nvml.call("nvmlGpmSampleGet", self._handle, self._samples[which])

@@ -1,6 +1,6 @@
-"""The GPUs of this process as CUDA numbers them: which is which, what a process may take of one.
+"""The GPUs of this process as CUDA numbers them: their identity, and what a process may use.
 
-Through libcuda alone, which makes no context and needs no package.
+This asks libcuda directly, which creates no context and needs no Python package.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from functools import cache
 from hocket.core.plan.device_id import DeviceId
 
 MULTIPROCESSOR_COUNT = 16
-"""`CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`: under MPS, those that this process may use."""
+"""`CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`; under MPS, only those that this process may use."""
 DEVICE_SHARE = 0.9
-"""The part of a GPU's memory that all processes take together: contexts need the rest."""
+"""The fraction of a GPU's memory that all processes take together. Contexts need the rest."""
 
 
 def is_gpu(device: DeviceId) -> bool:
-    """Whether a device is a GPU, whose index is then its ordinal in this process."""
+    """Return True for a GPU. The index of its id is then its ordinal in this process."""
     return device.kind == "gpu"
 
 
 def gpu_uuid(ordinal: int) -> str | None:
-    """The name of a GPU that means the same in every process, `GPU-...`; None if there is none.
+    """The UUID of a GPU, `GPU-...`, which is the same in every process; None if there is no GPU.
 
-    Asked of CUDA, which has read CUDA_VISIBLE_DEVICES: another library would number all GPUs.
+    CUDA is asked because it obeys CUDA_VISIBLE_DEVICES. NVML would number all GPUs.
     """
     number = _uuid("cuDeviceGetUuid", ordinal) or _uuid("cuDeviceGetUuid_v2", ordinal)
     return f"GPU-{number}" if number else None
 
 
 def instance_uuid(ordinal: int) -> str | None:
-    """The name of the MIG instance that this process is on, `MIG-...`; None where it is on none."""
+    """The UUID of the MIG instance that this process is on, `MIG-...`; None if it is on none."""
     number = _uuid("cuDeviceGetUuid_v2", ordinal)
     return f"MIG-{number}" if number and f"GPU-{number}" != gpu_uuid(ordinal) else None
 
 
 def multiprocessors(ordinal: int) -> int | None:
-    """How many multiprocessors of a GPU this process may use; None if that cannot be known."""
+    """The number of multiprocessors of a GPU that this process may use; None if unknown."""
     device, count = _device(ordinal), ctypes.c_int()
     attribute = ctypes.c_int(MULTIPROCESSOR_COUNT)
     if device is None or _ask("cuDeviceGetAttribute", ctypes.byref(count), attribute, device):
@@ -48,7 +48,7 @@ def multiprocessors(ordinal: int) -> int | None:
 
 
 def synchronize(ordinal: int) -> None:
-    """Until everything that this process has started on a GPU is done: on the context of XLA's."""
+    """Wait for all work of this process on a GPU, in the primary context, which XLA uses."""
     device, context = _device(ordinal), ctypes.c_void_p()
     if device is not None and not _ask("cuDevicePrimaryCtxRetain", ctypes.byref(context), device):
         _ask("cuCtxSetCurrent", context)
@@ -56,10 +56,10 @@ def synchronize(ordinal: int) -> None:
 
 
 def memory_share(count: int, free: float = 1.0) -> dict[str, str | None]:
-    """The variables that tell XLA to take at most one of `count` parts of a GPU's memory.
+    """The environment variables that limit XLA to one of `count` equal parts of a GPU's memory.
 
-    Of what is `free`, a part of the whole. What the user has set is for the whole GPU. XLA refuses
-    the older name beside the newer.
+    `free` is the fraction of the memory to divide. A fraction that the user has set is for the
+    whole GPU, so it is divided instead. XLA refuses the older name next to the newer one.
     """
     older, newer = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
     chosen = os.environ.get(newer) or os.environ.get(older)
@@ -72,7 +72,7 @@ def memory_share(count: int, free: float = 1.0) -> dict[str, str | None]:
 
 
 def no_mps() -> dict[str, str | None]:
-    """The variables that keep a process away from the MPS that somebody has set for this one."""
+    """The environment changes that keep a process away from an MPS daemon that the user has set."""
     return {name: None for name in os.environ if name.startswith("CUDA_MPS_")}
 
 
@@ -89,7 +89,7 @@ def _uuid(function: str, ordinal: int) -> uuid.UUID | None:
 
 
 def _ask(name: str, *arguments: object) -> int:
-    """CUDA's answer, 0 if it is well."""
+    """Call a function of the driver and return its code, which is 0 for success."""
     driver = _driver()
     try:
         return -1 if driver is None else getattr(driver, name)(*arguments)

@@ -1,7 +1,7 @@
-"""A control daemon of NVIDIA MPS of our own: started, asked, and ended whatever happens.
+"""Our own control daemon of NVIDIA MPS: it is started, asked, and always ended.
 
-It has a private folder for its pipes and logs, so it neither sees nor is seen by anybody else's.
-The clients of one daemon run on a GPU at the same time; without it, they take turns.
+Its pipes and logs are in a private folder, so that it and the daemons of other users do not see
+each other. The clients of a daemon run on a GPU at the same time. Without one they take turns.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from hocket.errors import PlanError
 
 CONTROL, SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 FOLDERS = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/opt/nvidia/bin")
-"""Where drivers put them, beside PATH."""
+"""Where drivers put these programs, if they are not on PATH."""
 START_SECONDS = 15.0
 SETTLE_SECONDS = 3.0
-"""Seconds for a server that has said something bad: not all of that keeps it from starting."""
+"""Seconds to wait despite trouble in the log, since a server may start all the same."""
 SHORT = Path("/tmp")
-"""Its sockets lie below: the name of a socket has 107 characters at most."""
+"""A short path for the daemon's sockets, whose names can have at most 107 characters."""
 TROUBLE = re.compile(r"fail|error|unable|denied|exited with status [1-9]", re.IGNORECASE)
 
 
 def find_program(name: str) -> str | None:
-    """Where a program of NVIDIA's is."""
+    """The path of an NVIDIA program; None if it is missing."""
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(FOLDERS))
 
 
 def missing() -> str:
-    """Why there is no MPS on this machine; "" if there is."""
+    """The reason why this machine has no MPS; "" if it has."""
     if sys.platform != "linux":
-        return "NVIDIA MPS is for Linux."
+        return "NVIDIA MPS needs Linux."
     absent = [name for name in (CONTROL, SERVER) if find_program(name) is None]
     if absent:
         return (
@@ -53,7 +53,7 @@ def missing() -> str:
 
 @cache
 def refuses(uuid: str) -> str:
-    """Why MPS does not start on a GPU; "" if it does. Tried once."""
+    """Try once to start MPS on a GPU, and return why that fails; "" if it does not."""
     try:
         Daemon([uuid]).close()
     except PlanError as error:
@@ -62,7 +62,7 @@ def refuses(uuid: str) -> str:
 
 
 class Daemon:
-    """A daemon for these GPUs, until it is closed or this process is gone."""
+    """An MPS daemon for some GPUs. It runs until it is closed or this process is gone."""
 
     def __init__(self, uuids: Sequence[str]) -> None:
         self._control = find_program(CONTROL) or CONTROL
@@ -80,28 +80,29 @@ class Daemon:
 
     @property
     def env(self) -> dict[str, str]:
-        """The variables that make a process a client of this daemon."""
+        """The environment variables that make a process a client of this daemon."""
         return mps_watch.where(self.folder)
 
     def servers(self) -> list[int]:
-        """The processes that own the GPUs for the clients."""
+        """The ids of the server processes, which use the GPUs on behalf of the clients."""
         return _numbers(self._ask("get_server_list"))
 
     def clients(self) -> list[int]:
-        """The processes of the clients, as numbered where the daemon runs."""
+        """The process ids of the clients, as the daemon sees them."""
         return [pid for s in self.servers() for pid in _numbers(self._ask(f"get_client_list {s}"))]
 
     def log(self) -> str:
-        """The last lines of what the daemon and its servers say."""
+        """The last lines of the logs of the daemon and its servers."""
         paths = sorted((self.folder / "log").glob("*"))
         lines = [line for path in paths for line in _text(path).splitlines()]
         return "\n".join(lines[-12:]) or "(its log is empty)"
 
     def close(self) -> None:
-        """End it, and remove what it has left. Once more does nothing."""
+        """End the daemon, and remove its folder. A second call does nothing."""
         if self._alive is not None:
             with contextlib.suppress(OSError):  # the watcher is gone
-                os.write(self._alive, b".")  # a fork of this process may hold the pipe open
+                # Closing alone may not reach the watcher: a fork may hold the pipe open, too.
+                os.write(self._alive, b".")
             os.close(self._alive)
             self._alive = None
         try:
@@ -109,11 +110,11 @@ class Daemon:
         except subprocess.TimeoutExpired:
             self._watcher.kill()
             self._watcher.wait()
-        mps_watch.end_daemon(self._control, self.folder)  # if the watcher could not
+        mps_watch.end_daemon(self._control, self.folder)  # in case the watcher could not
 
     def _watch(self) -> subprocess.Popen[bytes]:
-        """Somebody who ends the daemon should this process be killed: before there is one."""
-        reading, self._alive = os.pipe()  # which nothing that is started inherits
+        """Start the program that ends the daemon if this process is killed, before the daemon."""
+        reading, self._alive = os.pipe()  # child processes do not inherit the writing end
         try:
             return subprocess.Popen(
                 [sys.executable, "-I", mps_watch.__file__, self._control, str(self.folder)],
@@ -124,11 +125,12 @@ class Daemon:
             os.close(reading)
 
     def _start(self, uuids: Sequence[str]) -> None:
-        said = self.folder / "log" / "start.txt"
+        output = self.folder / "log" / "start.txt"
         environment = mps_watch.environment(self.folder)
-        server = str(Path(find_program(SERVER) or SERVER).parent)  # which the daemon looks for
+        # The daemon looks for the server program on its PATH.
+        server = str(Path(find_program(SERVER) or SERVER).parent)
         environment["PATH"] = os.pathsep.join(filter(None, (environment.get("PATH"), server)))
-        with said.open("wb") as to:  # no pipe: the daemon would hold it open
+        with output.open("wb") as to:  # a file, because the daemon would hold a pipe open
             try:
                 code: int | str = subprocess.run(
                     [self._control, "-d"], stdin=subprocess.DEVNULL, stdout=to, stderr=to,
@@ -141,7 +143,7 @@ class Daemon:
                 code = str(error)
         if code != 0:
             raise self._refusal(f"`{self._control} -d` ended with code {code}")
-        # The first client would start a server; asked for now, its trouble is told before any is.
+        # The first client would start a server. Started now, its problems show before any client.
         self._ask(f"start_server -uid {os.getuid()}")
         begin = time.monotonic()
         while not self.servers():
@@ -151,14 +153,14 @@ class Daemon:
             if waited > SETTLE_SECONDS and TROUBLE.search(self.log()):
                 raise self._refusal("its server does not start")
             if waited > START_SECONDS:
-                return  # nothing is said to be wrong: whether clients attach is verified
+                return  # no sign of a problem; that clients attach is verified later
             time.sleep(0.05)
 
     def _refusal(self, what: str) -> PlanError:
         return PlanError(
             f"NVIDIA MPS does not start: {what}. Its log says\n{self.log()}\nAnother MPS server on "
-            f"the GPU, or a compute mode other than the default, can be why (`nvidia-smi -q -d "
-            f"COMPUTE`). Use `cut=shared`, where processes take turns, or one slice."
+            f"the GPU, or a compute mode other than the default, can be the reason (`nvidia-smi -q "
+            f"-d COMPUTE`). Use `cut=shared`, where processes take turns, or one slice."
         )
 
     def _ask(self, command: str) -> str | None:

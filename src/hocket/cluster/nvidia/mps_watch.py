@@ -1,7 +1,7 @@
-"""Ends an MPS daemon of ours, also where its owner was killed: `mps_watch.py CONTROL FOLDER`.
+"""A program that ends our MPS daemon, even if its owner is killed: `mps_watch.py CONTROL FOLDER`.
 
-It waits for the other end of its input, which only that process holds. Stands alone: it is run by
-its path, so that nothing else is imported.
+It waits until its standard input ends, whose other end only the owner holds. It is run by its path
+and imports nothing of hocket, so that it starts fast and stays small.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from pathlib import Path
 
 LOOK_SECONDS = 1.0
 CLIENT_SECONDS = 5
-"""Seconds that clients get to finish before the server is told to end without them."""
+"""How long clients may take to finish before the server ends without them."""
 QUIT_SECONDS = CLIENT_SECONDS + 3.0
-"""Seconds that the daemon gets to end before it is killed."""
+"""How long the daemon may take to end before it is killed."""
 ANSWER_SECONDS = 5.0
 
 
 def main() -> None:
-    """Wait until the process that started this one is gone or done, then end its daemon."""
+    """Wait until the parent process is gone or closes its daemon, then end the daemon."""
     control, folder, parent = sys.argv[1], Path(sys.argv[2]), os.getppid()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a scheduler sends it to all processes of a job
-    # What that process has forked may hold the other end too; but then this one is no child of it.
+    # A fork of the parent may hold the input open after the parent has ended. But then this process
+    # gets another parent.
     while os.getppid() == parent and not select.select([0], [], [], LOOK_SECONDS)[0]:
         pass
     end_daemon(control, folder)
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """This process's environment, with the daemon of `folder` and no other."""
+    """The environment of this process, with the daemon of `folder` in place of any other."""
     mine = {name: x for name, x in os.environ.items() if not name.startswith("CUDA_MPS_")}
     return mine | where(folder)
 
 
 def where(folder: Path) -> dict[str, str]:
-    """The variables that lead a process to the daemon of `folder`."""
+    """The environment variables that lead a process to the daemon of `folder`."""
     return {
         "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
         "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
@@ -49,7 +50,7 @@ def where(folder: Path) -> dict[str, str]:
 
 
 def ask(control: str, folder: Path, command: str, seconds: float = ANSWER_SECONDS) -> str | None:
-    """The daemon's answer; None if it gives none, or not in time."""
+    """Send a command to the daemon and return its answer; None if it gives none in time."""
     try:
         answer = subprocess.run(
             [control], input=f"{command}\n", capture_output=True, text=True, timeout=seconds,
@@ -61,14 +62,14 @@ def ask(control: str, folder: Path, command: str, seconds: float = ANSWER_SECOND
 
 
 def end_daemon(control: str, folder: Path) -> None:
-    """Let the daemon and its servers end, by force where they do not; remove the folder.
+    """Tell the daemon and its servers to end, kill those that do not, and remove the folder.
 
-    Once more does nothing.
+    A second call does nothing.
     """
     if not folder.exists():
         return
     deadline = time.monotonic() + QUIT_SECONDS
-    if (folder / "pipe").is_dir() and any((folder / "pipe").iterdir()):  # one has started
+    if (folder / "pipe").is_dir() and any((folder / "pipe").iterdir()):  # a daemon has started
         ask(control, folder, f"quit -t {CLIENT_SECONDS}", QUIT_SECONDS)
     while processes(folder) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -79,19 +80,22 @@ def end_daemon(control: str, folder: Path) -> None:
 
 
 def processes(folder: Path) -> list[int]:
-    """The daemon of `folder` and its servers: of all MPS processes, those with its variable."""
+    """The ids of the daemon of `folder` and its servers.
+
+    A server is recognized by its environment, which has the folder.
+    """
     daemon = ""
-    with contextlib.suppress(OSError):  # it has not come so far, or has ended
+    with contextlib.suppress(OSError):  # the daemon has not written it yet, or has ended
         daemon = (folder / "pipe" / "nvidia-cuda-mps-control.pid").read_text().strip()
     mark = b"CUDA_MPS_PIPE_DIRECTORY=" + os.fsencode(folder / "pipe")
     pids: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it has just ended, or is another user's
+            with contextlib.suppress(OSError):  # the process has just ended, or is another user's
                 if b"nvidia-cuda-mps" not in (entry / "cmdline").read_bytes():
                     continue
-                told = entry.name == daemon
-                if told or mark in (entry / "environ").read_bytes().split(b"\0"):
+                is_daemon = entry.name == daemon
+                if is_daemon or mark in (entry / "environ").read_bytes().split(b"\0"):
                     pids.append(int(entry.name))
     return pids
 

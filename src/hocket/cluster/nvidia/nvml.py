@@ -1,7 +1,7 @@
-"""The answers of NVIDIA's management library about this machine's GPUs, without a package.
+"""NVIDIA's management library: questions about this machine's GPUs, without a Python package.
 
-It numbers all GPUs, whatever CUDA_VISIBLE_DEVICES is: here a GPU is known by its UUID. Nothing is
-ever changed: no clocks, no modes.
+It numbers all GPUs and ignores CUDA_VISIBLE_DEVICES, so GPUs are named by their UUIDs here. Nothing
+here changes a GPU, neither its clocks nor its modes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PCIE_LEVELS = {
     40: "one NUMA node",
     50: "between NUMA nodes",
 }
-"""`nvmlGpuTopologyLevel_t`: what two GPUs have in common, the nearest first."""
+"""`nvmlGpuTopologyLevel_t`: the nearest thing that two GPUs share, closest pairs first."""
 
 
 class NvmlError(RuntimeError):
-    """The library is not there, or does not answer a question."""
+    """The library is missing, or did not answer a question."""
 
     def __init__(self, text: str, code: int = -1) -> None:
         super().__init__(text)
@@ -38,21 +38,21 @@ class NvmlError(RuntimeError):
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, as the driver has it."""
+    """A GPU, as the driver describes it."""
 
     uuid: str
     name: str
     memory: int
-    """In bytes."""
+    """All memory, in bytes."""
     used: int
-    """Bytes of that in use, by whomever."""
+    """The bytes of memory in use, by any process."""
     compute_mode: str
     mig: bool
-    """Whether it is cut into MIG instances, or may be."""
+    """True if MIG mode is on, so that it is or can be cut into MIG instances."""
 
 
 class Handle(ctypes.Structure):
-    """A device, opaque."""
+    """An opaque type of NVML: a device."""
 
 
 class _MemoryInfo(ctypes.Structure):
@@ -74,12 +74,12 @@ def gpu(uuid: str) -> Gpu:
 
 
 def handle_of(uuid: str) -> Any:
-    """The device with this UUID, for `call`."""
+    """The handle of the device with this UUID, for `call`."""
     return _handle("nvmlDeviceGetHandleByUUID", uuid.encode())
 
 
 def free_part(uuid: str) -> float:
-    """Which part of a GPU's memory nobody uses; 1 where that cannot be known."""
+    """The fraction of a GPU's memory that no process uses; 1 if that is unknown."""
     try:
         asked = gpu(uuid)
     except NvmlError:
@@ -88,7 +88,7 @@ def free_part(uuid: str) -> float:
 
 
 def link(one: str, other: str) -> str:
-    """How two GPUs are joined, given their UUIDs: `NVLink`, or what they share of PCIe."""
+    """The connection of two GPUs, given their UUIDs: `NVLink`, or the PCIe level they share."""
     ends = handle_of(one), handle_of(other)
     state, level = ctypes.c_uint(), ctypes.c_uint()
     nvlink = ctypes.c_uint(NVLINK)
@@ -100,7 +100,7 @@ def link(one: str, other: str) -> str:
 
 
 def mig_instances(uuid: str) -> list[tuple[str, str]]:
-    """The MIG instances that a GPU is cut into: UUID and name of each; none where MIG is off."""
+    """The UUID and name of each MIG instance of a GPU; empty if MIG is off."""
     device, count = handle_of(uuid), ctypes.c_uint()
     if not _mig_is_on(device):
         return []
@@ -115,7 +115,7 @@ def mig_instances(uuid: str) -> list[tuple[str, str]]:
 
 
 def not_shared(uuid: str) -> str:
-    """Why processes may not share a GPU; "" if they may, or if that cannot be known."""
+    """The reason why processes may not share a GPU; "" if they may, or if that is unknown."""
     try:
         asked = gpu(uuid)
     except NvmlError:
@@ -129,7 +129,7 @@ def not_shared(uuid: str) -> str:
 
 
 def call(name: str, *arguments: Any, may: int | str = 0) -> int:
-    """One call of the library; a code other than 0 and `may` is an error."""
+    """Call a function of the library and return its code. Codes except 0 and `may` are errors."""
     library = _library()
     try:
         function: Callable[..., int] = getattr(library, name)

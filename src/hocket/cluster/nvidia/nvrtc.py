@@ -1,4 +1,4 @@
-"""CUDA C++ compiled while a program runs, by NVRTC: it comes with `jax[cuda]` and with CUDA."""
+"""A compiler for CUDA C++ at run time: NVRTC, which comes with `jax[cuda]` and with CUDA."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _SIGNATURES: dict[str, list[object]] = {
 
 
 class NoCompiler(RuntimeError):
-    """NVRTC is not here, or cannot compile this; the message says which."""
+    """NVRTC is missing or cannot compile a source; the message says which."""
 
 
 def cubin(source: Path, major: int, minor: int) -> bytes:
-    """A file of CUDA C++ as machine code for GPUs of this compute capability."""
+    """Compile a file of CUDA C++ to machine code for GPUs of this compute capability."""
     return _compiled(source, source.stat().st_mtime_ns, f"sm_{major}{minor}")
 
 
 def find_nvrtc() -> ctypes.CDLL:
-    """NVRTC's library, of NVIDIA's packages for Python or of a CUDA that is installed."""
+    """Load NVRTC from NVIDIA's Python packages or from an installed CUDA."""
     tried = []
     for path in _candidates():
         try:
@@ -40,7 +40,7 @@ def find_nvrtc() -> ctypes.CDLL:
         except (OSError, AttributeError) as error:
             tried.append(f"{path}: {error}")
     reasons = "; ".join(tried[:3]) or "nothing to try"
-    raise NoCompiler(f"NVRTC was not found, which `pip install 'jax[cuda13]'` brings ({reasons})")
+    raise NoCompiler(f"NVRTC was not found; `pip install 'jax[cuda13]'` installs it ({reasons})")
 
 
 def _candidates() -> Iterator[str]:
@@ -48,14 +48,14 @@ def _candidates() -> Iterator[str]:
     for folder in map(Path, (nvidia and nvidia.submodule_search_locations) or ()):
         for inside in ("cu13/lib", "cu12/lib", "cuda_nvrtc/lib", "cuda_nvrtc/lib64"):
             yield from _libraries(folder / inside)
-    # jax may have loaded it already, or the system knows it.
+    # By name: if jax has loaded it already, or if the system's loader finds it.
     yield from ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
     for root in sorted(Path("/usr/local").glob("cuda*"), reverse=True):
         yield from _libraries(root / "lib64")
 
 
 def _libraries(folder: Path) -> Iterator[str]:
-    """The libraries of a folder, the newest first; the one with `builtins` is a part of them."""
+    """The paths of NVRTC's libraries in a folder, newest first."""
     paths = [p for p in folder.glob("libnvrtc.so*") if "alt" not in p.name]
     yield from map(str, sorted(paths, reverse=True))
 
@@ -76,7 +76,7 @@ def _compiled(source: Path, _changed: int, arch: str) -> bytes:
         nvrtc, nvrtc.nvrtcCreateProgram(byref(program), text, source.name.encode(), 0, None, None)
     )
     try:
-        # No contraction: a fused multiply-add rounds once where the host rounds twice.
+        # A fused multiply-add would round once where the host rounds twice: other numbers.
         options = [f"--gpu-architecture={arch}", "--std=c++17", "--fmad=false"]
         array = (c_char_p * len(options))(*map(str.encode, options))
         if error := nvrtc.nvrtcCompileProgram(program, len(options), array):

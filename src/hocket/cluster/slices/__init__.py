@@ -1,14 +1,14 @@
-"""Slices: parts of one device, each a process's device, and a device to everyone else.
+"""Slices: parts of a device. One process runs on each, and other packages see a slice as a device.
 
-    cpu.py     some of the cores each
-    whole.py   the whole device, as its only slice
+    cpu.py     slices with some of the cores each
+    whole.py   the whole device as its only slice
     shared.py  processes that take turns on a GPU
     mps.py     processes that run on a GPU at the same time
     mig.py     instances that the administrator of a GPU has made
 
-A *backend* says how a device is cut. A slice is known by its id, whose text says all of it:
-`gpu:0/mps:1of4@50%` is the second of four parts of `gpu:0`, and may use at most half of it. To
-everybody else `mps:1of4@50%` is a word.
+A *backend* is a way to cut a device. The id of a slice says everything about it:
+`gpu:0/mps:1of4@50%` is the second of four parts of `gpu:0`, and may use at most half of it. Only
+this package interprets the text `mps:1of4@50%`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from hocket.system.registry import Registry
 
 AUTO = "auto"
 NOT_FOR_JAX = {
-    "green": "XLA does not know green contexts: what it computes is on the primary context, which "
-    "runs on the multiprocessors that such a context has reserved, too.",
+    "green": "XLA does not support green contexts: it computes in the primary context, which also "
+    "runs on the multiprocessors that a green context has reserved.",
 }
-"""Ways to cut a device that nothing here can use."""
+"""Ways to cut a device that JAX cannot use, with the reasons."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Slice(Device):
     count: int
     share: int
     note: str = ""
-    """Why it is not what was asked for."""
+    """The reason why it is not as requested, or ""."""
 
     @property
     def of(self) -> DeviceId:
@@ -50,23 +50,23 @@ class Slice(Device):
 
     @property
     def way(self) -> Backend:
-        """How it is cut."""
+        """The backend that cuts it."""
         return slice_backends()[self.backend]
 
 
 class Opened(Protocol):
-    """Slices of one backend in use by processes: what they need was started."""
+    """Slices of one backend in use, with whatever had to be started for them."""
 
     def env(self, part: Slice) -> Mapping[str, str | None]:
-        """What to set for the process of a slice, before it imports jax; None unsets."""
+        """The environment variables for a slice's process, before it imports jax; None unsets."""
         ...
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
-        """What is wrong with a slice, given what its process sees (`seen`); "" if nothing is."""
+        """What is wrong with a slice, given what its process has `seen`; "" if nothing is."""
         ...
 
     def close(self) -> None:
-        """End what was started, if anything was. Once more does nothing."""
+        """End whatever was started. A second call does nothing."""
 
 
 class Backend(Protocol):
@@ -74,16 +74,16 @@ class Backend(Protocol):
 
     name: str
     at_once: bool
-    """Whether processes on slices of one device run at the same time."""
+    """True if processes on slices of one device run at the same time."""
     one_memory: bool
-    """Whether they can open each other's memory on it."""
+    """True if they can open each other's memory on the device."""
 
     def probe(self, device: Device) -> str:
-        """Why it cannot cut this device here; "" if it can."""
+        """The reason why it cannot cut this device here; "" if it can."""
         ...
 
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
-        """So many parts of a device, each with at most `share` percent of it."""
+        """Describe `count` parts of a device, each with at most `share` percent of it."""
         ...
 
     def open(self, slices: Sequence[Slice]) -> Opened:
@@ -92,7 +92,7 @@ class Backend(Protocol):
 
 
 def slice_backends() -> Mapping[str, Backend]:
-    """Every backend by its name: the files of this folder."""
+    """All backends by name, from the files of this folder."""
     return _BACKENDS.built_in
 
 
@@ -102,16 +102,16 @@ _BACKENDS = Registry("slice backend", __name__, "BACKEND")
 def split(
     device: Device, count: int, share: int | None = None, backend: str = AUTO
 ) -> tuple[Slice, ...]:
-    """`count` parts of a device, each with at most `share` percent of it.
+    """Cut a device into `count` parts, each with at most `share` percent of it.
 
-    By default a CPU is cut into processes on some of its cores, and a GPU by MPS. Where that cannot
-    be had, it is the whole device in one part, whose `note` says why.
+    By default a CPU is cut by cores, and a GPU by MPS. If that is not possible here, the result is
+    the whole device in one part, whose `note` says why.
     """
     backends = slice_backends()
     if count < 1 or (share is not None and not 1 <= share <= 100):
         raise PlanError(
-            f"{device} cannot be cut into {count} slices of {share or 100} %: at least 1 slice, of "
-            f"1 to 100 %."
+            f"{device} cannot be cut into {count} slices of {share or 100} %: use at least 1 "
+            f"slice, of 1 to 100 %."
         )
     if backend in NOT_FOR_JAX:
         raise PlanError(f"{device} cannot be cut by `{backend}`: {NOT_FOR_JAX[backend]}")
@@ -131,22 +131,22 @@ def split(
 def named(
     device: Device, backend: str, index: int, count: int, share: int, note: str = ""
 ) -> Slice:
-    """A slice with the id that says what it is."""
+    """Make a slice, with the id that describes it."""
     id = replace(device.id, slice=f"{backend}:{index}of{count}@{share}%")
     return Slice(id, device.kind, backend, index, count, share, note)
 
 
 def read_slice(device: DeviceId) -> Slice | None:
-    """The slice of such an id; None for a whole device."""
+    """The slice with this id; None for a whole device."""
     if not device.slice:
         return None
-    found = re.fullmatch(r"(\w+):(\d+)of(\d+)@(\d+)%", device.slice)
-    if found is None:
+    match = re.fullmatch(r"(\w+):(\d+)of(\d+)@(\d+)%", device.slice)
+    if match is None:
         raise PlanError(
             f"`{device.slice}` of {device} is no slice: write {device.whole}/BACKEND:"
             f"INDEXofCOUNT@SHARE%, as in {device.whole}/mps:1of4@50%."
         )
-    backend, *numbers = found.groups()
+    backend, *numbers = match.groups()
     if backend not in slice_backends():
         raise PlanError(unknown("slice backend", backend, slice_backends(), f"of {device}"))
     index, count, share = map(int, numbers)
@@ -154,44 +154,44 @@ def read_slice(device: DeviceId) -> Slice | None:
 
 
 def run_as_one(device: DeviceId) -> bool:
-    """Whether processes on such slices of a device run at the same time in one memory.
+    """Return True for a slice whose process runs at the same time as the others, in one memory.
 
-    They may wait for each other there, and a fault of one reaches all.
+    Such processes may wait for each other on the device, but a fault of one reaches all of them.
     """
     part = read_slice(device)
     return part is not None and part.way.at_once and part.way.one_memory
 
 
 class Slices:
-    """The slices that the processes of a plan use, given the devices of these.
+    """The slices among the devices of a plan's processes, opened until `close`.
 
         with closing(Slices(devices)) as slices:
             Popen(..., env=changed(os.environ, slices.env(device)))
 
-    Whole devices are left alone.
+    Whole devices are ignored.
     """
 
     def __init__(self, devices: Iterable[DeviceId]) -> None:
-        found = [part for device in dict.fromkeys(devices) if (part := read_slice(device))]
+        parts = [part for device in dict.fromkeys(devices) if (part := read_slice(device))]
         self.seen: dict[DeviceId, dict[str, Any]] = {}
-        """By slice: what its process saw of it, and whether that is right."""
+        """What the process of each slice saw of it, and under `verified` if that is right."""
         self._opened: dict[str, Opened] = {}
-        self._parts = {part.id: part for part in found}
+        self._parts = {part.id: part for part in parts}
         try:
-            for backend in dict.fromkeys(part.backend for part in found):
-                mine = [part for part in found if part.backend == backend]
+            for backend in dict.fromkeys(part.backend for part in parts):
+                mine = [part for part in parts if part.backend == backend]
                 self._opened[backend] = mine[0].way.open(mine)
         except BaseException:
             self.close()
             raise
 
     def env(self, device: DeviceId) -> dict[str, str | None]:
-        """What to set for a process on this device, before it imports jax; None unsets."""
+        """The environment variables for a process on this device; None unsets. See `Opened.env`."""
         part = self._parts.get(device)
         return dict(self._opened[part.backend].env(part)) if part else {}
 
     def verify(self, device: DeviceId, seen: Mapping[str, Any]) -> None:
-        """Refuse a slice whose process sees something else than it should."""
+        """Refuse a slice whose process does not see what it should."""
         part = self._parts.get(device)
         if part is None:
             return
@@ -201,19 +201,19 @@ class Slices:
             raise PlanError(f"the slice {device} is not what it should be: {wrong}")
 
     def close(self) -> None:
-        """End what was started for them."""
+        """End whatever was started for the slices."""
         for opened in self._opened.values():
             opened.close()
 
 
 def changed(environment: Mapping[str, str], by: Mapping[str, str | None]) -> dict[str, str]:
-    """An environment with these variables set, and those that are None unset."""
+    """Return a copy of an environment with some variables set, or unset where they are None."""
     kept = {name: value for name, value in environment.items() if name not in by}
     return kept | {name: value for name, value in by.items() if value is not None}
 
 
 def seen_here() -> dict[str, Any]:
-    """What this process sees of its slice, for `Slices.verify`: after jax has started."""
+    """What this process sees of its slice, for `Slices.verify`. Call it after jax has started."""
     import jax
 
     device = jax.local_devices()[0]

@@ -1,4 +1,4 @@
-"""Slices of a CPU: processes on some of the cores each. For tests, laptops and small machines."""
+"""Slices of a CPU: processes with some of the cores each, for tests, laptops, small machines."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from hocket.errors import PlanError
 from hocket.system.platforms import HOST
 
 CORES = "HOCKET_CORES"
-"""The cores of a process, `0,1`: it keeps to them before JAX starts."""
+"""The environment variable with the cores of a process, such as `0,1`; see `keep_to_cores`."""
 
 
 class Cpu:
-    """As many processes as slices, each on its share of the cores."""
+    """Cuts a CPU: one process per slice, with its share of the cores."""
 
     name, at_once, one_memory = "cpu", True, False
 
     def probe(self, device: Device) -> str:
         if not device.id.is_host:
             return f"it cuts CPUs, and this is a {device.kind}."
-        return "" if sys.platform == "linux" else "processes are kept on cores on Linux only."
+        return "" if sys.platform == "linux" else "only Linux can keep processes on cores."
 
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
         even = max(1, 100 // count)
         if share not in (None, even):
             raise PlanError(
-                f"slices of {device} are an even share of the cores each, so a share of {share} % "
-                f"is not to be had: leave it out."
+                f"slices of {device} get an even share of the cores each, so a share of {share} % "
+                f"is not possible: leave it out."
             )
         cores = usable_cores()
         note = f"{count} slices of {device} take turns on {cores} cores" if count > cores else ""
@@ -43,7 +43,7 @@ class Cpu:
 
 
 class CpuSlices(Opened):
-    """The cores of this process, dealt out to slices; with more slices than cores, they share."""
+    """The cores of this process, divided among slices. Slices share cores if there are too few."""
 
     def __init__(self, slices: Sequence[Slice]) -> None:
         mine = sorted(os.sched_getaffinity(0))
@@ -54,7 +54,7 @@ class CpuSlices(Opened):
 
     def env(self, part: Slice) -> Mapping[str, str | None]:
         cores = self._cores[part.id]
-        # XLA makes a thread for each of the machine's cores, wherever it may run.
+        # XLA would start a thread for every core of the machine, even if it may use only a few.
         return {
             CORES: ",".join(map(str, cores)),
             "PJRT_NPROC": str(len(cores)),
@@ -70,6 +70,6 @@ BACKEND = Cpu()
 
 
 def keep_to_cores() -> None:
-    """Keep this process on the cores that it was given: before JAX starts its threads."""
-    if found := os.environ.get(CORES):
-        os.sched_setaffinity(0, {int(core) for core in found.split(",")})
+    """Keep this process on the cores that it was given. Call it before JAX starts its threads."""
+    if cores := os.environ.get(CORES):
+        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})

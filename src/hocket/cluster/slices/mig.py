@@ -1,6 +1,6 @@
-"""Slices of an NVIDIA GPU that its administrator has cut: MIG instances, each with its own part.
+"""Slices of an NVIDIA GPU that its administrator has cut into MIG instances.
 
-They are found, never made: that needs rights, and nobody else on the GPU.
+Hocket uses existing instances and never makes any: that needs privileges and an idle GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ADMINISTRATOR = "`nvidia-smi -i 0 -mig 1`, then `nvidia-smi mig -i 0 -cgi 3g.71g
 
 
 class Mig:
-    """One process a slice, on an instance that exists."""
+    """Cuts a GPU: one process per slice, on an existing MIG instance."""
 
     name, at_once, one_memory = "mig", True, False
 
@@ -27,27 +27,26 @@ class Mig:
         if not is_gpu(device.id):
             return f"it cuts NVIDIA GPUs, and this is a {device.kind}."
         try:
-            found = instances(device.id)
+            if instances(device.id):
+                return ""
         except nvml.NvmlError as error:
-            return f"what it is cut into cannot be known: {error}"
-        if found:
-            return ""
+            return f"its MIG instances cannot be listed: {error}"
         return (
             f"{device} has no MIG instances, and hocket makes none. An administrator can, for "
-            f"instance with {ADMINISTRATOR} (the profiles that it has: `nvidia-smi mig -lgip`)."
+            f"instance with {ADMINISTRATOR} (`nvidia-smi mig -lgip` lists its profiles)."
         )
 
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
-        found = [name for _, name in instances(device.id)]
+        names = [name for _, name in instances(device.id)]
         if share is not None:
             raise PlanError(
-                f"what a MIG instance of {device} has is settled, so it cannot be {share} %: leave "
-                f"`share` out. There are {', '.join(found)}."
+                f"the size of a MIG instance of {device} is fixed, so it cannot be {share} %: "
+                f"leave `share` out. There are {', '.join(names)}."
             )
-        if count > len(found):
+        if count > len(names):
             raise PlanError(
-                f"{device} was to be cut into {count}, and has {len(found)} MIG instances: "
-                f"{', '.join(found)}."
+                f"{device} was to be cut into {count} slices, but has {len(names)} MIG instances: "
+                f"{', '.join(names)}."
             )
         return tuple(named(device, self.name, i, count, 100) for i in range(count))
 
@@ -56,7 +55,7 @@ class Mig:
 
 
 class MigSlices(Opened):
-    """The first instances of each GPU, one a slice."""
+    """The first MIG instances of each GPU, one for each slice."""
 
     def __init__(self, slices: Sequence[Slice]) -> None:
         self._uuids = {part.id: instances(part.of)[part.index][0] for part in slices}
@@ -67,17 +66,17 @@ class MigSlices(Opened):
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
         mine = self._uuids[part.id]
-        # Drivers before 470 name an instance otherwise than CUDA does.
+        # Drivers before 470 call an instance MIG-GPU-..., unlike CUDA: then any GPU will do.
         is_mine = seen["instance"] == mine or (mine.startswith("MIG-GPU-") and seen["uuid"])
         where = seen["instance"] or seen["uuid"] or seen["device"]
         return "" if is_mine else f"its process is on {where}, not on {mine}."
 
 
 def instances(gpu: DeviceId) -> list[tuple[str, str]]:
-    """The MIG instances of a GPU: UUID and name of each."""
+    """The UUID and name of each MIG instance of a GPU."""
     uuid = gpu_uuid(gpu.index)
     if uuid is None:
-        raise nvml.NvmlError(f"the CUDA driver knows no {gpu}.")
+        raise nvml.NvmlError(f"the CUDA driver does not know {gpu}.")
     return nvml.mig_instances(uuid)
 
 

@@ -1,6 +1,6 @@
 """Slices of an NVIDIA GPU under MPS: processes that run on it at the same time.
 
-A slice's share is a ceiling on the multiprocessors its process may use, and no reservation.
+The share of a slice limits the multiprocessors that its process may use. It reserves none.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError
 
 MOST = 48
-"""Clients that an MPS server serves on one GPU."""
+"""The most clients that an MPS server accepts on one GPU."""
 NEAR = 0.03
-"""How far the multiprocessors of a slice may be from its share: they are dealt out in groups."""
+"""How far the multiprocessors of a slice may be from its share, since they come in groups."""
 
 
 class Mps:
-    """One process a slice, all of them clients of an MPS server of our own."""
+    """Cuts a GPU: one process per slice, all of them clients of an MPS server of our own."""
 
     name, at_once, one_memory = "mps", True, True
 
@@ -32,13 +32,15 @@ class Mps:
         if why := mps.missing():
             return why
         if (uuid := gpu_uuid(device.id.index)) is None:
-            return f"it cuts NVIDIA GPUs, and the CUDA driver knows no {device}."
+            return f"it cuts NVIDIA GPUs, and the CUDA driver does not know {device}."
         return nvml.not_shared(uuid) or mps.refuses(uuid)
 
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
         if count > MOST:
-            raise PlanError(f"{device} was to be cut into {count}: MPS serves {MOST} at most.")
-        # Twice an even share, as NVIDIA advises: whoever is busy may use what others leave.
+            raise PlanError(
+                f"{device} was to be cut into {count} slices, but MPS serves {MOST} at most."
+            )
+        # Twice an even share, as NVIDIA advises, so that a busy process can use what others leave.
         each = share or min(100, 200 // count)
         return tuple(named(device, self.name, i, count, each) for i in range(count))
 
@@ -47,12 +49,12 @@ class Mps:
 
 
 class MpsSlices:
-    """An MPS daemon for all GPUs that these slices are of."""
+    """An MPS daemon for all GPUs of some slices."""
 
     def __init__(self, slices: Sequence[Slice]) -> None:
         self._parts = slices
         self._gpus = gpus_of(slices)
-        # A process that has taken most of the memory already leaves slices what there is.
+        # If another process has taken most of the memory, the slices divide the rest.
         self._free = {gpu: nvml.free_part(uuid) for gpu, uuid in self._gpus.items()}
         self._full = {gpu: multiprocessors(gpu.index) for gpu in self._gpus}
         self._daemon = mps.Daemon(list(self._gpus.values()))
@@ -67,10 +69,10 @@ class MpsSlices:
         }
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
-        """On its GPU, a client of the daemon, and no wider than its share.
+        """Check that a slice is on its GPU, is a client of the daemon, and has its share.
 
-        The server lists its clients, which are nobody but these slices: so many are all, also
-        where it numbers processes otherwise than they do themselves (in a container).
+        In a container, the server may know processes by other numbers than they do themselves. But
+        it has no clients except these slices, so as many clients as slices are all of them.
         """
         if seen["uuid"] != self._gpus[part.of]:
             return f"its process is on the GPU {seen['uuid']}, not on {self._gpus[part.of]}."
@@ -89,13 +91,13 @@ class MpsSlices:
 
 
 def gpus_of(slices: Sequence[Slice]) -> dict[DeviceId, str]:
-    """The GPUs that slices are of, and their UUIDs."""
-    found = {part.of: gpu_uuid(part.of.index) for part in slices}
-    known = {gpu: uuid for gpu, uuid in found.items() if uuid is not None}
-    if len(known) < len(found):
+    """The GPUs that slices are parts of, with their UUIDs."""
+    uuids = {part.of: gpu_uuid(part.of.index) for part in slices}
+    known = {gpu: uuid for gpu, uuid in uuids.items() if uuid is not None}
+    if len(known) < len(uuids):
         raise PlanError(
-            f"the CUDA driver of this process knows {', '.join(map(str, known)) or 'none'}, of "
-            f"{', '.join(map(str, found))}."
+            f"of {', '.join(map(str, uuids))}, the CUDA driver of this process knows only "
+            f"{', '.join(map(str, known)) or 'none'}."
         )
     return known
 

@@ -1,7 +1,7 @@
-"""Slices of an NVIDIA GPU that take turns: processes that share it, and nothing that helps them.
+"""Slices of an NVIDIA GPU that take turns: processes that share it without MPS.
 
-One at a time computes, for a while each, so more of them are no faster: for comparison, and where
-MPS cannot be had and somebody insists.
+Only one of them computes at a time, so more slices are not faster. They are for comparison, and
+for machines without MPS.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hocket.errors import PlanError
 
 
 class Shared:
-    """One process a slice, each with its part of the memory."""
+    """Cuts a GPU: one process per slice, each with its part of the memory."""
 
     name, at_once, one_memory = "shared", False, True
 
@@ -26,14 +26,14 @@ class Shared:
         if not is_gpu(device.id):
             return f"it cuts NVIDIA GPUs, and this is a {device.kind}."
         if (uuid := gpu_uuid(device.id.index)) is None:
-            return f"it cuts NVIDIA GPUs, and the CUDA driver knows no {device}."
+            return f"it cuts NVIDIA GPUs, and the CUDA driver does not know {device}."
         return nvml.not_shared(uuid)
 
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
         if share not in (None, 100):
             raise PlanError(
-                f"`shared` slices of {device} take turns with all of it, so a share of {share} % "
-                f"is not to be had. Leave it out, or use `cut=mps`."
+                f"`shared` slices of {device} take turns on the whole GPU, so a share of {share} % "
+                f"is not possible. Leave it out, or use `cut=mps`."
             )
         return tuple(named(device, self.name, i, count, 100) for i in range(count))
 
@@ -42,7 +42,7 @@ class Shared:
 
 
 class SharedSlices(Opened):
-    """Nothing is started for them."""
+    """Slices that share their GPUs. Nothing has to be started for them."""
 
     def __init__(self, slices: Sequence[Slice]) -> None:
         self._gpus = gpus_of(slices)

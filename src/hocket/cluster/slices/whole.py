@@ -1,4 +1,4 @@
-"""The whole device as its only slice: for one instance, and where nothing else can be had."""
+"""The whole device as its only slice, for one instance or where nothing else is possible."""
 
 from __future__ import annotations
 
@@ -13,24 +13,22 @@ from hocket.errors import PlanError
 
 
 class Whole(Opened):
-    """One process, which sees this device and no other of its kind."""
+    """Gives the whole device to one process, which sees no other device of its kind."""
 
     name, at_once, one_memory = "whole", False, True
 
     def probe(self, device: Device) -> str:
-        del device
         return ""
 
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
         if count != 1 or share not in (None, 100):
             raise PlanError(
-                f"the whole of {device} is 1 slice of 100 %, and {count} of {share or 100} % were "
-                f"asked for: use slices=1 without a share, or another `cut`."
+                f"the whole of {device} is 1 slice of 100 %, but {count} of {share or 100} % were "
+                f"requested: use slices=1 without a share, or another `cut`."
             )
         return (named(device, self.name, 0, 1, 100),)
 
     def open(self, slices: Sequence[Slice]) -> Whole:
-        del slices
         return self
 
     def env(self, part: Slice) -> Mapping[str, str | None]:
@@ -46,7 +44,7 @@ class Whole(Opened):
 
 
 def _uuid(part: Slice) -> str | None:
-    """Of the GPU that a slice is, or of the MIG instance that is all this process sees of one."""
+    """The UUID of a slice's GPU, or of the MIG instance if that is all this process sees of it."""
     ordinal = part.id.index
     return (instance_uuid(ordinal) or gpu_uuid(ordinal)) if is_gpu(part.id) else None
 

@@ -1,4 +1,11 @@
-"""The compiled part of hocket: one library of plain C functions, the same for every Python."""
+"""The compiled part of hocket: one library of C functions that works with every Python.
+
+average.cpp, reduce_*.cpp, reduce.cu   means over replicas: on the host, through it, on GPUs
+ring.cpp, latest.cpp, event.h          messages and events in shared memory
+slots.cpp                              messages in the memory of one GPU
+host.cpp, native_call.h                host functions that compiled programs call
+cuda.h, numbered.h, say.h              the CUDA driver, objects by number, errors as text
+"""
 
 from __future__ import annotations
 
@@ -13,11 +20,11 @@ import numpy as np
 
 PATH = Path(__file__).parent / "libhocket.so"
 KERNEL = Path(__file__).parent / "reduce.cu"
-"""The source of kernels, which are compiled on a GPU when they are needed."""
+"""The source of the GPU kernels, which are compiled when they are first needed."""
 
 _Counts = POINTER(c_uint64)
 _Pointers, _Sizes, _Ints = POINTER(c_void_p), POINTER(c_int64), POINTER(c_int)
-_TEXT = (c_char_p, c_int64)  # where an error is written, and its room
+_TEXT = (c_char_p, c_int64)  # a buffer for the text of an error, and its size
 _Pair = [c_void_p] * 2
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "hocket_ring_header_bytes": (c_int64, []),
@@ -79,11 +86,11 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 
 
 class Unavailable(RuntimeError):
-    """This cannot be had here; the message says why."""
+    """Something that is not possible here; the message says why."""
 
 
 def pointers(arrays: Sequence[np.ndarray]) -> tuple[Any, Any]:
-    """Where each array is, and how many bytes it has."""
+    """The addresses and the sizes in bytes of some arrays, for a C function."""
     num = len(arrays)
     return (
         (c_void_p * num)(*(x.ctypes.data for x in arrays)),
@@ -93,20 +100,20 @@ def pointers(arrays: Sequence[np.ndarray]) -> tuple[Any, Any]:
 
 @cache
 def library() -> ctypes.CDLL:
-    """The library, with the types of its functions set."""
+    """Load the library, and set the types of its functions."""
     if not PATH.is_file():
         raise RuntimeError(
-            f"hocket was installed without its compiled part ({PATH.name}), because no C++ "
-            f"compiler was found then. Install one (on Debian: `apt-get install g++`), and "
-            f"`pip install` hocket again."
+            f"hocket was installed without its compiled part ({PATH.name}), because there was no "
+            f"C++ compiler. Install one (on Debian: `apt-get install g++`), and `pip install` "
+            f"hocket again."
         )
     loaded = ctypes.CDLL(str(PATH))
     for name, (result, arguments) in _SIGNATURES.items():
         try:
-            function = getattr(loaded, name)  # `loaded[name]` would be another object each time
+            function = getattr(loaded, name)  # `loaded[name]` would make a new object each time
         except AttributeError:
             raise RuntimeError(
-                f"{PATH.name} is older than this hocket, and has no `{name}`: `pip install` hocket "
+                f"{PATH.name} is older than this hocket and has no `{name}`: `pip install` hocket "
                 f"again."
             ) from None
         function.restype, function.argtypes = result, arguments
@@ -114,9 +121,9 @@ def library() -> ctypes.CDLL:
 
 
 def checked(call: Any, *arguments: Any) -> Any:
-    """Call a function of the library whose last arguments are memory for the text of an error."""
+    """Call a function whose last arguments are a buffer for an error, and raise what it writes."""
     message = ctypes.create_string_buffer(600)
-    found = call(*arguments, message, len(message))
+    result = call(*arguments, message, len(message))
     if message.value:
         raise Unavailable(message.value.decode(errors="replace"))
-    return found
+    return result
