@@ -1,5 +1,5 @@
-// The few functions of the CUDA driver that are used here, found when they are first needed: so
-// that the library is built without CUDA, and loads where there is none.
+// The few functions of the CUDA driver that we need. They are looked up at the first use, so that
+// the library can be built, and loaded, without CUDA.
 #pragma once
 
 #include <dlfcn.h>
@@ -26,10 +26,10 @@ struct Uuid {
   char bytes[16];
 };
 
-constexpr unsigned kHostPortable = 1, kHostMapped = 2;  // also of registered memory
+constexpr unsigned kHostPortable = 1, kHostMapped = 2;  // the same flags for registered memory
 constexpr unsigned kPeerAccess = 1;
 constexpr unsigned kNonBlocking = 1;
-constexpr int kMajor = 75, kMinor = 76;  // attributes: the compute capability
+constexpr int kMajor = 75, kMinor = 76;  // attributes of a device: its compute capability
 
 struct Driver {
   Result (*init)(unsigned);
@@ -64,9 +64,9 @@ struct Driver {
   Result (*stream_sync)(Stream);
   Result (*then_on_host)(Stream, void (*)(void*), void*);
 
-  std::string missing;  // why there is no driver; "" if there is one
+  std::string missing;  // the reason why there is no driver, or ""
 
-  // What a call of the driver said, in words.
+  // The result of a call as a message.
   std::string words(const char* what, Result result) const {
     const char* text = nullptr;
     error_string(result, &text);
@@ -94,7 +94,7 @@ inline const Driver& driver() {
     find(d->error_string, "cuGetErrorString");
     find(d->device_get, "cuDeviceGet");
     find(d->device_attribute, "cuDeviceGetAttribute");
-    // Drivers of several ages know it by different names.
+    // Newer drivers have it under another name.
     const bool has_v2 = dlsym(library, "cuDeviceGetUuid_v2") != nullptr;
     find(d->device_uuid, has_v2 ? "cuDeviceGetUuid_v2" : "cuDeviceGetUuid");
     find(d->retain, "cuDevicePrimaryCtxRetain");
@@ -130,7 +130,7 @@ inline const Driver& driver() {
   return *found;
 }
 
-// Within its life, calls of this thread are of a device's primary context, which is XLA's.
+// While this object lives, calls of this thread use a device's primary context, as XLA does.
 class Current {
  public:
   explicit Current(Context context) : result_(driver().push(context)) {}
@@ -146,7 +146,7 @@ class Current {
   Result result_;
 };
 
-// Does one thing after another, and remembers the first that failed.
+// Runs steps one after another until one fails, and keeps its error.
 class Steps {
  public:
   template <class Fn>

@@ -1,4 +1,5 @@
-// How one process waits for another: a bounded spin, then a futex in shared memory.
+// An event in shared memory, by which one process waits for another: it spins for a while, then
+// sleeps on a futex.
 #pragma once
 
 #include <atomic>
@@ -15,7 +16,7 @@
 
 namespace hocket {
 
-constexpr int kLine = 64;  // what two sides write lies on lines of their own
+constexpr int kLine = 64;  // a cache line; values that two sides write lie on different ones
 
 inline int64_t now_ns() {
   timespec t;
@@ -33,13 +34,13 @@ inline void pause_cpu() {
 
 enum class Wait { kReady, kTimeout };
 
-// Zero bytes are a valid event. Whoever changes what others wait for calls `signal` after it.
+// Zero bytes are a valid event. Call `signal` after changing something that others may wait for.
 struct alignas(kLine) Event {
   std::atomic<uint32_t> count;
   std::atomic<uint32_t> waiting;
 
   void signal() {
-    // Pairs with the fence of `wait`: either we see the waiter, or it sees our change.
+    // Pairs with the fence in `wait`: either we see that somebody waits, or they see our change.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (waiting.load(std::memory_order_relaxed) != 0) wake();
   }
@@ -51,7 +52,7 @@ struct alignas(kLine) Event {
 #endif
   }
 
-  // Wait until `ready()`; a negative `timeout_ns` is for ever.
+  // Waits until `ready()`. A negative `timeout_ns` means for ever.
   template <class Ready>
   Wait wait(Ready ready, int64_t spin_ns, int64_t timeout_ns) {
     if (ready()) return Wait::kReady;
@@ -84,7 +85,8 @@ struct alignas(kLine) Event {
   void sleep(uint32_t seen, int64_t left_ns) {
 #ifdef __linux__
     const timespec t{static_cast<time_t>(left_ns / 1000000000), left_ns % 1000000000};
-    // Not FUTEX_PRIVATE_FLAG: the word is known by its page, in whichever process.
+    // Without FUTEX_PRIVATE_FLAG the kernel knows the word by its page, so it is the same word in
+    // every process.
     syscall(SYS_futex, &count, FUTEX_WAIT, seen, &t, nullptr, 0);
 #else
     (void)seen, (void)left_ns;

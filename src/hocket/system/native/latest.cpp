@@ -1,5 +1,5 @@
-// What many processes read and one writes, in shared memory: the newest version of a message, and
-// an event that they wait for. Zero bytes are valid of both.
+// The newest version of a message in shared memory, which one process writes and many read; and C
+// functions for events. Zero bytes are a valid start for both.
 
 #include <cstdint>
 
@@ -10,8 +10,8 @@ namespace {
 using hocket::Event;
 using hocket::kLine;
 
-// A writer fills the slot after the newest one, so a reader has the time of a whole version to copy
-// the newest; whoever takes longer sees that and copies again.
+// The writer fills the slot after the newest message. So a reader can copy the newest at least
+// until the next is complete. A slower reader notices (`is_whole`), and copies again.
 struct Latest {
   alignas(kLine) std::atomic<uint64_t> published;
   std::atomic<uint64_t> begun;
@@ -23,7 +23,7 @@ extern "C" {
 
 int64_t hocket_latest_header_bytes() { return sizeof(Latest); }
 
-// The number of the message to write, from 1; its slot is that modulo the number of slots.
+// Returns the number of the message to write, from 1. Its slot is that modulo the number of slots.
 uint64_t hocket_latest_begin(Latest* latest) {
   const uint64_t number = latest->published.load(std::memory_order_relaxed) + 1;
   latest->begun.store(number, std::memory_order_relaxed);
@@ -35,12 +35,12 @@ void hocket_latest_publish(Latest* latest) {
   latest->published.fetch_add(1, std::memory_order_release);
 }
 
-// The number of the newest message; 0 where there is none.
+// The number of the newest message, or 0 if there is none.
 uint64_t hocket_latest_newest(const Latest* latest) {
   return latest->published.load(std::memory_order_acquire);
 }
 
-// Whether a message that was copied since is whole: nobody has begun to write into its slot.
+// True if a copied message is intact, because the writer has not begun to reuse its slot.
 int hocket_latest_is_whole(const Latest* latest, uint64_t number, uint64_t slots) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return latest->begun.load(std::memory_order_relaxed) < number + slots;
@@ -52,13 +52,13 @@ uint32_t hocket_event_count(const Event* event) {
   return event->count.load(std::memory_order_seq_cst);
 }
 
-// After a change, and before whoever waits looks again.
+// To be called after a change. Wakes everybody who waits.
 void hocket_event_signal(Event* event) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   event->wake();
 }
 
-// Until somebody has signalled since `count`, at most for so long.
+// Waits until there was a signal after `count` was read, or for `timeout_ns` at most.
 void hocket_event_wait(Event* event, uint32_t count, int64_t timeout_ns) {
   event->wait([=] { return event->count.load(std::memory_order_seq_cst) != count; }, 0, timeout_ns);
 }
