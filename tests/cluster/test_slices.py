@@ -106,7 +106,7 @@ def test_shares() -> None:
     shares = {n: Mps().layout(GPU, n, None)[0].share for n in (1, 2, 3, 4, 8)}
     assert shares == {1: 100, 2: 100, 3: 66, 4: 50, 8: 25}
     assert [part.share for part in Mps().layout(GPU, 2, 30)] == [30, 30]
-    with pytest.raises(PlanError, match="cut into 49: MPS serves 48 at most"):
+    with pytest.raises(PlanError, match="cut into 49 slices, but MPS serves 48 at most"):
         Mps().layout(GPU, 49, None)
     assert [part.share for part in Shared().layout(GPU, 3, None)] == [100] * 3
     with pytest.raises(PlanError, match="take turns on the whole GPU, so a share of 30 %"):

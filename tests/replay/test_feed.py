@@ -73,7 +73,7 @@ def test_what_goes_wrong_is_told_where_batches_are_taken(tmp_path: Path) -> None
         server.close()
         with pytest.raises(ConnectionError, match="is gone"):
             list(zip(range(10), batches, strict=False))  # some were drawn before
-    with pytest.raises(ValueError, match="ahead=0: at least one"):
+    with pytest.raises(ValueError, match="ahead=0 must be at least 1"):
         feed(table(), 4, ahead=0)
     with pytest.raises(ValueError, match=r"from 1 to 2\*\*30 rows"), feed(table(), 0) as batches:
         next(batches)

@@ -160,7 +160,7 @@ def test_calls_out_of_order_are_told() -> None:
     ]
     call.start([TICKET, *arrays])
     assert call.finish()[0] == 1
-    with pytest.raises(RuntimeError, match="after 0 changes, and there were 1: pass on what"):
+    with pytest.raises(RuntimeError, match="after 0 changes, and there were 1: pass on the replay"):
         call.start([TICKET, *arrays])
     free = Insert(SERVICE, rated=False).open(at=At(service.live, service.how, in_order=False))
     free.start([TICKET, *arrays])
@@ -213,11 +213,11 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     ),
     "other leading axes": (
         lambda: memory.insert(made(), jax.tree.map(lambda x: x[None], ROW), jnp.ones(5, bool)),
-        "where `real` is .5.: the leading axes",
+        "with `real` of shape .5.. Give each column the axes",
     ),
     "priorities of other rows": (
         lambda: memory.insert(made(), ROW, jnp.ones(5, bool), jnp.ones(4)),
-        "`real` is .5., and `priority` .4.",
+        "`real` has the shape .5., found `priority` of shape .4.",
     ),
     "random keys": (
         lambda: ReplayService.of({"key": jax.random.key(0)}, 8, "replay"),

@@ -375,7 +375,7 @@ MISTAKES = {
     ),
     "uneven columns": (
         lambda t: t.insert({**rows(0), "action": np.zeros(2, np.int32)}),
-        "as many rows, found {'obs': 1, 'action': 2}",
+        "the same number of rows, found {'obs': 1, 'action': 2}",
     ),
     "no samples": (lambda t: t.sample(0), "from 1 to .* found 0"),
     "a bad uniform": (lambda t: t.sample(1, uniforms=[1.0]), r"in \[0, 1\), found 1 in row 0"),
@@ -387,8 +387,8 @@ MISTAKES = {
     "a huge priority": (lambda t: t.insert(rows(0), [1e30]), "from 0 to 1e.29, found 1e.30 in row"),
     "fractions as keys": (lambda t: t.update([[0.5, 1.0]], [1]), "found float64"),
     "keys that are too large": (lambda t: t.update([[2**32, 1]], [1]), "found 1, 4294967296"),
-    "a timeout of nothing": (lambda t: t.sample(1, timeout=math.nan), "in seconds, .*found nan"),
-    "a negative timeout": (lambda t: t.insert(rows(0), timeout=-1), "or None, found -1"),
+    "a timeout of nothing": (lambda t: t.sample(1, timeout=math.nan), "at least 0 seconds, found nan"),
+    "a negative timeout": (lambda t: t.insert(rows(0), timeout=-1), "must be None or at least 0 seconds, found -1"),
     "a batch of another table": (
         lambda t: t.sample(1, out=other_batch()),
         "`out` must be a batch with the columns obs:float32:4 action:int32",
@@ -433,7 +433,7 @@ def test_mistakes_are_refused_and_change_nothing(mistake: str) -> None:
         ({"schema": "x:int8:0"}, "no axis of length 0"),
         (
             {"schema": "x:int8:4*2 y:int8:5*2"},
-            "have one dtype and shape, found x:int8:4",
+            "need the same dtype and shape, found x:int8:4",
         ),
         ({"schema": "x:int8*2", "remover": "newest"}, "with frames removes the oldest rows"),
         ({"num_frames": 4}, "come together"),

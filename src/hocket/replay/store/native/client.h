@@ -1,6 +1,7 @@
-// Whoever asks a replay server: over a stream of bytes, or in memory shared with it.
+// Clients of a replay server: over a stream of bytes, or through memory shared with it.
 //
-// Threads may share a client, and several requests may be under way: whoever waits reads for all.
+// Threads may share a client, and several requests may be under way. A thread that waits for its
+// reply also reads those of the others.
 
 #pragma once
 
@@ -25,12 +26,12 @@ struct Gone : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The server does not take such a request.
+// The request cannot be sent to this server.
 struct Refused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// So many seconds from now.
+// The time in `seconds` from now.
 inline Clock::time_point after(double seconds) {
   if (seconds > 1e9) return Clock::time_point::max();
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(
@@ -43,19 +44,19 @@ struct In {
 };
 
 struct Out {
-  void* data;  // null for what nobody wants
+  void* data;  // null for bytes that nobody wants
   uint64_t bytes;
 };
 
-// A request under way. It stays where it is until it was answered or abandoned.
+// A request under way. It must stay at its address until it is answered or abandoned.
 struct Call {
-  Header header;             // of the request, and then of the reply
-  std::vector<Out> outs;     // where the parts of a reply go, each from a multiple of 64 bytes on
-  uint64_t reply_bytes = 0;  // that a reply has at most; without `outs` it stays where it is
+  Header header;             // of the request, and later of the reply
+  std::vector<Out> outs;     // where the parts of a reply go; each begins at a multiple of 64 bytes
+  uint64_t reply_bytes = 0;  // the most that a reply has; without `outs`, it stays in its slot
   std::string text;          // of a reply that is not ok, or has no parts
-  uint8_t* body = nullptr;   // of a reply that stayed where it is, until `release`
+  uint8_t* body = nullptr;   // of a reply that stayed in its slot, until `release`
   bool is_done = false, is_filling = false;
-  void* region = nullptr;    // where it was asked
+  void* region = nullptr;    // the shared memory that has the slot
   uint32_t slot = 0;
 };
 
@@ -63,14 +64,14 @@ class Client {
  public:
   virtual ~Client() = default;
 
-  // These throw Gone; asking also Refused. The parts of a request follow each other.
+  // These throw Gone, and `ask` also Refused. The parts of a request follow each other directly.
   virtual void ask(Call& call, const std::vector<In>& parts) = 0;
-  virtual bool wait(Call& call, Clock::time_point until) = 0;  // whether it was answered by then
-  virtual void abandon(Call& call) = 0;                        // nobody waits for it any more
-  virtual void release(Call&) {}                               // of a reply that stayed
-  virtual bool may_stay() { return false; }                    // whether a reply can
-  virtual void close() = 0;  // whoever waits, or asks later, gets an error
-  virtual const std::string& server() const = 0;  // where it is, for people
+  virtual bool wait(Call& call, Clock::time_point until) = 0;  // true if it was answered by then
+  virtual void abandon(Call& call) = 0;                        // nobody waits for the reply now
+  virtual void release(Call&) {}                               // frees a reply that has stayed
+  virtual bool may_stay() { return false; }                    // true if a reply may stay
+  virtual void close() = 0;  // ends all calls that wait, and all later ones, with an error
+  virtual const std::string& server() const = 0;  // the address, for people
 };
 
 // Over UDP. Throws Gone.
@@ -89,7 +90,7 @@ class StreamClient final : public Client {
   void abandon(Call& call) override;
   void close() override;
 
-  // With files, over a Unix socket.
+  // Sends files with the request, over a Unix socket.
   void ask_with(Call& call, const In& part, const std::vector<int>& files);
   void check_alive();
   const std::string& server() const override { return server_; }
@@ -114,19 +115,19 @@ class StreamClient final : public Client {
   bool is_reading_ = false;
   std::string broken_;
 
-  // Of whoever reads: the reply that is coming in, and where its next bytes go.
+  // For the thread that reads: the reply that is coming in, and where its next bytes go.
   Header incoming_;
   uint64_t got_ = 0;
   Call* into_ = nullptr;
   std::vector<Out> rest_;
   size_t next_ = 0;
   std::string text_;
-  uint8_t waste_[1 << 16];  // for what nobody wants
+  uint8_t waste_[1 << 16];  // for bytes that nobody wants
 };
 
 class SharedClient final : public Client {
  public:
-  // The server has so many seconds to take memory that is to be shared.
+  // `seconds` is how long the server may take to map memory.
   SharedClient(std::unique_ptr<StreamClient> control, uint32_t slots, double seconds);
   ~SharedClient() override;
 
@@ -143,8 +144,8 @@ class SharedClient final : public Client {
     Region region;
     void* base = nullptr;
     int bell = -1;
-    uint64_t free = 0;       // slots, a bit each
-    uint64_t abandoned = 0;  // that are free once they are answered
+    uint64_t free = 0;       // a bit for each free slot
+    uint64_t abandoned = 0;  // a bit for each slot that will be free when it is answered
     ~Mapping();
     RegionHead* head() const { return static_cast<RegionHead*>(base); }
   };
@@ -160,7 +161,7 @@ class SharedClient final : public Client {
   std::mutex mutex_, mapping_;
   std::condition_variable freed_;
   std::vector<std::unique_ptr<Mapping>> mappings_;
-  uint32_t stayed_ = 0;  // replies that stay where they are
+  uint32_t stayed_ = 0;  // the number of replies that are still in their slots
   std::atomic<bool> closed_{false};
 };
 

@@ -14,12 +14,13 @@ namespace hocket {
 namespace {
 
 constexpr int64_t kLookNs = 100000000;
-constexpr uint64_t kLeastBytes = uint64_t{1} << 20, kMostBytes = uint64_t{1} << 42;  // of a slot
+constexpr uint64_t kLeastBytes = uint64_t{1} << 20, kMostBytes = uint64_t{1} << 42;  // for a slot
 constexpr size_t kMostMappings = 32;
 constexpr auto kForASlot = std::chrono::milliseconds(1);
 constexpr auto kPatience = std::chrono::seconds(30);
 
-// Of slots for so many bytes, where there are smaller ones already. What is not used costs nothing.
+// The size of slots for `bytes`, larger than those that exist. Memory that is not used costs
+// nothing.
 uint64_t grown(uint64_t before, uint64_t bytes) {
   uint64_t size = std::max(before, kLeastBytes);
   while (size < bytes) size *= 2;
@@ -76,7 +77,7 @@ void SharedClient::ask(Call& call, const std::vector<In>& parts) {
     head.ring[at % kMostSlots].store(slot, std::memory_order_relaxed);
     head.head.store(at + 1, std::memory_order_release);
   }
-  // Pairs with the fence of a server that goes to sleep.
+  // Pairs with the fence of a server that goes to sleep: it sees the request, or we see it asleep.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (head.asleep.load(std::memory_order_relaxed)) {
     const uint64_t one = 1;
@@ -138,7 +139,7 @@ void SharedClient::release(Call& call) {
   give_back(*static_cast<Mapping*>(call.region), call.slot);
 }
 
-// Half of the slots are left to ask in.
+// Half of the slots must be left for requests.
 bool SharedClient::may_stay() {
   const std::lock_guard<std::mutex> alone(mutex_);
   return 2 * stayed_ < slots_;
@@ -199,14 +200,14 @@ SharedClient::Mapping* SharedClient::free_slot(uint64_t request_bytes, uint64_t 
   }
 }
 
-// One more region, with slots of at least these sizes.
+// Makes one more region, with slots of at least these sizes.
 void SharedClient::map(uint64_t request_bytes, uint64_t reply_bytes) {
   const std::lock_guard<std::mutex> one_at_a_time(mapping_);
   auto made = std::make_unique<Mapping>();
   Region& region = made->region;
   {
     const std::lock_guard<std::mutex> alone(mutex_);
-    for (const auto& mapping : mappings_) {  // no smaller than those before
+    for (const auto& mapping : mappings_) {  // no smaller than earlier ones
       region.request_bytes = std::max(region.request_bytes, mapping->region.request_bytes);
       region.reply_bytes = std::max(region.reply_bytes, mapping->region.reply_bytes);
     }

@@ -18,7 +18,7 @@ namespace hocket {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(30);  // for a server that reads nothing
-constexpr int kLookMs = 20;  // whether somebody else has stopped reading
+constexpr int kLookMs = 20;  // how often to check if the thread that reads has stopped
 constexpr uint64_t kMostText = uint64_t{1} << 20;
 
 int milliseconds(Clock::time_point until) {
@@ -112,7 +112,7 @@ void StreamClient::ask(Call& call, const std::vector<In>& parts) {
   begin(call);
   std::vector<In> whole{{&call.header, sizeof(Header)}};
   whole.insert(whole.end(), parts.begin(), parts.end());
-  // The reply may be here before all of it is sent, and the header is then the reply's.
+  // A copy, because the reply may arrive before all is sent, and replaces the header of the call.
   const Header header = call.header;
   whole.front().data = &header;
   try {
@@ -142,7 +142,7 @@ void StreamClient::ask_with(Call& call, const In& part, const std::vector<int>& 
   about->cmsg_type = SCM_RIGHTS;
   about->cmsg_len = CMSG_LEN(files.size() * sizeof(int));
   std::memcpy(CMSG_DATA(about), files.data(), files.size() * sizeof(int));
-  // Nothing else was ever sent here but the first greeting, so there is room for all of it.
+  // Only the greeting was sent over this socket before, so all of this fits into its buffer.
   if (sendmsg(file_, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(header) + part.bytes)) {
     return;
   }
@@ -185,8 +185,8 @@ void StreamClient::send_all(std::vector<In> parts) {
   }
 }
 
-// Until there may be room. A server with too many replies to send takes no requests, so we read
-// them meanwhile, unless somebody else does.
+// Waits until there may be room. A server with too many replies to send takes no requests, so we
+// read replies meanwhile, unless another thread does.
 void StreamClient::wait_to_send() {
   std::unique_lock<std::mutex> lock(mutex_);
   const bool reads = !is_reading_ && broken_.empty();
@@ -249,13 +249,13 @@ void StreamClient::abandon(Call& call) {
   }
 }
 
-// Nobody writes to the call or its arrays after this.
+// After this, no thread writes to the call or its arrays.
 void StreamClient::forget(std::unique_lock<std::mutex>& lock, Call& call) {
   changed_.wait(lock, [&] { return !is_reading_ || !call.is_filling; });
   if (call.is_done) return;
   calls_.erase(call.header.request);
   if (!call.is_filling) return;
-  // The rest of its reply is still to come.
+  // The rest of its reply is still to come, and will be thrown away.
   call.is_filling = false;
   into_ = nullptr;
   uint64_t left = 0;
@@ -271,7 +271,7 @@ void StreamClient::check_alive() {
   throw Gone("the replay server at " + server_ + " is gone");
 }
 
-// Reads until the call is answered, or something went wrong.
+// Reads until the call is answered or something goes wrong.
 void StreamClient::read_until(const Call& call, Clock::time_point until) {
   try {
     while (!call.is_done) {
@@ -283,7 +283,7 @@ void StreamClient::read_until(const Call& call, Clock::time_point until) {
   }
 }
 
-// Whether there was something before then.
+// Reads what is there, and returns false if nothing came until then.
 bool StreamClient::read_more(Clock::time_point until) {
   iovec vectors[64];
   int count = 0;
@@ -327,7 +327,7 @@ bool StreamClient::read_more(Clock::time_point until) {
   return true;
 }
 
-// The header is here: where does the rest go?
+// The header of a reply is here. Decides where the rest goes.
 void StreamClient::begin_reply() {
   if (incoming_.magic != kWireMagic || incoming_.version != kWireVersion) {
     throw Gone("what answers at " + server_ + " is no replay server of this version");
@@ -361,7 +361,7 @@ void StreamClient::begin_reply() {
     if (incoming_.length > kMostText) throw Gone("a reply at " + server_ + " is too long");
     text_.resize(incoming_.length);
     if (incoming_.length) rest_.push_back({text_.data(), incoming_.length});
-  } else if (incoming_.length) {  // nobody waits for it
+  } else if (incoming_.length) {  // nobody waits for this reply
     rest_.push_back({nullptr, incoming_.length});
   }
   if (rest_.empty()) end_reply();
@@ -383,7 +383,7 @@ void StreamClient::end_reply() {
   changed_.notify_all();
 }
 
-// With the lock held.
+// To be called with the lock held.
 void StreamClient::fail(const std::string& why) {
   if (broken_.empty()) broken_ = why;
   changed_.notify_all();

@@ -10,16 +10,16 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kLook = milliseconds(20);  // what others asked meanwhile is due no sooner
-constexpr auto kLong = milliseconds(50);  // for a request: it probably waits
+constexpr auto kLook = milliseconds(20);  // requests that others make meanwhile are not due sooner
+constexpr auto kLong = milliseconds(50);  // a request that takes longer probably waits
 constexpr size_t kMostWays = 64;
 
 std::string name_of(const UdpAddress& address) {
   return "udp://" + address.host + ":" + std::to_string(address.port);
 }
 
-// Threads may ask while one of them reads: only then the socket's packets are looked at, and all
-// else is done with the lock held.
+// Threads may ask while one of them reads. That one receives without the lock; everything else is
+// done with the lock held.
 class UdpClient final : public Client {
  public:
   explicit UdpClient(const UdpAddress& address) : link_(address), server_(name_of(address)) {
@@ -88,8 +88,8 @@ class UdpClient final : public Client {
     Clock::time_point since;
   };
 
-  // To the server, each is a client. A request that waits there holds up those that are asked 16
-  // requests later, and has replies kept that were answered meanwhile: others go another way.
+  // The server takes each way for a client. A request that waits at the server blocks those that
+  // are 16 requests later, and keeps it from dropping replies in between. So others go another way.
   struct Way {
     Way(PacketSink& sink, const DatagramSettings& settings) : client(sink, settings) {}
     bool is_slow(Clock::time_point now) const {
@@ -110,7 +110,7 @@ class UdpClient final : public Client {
     throw Refused("too many requests of this client wait already");
   }
 
-  // What came, or comes in a while, and what is due then.
+  // Receives packets, waiting a while for the first, and then does what is due.
   void read(std::unique_lock<std::mutex>& lock, Clock::time_point until) {
     until = std::min(until, Clock::now() + kLook);
     for (const Way& way : ways_) until = std::min(until, way.client.due());
@@ -139,7 +139,7 @@ class UdpClient final : public Client {
 
   void settle(Way& way) {
     const auto found = way.calls.find(reply_.header.request);
-    if (found == way.calls.end()) return;  // nobody waits for it any more
+    if (found == way.calls.end()) return;  // nobody waits for it now
     Call& call = *found->second.call;
     way.calls.erase(found);
     if (reply_.header.version != kWireVersion) {
@@ -166,7 +166,7 @@ class UdpClient final : public Client {
     return true;
   }
 
-  // So that what waits there is forgotten soon. Nobody sees to it that this arrives.
+  // Lets the server forget requests that wait. It is not repeated if it is lost.
   void say_goodbye() {
     Header bye;
     bye.op = Op::kBye;

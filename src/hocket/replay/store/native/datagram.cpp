@@ -19,13 +19,13 @@ uint64_t mixed(uint64_t x) {
   return x ^ (x >> 32);
 }
 
-// Four words at a time, which do not wait for each other: a CRC from tables took 1 us for each
-// packet, as long as a packet takes over memif.
+// Four independent words at a time. A CRC from tables took 1 us for each packet, as long as a
+// packet takes over memif.
 uint64_t digest(const uint8_t* data, size_t bytes, uint64_t seed) {
   uint64_t lanes[4] = {seed ^ bytes, seed + kOdd, ~seed, seed ^ kOdd};
   for (; bytes >= 32; bytes -= 32, data += 32) {
     for (int i = 0; i < 4; ++i) lanes[i] = (lanes[i] ^ word_at(data + 8 * i)) * kOdd;
-    // What a word's upper bits change must reach the lower ones.
+    // The upper bits must affect the lower ones, too, and multiplication only works upwards.
     for (uint64_t& lane : lanes) lane ^= lane >> 29;
   }
   for (; bytes >= 8; bytes -= 8, data += 8) lanes[0] = mixed(lanes[0] ^ word_at(data));

@@ -1,21 +1,22 @@
 // Messages (wire.h) in packets that may be lost, doubled, reordered or damaged on their way.
 //
-// A message is cut into fragments of `stride` bytes, of which the last may be shorter. Each packet
-// is a `PacketHeader` and one of them:
+// A message is cut into fragments of `stride` bytes; the last may be shorter. A packet is a
+// `PacketHeader` and one of these:
 //
 //   from a client    kRequest   a fragment of a request
-//                    kProbe     the same; the server is to say what it has of the request
-//                    kMore      grants more of a reply, and lists what is missing of it
+//                    kProbe     the same, and asks the server what it has of the request
+//                    kMore      grants more of a reply, and lists its missing fragments
 //   from a server    kReply     a fragment of a reply
-//                    kHave      grants more of a request, and lists what is missing of it
-//                    kUnknown   it does not know this client (any more)
+//                    kHave      grants more of a request, and lists its missing fragments
+//                    kUnknown   says that it does not know this client, or not any more
 //
-// `credit` is how many fragments of the answer may be sent, counted from its first: a number that
-// is doubled or overtaken on its way does no harm. Whoever receives grants it, so that nobody sends
-// more than the other's buffers hold. Only clients have timers: a server answers packets.
+// The receiver of a message grants credit, so that nobody sends more than its buffers hold.
+// `credit` is the number of fragments that may be sent, counted from the first one, so that a
+// packet that is doubled or overtaken does no harm. Only clients have timers: a server only answers
+// packets.
 //
-// Requests of a client are numbered 1, 2, 3... A server carries each out once, and keeps the reply
-// until the client no longer waits for it (`behind`); whoever asks again gets that reply again.
+// A client numbers its requests 1, 2, 3... A server carries each out once, and keeps the reply
+// until the client no longer waits for it (`behind`). A repeated request gets the same reply again.
 
 #pragma once
 
@@ -30,13 +31,13 @@ namespace hocket {
 
 constexpr uint32_t kPacketMagic = 0x47444b48;  // HKDG
 constexpr uint8_t kPacketVersion = 1;
-constexpr size_t kPacketBytes = 1458;      // a frame of 1,500 bytes with its Ethernet, IP and UDP
-constexpr size_t kMostPacketBytes = 8900;  // in a jumbo frame
-constexpr size_t kLeastStride = 512;       // of what has several fragments
-constexpr uint32_t kFirstCredit = 32;      // fragments of a request before its server granted any
-constexpr uint32_t kMostCredit = 256;      // fragments on their way at once, whatever is granted
-constexpr size_t kMostGaps = 64;           // listed in one packet
-constexpr uint32_t kMostRepeated = 256;    // fragments that one such list is answered with
+constexpr size_t kPacketBytes = 1458;      // fits a frame of 1,500 bytes with its headers
+constexpr size_t kMostPacketBytes = 8900;  // fits a jumbo frame
+constexpr size_t kLeastStride = 512;       // for a message with several fragments
+constexpr uint32_t kFirstCredit = 32;      // fragments to send before the server has granted any
+constexpr uint32_t kMostCredit = 256;      // most fragments under way at once, whatever is granted
+constexpr size_t kMostGaps = 64;           // most gaps that one packet lists
+constexpr uint32_t kMostRepeated = 256;    // most fragments sent in answer to one such list
 
 enum class PacketKind : uint8_t { kRequest = 1, kProbe, kMore, kReply, kHave, kUnknown };
 
@@ -44,33 +45,33 @@ struct PacketHeader {
   uint32_t magic = kPacketMagic;
   uint8_t version = kPacketVersion;
   PacketKind kind = PacketKind::kRequest;
-  uint16_t stride = 0;  // bytes of each fragment but the last
+  uint16_t stride = 0;  // bytes of each fragment except the last
   uint64_t client = 0;
   uint64_t request = 0;
   uint32_t fragment = 0, fragments = 0;
   uint32_t length = 0;  // of the whole message
   uint32_t credit = 0;
-  uint32_t check = 0;   // of the packet, with 0 here
-  uint16_t behind = 0;  // the client waits for no request before this one minus `behind`
+  uint32_t check = 0;   // checksum of the packet, computed with 0 here
+  uint16_t behind = 0;  // the client waits for no request before `request - behind`
   uint16_t reserved = 0;
 };
 static_assert(sizeof(PacketHeader) == 48);
 
-// Of a header whose `check` is 0, and its payload. UDP's own is of 16 bits, and in the kernel's
-// virtual devices nobody fills it in.
+// The checksum of a header whose `check` is 0, and its payload. UDP's own has only 16 bits, and the
+// kernel's virtual devices leave it empty.
 uint32_t packet_check(const PacketHeader& header, const uint8_t* payload, size_t bytes);
 
-// A packet as it came. `payload` points into it.
+// A packet that was received. `payload` points into its bytes.
 struct Packet {
   PacketHeader header;
   const uint8_t* payload = nullptr;
   size_t bytes = 0;
 };
 
-// Whether these bytes are a packet, undamaged and consistent in itself.
+// Reads a packet. Returns false if the bytes are damaged, inconsistent or no packet at all.
 bool read_packet(const uint8_t* data, size_t size, Packet& packet);
 
-// Where a packet came from. Only those who move packets know what is in it.
+// Where a packet came from. Only the code that moves packets knows what it contains.
 struct Peer {
   alignas(8) uint8_t bytes[32] = {};
 
@@ -89,10 +90,10 @@ struct Peer {
   }
 };
 
-// Takes packets, perhaps to send several at a time.
+// Takes packets to send, perhaps several at a time.
 class PacketSink {
  public:
-  // Bytes are copied. False if there is no room now: then it is to be sent later.
+  // Copies the bytes. Returns false if there is no room now, and the caller must try again later.
   virtual bool send(const Peer& to, const PacketHeader& header, const uint8_t* payload,
                     size_t bytes) = 0;
 
@@ -100,11 +101,11 @@ class PacketSink {
   ~PacketSink() = default;
 };
 
-// Sends it with its check.
+// Sends a packet with its checksum.
 bool send_packet(PacketSink& sink, const Peer& to, PacketHeader header, const uint8_t* payload,
                  size_t bytes);
 
-// Bytes that are not cleared first. Room once taken is kept.
+// Bytes that are not set to zero first. Memory is kept when they get fewer.
 class Bytes {
  public:
   Bytes() = default;
@@ -139,7 +140,7 @@ class Bytes {
   size_t size_ = 0, room_ = 0;
 };
 
-// Fragments from `first` on.
+// `count` missing fragments, from `first` on.
 struct Gap {
   uint32_t first, count;
 };
@@ -147,22 +148,21 @@ struct Gap {
 // The gaps that a kMore or a kHave lists.
 std::vector<Gap> read_gaps(const Packet& packet);
 
-// A message that arrives.
+// A message that is arriving.
 class Arriving {
  public:
-  // After the first packet of it. At most `credit` fragments are to be on their way, of which so
-  // many were granted before.
+  // To be called with the header of its first packet. At most `credit` fragments may be under way.
+  // `granted` fragments were granted before.
   void begin(const PacketHeader& first, uint32_t credit, uint32_t granted);
-  // Whether the packet is of the message that was begun.
+  // True if a packet belongs to this message.
   bool fits(const PacketHeader& header) const;
-  // Into `message`, which has room for it. False if it was there already.
+  // Copies a fragment into `message`, which has room for it. False if it was there already.
   bool add(const Packet& packet, Bytes& message);
   bool is_whole() const { return received_ == fragments_; }
-  // Whether so much of what was granted is there that it is time to grant more, which then counts
-  // as granted.
+  // Grants more and returns true, if most of what was granted has arrived.
   bool wants_more();
   uint32_t granted() const { return granted_; }
-  // What is not there of what was granted, as far as it can be listed.
+  // The granted fragments that are missing, as many as can be listed.
   std::vector<Gap> gaps() const;
 
  private:
@@ -171,14 +171,14 @@ class Arriving {
   std::vector<uint64_t> there_;
 };
 
-// A message that is sent.
+// A message that is being sent.
 class Leaving {
  public:
   void begin(uint32_t length, size_t packet_bytes, uint32_t credit);
-  // Packets that were granted and not sent yet. `like` has what is the same in all of them. False
-  // if the sink had no room for some.
+  // Sends the packets that are granted and were not sent yet. `like` has the fields that all of
+  // them share. False if the sink had no room for some.
   bool send(PacketSink& sink, const Peer& to, const PacketHeader& like, const Bytes& message);
-  // Sends these again, as far as they were sent before.
+  // Sends the fragments in `gaps` again, as far as they were sent before.
   bool repeat(PacketSink& sink, const Peer& to, const PacketHeader& like, const Bytes& message,
               const std::vector<Gap>& gaps);
   void grant(uint32_t credit) { credit_ = credit > credit_ ? credit : credit_; }
@@ -193,7 +193,7 @@ class Leaving {
   uint16_t stride_ = 0;
 };
 
-// Says what is there of a message: more credit, and gaps.
+// Tells the sender of a message its credit and the gaps.
 bool send_state(PacketSink& sink, const Peer& to, PacketHeader like, PacketKind kind,
                 uint32_t credit, const std::vector<Gap>& gaps);
 

@@ -10,11 +10,11 @@
 namespace hocket {
 namespace {
 
-constexpr auto kSendAgain = std::chrono::microseconds(100);  // when the sink had no room
+constexpr auto kSendAgain = std::chrono::microseconds(100);  // if the sink had no room
 constexpr size_t kSpare = 4;
-constexpr size_t kKeep = 1024 * 1024;  // room that a slot keeps for its next request
+constexpr size_t kKeep = 1024 * 1024;  // the memory that a slot keeps for its next request
 
-// Whether it does no harm to carry it out a second time.
+// True if carrying a request out twice does no harm.
 bool is_repeatable(Op op) { return op != Op::kInsert && op != Op::kFrames && op != Op::kReset; }
 
 }  // namespace
@@ -81,8 +81,8 @@ void DatagramClient::abandon(uint64_t request) {
     if (!slot.number || slot.header.request != request) continue;
     slot.number = 0;
     --under_way_;
-    // Of a request that was not made yet: it says which ones are waited for. If it is lost, the
-    // next request does.
+    // In the name of the next request, which does not exist yet, this tells the server which
+    // requests we still wait for. If it is lost, the next request tells it.
     Slot next;
     next.number = next_;
     send_state(sink_, Peer(), like(next), PacketKind::kMore, 0, {});
@@ -104,7 +104,7 @@ void DatagramClient::packet(const uint8_t* data, size_t size, Clock::time_point 
   Packet packet;
   if (!read_packet(data, size, packet) || packet.header.client != id_) return;
   Slot& slot = slots_[packet.header.request % slots_.size()];
-  if (slot.number != packet.header.request) return;  // its reply was there already
+  if (slot.number != packet.header.request) return;  // its reply has already arrived
   heard_ = now;
   switch (packet.header.kind) {
     case PacketKind::kReply: reply(slot, packet, now); break;
@@ -112,7 +112,7 @@ void DatagramClient::packet(const uint8_t* data, size_t size, Clock::time_point 
     case PacketKind::kHave:
       if (slot.arrives) break;
       slot.leaving.repeat(sink_, Peer(), like(slot), slot.request, read_gaps(packet));
-      // One that has it all just waits: it is asked less and less often.
+      // If the server has all of it, the request just waits there, and we ask less and less often.
       if (packet.bytes || packet.header.credit > slot.leaving.sent()) progress(slot, now);
       slot.leaving.grant(packet.header.credit);
       if (!slot.leaving.send(sink_, Peer(), like(slot), slot.request)) slot.due = now + kSendAgain;
@@ -170,7 +170,7 @@ void DatagramClient::fail(Slot& slot, const std::string& why) {
 }
 
 void DatagramClient::tick(Clock::time_point now) {
-  // While nobody looked, nothing could be heard.
+  // If nobody called `tick` for long, no packet was read either: the silence may be ours.
   if (now - looked_ > 4 * settings_.longest_timeout) heard_ = now;
   looked_ = now;
   for (Slot& slot : slots_) {
@@ -187,7 +187,7 @@ void DatagramClient::tick(Clock::time_point now) {
 
 void DatagramClient::ask_again(Slot& slot, Clock::time_point now) {
   if (!slot.arrives) {
-    // Packets that are granted and had no room come first.
+    // First send packets that are granted, but for which the sink had no room before.
     const uint32_t before = slot.leaving.sent();
     const bool all = slot.leaving.send(sink_, Peer(), like(slot), slot.request);
     if (!all || slot.leaving.sent() > before) {
@@ -209,7 +209,7 @@ void DatagramClient::ask_again(Slot& slot, Clock::time_point now) {
   slot.leaving.repeat(sink_, Peer(), header, slot.request, {{0, 1}});
 }
 
-// The server does not know this client: it is another one than before, or forgot it.
+// The server does not know this client: it was restarted, or it forgot the client.
 void DatagramClient::start_afresh(Clock::time_point now) {
   std::vector<Slot> old(slots_.size());
   old.swap(slots_);
@@ -218,7 +218,7 @@ void DatagramClient::start_afresh(Clock::time_point now) {
   next_ = 1;
   for (Slot& from : old) {
     if (!from.number) continue;
-    // What was sent once is what the server just refused.
+    // A request that was sent only once is the one that the server has just refused.
     const bool again = from.times == 1 || is_repeatable(from.header.op);
     if (!again) {
       fail(from, settings_.name + " was started again, or forgot this client: whether this request "
@@ -243,7 +243,7 @@ Clock::time_point DatagramClient::due() const {
 bool DatagramClient::take(Reply& reply) {
   if (done_.empty()) return false;
   std::swap(reply, done_.front());
-  // Room of the reply before is used for one to come.
+  // The memory of the previous reply is kept for one to come.
   if (spare_.size() < kSpare) spare_.push_back(std::move(done_.front().message));
   done_.pop_front();
   return true;

@@ -1,8 +1,8 @@
-// Asks a server by packets: asks again what is lost, and gives whole replies.
+// Clients that ask a server by packets. They repeat lost ones, and return whole replies.
 //
-//   DatagramClient   has no socket and no clock: whoever moves the packets gives it those of its
-//                    `id`, and calls `tick` at the time that `due` says
-//   DatagramChannel  the two together with a `Link`, for who waits for replies:
+//   DatagramClient   has no socket and no clock: its user gives it the packets for its `id`, and
+//                    calls `tick` at the time `due`
+//   DatagramChannel  joins a client and a `Link`, for a user that waits for replies:
 //
 //       UdpLink link("10.0.0.2", 7777);
 //       DatagramSettings settings;
@@ -12,7 +12,7 @@
 //       Reply reply;
 //       while (!channel.receive(reply, Clock::now() + std::chrono::seconds(1))) {}
 //
-// Requests may overtake each other, and replies too: `Header::request` tells which is which. If
+// Requests may overtake each other, and so may replies: `Header::request` tells them apart. If
 // nothing is heard for `patience`, the reply is an error (Code::kClosed) with the server's name.
 
 #pragma once
@@ -32,7 +32,7 @@ namespace hocket {
 struct DatagramSettings {
   std::string name = "the replay server";  // in errors
   size_t packet_bytes = kPacketBytes;
-  uint32_t credit = 64;  // fragments of a reply on their way to here
+  uint32_t credit = 64;  // most fragments of a reply under way to us
   uint64_t most_bytes = uint64_t{1} << 30;
   Clock::duration first_timeout = std::chrono::milliseconds(20);
   Clock::duration longest_timeout = std::chrono::milliseconds(500);
@@ -41,7 +41,7 @@ struct DatagramSettings {
 
 struct Reply {
   Header header;
-  Bytes message;  // header and all
+  Bytes message;  // with the header
 
   const uint8_t* body() const { return message.data() + sizeof(Header); }
   size_t length() const { return message.size() - sizeof(Header); }
@@ -54,26 +54,26 @@ class DatagramClient {
  public:
   DatagramClient(PacketSink& sink, DatagramSettings settings, uint64_t id = random_client());
 
-  // Whether as many requests are under way as may be.
+  // True if no more requests may be under way.
   bool is_full() const { return next_ - oldest() >= slots_.size(); }
   size_t under_way() const { return under_way_; }
-  // Not when it is full. The body is copied.
+  // Copies the body. Not to be called when the client is full.
   void ask(const Header& header, const uint8_t* body, Clock::time_point now);
 
-  // Nobody waits for the reply to that `Header::request` any more: there will be none, and the
-  // server need not keep it.
+  // Gives up the request with this `Header::request`. There will be no reply, and the server need
+  // not keep one.
   void abandon(uint64_t request);
-  // Of all that are under way. The server hears of it with the next request.
+  // Gives up all requests under way. The server learns of it with the next request.
   void abandon_all();
 
   void packet(const uint8_t* data, size_t size, Clock::time_point now);
   void tick(Clock::time_point now);
-  // `max` if nothing is under way.
+  // The time at which to call `tick`, or `max` if nothing is under way.
   Clock::time_point due() const;
   // The next whole reply, if there is one.
   bool take(Reply& reply);
 
-  // Packets for this client have this number. It changes if the server forgets the client.
+  // The number in packets for this client. It changes if the server forgets the client.
   uint64_t id() const { return id_; }
   uint64_t sent_again() const { return sent_again_; }
 
@@ -83,10 +83,10 @@ class DatagramClient {
     Header header;
     Bytes request;
     Leaving leaving;
-    bool arrives = false;  // the reply, in several packets
+    bool arrives = false;  // the reply is arriving, in several packets
     Arriving arriving;
     Bytes reply;
-    uint32_t times = 0;  // that it was sent
+    uint32_t times = 0;  // how often the request was sent
     Clock::duration timeout;
     Clock::time_point since, due;
   };
@@ -111,15 +111,15 @@ class DatagramClient {
   std::vector<Bytes> spare_;
 };
 
-// A way to one server.
+// A connection to one server that carries packets.
 class Link : public PacketSink {
  public:
   using Take = std::function<void(const uint8_t* data, size_t size)>;
 
   virtual ~Link() = default;
-  // What `send` has kept back to send it together.
+  // Sends the packets that `send` has kept back to send them together.
   virtual void flush() = 0;
-  // Packets that came; waits for the first until then.
+  // Takes the packets that have come, and waits for the first until then.
   virtual void receive(Clock::time_point until, const Take& take) = 0;
 };
 
@@ -134,7 +134,7 @@ class DatagramChannel {
     client_.abandon(request);
     link_.flush();
   }
-  // False if there is none by then.
+  // Returns false if there is no reply by then.
   bool receive(Reply& reply, Clock::time_point until);
   const DatagramClient& client() const { return client_; }
 

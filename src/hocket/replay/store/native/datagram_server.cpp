@@ -8,12 +8,13 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Tables also change without this server's desk, by those who use them in its process.
+// Waiting requests are retried now and then, because tables also change without this server's desk,
+// when other threads of its process use them.
 constexpr auto kRetryEvery = milliseconds(10);
 constexpr auto kSendEvery = microseconds(100);
-constexpr auto kEnded = std::chrono::seconds(5);  // in which who said goodbye may say it again
-constexpr size_t kSmall = 1024;      // there always is room for an error
-constexpr size_t kKeep = 64 * 1024;  // room that a slot keeps for its next request
+constexpr auto kEnded = std::chrono::seconds(5);  // a goodbye may be repeated so long
+constexpr size_t kSmall = 1024;      // there is always room for an error
+constexpr size_t kKeep = 64 * 1024;  // the memory that a slot keeps for its next request
 constexpr char kNoRoom[] =
     "the reply is too large for what this client may have here: ask for less at a time, or wait "
     "for replies before asking for others";
@@ -28,7 +29,7 @@ PacketHeader to_client(uint64_t id, uint64_t number) {
 
 }  // namespace
 
-// The reply of a slot.
+// The room for the reply of a slot.
 struct DatagramServer::Room : Outbox {
   Room(DatagramServer& server, Client& client, Slot& slot)
       : server(server), client(client), slot(slot) {}
@@ -72,7 +73,7 @@ void DatagramServer::packet(const Peer& from, const uint8_t* data, size_t size,
     release(*client, client->slots[client->oldest % kMostUnderWay]);
   }
   client->oldest = std::max(client->oldest, oldest);
-  if (header.request < client->oldest) return;  // answered long ago
+  if (header.request < client->oldest) return;  // it was answered long ago
   if (header.request >= client->oldest + kMostUnderWay) {
     ++desk_.traffic.dropped;
     return;
@@ -85,7 +86,7 @@ void DatagramServer::packet(const Peer& from, const uint8_t* data, size_t size,
   }
 }
 
-// The client that sent it, a new one if it is that one's first; null if it is not to be answered.
+// The client that sent a packet, which is made for its first packet. Null if it gets no answer.
 DatagramServer::Client* DatagramServer::known(const Peer& from, const Packet& packet,
                                               Clock::time_point now) {
   const PacketHeader& header = packet.header;
@@ -93,7 +94,8 @@ DatagramServer::Client* DatagramServer::known(const Peer& from, const Packet& pa
   Client* client = found == clients_.end() ? nullptr : found->second.get();
   if (!client) {
     if (header.request - header.behind != 1) {
-      // It was answered before: by another server, or by this one before it forgot the client.
+      // Earlier requests of this client were answered, so another server did that, or this one has
+      // forgotten the client.
       PacketHeader reply = to_client(header.client, header.request);
       reply.kind = PacketKind::kUnknown;
       send_packet(sink_, from, reply, nullptr, 0);
@@ -154,7 +156,7 @@ void DatagramServer::shrink(Client& client, Bytes& bytes) {
   bytes.free();
 }
 
-// Room for so many bytes, if the client may have it.
+// Makes room for `size` bytes, if the client may have so much memory.
 bool DatagramServer::hold(Client& client, Bytes& bytes, uint64_t size) {
   if (size <= bytes.room()) return true;
   const uint64_t more = size - bytes.room();
@@ -169,7 +171,7 @@ bool DatagramServer::hold(Client& client, Bytes& bytes, uint64_t size) {
 
 void DatagramServer::fragment(Client& client, Slot& slot, const Packet& packet) {
   const PacketHeader& header = packet.header;
-  // A sender may give somebody else's address: not everything goes there for one small request.
+  // A limit, because the sender's address may be forged: a small request must not flood it.
   slot.credit = std::max(slot.state == State::kFree ? 0 : slot.credit,
                          std::min(header.credit, kMostCredit));
   if (slot.state == State::kWaiting || slot.state == State::kAnswered) {
@@ -178,7 +180,7 @@ void DatagramServer::fragment(Client& client, Slot& slot, const Packet& packet) 
   }
   if (slot.state == State::kFree) {
     slot.number = header.request;
-    if (header.fragments == 1) {  // most are: they are answered where they lie
+    if (header.fragments == 1) {  // the usual case: answered without a copy
       if (!answer(client, slot, packet.payload, packet.bytes)) ++desk_.traffic.dropped;
       return;
     }
@@ -207,10 +209,10 @@ void DatagramServer::fragment(Client& client, Slot& slot, const Packet& packet) 
   }
 }
 
-// The client does not know how far its request got.
+// Tells a client how far its request has got.
 void DatagramServer::remind(Client& client, Slot& slot, const PacketHeader& header) {
   if (slot.state == State::kAnswered) {
-    // As much as at first: if it came this far, it asks for more by itself.
+    // As much as the first time. If that arrives, the client asks for more by itself.
     slot.leaving.repeat(sink_, client.peer, to_client(client.id, slot.number), slot.reply,
                         {{0, slot.credit}});
     return;
@@ -230,7 +232,7 @@ void DatagramServer::more(Client& client, Slot& slot, const Packet& packet) {
   send(client, slot);
 }
 
-// False if that is no message.
+// Answers a request. Returns false if it is no message.
 bool DatagramServer::answer(Client& client, Slot& slot, const uint8_t* message, size_t size) {
   Header header;
   if (size < sizeof(header)) return false;
@@ -244,7 +246,7 @@ bool DatagramServer::answer(Client& client, Slot& slot, const uint8_t* message, 
     if (message != slot.request.data()) {
       if (!hold(client, slot.request, size)) {
         desk_.forget(header, std::exchange(slot.pending, {}));
-        release(client, slot);  // the client asks again, when there may be room
+        release(client, slot);  // the client asks again, and there may be room then
         return false;
       }
       slot.request.assign(message, size);
@@ -268,7 +270,7 @@ void DatagramServer::send(Client& client, Slot& slot) {
   if (!std::exchange(slot.queued, true)) sending_.emplace_back(client.id, slot.number);
 }
 
-// Without a thing kept of who asked.
+// Refuses a request, and remembers nothing of its sender.
 void DatagramServer::refuse(const Peer& to, const Packet& packet, Code code,
                             const std::string& why) {
   Header header;

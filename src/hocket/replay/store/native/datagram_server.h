@@ -1,10 +1,10 @@
-// Answers requests that come in packets, through a desk. It has no socket and no thread.
+// A server that answers requests in packets, through a desk. It has no socket and no thread.
 //
-// Whoever moves the packets gives them to `packet`, calls `tick` at the time that `due` says, and
-// `retry` when a table changed (`Desk::take_changed`). Replies go to the sink.
+// Its user gives it packets, calls `tick` at the time `due`, and `retry` when a table has changed
+// (`Desk::take_changed`). Replies go to the sink.
 //
-// A client that is silent for `idle` is forgotten. If it comes back later it is told so, and takes
-// a new number; an insert of which it cannot know whether it was carried out then fails.
+// A client that is silent for `idle` is forgotten. If it comes back it is told so, and takes a new
+// number. An insert that may or may not have been carried out then fails.
 
 #pragma once
 
@@ -20,14 +20,14 @@
 
 namespace hocket {
 
-// Requests that a client may have under way, from the oldest that it waits for.
+// The most requests that a client may have under way, counted from the oldest that it waits for.
 constexpr uint64_t kMostUnderWay = 16;
 
 struct DatagramLimits {
   size_t packet_bytes = kPacketBytes;
-  uint32_t credit = 64;  // fragments of a request on their way to here
+  uint32_t credit = 64;  // most fragments of a request under way to us
   size_t clients = 256;
-  uint64_t client_bytes = uint64_t{64} << 20;  // of requests that arrive and replies that are kept
+  uint64_t client_bytes = uint64_t{64} << 20;  // for arriving requests and kept replies
   uint64_t all_bytes = uint64_t{512} << 20;
   Clock::duration idle = std::chrono::seconds(60);
 };
@@ -37,20 +37,20 @@ class DatagramServer {
   DatagramServer(Desk& desk, PacketSink& sink, const DatagramLimits& limits = {});
   ~DatagramServer();
 
-  // Bytes that came from a peer; what is no packet is dropped and counted.
+  // Handles bytes from a peer. If they are no packet, they are dropped and counted.
   void packet(const Peer& from, const uint8_t* data, size_t size, Clock::time_point now);
 
-  // Tries again what waits for a table's limits.
+  // Tries again the requests that wait for a table's rate limits.
   void retry(Clock::time_point now);
 
-  // What is left to do: packets for which there was no room, requests that wait, silent clients.
+  // Sends packets for which there was no room, retries requests, and forgets silent clients.
   void tick(Clock::time_point now);
   Clock::time_point due() const;
 
-  // Who has other clients too counts them together: `Traffic::clients` is not touched here.
+  // The owner adds up its clients of all kinds, so `Traffic::clients` is not changed here.
   size_t clients() const { return clients_.size() - ended_; }
   uint64_t bytes() const { return bytes_; }
-  // The ticket of who waits longest; the highest if nobody does.
+  // The ticket of the request that has waited longest; UINT64_MAX if none waits.
   uint64_t oldest();
 
  private:
@@ -60,7 +60,7 @@ class DatagramServer {
     State state = State::kFree;
     uint64_t number = 0;
     uint32_t credit = 0;  // for the reply
-    bool queued = false;  // some of it had no room in the sink
+    bool queued = false;  // the sink had no room for some of the reply
     Arriving arriving;
     Leaving leaving;
     Bytes request, reply;
@@ -76,7 +76,7 @@ class DatagramServer {
   };
 
   struct Room;
-  using Place = std::pair<uint64_t, uint64_t>;  // of a client and a request: either may be gone
+  using Place = std::pair<uint64_t, uint64_t>;  // client and request; either may be gone
 
   Client* known(const Peer& from, const Packet& packet, Clock::time_point now);
   Client* admit(uint64_t id);
@@ -97,7 +97,7 @@ class DatagramServer {
   PacketSink& sink_;
   DatagramLimits limits_;
   uint64_t bytes_ = 0;
-  size_t ended_ = 0;  // of the clients
+  size_t ended_ = 0;  // the number of clients that said goodbye
   std::unordered_map<uint64_t, std::unique_ptr<Client>> clients_;
   std::vector<Place> waiting_, sending_;
   Clock::time_point now_, retried_, swept_;

@@ -35,7 +35,7 @@ Desk::Place::Place(Served served) : Served(std::move(served)), hash(schema_hash(
   if (tally.empty()) return;
   const std::lock_guard<std::mutex> alone(shared->mutex);
   shared->tally = std::make_shared<Tally>(tally, snapshot);
-  shared->tally->saved(shared->inserts());  // all that is here was restored, or is new
+  shared->tally->saved(shared->inserts());  // all of it was restored, or is new
   shared->count();
 }
 
@@ -166,7 +166,7 @@ Answer Desk::insert(const Header& request, const uint8_t* body, Place& place, Ou
   numbers_.resize(rows);
   if (numbers) std::memcpy(numbers_.data(), body, numbers);
   keys_.resize(rows);
-  // A header to begin with: what cannot be answered is not done.
+  // Room for the reply comes first, because an insert that cannot be answered must not be done.
   if (!out.room(sizeof(Header) + rows * sizeof(Key))) return {Status::kBad, kNoRoom};
   Answer answer =
       table.insert(rows, columns.data(), numbers ? numbers_.data() : nullptr, keys_.data());
@@ -269,7 +269,7 @@ Answer Desk::save(const Header& request, Place& place, Pending& pending, Outbox&
   return {};
 }
 
-// Room for the body; the header is written.
+// Writes the header of a reply, and returns the room for its body.
 uint8_t* Desk::reply(const Header& request, uint64_t length, Outbox& out, Code code,
                      uint32_t flags, const Table* table) {
   uint8_t* to = out.room(sizeof(Header) + length);

@@ -1,7 +1,7 @@
-// Answers messages for the tables of a server, whichever way they came.
+// The desk of a server: it answers messages for its tables, from all carriers.
 //
-// Requests are bytes that somebody else wrote, perhaps into memory that they may still write to:
-// what is checked is copied first.
+// A request may lie in memory that its client can still write to. So values are copied before they
+// are checked, and only the copies are used.
 
 #pragma once
 
@@ -21,25 +21,25 @@ namespace hocket {
 
 using Clock = std::chrono::steady_clock;
 
-// A table with what the server knows of it.
+// A table, with what the server knows about it.
 struct Served {
   std::string name, schema;
   std::shared_ptr<Shared> shared;
   std::string snapshot;  // the file that it is saved to; empty for none
-  std::string tally;     // the file that counts its inserts, whatever happens; empty for none
+  std::string tally;     // the file that counts its inserts, even in a crash; empty for none
 };
 
-// Where a reply is written, header and all.
+// A place for a reply with its header.
 class Outbox {
  public:
-  // Room for the reply, null if it is too large here. A second call replaces the first.
+  // Room for the reply; null if it is too large. A second call replaces the first.
   virtual uint8_t* room(uint64_t bytes) = 0;
 
  protected:
   ~Outbox() = default;
 };
 
-// A snapshot under way, in a thread of its own.
+// A snapshot that is being written, in its own thread.
 struct Saving {
   std::thread thread;
   std::atomic<bool> done{false};
@@ -49,12 +49,12 @@ struct Saving {
   }
 };
 
-// What is known of a request from its first try to its answer.
+// What is remembered of a request between its first try and its answer.
 struct Pending {
   bool begun = false;
   Clock::time_point deadline;
-  uint64_t ticket = 0;  // who waited longer has a lower one
-  Largest before;       // requests, which count again if this one is given up
+  uint64_t ticket = 0;  // lower for a request that has waited longer
+  Largest before;       // the largest requests before it, restored if it is given up
   std::shared_ptr<Saving> saving;
 };
 
@@ -70,23 +70,23 @@ class Desk {
   Desk(const Desk&) = delete;
   Desk& operator=(const Desk&) = delete;
 
-  // Answer, unless it has to wait: then there is no reply yet, and it is to be asked again.
+  // Answers a request. If it has to wait, there is no reply yet, and the caller must try it again.
   Outcome answer(const Header& request, const uint8_t* body, Pending& pending, Outbox& out);
 
-  // Answer with a text, which is cut short where there is no room for it.
+  // Answers with a text, which is cut if there is too little room.
   void say(const Header& request, const std::string& text, Outbox& out, Code code = Code::kOk);
 
-  // The same, counted: what is wrong.
+  // Answers with an error, and counts it.
   void refuse(const Header& request, Code code, const std::string& why, Outbox& out);
 
-  // What waits will never be asked again: it took too long, or who asked is gone.
+  // Forgets a request that waits, because it took too long or its client is gone.
   void forget(const Header& request, const Pending& pending);
 
-  // Bytes that a message may have at most, and what to say of one that has more.
+  // The most bytes that a message may have, and the error for a longer one.
   uint64_t most_bytes() const { return most_bytes_; }
   std::string too_long(const Header& request) const;
 
-  // Whether something changed since this was asked last, so that who waits should try again.
+  // True if a table has changed since the last call, so that waiting requests should be retried.
   bool take_changed() { return std::exchange(changed_, false); }
   bool has_changed() const { return changed_; }
 
@@ -96,7 +96,7 @@ class Desk {
   struct Place : Served {
     explicit Place(Served served);
     uint64_t hash, bytes_in = 0, frame_bytes = 0;
-    double bytes_out = 0.0;  // of a row in a sample: a count of them could overflow
+    double bytes_out = 0.0;  // of a row in a sample; a double, since multiples could overflow
   };
 
   Answer carry_out(const Header& request, const uint8_t* body, Place& place, Pending& pending,
@@ -116,10 +116,10 @@ class Desk {
   uint64_t most_bytes_;
   bool changed_ = false;
   uint64_t next_ticket_ = 0;
-  std::vector<std::shared_ptr<Saving>> savings_;  // whoever asked for them may be gone
+  std::vector<std::shared_ptr<Saving>> savings_;  // kept here, since their clients may be gone
   std::vector<Key> keys_;
   std::vector<float> numbers_, chances_;
-  std::vector<std::vector<uint64_t>> references_;  // to frames, which are checked
+  std::vector<std::vector<uint64_t>> references_;  // copies of frame numbers, to be checked
 };
 
 }  // namespace hocket

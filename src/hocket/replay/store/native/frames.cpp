@@ -1,4 +1,4 @@
-// Frames that rows refer to, so that overlapping rows share them.
+// Frames, to which rows refer by number, so that overlapping rows can share them.
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-// What a table knows about its rows besides their priorities: their age, a heap, which there are.
+// Indexes over the rows of a table: by age, as a heap, and the set of rows that exist.
 
 #pragma once
 
@@ -11,7 +11,7 @@ namespace hocket {
 
 constexpr uint32_t kNone = UINT32_MAX;
 
-// Slots from the oldest row to the newest.
+// The slots of rows, from the oldest to the newest.
 class Order {
  public:
   explicit Order(uint32_t capacity) : before_(capacity), after_(capacity) {}
@@ -38,7 +38,7 @@ class Order {
   std::vector<uint32_t> before_, after_;
 };
 
-// The slots of rows in a dense array, for picking one evenly where rows leave holes.
+// The slots of rows in a dense array, so that one can be picked evenly although rows leave holes.
 class Present {
  public:
   explicit Present(uint32_t capacity) : where_(capacity) { slots_.reserve(capacity); }
@@ -62,7 +62,7 @@ class Present {
   std::vector<uint32_t> slots_, where_;
 };
 
-// A binary heap of slots: on top the highest priority, or the lowest; of equal ones, any.
+// A binary heap of slots with the highest priority, or the lowest, on top. Ties are broken anyhow.
 class Heap {
  public:
   Heap(uint32_t capacity, bool highest) : sign_(highest ? 1.0f : -1.0f), where_(capacity) {
@@ -71,7 +71,7 @@ class Heap {
 
   uint32_t top() const { return heap_[0].second; }
 
-  // In an order in which adding them makes the same heap again.
+  // The slots in an order in which adding them makes the same heap again.
   std::vector<uint32_t> slots() const {
     std::vector<uint32_t> found;
     for (const Entry& entry : heap_) found.push_back(entry.second);

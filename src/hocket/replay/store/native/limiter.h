@@ -1,6 +1,6 @@
-// How far inserting and sampling may run apart.
+// Limits on how far inserting and sampling may run apart.
 //
-// A limiter never waits: it says whether a request may go on now, and whoever asked decides.
+// A limiter never waits. It says if a request may go on now, and its caller decides what to do.
 
 #pragma once
 
@@ -20,14 +20,14 @@ inline std::string text(double number) {
 
 struct Limits {
   uint64_t min_size = 1;
-  // `inserts * samples_per_insert - samples` stays between the two; 0 for no such limit. Inserts go
-  // past `most` only while there are too few rows to sample from.
+  // `inserts * samples_per_insert - samples` stays from `least` to `most`; 0 for no such limit.
+  // Only while there are too few rows to sample from, inserts may go past `most`.
   double samples_per_insert = 0.0;
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
 };
 
-// Rows of the largest requests.
+// The number of rows in the largest requests so far.
 struct Largest {
   uint64_t insert = 0, sample = 0;
 };
@@ -36,7 +36,7 @@ class Limiter {
  public:
   explicit Limiter(const Limits& limits) : limits_(limits) {}
 
-  // Why nobody could go on for ever with such limits; empty if they may.
+  // The reason why requests could not go on for ever with such limits; empty if they can.
   static std::string problem(const Limits& limits, uint64_t capacity, uint32_t max_times_sampled) {
     const double ratio = limits.samples_per_insert;
     if (limits.min_size > capacity) {
@@ -65,7 +65,8 @@ class Limiter {
     return "";
   }
 
-  // Why requests of so many rows could wait for each other for ever; empty if they could not.
+  // The reason why requests of `rows` rows could wait for each other for ever; empty if they
+  // cannot.
   std::string problem_with(uint64_t rows, bool insert) {
     const double ratio = limits_.samples_per_insert;
     if (ratio == 0.0) return "";

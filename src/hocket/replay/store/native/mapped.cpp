@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kSmall = uint64_t{2} << 20;
 
 void* map(const Region& region, int memory, uint64_t most_bytes) {
-  const uint64_t most = 2 * most_bytes + kSmall;  // clients round up
+  const uint64_t most = 2 * most_bytes + kSmall;  // clients round up to powers of two
   if (region.request_bytes > most || region.reply_bytes > most) {
     throw std::runtime_error("a message of " +
                              std::to_string(std::max(region.request_bytes, region.reply_bytes)) +
@@ -36,7 +36,7 @@ void* map(const Region& region, int memory, uint64_t most_bytes) {
     throw std::runtime_error("a region of " + std::to_string(region_bytes(region)) +
                              " bytes is larger than its file");
   }
-  // If the client could make it shorter, reading here would end the server.
+  // If the client could shrink the memory, reading it would crash the server.
   const int seals = fcntl(memory, F_GET_SEALS);
   if (seals < 0 || !(seals & F_SEAL_SHRINK)) {
     throw std::runtime_error("a region is a memfd with the seal F_SEAL_SHRINK");
@@ -51,7 +51,7 @@ void* map(const Region& region, int memory, uint64_t most_bytes) {
 
 }  // namespace
 
-// In the slot of the request.
+// The room for a reply, in the slot of its request.
 class Mapped::Room final : public Outbox {
  public:
   Room(uint8_t* to, uint64_t bytes) : to_(to), bytes_(bytes) {}
@@ -84,7 +84,7 @@ bool Mapped::has_request() const { return head()->head.load(std::memory_order_ac
 
 bool Mapped::poll() {
   if (!has_request()) return false;
-  // More than there are slots is nonsense, and would keep us busy for long.
+  // More requests than slots are nonsense, and would keep the server busy for long.
   if (const uint64_t head_now = head()->head.load(std::memory_order_acquire);
       head_now - tail_ > kMostSlots) {
     tail_ = head_now;
@@ -92,7 +92,7 @@ bool Mapped::poll() {
     return true;
   }
   const uint32_t slot = head()->ring[tail_++ % kMostSlots].load(std::memory_order_relaxed);
-  // Whoever writes nonsense here gets no answer, and harms only itself.
+  // A client that writes nonsense here gets no answer, and harms only itself.
   if (slot >= region_.slots || taken_ >> slot & 1) {
     ++desk_.traffic.dropped;
     return true;
@@ -116,7 +116,7 @@ void Mapped::retry() {
   }
 }
 
-// False if it has to wait.
+// Answers a request. Returns false if it has to wait.
 bool Mapped::answer(Parked& parked) {
   const uint32_t slot = parked.slot;
   Room room(reply_at(base_, region_, slot), region_.reply_bytes);
@@ -137,7 +137,7 @@ bool Mapped::answer(Parked& parked) {
   return true;
 }
 
-// The slot is the client's again.
+// Gives the slot back to the client.
 void Mapped::finish(uint32_t slot) {
   taken_ &= ~(uint64_t{1} << slot);
   SlotLine& line = head()->lines[slot];

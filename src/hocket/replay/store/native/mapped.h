@@ -1,4 +1,4 @@
-// A client that asks in memory that it shares with the server.
+// A client of the server that asks through shared memory.
 
 #pragma once
 
@@ -13,7 +13,7 @@ namespace hocket {
 
 class Mapped {
  public:
-  // Takes both files. Throws std::runtime_error that says what is wrong with them.
+  // Takes ownership of both files. Throws std::runtime_error if something is wrong with them.
   Mapped(Desk& desk, const Region& region, int memory, int bell);
   ~Mapped();
   Mapped(const Mapped&) = delete;
@@ -21,14 +21,14 @@ class Mapped {
 
   int bell() const { return bell_; }
   size_t waiting() const { return parked_.size(); }
-  uint64_t oldest() const { return parked_.front().pending.ticket; }  // of those that wait
+  uint64_t oldest() const { return parked_.front().pending.ticket; }  // of the requests that wait
 
-  // Answers what was asked next; false if nothing was.
+  // Answers the next request. Returns false if there is none.
   bool poll();
   bool has_request() const;
-  void retry();  // what had to wait
+  void retry();  // tries the requests that wait again
 
-  // Whether to ring the bell from now on.
+  // Tells the client if it has to ring the bell from now on.
   void sleep(bool asleep) { head()->asleep.store(asleep, std::memory_order_seq_cst); }
 
  private:
@@ -48,7 +48,7 @@ class Mapped {
   int bell_;
   void* base_ = nullptr;
   uint64_t tail_ = 0;
-  uint64_t taken_ = 0;  // slots with a request that is not answered, a bit each
+  uint64_t taken_ = 0;  // a bit for each slot with a request that is not answered yet
   std::deque<Parked> parked_;
 };
 

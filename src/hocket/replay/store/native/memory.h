@@ -1,4 +1,4 @@
-// Pages of memory that are zero, and take up room only once they are written.
+// Memory that is zero at first, and takes up physical pages only where it is written.
 
 #pragma once
 

@@ -1,7 +1,7 @@
 // The replay store for Python: `hocket.replay._store`, with tables, servers and their clients.
 //
-// Arrays arrive as buffers, which cost some 50 ns each; their dtypes and shapes were compared with
-// the schema before. A request that must wait lets other threads go on meanwhile.
+// Arrays arrive as buffers, which cost some 50 ns each. Python has checked their dtypes and shapes.
+// A request that has to wait releases Python's lock.
 
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
@@ -15,7 +15,7 @@ using namespace hocket;
 
 namespace {
 
-// Makes a connection while other threads go on.
+// Makes a connection without Python's lock, so that other threads go on.
 template <typename Connect>
 std::shared_ptr<Client> connected(Connect connect) {
   nb::gil_scoped_release others;
@@ -83,12 +83,12 @@ void bind_service(nb::module_& module) {
 }  // namespace
 
 NB_MODULE(_store, module) {
-  nb::set_leak_warnings(false);  // of threads that stay when Python ends
+  nb::set_leak_warnings(false);  // objects of threads that never return are no leaks, see `stay`
   main_thread = nb::cast<unsigned long>(
       nb::module_::import_("threading").attr("main_thread")().attr("ident"));
   nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
     exiting = true;
-    // Who looked just before, and now waits for Python's lock, has it once more: see `stay`.
+    // Lets a thread that waits for Python's lock have it once more before the end, see `stay`.
     nb::gil_scoped_release others;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }));

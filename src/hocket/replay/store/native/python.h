@@ -1,4 +1,4 @@
-// What the modules for Python share: arrays as memory, and how to wait without keeping others.
+// Common parts of the Python classes: arrays as memory, and waiting without Python's lock.
 
 #pragma once
 
@@ -19,15 +19,15 @@ namespace hocket {
 
 namespace nb = nanobind;
 
-constexpr auto kLook = std::chrono::milliseconds(50);  // at signals, and whether Python ends
+constexpr auto kLook = std::chrono::milliseconds(50);  // to check for signals, and Python's end
 
 inline std::atomic<bool> exiting{false};
 inline unsigned long main_thread = 0;
 
-// The only one that handles signals.
+// Only the main thread handles signals.
 inline bool in_main_thread() { return PyThread_get_thread_ident() == main_thread; }
 
-// The memory of one array, while this lives. None has none.
+// The memory of one array, as long as this object lives. For None it is null.
 class Buffer {
  public:
   Buffer(nb::handle array, uint64_t bytes, bool writable) {
@@ -68,7 +68,7 @@ std::vector<Buffer> buffers(nb::tuple arrays, const std::vector<Column>& columns
   return found;
 }
 
-// The arrays of an insert, and of a sample.
+// The buffers for the arrays of an insert or a sample.
 inline std::vector<Buffer> given(nb::tuple arrays, const std::vector<Column>& columns,
                                  uint64_t rows) {
   return buffers(arrays, columns, false, [rows](const Column& column) {
@@ -94,8 +94,8 @@ inline nb::tuple told(const Answer& answer, nb::object found = nb::none()) {
   return nb::make_tuple(static_cast<int>(answer.status), answer.why, found);
 }
 
-// When Python ends, a thread that waits must not ask for its lock again: it would be ended in the
-// middle of C++, and the process with it.
+// Stops this thread for ever. When Python ends, a thread must not ask for its lock again: Python
+// would end the thread in the middle of C++ code, which ends the process.
 [[noreturn]] inline void stay() {
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }

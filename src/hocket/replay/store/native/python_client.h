@@ -1,4 +1,4 @@
-// Tables of a replay server for Python, with the same methods as a table in this process.
+// A table of a replay server for Python, with the same methods as a table in this process.
 
 #pragma once
 
@@ -16,10 +16,10 @@
 
 namespace hocket {
 
-// A request under way, with the arrays that its answer is written to.
+// A request under way, with the arrays for its answer.
 class Asked {
  public:
-  // For so many seconds the server may have it wait, and for as many more it may be silent.
+  // The server may let the request wait for `timeout` seconds, and be silent for `grace` more.
   Asked(std::shared_ptr<Client> client, double timeout, double grace = 30.0)
       : client_(std::move(client)), timeout_(timeout), grace_(grace) {
     call_.header.timeout_ms =
@@ -88,12 +88,12 @@ class Asked {
   std::vector<Buffer> kept_;
 };
 
-// A sample under way; its rows may stay where the server wrote them, while this lives.
+// A sample under way. Its rows may stay where the server wrote them, as long as this object lives.
 class Sample {
  public:
   explicit Sample(std::unique_ptr<Asked> asked) : asked_(std::move(asked)) {}
 
-  // `(status, why, (evenly, rows of the table, their total))`.
+  // Returns `(status, why, (evenly, rows in the table, total of their priorities))`.
   nb::tuple take() {
     const Answer answer = asked_->take();
     const Header& header = asked_->call().header;
@@ -145,7 +145,7 @@ class PythonRemote {
     return told(asked.take());
   }
 
-  // Without arrays, where `may_stay`, the rows stay where the server writes them.
+  // If no arrays are given, the rows stay where the server writes them. Requires `may_stay`.
   std::unique_ptr<Sample> ask_sample(uint64_t rows, nb::handle uniforms, nb::handle keys,
                                      nb::handle probability, nb::object columns, double timeout) {
     auto asked = std::make_unique<Asked>(client_, timeout);
@@ -198,7 +198,7 @@ class PythonRemote {
     return told(answer, nb::int_(first));
   }
 
-  // `(status, why, text)` of a request without arrays, for whose answer there are so many seconds.
+  // Makes a request without arrays, waits up to `seconds`, and returns `(status, why, text)`.
   nb::tuple say(int op, double seconds) {
     Asked asked(client_, 0.0, seconds);
     request(asked, static_cast<Op>(op), 0);

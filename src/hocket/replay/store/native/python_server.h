@@ -1,4 +1,4 @@
-// A replay server for Python, in a thread of its own that needs nothing of Python.
+// A replay server for Python. Its thread never takes Python's lock.
 
 #pragma once
 
@@ -15,7 +15,7 @@ namespace hocket {
 
 class PythonServer {
  public:
-  // Of each table: its name, schema, itself, and the files of its snapshot and its tally.
+  // A table with its name, its schema, and the files of its snapshot and its tally.
   using About = std::tuple<std::string, std::string, PythonTable*, std::string, std::string>;
 
   PythonServer(const std::vector<About>& tables, uint64_t most_bytes, uint64_t most_clients,
@@ -50,7 +50,7 @@ class PythonServer {
     });
   }
 
-  // What it ended with; None while it is at work, and after `stop`.
+  // The error that ended the server; None while it runs, and after `stop`.
   nb::object problem() const {
     if (!is_done_ || problem_.empty()) return nb::none();
     return nb::str(problem_.c_str());

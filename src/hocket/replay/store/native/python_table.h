@@ -1,4 +1,4 @@
-// A table for Python, which threads may share.
+// A table for Python. Threads may share it.
 
 #pragma once
 
@@ -71,7 +71,7 @@ class PythonTable {
     return told(answer, nb::int_(first));
   }
 
-  // Whether there were `rows` rows, which were written to the arrays.
+  // Writes all rows to the arrays. Returns false if there are not exactly `rows` of them.
   bool look(uint64_t rows, nb::handle keys, nb::handle priorities, nb::tuple columns) {
     const auto out = drawn_to(columns, table().options().columns, rows);
     const Buffer key(keys, rows * sizeof(Key), true);
@@ -91,7 +91,7 @@ class PythonTable {
     });
   }
 
-  // Other threads go on meanwhile, but for the moments in which some rows are copied.
+  // Other threads may use the table meanwhile, except while some rows are copied.
   void save(const std::string& path, const std::string& about) {
     nb::gil_scoped_release others;
     shared_->save(path, about, [] {
@@ -101,7 +101,7 @@ class PythonTable {
     });
   }
 
-  // Whoever waits gets an error now, and whoever asks for something later.
+  // Ends all calls that wait, and all later ones, with an error.
   void close() {
     nb::gil_scoped_release others;
     std::lock_guard<std::mutex> alone(shared_->mutex);
@@ -109,7 +109,7 @@ class PythonTable {
     shared_->changed.notify_all();
   }
 
-  // As it was made, or as it was when it was saved.
+  // The options that the table was made with, or that it had when it was saved.
   nb::dict made() {
     const Options& found = table().options();
     nb::dict told;
@@ -176,7 +176,8 @@ class PythonTable {
     return found;
   }
 
-  // What `work` answers, once it does not say that it must wait, or after so many seconds.
+  // Repeats `work` until it does not have to wait, or for `timeout` seconds. Returns its last
+  // answer.
   template <typename Work>
   Answer when_allowed(double timeout, Work work) {
     using Clock = std::chrono::steady_clock;

@@ -1,4 +1,4 @@
-// Random numbers that a seed repeats: PCG32.
+// A random number generator with a seed: PCG32.
 //
 // O'Neill 2014, "PCG: A Family of Simple Fast Space-Efficient Statistically Good Algorithms for
 // Random Number Generation": https://www.pcg-random.org
@@ -21,7 +21,7 @@ class Random {
     return (mixed >> turn) | (mixed << ((32u - turn) & 31u));
   }
 
-  // In [0, 1).
+  // The next number in [0, 1).
   double uniform() { return next() * 0x1.0p-32; }
 
  private:

@@ -1,9 +1,9 @@
 // Memory that a client shares with its server: slots, each with a request and a reply.
 //
-// The client makes it, a sealed memfd, and sends it over a Unix socket with an eventfd to wake the
-// server by; so it is gone when the client is. A slot is the client's, but from asking in it until
-// it is answered. Who asks puts the slot's number into the ring; replies come in any order, and a
-// slot is used again once the client has done with what it was answered.
+// The client makes the memory, a sealed memfd, and sends it over a Unix socket, with an eventfd
+// that wakes the server. So the memory is gone when the client is. A slot belongs to the client,
+// except between its request and the reply. To ask, the client puts the slot's number into the
+// ring. Replies come in any order. The client reuses a slot when it no longer needs the reply.
 
 #pragma once
 
@@ -17,9 +17,9 @@ namespace hocket {
 
 constexpr uint32_t kMostSlots = 64;
 
-// As it is sent: the sizes of a region.
+// The sizes of a region, as they are sent.
 struct Region {
-  uint64_t request_bytes = 0;  // of a slot, with the header
+  uint64_t request_bytes = 0;  // the room for a request in each slot, with its header
   uint64_t reply_bytes = 0;
   uint32_t slots = 0;
   uint32_t reserved = 0;
@@ -34,8 +34,8 @@ struct alignas(kLine) SlotLine {
 };
 
 struct RegionHead {
-  alignas(kLine) std::atomic<uint32_t> asleep;  // the server is, and wants to be woken
-  alignas(kLine) std::atomic<uint64_t> head;    // how often something was asked
+  alignas(kLine) std::atomic<uint32_t> asleep;  // the server sleeps, and wants to be woken
+  alignas(kLine) std::atomic<uint64_t> head;    // the number of requests so far
   alignas(kLine) std::atomic<uint32_t> ring[kMostSlots];
   SlotLine lines[kMostSlots];
 };

@@ -21,11 +21,11 @@
 namespace hocket {
 namespace {
 
-constexpr auto kAskAgain = std::chrono::milliseconds(5);  // tables change in other threads too
+constexpr auto kAskAgain = std::chrono::milliseconds(5);  // since other threads change tables, too
 constexpr auto kLinger = std::chrono::seconds(1);
 constexpr size_t kMostRegions = 32;
 constexpr int kBacklog = 128, kIdleMs = 1000, kLooksBetweenFiles = 8, kAccepts = 64;
-constexpr uint64_t kTurnedAway = 64;  // who are told why
+constexpr uint64_t kTurnedAway = 64;  // most clients at once that are told why they are turned away
 
 std::runtime_error failed(const std::string& what) {
   return std::runtime_error(what + ": " + std::strerror(errno));
@@ -49,7 +49,7 @@ Server::~Server() {
   close(poll_);
 }
 
-// So that nobody waits for an answer.
+// Ends all connections, so that no client waits for an answer.
 void Server::end() {
   regions_.clear();
   clients_.clear();
@@ -123,7 +123,7 @@ uint16_t Server::listen_udp(const std::string& host, uint16_t port) {
 void Server::stop() {
   stopping_ = true;
   const uint64_t one = 1;
-  if (write(wake_, &one, sizeof(one)) < 0) return;  // it is awake
+  if (write(wake_, &one, sizeof(one)) < 0) return;  // the server is awake already
 }
 
 void Server::run() {
@@ -162,10 +162,10 @@ void Server::serve() {
   }
 }
 
-// Whether something happened.
+// Sleeps until something happens. Returns false if nothing did.
 bool Server::sleep() {
   for (Mapped* region : regions_) region->sleep(true);
-  // Pairs with the fence of who asks: either we see the request, or it sees that we sleep.
+  // Pairs with the fence of a client that asks: we see its request, or it sees that we sleep.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const bool asked = std::any_of(regions_.begin(), regions_.end(),
                                  [](const Mapped* region) { return region->has_request(); });
@@ -174,7 +174,7 @@ bool Server::sleep() {
   return found;
 }
 
-// How long nothing has to be done, if nobody asks.
+// How long the server may sleep if there are no requests.
 int Server::idle_ms() const {
   int most = desk_.traffic.waiting ? static_cast<int>(kAskAgain.count()) : kIdleMs;
   if (udp_) {
@@ -191,9 +191,9 @@ void Server::count_clients() {
 
 bool Server::poll_regions() {
   bool found = false;
-  for (Mapped* region : regions_) {  // one of each, so that all have a turn
+  for (Mapped* region : regions_) {  // one request of each client, so that all have a turn
     found |= region->poll();
-    if (desk_.has_changed()) retry_waiting();  // before others that came later
+    if (desk_.has_changed()) retry_waiting();  // before requests that came later
   }
   return found;
 }
@@ -203,7 +203,7 @@ bool Server::poll_files(int timeout_ms) {
   const int count = epoll_wait(poll_, events, 64, timeout_ms);
   for (int i = 0; i < count; ++i) {
     const int file = events[i].data.fd;
-    if (file == wake_) continue;  // it says that we stop
+    if (file == wake_) continue;  // `stop` was called
     if (udp_ && file == udp_->file()) {
       udp_->readable(Clock::now(), [this] {
         if (desk_.has_changed()) retry_waiting();
@@ -223,12 +223,12 @@ bool Server::poll_files(int timeout_ms) {
 
 void Server::answer(Client& client, uint32_t events) {
   Stream& stream = *client.stream;
-  // With nothing left to read, who is gone would be reported for ever.
+  // A client that is gone would be reported for ever while its stream is full, so it is dropped.
   bool keep = !(events & EPOLLERR) && !(events & EPOLLHUP && stream.is_full());
   try {
     if (keep && events & EPOLLOUT) keep = stream.writable();
     if (keep && events & (EPOLLIN | EPOLLHUP)) keep = stream.readable();
-  } catch (const std::bad_alloc&) {  // others may need less
+  } catch (const std::bad_alloc&) {  // other clients may need less memory
     keep = false;
   }
   settle(client, keep);
@@ -243,14 +243,14 @@ void Server::accept_some(int listener) {
     }
     try {
       accept(file, listeners_[listener]);
-    } catch (const std::exception&) {  // closed again: those who are here go on
+    } catch (const std::exception&) {  // it is closed again, and other clients go on
       ++desk_.traffic.refused;
     }
   }
 }
 
-// No more files can be opened, but for the one that is spared for this: who is not taken would be
-// reported for ever.
+// Accepts and closes a connection when the process can open no more files, with a file that is
+// reserved for this. Otherwise the connection would be reported for ever.
 void Server::turn_away_one(int listener) {
   close(spare_);
   if (const int file = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC); file >= 0) close(file);
@@ -296,7 +296,7 @@ std::string Server::map(Client& client, const Region& region, int memory, int be
   }
   Mapped* const made = client.regions.back().get();
   try {
-    // Nobody reads it: the client may have it block, so each time that it rings is told once.
+    // Edge-triggered, so that nobody has to read the bell: a client could make reading it block.
     watch(made->bell(), EPOLLIN | EPOLLET);
   } catch (const std::exception& error) {
     client.regions.pop_back();
@@ -315,9 +315,9 @@ void Server::retry_waiting() {
   struct Waiting {
     uint64_t since;
     Mapped* region;
-    Client* client;  // neither: those over UDP
+    Client* client;  // if both are null, these are the clients over UDP
   };
-  std::vector<Waiting> waiting;  // who waited longest first, so that all have their turn
+  std::vector<Waiting> waiting;  // those that waited longest come first, so that all have a turn
   for (Mapped* region : regions_) {
     if (region->waiting()) waiting.push_back({region->oldest(), region, nullptr});
   }
@@ -341,7 +341,7 @@ void Server::retry_waiting() {
   }
 }
 
-// Who was told why its connection ends, and does not end it.
+// Ends connections of clients that were told why, and did not end them.
 void Server::end_lingering() {
   const auto since = Clock::now() - kLinger;
   if (since < looked_for_lingering_) return;
@@ -351,7 +351,7 @@ void Server::end_lingering() {
   }
 }
 
-// What to wait for of a client from now on.
+// Decides which events of a client to wait for, or drops it.
 void Server::settle(Client& client, bool keep) {
   if (!keep) {
     client.gone = some_gone_ = true;
@@ -376,7 +376,7 @@ void Server::forget_gone() {
     }
     for (const auto& region : it->second->regions) {
       regions_.erase(std::find(regions_.begin(), regions_.end(), region.get()));
-      epoll_ctl(poll_, EPOLL_CTL_DEL, region->bell(), nullptr);  // the client may have it still
+      epoll_ctl(poll_, EPOLL_CTL_DEL, region->bell(), nullptr);  // the client may have it open
     }
     it = clients_.erase(it);
   }

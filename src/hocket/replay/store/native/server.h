@@ -1,7 +1,7 @@
-// A replay server: one thread that owns its tables and answers whoever is connected.
+// A replay server: one thread that answers all clients.
 //
-// It looks for requests for a while before it sleeps, since waking up takes longer than most of
-// them. What has to wait is asked again whenever a table changed.
+// It polls for requests for a while before it sleeps, since waking up takes longer than most of
+// them. Requests that wait are retried whenever a table has changed.
 
 #pragma once
 
@@ -21,7 +21,7 @@
 namespace hocket {
 
 struct ServerOptions {
-  uint64_t most_bytes = uint64_t{1} << 30;  // of a message
+  uint64_t most_bytes = uint64_t{1} << 30;  // in a message
   uint64_t most_clients = 1000;
   double spin_seconds = 50e-6;
 };
@@ -33,15 +33,16 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Before `run`. These throw std::runtime_error. The port, which the system chooses for 0.
+  // To be called before `run`; throw std::runtime_error. They return the port, which the system
+  // chooses if it is 0.
   uint16_t listen_tcp(const std::string& host, uint16_t port);
   void listen_unix(const std::string& path);
   uint16_t listen_udp(const std::string& host, uint16_t port);
 
-  // Answers, until somebody calls `stop` in whichever thread.
+  // Answers requests until `stop` is called, from any thread.
   void run();
   void stop();
-  void end();  // all connections; not while it runs
+  void end();  // ends all connections; not to be called during `run`
 
  private:
   struct Client {
@@ -71,7 +72,7 @@ class Server {
   Desk desk_;
   ServerOptions options_;
   int poll_ = -1, wake_ = -1, spare_ = -1;
-  std::unordered_map<int, bool> listeners_;  // and whether they are of Unix sockets
+  std::unordered_map<int, bool> listeners_;  // true for Unix sockets
   std::vector<std::string> paths_;
   std::unique_ptr<UdpListener> udp_;
   std::unordered_map<int, std::unique_ptr<Client>> clients_;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kSegment = uint64_t{1} << 20;
 
-// A snapshot ends as it began, with nobody else at the table.
+// Ends a snapshot with the table's lock held, as it began.
 struct Ending {
   std::mutex& mutex;
   std::optional<Snapshot>& snapshot;

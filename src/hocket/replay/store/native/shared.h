@@ -1,4 +1,4 @@
-// A table that several threads use, one at a time.
+// A table for several threads, of which one at a time may use it.
 
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace hocket {
 
-// Two numbers in a file, which outlive the process however that ends: rows that were ever inserted,
-// and how many of them a snapshot has seen.
+// Two numbers in a file, which survive a crash of the process: the rows that were ever inserted,
+// and how many of them were inserted before the last snapshot.
 class Tally {
  public:
   Tally(const std::string& file, std::string snapshot);
@@ -33,15 +33,15 @@ class Tally {
 
 struct Shared {
   std::mutex mutex, saving;
-  std::condition_variable changed;  // those who wait in this process, without a server
+  std::condition_variable changed;  // for threads of this process that wait without a server
   std::unique_ptr<Table> table;
-  std::shared_ptr<Tally> tally;  // none where nobody counts
-  uint64_t cleared = 0;          // inserts that the table itself counts no more
+  std::shared_ptr<Tally> tally;  // null if nobody counts
+  uint64_t cleared = 0;          // the inserts before the last `clear`, which the table forgot
   bool closed = false;
 
   explicit Shared(std::unique_ptr<Table> made) : table(std::move(made)) {}
 
-  // With the lock held.
+  // To be called with the lock held, as `count` and `clear`.
   uint64_t inserts() const { return cleared + table->counts().inserts; }
   void count() {
     if (tally) tally->inserted(inserts());
@@ -51,8 +51,8 @@ struct Shared {
     table->clear();
   }
 
-  // To a file, while others go on, but for the moments in which some rows are copied. `between` is
-  // called now and then without the lock, and may throw. One at a time: others wait.
+  // Saves the table to a file. Other threads may use it meanwhile, except while some rows are
+  // copied. `between` is called now and then without the lock, and may throw. A second save waits.
   void save(const std::string& path, const std::string& about,
             const std::function<void()>& between = [] {});
 };

@@ -24,7 +24,7 @@ struct Head {
   char name[kMostName];
   uint64_t bytes;
   uint32_t data_checksum;
-  uint32_t head_checksum;  // of what is before it
+  uint32_t head_checksum;  // of the fields before it
 };
 static_assert(sizeof(Head) == 32);
 
@@ -38,7 +38,7 @@ std::runtime_error failed(const std::string& path, const std::string& doing) {
   return problem(path, "could not be " + doing + ": " + std::strerror(errno));
 }
 
-// Numbers and lists of them, one after the other.
+// Numbers and lists of numbers, packed one after the other.
 class Packed {
  public:
   Packed() = default;
@@ -121,7 +121,7 @@ Options unpacked_options(Packed from) {
 
 }  // namespace
 
-// What a table is, but for its rows and frames.
+// Everything about a table except its rows and frames.
 std::string Table::index() const {
   Packed to;
   std::vector<uint32_t> ages;
@@ -223,7 +223,7 @@ uint64_t Table::set_frames(const std::string& bytes) {
   return numbers.size();
 }
 
-// Rows of frames that are not there are refused.
+// Collects the oldest frame of each row. Refuses rows whose frames are missing.
 void Table::note_all_oldest_frames() {
   if (!options_.num_frames) return;
   for (uint32_t slot = order_.oldest(); slot != kNone; slot = order_.after(slot)) {
@@ -338,7 +338,7 @@ void Snapshot::write(const Segment& segment) {
   if (fsync(file_)) throw failed(beside_, "written");
   if (rename(beside_.c_str(), path_.c_str())) throw failed(path_, "renamed");
   is_complete_ = true;
-  // The folder too, so that a machine that stops here has one of the two files.
+  // The folder is synchronized, too, so that a crash of the machine leaves one of the two files.
   const size_t slash = path_.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
   if (const int opened = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); opened >= 0) {
@@ -386,7 +386,7 @@ class Reader {
     }
   }
 
-  // The name of the next segment; its data is in `data`.
+  // Reads the next segment into `data`, and returns its name.
   std::string next(std::string& data) {
     const std::string where = "segment " + std::to_string(segments_++);
     Head head;

@@ -1,9 +1,10 @@
-// A table in a file: written piece by piece between requests, and verified when it is read.
+// A table in a file, which is written piece by piece between requests, and verified when it is
+// read.
 //
-// A snapshot is the table of the moment in which it began. What is small (keys, priorities, ages)
-// is taken at once; rows follow, and one that is about to be written over is taken before that. The
-// file is a sequence of segments with checksums, written beside its name and renamed when it is
-// complete, so that there is always the last complete one.
+// A snapshot shows the table at the moment when it began. The small parts (keys, priorities, ages)
+// are copied at once. Rows follow piece by piece, and a row that is about to be overwritten is
+// copied first. The file is a sequence of segments with checksums. It is written under another name
+// and renamed when it is complete, so that there is always a complete file.
 
 #pragma once
 
@@ -17,8 +18,8 @@
 
 namespace hocket {
 
-// Rows or frames that are to be written: `count` of them from the number `first` on, each at the
-// place of its number modulo `places`.
+// The rows or frames that are still to be written: `count` of them from number `first` on, each at
+// the place `number % places`.
 class Pieces {
  public:
   Pieces(uint64_t first, uint64_t count, uint64_t places, const uint8_t* data, uint64_t bytes);
@@ -28,10 +29,10 @@ class Pieces {
     std::string data;
   };
 
-  // This place is about to be written over. Never throws: without memory the snapshot fails.
+  // Copies a place that is about to be overwritten. Without memory for that, the snapshot fails.
   void keep(uint64_t place) noexcept;
 
-  // Some more, of about `bytes`; nothing when there is no more.
+  // The next piece, of about `bytes`; empty at the end.
   Chunk next(uint64_t bytes);
 
  private:
@@ -40,7 +41,7 @@ class Pieces {
   uint64_t first_, places_;
   const uint8_t* data_;
   uint64_t bytes_;
-  std::vector<bool> pending_;  // by number, from `first_`
+  std::vector<bool> pending_;  // by number, from `first_` on
   uint64_t next_ = 0;
   std::deque<Chunk> chunks_;
   bool failed_ = false;
@@ -48,7 +49,7 @@ class Pieces {
 
 class Snapshot {
  public:
-  // `about` is the caller's, and comes back from `restore`: the schema, for example.
+  // `restore` returns `about`, which belongs to the caller, for example the schema.
   Snapshot(Table& table, std::string path, const std::string& about);
   ~Snapshot();
   Snapshot(const Snapshot&) = delete;
@@ -58,10 +59,10 @@ class Snapshot {
     std::string name, head, data;
   };
 
-  // Some more of the table, which nobody may change meanwhile. No name when that was all.
+  // The next piece of the table, which nobody may change meanwhile. Without a name at the end.
   Segment next(uint64_t bytes);
 
-  // Writes what `next` gave; the last one completes the file. The table may change meanwhile.
+  // Writes a piece from `next`; the last one completes the file. The table may change meanwhile.
   void write(const Segment& segment);
 
  private:
@@ -81,7 +82,7 @@ struct Restored {
   std::string about;
 };
 
-// Throws std::runtime_error that names the file and what is wrong with it.
+// Throws std::runtime_error with the name of the file and what is wrong with it.
 Restored restore(const std::string& path);
 
 }  // namespace hocket

@@ -1,4 +1,4 @@
-// How to look for something for a while before sleeping.
+// Polling for a while before sleeping.
 
 #pragma once
 
@@ -13,8 +13,8 @@ namespace hocket {
 constexpr int64_t kSpinNs = 50000;  // waking up takes about as long
 constexpr int64_t kAloneNs = 4000;
 
-// Whether `ready()` within so long. After a moment, whoever else wants this core has it first:
-// perhaps it is the one that is waited for.
+// Polls `ready()` for a while, and returns false if it was never true. After a moment it yields the
+// core to other threads between polls, since one of them may be what it waits for.
 template <typename Ready>
 bool spin(Ready ready, int64_t ns = kSpinNs) {
   const int64_t start = now_ns();

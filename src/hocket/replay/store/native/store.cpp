@@ -22,7 +22,7 @@ int told(const Answer& answer) {
   return static_cast<int>(answer.status);
 }
 
-// C does not know exceptions: those are of memory that there is not.
+// Turns exceptions into a status, because C has none. They mean that there is no memory.
 template <typename Work>
 int guarded(Work work) {
   try {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kRead = uint64_t{64} << 10, kBacklog = uint64_t{64} << 20;
 constexpr size_t kMostParked = 64, kMostFiles = 4;
-constexpr int kTurns = 64;  // reads, before others have theirs
+constexpr int kTurns = 64;  // reads, before other clients have a turn
 
 }  // namespace
 
@@ -34,7 +34,7 @@ int Files::take() {
   return file;
 }
 
-// At the end of what is to be sent.
+// The room for a reply, at the end of the bytes to send.
 class Stream::Room final : public Outbox {
  public:
   explicit Room(Queue& out) : out_(out) {}
@@ -64,7 +64,7 @@ bool Stream::readable() {
     const int64_t more = receive(in_.room(wanted), wanted);
     if (more < 0) return errno == EAGAIN || errno == EINTR;
     if (more == 0) return false;
-    if (ending_) continue;  // only so that the other side reads why
+    if (ending_) continue;  // we still read, so that the client can read why the connection ends
     in_.add(static_cast<uint64_t>(more));
     answer_all();
     if (!flush()) return false;
@@ -75,7 +75,7 @@ bool Stream::readable() {
 
 bool Stream::writable() {
   if (!flush()) return false;
-  answer_all();  // what came while there was too much to send
+  answer_all();  // requests that came while there was too much to send
   return flush();
 }
 
@@ -130,8 +130,8 @@ int64_t Stream::receive(uint8_t* to, uint64_t bytes) {
   return more;
 }
 
-// How much to read: of a large message no more than twice what is here of it, since its length is
-// only what somebody says.
+// How many bytes to make room for. For a large message at most twice what has arrived of it, since
+// its length is only what the client says.
 uint64_t Stream::missing() {
   if (in_.size() < sizeof(Header)) return kRead;
   Header header;
@@ -189,7 +189,8 @@ void Stream::answer(const Header& header, const uint8_t* body) {
   }
 }
 
-// If it were not even read, what others wait for could not come over the same connection.
+// Keeps a request that has to wait. If we stopped reading instead, the request that it waits for
+// could not come over the same connection.
 void Stream::park(const Header& header, const uint8_t* body, Pending pending) {
   uint64_t bytes = header.length;
   for (const Parked& parked : parked_) bytes += parked.body.size();

@@ -1,4 +1,4 @@
-// A client that is connected by a stream of bytes: over TCP, or a Unix socket.
+// A client of the server that is connected by a stream of bytes, over TCP or a Unix socket.
 
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace hocket {
 
-// What came with the bytes of a Unix socket, closed if nobody takes it.
+// The files that came over a Unix socket. Those that nobody takes are closed.
 class Files {
  public:
   Files() = default;
@@ -23,7 +23,7 @@ class Files {
   ~Files();
   void add(int file);
   size_t size() const { return files_.size(); }
-  int take();  // the oldest
+  int take();  // takes the oldest
 
  private:
   std::deque<int> files_;
@@ -31,10 +31,10 @@ class Files {
 
 class Stream {
  public:
-  // Takes memory that this client wants to share; what is wrong with it, or nothing.
+  // Maps memory that the client wants to share. Returns what is wrong with it, or "".
   using Map = std::function<std::string(const Region&, int memory, int bell)>;
 
-  // `map` only where files can be sent.
+  // `map` is empty unless the socket can carry files.
   Stream(Desk& desk, int file, Map map);
   ~Stream();
   Stream(const Stream&) = delete;
@@ -42,17 +42,17 @@ class Stream {
 
   int file() const { return file_; }
   bool has_more_to_send() const { return out_.size() > 0; }
-  bool is_full() const;  // takes no more requests until it could send
+  bool is_full() const;  // true if it takes no requests before it has sent replies
   size_t waiting() const { return parked_.size(); }
-  uint64_t oldest() const { return parked_.front().pending.ticket; }  // of those that wait
+  uint64_t oldest() const { return parked_.front().pending.ticket; }  // of the requests that wait
   Clock::time_point ending_since() const { return ending_since_; }
 
-  // These return whether the connection is to be kept.
+  // These return false if the connection has to end.
   bool readable();
   bool writable();
-  bool retry();  // what had to wait
+  bool retry();  // tries the requests that wait again
 
-  // Says why, and ends the connection once that was sent.
+  // Tells the client why, and ends the connection when that is sent.
   void turn_away(const std::string& why);
 
  private:

@@ -1,9 +1,10 @@
-// Sums of priorities, from which a row is found by a point of their total.
+// A tree of sums of priorities, which finds the row at a point of their total.
 //
-// Nodes have 16 children, a cache line of float32. Between a node and its children the sums are
-// those of a binary tree, four levels of it, added up on the way and not kept. So the tree finds
-// the rows that a binary one finds whose leaves are a power of two, bit for bit: that of the device
-// replay. Sums are computed anew from below, never changed by a difference: they do not drift.
+// A node has 16 children, a cache line of float32. The sums between a node and its children are
+// four levels of a binary tree, which are added up when needed and not kept. So it finds, bit for
+// bit, the same rows as a binary tree whose number of leaves is a power of two, like that of the
+// device replay. Sums are recomputed from below, and never changed by a difference, so they do not
+// drift.
 
 #pragma once
 
@@ -18,7 +19,7 @@ namespace hocket {
 
 constexpr uint64_t kWide = 16;
 
-// Floats on a cache line, all zero.
+// Floats that begin on a cache line and are zero at first.
 class Lines {
  public:
   explicit Lines(uint64_t size)
@@ -51,10 +52,10 @@ class SumTree {
 
   float leaf(uint64_t slot) const { return levels_[0].data()[slot]; }
 
-  // Sums are right again after `settle`.
+  // Sets a leaf. The sums are right again after `settle`.
   void set(uint64_t slot, float priority) { levels_[0].data()[slot] = priority; }
 
-  // After leaves were set: their ancestors are added up. Changes `slots`.
+  // Recomputes the ancestors of the leaves `slots`, which were set. Changes `slots`.
   void settle(std::vector<uint32_t>& slots) {
     float sums[2 * kWide];
     for (size_t level = 0; level + 1 < levels_.size(); ++level) {
@@ -64,7 +65,7 @@ class SumTree {
       uint32_t last = UINT32_MAX;
       for (uint32_t node : slots) {
         node /= kWide;
-        if (node == last) continue;  // neighbours have one parent
+        if (node == last) continue;  // siblings have the same parent
         last = slots[kept++] = node;
         add_up(below + node * kWide, sums);
         above[node] = sums[1];
@@ -73,13 +74,14 @@ class SumTree {
     }
   }
 
-  // The slot at each of `n` points of the total, and its priority. Never a slot of priority zero,
-  // however sums round, unless all are. Points are used up. In float32 the rows are those that the
-  // device replay finds, and of rows with a share below 2**-24 some never; double finds them all.
+  // Finds the slot at each of `n` points of the total, and its priority. However sums round, that
+  // is never a slot of priority zero, unless all are. Overwrites the points. With float32 points it
+  // finds the rows of the device replay, but some with a share below 2**-24 never; with double it
+  // finds all.
   template <typename Point>
   void find(Point* points, uint64_t n, uint32_t* slots, float* priorities) const {
     for (uint64_t i = 0; i < n; ++i) slots[i] = 0;
-    // Level by level, so that the cache misses of different points overlap.
+    // All points go down level by level, so that their cache misses overlap.
     for (size_t level = levels_.size(); level-- > 0;) {
       const float* nodes = levels_[level].data();
       for (uint64_t i = 0; i < n; ++i) {
@@ -92,7 +94,8 @@ class SumTree {
   }
 
  private:
-  // `sums[1]` is the sum of 16, `sums[i]` that of `sums[2 i]` and `sums[2 i + 1]`.
+  // Sums 16 children as a binary tree: `sums[i] = sums[2 i] + sums[2 i + 1]`, and `sums[1]` is the
+  // root.
   static void add_up(const float* children, float* sums) {
     for (uint64_t i = 0; i < kWide; ++i) sums[kWide + i] = children[i];
     for (uint64_t i = kWide - 1; i > 0; --i) sums[i] = sums[2 * i] + sums[2 * i + 1];
@@ -105,7 +108,7 @@ class SumTree {
     uint32_t node = 1;
     while (node < kWide) {
       const float left = sums[2 * node], right = sums[2 * node + 1];
-      // Not `point >= left`: where sums overflow, points are NaN, and must not end on a zero.
+      // Not `point >= left`, because points are NaN if sums overflow, and must not end on a zero.
       const bool go_right = !(point < left) && right > 0.0f;
       point = go_right ? point - left : point;
       node = 2 * node + go_right;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kMostRows = uint64_t{1} << 30;
 constexpr uint64_t kLarge = 2048;
-constexpr float kMostPriority = 1e29f;  // so that the sum of all rows' is finite
+constexpr float kMostPriority = 1e29f;  // so that the sum over all rows is finite
 constexpr uint64_t kMostBytes = uint64_t{1} << 46;
 
 Answer bad(std::string why) { return {Status::kBad, std::move(why)}; }
@@ -40,7 +40,7 @@ uint64_t row_bytes(const Options& options) {
   return bytes < 256 ? bytes : (bytes + 63) / 64 * 64;
 }
 
-// Small columns are copied by a few instructions rather than by a call.
+// Copies small columns with a few instructions instead of a call.
 inline void copy(uint8_t* to, const uint8_t* from, uint64_t bytes) {
   switch (bytes) {
     case 1: std::memcpy(to, from, 1); break;
@@ -51,8 +51,8 @@ inline void copy(uint8_t* to, const uint8_t* from, uint64_t bytes) {
   }
 }
 
-// Large columns go past the caches, where nobody looks for them soon. One `memcpy` for each row is
-// half as fast on some machines: it depends on how source and destination are aligned.
+// Copies large columns past the caches, since nobody reads them soon. One `memcpy` for each row is
+// half as fast on some machines, depending on the alignment of source and destination.
 inline void copy_large(uint8_t* to, const uint8_t* from, uint64_t bytes) {
 #ifdef __SSE2__
   const uint64_t head = (64 - reinterpret_cast<uintptr_t>(to) % 64) % 64;
@@ -124,7 +124,7 @@ Table::Table(const Options& options)
     if (column.frames) frame_bytes_ = column.bytes;
   }
   frames_ = Memory(frame_bytes_ * options.num_frames);
-  // Room for what a request adds is there before it changes anything.
+  // Reserved now, so that no request can run out of memory halfway.
   const auto capacity = static_cast<uint32_t>(options.capacity);
   free_.reserve(capacity);
   if (has_frames(options)) oldest_frames_.reserve(2 * options.capacity + 1);
@@ -144,7 +144,7 @@ Answer Table::insert(
   if (problem.empty()) problem = problem_with_frames(rows, columns);
   if (problem.empty()) problem = limiter_.problem_with(rows, true);
   if (!problem.empty()) return bad(problem);
-  // While sampling waits for rows, inserts do not wait for samples: neither would ever go on.
+  // While sampling waits for rows, inserts must not wait for samples, or neither would ever go on.
   const bool too_few = size_ < limiter_.min_size() || draws_left() < limiter_.largest().sample;
   if (!too_few && !limiter_.may_insert(rows)) {
     return wait("rows were sampled too seldom for more inserts");
@@ -174,7 +174,7 @@ std::string Table::problem_with(uint64_t rows, const float* priorities) const {
   return "";
 }
 
-// A slot to write to, that of a removed row where there is no other.
+// The slot to write to. If none is free, a row is removed for it.
 uint32_t Table::room() {
   if (free_.empty() && fresh_ < options_.capacity) return fresh_++;
   if (free_.empty()) {
@@ -245,7 +245,7 @@ void Table::add(uint32_t slot, float priority) {
 
 void Table::remove(uint32_t slot) {
   order_.remove(slot);
-  if (present_) {  // another key than the row's, though nothing may be written here for long
+  if (present_) {  // the key must change now, since the slot may stay empty for long
     present_->remove(slot);
     ++generations_[slot];
   }
@@ -341,10 +341,10 @@ void Table::draw(std::vector<Point>& points, Drawn& drawn) {
       drawn.keys[i] = {slots_[i], generations_[slots_[i]]};
     }
   }
-  read(slots_, drawn.columns);  // nothing was written to the slots of removed rows since
+  read(slots_, drawn.columns);  // also of rows removed just now, which nobody has overwritten yet
 }
 
-// Where a row is removed after the last of its draws, which changes what is drawn next.
+// Draws one by one, for tables where a row is removed after its last draw, before the next draw.
 template <typename Point>
 void Table::draw_one_by_one(const std::vector<Point>& points, Drawn& drawn) {
   for (uint64_t i = 0; i < points.size(); ++i) {
@@ -403,7 +403,7 @@ Answer Table::update(uint64_t rows, const Key* keys, const float* priorities, ui
   for (uint64_t i = 0; i < rows; ++i) {
     const auto [slot, generation] = keys[i];
     if (!generation) continue;
-    // Where rows leave holes, the generations of slots without a row are even.
+    // If rows leave holes, the generation of an empty slot is even.
     if (slot >= fresh_ || generations_[slot] != generation || (present_ && generation % 2 == 0)) {
       ++stale;
       continue;
@@ -428,7 +428,7 @@ void Table::clear() {
   oldest_frames_.clear();
   free_.clear();
   highest_ = 1.0f;
-  fresh_ = 0;  // where keys of before are stale, as they are after the next writing
+  fresh_ = 0;  // all slots count as never written, so earlier keys are stale
   limiter_ = Limiter(options_.limits);
 }
 

@@ -1,7 +1,7 @@
-// A table of a replay store: rows of fixed size, drawn and removed by their priority or their age.
+// A table of a replay store: rows of fixed size, drawn and removed by priority or by age.
 //
-// One thread at a time: the owner of a table, or whoever holds its lock. Requests are for batches,
-// are checked before anything changes, and never wait.
+// Only one thread at a time may use a table: its owner, or the holder of its lock. Requests are for
+// batches. They are checked before anything changes, and never wait.
 
 #pragma once
 
@@ -29,22 +29,22 @@ struct Answer {
 };
 
 struct Column {
-  uint64_t bytes;       // of a row; of a frame where there are frames
-  uint32_t frames = 0;  // frames that a row refers to; 0 for bytes of its own
+  uint64_t bytes;       // per row, or per frame if rows refer to frames
+  uint32_t frames = 0;  // the number of frames that a row refers to; 0 if it has bytes of its own
 };
 
 struct Options {
   uint64_t capacity = 0;
   std::vector<Column> columns;
-  uint64_t num_frames = 0;  // that are kept, the newest ones
+  uint64_t num_frames = 0;  // how many frames are kept, the newest ones
   Select sampler = Select::kPrioritized;
   Select remover = Select::kOldest;
-  uint32_t max_times_sampled = 0;  // after which a row is removed; 0 for never
+  uint32_t max_times_sampled = 0;  // draws after which a row is removed; 0 for never
   Limits limits;
   uint64_t seed = 0;
 };
 
-// Names a row for as long as it is there. A generation is never used again in its slot.
+// Names a row as long as it exists. A slot never has the same generation again.
 struct Key {
   uint32_t slot;
   uint32_t generation;
@@ -54,7 +54,7 @@ struct Drawn {
   Key* keys;
   float* probability;
   void* const* columns;
-  bool evenly = false;  // all priorities are zero
+  bool evenly = false;  // true if all priorities are zero
 };
 
 struct Counts {
@@ -67,32 +67,32 @@ struct Restored;
 
 class Table {
  public:
-  // Why there cannot be such a table; empty if there can.
+  // The reason why there cannot be such a table; empty if there can.
   static std::string problem(const Options& options);
 
   explicit Table(const Options& options);
 
-  // Rows in the order of their age; without priorities, with the highest so far.
+  // Adds rows, oldest first. Without priorities, they get the highest so far.
   Answer insert(uint64_t rows, const void* const* columns, const float* priorities, Key* keys);
 
-  // As many rows as `uniforms` in [0, 1), which are drawn here where there are none: one from each
-  // of `rows` equal parts of the total, as in the device replay.
+  // Draws one row from each of `rows` equal parts of the total, as the device replay does.
+  // `uniforms` in [0, 1) say where in its part; if null, they are drawn here.
   Answer sample(uint64_t rows, const float* uniforms, Drawn& drawn);
 
-  // Of a row that is there twice the higher priority counts. Keys of rows that are gone are
-  // counted, and those of generation 0 are nothing.
+  // Sets priorities. A row that is named twice gets the higher one. Keys of rows that are gone are
+  // counted as stale, and keys of generation 0 are ignored.
   Answer update(uint64_t rows, const Key* keys, const float* priorities, uint64_t& stale);
 
-  // Frames, one after the other; rows refer to them by their number, the first of these plus 0, 1...
+  // Adds frames, one after the other. Rows refer to them by the numbers `first`, `first + 1`...
   Answer add_frames(uint64_t frames, const void* data, uint64_t& first);
 
-  // Every row, the oldest first: its key, its priority and its columns. There is room for `size()`.
+  // Writes the key, priority and columns of every row, oldest first, into room for `size()` rows.
   void look(Key* keys, float* priorities, void* const* columns) const;
 
   void clear();
 
-  // The largest requests so far, which could wait for each other. One that waited in vain is to be
-  // forgotten again.
+  // The largest requests so far, which might wait for each other. A caller that gives up waiting
+  // sets them back.
   Largest largest() const { return limiter_.largest(); }
   void set_largest(Largest largest) { limiter_.set_largest(largest); }
 
@@ -102,7 +102,7 @@ class Table {
   const Options& options() const { return options_; }
 
  private:
-  // In snapshot.cpp.
+  // The following are in snapshot.cpp.
   friend class Snapshot;
   friend Restored restore(const std::string& path);
   std::string index() const;
@@ -140,26 +140,26 @@ class Table {
   std::vector<uint64_t> offsets_;
   Memory rows_, frames_;
   uint64_t frames_added_ = 0;
-  // A heap of each row's oldest frame, slot and generation, with some of rows that are gone.
+  // A heap of the oldest frame, slot and generation of each row. It may have rows that are gone.
   std::vector<std::tuple<uint64_t, uint32_t, uint32_t>> oldest_frames_;
 
   std::vector<uint32_t> generations_;
-  std::vector<uint32_t> times_sampled_;  // only where that is limited
+  std::vector<uint32_t> times_sampled_;  // only if that is limited
   SumTree tree_;
   Order order_;
-  std::optional<Present> present_;  // only where rows leave holes
-  std::optional<Heap> heaps_[2];    // of the highest, of the lowest; where they are asked for
+  std::optional<Present> present_;  // only if rows leave holes
+  std::optional<Heap> heaps_[2];    // of the highest and the lowest, if a selector needs them
 
   uint64_t size_ = 0;
-  uint32_t fresh_ = 0;  // slots from this one on were never written
+  uint32_t fresh_ = 0;  // slots from this one on have never been written
   std::vector<uint32_t> free_, changed_, slots_;
-  std::vector<float> points_, priorities_;  // points as the device replay has them
-  std::vector<double> fine_points_;         // and of its own draws
+  std::vector<float> points_, priorities_;  // points in float32, as in the device replay
+  std::vector<double> fine_points_;         // points of draws with the table's own seed
   float highest_ = 1.0f;
   uint64_t updates_ = 0, stale_keys_ = 0, removals_ = 0, drawn_ = 0;
   Limiter limiter_;
   Random random_;
-  Snapshot* snapshot_ = nullptr;  // that is under way
+  Snapshot* snapshot_ = nullptr;  // the one under way, or null
 };
 
 }  // namespace hocket

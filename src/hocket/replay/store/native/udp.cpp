@@ -11,7 +11,7 @@
 
 #include "spin.h"
 
-// Kernels since 4.18 and 5.0; older C libraries do not name them.
+// Kernels have these since 4.18 and 5.0, but older C libraries do not define them.
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
 #endif
@@ -22,15 +22,15 @@
 namespace hocket {
 namespace {
 
-constexpr size_t kBatches = 64;          // messages of one system call
-constexpr size_t kMostSegments = 64;     // the kernel's UDP_MAX_SEGMENTS of before 6.x
-constexpr size_t kMostDatagram = 65000;  // with its headers, less than 64 KiB
+constexpr size_t kBatches = 64;          // messages in one system call
+constexpr size_t kMostSegments = 64;     // the kernel's UDP_MAX_SEGMENTS before 6.x
+constexpr size_t kMostDatagram = 65000;  // less than 64 KiB with its headers
 constexpr size_t kOutBytes = 512 * 1024;
 constexpr size_t kInMessages = 16;
 constexpr size_t kInBytes = 65536;
 constexpr auto kSendAgain = std::chrono::microseconds(100);
 
-using Address = sockaddr_in6;  // the larger of the two
+using Address = sockaddr_in6;  // the larger of the two families
 
 socklen_t length_of(const Address& address) {
   return address.sin6_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
@@ -60,13 +60,13 @@ bool set(int file, int level, int name, int value) {
   return setsockopt(file, level, name, &value, sizeof(value)) == 0;
 }
 
-// As large as may be: beyond the system's limit only with a privilege.
+// Makes the buffers as large as allowed. Only a privileged process may exceed the system's limit.
 void set_buffers(int file, int bytes) {
   if (!set(file, SOL_SOCKET, SO_RCVBUFFORCE, bytes)) set(file, SOL_SOCKET, SO_RCVBUF, bytes);
   if (!set(file, SOL_SOCKET, SO_SNDBUFFORCE, bytes)) set(file, SOL_SOCKET, SO_SNDBUF, bytes);
 }
 
-// A message's place for how large its segments are.
+// The control data of a message, with the size of its segments.
 union Control {
   alignas(cmsghdr) char bytes[CMSG_SPACE(sizeof(int))];
 };
@@ -82,7 +82,7 @@ void ask_for_segments(msghdr& message, Control& control, size_t segment) {
   std::memcpy(CMSG_DATA(about), &size, sizeof(size));
 }
 
-// Bytes of each packet in a message; all of them if it is one.
+// The bytes of each packet in a message, or all bytes if it is a single packet.
 size_t segment_of(msghdr& message, size_t size) {
   for (cmsghdr* about = CMSG_FIRSTHDR(&message); about; about = CMSG_NXTHDR(&message, about)) {
     if (about->cmsg_level != IPPROTO_UDP || about->cmsg_type != UDP_GRO) continue;
@@ -114,7 +114,7 @@ UdpSocket::UdpSocket(const UdpAddress& address, const UdpOptions& options, bool 
     fail(address, std::strerror(error));
   }
   set_buffers(file_, options.buffer_bytes);
-  // 0 is for no segments, which is how it is anyway: a kernel without them does not know the name.
+  // Setting 0 (no segments) changes nothing, but fails if the kernel does not support segments.
   segments_ = options.offload && set(file_, IPPROTO_UDP, UDP_SEGMENT, 0);
   coalesces_ = options.offload && set(file_, IPPROTO_UDP, UDP_GRO, 1);
   batches_.reserve(kBatches);
@@ -126,14 +126,14 @@ uint16_t UdpSocket::port() const {
   Address own{};
   socklen_t length = sizeof(own);
   getsockname(file_, reinterpret_cast<sockaddr*>(&own), &length);
-  return ntohs(own.sin6_port);  // in the same place for both families
+  return ntohs(own.sin6_port);  // the port is at the same place in both families
 }
 
 uint32_t UdpSocket::credit(size_t packet_bytes, uint32_t most) const {
   int bytes = 0;
   socklen_t length = sizeof(bytes);
   getsockopt(file_, SOL_SOCKET, SO_RCVBUF, &bytes, &length);
-  // The kernel counts a packet's memory, which is up to twice its bytes, and some more.
+  // The kernel counts the memory of a packet, which is up to twice its bytes and some more.
   const size_t fits = static_cast<size_t>(bytes) / (2 * packet_bytes + 768);
   return static_cast<uint32_t>(std::clamp<size_t>(fits, 4, most));
 }
@@ -151,7 +151,7 @@ bool UdpSocket::put(const Peer& to, const PacketHeader& header, const uint8_t* p
   return true;
 }
 
-// Room for a packet in a batch. False if there is none.
+// Adds a packet to a batch. Returns false if there is no room.
 bool UdpSocket::join(const Peer& to, size_t size) {
   if (used_ + size > out_.size()) return false;
   if (segments_ && !batches_.empty()) {
@@ -196,8 +196,8 @@ void UdpSocket::flush() {
     } else if (is_for_later(errno)) {
       return;
     } else {
-      // Of the first one. A device may refuse segments that the kernel offers; and a packet that
-      // cannot be sent (nobody there, no way to it) is lost like others.
+      // The error is of the first batch. A device may refuse segments that the kernel offers. A
+      // packet that cannot be sent (nobody there, no route) counts as lost.
       const Batch first = batches_.front();
       if (first.size > first.segment) {
         segments_ = errno != EIO && errno != EINVAL && segments_;

@@ -1,16 +1,16 @@
 // Packets (datagram.h) over the kernel's UDP.
 //
-// A server plugs a listener into its epoll loop, all in one thread:
+// A server adds a listener to its epoll loop, all in one thread:
 //
-//   UdpListener udp(desk, {"0.0.0.0", 7777});     // throws with the reason; port 0: any, see port()
+//   UdpListener udp(desk, {"0.0.0.0", 7777});     // throws the reason; 0 is any port, see port()
 //   epoll: udp.file() is readable  ->  udp.readable(now)
 //          desk.take_changed()     ->  udp.retry(now)
 //          at udp.due()            ->  udp.tick(now)
 //
-// `readable` takes a bounded number of packets and says how many, so that a loop that spins knows
-// whether there was anything; a level-triggered epoll calls again. None of them blocks.
+// `readable` takes a bounded number of packets and returns it, so that a loop that spins knows if
+// there were any. A level-triggered epoll calls it again for the rest. None of these blocks.
 //
-// Where the kernel can (UDP_SEGMENT, UDP_GRO), up to 64 packets cross it as one.
+// If the kernel supports it (UDP_SEGMENT, UDP_GRO), up to 64 packets cross it as one.
 
 #pragma once
 
@@ -32,12 +32,12 @@ struct UdpAddress {
 };
 
 struct UdpOptions {
-  bool offload = true;  // segmentation in the kernel, where it has that
+  bool offload = true;  // segmentation in the kernel, if it supports that
   int buffer_bytes = 4 << 20;
-  Clock::duration spin = std::chrono::microseconds(50);  // of a link, before it sleeps
+  Clock::duration spin = std::chrono::microseconds(50);  // for a link, before it sleeps
 };
 
-// A socket that moves packets by the batch.
+// A socket that moves packets in batches.
 class UdpSocket {
  public:
   using Take = std::function<void(const Peer& from, const uint8_t* data, size_t size)>;
@@ -49,17 +49,17 @@ class UdpSocket {
 
   int file() const { return file_; }
   uint16_t port() const;
-  // False if the kernel has no room for it now.
+  // Sends a packet later, with its batch. Returns false if the kernel has no room now.
   bool put(const Peer& to, const PacketHeader& header, const uint8_t* payload, size_t bytes);
   void flush();
   bool has_all_sent() const { return batches_.empty(); }
-  // What is there, up to a batch. How many packets these were.
+  // Takes the packets that are there, up to a batch, and returns how many.
   size_t take(const Take& take);
-  // Fragments that may be on their way here at a time, so that the socket's buffer holds them.
+  // The most fragments that may be under way to us, so that the socket's buffer holds them.
   uint32_t credit(size_t packet_bytes, uint32_t most) const;
 
  private:
-  // Packets of one size to one peer, the last of which may be smaller.
+  // Packets of one size to one peer. The last may be smaller.
   struct Batch {
     Peer to;
     size_t at, size, segment;
@@ -84,7 +84,8 @@ class UdpListener : PacketSink {
 
   int file() const { return socket_.file(); }
   uint16_t port() const { return socket_.port(); }
-  // `after` each packet, so that who waits comes before those who came later.
+  // Handles packets. `after` is called after each, so that requests that wait come before later
+  // ones.
   size_t readable(Clock::time_point now, const std::function<void()>& after = [] {});
   void retry(Clock::time_point now);
   void tick(Clock::time_point now);
@@ -101,7 +102,7 @@ class UdpListener : PacketSink {
   DatagramServer server_;
 };
 
-// A client's way to a listener: spins for a while, then sleeps.
+// A client's connection to a listener. It spins for a while before it sleeps.
 class UdpLink : public Link {
  public:
   explicit UdpLink(const UdpAddress& address, const UdpOptions& options = {})
@@ -113,7 +114,7 @@ class UdpLink : public Link {
   }
   void flush() override { socket_.flush(); }
   void receive(Clock::time_point until, const Take& take) override;
-  // For `DatagramSettings::credit`.
+  // The value for `DatagramSettings::credit`.
   uint32_t credit(size_t packet_bytes, uint32_t most = 64) const {
     return socket_.credit(packet_bytes, most);
   }

@@ -1,4 +1,4 @@
-// Unix sockets by their path.
+// Unix sockets with a path.
 
 #pragma once
 
@@ -16,7 +16,7 @@ namespace hocket {
 
 constexpr size_t kMostPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 
-// None if the path is too long.
+// The address for a path; none if the path is too long.
 inline std::optional<sockaddr_un> unix_address(const std::string& path) {
   sockaddr_un at{};
   at.sun_family = AF_UNIX;
@@ -25,8 +25,8 @@ inline std::optional<sockaddr_un> unix_address(const std::string& path) {
   return at;
 }
 
-// Removes the file of a socket whose listener, of that kind, is gone, so that another can listen.
-// False if somebody listens. A file that is no socket is left.
+// Removes the file of a socket whose listener is gone, so that another can listen there. Returns
+// false if somebody listens. A file that is no socket is left alone.
 inline bool free_path(const sockaddr_un& at, int kind) {
   const int file = socket(AF_UNIX, kind | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   const bool failed = connect(file, reinterpret_cast<const sockaddr*>(&at), sizeof(at));
@@ -36,7 +36,7 @@ inline bool free_path(const sockaddr_un& at, int kind) {
   if (error == ECONNREFUSED && !lstat(at.sun_path, &about) && S_ISSOCK(about.st_mode)) {
     unlink(at.sun_path);
   }
-  return error && error != EAGAIN;  // EAGAIN: it is busy
+  return error && error != EAGAIN;  // EAGAIN means that the listener is busy
 }
 
 }  // namespace hocket

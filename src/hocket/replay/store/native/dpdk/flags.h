@@ -1,4 +1,4 @@
-// Options of a command line: `--name value`, `--name=value`, several values, or none.
+// Options of a command line: `--name value`, `--name=value`, with several values, or none.
 
 #pragma once
 
@@ -17,18 +17,18 @@ class Flags {
 
   using Set = std::function<void(const std::string& value)>;
 
-  // Called with each of its values.
+  // Adds an option; `set` is called with each of its values.
   void add(const std::string& name, const std::string& help, Set set);
   void add(const std::string& name, const std::string& help, std::string& value);
   void add(const std::string& name, const std::string& help, uint64_t& value);
   void add(const std::string& name, const std::string& help, double& value);
-  // Without a value.
+  // Adds an option without a value.
   void add_switch(const std::string& name, const std::string& help, bool& value);
-  // Those of every program with DPDK; what follows `--` goes to EAL.
+  // Adds the options of every program with DPDK. Arguments after `--` go to EAL.
   void add(EalOptions& eal);
 
-  // Throws std::invalid_argument with what was found and what there is. With --help it says so, and
-  // returns false.
+  // Throws std::invalid_argument with what was found and what exists. With --help, prints the
+  // options and returns false.
   bool parse(int argc, char** argv);
 
  private:
@@ -46,7 +46,7 @@ class Flags {
   std::vector<std::string>* rest_ = nullptr;
 };
 
-// What `main` returns: what goes wrong in `work` is told after the program's name.
+// Runs `work`, prints its error after the program's name, and returns the exit code for `main`.
 int run_program(const char* name, void (*work)(int argc, char** argv), int argc, char** argv);
 
 uint64_t parse_number(const std::string& name, const std::string& text);

@@ -12,7 +12,7 @@
 namespace hocket {
 namespace {
 
-// The headers in front of a packet, which are packed: IP lies 14 bytes into the frame.
+// The headers before a packet. They are packed, because IP begins 14 bytes into the frame.
 struct UdpFrame {
   rte_ether_hdr ether;
   rte_ipv4_hdr ip;
@@ -35,7 +35,7 @@ Frame* as(rte_mbuf* frame) {
 }
 
 uint16_t ip_checksum(const rte_ipv4_hdr& ip) {
-  rte_ipv4_hdr copy = ip;  // aligned
+  rte_ipv4_hdr copy = ip;  // an aligned copy
   copy.hdr_checksum = 0;
   return rte_ipv4_cksum(&copy);
 }
@@ -85,7 +85,7 @@ Look look_at_arp(rte_mbuf* frame, const Place& own, const Port& port) {
 
 void answer_ping(PingFrame& whole, const Port& port) {
   whole.icmp.icmp_type = RTE_IP_ICMP_ECHO_REPLY;
-  // The sum of the rest is as it was: only the type is 8 less.
+  // Only the type changes, by 8, so the checksum is adjusted by that.
   const uint32_t sum = ntohs(whole.icmp.icmp_cksum) + 0x0800u;
   whole.icmp.icmp_cksum = htons(static_cast<uint16_t>(sum + (sum >> 16)));
   const uint32_t from = whole.ip.src_addr;
@@ -177,7 +177,7 @@ bool write_packet(rte_mbuf* frame, const Port& port, const Place& from, const St
   whole->udp.src_port = htons(from.port);
   whole->udp.dst_port = htons(to.place.port);
   whole->udp.dgram_len = htons(static_cast<uint16_t>(length));
-  whole->udp.dgram_cksum = 0;  // none: a packet has a better one of its own
+  whole->udp.dgram_cksum = 0;  // unused, because a packet has a better one of its own
   auto* at = rte_pktmbuf_mtod(frame, uint8_t*) + sizeof(UdpFrame);
   std::memcpy(at, &header, sizeof(header));
   if (bytes) std::memcpy(at + sizeof(header), payload, bytes);

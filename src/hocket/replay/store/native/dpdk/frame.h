@@ -1,4 +1,4 @@
-// Ethernet frames with replay packets in them: IPv4 and UDP, and what it takes to be found there.
+// Ethernet frames that carry replay packets over IPv4 and UDP, with ARP and ping.
 
 #pragma once
 
@@ -12,30 +12,30 @@
 
 namespace hocket {
 
-// As in the frames: the address in network order, the port in the machine's.
+// An address in network byte order, as in frames, and a port in the machine's.
 struct Place {
   uint32_t address = 0;
   uint16_t port = 0;
 };
 
-// From `10.0.0.2:7777`, or from `10.0.0.2` where no port is wanted. Throws std::invalid_argument
-// with the name of the option.
+// Reads `10.0.0.2:7777`, or `10.0.0.2` without a port. Throws std::invalid_argument with the name
+// of the option.
 Place parse_place(const std::string& option, const std::string& text, bool with_port);
 std::string text_of(const Place& place);
 
-// Who sent a packet: what a `Peer` holds here.
+// The sender of a packet, which a `Peer` holds here.
 struct Station {
   Place place;
   rte_ether_addr mac;
-  uint16_t port;  // that it came in by
+  uint16_t port;  // the port by which the packet came in
 };
 
-// What a frame is to a station.
+// The meaning of a frame for the station that sees it.
 enum class Seen {
   kPacket,   // UDP for its place
-  kReply,    // it was made into the answer (to ARP, or a ping), to go back where it came from
+  kReply,    // a request by ARP or ping, which was turned into its answer and is to be sent back
   kFound,    // an ARP answer for it
-  kForeign,  // for somebody else
+  kForeign,  // a frame for another station
 };
 
 struct Look {
@@ -45,17 +45,17 @@ struct Look {
   size_t bytes = 0;
 };
 
-// `own` is the place, `port` where the frame came in.
+// Classifies a frame that came in by `port`, for a station at `own`.
 Look look_at(rte_mbuf* frame, const Place& own, const Port& port);
 
-// Writes a packet with its headers into an empty frame. False if it does not fit.
+// Writes a packet with its headers into an empty frame. Returns false if it does not fit.
 bool write_packet(rte_mbuf* frame, const Port& port, const Place& from, const Station& to,
                   const PacketHeader& header, const uint8_t* payload, size_t bytes);
 
-// Asks who has an address.
+// Writes an ARP request for an address.
 void write_arp(rte_mbuf* frame, const Port& port, const Place& from, const Place& to);
 
-// An echo request of so many bytes in all, with a number to know it by.
+// Writes an echo request of `bytes` in all, with a number to recognize its answer.
 void write_ping(rte_mbuf* frame, const Port& port, const Place& from, const Station& to,
                 size_t frame_bytes, uint16_t number);
 

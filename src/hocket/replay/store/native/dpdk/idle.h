@@ -1,4 +1,4 @@
-// What a program that polls does while there is nothing to do, and how it learns to stop.
+// Sleeping in programs that poll, and the signals that stop them.
 
 #pragma once
 
@@ -14,8 +14,8 @@
 
 namespace hocket {
 
-// Polls for so long with nothing to do, then lets others have the core and sleeps now and then:
-// with fewer cores than programs that poll, whoever does not stop keeps the others from answering.
+// After polling in vain for a while, yields the core and sleeps now and then. With fewer cores than
+// programs that poll, a program that never sleeps would keep the others from answering.
 class Idle {
  public:
   void add_to(Flags& flags) {
@@ -23,8 +23,8 @@ class Idle {
     flags.add("sleep-us", "microseconds to sleep at a time then; 0 to poll for ever (50)", sleep_us_);
   }
 
-  // Once a round, `busy` if there was something: DPDK's drivers may have their turn. Whether it is
-  // time to sleep.
+  // To be called once in each round; `busy` says if there was work. Gives DPDK's drivers their
+  // turn, and returns true if it is time to sleep.
   bool after(bool busy, Clock::time_point now) {
     if (busy) since_ = now;
     const auto idle = now - since_;
@@ -48,7 +48,7 @@ class Idle {
   Clock::time_point since_{};
 };
 
-// Set by SIGINT and SIGTERM, so that ports are closed and XDP programs taken off.
+// Set by SIGINT and SIGTERM, so that ports are closed and XDP programs are removed.
 inline volatile std::sig_atomic_t stopping = 0;
 
 inline void stop_on_signals() {

@@ -1,5 +1,5 @@
-// hocket-replay-kernel: a table behind the kernel's sockets, TCP and UDP, for measurements beside a
-// node. Servers for use are `hocket replay serve`.
+// hocket-replay-kernel: a table behind the kernel's TCP and UDP sockets, to compare a node with.
+// For real use there is `hocket replay serve`.
 
 #include <poll.h>
 

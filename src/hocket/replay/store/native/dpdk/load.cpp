@@ -1,8 +1,10 @@
-// hocket-replay-load: asks a replay server one thing after the other, and says how long it takes.
+// hocket-replay-load: sends requests to a replay server one after another, and measures their
+// times.
 //
 // It reads lines `OPERATION ROWS COUNT`, or `OPERATION ROWS SECONDSs`, and answers each with a line
-// of JSON: microseconds of a round trip. Operations: insert, sample, update, info; with DPDK also
-// ping (ROWS is the bytes of the frame) and noise (packets that are none; they are not answered).
+// of JSON that has the microseconds of a round trip. Operations are insert, sample, update and
+// info. With DPDK there are also ping (ROWS is the bytes of the frame) and noise (invalid packets,
+// which get no answer).
 
 #include <algorithm>
 #include <cstdio>
@@ -27,7 +29,7 @@ namespace {
 
 using Ask = std::function<void(const Header& header, const uint8_t* body, Reply& reply)>;
 
-// So many times, or for so long.
+// How many times, or for how long.
 struct Much {
   uint64_t count = 1;
   Clock::time_point end = Clock::time_point::max();
@@ -68,7 +70,7 @@ class Load {
     for (const Column& column : parse_schema(schema)) row_bytes_ += column.bytes;
   }
 
-  // Microseconds of each call.
+  // Returns the microseconds of each call.
   std::vector<double> run(const std::string& operation, uint32_t rows, const Much& much) {
     Header header;
     header.schema = hash_;
@@ -144,7 +146,7 @@ std::vector<double> ping(Way& way, size_t bytes, const Much& much) {
   return times;
 }
 
-// Packets to the node that are none, but for the way they look.
+// Sends the node bytes that look like packets, but are invalid.
 std::vector<double> noise(Way& way, size_t bytes, const Much& much) {
   Random random(3);
   while (!way.ping(64, Clock::now() + std::chrono::milliseconds(100)) && !stopping) {

@@ -19,7 +19,7 @@ bool is_for_later(int error) { return error == EAGAIN || error == EWOULDBLOCK ||
 
 LocalStream::~LocalStream() { close(file_); }
 
-// Until the request has so many bytes; false if they are not there yet.
+// Reads until the request has `bytes`. Returns false if they are not there yet.
 bool LocalStream::read(size_t bytes) {
   while (got_ < bytes) {
     const ssize_t found = recv(file_, in_.data() + got_, bytes - got_, MSG_DONTWAIT);
@@ -70,7 +70,7 @@ void LocalStream::reply(const Reply& reply) {
   write();
 }
 
-// Says why, and reads nothing more.
+// Tells the client why its connection ends, and reads nothing more.
 void LocalStream::end(const std::string& why) {
   Reply last;
   last.header.code = Code::kClosed;

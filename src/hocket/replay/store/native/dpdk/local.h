@@ -1,7 +1,8 @@
 // Clients on this machine, whose requests a relay passes on.
 //
-// `Local` is what a relay knows of one; here it is a stream over a Unix socket, the same as that of
-// a server (wire.h). Another carrier, such as shared memory, is another `Local`.
+// `Local` is the interface of such a client. Here it is a stream over a Unix socket, with the same
+// messages as at a server (wire.h). Another carrier, such as shared memory, would be another
+// `Local`.
 
 #pragma once
 
@@ -18,13 +19,13 @@ namespace hocket {
 class Local {
  public:
   virtual ~Local() = default;
-  // The next whole request, which stays where it is until this is called again. False if there is
-  // none now.
+  // Reads the next whole request. It stays where it is until the next call. Returns false if there
+  // is none now.
   virtual bool next(Header& header, const uint8_t*& body) = 0;
   virtual void reply(const Reply& reply) = 0;
-  // Whether it can take replies. If not, it is asked for no more requests.
+  // True if it can take replies. If not, no more requests are read from it.
   virtual bool has_room() const = 0;
-  // Whether it is gone.
+  // True if the client is gone.
   virtual bool is_over() const = 0;
 };
 
@@ -41,7 +42,7 @@ class LocalStream final : public Local {
   bool is_over() const override { return over_ || (ending_ && has_room()); }
 
   int file() const { return file_; }
-  // What is left of replies.
+  // Writes the rest of the replies.
   void write();
   void hang_up() { over_ = true; }
 
@@ -53,23 +54,23 @@ class LocalStream final : public Local {
   uint64_t most_bytes_;
   bool over_ = false, ending_ = false;
   Bytes in_;
-  size_t got_ = 0;       // bytes of the request that comes in
-  bool given_ = false;  // that request was given to the relay
+  size_t got_ = 0;       // the bytes of the current request that have come
+  bool given_ = false;  // true if the relay has that request
   std::vector<uint8_t> out_;
   size_t sent_ = 0;
 };
 
-// Where they connect.
+// The socket where local clients connect.
 class LocalListener {
  public:
-  // A socket that nobody listens to any more is replaced. Throws std::runtime_error.
+  // Replaces a socket whose listener is gone. Throws std::runtime_error.
   explicit LocalListener(const std::string& path);
   ~LocalListener();
   LocalListener(const LocalListener&) = delete;
   LocalListener& operator=(const LocalListener&) = delete;
 
   int file() const { return file_; }
-  // The next one's file; -1 if there is none.
+  // Returns the file of the next connection, or -1 if there is none.
   int accept();
 
  private:

@@ -1,5 +1,5 @@
-// hocket-replay-node: replay in the network. It forwards frames between its two ports, as if it
-// were a piece of wire, and answers those that are for it.
+// hocket-replay-node: replay in the network. It forwards frames between its two ports like a piece
+// of wire, and answers the frames that are for it.
 
 #include <cstdio>
 #include <memory>

@@ -21,7 +21,7 @@ namespace hocket {
 namespace {
 
 constexpr uint16_t kDescriptors = 1024;
-constexpr unsigned kFrames = 4 * kDescriptors;  // of a port's pool: both rings, and some under way
+constexpr unsigned kFrames = 4 * kDescriptors;  // for both rings of a port, and some under way
 constexpr unsigned kCached = 256;
 constexpr auto kConnecting = std::chrono::seconds(2);
 
@@ -29,7 +29,7 @@ constexpr auto kConnecting = std::chrono::seconds(2);
   throw std::runtime_error(what + ": " + rte_strerror(error < 0 ? -error : error));
 }
 
-// One thread, that may run on all of these cores: EAL would bind each of our processes to the same.
+// One thread that may use all of these cores. EAL would bind all our processes to the same core.
 std::string lcores(const std::string& cores) {
   if (!cores.empty()) return "0@(" + cores + ")";
   cpu_set_t allowed;
@@ -45,7 +45,7 @@ std::string lcores(const std::string& cores) {
 bool is_memif(const std::string& device) { return device.rfind("net_memif", 0) == 0; }
 bool is_xdp(const std::string& device) { return device.rfind("net_af_xdp", 0) == 0; }
 
-// Of a device as --vdev has it, NAME,KEY=VALUE,...; empty if it is not there.
+// The value of a key in a device as --vdev names it, NAME,KEY=VALUE,...; empty if it is missing.
 std::string value_of(const std::string& key, const std::string& device) {
   const size_t at = device.find("," + key + "=");
   if (at == std::string::npos) return "";
@@ -70,23 +70,24 @@ Eal::Eal(const std::string& program, const EalOptions& options) {
   if (options.allowed.empty()) words.push_back("--no-pci");
   for (const std::string& device : options.allowed) words.insert(words.end(), {"-a", device});
   if (options.huge) {
-    words.push_back("--in-memory");  // so that no file stays after a kill
+    words.push_back("--in-memory");  // so that no file is left after a kill
   } else {
     words.insert(words.end(), {"--no-huge", "-m", std::to_string(options.megabytes)});
   }
   for (const std::string& device : options.devices) {
     words.insert(words.end(), {"--vdev", device});
     if (is_memif(device) && value_of("role", device) == "server") {
-      // One that was killed left its socket's file, where the next could not listen.
+      // A process that was killed leaves the file of its socket, and the next could not listen
+      // there.
       if (const auto at = unix_address(value_of("socket", device))) {
         free_path(*at, SOCK_SEQPACKET);
       }
     }
     if (!is_xdp(device)) continue;
-    // One that was killed left its program, which would keep the packets from everybody.
+    // A process that was killed leaves its program, which would keep all packets.
     interfaces_.push_back(value_of("iface", device));
     detach_xdp(interfaces_.back());
-    // Ours is the only program there; libxdp's dispatcher for several would want a BPF filesystem.
+    // Ours is the only program there. libxdp's dispatcher for several would need a BPF filesystem.
     setenv("LIBXDP_SKIP_DISPATCHER", "1", 0);
   }
   words.insert(words.end(), options.more.begin(), options.more.end());
@@ -101,8 +102,8 @@ Eal::Eal(const std::string& program, const EalOptions& options) {
 }
 
 Eal::~Eal() {
-  // No rte_eal_cleanup: it unmaps memory that EAL's own thread may be reading, and the process ends.
-  rmdir(rte_eal_get_runtime_dir());  // it is empty: nothing is shared with other processes
+  // Without rte_eal_cleanup, which unmaps memory that EAL's own thread may be reading: a crash.
+  rmdir(rte_eal_get_runtime_dir());  // it is empty, since nothing is shared with other processes
   for (const std::string& interface : interfaces_) detach_xdp(interface);
 }
 
@@ -126,7 +127,7 @@ Port::Port(uint16_t number) : number_(number) {
   check(rte_eth_macaddr_get(number, &mac_), "has no address");
   rte_eth_promiscuous_enable(number);
   reconnects_ = is_memif_client(number);
-  // A server panics if a client is gone before it was greeted.
+  // A memif server crashes if a client goes before it is greeted, so we wait for the connection.
   const Clock::time_point patience = Clock::now() + kConnecting;
   while (reconnects_ && !is_up() && Clock::now() < patience) give_turn(false, Clock::now());
 }
@@ -142,7 +143,7 @@ size_t Port::payload_bytes() const {
   uint16_t mtu = 1500;
   rte_eth_dev_get_mtu(number_, &mtu);
   const size_t fits = RTE_MBUF_DEFAULT_DATAROOM - RTE_ETHER_HDR_LEN;
-  return std::min<size_t>(mtu, fits) - 28;  // of IP and UDP
+  return std::min<size_t>(mtu, fits) - 28;  // the headers of IP and UDP
 }
 
 bool Port::is_up() const {
@@ -168,7 +169,7 @@ bool Port::put(rte_mbuf* frame) {
     if (queued_ == kQueued) return false;
   }
   queue_[queued_++] = frame;
-  // The first of a long reply are on their way while the next are written.
+  // The first frames of a long reply are sent while the next are written.
   if (queued_ % kEager == 0) flush();
   return true;
 }

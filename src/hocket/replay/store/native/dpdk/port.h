@@ -1,13 +1,13 @@
-// DPDK's environment and its ports, as this folder's programs use them: one thread, one queue each.
+// DPDK's environment and its ports for the programs of this folder, with one thread and one queue.
 //
-// PMDs are chosen by `--vdev`, as EAL names them:
+// `--vdev` chooses a driver, by its name in EAL:
 //
 //   net_memif0,role=server,socket=/run/a.sock,socket-abstract=no   shared memory; no privilege
 //   net_af_packet0,iface=eth1                                      the kernel's raw sockets
 //   net_af_xdp0,iface=eth1                                         AF_XDP
 //
-// and a real NIC by `--allow 0000:03:00.0`. Without --allow, PCI is left alone: EAL as root would
-// take the machine's own NIC. Huge pages are used only with `--huge`.
+// and `--allow 0000:03:00.0` a real NIC. Without --allow, PCI is not touched, because EAL as root
+// would take the machine's own NIC. Huge pages are only used with `--huge`.
 
 #pragma once
 
@@ -26,7 +26,7 @@ struct EalOptions {
   bool huge = false;
   unsigned megabytes = 64;   // without huge pages
   std::string cores;         // such as 0-1; empty for all that this process may use
-  std::vector<std::string> more;  // for EAL as they are
+  std::vector<std::string> more;  // passed on to EAL
 };
 
 // Starts EAL, for the rest of the process. Throws std::runtime_error.
@@ -38,14 +38,14 @@ class Eal {
   Eal& operator=(const Eal&) = delete;
 
  private:
-  std::vector<std::string> interfaces_;  // whose XDP programs are ours
+  std::vector<std::string> interfaces_;  // those with an XDP program of ours
 };
 
 class Port {
  public:
   static constexpr uint16_t kBurst = 32;
 
-  // Opens the port of that number, from 0; a PMD without promiscuous mode goes on without.
+  // Opens the port with this number, from 0, in promiscuous mode if its driver has that.
   explicit Port(uint16_t number);
   ~Port();
   Port(const Port&) = delete;
@@ -57,17 +57,18 @@ class Port {
   const rte_ether_addr& mac() const { return mac_; }
   // The longest UDP payload without IP fragments.
   size_t payload_bytes() const;
-  // A memif client does not look for its server again by itself. Called now and then, this does.
+  // Looks for the server of a memif client again, which its driver does not do. Call it now and
+  // then.
   void reconnect();
 
-  // Null if there is no memory for one now.
+  // A new frame; null if there is no memory now.
   rte_mbuf* room();
   uint16_t receive(rte_mbuf** frames);
-  // Kept until `flush`, or until there are many. False if there is no room: the frame is still the
-  // caller's.
+  // Queues a frame until `flush`, or until there are many. If there is no room, returns false, and
+  // the frame still belongs to the caller.
   bool put(rte_mbuf* frame);
   void flush();
-  // The same, but a frame for which there is no room is freed.
+  // The same, but frees the frame if there is no room.
   void put_or_drop(rte_mbuf* frame) {
     if (!put(frame)) rte_pktmbuf_free(frame);
   }

@@ -1,5 +1,5 @@
-// hocket-replay-relay: clients on this machine, which speak to it as to a server, reach a node
-// through DPDK.
+// hocket-replay-relay: connects clients on this machine to a node through DPDK. They use it like a
+// server.
 
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -34,12 +34,12 @@ class Relay {
       bool busy = way_.poll([&](const uint8_t* data, size_t size) { deliver(data, size); });
       const Clock::time_point now = Clock::now();
       busy |= take_replies();
-      // Files are looked at less often than the port: it is a system call.
+      // Files are polled less often than the port, because that takes a system call.
       if (busy || ++rounds_ % 8 == 0) busy |= look_at_files(0);
       tick(now);
       way_.flush();
       if (!idle.after(busy, now)) continue;
-      // With nothing under way only a file can change.
+      // With nothing under way, only a file can bring work.
       if (under_way()) {
         idle.sleep();
       } else {
@@ -54,7 +54,7 @@ class Relay {
   struct Client {
     Client(Way& way, const DatagramSettings& settings, int file)
         : stream(std::make_unique<LocalStream>(file, settings.most_bytes)), client(way, settings) {}
-    std::unique_ptr<LocalStream> stream;  // null once it is gone
+    std::unique_ptr<LocalStream> stream;  // null when the client is gone
     DatagramClient client;
     uint64_t id = 0;
     uint32_t events = EPOLLIN;
@@ -85,7 +85,8 @@ class Relay {
       } else if (const auto client = files_.find(file); client != files_.end()) {
         LocalStream& stream = *client->second->stream;
         if (events[i].events & EPOLLOUT) stream.write();
-        // What it still sent is read first; but it may be that nothing is, for now.
+        // A client that is gone may have sent requests before. They are read first, if possible
+        // now.
         const bool gone = events[i].events & (EPOLLHUP | EPOLLERR);
         if (gone && !(client->second->events & EPOLLIN)) stream.hang_up();
         take_requests(*client->second);
@@ -118,7 +119,7 @@ class Relay {
     settle(client);
   }
 
-  // By the number in its packets, which is another once the node forgot it.
+  // Finds clients by the number in their packets, which changes if the node forgets the client.
   void note_id(Client& client) {
     if (client.id == client.client.id()) return;
     ids_.erase(client.id);
@@ -126,12 +127,12 @@ class Relay {
     ids_[client.id] = &client;
   }
 
-  // Watches what it waits for, and lets it go if it is gone.
+  // Updates the events to watch for a client, or drops it if it is gone.
   void settle(Client& client) {
     if (client.stream->is_over()) {
       files_.erase(client.stream->file());
       client.stream.reset();
-      // Or a sample that waits would draw rows for nobody, and be asked for until then.
+      // Otherwise a sample that waits would be repeated, and in the end draw rows for nobody.
       client.client.abandon_all();
       Header bye;
       bye.op = Op::kBye;
@@ -155,7 +156,7 @@ class Relay {
         if (client.stream) client.stream->reply(reply_);
       }
       any |= some;
-      if (some) take_requests(client);  // it may have waited for room
+      if (some) take_requests(client);  // requests may have waited for room
       if (client.stream || client.client.under_way()) continue;
       ids_.erase(client.id);
       clients_.erase(clients_.begin() + static_cast<ptrdiff_t>(i--));

@@ -1,4 +1,4 @@
-// A client of a server's TCP socket that blocks, or spins before it does: to compare with.
+// A client of a server's TCP socket that blocks, perhaps after spinning. Only for comparison.
 
 #pragma once
 
@@ -12,7 +12,7 @@ namespace hocket {
 
 class StreamCaller {
  public:
-  // Throws std::runtime_error. `spin` is how long it looks for a reply before it sleeps.
+  // `spin` is how long it polls for a reply before it sleeps. Throws std::runtime_error.
   StreamCaller(const std::string& host, uint16_t port, Clock::duration spin);
   ~StreamCaller();
   StreamCaller(const StreamCaller&) = delete;

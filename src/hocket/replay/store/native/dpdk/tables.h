@@ -1,4 +1,4 @@
-// A table from a command line, with the options of `hocket replay serve`.
+// A table that is made by a command line, with the options of `hocket replay serve`.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace hocket {
 
-// `name:dtype:shape` of each column, as hocket.replay.schema has them. Throws
+// Reads `name:dtype:shape` for each column, as in hocket.replay.store.schema. Throws
 // std::invalid_argument.
 std::vector<Column> parse_schema(const std::string& schema);
 

@@ -16,9 +16,9 @@ constexpr time_t kPatience = 10;
 
 bool taken = false;
 Clock::time_point given{};
-sem_t stands, may_run;  // never destroyed: when the process ends, EAL's thread still waits
+sem_t stands, may_run;  // never destroyed, since EAL's thread may still wait when the process ends
 
-// On EAL's thread: what its drivers wait for is handled between two calls.
+// Runs on EAL's thread, which does the work of its drivers between two calls.
 void stand(void*) {
   sem_post(&stands);
   while (sem_wait(&may_run) && errno == EINTR) {

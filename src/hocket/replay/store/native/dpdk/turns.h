@@ -1,8 +1,8 @@
 // EAL's own thread and ours take turns.
 //
-// memif's driver connects and disconnects on EAL's thread, and unmaps a connection's memory there
-// whether or not ours is copying to it: who sent to a peer that ended in that moment ended with it.
-// So EAL's thread stands still in an alarm of ours, but for moments in which ours does.
+// memif's driver connects and disconnects on EAL's thread. There it unmaps the memory of a
+// connection, even while our thread copies to it, so a peer that ends could crash us. Therefore
+// EAL's thread is kept in an alarm of ours, except for moments in which our thread stands still.
 
 #pragma once
 
@@ -10,11 +10,11 @@
 
 namespace hocket {
 
-// From now on. Returns once EAL's thread stands still.
+// Begins to take turns. Returns when EAL's thread stands still.
 void take_turns();
 
-// Gives EAL's thread its moment if the last was long ago, longer if there is work; to be called
-// between uses of the ports. Nothing where turns are not taken.
+// Gives EAL's thread a moment if the last was long ago. If there is work, that is longer. To be
+// called between uses of the ports. Does nothing unless turns are taken.
 void give_turn(bool busy, Clock::time_point now);
 
 }  // namespace hocket

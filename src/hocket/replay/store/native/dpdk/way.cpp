@@ -4,7 +4,7 @@ namespace hocket {
 namespace {
 
 constexpr auto kAskAgain = std::chrono::milliseconds(20);
-// A node that was started again may have another MAC.
+// After such a silence we ask for the node's MAC again, since a restarted node may have another.
 constexpr auto kSilent = std::chrono::milliseconds(200);
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A client's way to a node: one port, packets to one address and back.
+// A client's connection to a node: packets to one address and back, through one port.
 
 #pragma once
 
@@ -11,19 +11,19 @@ namespace hocket {
 
 class Way final : public Link {
  public:
-  // `own` has the port that replies come to.
+  // `own` has the UDP port that replies come to.
   Way(uint16_t port, const Place& own, const Place& node, Idle& idle);
 
-  // No room until it is known where the node is, which is asked for meanwhile.
+  // Has no room before the node's MAC is known, which this asks for.
   bool send(const Peer& to, const PacketHeader& header, const uint8_t* payload,
             size_t bytes) override;
   void flush() override;
-  // Polls, and sleeps now and then if that is what `idle` is told to do.
+  // Polls, and sleeps now and then if `idle` says so.
   void receive(Clock::time_point until, const Take& take) override;
 
-  // What is there. Whether there was anything.
+  // Takes the packets that are there. Returns false if there were none.
   bool poll(const Take& take);
-  // Sends a ping of so many bytes, and polls for its answer until then. Whether it came.
+  // Sends a ping of `frame_bytes`, and polls for its answer until then. Returns true if it came.
   bool ping(size_t frame_bytes, Clock::time_point until);
   size_t payload_bytes() const { return port_.payload_bytes(); }
 

@@ -32,7 +32,7 @@ void detach_xdp(const std::string& interface) {
   const int file = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
   if (file < 0) return;
   char answer[512];
-  // The answer is awaited, so that it is done when this returns.
+  // Waits for the answer, so that the program is gone when this returns.
   if (send(file, &request, sizeof(request), 0) > 0 && recv(file, answer, sizeof(answer), 0) < 0) {
   }
   close(file);

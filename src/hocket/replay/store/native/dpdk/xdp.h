@@ -1,4 +1,4 @@
-// The XDP program of a network interface, which outlives a process that is killed.
+// The XDP program of a network interface, which stays when its process is killed.
 
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace hocket {
 
-// Takes it off, if there is one and we may. Nothing is said where it cannot be done: AF_XDP itself
-// then says why.
+// Removes the program, if there is one and we may. If that fails it is silent, because AF_XDP
+// itself reports why.
 void detach_xdp(const std::string& interface);
 
 }  // namespace hocket
