@@ -1,4 +1,4 @@
-"""`driver.c`, compiled: a process finds an NVIDIA driver and MPS where there is none."""
+"""`driver.c`, compiled, shows a process an NVIDIA driver and MPS on a machine without them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIGS = tuple(f"MIG-{i}0112233-4455-6677-8899-aabbccddeeff" for i in "ab")
 
 
 def on_gpus(code: str, machine: str = "", **environment: str) -> Any:
-    """What `code` prints, as JSON, in a process that finds a driver with two GPUs."""
+    """Run `code` in a process that sees a driver with two GPUs, and return the JSON it prints."""
     done = subprocess.run(
         [sys.executable, "-c", code], env=machine_with_gpus(machine) | environment, cwd=ROOT,
         text=True, capture_output=True, timeout=120, check=False,
@@ -32,7 +32,7 @@ def on_gpus(code: str, machine: str = "", **environment: str) -> Any:
 
 
 def machine_with_gpus(machine: str = "") -> dict[str, str]:
-    """The environment of such a process; it has MPS too."""
+    """The environment of a process that sees these GPUs and MPS."""
     kept = {name: x for name, x in os.environ.items() if not name.startswith(("CUDA_", "XLA_"))}
     folder = _compiled()
     return {

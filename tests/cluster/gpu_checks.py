@@ -1,6 +1,6 @@
-"""Slices on a real GPU: `python tests/cluster/gpu_checks.py [CHECK ...]`; needs no pytest.
+"""Checks of slices on a real GPU, without pytest: `python tests/cluster/gpu_checks.py [CHECK ...]`.
 
-Each check runs in a process of its own, which says what it found and ends well or with an error.
+Each check runs in its own process, which prints what it found and ends with code 0 or an error.
 """
 
 # ruff: noqa: T201 (a program: it says what it finds)
@@ -39,12 +39,12 @@ def first_gpu() -> str:
 
 
 def unavailable() -> str:
-    """Why the checks cannot run here; "" if they can."""
+    """The reason why the checks cannot run here; "" if they can."""
     return mps.missing() if gpu_uuid(0) else "there is no GPU."
 
 
 def main(names: list[str]) -> None:
-    """Run these checks, or all; the exit code says whether all went well."""
+    """Run these checks, or all of them. The exit code is 0 if all succeed."""
     if why := unavailable():
         sys.exit(f"nothing to check: {why}")
     wrong: list[str] = []
@@ -59,7 +59,7 @@ def main(names: list[str]) -> None:
 
 
 def run(name: str) -> tuple[int, str]:
-    """One check in a process of its own, on the GPU: its exit code, and what it says."""
+    """Run one check in its own process on the GPU, and return its exit code and output."""
     found = subprocess.run(
         [sys.executable, __file__, "--here", name], env=environment(), cwd=ROOT, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=400, check=False,
@@ -68,14 +68,14 @@ def run(name: str) -> tuple[int, str]:
 
 
 def environment() -> dict[str, str]:
-    """As a user has it: the tests' own keeps to simulated CPUs."""
+    """A user's environment, since that of the tests only allows simulated CPUs."""
     hidden = ("JAX_PLATFORMS", "XLA_FLAGS", "JAX_NUMPY_RANK_PROMOTION")
     mine = {name: x for name, x in os.environ.items() if name not in hidden}
     return {**mine, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONUNBUFFERED": "1"}
 
 
 def attach() -> None:
-    """Four processes are clients of our server, each sees its share, and nothing stays behind."""
+    """Four processes are clients of our server, see their shares, and leave nothing behind."""
     from hocket.cluster.nvidia.activity import GpuActivity
 
     with nothing_left():
@@ -105,7 +105,7 @@ def attach() -> None:
 
 
 def shares() -> None:
-    """A share that was asked for is what a process gets: about a quarter."""
+    """A process gets the share that was requested, here about a quarter."""
     with nothing_left():
         reports, report = training(2, ",share=25")
         full = _full()
@@ -116,7 +116,7 @@ def shares() -> None:
 
 
 def taking_turns() -> None:
-    """Without MPS: the same, and each sees the whole GPU."""
+    """Without MPS the numbers are the same, and each process sees the whole GPU."""
     with nothing_left():
         reports, report = training(2, ",cut=shared")
         for name, seen in report.executor.crew.slices.seen.items():
@@ -126,7 +126,7 @@ def taking_turns() -> None:
 
 
 def killed_worker() -> None:
-    """One of them is killed: the run says which, and all of it is gone."""
+    """If one worker is killed, the run says which, and leaves nothing behind."""
     from hocket.runtime.launch.watch import InstanceError
     from tests.faults import is_gone, workers
 
@@ -146,7 +146,7 @@ def killed_worker() -> None:
 
 
 def killed_parent() -> None:
-    """Whoever started them is killed: nothing stays behind all the same."""
+    """If the process that started the workers is killed, nothing stays behind, either."""
     with nothing_left():
         parent = subprocess.Popen(
             [sys.executable, __file__, "--here", "_parent"], env=environment(), text=True,
@@ -167,7 +167,7 @@ def _parent() -> None:
 
 
 def somebody_elses() -> None:
-    """A daemon that was there before is there afterwards."""
+    """A daemon that somebody else had started still runs afterwards."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     env = {
         **os.environ,
@@ -217,11 +217,11 @@ def _sender() -> None:
     outbox = connect()
     for k in range(5):
         outbox.send(_message(k))
-    sys.stdin.read()  # the memory is this process's, and the other one still reads
+    sys.stdin.read()  # keep the memory until the other process has read it
 
 
 def _here(*, sends: bool, fd: int | None = None) -> tuple[Any, Any]:
-    """The memory of a link, made here or elsewhere, and what connects this end of it."""
+    """The memory of a link, made here or elsewhere, and the function that connects our end."""
     import jax
 
     from hocket.runtime.channels import Here
@@ -266,7 +266,7 @@ def _numbers(x: Any) -> Any:
 
 
 def direct() -> None:
-    """What stays on the GPU is what goes through the host: the same numbers, kept or sent anew."""
+    """Messages that stay on the GPU give the same numbers as those through the host."""
     import hocket
     from hocket.testing import difference
 
@@ -283,7 +283,7 @@ def direct() -> None:
 
 
 def missing() -> None:
-    """Without NVIDIA's programs it is the whole GPU, and the plan says so."""
+    """Without NVIDIA's programs, a run uses the whole GPU, and the plan says so."""
     import hocket
 
     os.environ["PATH"], mps.FOLDERS = "", ("/nonexistent",)
@@ -293,7 +293,7 @@ def missing() -> None:
 
 
 def training(slices: int, more: str = "") -> tuple[Any, Any]:
-    """A run on so many slices of the first GPU, and its first report."""
+    """A run on some slices of the first GPU, and its first report."""
     import hocket
 
     reports = hocket.iterate(_ppo(), distribute=f"sliced:slices={slices}{more}", iterations=10**6)
@@ -317,10 +317,10 @@ def _full() -> int:
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """Afterwards no MPS process, no folder and no memory of the GPU's is left."""
+    """Check that no MPS process, no folder and no GPU memory is left."""
     import jax
 
-    jax.block_until_ready(jax.numpy.ones(8) + 1)  # this process's own context comes before
+    jax.block_until_ready(jax.numpy.ones(8) + 1)  # create this process's own context first
     uuid = first_gpu()
     before, used = ours(), nvml.gpu(uuid).used
     yield
@@ -334,7 +334,7 @@ def nothing_left() -> Iterator[None]:
 
 
 def ours() -> set[str]:
-    """What belongs to our slices: folders, daemons, servers, watchers, workers."""
+    """The folders, daemons, servers, watchers and workers of our slices."""
     found = {str(path) for path in mps.SHORT.glob("hocket-mps-*")}
     marks = (b"nvidia-cuda-mps", b"mps_watch", b"hocket.runtime.launch.process")
     for path in Path("/proc").glob("[0-9]*/cmdline"):

@@ -1,7 +1,7 @@
 """A program that behaves like NVIDIA's MPS control daemon as seen from outside, without a GPU.
 
-`install` puts `nvidia-cuda-mps-control` and `nvidia-cuda-mps-server` into a folder. What they do
-wrong is said by files beside them: `refuse`, `no-server`, `hang`.
+`install` puts `nvidia-cuda-mps-control` and `nvidia-cuda-mps-server` into a folder. Files beside
+them tell them what to do wrong: `refuse`, `no-server`, `hang`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ SERVER = "import time\ntime.sleep(3600)\n"
 
 
 def install(folder: Path) -> Path:
-    """The two programs, in this folder."""
+    """Put the two programs into this folder."""
     for name, text in (("control", CONTROL), ("server", SERVER)):
         path = folder / f"nvidia-cuda-mps-{name}"
         path.write_text(f"#!{sys.executable} -S\n{text}")

@@ -1,4 +1,4 @@
-"""What is asked of an NVIDIA driver, of one that has the layouts of the real (`driver.c`)."""
+"""Questions to an NVIDIA driver, here one with the structures of the real one (`driver.c`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def found(code: str, machine: str = "", **environment: str) -> Any:
 
 
 def test_gpus_are_known_by_their_uuid() -> None:
-    """Whatever this process was told to see of them."""
+    """Whichever of them CUDA_VISIBLE_DEVICES shows to this process."""
     asked = "tell(gpu_uuid(0), gpu_uuid(1), gpu_uuid(2), multiprocessors(0), instance_uuid(0))"
     assert found(asked) == [*GPUS, None, 132, None]
     assert found(asked, CUDA_VISIBLE_DEVICES=GPUS[1]) == [GPUS[1], None, None, 132, None]
@@ -55,7 +55,7 @@ tell(vars(nvml.gpu(uuid)), nvml.driver_version(), nvml.free_part(uuid),
 
 
 def test_how_busy_a_gpu_was() -> None:
-    """A counter that the driver has not is left out; a GPU without any says so."""
+    """A counter that the driver lacks is left out. A GPU without any says so."""
     code = """
 with GpuActivity("gpu:0") as activity:
     pass
@@ -121,7 +121,7 @@ tell([whole.env(part) for part in (first, second)], whole.verify(second, seen),
 (part,) = split(one, 1)
 tell(slice_backends()["whole"].open([part]).env(part))
 """
-    for only in (GPUS[1], MIGS[1]):  # which its process sees as this one does
+    for only in (GPUS[1], MIGS[1]):  # which the slice's process sees as this one does
         assert found(asked, CUDA_VISIBLE_DEVICES=only) == [{}]
 
 
@@ -148,7 +148,7 @@ sys.stdin.read()
 
 
 def test_slices_under_mps_are_verified() -> None:
-    """Four processes on two GPUs, one daemon; and one process that was not told."""
+    """Four processes on two GPUs use one daemon. A process that was not told is found out."""
     envs, seen, limited, wide, whole, untold = found(
         f"SEE = {SEE!r}"
         + """
@@ -195,7 +195,7 @@ tell(envs, seen, limited, wide, whole, untold)
     assert {env["XLA_PYTHON_CLIENT_MEM_FRACTION"] for env in envs} == {None}
     assert limited == [""] * 4 and len(seen) == 4
     assert all(s["verified"] and s["multiprocessors"] == 33 for s in seen.values())
-    assert "sees 132 of 132 multiprocessors" in wide  # the server knows it, but not its share
-    assert whole == ""  # all multiprocessors, as it should, and the server knows it
+    assert "sees 132 of 132 multiprocessors" in wide  # a client, but without its share
+    assert whole == ""  # a client with all multiprocessors, as it should be
     assert "is not what it should be: its process" in untold
     assert "sees 132 of 132 multiprocessors, and the MPS server has the clients [" in untold

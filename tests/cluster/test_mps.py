@@ -1,6 +1,6 @@
-"""An MPS daemon of ours: it starts or says why not, answers, and never outlives its owner.
+"""Our MPS daemon starts or says why not, answers, and never outlives its owner.
 
-Against a program that behaves like NVIDIA's (`stand_in.py`); the real one: `gpu_checks.py`.
+These tests use a program that behaves like NVIDIA's (`stand_in.py`). `gpu_checks.py` uses the real.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SOON = 20.0
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with MPS; files in this folder say what goes wrong."""
+    """A folder with MPS programs on PATH. Files in it tell them what to do wrong."""
     folder = install(tmp_path)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return folder
@@ -48,7 +48,7 @@ def test_it_starts_answers_and_ends(programs: Path) -> None:
     pids = mps_watch.processes(daemon.folder)
     assert len(pids) == 2 and len(daemon.servers()) == 1 and daemon.clients() == []
     assert "Starting control daemon for GPU-a,GPU-b" in daemon.log()
-    # The name of a socket is short, and nobody else may look.
+    # Names of sockets are short, and only this user can read the folder.
     assert len(str(daemon.folder / "pipe" / "control")) < 60
     assert daemon.folder.stat().st_mode & 0o077 == 0
 
@@ -62,7 +62,7 @@ def test_it_starts_answers_and_ends(programs: Path) -> None:
 
 
 def test_whoever_watches_it_survives_sigterm(programs: Path) -> None:
-    """A scheduler sends that to all processes of a job, of which this one ends last."""
+    """A scheduler sends SIGTERM to all processes of a job, and the watcher must end last."""
     daemon = Daemon(["GPU-a"])
     watcher = daemon._watcher.pid
 
@@ -83,8 +83,8 @@ def test_one_that_refuses_is_told_with_its_log(programs: Path) -> None:
         Daemon(["GPU-a"])
     said = str(found.value)
     assert said.startswith(f"NVIDIA MPS does not start: `{programs / mps.CONTROL} -d` ended with")
-    assert "Failed to start: the stand-in refuses" in said  # its log
-    assert "An instance of this daemon is already running" in said  # what it printed
+    assert "Failed to start: the stand-in refuses" in said  # from its log
+    assert "An instance of this daemon is already running" in said  # from its output
     assert "Use `cut=shared`" in said
     assert "Failed to start" in mps.refuses("GPU-refused")
 
@@ -110,7 +110,7 @@ def test_one_that_hangs_is_ended_by_force(programs: Path) -> None:
 def test_somebody_elses_is_left_alone(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where this process was told to use it."""
+    """Even if the environment of this process names it."""
     theirs = tmp_path / "t"
     for name in ("pipe", "log"):
         (theirs / name).mkdir(parents=True)
@@ -141,7 +141,7 @@ import json, os, subprocess, sys, time
 from hocket.cluster.nvidia import mps, mps_watch
 daemon = mps.Daemon(["GPU-a"])
 started = subprocess.Popen(["sleep", "100"], stdout=subprocess.DEVNULL)
-forked = os.fork()  # which holds all that this process holds
+forked = os.fork()  # a fork holds the same files
 if not forked:
     os.close(1)
     time.sleep(100)
@@ -152,7 +152,7 @@ time.sleep(100)
 
 
 def test_it_does_not_outlive_an_owner_who_is_killed(programs: Path) -> None:
-    """Nor does it wait for what that owner has started or forked."""
+    """It does not wait for processes that the owner has started or forked, either."""
     command = [sys.executable, "-c", OWNER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
@@ -166,7 +166,7 @@ def test_it_does_not_outlive_an_owner_who_is_killed(programs: Path) -> None:
 
 
 def test_the_watcher_imports_nothing_else() -> None:
-    """It starts beside every run, and must not take a second and a gigabyte to do nothing."""
+    """It starts with every run, and must not cost a second and a gigabyte."""
     done = subprocess.run(
         [sys.executable, "-I", "-X", "importtime", mps_watch.__file__, "nothing", "/nonexistent"],
         stdin=subprocess.DEVNULL, text=True, capture_output=True, check=True,

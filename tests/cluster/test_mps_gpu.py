@@ -1,4 +1,4 @@
-"""Slices on a real GPU, where there is one. Without pytest: `python tests/cluster/gpu_checks.py`"""
+"""Slices on a real GPU, if there is one. Without pytest: `python tests/cluster/gpu_checks.py`"""
 
 from __future__ import annotations
 

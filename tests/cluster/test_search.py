@@ -16,9 +16,9 @@ INSTANCES, ENVS = (1, 2, 4, 8), (1024, 4096, 16384)
 
 
 def machine(latency: float, rate: float, room: int, cut: float = -0.05) -> Callable[[Point], Score]:
-    """A device on which an iteration waits so long, then computes; `room` instances fit at once.
+    """A device on which an iteration first waits and then computes. `room` instances run at once.
 
-    Eight instances that may not use all of it gain `cut` by that, fewer of them less.
+    Eight instances gain the factor `cut` if they may not use all of it; fewer gain less.
     """
 
     def measure(point: Point) -> Score:
@@ -43,7 +43,7 @@ def test_a_third_of_the_grid_finds_the_best_within_five_percent() -> None:
         )  # fmt: skip
         scores = search(measure, INSTANCES, ENVS, shares=True)
         assert len(scores) <= len(points) // 3
-        assert len({s.point for s in scores}) == len(scores)  # none is measured twice
+        assert len({s.point for s in scores}) == len(scores)  # no point is measured twice
         top = max(measure(point).value for point in points)
         short += best(scores).value < 0.95 * top
     assert short <= 3
@@ -63,7 +63,7 @@ def test_the_search_replayed_on_what_was_measured(path: Path) -> None:
 def test_a_saturated_device_is_left_whole() -> None:
     scores = search(machine(1e-9, 1e6, room=1), INSTANCES, ENVS, shares=True)
     assert best(scores).point == Point(1, 16384)
-    assert any(s.point.instances == 2 for s in scores)  # it was tried
+    assert any(s.point.instances == 2 for s in scores)  # two were tried
 
 
 def test_hardly_faster_is_not_worth_several_instances() -> None:
@@ -99,7 +99,7 @@ def test_what_cannot_run_is_no_choice() -> None:
 
 
 def test_one_instance_is_measured_with_what_fits() -> None:
-    """With 16,384 environments nothing runs, and one instance is as fast as any."""
+    """With 16,384 environments nothing can run, and one instance is as fast as several."""
 
     def measure(point: Point) -> Score:
         if point.envs == 16384:

@@ -1,4 +1,4 @@
-"""Slices by name, what is refused of them, and those of a CPU."""
+"""Slices by name, slices that are refused, and slices of a CPU."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_cut_is_refused(
 
 
 def test_shares() -> None:
-    """Under MPS twice an even share, at most all of it; where processes take turns, none."""
+    """Under MPS a share is twice an even one, but at most 100 %. Taking turns needs no share."""
     shares = {n: Mps().layout(GPU, n, None)[0].share for n in (1, 2, 3, 4, 8)}
     assert shares == {1: 100, 2: 100, 3: 66, 4: 50, 8: 25}
     assert [part.share for part in Mps().layout(GPU, 2, 30)] == [30, 30]
@@ -114,7 +114,7 @@ def test_shares() -> None:
 
 
 def test_an_error_says_who_shares_a_gpu() -> None:
-    """Under MPS alone: others do not hear of a fault."""
+    """Only under MPS, because otherwise a fault of one process does not reach the others."""
     graph = hocket.plan(Toy()).graph
 
     def on(*parts: Slice) -> Plan:
@@ -131,14 +131,14 @@ def test_an_error_says_who_shares_a_gpu() -> None:
 
 @pytest.fixture
 def _no_mps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without NVIDIA's programs, as most are."""
+    """Make this a machine without NVIDIA's programs, like most."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(mps, "FOLDERS", ("/nonexistent",))
 
 
 @pytest.mark.usefixtures("_no_mps")
 def test_without_mps_it_is_the_whole_device_and_the_plan_says_so() -> None:
-    """Unless it was asked for by name: then it is refused."""
+    """But if it was requested by name, it is refused."""
     (whole,) = split(GPU, 4)
     assert str(whole) == "gpu:1/whole:0of1@100%"
     why = "`nvidia-cuda-mps-control` and `nvidia-cuda-mps-server` are neither on PATH nor in"
@@ -162,7 +162,7 @@ def test_the_cores_are_dealt_out(count: int) -> None:
     cores = [[int(core) for core in (text or "").split(",")] for text in dealt]
     assert {core for some in cores for core in some} == set(CORES)
     if count <= len(CORES):
-        assert [core for some in cores for core in some] == CORES  # each of them once
+        assert [core for some in cores for core in some] == CORES  # each core once
     else:
         assert all(len(some) == 1 for some in cores)
 
@@ -177,7 +177,7 @@ print(json.dumps(seen_here()))
 
 
 def test_a_process_on_other_cores_is_found_out() -> None:
-    """Both processes are real; the second has not been told."""
+    """Both processes are real, and the second one was not told its cores."""
     part = split(CPU, len(CORES) + 1, backend="cpu")[0]
     with closing(Slices([part.id])) as slices:
         told = slices.env(part.id) | {"HOCKET_CORES": str(CORES[0])}
@@ -207,7 +207,7 @@ def test_an_environment_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_slices_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the user has set is for the device; XLA refuses both names at once."""
+    """A fraction that the user has set is for the whole device. XLA refuses both names at once."""
     older, newer = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
     for name in (older, newer):
         monkeypatch.delenv(name, raising=False)

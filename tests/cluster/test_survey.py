@@ -1,4 +1,4 @@
-"""`hocket devices`: what this machine has, and how it can be cut."""
+"""`hocket devices` says what this machine has, and how it can be cut."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def test_this_machine() -> None:
     assert cluster.cores == len(os.sched_getaffinity(0))
     assert cluster.memory and all(d.memory == cluster.memory for d in cluster.devices)
     assert cluster.links == ()
-    # What is known of a device is not which device it is.
+    # The memory and kind of a device are no part of its identity.
     assert Device(DeviceId("cpu", 0), "cpu") == cluster.devices[0] and len({*cluster.devices}) == 4
 
 
 def test_devices_are_listed(hocket: Hocket) -> None:
     said = hocket.well("devices")
-    assert "cpu:0, cpu:1, cpu:2, cpu:3: cpu, " in said  # alike, so told once
+    assert "cpu:0, cpu:1, cpu:2, cpu:3: cpu, " in said  # equal devices are described once
     assert f"jax {jax.__version__}" in said
     assert "    cpu     yes" in said and "    mps     no: it cuts NVIDIA GPUs" in said
     assert "    green   no: XLA does not support green contexts" in said

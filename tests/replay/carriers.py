@@ -35,7 +35,7 @@ PATIENCE = 60.0
 
 
 def rows(*numbers: float) -> dict[str, np.ndarray]:
-    """A row for each number, which it can be known by."""
+    """Rows that can be told apart by their numbers."""
     obs = np.repeat(np.array(numbers, np.float32)[:, None], 4, axis=1)
     return {"obs": obs, "action": np.array(numbers, np.int32)}
 
@@ -56,7 +56,7 @@ def same(one: Batch, other: Batch) -> None:
 
 
 def eventually(is_so: Callable[[], Any], what: str = "") -> None:
-    """What another process or thread does soon."""
+    """Wait until another process or thread has made `is_so` true."""
     end = time.monotonic() + PATIENCE
     while not is_so():
         assert time.monotonic() < end, f"it was never so: {what or is_so}"
@@ -84,7 +84,7 @@ PORTS = {"tcp": "127.0.0.1:0", "udp": "127.0.0.1:0"}
 
 @contextmanager
 def serving(tables: Table | Mapping[str, Table], **options: Any) -> Iterator[Server]:
-    """At a Unix socket with a short path, and at two ports."""
+    """Serve a table at a Unix socket with a short path, and at a TCP and a UDP port."""
     with (
         tempfile.TemporaryDirectory() as folder,
         serve(tables, unix=f"{folder}/replay", **PORTS, **options) as server,
@@ -97,11 +97,11 @@ def address(server: Server | Elsewhere, carrier: str) -> str:
 
 
 def where(server: Server | Elsewhere, carrier: str) -> str | tuple[str, int]:
-    """For a plain socket."""
-    found = address(server, "unix" if carrier == "shm" else carrier).partition("://")[2]
+    """The address of a server for a plain socket."""
+    place = address(server, "unix" if carrier == "shm" else carrier).partition("://")[2]
     if carrier not in ("tcp", "udp"):
-        return found
-    host, _, port = found.rpartition(":")
+        return place
+    host, _, port = place.rpartition(":")
     return host, int(port)
 
 
@@ -128,7 +128,7 @@ class Elsewhere:
         self.process.wait(PATIENCE)
 
     def resident(self) -> int:
-        """Bytes of memory, without those that it shares with its clients."""
+        """The bytes of memory of a server, without those that it shares with clients."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
 
@@ -136,7 +136,7 @@ class Elsewhere:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def regions(self) -> int:
-        """Memory that it shares with clients."""
+        """The memory regions that a server shares with clients."""
         return Path(f"/proc/{self.process.pid}/maps").read_text().count("memfd:")
 
 
@@ -160,7 +160,7 @@ def serving_elsewhere(tables: Mapping[str, dict[str, Any]], **options: Any) -> I
 
 @contextmanager
 def client_elsewhere(at: str, script: str) -> Iterator[subprocess.Popen[str]]:
-    """A process with `replay`, connected; it prints what it found."""
+    """A process that runs a script with a connected `replay`; read what it prints."""
     begin = (
         "import sys, os, signal, threading, time, numpy as np\n"
         "from hocket.replay import connect\n"
@@ -178,7 +178,7 @@ def client_elsewhere(at: str, script: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def still_serves(server: Server | Elsewhere, *clients: Client) -> None:
-    """These clients, and a new one on each carrier, get right answers."""
+    """Check that these clients, and a new one on each carrier, get correct answers."""
     new = [connect(address(server, carrier)) for carrier in CARRIERS]
     for client in (*clients, *new):
         is_served(client)
@@ -194,7 +194,7 @@ def is_served(client: Client) -> None:
     assert client.info()["size"] >= 1
 
 
-# Raw messages: as in wire.h
+# Raw messages, as in wire.h
 
 HELLO, INSERT, SAMPLE, UPDATE, FRAMES, INFO, RESET, SAVE, MAP, BYE = range(1, 11)
 OK, TIMEOUT, BAD, CLOSED = range(4)
@@ -256,7 +256,7 @@ def insert_message(*numbers: float, **options: Any) -> Message:
 
 
 class Raw:
-    """A connection that sends whatever it is told to."""
+    """A connection for tests that sends any bytes."""
 
     def __init__(self, server: Server | Elsewhere | Path, carrier: str = "unix") -> None:
         family = socket.AF_INET if carrier == "tcp" else socket.AF_UNIX
@@ -297,14 +297,14 @@ class Raw:
         return self.receive()
 
     def is_answered(self, message: Message) -> bool:
-        """Or closed instead."""
+        """True if a request gets an answer, False if the connection is closed instead."""
         try:
             return self.ask(message).code == OK
         except (EOFError, ConnectionError):
             return False
 
     def is_closed(self) -> bool:
-        """Whether nothing more comes."""
+        """True if the connection has ended, and nothing more comes."""
         try:
             return not self.socket.recv(1)
         except ConnectionResetError:
@@ -342,7 +342,7 @@ def packet(
     fragment: int = 0, fragments: int = 1, stride: int = 8192, length: int | None = None,
     check: int | None = None,
 ) -> bytes:  # fmt: skip
-    """As in datagram.h, with a right check unless another is given."""
+    """Make a packet as in datagram.h, with the right checksum unless another is given."""
     length = len(payload) if length is None else length
     head = (_PACKET_MAGIC, 1, kind, stride, client, number, fragment, fragments, length, 64)
     if check is None:
@@ -353,7 +353,7 @@ def packet(
 
 
 class RawPackets:
-    """A client over UDP that sends whatever it is told to, one request after the other."""
+    """A client over UDP for tests that sends any packets, one request after the other."""
 
     def __init__(self, server: Server | Elsewhere) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -377,7 +377,7 @@ class RawPackets:
         return replace(Message.unpack(payload[:size]), body=payload[size:])
 
     def goodbye(self, number: int) -> None:
-        """Until it is answered: who is silent is kept for a minute."""
+        """Say goodbye and wait for the answer. A client that is silent is kept for a minute."""
         bye = packet(Message(BYE).pack(), client=self.client, number=number)
         for _ in range(100):
             self.socket.send(bye)
@@ -400,7 +400,7 @@ _HEAD, _RING, _LINES, _SLOTS_AT = 64, 128, 384, 8576
 
 
 class RawRegion:
-    """Memory shared with a server, as in region.h, and whatever one writes to it."""
+    """Memory shared with a server, as in region.h, that a test can write anything to."""
 
     def __init__(
         self, raw: Raw, slots: int = 4, request_bytes: int = 4096, reply_bytes: int = 4096, *,
@@ -437,7 +437,7 @@ class RawRegion:
         self.memory[at : at + len(data)] = data
 
     def put(self, *slots: int, advance: int | None = None) -> None:
-        """Into the ring, and ring."""
+        """Put a slot into the ring, and ring the bell."""
         assert self.memory
         for slot in slots:
             struct.pack_into("<I", self.memory, _RING + self.asked % 64 * 4, slot)

@@ -1,4 +1,4 @@
-"""The programs with DPDK as processes, for the tests of them."""
+"""The DPDK programs as processes, for their tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 NODE, RELAY, LOAD = "hocket-replay-node", "hocket-replay-relay", "hocket-replay-load"
 PROGRAMS = (NODE, RELAY, LOAD)
 SCHEMA = ("obs:float32:4", "image:uint8:32x32", "action:int32")
-# Few cores: programs that poll make room for others soon.
+# With few cores, programs that poll must soon yield to others.
 POLITE = ("--poll-us", "20")
 NOBODY = 65534
 
@@ -40,7 +40,7 @@ class Started:
         return self.log.read_text()
 
     def stop(self) -> str:
-        """Ask it to end, which it does without an error; what it said."""
+        """End a program, check that it ends without an error, and return its output."""
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(10) == 0, f"{self.process.returncode}: {self.text()}"
         return self.text()
@@ -48,7 +48,7 @@ class Started:
 
 @dataclass
 class Place:
-    """A folder for sockets, and the programs that run there."""
+    """A folder for sockets, and the programs that use them."""
 
     folder: Path
     programs: Path
@@ -101,7 +101,7 @@ def node(
     place: Place, *options: str, address: str = "10.0.0.2:7777", schema: tuple[str, ...] = SCHEMA,
     capacity: int = 1000, **more: Any,
 ) -> Started:  # fmt: skip
-    """Its devices, and whatever else it is told."""
+    """Start a node with these devices and options."""
     return place.start(
         NODE, "--address", address, "--schema", *schema, "--capacity", str(capacity), *POLITE,
         *options, says="serving replay", **more,

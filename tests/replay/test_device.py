@@ -1,4 +1,4 @@
-"""The device replay against a plain numpy one."""
+"""The device replay gives the same as a simple model in numpy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sample = jax.jit(device.sample, static_argnames="minimum")
 
 
 class Model:
-    """A ring of integers with priorities, one row at a time."""
+    """A ring of integers with priorities, handled one row at a time."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self.row, self.priority, self.written = np.zeros((3, capacity))
@@ -49,7 +49,7 @@ def filled(num: int, capacity: int = CAPACITY) -> Replay:
 
 
 def prioritized(priority: Any) -> Replay:
-    """A full replay whose rows have these priorities."""
+    """A full replay, whose rows have these priorities."""
     num = len(priority)
     replay = filled(num, num)
     keys = jnp.stack([jnp.arange(num, dtype=jnp.uint32), jnp.ones(num, jnp.uint32)], -1)
@@ -76,7 +76,7 @@ def test_agrees_with_the_model_under_random_use() -> None:
         replay = insert(replay, {"x": jnp.stack([rows, -rows], -1)}, jnp.asarray(real))
         model.insert(rows.reshape(-1), real.reshape(-1))
         keys, batch = sample(replay, jnp.asarray(rng.random(4), jnp.float32))
-        if i % 3:  # else: those of the round before, some of them stale
+        if i % 3:  # else the keys of the round before, of which some are stale
             old_keys = np.asarray(keys)
         priority = rng.random(4).astype(np.float32) * 3
         replay, _ = reprioritize(replay, old_keys, priority)
@@ -129,7 +129,7 @@ def test_all_zero_is_uniform_over_the_rows_there_are() -> None:
 def test_a_stale_key_changes_nothing_and_is_counted() -> None:
     replay = filled(CAPACITY)
     keys, _ = sample(replay, jnp.zeros(4))  # slots 0, 2, 4, 6
-    for row in (8, 9, 10):  # over slots 0, 1, 2
+    for row in (8, 9, 10):  # into slots 0, 1, 2
         replay = insert(replay, {"x": jnp.array([row])}, jnp.array([True]))
     after, counts = reprioritize(replay, keys, jnp.full(4, 0.5))
     np.testing.assert_array_equal(after.tree[CAPACITY:], [1, 1, 1, 1, 0.5, 1, 0.5, 1])

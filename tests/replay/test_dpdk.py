@@ -1,7 +1,7 @@
 """Replay in the network: a node and a relay over DPDK, as processes.
 
-Over memif they need neither a privilege nor huge pages. What is missing is named when a test is
-skipped. Over veth: test_dpdk_wires.py.
+Over memif they need neither privileges nor huge pages. A skipped test says what is missing. Tests
+over veth are in test_dpdk_wires.py.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from tests.replay.dpdk import (
 
 from hocket.replay import connect
 
-# One after the other: they share the folder that they are built in, and the machine's cores.
+# One after the other, because they share their build folder and the machine's cores.
 pytestmark = pytest.mark.xdist_group("dpdk")
 
 
 @pytest.fixture
 def pair(place: Place) -> tuple[Started, Started]:
-    """A node with two ports, and a relay at the first of them, of a user without privileges."""
+    """A node with two ports, and a relay at the first, both without privileges."""
     user = unprivileged()
     first, second = place.memif(0, "a", "server"), place.memif(1, "b", "server")
     serving = node(place, *first, *second, user=user)
@@ -103,7 +103,7 @@ def test_a_request_that_nobody_waits_for_is_forgotten(
         schema = (schema ^ letter) * 1099511628211 % 2**64
     with socket.socket(socket.AF_UNIX) as stream, connect(address_of(place)) as replay:
         stream.connect(str(place.folder / "relay"))
-        stream.sendall(header(3, rows=2, schema=schema, timeout=2**32 - 1))  # a sample
+        stream.sendall(header(3, rows=2, schema=schema, timeout=2**32 - 1))  # asks for a sample
         wait_until(lambda: replay.info()["waiting"] == 1)
         assert replay.info()["waiting"] == 1
         stream.sendall(header(11))
@@ -165,7 +165,7 @@ def test_foreign_frames_are_forwarded(place: Place) -> None:
     forwarded = re.search(r"answered 0 requests, forwarded (\d+) frames", said)
     assert forwarded, said
     assert int(forwarded[1]) > 400  # 300 rows of 1 kB there, 256 back, in packets of 1.4 kB
-    # Three, and the relay's goodbye if there was time for it.
+    # Three requests, and the relay's goodbye if there was time for it.
     assert re.search(r"answered [34] requests, forwarded 0 frames", end.stop())
 
 
@@ -235,7 +235,7 @@ def test_a_relay_refuses_what_is_no_message(place: Place, pair: tuple[Started, S
 
 @pytest.mark.parametrize("program", [RELAY, NODE])
 def test_a_file_that_is_no_socket_is_left(place: Place, program: str) -> None:
-    """Connecting to it is refused too, as to a socket whose listener was killed."""
+    """Connecting to it is refused, just as to a socket whose listener was killed."""
     file = place.folder / "a.sock"
     file.write_text("mine")
     if program == RELAY:

@@ -1,6 +1,6 @@
 """Replay in the network over veth: actor - node - learner, each in a network namespace.
 
-Skipped where the machine does not allow such namespaces.
+They are skipped if the machine does not allow network namespaces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.replay.dpdk import Place, address_of, check_rows, node, relay, rows_f
 
 from hocket.replay import connect
 
-pytestmark = pytest.mark.xdist_group("dpdk")  # as test_dpdk.py
+pytestmark = pytest.mark.xdist_group("dpdk")  # like test_dpdk.py
 
 
 def missing_for_veth() -> str:
@@ -77,7 +77,7 @@ def ports(pmd: str) -> tuple[str, ...]:
 
 
 def send_and_receive(inside: tuple[str, ...], to: tuple[str, int], text: bytes) -> bytes:
-    """What answers a UDP packet of the kernel's, within a second; nothing if nobody does."""
+    """Send a UDP packet by the kernel, and return the answer, or b"" after a second."""
     program = (
         "import socket, sys\n"
         "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
@@ -90,7 +90,7 @@ def send_and_receive(inside: tuple[str, ...], to: tuple[str, int], text: bytes) 
     return ran.stdout
 
 
-# Over veth the kernel leaves the checksum to a device, and none of them fills it in: so without.
+# Over veth the kernel leaves UDP checksums to the device, which never computes them. So send none.
 NO_CHECK = "s.setsockopt(socket.SOL_SOCKET, 11, 1)"
 ECHO = (
     "import socket\n"
@@ -108,14 +108,14 @@ def test_a_node_on_wires(place: Place, wires: Wires, pmd: str) -> None:
     with connect(address_of(place)) as replay:
         replay.insert(rows_from(0, 300))
         check_rows(replay.sample(256).rows)
-        # The kernel finds the node too; what it sends is none of ours.
+        # The kernel finds the node, too, but what it sends is no packet of ours.
         assert send_and_receive(wires.inside("actor"), ("10.0.0.2", 7777), b"x" * 64) == b""
         assert replay.info()["dropped"] == 1
     assert "dropped 1" in serving.stop()
     assert "xdp" not in wires.show("node", "to-actor")
 
 
-# Frames of Ethernet, ARP and IP with nonsense in them, of all lengths.
+# Ethernet, ARP and IP frames of all lengths, filled with nonsense.
 NOISE = """
 import random, socket
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)

@@ -1,4 +1,4 @@
-"""Batches on a device, drawn ahead by a thread."""
+"""A feed gives batches on a device, which a thread draws ahead."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_batches_of_a_server_stay_what_they_are(tmp_path: Path, carrier: str) ->
 def test_a_feed_ends_its_thread(tmp_path: Path) -> None:
     before = threading.active_count()
     waiting = Table("x:int32", 10, min_size=5)
-    with feed(waiting, 4):  # for rows that never come
+    with feed(waiting, 4):  # it waits for rows that never come
         pass
     with feed(table(), 4) as batches:
         next(batches)
@@ -72,7 +72,7 @@ def test_what_goes_wrong_is_told_where_batches_are_taken(tmp_path: Path) -> None
         next(batches)
         server.close()
         with pytest.raises(ConnectionError, match="is gone"):
-            list(zip(range(10), batches, strict=False))  # some were drawn before
+            list(zip(range(10), batches, strict=False))  # some were drawn before the end
     with pytest.raises(ValueError, match="ahead=0 must be at least 1"):
         feed(table(), 4, ahead=0)
     with pytest.raises(ValueError, match=r"from 1 to 2\*\*30 rows"), feed(table(), 0) as batches:

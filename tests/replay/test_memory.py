@@ -1,4 +1,4 @@
-"""The functions of a replay that a service keeps, against those of the device replay."""
+"""The functions of a replay service give the same as those of the device replay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TICKET = np.zeros((), np.uint32)
 
 
 class Service:
-    """The functions of a service, called by hand."""
+    """A replay service, whose functions are called directly."""
 
     def __init__(self, how: Serving = Serving()) -> None:  # noqa: B008
         self.live = LiveReplay(SERVICE, how)
@@ -52,7 +52,7 @@ def new_rows(rng: np.random.Generator, *shape: int) -> Any:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("rated", [False, True])
 def test_all_that_the_device_replay_does(seed: int, rated: bool) -> None:
-    """With masks, keys that are stale, priorities that are none, and before it is ready."""
+    """With masks, stale keys, wrong priorities, and before the replay is ready."""
     rng = np.random.default_rng(seed)
     service, replay = Service(), device.init(ROW, CAPACITY)
     insert, sample, change = map(jax.jit, (device.insert, lambda r, u: device.sample(
@@ -104,10 +104,10 @@ def test_both_have_the_same_highest_priority() -> None:
 def test_what_is_loaded_is_what_is_there() -> None:
     rng, service = np.random.default_rng(0), Service()
     replay = device.init(ROW, CAPACITY)
-    for turn in range(30):  # before the ring is full, and at every place of it
+    for turn in range(30):  # before the ring is full, and then at every slot
         replay = device.insert(replay, new_rows(rng, 7), jnp.ones(7, bool))
         keys, _ = device.sample(replay, jnp.asarray(rng.random(4, np.float32)))
-        high = 100.0 if turn == 5 else 2.0  # a row that is gone later had the highest priority
+        high = 100.0 if turn == 5 else 2.0  # the row with the highest priority is overwritten later
         replay, _ = device.reprioritize(replay, keys, jnp.asarray(rng.random(4) * high))
         service.live.load(replay)
         assert difference(service.live.content(), replay) == 0.0
@@ -115,7 +115,7 @@ def test_what_is_loaded_is_what_is_there() -> None:
 
 
 def test_shards_keep_every_row() -> None:
-    """From one ring to four shards and back: the same rows with the same priorities."""
+    """From one ring to four shards and back, rows and priorities stay the same."""
     rng, service = np.random.default_rng(0), Service(Serving(shards=4))
     replay = device.init(ROW, CAPACITY)
     for _ in range(12):
@@ -173,7 +173,7 @@ def test_batches_are_drawn_ahead() -> None:
     rng = np.random.default_rng(0)
     rows = jax.tree.leaves(new_rows(rng, 30))
     uniforms = rng.random(BATCH, np.float32)
-    assert not service.call(Sample(SERVICE, MINIMUM), uniforms)[2]  # and nothing is drawn ahead
+    assert not service.call(Sample(SERVICE, MINIMUM), uniforms)[2]  # so nothing is drawn ahead
     service.call(Insert(SERVICE, rated=False), np.ones(30, bool), *rows)
     for _ in range(10):
         keys, _, ready, *columns = service.call(Sample(SERVICE, MINIMUM), uniforms)
@@ -183,8 +183,8 @@ def test_batches_are_drawn_ahead() -> None:
     assert 10 * BATCH <= drawn <= 13 * BATCH
     service.live.tables[0].close()
     failing = r"the service that keeps the replay failed.*was closed"
-    calls = [(Sample(SERVICE, MINIMUM), uniforms)] * 4  # some are drawn already
-    for _ in range(2):  # it does not wait for another one either
+    calls = [(Sample(SERVICE, MINIMUM), uniforms)] * 4  # some are drawn ahead already
+    for _ in range(2):  # the second call does not wait, either
         with pytest.raises(RuntimeError, match=failing):
             any(service.call(*call) is None for call in calls)
     service.close()

@@ -1,4 +1,4 @@
-"""The C++ tests of the replay store: compiled here and run, plain and under sanitizers."""
+"""The C++ tests of the replay store, compiled and run plain and with sanitizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C++ tests of messages in packets: compiled here and run, plain and under sanitizers."""
+"""The C++ tests of messages in packets, compiled and run plain and with sanitizers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import pytest
 from tests.compiled import CHECKS, SANITIZERS, STORE, program, run
 
-# What a program with a desk and packets is made of: no server of streams, no Python.
+# The sources of a program with a desk and packets, without servers of streams and Python.
 PARTS = ("table", "frames", "snapshot", "shared", "desk", "datagram", "datagram_server")
 SOURCES = tuple(STORE / f"{part}.cpp" for part in (*PARTS, "datagram_client", "udp"))
 PROGRAMS = ("test_datagram", "fuzz_datagram", "test_udp")

@@ -1,4 +1,4 @@
-"""A replay server gives what a table in this process gives, over every carrier."""
+"""A replay server gives the same as a table in this process, over every carrier."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ each_carrier = pytest.mark.parametrize("carrier", CARRIERS)
 
 @pytest.fixture
 def pair(carrier: str) -> Iterator[tuple[Client, Table]]:
-    """A client, and a table like the one that it is connected to."""
+    """A client, and a local table like the one that it is connected to."""
     with (
         serving(Table(SCHEMA, 100, seed=3)) as server,
         connect(address(server, carrier)) as client,
@@ -86,7 +86,7 @@ def test_batches_are_samples(pair: tuple[Client, Table], ahead: int) -> None:
         same(batch, table.sample(7))
         kept = [*kept, batch][-3:]
     gc.collect()
-    # What was asked ahead is drawn, whether or not somebody takes it.
+    # Batches asked for ahead are drawn even if nobody takes them.
     eventually(lambda: client.info()["samples"] == (80 + ahead) * 7)
     for _ in range(ahead):
         table.sample(7)
@@ -161,7 +161,7 @@ def test_frames(carrier: str) -> None:
 
 @each_carrier
 def test_messages_of_many_megabytes(carrier: str) -> None:
-    """Regions grow, and come in all sizes between."""
+    """Regions grow for larger messages, and all sizes in between work."""
     table = Table("x:uint8:4096", 10_000, seed=5)
     with (
         serving(Table("x:uint8:4096", 10_000, seed=5)) as server,
@@ -182,7 +182,7 @@ def test_messages_of_many_megabytes(carrier: str) -> None:
 
 @pytest.mark.parametrize("carrier", STREAMS)
 def test_more_than_a_server_keeps_for_a_client(carrier: str) -> None:
-    """Replies of 40 MB, three ahead: it stops reading, but takes up all requests in the end."""
+    """With three replies of 40 MB ahead, it stops reading, but answers all requests in the end."""
     with (
         serving(Table("x:uint8:65536", 10)) as server,
         connect(address(server, carrier)) as client,
@@ -191,7 +191,7 @@ def test_more_than_a_server_keeps_for_a_client(carrier: str) -> None:
         batches = client.batches(640, ahead=4)
         for _ in range(2):
             next(batches)
-            # Large too, while more comes than anyone has read.
+            # Also large ones, while more comes than anyone has read.
             client.insert({"x": np.zeros((10, 65536), np.uint8)})
         for _ in range(4):
             assert next(batches).rows["x"].shape == (640, 65536)
@@ -215,7 +215,7 @@ def test_several_tables() -> None:
 
 
 def test_a_thousand_tables() -> None:
-    """Their names take more than a small reply."""
+    """Their names do not fit into a small reply."""
     table = Table(SCHEMA, 3)
     names = [f"a-table-with-a-long-name-{i:05}" for i in range(4000)]
     with serving(dict.fromkeys(names, table)) as server:
@@ -305,7 +305,7 @@ def test_threads_share_a_client(carrier: str) -> None:
 
 @each_carrier
 def test_many_threads_wait_on_one_client(carrier: str) -> None:
-    """An insert is always taken, however many wait for it; too many are told."""
+    """Inserts still work, however many requests wait for rows. Too many are refused."""
     with serving(Table(SCHEMA, 200, min_size=150)) as server:
         client = connect(address(server, carrier))
         threads = [in_thread(lambda: client.sample(1, timeout=PATIENCE)) for _ in range(70)]
@@ -321,7 +321,7 @@ def test_many_threads_wait_on_one_client(carrier: str) -> None:
 
 
 def test_a_request_that_waits_holds_up_no_others() -> None:
-    """Over UDP, where what is under way is numbered: many and large ones come behind it."""
+    """Over UDP, where requests under way are numbered, many large ones come after it."""
     large, empty = Table("x:uint8:65536", 10), Table("x:uint8:65536", 10)
     ones = {"x": np.ones((1, 65536), np.uint8)}
     large.insert(ones)
@@ -335,7 +335,7 @@ def test_a_request_that_waits_holds_up_no_others() -> None:
             eventually(lambda num=num: client.info()["waiting"] == num)
             for _ in range(20):
                 client.info()
-        for _ in range(5):  # of 26 MB each, and a server keeps at most 64 MB for a client
+        for _ in range(5):  # 26 MB each, and a server keeps at most 64 MB for a client
             assert client.sample(400).rows["x"].all()
         waits.insert(ones)
         for thread, found in threads:
@@ -375,7 +375,7 @@ def test_slots_come_back() -> None:
                 gc.collect()
         assert len(addresses) <= 22
         assert server.regions() == 1
-        # So do those of requests that nobody waited for.
+        # So are those of requests that nobody waited for.
         for _ in range(100):
             next(client.batches(64, ahead=2))
         assert server.regions() == 1
@@ -402,7 +402,7 @@ def test_batches_outlive_their_client_and_its_server() -> None:
 
 
 class Both(RuleBasedStateMachine):
-    """Clients on all carriers, in turn, and one table: they are the same."""
+    """Clients on all carriers in turn, and a table that must give the same."""
 
     server: Server
     clients: tuple[Client, ...]
@@ -472,7 +472,7 @@ TestBoth.settings = settings(max_examples=25, stateful_step_count=40, deadline=N
 
 
 def test_a_server_in_a_program(tmp_path: Path) -> None:
-    """As in the docstring."""
+    """The example of the docstring works."""
     with serve(Table(SCHEMA, 10), unix=tmp_path / "s") as server:
         assert server.addresses == (f"shm://{tmp_path}/s", f"unix://{tmp_path}/s")
         assert server.address == server.addresses[0]

@@ -1,4 +1,4 @@
-"""Servers that die, close, or are none: whoever waits is told, soon."""
+"""If a server dies, closes, or is no server at all, clients that wait soon get an error."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_server_is_killed_while_clients_wait(carrier: str) -> None:
                 connect(at)
 
 
-# Each of these would take 5 s over UDP: one such server is above, others are in test_service.cpp.
+# Each of these would take 5 s over UDP. One such server is above, others are in test_service.cpp.
 each_connected = pytest.mark.parametrize("carrier", CONNECTED)
 
 
@@ -133,7 +133,7 @@ def test_a_client_is_closed_while_its_threads_wait(carrier: str) -> None:
 
 @each_carrier
 def test_a_client_is_closed_while_large_replies_come(carrier: str) -> None:
-    """Nobody writes to arrays that are gone."""
+    """Nothing is written to arrays that are gone."""
     with serving(Table("x:uint8:65536", 10)) as server:
         connect(server.address).insert({"x": np.ones((10, 65536), np.uint8)})
         for _ in range(10):
@@ -166,7 +166,7 @@ def test_a_table_is_closed_while_clients_wait() -> None:
 
 
 def _name(at: str) -> str:
-    """As messages have it."""
+    """The name of a server in messages."""
     return at if at.startswith(("tcp", "udp")) else at.partition("://")[2]
 
 
@@ -192,7 +192,7 @@ for _ in range(2):
         {waits[what]}
     except KeyboardInterrupt:
         print("ended", flush=True)
-while replay.info()["waiting"]: pass  # those that were interrupted are forgotten
+while replay.info()["waiting"]: pass  # interrupted requests are forgotten
 replay.clear()
 replay.insert({{'obs': obs, 'action': action + 3}})
 print(replay.sample(2).rows["action"].tolist(), flush=True)
@@ -208,13 +208,13 @@ print(replay.sample(2).rows["action"].tolist(), flush=True)
 
 @pytest.mark.parametrize("carrier", STREAMS)
 def test_a_reply_that_nobody_wants_is_read_to_its_end(carrier: str) -> None:
-    """Whoever asked is gone while its rows come in: those of the next are right."""
+    """If a request is given up while its rows arrive, the next one still gets the right rows."""
     with serving(Table("x:uint8:65536", 10)) as server, connect(address(server, carrier)) as client:
         client.insert({"x": np.arange(10, dtype=np.uint8)[:, None].repeat(65536, 1)})
         for num in (1, 50, 400):
             for _ in range(5):
                 asked = client._ask(num, None, None, 1.0)
-                client.info()  # behind it, so that some of it was read
+                client.info()  # after it, so that some of it was read
                 del asked
                 asked = client._ask(num, None, None, 1.0)
                 del asked
@@ -314,7 +314,7 @@ def test_a_server_restarts_where_it_was(tmp_path: Path) -> None:
 
 
 def test_a_server_restarts_and_clients_over_udp_go_on() -> None:
-    """Nothing was under way: they need not know. What was may have been done, and they are told."""
+    """Idle clients do not notice. A request under way, which may have been carried out, fails."""
     with serve(Table(SCHEMA, 5), udp="127.0.0.1:0") as server:
         at = server.address
         client = connect(at)
@@ -334,7 +334,7 @@ def test_a_server_restarts_and_clients_over_udp_go_on() -> None:
         thread, found = in_thread(lambda: client.insert(rows(*range(5))))
         watcher = connect(at)
         eventually(lambda: watcher.info()["waiting"] == 1)
-        eventually(lambda: watcher.info()["requests"] > 200)  # until it was asked again
+        eventually(lambda: watcher.info()["requests"] > 200)  # until the request was repeated
     with serve(Table(**limited), udp=at.partition("://")[2]):
         thread.join(PATIENCE)
         assert isinstance(found[0], ConnectionError), found
@@ -396,7 +396,7 @@ def test_servers_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_ports_at_which_nobody_answers() -> None:
-    """Whether there is nobody, or somebody who says nothing."""
+    """There may be no server, or one that never answers."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
         at = f"udp://127.0.0.1:{silent.getsockname()[1]}"
@@ -411,7 +411,7 @@ def test_ports_at_which_nobody_answers() -> None:
 
 
 def test_nobody_looks_for_longer_than_a_server_may_be_silent() -> None:
-    """Over UDP: a learner that compiles for a while asked ahead, and is answered afterwards."""
+    """Over UDP, a learner that asks ahead and then compiles for long is answered afterwards."""
     table, empty = Table(SCHEMA, 10), Table(SCHEMA, 10)
     table.insert(rows(1))
     with serving({"replay": table, "empty": empty}) as server:
@@ -429,7 +429,7 @@ def test_nobody_looks_for_longer_than_a_server_may_be_silent() -> None:
 
 @contextlib.contextmanager
 def pretending(carrier: str, folder: Path, answer: bytes | None) -> Iterator[str]:
-    """Something else, that gives every client this answer, or none."""
+    """A false server that gives every client this answer, or none."""
     family = socket.AF_INET if carrier == "tcp" else socket.AF_UNIX
     with socket.socket(family) as listener:
         listener.bind(("127.0.0.1", 0) if carrier == "tcp" else str(folder / "s"))
@@ -493,7 +493,7 @@ def come_and_go(server: Elsewhere) -> None:
 
 
 def test_files_are_closed() -> None:
-    """In this process, with all that tests opened."""
+    """After the tests of this process, no file is left open."""
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):

@@ -1,6 +1,6 @@
-"""Nonsense and misbehaving clients for a while; a client that behaves sees nothing of it.
+"""Clients that send nonsense or misbehave for a while do not disturb a client that behaves.
 
-HOCKET_FUZZ_SECONDS says for how long, 10 if it is not set.
+HOCKET_FUZZ_SECONDS says for how long; the default is 10.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ SECONDS = float(os.environ.get("HOCKET_FUZZ_SECONDS", "10"))
 OTHER = "x:uint8:1000"
 TABLES = {
     "replay": {"schema": SCHEMA, "capacity": 100, "seed": 6},
-    # For those who misbehave.
+    # For the clients that misbehave.
     "other": {"schema": OTHER, "capacity": 50},
 }
 
 
 def message(rng: random.Random) -> Message:
-    """Nearly right, at the other table."""
+    """A nearly correct message, for the other table."""
     num = rng.choice([0, 1, 2, 10, 60])
     numbers = rng.randbytes(4 * num) if rng.random() < 0.5 else b""
     flags = HAS_NUMBERS if numbers else 0
@@ -86,7 +86,7 @@ def mutated(rng: random.Random) -> bytes:
 
 
 def stream(server: Elsewhere, carrier: str) -> Callable[[random.Random], None]:
-    """A connection on which something is wrong."""
+    """Open a connection on which something goes wrong."""
 
     def misbehave(rng: random.Random) -> None:
         with Raw(server, carrier) as raw:
@@ -95,7 +95,7 @@ def stream(server: Elsewhere, carrier: str) -> Callable[[random.Random], None]:
                 how = rng.randrange(7)
                 if how == 0:
                     raw.send(rng.randbytes(rng.randrange(300)))
-                elif how == 1:  # a half, and perhaps the end of the connection
+                elif how == 1:  # one half, and perhaps the end of the connection
                     data = mutated(rng)
                     raw.send(data[: rng.randrange(len(data))])
                     return
@@ -115,7 +115,7 @@ def stream(server: Elsewhere, carrier: str) -> Callable[[random.Random], None]:
 
 
 def shared(server: Elsewhere) -> Callable[[random.Random], None]:
-    """Memory that is written to at random."""
+    """Share memory, and write to it at random."""
 
     def misbehave(rng: random.Random) -> None:
         with Raw(server, "unix") as raw, RawRegion(raw, rng.randrange(1, 65)) as region:
@@ -138,7 +138,7 @@ def shared(server: Elsewhere) -> Callable[[random.Random], None]:
 
 
 def packets(server: Elsewhere) -> Callable[[random.Random], None]:
-    """Packets that are damaged, doubled, missing, or of no message; then a goodbye."""
+    """Send packets that are damaged, doubled, missing or without a message, then a goodbye."""
 
     def misbehave(rng: random.Random) -> None:
         with RawPackets(server) as raw:
@@ -154,7 +154,7 @@ def packets(server: Elsewhere) -> Callable[[random.Random], None]:
                     damaged = bytearray(packet(data[:8000], **like))
                     damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
                     raw.socket.send(damaged)
-                elif how == 2:  # some of many, perhaps of two messages
+                elif how == 2:  # some packets of many, perhaps of two messages
                     many = -(-len(data) // 512)
                     for k in rng.sample(range(many), rng.randrange(many + 1)):
                         part, like["length"] = data[512 * k : 512 * k + 512], len(data)
@@ -183,7 +183,7 @@ def test_nonsense_for_a_while() -> None:
         def misbehave(which: int) -> None:
             rng = random.Random(which)
             while not done.is_set():
-                # Whatever the server does to such a client is right.
+                # The server may do anything to such a client.
                 with contextlib.suppress(OSError, EOFError):
                     kinds[which % len(kinds)](rng)
                 rounds[which] += 1
@@ -224,7 +224,7 @@ def test_nonsense_for_a_while() -> None:
         eventually(lambda: watcher.info()["clients"] == 1, "all are gone")
         info = watcher.info()
         assert info["waiting"] == 0 and info["refused"] > 0 and info["size"] >= 2 * len(CARRIERS)
-        # After a while, it takes no more than before: that of the largest requests stays.
+        # After a while it takes no more than before, when the largest requests were under way.
         assert server.resident() < max(sizes[: len(sizes) // 2]) + 2**25
         assert server.regions() == 0 and server.files() < 30
         still_serves_a_table(server)
@@ -240,7 +240,7 @@ def still_serves_a_table(server: Elsewhere) -> None:
 
 
 def test_the_messages_are_nearly_right() -> None:
-    """Most are answered well, or this would be about refusals alone."""
+    """Most of them must be answered, or the test would only test refusals."""
     rng = random.Random(0)
     with serving_elsewhere(TABLES) as server, Raw(server, "tcp") as raw:
         connect(address(server, "tcp"), table="other").insert({"x": np.zeros((50, 1000), np.uint8)})

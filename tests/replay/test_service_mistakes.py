@@ -1,4 +1,4 @@
-"""Whatever a replay server is sent, it says what is wrong, and goes on."""
+"""Whatever a client sends, a replay server says what is wrong, and goes on."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def client(carrier: str, request: pytest.FixtureRequest) -> Iterator[Client]:
 
 
 def start_node(place: Place) -> str:
-    """With a table like the server's, and a relay; that one's address."""
+    """Start a node with a table like the server's, and a relay; return the relay's address."""
     user = unprivileged()
     options: dict[str, Any] = {"schema": tuple(SCHEMA.split()), "capacity": 100, "user": user}
     node(place, "--max-bytes", str(LIMIT), *place.memif(0, "a", "server"), **options)
@@ -89,7 +89,7 @@ def start_node(place: Place) -> str:
     return address_of(place)
 
 
-# As a client that does what it should
+# A client that behaves
 
 
 @each_client
@@ -140,7 +140,7 @@ def test_arrays_that_do_not_fit(client: Client) -> None:
 
 @each_client
 def test_a_client_of_another_schema(client: Client) -> None:
-    """The server has other tables than when the client asked; or it is another server."""
+    """The server was replaced by one with other tables since the client connected."""
     wrong = Client(client._connection, client.address, "replay", 0, "x:int8")
     with pytest.raises(ValueError, match=f"`replay` has the columns {SCHEMA}, and the client"):
         wrong.insert({"x": np.zeros(1, np.int8)})
@@ -207,11 +207,11 @@ def test_uniforms_that_are_none(client: Client, bad: float) -> None:
         client.sample(3, uniforms=np.array([0.0, 0.5, bad], np.float32))
 
 
-# As somebody who writes to a socket
+# A client that writes bytes to a socket
 
 
 def test_these_messages_are_right(server: Server) -> None:
-    """Or the tests below would say nothing."""
+    """Otherwise the tests below would prove nothing."""
     for carrier in STREAMS:
         with Raw(server, carrier) as raw:
             hello = raw.ask(Message(HELLO))
@@ -264,7 +264,7 @@ MESSAGES: list[tuple[Message, int, str]] = [
 def test_messages_that_are_refused(
     server: Server, carrier: str, message: Message, code: int, words: str
 ) -> None:
-    """The connection is kept, and its other requests are answered."""
+    """The connection stays open, and its other requests are answered."""
     if carrier == "udp":
         with RawPackets(server) as packets:
             reply = packets.ask(message)
@@ -290,7 +290,7 @@ def test_messages_that_are_refused(
 
 @pytest.mark.xdist_group("dpdk")
 def test_messages_that_a_node_refuses(place: Place) -> None:
-    """All of them through one relay."""
+    """All messages go through one relay."""
     with connect(start_node(place)) as client, Raw(place.folder / "relay") as raw:
         for message, code, words in MESSAGES:
             client.clear()
@@ -304,7 +304,7 @@ def test_messages_that_a_node_refuses(place: Place) -> None:
 @pytest.mark.xdist_group("dpdk")
 @pytest.mark.parametrize("num", [1, 15, 20], ids=lambda num: f"{num} wait")
 def test_a_client_of_a_node_that_is_gone_draws_nothing(place: Place, num: int) -> None:
-    """At most 16 are under way, and its goodbye would be one of them."""
+    """With the most requests under way, 16, even its goodbye does not fit."""
     with connect(start_node(place)) as watcher:
         with Raw(place.folder / "relay") as raw:
             waits: dict[str, Any] = {"rows": 1, "timeout_ms": FOREVER}
@@ -327,7 +327,7 @@ def test_lengths_that_nobody_has(carrier: str, length: int) -> None:
         reply = raw.ask(Message(INSERT, rows=2**20, length=length))
         assert reply.code == BAD and f"a request of {length} bytes is too large" in reply.text
         raw.send(b"x" * 2**16)
-        if length == LIMIT + 1:  # which really come
+        if length == LIMIT + 1:  # bytes that are really sent
             raw.send(b"x" * (length - 2**16))
             assert raw.ask(insert_message(1.0)).code == OK
         assert server.resident() < before + 2**22
@@ -392,19 +392,19 @@ HELLO_BYTES = Message(HELLO).pack()
     ],
 )
 def test_what_is_no_packet(server: Server, data: bytes) -> None:
-    """It is dropped and counted; nobody is answered who may not have sent it."""
+    """It is dropped and counted. There is no answer, because its address may be forged."""
     watcher = connect(server.address)
     with RawPackets(server) as raw:
         raw.socket.send(data)
         eventually(lambda: watcher.info()["dropped"] == 1)
         assert raw.hears_nothing()
     still_serves(server)
-    with RawPackets(server) as raw:  # or the packets above would say nothing
+    with RawPackets(server) as raw:  # otherwise the packets above would prove nothing
         assert raw.ask(Message(HELLO)).text == f"replay 100 {SCHEMA}\n"
 
 
 def test_packets_of_a_message_that_is_too_large() -> None:
-    """Refused at the first of them, which takes no memory."""
+    """The first packet is refused, and takes no memory."""
     tables = {"replay": {"schema": SCHEMA, "capacity": 10}}
     with serving_elsewhere(tables, max_bytes=LIMIT) as server, RawPackets(server) as raw:
         raw.ask(Message(HELLO))
@@ -466,7 +466,7 @@ def test_requests_of_one_connection_that_wait(server: Server, carrier: str) -> N
 
 
 def test_memory_that_waits_is_bounded() -> None:
-    """A connection cannot park more than one message's worth of rows."""
+    """Requests of a connection that wait may keep the rows of one message at most."""
     table = Table("x:uint8:65536", 10, samples_per_insert=1.0, tolerance=10.0)
     with serving(table, max_bytes=LIMIT) as server, Raw(server, "unix") as raw:
         connect(server.address).insert({"x": np.zeros((10, 65536), np.uint8)})

@@ -1,4 +1,4 @@
-"""The C++ tests of the replay service: nonsense under sanitizers, and threads under another."""
+"""The C++ tests of the replay service: nonsense and threads, each with its sanitizers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.compiled import (
     run,
 )
 
-# module.cpp needs the headers of Python.
+# Without module.cpp, which needs the headers of Python.
 PARTS = sorted(x for x in STORE.glob("*.cpp") if x.name != "module.cpp")
 SOURCES = (CHECKS / "test_service.cpp", *PARTS)
 FUZZ_SECONDS = float(os.environ.get("HOCKET_FUZZ_SECONDS", "30"))
@@ -29,9 +29,9 @@ def test_the_service_passes_its_own_tests(
 ) -> None:
     if flags == THREADS and not has_thread_sanitizer():
         pytest.skip(f"{compiler()} has no thread sanitizer here")
-    # Compiling takes longer than what is compiled runs.
+    # Compiling takes longer than running the tests.
     built = program(SOURCES, "-O0", *flags)
-    # Of each of three kinds.
+    # This many of each of three kinds.
     monkeypatch.setenv("HOCKET_FUZZ_SECONDS", str(FUZZ_SECONDS / 10))
     ran = run(str(built), "threads" if flags == THREADS else "")
     assert ran.returncode == 0, ran.stdout

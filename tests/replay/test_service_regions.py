@@ -51,7 +51,7 @@ def server() -> Iterator[Server]:
         server.check()
 
 
-# As somebody who shares memory
+# A client that writes nonsense
 
 
 def test_regions_that_are_refused(server: Server) -> None:
@@ -78,7 +78,7 @@ def test_regions_that_are_refused(server: Server) -> None:
 
 
 def test_files_that_are_no_bell(server: Server) -> None:
-    """A file that cannot be waited for, and one that blocks."""
+    """A bell must be a file that can be waited for, and one that does not block."""
     with Raw(server, "unix") as raw:
         with open("/dev/null") as null, RawRegion(raw) as good:
             with RawRegion(raw, files=[good.file, null.fileno()]) as region:
@@ -89,7 +89,7 @@ def test_files_that_are_no_bell(server: Server) -> None:
         reader, writer = os.pipe()
         with RawRegion(raw) as good, RawRegion(raw, files=[good.file, reader]) as region:
             assert region.answer.code == OK
-            os.write(writer, b"x")  # one byte, of the eight that are read of a bell
+            os.write(writer, b"x")  # one byte, but a bell has eight
             still_serves(server)
         os.close(reader)
         os.close(writer)
@@ -121,15 +121,15 @@ def test_nonsense_in_shared_memory(server: Server) -> None:
         return watcher.info()["dropped"]
 
     with Raw(server, "unix") as raw, RawRegion(raw) as region:
-        region.put(4, 2**32 - 1, 77)  # no such slots
+        region.put(4, 2**32 - 1, 77)  # slots that do not exist
         eventually(lambda: dropped() == 3)
         message = Message(SAMPLE, rows=1, timeout_ms=FOREVER)
         region.write(1, message.pack())
         region.put(1)
         eventually(lambda: watcher.info()["waiting"] == 1)
-        region.put(1, 1)  # asked already
+        region.put(1, 1)  # the slot is under way already
         eventually(lambda: dropped() == 5)
-        # What was checked is not read again.
+        # The server does not read again what it has checked.
         region.write(1, Message(SAMPLE, rows=2**32 - 1, length=2**60, magic=0).pack())
         watcher.insert(rows(3))
         reply = region.reply(1)
@@ -194,7 +194,7 @@ def test_clients_that_are_killed(carrier: str, how: str) -> None:
                 if carrier in CONNECTED:
                     eventually(lambda: watcher.info()["clients"] == 1)
                     assert watcher.info()["waiting"] == 0
-                else:  # nobody tells the server, until the client was silent for a minute
+                else:  # the server only notices when the client was silent for a minute
                     assert watcher.info()["clients"] > 1
                     assert watcher.info()["waiting"] == (how == "waits")
                 assert (server.files(), server.regions()) == before
@@ -208,7 +208,7 @@ def test_a_client_that_never_reads_holds_up_nobody(server: Server) -> None:
     watcher.insert(rows(*range(100)))
     with Raw(server, "tcp") as raw:
         raw.socket.settimeout(0.2)
-        with pytest.raises(TimeoutError):  # it is read from no more
+        with pytest.raises(TimeoutError):  # the server reads nothing from it any more
             raw.send(Message(SAMPLE, rows=20_000).pack() * 1_000_000)
         for _ in range(100):
             assert len(watcher.sample(100).keys) == 100
@@ -233,7 +233,7 @@ def test_no_more_files_can_be_opened() -> None:
 
 
 def test_too_many_clients() -> None:
-    """Connections, and as many over UDP."""
+    """The limit holds for connections, and for clients over UDP."""
     with serving(Table(SCHEMA, 5), max_clients=3) as server:
         packets = [connect(address(server, "udp")) for _ in range(3)]
         clients = [connect(address(server, carrier)) for carrier in CONNECTED]

@@ -31,7 +31,7 @@ each_carrier = pytest.mark.parametrize("carrier", CARRIERS)
 
 @pytest.mark.parametrize("carrier", [*CARRIERS, "all"])
 def test_nobody_starves(carrier: str) -> None:
-    """Four that insert whenever they may, and one that samples: all have their turns."""
+    """Four clients that insert when they may, and one that samples, all have turns."""
     table = Table(SCHEMA, 100, samples_per_insert=1.0, tolerance=2.0)
     carriers = CARRIERS if carrier == "all" else (carrier,) * 4
     with serving(table) as server:
@@ -53,7 +53,7 @@ def test_nobody_starves(carrier: str) -> None:
             with contextlib.suppress(TimeoutError):
                 client.sample(1, timeout=0.01)
         assert [found for _, found in threads] == [[None]] * 4
-        # Where the same one is always first, others have 1. How many more they have depends on
+        # If the same client is always first, others have 1. How many more they have depends on
         # how often a busy machine lets their threads run.
         assert min(found) >= 5, found
 
@@ -89,14 +89,14 @@ def test_what_waited_in_vain_is_forgotten(carrier: str) -> None:
         client.insert(rows(*range(10)))
         with pytest.raises(TimeoutError, match="not within 0 s: too few rows were inserted"):
             client.sample(80, timeout=0.0)
-        client.insert(rows(*range(30)))  # with samples of 80 it could wait for ever
+        client.insert(rows(*range(30)))  # together with samples of 80, it could wait for ever
         client.sample(5)
         client.insert(rows(*range(15)))
         with pytest.raises(TimeoutError, match="rows were sampled too seldom"):
             client.insert(rows(*range(30)), timeout=0.05)
         info = client.info()
         assert info["timeouts"] == 2 and info["waiting"] == 0
-        # Of a client that is gone, too.
+        # Also for a client that is gone.
         other = connect(address(server, carrier))
         client.clear()
         in_thread(lambda: other.sample(80))
@@ -143,7 +143,7 @@ def test_saving_that_cannot_be(carrier: str, tmp_path: Path) -> None:
 
 
 def test_saving_while_others_go_on(tmp_path: Path) -> None:
-    """Of rows that are large enough for many pieces; and by two at once."""
+    """The rows are large enough for many pieces, and two clients save at once."""
     table = Table("number:int32 bulk:uint8:65536", 128)
     with serving(table, snapshots=tmp_path) as server:
         done = threading.Event()

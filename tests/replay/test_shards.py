@@ -1,4 +1,4 @@
-"""Several shards draw as one table would."""
+"""Several shards draw rows as one table would."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAPACITY = 1_024
 
 
 def filled(priority: np.ndarray, num: int) -> tuple[list[Table], Shards]:
-    """Rows that are numbered, in shards of very different totals."""
+    """Numbered rows, in shards with very different totals."""
     tables = [Table("x:int32", CAPACITY // num, seed=k) for k in range(num)]
     for k, part in enumerate(np.split(np.arange(CAPACITY), num)):
         tables[k].insert({"x": part.astype(np.int32)}, priority[part])
@@ -27,7 +27,7 @@ def filled(priority: np.ndarray, num: int) -> tuple[list[Table], Shards]:
 
 
 def chi_square(found: np.ndarray, wanted: np.ndarray) -> float:
-    """In standard deviations of what it is when the frequencies are right."""
+    """The chi-square statistic of frequencies, in standard deviations from its mean."""
     keep = wanted > 0
     value = ((found[keep] - wanted[keep]) ** 2 / wanted[keep]).sum()
     freedom = keep.sum() - 1
@@ -46,12 +46,13 @@ def test_rows_are_drawn_in_proportion_to_their_priority() -> None:
     _, shards = filled(priority, 4)
     share, draws = priority / priority.sum(), 1_000_000
     found = np.zeros(CAPACITY)
-    for _ in range(draws // 4):  # in small batches: the larger, the more even they are
+    # In small batches, because the rows of large ones are spread more evenly than by chance.
+    for _ in range(draws // 4):
         batch = shards.sample(4)
         np.add.at(found, batch.rows["x"], 1)
     assert found[::10].sum() == 0
     assert -8.0 < chi_square(found, share * draws) < 4.0
-    # The same test sees shards that are drawn from equally often.
+    # The same test rejects shards that are drawn from equally often.
     wrong = np.concatenate([part / part.sum() / 4 for part in np.split(priority, 4)])
     assert chi_square(found, wrong * draws) > 100.0
 
@@ -70,12 +71,12 @@ def test_updates_reach_their_shard() -> None:
     batch = shards.sample(64)
     assert shards.update(batch.keys, np.full(64, 5.0)) == 0
     slots = {int(slot) for slot in batch.keys[:, 0]}
-    assert slots == set(batch.rows["x"].tolist())  # where rows were put, slot by slot
+    assert slots == set(batch.rows["x"].tolist())  # the rows that were inserted, slot by slot
     for k, table in enumerate(tables):
         now = table.contents()
         mine = {slot % 256 for slot in slots if slot // 256 == k}
         assert set(now.keys[now.priority == 5.0, 0].tolist()) == mine
-    tables[0].insert({"x": np.zeros(256, np.int32)})  # all of its rows are others now
+    tables[0].insert({"x": np.zeros(256, np.int32)})  # all its rows are overwritten
     batch = shards.sample(64)
     gone = np.array([[3, 1], [300, 1]], np.uint32)
     assert shards.update(gone, [1.0, 1.0]) == 1
@@ -115,7 +116,7 @@ def clients(tmp_path: Path) -> Iterator[list[Client]]:
 def test_all_servers_are_asked_at_once(
     clients: list[Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And never for what they have told: a batch takes one time there and back."""
+    """And never for what they have reported already, so a batch takes one round trip."""
     said: list[str] = []
 
     def listened(client: Client) -> None:
@@ -137,7 +138,7 @@ def test_all_servers_are_asked_at_once(
     said.clear()
     shards.sample(4_096)
     assert said == ["ask"] * 4 + ["take"] * 4
-    shards.sample(1, uniforms=[0.9])  # of the last one
+    shards.sample(1, uniforms=[0.9])  # from the last shard
     said.clear()
     shards.sample(4_096)
     assert said == ["info"] * 3 + ["ask"] * 4 + ["take"] * 4
@@ -152,7 +153,7 @@ def test_a_server_that_was_empty_is_drawn_from(clients: list[Client]) -> None:
 
 
 def test_rows_are_drawn_as_often_as_their_probability_says(clients: list[Client]) -> None:
-    """While priorities change between batches, so that what servers told is never so any more."""
+    """While priorities change between batches, so that the reported totals are always old."""
     shards, rng = Shards(clients, CAPACITY, seed=9), np.random.default_rng(1)
     keys = np.stack([np.arange(CAPACITY), np.ones(CAPACITY)], 1).astype(np.uint32)
     batches, num = 2_000, 512
@@ -162,7 +163,7 @@ def test_rows_are_drawn_as_often_as_their_probability_says(clients: list[Client]
         assert shards.update(keys, scale * rng.uniform(0.5, 2.0, CAPACITY)) == 0
         batch = shards.sample(num)
         weight = 1.0 / (num * batch.probability.astype(np.float64))
-        np.add.at(estimate, batch.keys[:, 0], weight)  # each row counts 1, whatever it is drawn
+        np.add.at(estimate, batch.keys[:, 0], weight)  # each row counts 1 on average
         np.add.at(variance, batch.keys[:, 0], weight**2)
     off = (estimate - batches) / np.sqrt(variance)
     assert np.abs(off).max() < 5.0 and np.abs(off.mean()) < 0.1

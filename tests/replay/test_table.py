@@ -1,4 +1,4 @@
-"""The native table: against a model, against statistics, against the device replay."""
+"""The native table, compared with a model, with statistics and with the device replay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEMA = "obs:float32:4 action:int32"
 
 
 def rows(*numbers: float) -> dict[str, np.ndarray]:
-    """A row for each number, which it can be known by."""
+    """Rows that can be told apart by their numbers."""
     obs = np.repeat(np.array(numbers, np.float32)[:, None], 4, axis=1)
     return {"obs": obs, "action": np.array(numbers, np.int32)}
 
@@ -41,7 +41,7 @@ def numbers(batch: Batch) -> list[int]:
 
 
 class Model(RuleBasedStateMachine):
-    """A list of rows, oldest first: what the table must be, whatever is done to it."""
+    """A list of rows, oldest first, which the table must agree with after every operation."""
 
     CAPACITY = 7
     keys = Bundle("keys")
@@ -120,7 +120,7 @@ TestModel.settings = settings(max_examples=150, stateful_step_count=40, deadline
 
 
 def chi_square(found: np.ndarray, wanted: np.ndarray) -> float:
-    """In standard deviations of what it is when the frequencies are right."""
+    """The chi-square statistic of frequencies, in standard deviations from its mean."""
     keep = wanted > 0
     value = ((found[keep] - wanted[keep]) ** 2 / wanted[keep]).sum()
     freedom = keep.sum() - 1
@@ -136,12 +136,12 @@ def test_rows_are_drawn_in_proportion_to_their_priority() -> None:
     share = priority**alpha / (priority**alpha).sum()
     found = np.zeros(capacity)
     batch = None
-    for _ in range(draws):  # one by one they are independent
+    for _ in range(draws):  # one by one, so that draws are independent
         batch = table.sample(1, out=batch)
         found[batch.rows["action"]] += 1
     assert abs(chi_square(found, share * draws)) < 4.0
-    assert found[::10].sum() == 0  # those of priority zero
-    # In one batch each of its parts has its row: no row is drawn much more or less than it should.
+    assert found[::10].sum() == 0  # rows of priority zero
+    # A batch draws from equal parts, so no row is drawn much more or less often than it should.
     batch = table.sample(100_000)
     counts = np.bincount(batch.rows["action"], minlength=capacity)
     assert np.abs(counts - share * 100_000).max() < 2.0
@@ -149,7 +149,7 @@ def test_rows_are_drawn_in_proportion_to_their_priority() -> None:
 
 
 def test_each_of_many_small_priorities_may_be_drawn() -> None:
-    """Float32 has fewer points of the total than there are such rows: some would never be found."""
+    """In float32 there are fewer points than such rows, so that some would never be drawn."""
     many, draws = 1 << 20, 4_000_000
     table = Table("x:uint32", many, seed=3)
     priority = np.where(np.arange(many) % 2, 1.0, 0.01).astype(np.float32)
@@ -199,7 +199,7 @@ def test_it_draws_what_the_device_replay_draws(capacity: int) -> None:
     assert table.info()["total"] == float(replay.tree[1])
 
 
-# What a person meets
+# What users see
 
 
 def test_all_selectors_as_samplers_and_removers() -> None:
@@ -280,10 +280,10 @@ def test_all_rows_can_be_looked_at() -> None:
     table = Table(SCHEMA, 4)
     assert table.contents().keys.shape == (0, 2)
     first = table.insert(rows(0, 1, 2), [1.0, 0.0, 3.0])
-    second = table.insert(rows(3, 4), [4.0, 5.0])  # the last one over the first of all
+    second = table.insert(rows(3, 4), [4.0, 5.0])  # the last of them overwrites the very first
     table.update(first[2:], [9.0])
     found = table.contents()
-    assert found.rows["action"].tolist() == [1, 2, 3, 4]  # the oldest first
+    assert found.rows["action"].tolist() == [1, 2, 3, 4]  # oldest first
     np.testing.assert_array_equal(found.rows["obs"][:, 0], [1, 2, 3, 4])
     np.testing.assert_array_equal(found.keys, [*first[1:], *second])
     assert found.priority.tolist() == [0.0, 9.0, 4.0, 5.0]
@@ -387,8 +387,14 @@ MISTAKES = {
     "a huge priority": (lambda t: t.insert(rows(0), [1e30]), "from 0 to 1e.29, found 1e.30 in row"),
     "fractions as keys": (lambda t: t.update([[0.5, 1.0]], [1]), "found float64"),
     "keys that are too large": (lambda t: t.update([[2**32, 1]], [1]), "found 1, 4294967296"),
-    "a timeout of nothing": (lambda t: t.sample(1, timeout=math.nan), "at least 0 seconds, found nan"),
-    "a negative timeout": (lambda t: t.insert(rows(0), timeout=-1), "must be None or at least 0 seconds, found -1"),
+    "a timeout of nothing": (
+        lambda t: t.sample(1, timeout=math.nan),
+        "0 seconds, found nan",
+    ),
+    "a negative timeout": (
+        lambda t: t.insert(rows(0), timeout=-1),
+        "0 seconds, found -1",
+    ),
     "a batch of another table": (
         lambda t: t.sample(1, out=other_batch()),
         "`out` must be a batch with the columns obs:float32:4 action:int32",
@@ -607,7 +613,7 @@ def test_frames_are_saved(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_is_of_the_moment_in_which_it_began(tmp_path: Path) -> None:
-    """Rows of 64 KiB, so that it takes many pieces, between which others insert."""
+    """Rows have 64 KiB, so it takes many pieces, and other threads insert in between."""
     table = Table("number:int32 bulk:uint8:65536", 256)
     bulk = np.zeros((1, 65536), np.uint8)
     inserted = 0

@@ -1,4 +1,4 @@
-"""Rows one by one, and what an actor does that is ahead."""
+"""A writer takes rows one by one, and does what it should when inserts must wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hocket.replay import Table, Writer
 
 
 def limited(**options: Any) -> Table:
-    """Takes 10 rows, and then one for each that was sampled."""
+    """A table that takes 10 rows, and then one for each sampled row."""
     return Table("x:int32", 100, sampler="oldest", samples_per_insert=1.0, tolerance=9.0, **options)
 
 
@@ -45,7 +45,7 @@ def test_who_is_ahead_waits_and_is_told() -> None:
         writer.append({"x": 14})
     assert (writer.inserted, writer.dropped) == (10, 0)
     table.sample(5)
-    writer.close()  # it was kept
+    writer.close()  # the batch was kept
     assert (writer.inserted, writer.dropped) == (15, 0)
 
 

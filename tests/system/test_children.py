@@ -42,7 +42,7 @@ def test_its_last_words_are_kept() -> None:
     how, last = ended(fails)
     assert how == f"process {fails.pid} ended with code 7"
     assert LAST_BYTES - 200 < len(last) <= LAST_BYTES
-    assert fails.first_line(60) == ""  # it ended without a word
+    assert fails.first_line(60) == ""  # it ended without any output
 
 
 def test_one_that_says_nothing_is_told_from_one_that_has_ended() -> None:
@@ -91,7 +91,7 @@ kept, dropped = Owner(), Owner()
 at_end(kept, print, "at the end")
 at_end(dropped, print, "once it is gone")
 if not os.fork():
-    sys.exit()  # as a fork ends that goes on with Python
+    sys.exit()  # a fork that goes on in Python ends this way
 os.wait()
 del dropped
 print("on its way", flush=True)
@@ -100,7 +100,7 @@ print("on its way", flush=True)
 
 
 def test_a_child_leaves_signals_to_its_parent_and_ends_with_it() -> None:
-    """What it starts itself does not ignore SIGTERM."""
+    """A process that it starts does not ignore SIGTERM."""
     code = """
 import os, signal, subprocess, sys
 from hocket.system.as_child import leave_signals, say_hello, wait_for_end_of

@@ -1,4 +1,4 @@
-"""Messages through a socket arrive whole, in order, and their end is noticed."""
+"""Messages arrive whole and in order through a socket, and its end is noticed."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ from hocket.cluster.slices import NOT_FOR_JAX, slice_backends
 
 def survey() -> dict[str, Any]:
     """Describe the hardware, for JSON. To see if MPS works, start and end it on each GPU."""
-    cluster = Cluster.local()
-    driver = None
+    cluster, driver = Cluster.local(), None
     with contextlib.suppress(nvml.NvmlError):
         driver = nvml.driver_version()
     return {
@@ -62,8 +61,8 @@ def _device(device: Device) -> dict[str, Any]:
 
 def _about(device: dict[str, Any]) -> str:
     count = device["multiprocessors"]
-    more = f", {count} multiprocessors" if count else ""
-    return f"{device['kind']}, {_size(device['memory'])}{more}"
+    units = f", {count} multiprocessors" if count else ""
+    return f"{device['kind']}, {_size(device['memory'])}{units}"
 
 
 def _ways(device: dict[str, Any]) -> list[str]:

@@ -27,7 +27,7 @@ from hocket.replay.device import Replay
 from hocket.replay.store.access import Access
 from hocket.replay.store.client import connect
 from hocket.replay.store.schema import Column, Schema
-from hocket.replay.store.server import Server, serve
+from hocket.replay.store.server import serve
 from hocket.replay.store.table import Table
 from hocket.system.text import bytes_text
 
@@ -120,17 +120,14 @@ class LiveReplay:
 
     def addresses(self) -> Sequence[str]:
         if not self._addresses:
-            servers = self._serve_tcp() if self._how.carrier == "tcp" else self._serve_unix()
+            if self._how.carrier == "tcp":
+                servers = [serve(table, tcp="127.0.0.1:0") for table in self.tables]
+            else:  # at Unix sockets, through which processes of this machine share memory with us
+                folder = self._serving.enter_context(tempfile.TemporaryDirectory(prefix="hocket-"))
+                paths = [Path(folder, f"shard-{k}") for k in range(len(self.tables))]
+                servers = [serve(x, unix=p) for x, p in zip(self.tables, paths, strict=True)]
             self._addresses = [self._serving.enter_context(each).address for each in servers]
         return self._addresses
-
-    def _serve_tcp(self) -> list[Server]:
-        return [serve(table, tcp="127.0.0.1:0") for table in self.tables]
-
-    def _serve_unix(self) -> list[Server]:
-        """Serve at Unix sockets, through which processes of this machine share memory with us."""
-        folder = Path(self._serving.enter_context(tempfile.TemporaryDirectory(prefix="hocket-")))
-        return [serve(x, unix=folder / f"shard-{k}") for k, x in enumerate(self.tables)]
 
     def close(self) -> None:
         self._serving.close()

@@ -41,9 +41,6 @@ class Registry:
         """The names of all plugins: our own, then those of installed packages."""
         return (*self._files, *(name for name in self._installed if name not in self._files))
 
-    def __contains__(self, name: str) -> bool:
-        return ":" in name or name in self.names
-
     def __getitem__(self, name: str) -> Any:
         """Return the plugin with this name, or raise `ValueError` with a suggestion."""
         if name in self._files:

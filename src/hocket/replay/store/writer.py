@@ -15,13 +15,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from hocket.errors import unknown
-from hocket.replay.store.access import Access
+from hocket.replay.store.access import Access, Closing
 
 WhenAhead = Literal["wait", "drop_new", "drop_oldest"]
 """What to do while the rate limits of a table do not allow an insert."""
 
 
-class Writer:
+class Writer(Closing):
     """Collects rows, and inserts `num` at a time. Only one thread may use it.
 
     While the table's rate limits do not allow an insert, `wait` waits up to `timeout` seconds,
@@ -44,12 +44,13 @@ class Writer:
             raise ValueError(unknown("when_ahead", when_ahead, get_args(WhenAhead)))
         if pending < 1:
             raise ValueError(f"pending={pending} must be at least 1.")
-        self._table, self._num, self._timeout = table, num, timeout
+        self._table, self._num = table, num
         self._when_ahead: WhenAhead = when_ahead
+        self._timeout = timeout if when_ahead == "wait" else 0.0
         # Full batches that wait for an insert, oldest first. `_rows` is the batch being filled.
         self._batches: deque[_PendingRows] = deque()
         self._most = {"wait": 1, "drop_new": 0, "drop_oldest": pending}[when_ahead]
-        self._rows = self._new()
+        self._rows = _PendingRows(table, num)
         self.inserted = 0
         """The number of rows that the table has taken."""
         self.dropped = 0
@@ -65,7 +66,7 @@ class Writer:
         """Insert all collected rows, or do what `when_ahead` says if that is not allowed now."""
         if self._rows.count:
             self._batches.append(self._rows)
-            self._rows = self._new()
+            self._rows = _PendingRows(self._table, self._num)
         while self._batches and self._insert(self._batches[0]):
             self._batches.popleft()
         while len(self._batches) > self._most:
@@ -79,9 +80,6 @@ class Writer:
             while self._batches:
                 self._drop()
 
-    def __enter__(self) -> Writer:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and self._when_ahead == "wait":
             self._timeout = 0.0  # after an error, do not wait for other processes
@@ -93,13 +91,9 @@ class Writer:
     def _drop(self) -> None:
         self.dropped += self._batches.popleft().count
 
-    def _new(self) -> _PendingRows:
-        return _PendingRows(self._table, self._num)
-
     def _insert(self, rows: _PendingRows) -> bool:
         try:
-            timeout = self._timeout if self._when_ahead == "wait" else 0.0
-            self._table.insert(*rows.batch(), timeout=timeout)
+            self._table.insert(*rows.batch(), timeout=self._timeout)
         except TimeoutError:
             if self._when_ahead == "wait":
                 raise
@@ -115,7 +109,6 @@ class _PendingRows:
     """A batch of up to `num` rows, filled one by one."""
 
     def __init__(self, table: Access, num: int) -> None:
-        self._table = table
         self._arrays = {
             column.name: np.empty((num, *column.given[1]), column.given[0])
             for column in table.schema.columns
