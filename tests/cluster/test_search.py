@@ -11,7 +11,7 @@ import pytest
 from hocket.cluster.search import Found, Point, Score, advised, best, grid, read_scores, search
 
 SURFACES = Path(__file__).parent / "surfaces"
-"""What `benchmarks/slices.py --sections grid` measured, by device."""
+"""The measurements of `benchmarks/slices.py --sections grid`, by device."""
 INSTANCES, ENVS = (1, 2, 4, 8), (1024, 4096, 16384)
 
 

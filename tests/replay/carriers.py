@@ -28,7 +28,7 @@ STREAMS = ("unix", "tcp")
 CONNECTED = ("shm", "unix", "tcp")
 """Whose ends are told of each other's end, at once."""
 SILENCE = "did not answer for 5 s: see that it runs, and that packets reach it"
-"""What a client over UDP says of a server that is gone, which nobody tells it."""
+"""The error of a client over UDP, which is not told that its server is gone."""
 SCHEMA = "obs:float32:4 action:int32"
 PATIENCE = 60.0
 """Seconds after which a test says that something hangs."""
@@ -222,7 +222,7 @@ class Message:
     flags: int = 0
     timeout_ms: int = 0
     length: int | None = None
-    """Of the body; that which it has if it is None."""
+    """The length of the body in the header; None for the true one."""
     magic: int = MAGIC
     version: int = 1
 

@@ -115,7 +115,7 @@ def test_what_is_loaded_is_what_is_there() -> None:
 
 
 def test_shards_keep_every_row() -> None:
-    """From one ring to four shards and back, rows and priorities stay the same."""
+    """Rows and priorities stay the same from one ring to four shards and back."""
     rng, service = np.random.default_rng(0), Service(Serving(shards=4))
     replay = device.init(ROW, CAPACITY)
     for _ in range(12):

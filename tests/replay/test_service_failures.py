@@ -133,7 +133,7 @@ def test_a_client_is_closed_while_its_threads_wait(carrier: str) -> None:
 
 @each_carrier
 def test_a_client_is_closed_while_large_replies_come(carrier: str) -> None:
-    """Nothing is written to arrays that are gone."""
+    """No reply is written to arrays that are gone."""
     with serving(Table("x:uint8:65536", 10)) as server:
         connect(server.address).insert({"x": np.ones((10, 65536), np.uint8)})
         for _ in range(10):

@@ -1,4 +1,4 @@
-"""What the operating system provides, without any RL: memory, events, processes, names.
+"""The layer over the operating system, without any RL: memory, events, processes, names.
 
 shared_memory.py   memory that a group of processes shares
 ring.py            messages through a ring of slots in shared memory

@@ -57,6 +57,7 @@ class SharedEvent:
 
     def __init__(self, memory: mmap.mmap, offset: int) -> None:
         self._library = library()
+        # An address keeps nothing alive: `memory` must stay mapped as long as the event is used.
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
 
     @staticmethod

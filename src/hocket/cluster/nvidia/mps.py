@@ -23,7 +23,7 @@ from hocket.errors import PlanError
 
 CONTROL, SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 FOLDERS = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/opt/nvidia/bin")
-"""Where drivers put these programs, if they are not on PATH."""
+"""The folders where drivers put these programs, if they are not on PATH."""
 START_SECONDS = 15.0
 SETTLE_SECONDS = 3.0
 """Seconds to wait despite trouble in the log, since a server may start all the same."""

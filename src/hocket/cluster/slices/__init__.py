@@ -61,7 +61,7 @@ class Opened(Protocol):
         """The environment variables for a slice's process, before it imports jax; None unsets."""
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
-        """What is wrong with a slice, given what its process has `seen`; "" if nothing is."""
+        """The problem with a slice, given what its process has `seen`; "" if there is none."""
 
     def close(self) -> None:
         """End whatever was started. A second call does nothing."""
@@ -169,7 +169,7 @@ class Slices:
     def __init__(self, devices: Iterable[DeviceId]) -> None:
         parts = [part for device in dict.fromkeys(devices) if (part := read_slice(device))]
         self.seen: dict[DeviceId, dict[str, Any]] = {}
-        """What the process of each slice saw of it, and under `verified` if that is right."""
+        """The view of each slice from its process; `verified` is true if it is right."""
         self._opened: dict[str, Opened] = {}
         self._parts = {part.id: part for part in parts}
         try:
@@ -208,7 +208,7 @@ def changed(environment: Mapping[str, str], by: Mapping[str, str | None]) -> dic
 
 
 def seen_here() -> dict[str, Any]:
-    """What this process sees of its slice, for `Slices.verify`. Call it after jax has started."""
+    """Describe this process's view of its slice, for `Slices.verify`, after jax has started."""
     import jax
 
     device = jax.local_devices()[0]

@@ -162,7 +162,7 @@ def _connected(address: str, seconds: float) -> Any:
 _CARRIERS = ("shm", "unix", "tcp", "udp", "dpdk")
 _SLOTS = 64
 """The requests that one region of shared memory has room for; unused slots cost nothing. There are
-many, because only requests in the same region are answered in order."""
+many, because only requests in the same region are taken up in order."""
 
 
 def _tables(native: Any, seconds: float) -> dict[str, tuple[int, str]]:

@@ -68,7 +68,7 @@ class Shards:
         return {**summed, "highest": max(info["highest"] for info in infos)}
 
     def _sizes_and_totals(self) -> list[tuple[int, float]]:
-        """What servers reported with the last batch; a shard that had no part in it is asked."""
+        """The size and total of each shard, as reported with the last batch, or else asked for."""
         current = dict(self._reported)
         for k, shard in enumerate(self._shards):
             if k not in current:

@@ -18,7 +18,7 @@ from hocket.errors import unknown
 from hocket.replay.store.access import Access, Closing
 
 WhenAhead = Literal["wait", "drop_new", "drop_oldest"]
-"""What to do while the rate limits of a table do not allow an insert."""
+"""The choices for a writer while the rate limits of its table do not allow an insert."""
 
 
 class Writer(Closing):
