@@ -212,7 +212,7 @@ def test_several_tables_of_a_file(start: Any, tmp_path: Path) -> None:
     queue = connect(server.addresses[0], table="queue")
     queue.insert({"z": np.arange(3, dtype=np.uint8)})
     assert list(queue.sample(3).rows["z"]) == [0, 1, 2]
-    with pytest.raises(ValueError, match="has the tables replay, queue: say which"):
+    with pytest.raises(ValueError, match="has the tables replay, queue: choose one with"):
         connect(server.addresses[0])
     with pytest.raises(ValueError, match=r"qeue.*queue"):
         connect(server.addresses[0], table="qeue")

@@ -208,7 +208,9 @@ def test_several_tables() -> None:
                 client.insert(new)
                 assert name in repr(client)
         assert [table.info()["inserts"] for table in tables.values()] == [8, 8, 8]
-        with pytest.raises(ValueError, match=r"has the tables one, other, t-3.b_c: say which"):
+        with pytest.raises(
+            ValueError, match=r"has the tables one, other, t-3.b_c: choose one with"
+        ):
             connect(server.address)
         with pytest.raises(ValueError, match=r"unknown table `othr`. Did you mean `other`\?"):
             connect(server.address, table="othr")

@@ -133,7 +133,7 @@ def _of_this_node(device: DeviceId) -> DeviceId:
     """Drop the node from an id, after checking that it is this machine."""
     if device.node not in ("", platform.node()):
         raise ValueError(
-            f"{device} is a device of the node `{device.node}`, but this is `{platform.node()}`: "
+            f"{device} is a device of the node `{device.node}`, and this is `{platform.node()}`: "
             f"use devices of this machine, without a node."
         )
     return replace(device, node="")

@@ -59,9 +59,11 @@ class Opened(Protocol):
 
     def env(self, part: Slice) -> Mapping[str, str | None]:
         """The environment variables for a slice's process, before it imports jax; None unsets."""
+        ...
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
         """The problem with a slice, given what its process has `seen`; "" if there is none."""
+        ...
 
     def close(self) -> None:
         """End whatever was started. A second call does nothing."""
@@ -78,12 +80,15 @@ class Backend(Protocol):
 
     def probe(self, device: Device) -> str:
         """The reason why it cannot cut this device here; "" if it can."""
+        ...
 
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
         """Describe `count` parts of a device, each with at most `share` percent of it."""
+        ...
 
     def open(self, slices: Sequence[Slice]) -> Opened:
         """Start what these slices need."""
+        ...
 
 
 def slice_backends() -> Mapping[str, Backend]:
