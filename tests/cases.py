@@ -11,10 +11,12 @@ import jax
 from hocket import Place, Plan, trace
 from hocket.core.graph.trace import Graph
 from hocket.runtime.executor import advance
-from hocket.testing import SMALL
+from hocket.testing import SMALL, difference
+from hocket.testing.same_numbers import carried_out
 from hocket.training.loop import make_executor
 
 NUM_ENVS = 8
+SEED = 7
 
 ALGORITHMS: dict[str, Callable[[], Any]] = SMALL
 
@@ -51,7 +53,22 @@ def execute(
     """Run some iterations; return the first state, and the executor, which has the last."""
     plan = Plan(graph_of(name, exact=exact), places)
     executor = make_executor(plan, iterations)
-    executor.start(jax.random.key(7))
+    executor.start(jax.random.key(SEED))
     first = executor.state()
     advance(executor, iterations)
     return first, executor
+
+
+@functools.cache
+def fused(name: str, iterations: int, *, exact: bool = False) -> tuple[Any, Any]:
+    """The first and the last state of an algorithm as one program, run once for all tests."""
+    first, executor = execute(name, whole(), iterations, exact)
+    return first, executor.state()
+
+
+def distance(plan: Plan, name: str, iterations: int, *, exact: bool = False) -> float:
+    """How far the states of a plan and of the fused program are apart after some iterations."""
+    first, expected = fused(name, iterations, exact=exact)
+    # Otherwise two runs that do nothing would agree.
+    assert difference(first.learner.params, expected.learner.params) > 1e-3
+    return difference(carried_out(plan, SEED, iterations)[1], expected)

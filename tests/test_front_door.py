@@ -49,7 +49,7 @@ def shortened(words: list[str]) -> list[str]:
     if words[0] != "train" or "--resume" in words:
         return words
     # An episode of Acrobot takes 500 steps, and a plot needs episodes that have ended.
-    few = {"--env-steps": "40000" if "Acrobot-v1" in words else "10000", "--seeds": "2"}
+    few = {"--env-steps": "40000" if "Acrobot-v1" in words else "5000", "--seeds": "2"}
     for flag, value in few.items():
         if flag in words:
             words[words.index(flag) + 1] = value

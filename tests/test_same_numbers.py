@@ -5,7 +5,6 @@ These are plans that no strategy makes; `test_strategies.py` tests those of ever
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any
 
@@ -17,7 +16,17 @@ from hocket import Place, Plan, PlanError
 from hocket.core.plan.checks import check
 from hocket.runtime.fused import Fused
 from hocket.testing import difference
-from tests.cases import ALGORITHMS, NUM_ENVS, REPLAY_APART, SPLITS, actors, execute, graph_of, whole
+from tests.cases import (
+    ALGORITHMS,
+    NUM_ENVS,
+    REPLAY_APART,
+    SPLITS,
+    actors,
+    execute,
+    fused,
+    graph_of,
+    whole,
+)
 
 # One worker compiles all programs of an algorithm.
 NAMES = [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in ALGORITHMS]
@@ -26,14 +35,8 @@ EXACT, CLOSE = 20, 3  # iterations compared bit for bit, and within the toleranc
 TOLERANCE = 1e-5
 
 
-@functools.cache
-def fused(name: str, iterations: int, exact: bool) -> tuple[Any, Any]:
-    first, executor = execute(name, whole(), iterations, exact)
-    return first, executor.state()
-
-
 def assert_same(name: str, places: tuple[Place, ...], iterations: int, exact: bool) -> None:
-    first, expected = fused(name, iterations, exact)
+    first, expected = fused(name, iterations, exact=exact)
     assert_learned(name, first, expected)
     start, executor = execute(name, places, iterations, exact)
     assert difference(start, first) == 0.0

@@ -25,9 +25,9 @@ from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve, strategies
 from hocket.testing import SMALL, check_strategy, difference
 from hocket.training.loop import make_executor
-from tests.cases import LEARN, NUM_ENVS, SPLITS, graph_of
+from tests.cases import LEARN, NUM_ENVS, SPLITS, distance, graph_of
 
-TOLERANCE = 1e-5
+TOLERANCE, ITERATIONS = 1e-5, 3
 SEBULBA = "sebulba:actors=2,lag=0"
 APEX = "apex:actors=2,lag=0"
 SLICED = "sliced:devices=1"
@@ -72,42 +72,39 @@ def test_every_strategy_is_tested() -> None:
 
 @pytest.mark.parametrize(("name", "strategy"), CASES)
 def test_same_numbers(name: str, strategy: str) -> None:
-    """One test covers all launchers, so that the fused program is compiled and run once."""
-    given, launch = {name: SMALL[name]()}, launchers(name, strategy)
     if (name, strategy) in REFUSED:
         with pytest.raises(PlanError, match=r"(?s)none of these.*`replay\."):
-            check_strategy(strategy, given, launch=launch)
+            check_strategy(strategy, {name: SMALL[name]()}, launch=["threads"])
         return
-    check = check_strategy(strategy, given, launch=launch, num_envs=NUM_ENVS)
-    assert check.differences.keys() == {f"{name}, {launcher}" for launcher in launch}
-    assert max(check.differences.values()) <= TOLERANCE
-    assert check.moved[name] > 100 * TOLERANCE
+    plan = resolve(strategy)(graph_of(name), Cluster.local())
+    for launcher in launchers(name, strategy):
+        launched = replace(plan, launch=launch_named(launcher))
+        assert distance(launched, name, ITERATIONS) <= TOLERANCE, launcher
 
 
 @pytest.mark.xdist_group("ppo")
 @pytest.mark.parametrize("words", REDUCED)
 def test_same_numbers_whichever_way_slices_average(words: str) -> None:
-    given = {"ppo": SMALL["ppo"]()}
-    check = check_strategy(words, given, launch=["processes"], num_envs=NUM_ENVS)
-    assert check.differences["ppo, processes"] <= TOLERANCE
-    assert check.moved["ppo"] > 100 * TOLERANCE
+    plan = resolve(words)(graph_of("ppo"), Cluster.local())
+    assert not plan.launch.one_process
+    assert distance(plan, "ppo", ITERATIONS) <= TOLERANCE
 
 
 @pytest.mark.xdist_group("ppo")
 @pytest.mark.parametrize("split", SPLITS)
 def test_processes_are_equal_bit_for_bit(split: str) -> None:
     """If no batch size changes, any number of iterations agrees. (Another test has threads.)"""
-    check = check_strategy(
-        lambda graph, _: Plan(graph, SPLITS[split]), {"ppo": SMALL["ppo"]()},
-        launch=["processes"], iterations=20, tolerance=0.0, exact=True,
-    )  # fmt: skip
-    assert check.moved["ppo"] > 100 * TOLERANCE
+    graph = graph_of("ppo", exact=True)
+    plan = Plan(graph, SPLITS[split], launch=launch_named("processes"))
+    assert distance(plan, "ppo", 20, exact=True) == 0.0
 
 
 @pytest.mark.xdist_group("ppo")
 @pytest.mark.parametrize("strategy", SHARDED)
 def test_replicas_and_several_devices_together(strategy: str) -> None:
-    check_strategy(strategy, {"ppo": SMALL["ppo"]()})
+    check = check_strategy(strategy, {"ppo": SMALL["ppo"]()})
+    assert check.differences.keys() == {"ppo, threads", "ppo, processes"}
+    assert max(check.differences.values()) <= TOLERANCE < 100 * TOLERANCE < check.moved["ppo"]
 
 
 @pytest.mark.xdist_group("ppo")
