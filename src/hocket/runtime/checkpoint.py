@@ -323,6 +323,7 @@ def _fingerprint(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return {name: _mark(x) for name, x in arrays.items()}
 
 
+@jax.jit  # traced once for each shape: moments have the shapes of parameters
 def _mark(x: jax.Array) -> jax.Array:
     if x.dtype == jnp.bool_:
         words = x.astype(jnp.uint32)
