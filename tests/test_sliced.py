@@ -10,21 +10,17 @@ from typing import Any
 import pytest
 
 import hocket as package
-from hocket import Place, Plan, PlanError, make, trace
+from hocket import Plan, PlanError, make
 from hocket.cluster import Cluster
 from hocket.cluster.devices import usable_cores
-from hocket.cluster.slices import split
-from hocket.core.plan.checks import check
 from hocket.runtime.channels.choice import check_transports
 from hocket.runtime.executor import advance
-from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
 from hocket.training.loop import first_key, make_executor
 from hocket.training.search import reason
 from tests.cases import graph_of
 from tests.front import Hocket
-from tests.toys import Toy
 
 pytestmark = pytest.mark.xdist_group("ppo")
 
@@ -260,22 +256,3 @@ def test_messages_that_stay_on_a_cpu() -> None:
     made = plan("sliced:slices=2,devices=1,dedicated=true,direct=true")
     with pytest.raises(PlanError, match=r"cannot go by `one_gpu`: .* on one GPU, and these are on"):
         check_transports(made)
-
-
-def test_a_slice_is_no_threads_device() -> None:
-    parts = split(Cluster.local().devices[0], 2)
-    graph = trace(Toy(), 8)
-    everything = ("env", "act", "learn")
-    with pytest.raises(PlanError, match=r"is a slice.*launch=\"processes\""):
-        check(Plan(graph, (Place("all", everything, parts, replicas=2),)))
-    with pytest.raises(PlanError, match="would have 2 slices, and it is one process"):
-        check(Plan(graph, (Place("all", everything, parts),), launch=launch_named("processes")))
-
-
-def test_flags_of_xla_are_for_processes() -> None:
-    with pytest.raises(PlanError, match=r"--xla_x.*XLA_FLAGS yourself"):
-        check(
-            Plan(
-                trace(Toy(), 8), (Place("all", ("env", "act", "learn")),), compiler_flags="--xla_x"
-            )
-        )

@@ -8,12 +8,8 @@ import pytest
 
 from hocket.core.analysis.kinds import UNIFORM, ZERO, Kind, ShapePair, Site, local
 from hocket.core.analysis.rules import apply_rule
+from tests.core.analysis.walked import ALL, COUNT, MEAN, PER_ENV, SHARE, SUM
 
-ALL, SHARE = 8, 4  # environments in the fused program, and in a replica
-
-PER_ENV = Kind("per_env", axis=0, outer=1)
-MEAN, SUM = Kind("partial"), Kind("partial", degree=1)
-COUNT = Kind("uniform", degree=1)  # the number of environments, as a number of the program
 LOCAL = local("the test says so")
 
 

@@ -2,63 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from hocket import PlanError, Policy, fragment, trace
-from hocket.core.graph.trace import Graph, Loop, Node, ValueId
-from hocket.core.program.host import call_host
+from hocket import Place, PlanError
 from hocket.core.projection.placement import Placement
+from tests.core.plans import ALL, SPLIT, checked
+from tests.core.tiny import (
+    LENGTH,
+    THREE,
+    TWO,
+    State,
+    Step,
+    act,
+    env,
+    leaf,
+    learn,
+    on_host,
+    only_loop,
+    titled,
+    traced,
+)
+from tests.toys import Toy, ToyState
 
-NUM_ENVS, WIDE, LENGTH = 4, 100, 3
-
-State = dict[str, Any]
-Step = Callable[[State], tuple[State, State]]
-
-
-@fragment(role="act")
-def act(x: Any) -> Any:
-    return jnp.tanh(x)
-
-
-@fragment(role="env")
-def env(x: Any, action: Any) -> Any:
-    return x + action
-
-
-@fragment(role="learn")
-def learn(w: Any, x: Any) -> Any:
-    return w - x.sum()
-
-
-@dataclass(frozen=True)
-class Tiny:
-    """An algorithm whose step is a function of the test."""
-
-    run: Step
-    names: tuple[str, ...]
-    env_steps: int = 1
-    num_envs: int = NUM_ENVS
-
-    def init(self, key: Any, num_envs: int) -> State:
-        """Return one number for `w`, and one per environment for every other name."""
-        return {name: jnp.zeros(() if name == "w" else (num_envs,)) for name in self.names}
-
-    def step(self, state: State) -> tuple[State, State]:
-        return self.run(state)
-
-    def policy(self, state: State, explore: bool = False) -> Policy:
-        return Policy(lambda obs, memory, key: (obs, memory))
-
-
-TWO = {"act": "actor", "env": "actor", "learn": "learner"}
-THREE = {"act": "act", "env": "env", "learn": "learner"}
+WIDE = 100
 ONCE = {"actor": 1, "learner": 1}
 
 
@@ -69,29 +40,14 @@ def placed(
     replicas: Mapping[str, int] | None = None,
     reporter: str | None = None,
 ) -> Placement:
-    graph = trace(Tiny(run, tuple(names.split())), NUM_ENVS)
     places = replicas or dict.fromkeys(where.values(), 1)
-    return Placement(graph, where, places, reporter)
-
-
-def leaf(graph: Graph, name: str) -> ValueId:
-    return next(v for v in graph.block.inputs if graph.values[v].name == name)
+    return Placement(traced(run, names), where, places, reporter)
 
 
 def glue(placement: Placement) -> dict[str, str]:
     """Return the place of each equation of glue in the step, by its primitive."""
     nodes = [n for n in placement.graph.block.nodes if not n.labels and n.id in placement.node]
     return {n.title: placement.node[n.id] for n in nodes}
-
-
-def only_loop(placement: Placement) -> Loop:
-    (loop,) = [n for n in placement.graph.block.nodes if isinstance(n, Loop)]
-    return loop
-
-
-def titled(nodes: tuple[Node, ...], title: str) -> Node:
-    (node,) = [n for n in nodes if n.title == title]
-    return node
 
 
 # Fragments and glue
@@ -244,7 +200,7 @@ def rollout(s: State) -> tuple[State, State]:
 
 def test_a_loop_with_fragments_of_one_place_is_a_node_there() -> None:
     placement = placed(rollout, "w x", TWO)
-    loop = only_loop(placement)
+    loop = only_loop(placement.graph)
     assert placement.node[loop.id] == "actor"
     assert not placement.crosses(loop)
     assert list(placement.open_blocks(placement.graph.block)) == [placement.graph.block]
@@ -252,7 +208,7 @@ def test_a_loop_with_fragments_of_one_place_is_a_node_there() -> None:
 
 def test_a_loop_with_fragments_of_two_places_belongs_to_none() -> None:
     placement = placed(rollout, "w x", THREE)
-    loop = only_loop(placement)
+    loop = only_loop(placement.graph)
     assert placement.crosses(loop)
     assert placement.members(loop) == {"act", "env"}
     assert list(placement.open_blocks(placement.graph.block))[1:] == [loop.body]
@@ -262,7 +218,7 @@ def test_a_loop_with_fragments_of_two_places_belongs_to_none() -> None:
 
 def test_what_a_loop_carries_lives_where_each_pass_makes_it() -> None:
     placement = placed(rollout, "w x", THREE)
-    (x,) = only_loop(placement).carry
+    (x,) = only_loop(placement.graph).carry
     assert {placement.home[v] for v in (x.first, x.inside, x.next, x.after)} == {"env"}
     assert placement.carried[x.inside] == x.next
 
@@ -276,7 +232,7 @@ def test_what_a_loop_only_reads_is_needed_by_the_places_that_read_it() -> None:
         return {"w": learn(s["w"], x), "x": x}, {}
 
     placement = placed(run, "w x", THREE)
-    w, loop = leaf(placement.graph, "w"), only_loop(placement)
+    w, loop = leaf(placement.graph, "w"), only_loop(placement.graph)
     readers = [place for place, values in placement.loop_users(loop).items() if w in values]
     assert readers == ["act"]
     assert placement.home[w] == "learner"
@@ -293,30 +249,9 @@ def test_what_a_loop_only_reads_is_needed_by_the_places_that_read_it() -> None:
 )
 def test_rows_are_stacked_where_they_are_needed_if_they_are_there(learner: str, home: str) -> None:
     placement = placed(rollout, "w x", {**THREE, "learn": learner})
-    (row, after) = only_loop(placement).ys[0]
+    (row, after) = only_loop(placement.graph).ys[0]
     assert placement.home[after] == home
-    assert row in placement.users(only_loop(placement).body)[home]
-
-
-@dataclass(frozen=True)
-class Doubled:
-    """A host function, as a program names it."""
-
-    name: str = "doubled"
-    keeps_state: bool = False
-    service: None = None
-    changes: bool = False
-
-    def specs(self, *arrays: jax.ShapeDtypeStruct) -> tuple[jax.ShapeDtypeStruct, ...]:
-        return arrays
-
-    def open(self, **_: Any) -> Any:
-        raise AssertionError("nothing runs here")
-
-
-@fragment(role="env", name="env")
-def on_host(x: Any) -> Any:
-    return call_host(Doubled(), x)[0]
+    assert row in placement.users(only_loop(placement.graph).body)[home]
 
 
 def test_a_loop_that_calls_the_host_belongs_to_none_even_with_one_place() -> None:
@@ -325,6 +260,24 @@ def test_a_loop_that_calls_the_host_belongs_to_none_even_with_one_place() -> Non
         return {"w": learn(s["w"], x), "x": x}, {}
 
     placement = placed(run, "w x", TWO)
-    loop = only_loop(placement)
+    loop = only_loop(placement.graph)
     assert placement.crosses(loop)
     assert placement.members(loop) == {"actor"}
+
+
+class Branching(Toy):
+    def step(self, state: ToyState) -> tuple[ToyState, dict[str, Any]]:
+        def both() -> Any:
+            x = self.env(state.x, self.act(state.w, state.x), state.keys)
+            return x, *self.update(state.w, state.key, x[None])[:2]
+
+        x, w, key = lax.cond(state.w[0] > -1e9, both, lambda: (state.x, state.w, state.key))
+        return state._replace(x=x, w=w, key=key), {}
+
+
+def test_a_fragment_under_cond_that_would_cross() -> None:
+    with pytest.raises(
+        PlanError, match=r"under one `cond` .*`act` on `actor`.*`update` on `learner`"
+    ):
+        checked(Branching(), SPLIT)
+    checked(Branching(), (Place("all", ALL),))

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from hocket import Place, Plan, trace
-from hocket.core.projection.instructions import Instruction, Receive, Repeat, Send
+from hocket.core.projection.instructions import Compute, Instruction, Receive, Repeat, Send
+from tests.core.plans import APART, SPLIT
 from tests.toys import Toy
 
 GRAPH, ITERATIONS = trace(Toy(), 8), 3
@@ -78,3 +79,27 @@ def test_every_message_has_one_sender_and_one_receiver(name: str) -> None:
             assert getattr(step.transfer, end) == place
             count[step.transfer.id] += 1
     assert sent == received == Counter({t.id: t.times for t in projection.transfers})
+
+
+def test_a_loop_on_one_place_is_one_segment() -> None:
+    programs = Plan(trace(Toy(), 8), SPLIT).projection.programs
+    # The last one makes a metric, which nobody waits for.
+    assert [type(x) for x in programs["actor"]] == [Receive, Compute, Send, Compute]
+    assert [type(x) for x in programs["learner"]] == [Send, Receive, Compute]
+
+
+def test_a_loop_that_crosses_is_driven_by_each_place() -> None:
+    programs = Plan(trace(Toy(), 8), APART).projection.programs
+    (loop,) = [x for x in programs["act"] if isinstance(x, Repeat)]
+    assert loop.length == 3
+    kinds = [type(x) for x in loop.code]
+    assert kinds.count(Receive) == kinds.count(Send) == 1
+    assert not [x for x in programs["learner"] if isinstance(x, Repeat)]
+
+
+def test_what_was_sent_is_never_donated() -> None:
+    for places in (SPLIT, APART):
+        for code in Plan(trace(Toy(), 8), places).projection.programs.values():
+            sent = {v for x in code if isinstance(x, Send) for v in x.transfer.values}
+            donated = {v for x in code if isinstance(x, Compute) for v in x.donate}
+            assert not sent & donated

@@ -190,21 +190,6 @@ def catch(fn: Callable[[], None], raised: list[type[Exception]]) -> None:
         raised.append(type(error))
 
 
-def test_memory_that_is_not_there_is_refused() -> None:
-    with pytest.raises(OSError, match=r"cannot reserve .* MiB of shared memory"):
-        MemoryFile.create(2**50)
-
-
-def test_memory_outlives_its_close_for_those_who_look_into_it() -> None:
-    file = MemoryFile.create(4096)
-    there = MemoryFile.attach(file.fd, 4096)
-    view = np.ndarray((4,), np.int32, buffer=file.memory)
-    file.memory[0] = 7
-    assert there.memory[0] == 7
-    file.close()
-    assert view[0] == 7
-
-
 if __name__ == "__main__":
     fd, nbytes, seed = map(int, sys.argv[1:])
     echo(*make_rings(MemoryFile.attach(fd, nbytes), random_specs(seed)))

@@ -6,33 +6,30 @@ import dataclasses
 import re
 from typing import Any, cast
 
-import jax
+import jax.numpy as jnp
 import pytest
 
-import hocket
-from hocket import Channel, Free, Mean, Pair, Place, Plan, PlanError, averaged, make, trace
-from hocket.algorithms import DQN
+from hocket import Channel, Free, Mean, Pair, Place, Plan, PlanError, fragment, trace
+from hocket.cluster import Cluster
+from hocket.cluster.slices import split
 from hocket.core.plan.checks import check
 from hocket.core.plan.data import Launch
-from hocket.core.plan.traffic import average_sites
 from hocket.runtime.launch import launch_named
+from tests.core.plans import (
+    ACT,
+    ACTOR,
+    ACTORS,
+    ALL,
+    APART,
+    ENV,
+    LEARNER,
+    SPLIT,
+    WHOLE,
+    AveragedCrowd,
+    Crowd,
+    checked,
+)
 from tests.toys import Toy
-
-ACTOR, LEARNER = Place("actor", ("env", "act")), Place("learner", ("learn",))
-ENV, ACT = Place("env", ("env",)), Place("act", ("act",))
-SPLIT, APART = (ACTOR, LEARNER), (ENV, ACT, LEARNER)
-
-
-class Crowd(Toy):
-    """Every environment moves with the mean of all."""
-
-    def noise(self, x: Any, keys: Any) -> Any:
-        return Toy.noise(self, x, keys) + x.mean(0)[None]
-
-
-class AveragedCrowd(Toy):
-    def noise(self, x: Any, keys: Any) -> Any:
-        return Toy.noise(self, x, keys) + averaged(x.mean(0))[None]
 
 
 def cpus(count: int) -> tuple[str, ...]:
@@ -157,32 +154,66 @@ def test_parts_of_environments_that_average() -> None:
         check(Plan(trace(AveragedCrowd(), 8), APART, parts=2))
 
 
-def test_a_loop_that_may_be_unrolled_has_room_for_all_its_averages() -> None:
-    """A GPU unrolls it, and then every step in a pass makes a call of its own."""
-    sites = [
-        len(average_sites(Plan(trace(toy, 8), whole(2), launch=launch_named("processes")), "all"))
-        for toy in (Toy(), AveragedCrowd())
-    ]
-    assert sites[1] == sites[0] + Toy.length
+@pytest.mark.parametrize("places", [ACTORS, WHOLE, SPLIT])
+def test_the_right_one_is_accepted(places: tuple[Place, ...]) -> None:
+    assert checked(Toy(), places).places == places
 
 
-def test_a_device_that_is_not_there() -> None:
-    def elsewhere(graph: Any, cluster: Any) -> Plan:
-        return Plan(graph, (dataclasses.replace(ACTOR, on=["tpu:0"]), LEARNER))
-
-    with pytest.raises(PlanError, match=r"^the place `actor`: unknown device `tpu:0`\..*cpu:0"):
-        hocket.plan(Toy(), distribute=elsewhere)
-
-
-def test_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of that memory is allocated to find it out."""
-    large = DQN(env=make("CartPole-v1"), capacity=2**29)
-    monkeypatch.setattr("hocket.runtime.refusals.host_memory", lambda: 16 * 2**30)
-    before = sum(x.nbytes for x in jax.live_arrays())
+def test_an_unknown_name_in_run() -> None:
     with pytest.raises(
-        PlanError,
-        match=r"^this machine has 16\.0 GiB of memory, and this plan needs at least \d+\.\d GiB "
-        r"there\. Use fewer environments, a smaller replay, or more devices\.$",
+        PlanError, match=r"unknown fragment or role `lern` in `run` of the place `a`.*`learn`"
     ):
-        hocket.plan(large, distribute="anakin:devices=1")
-    assert sum(x.nbytes for x in jax.live_arrays()) < before + 2**20
+        checked(Toy(), (Place("a", run=("env", "act", "lern")),))
+
+
+def test_a_place_without_work() -> None:
+    with pytest.raises(PlanError, match="`store` runs no fragment"):
+        checked(Toy(), (*SPLIT, Place("store", run=("replay",))))
+
+
+def test_environments_that_cannot_be_shared() -> None:
+    with pytest.raises(
+        PlanError, match="9 environments cannot be shared equally by 2 replicas of `actor`"
+    ):
+        checked(Toy(), ACTORS, num_envs=9)
+
+
+def test_replicas_that_cannot_be_routed() -> None:
+    places = (Place("a", run=("env", "act"), replicas=2), Place("l", run=("learn",), replicas=3))
+    with pytest.raises(PlanError, match="one number a multiple of the other"):
+        checked(TwoLearners(), places, num_envs=12)
+
+
+class TwoLearners(Toy):
+    """A learner without `averaged`, so that its replicas do not run as one program."""
+
+    @fragment(role="learn")
+    def update(self, w: Any, key: Any, xs: Any) -> Any:
+        return w, key, jnp.zeros(())
+
+
+def test_channels_are_checked() -> None:
+    graph = trace(Toy(), 8)
+    with pytest.raises(PlanError, match=r"unknown channel `actor -> lerner`.*`actor -> learner`"):
+        check(Plan(graph, SPLIT, {"actor -> lerner": Channel()}))
+    with pytest.raises(PlanError, match="capacity >= 1"):
+        check(Plan(graph, SPLIT, {"actor -> learner": Channel(capacity=0)}))
+
+
+def test_names_of_places() -> None:
+    with pytest.raises(PlanError, match="different names"):
+        check(Plan(trace(Toy(), 8), (SPLIT[0], dataclasses.replace(SPLIT[1], name="actor"))))
+
+
+def test_a_slice_is_no_threads_device() -> None:
+    parts = split(Cluster.local().devices[0], 2)
+    graph = trace(Toy(), 8)
+    with pytest.raises(PlanError, match=r"is a slice.*launch=\"processes\""):
+        check(Plan(graph, (Place("all", ALL, parts, replicas=2),)))
+    with pytest.raises(PlanError, match="would have 2 slices, and it is one process"):
+        check(Plan(graph, (Place("all", ALL, parts),), launch=launch_named("processes")))
+
+
+def test_flags_of_xla_are_for_processes() -> None:
+    with pytest.raises(PlanError, match=r"--xla_x.*XLA_FLAGS yourself"):
+        check(Plan(trace(Toy(), 8), (Place("all", ALL),), compiler_flags="--xla_x"))

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import ast
 import json
-import platform
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import pytest
 
 import hocket
 from hocket import Place, Plan
 from hocket.cluster import Cluster
-from hocket.cluster.devices import find_devices
 from hocket.cluster.slices import slice_backends, split
 from hocket.core.plan.device_id import DeviceId, device_ids
 from hocket.core.plan.json import from_json, to_json
 from hocket.errors import PlanError
 from hocket.runtime.launch import launch_named
-from hocket.runtime.refusals import refuse
 from tests.toys import Toy
 
 CORE = Path(hocket.core.__file__).parent
@@ -72,19 +68,6 @@ def test_a_plan_keeps_devices_as_text() -> None:
     again = from_json(text, graph)
     assert again.places == plan.places
     assert [place.on[0].is_host for place in again.places] == [False, True]
-
-
-def test_a_device_of_another_node_is_refused() -> None:
-    """It must not be taken for a device of this machine."""
-    here = platform.node()
-    assert find_devices(device_ids([f"{here}/cpu:1"])) == jax.local_devices()[1:2]
-    plan = Plan(hocket.plan(Toy()).graph, (Place("all", ALL, on=["n1/cpu:1"]),))
-    expected = f"the place `all`: n1/cpu:1 is a device of the node `n1`, and this is `{here}`: use"
-    with pytest.raises(PlanError) as found:
-        refuse(plan)
-    assert str(found.value).startswith(expected)
-    with pytest.raises(ValueError, match="n1/gpu:0/mps:0of2@50% is a device of the node `n1`"):
-        find_devices(device_ids(["n1/gpu:0/mps:0of2@50%"]))
 
 
 def test_core_names_no_kind_of_device_and_no_slice() -> None:
