@@ -18,9 +18,9 @@ def child(code: str, stdin: bytes = b"", **env: str) -> Child:
 
 def ended(of: Child) -> tuple[str, str]:
     assert of.wait(60)
-    found = of.poll()
-    assert found is not None
-    return found
+    end = of.poll()
+    assert end is not None
+    return end
 
 
 def output(code: str) -> str:

@@ -31,11 +31,11 @@ def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
     writer = threading.Thread(target=lambda: [mine.write(message) for message in messages])
     writer.start()
     for message in messages:
-        found = theirs.read()
+        received = theirs.read()
         if isinstance(message, np.ndarray):
-            np.testing.assert_array_equal(found, message)
+            np.testing.assert_array_equal(received, message)
         else:
-            assert found == message
+            assert received == message
     writer.join()
 
 

@@ -11,7 +11,7 @@ def test_without_the_library_the_error_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(native, "PATH", tmp_path / "libhocket.so")
-    with pytest.raises(RuntimeError, match=r"no C\+\+ compiler .* `apt-get install g\+\+`"):
+    with pytest.raises(RuntimeError, match=r"no C\+\+ compiler.* `apt-get install g\+\+`"):
         native.library.__wrapped__()
 
 

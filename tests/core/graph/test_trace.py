@@ -53,7 +53,7 @@ def test_another_size_lives_as_long_as_the_graph_it_is_of() -> None:
     assert both[1]() is graph.at(2)
     del graph
     gc.collect()
-    assert [found() for found in both] == [None, None]
+    assert [graph() for graph in both] == [None, None]
 
 
 def test_a_walk_finds_every_node_and_how_often_it_runs() -> None:

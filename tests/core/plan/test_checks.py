@@ -178,18 +178,18 @@ def test_environments_that_cannot_be_shared() -> None:
         checked(Toy(), ACTORS, num_envs=9)
 
 
-def test_replicas_that_cannot_be_routed() -> None:
-    places = (Place("a", run=("env", "act"), replicas=2), Place("l", run=("learn",), replicas=3))
-    with pytest.raises(PlanError, match="one number a multiple of the other"):
-        checked(TwoLearners(), places, num_envs=12)
-
-
 class TwoLearners(Toy):
     """A learner without `averaged`, so that its replicas do not run as one program."""
 
     @fragment(role="learn")
     def update(self, w: Any, key: Any, xs: Any) -> Any:
         return w, key, jnp.zeros(())
+
+
+def test_replicas_that_cannot_be_routed() -> None:
+    places = (Place("a", run=("env", "act"), replicas=2), Place("l", run=("learn",), replicas=3))
+    with pytest.raises(PlanError, match="one number a multiple of the other"):
+        checked(TwoLearners(), places, num_envs=12)
 
 
 def test_channels_are_checked() -> None:

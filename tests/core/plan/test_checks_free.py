@@ -11,8 +11,6 @@ from hocket.core.plan.checks import check
 from tests.toys import Toy
 
 ACTOR, LEARNER = Place("actor", ("env", "act"), replicas=4), Place("learner", ("learn",))
-
-
 BACK = "learner -> actor"
 
 

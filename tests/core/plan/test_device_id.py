@@ -44,9 +44,11 @@ def test_the_text_has_all_of_a_device(text: str, device: DeviceId) -> None:
 
 @pytest.mark.parametrize("text", ["", "gpu", "gpu:", "gpu:x", "gpu:0/", "/gpu:0", "a:b/gpu:0", "0"])
 def test_a_text_that_is_no_device_is_refused(text: str) -> None:
-    with pytest.raises(PlanError) as found:
+    with pytest.raises(PlanError) as refusal:
         Place("all", ALL, on=[text])
-    assert str(found.value).startswith(f"`{text}` is no device: write KIND:NUMBER, as `hocket dev")
+    assert str(refusal.value).startswith(
+        f"`{text}` is no device: write KIND:NUMBER, as `hocket dev"
+    )
 
 
 def test_a_place_takes_devices_slices_ids_and_texts() -> None:
@@ -72,11 +74,11 @@ def test_a_plan_keeps_devices_as_text() -> None:
 
 def test_core_names_no_kind_of_device_and_no_slice() -> None:
     """Read from the literals of its source. Only `device_id` knows how a text is put together."""
-    found = [(file, text) for file in sorted(CORE.rglob("*.py")) for text in literals(file)]
-    assert len(found) > 400, "core was not read"
-    wrong = [f"{file}: {x!r}" for file, x in found if decides(x)]
+    texts = [(file, text) for file in sorted(CORE.rglob("*.py")) for text in literals(file)]
+    assert len(texts) > 400, "core was not read"
+    wrong = [f"{file}: {x!r}" for file, x in texts if decides(x)]
     assert not wrong, "\n".join(wrong)
-    slashes = {file.name for file, x in found if x == "/" and file.parent.name == "plan"}
+    slashes = {file.name for file, x in texts if x == "/" and file.parent.name == "plan"}
     assert slashes == {"device_id.py"}
 
 

@@ -21,11 +21,11 @@ def test_one_program() -> None:
 
 
 def test_actor_and_learner() -> None:
-    found = footprint(Plan(GRAPH, (ACTOR, LEARNER)))
+    memory = footprint(Plan(GRAPH, (ACTOR, LEARNER)))
     # x and keys are made in place; w has been received, and the rollout is new.
-    assert found["actor"] == Memory(state=128 + 64, peak=128 + 64 + 16 + 384, messages=16)
+    assert memory["actor"] == Memory(state=128 + 64, peak=128 + 64 + 16 + 384, messages=16)
     # w was sent, so the new one is made beside it; the key is made in place.
-    assert found["learner"] == Memory(
+    assert memory["learner"] == Memory(
         state=16 + 8, peak=16 + 8 + 384 + (16 + 4), messages=3 * 128
     )  # fmt: skip
 
@@ -50,16 +50,16 @@ def test_replicas_that_are_one_program_hold_the_whole() -> None:
 
 def test_a_loop_that_crosses_stacks_its_rows() -> None:
     places = (Place("env", run=("env",)), Place("act", run=("act",)), LEARNER)
-    found = footprint(Plan(GRAPH, places))
-    assert found["learner"] == footprint(Plan(GRAPH, (ACTOR, LEARNER)))["learner"]
+    memory = footprint(Plan(GRAPH, places))
+    assert memory["learner"] == footprint(Plan(GRAPH, (ACTOR, LEARNER)))["learner"]
     # In a step: x, the split keys (2 x 64), the action, the noise's keys, and the new x; the new
     # keys are made where the noise's were.
-    assert found["env"] == Memory(state=192, peak=384 + 128 + 128 + 32 + 64 + 128, messages=32)
+    assert memory["env"] == Memory(state=192, peak=384 + 128 + 128 + 32 + 64 + 128, messages=32)
     # x and w to one action; w is the same array in every step.
-    assert found["act"] == Memory(state=0, peak=128 + 16 + 32, messages=128 + 16)
+    assert memory["act"] == Memory(state=0, peak=128 + 16 + 32, messages=128 + 16)
 
 
 def test_channels_hold_messages() -> None:
     channels = {"actor -> learner": Channel(capacity=2, lag=1)}
-    found = footprint(Plan(GRAPH, (ACTOR, LEARNER), channels))
-    assert found["learner"].messages == 3 * 384
+    memory = footprint(Plan(GRAPH, (ACTOR, LEARNER), channels))
+    assert memory["learner"].messages == 3 * 384

@@ -73,9 +73,9 @@ def test_the_gradient_of_a_leaf_alone() -> None:
         mean = averaged({**tree, "fixed": X[1]})
         return (mean["a"] * mean["fixed"]).sum()
 
-    found = jax.jit(jax.grad(loss))({"a": X[0], "b": X[0]})
-    np.testing.assert_allclose(found["a"], X[1])
-    np.testing.assert_allclose(found["b"], 0)
+    gradient = jax.jit(jax.grad(loss))({"a": X[0], "b": X[0]})
+    np.testing.assert_allclose(gradient["a"], X[1])
+    np.testing.assert_allclose(gradient["b"], 0)
 
 
 def test_whole_numbers_are_refused() -> None:

@@ -44,8 +44,8 @@ def plain(x: Any, v: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
 def test_it_is_the_function_itself(wrap: Any) -> None:
-    for found, expected in zip(wrap(Spring().dynamics)(X, V), wrap(plain)(X, V), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for array, expected in zip(wrap(Spring().dynamics)(X, V), wrap(plain)(X, V), strict=True):
+        np.testing.assert_array_equal(array, expected)
 
 
 def test_the_default_is_compiled_as_if_it_were_not_there() -> None:
@@ -82,17 +82,17 @@ def test_where_there_is_no_such_implementation_it_is_jax() -> None:
 
 
 def test_it_batches_along_any_axis() -> None:
-    found = jax.vmap(Spring().dynamics, in_axes=(1, None))(X, V[:, 0])
+    batched = jax.vmap(Spring().dynamics, in_axes=(1, None))(X, V[:, 0])
     expected = jax.vmap(plain, in_axes=(1, None))(X, V[:, 0])
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(batched, expected, strict=True):
         np.testing.assert_allclose(a, b)
 
 
 def test_its_derivative_is_that_of_the_jax_function() -> None:
-    found, expected = (
+    gradient, expected = (
         jax.grad(lambda x, fn=fn: (fn(x, V)[1] ** 2).sum())(X) for fn in (Spring().dynamics, plain)
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-6)
 
 
 def test_settings_that_are_traced_leave_it_to_jax() -> None:

@@ -28,9 +28,9 @@ from hocket.system.names import find
     ],
 )
 def test_an_algorithm_comes_back_from_json(algorithm: Any) -> None:
-    found = build(json.loads(json.dumps(describe(algorithm))))
-    assert found == algorithm
-    assert describe(found) == describe(algorithm)
+    again = build(json.loads(json.dumps(describe(algorithm))))
+    assert again == algorithm
+    assert describe(again) == describe(algorithm)
 
 
 def test_a_class_of_a_file(tmp_path: Path) -> None:
