@@ -50,6 +50,12 @@ def test_a_choice_among_environments_is_local(fn: Any) -> None:
     assert kind_of(fn, X, AT).tag == "local"
 
 
+def test_a_part_of_the_environments_is_local_also_if_it_grows_with_them() -> None:
+    """The first half of a replica's share is not a share of the first half of all."""
+    kind = kind_of(lambda x: lax.dynamic_slice(x, (0, 0), (x.shape[0] // 2, 3)), X)
+    assert "picks among environments" in kind.why
+
+
 def test_an_index_that_is_a_mean_of_a_replica_is_local() -> None:
     assert "before it is averaged" in kind_of(lambda table, i: table[i], TABLE, MEANS).why
     sliced = kind_of(lambda table, i: lax.dynamic_slice_in_dim(table, i, 2), TABLE, MEANS)
@@ -83,8 +89,8 @@ def test_all_environments_are_written_at_one_column(fn: Any) -> None:
 
 
 def test_a_slice_of_the_environments_cannot_be_replaced() -> None:
-    kind = kind_of(lambda x, i: lax.dynamic_update_slice_in_dim(x, x[:2], i, axis=0), X, AT)
-    assert kind.tag == "local"
+    kind = kind_of(lambda x: lax.dynamic_update_slice(x, jnp.zeros((2, 3)), (0, 0)), X)
+    assert "picks among environments" in kind.why
 
 
 def test_rows_added_up_in_a_table_of_zeros_are_a_sum_over_environments() -> None:

@@ -11,7 +11,7 @@ from jax import lax
 from hocket import ContractError, fragment
 from hocket.core.graph.tickets import check_tickets
 from hocket.core.program.service import Served
-from tests.core.tiny import BOX, LENGTH, State, Step, get, put, swap, traced
+from tests.core.tiny import BOX, LENGTH, State, Step, call_box, get, put, swap, traced
 
 
 def once(s: State) -> tuple[State, State]:
@@ -75,7 +75,8 @@ def a_reader_besides_the_functions(s: State) -> tuple[State, State]:
 
 @fragment(role="learn")
 def more(box: Any, x: Any) -> Any:
-    return 2 * get.fn(box, x)
+    (value,) = call_box("get", box, x)
+    return 2 * value
 
 
 def more_than_a_call(s: State) -> tuple[State, State]:
