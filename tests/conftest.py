@@ -21,8 +21,9 @@ if metadata.version("jaxlib").startswith("0.10."):
 ROOMY = 1_500_000_000
 # Slow files whose tests share no programs. They start first, each test on any free worker.
 FIRST = {
-    "test_analysis_is_sound.py", "test_examples.py", "test_front_door.py", "test_health.py",
-    "test_native.py", "test_native_datagram.py", "test_resume.py", "test_service_native.py",
+    "test_analysis_is_sound.py", "test_examples.py", "test_front_door.py", "test_interruptions.py",
+    "test_native.py", "test_native_datagram.py", "test_process.py", "test_resume.py",
+    "test_service_native.py", "test_watch.py",
 }  # fmt: skip
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hocket" / "tests"
@@ -61,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     grouped = {item for item in items if item.get_closest_marker("xdist_group")}
     for item in items:
         if item not in grouped and item.path.name not in FIRST:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     items.sort(key=lambda item: 0 if item.path.name in FIRST else 1 if item in grouped else 2)
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from tests.faults import SPLIT
-from tests.toys import Toy
 
 import hocket
-from hocket import Place, Plan, PlanError, trace
+from hocket import Plan, PlanError, trace
 from hocket.core.plan.data import Launch
 from hocket.runtime.launch import launch_named, launcher_of
 from hocket.runtime.launch.watch import InstanceError
 from hocket.runtime.refusals import refuse
+from tests.faults import SPLIT
+from tests.toys import Toy
 
 OWN = Path(__file__).parents[3] / "examples" / "own_launcher.py"
 
@@ -68,13 +68,6 @@ def test_what_is_no_launcher_is_refused(name: str) -> None:
         launch_named(name)
 
 
-def test_abilities_that_cannot_be() -> None:
-    with pytest.raises(ValueError, match=r"unknown value `nobody` of `shares_memory`.*all, node"):
-        Launch("mine", shares_memory=cast(Any, "nobody"))
-    with pytest.raises(ValueError, match=r"`mine` says .* one_program=True needs one_pro"):
-        Launch("mine", one_process=False)
-
-
 class Endless:
     """A launcher whose `start` returns something that is not a member."""
 
@@ -105,10 +98,3 @@ def test_a_plan_that_counts_on_what_its_launcher_has_not() -> None:
 
 def test_a_plan_without_a_name_runs_here() -> None:
     assert launcher_of(planned(Launch())).launch == Launch("threads")
-
-
-def test_whoever_runs_a_plan_refuses_its_devices() -> None:
-    """That includes a plan made by hand, which no strategy or command has checked."""
-    place = Place("all", ("env", "act", "learn"), on=("cpu:99",))
-    with pytest.raises(PlanError, match="the place `all`: unknown device `cpu:99`"):
-        hocket.run(Toy(), distribute=lambda graph, cluster: Plan(graph, (place,)), iterations=1)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -29,11 +25,8 @@ from hocket.strategies import resolve
 from hocket.training.loop import carry_out, first_key, make_executor
 from tests.faults import (
     Faulty,
-    Fickle,
     Misprojected,
     all_gone,
-    cpu_seconds,
-    left_behind,
     two,
     wait_until,
     without_parameters,
@@ -41,18 +34,12 @@ from tests.faults import (
 )
 from tests.toys import Toy
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 SOON = 5.0
 """How long "within seconds" may take on a busy machine."""
 
 Launch = Literal["threads", "processes"]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    before = left_behind()
-    yield
-    assert left_behind() <= before
 
 
 class Killer(threading.Thread):
@@ -179,27 +166,6 @@ def test_an_instance_ends_by_itself(
     assert now - float(words[-1]) < SOON
 
 
-def test_another_program_in_another_process() -> None:
-    with pytest.raises(
-        InstanceError,
-        match=r"(?s)^the instance `\w+/0` failed:\nTraceback.*Fickle is another graph in this "
-        r"process \(\w+\) than in the one that started it \(\w+\): does it depend",
-    ):
-        next(hocket.iterate(Fickle(home=os.getpid()), distribute=two, launch="processes"))
-
-
-class Unpicklable(Toy):
-    def __reduce__(self) -> Any:
-        raise TypeError("cannot pickle a lock")
-
-
-def test_an_algorithm_that_cannot_be_sent() -> None:
-    with pytest.raises(
-        hocket.PlanError, match=r"^Unpicklable cannot be sent .*: cannot pickle a lock.*threads"
-    ):
-        hocket.run(Unpicklable(), iterations=1, distribute=two, launch="processes")
-
-
 class Slow(Toy):
     """An algorithm whose learner fails at once, while its environment is busy."""
 
@@ -273,163 +239,3 @@ def test_a_pause_of_whoever_looks_is_not_a_deadlock(monkeypatch: pytest.MonkeyPa
         watching.look()
     with pytest.raises(Deadlock):
         watching.look()
-
-
-def start(*command: str, folder: Path) -> subprocess.Popen[str]:
-    """Start a user's program in a process group of its own, as a shell does."""
-    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    return subprocess.Popen(
-        [sys.executable, *command], cwd=folder, env=env, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-
-
-# Without a main guard, and with an algorithm of its own. After the first iteration the environment
-# computes for ever, the learner sleeps for ever, and the actor waits for them.
-SCRIPT = """
-import time
-import jax
-import jax.numpy as jnp
-from jax.experimental import io_callback
-import hocket
-from hocket import Place, Plan, fragment
-from tests.toys import Toy
-
-def apart(graph, cluster):
-    return Plan(graph, [Place(name, [name]) for name in ("env", "act", "learn")])
-
-class Stuck(Toy):
-    def init(self, key, num_envs):
-        return super().init(key, num_envs)._replace(x=jnp.zeros((num_envs, 4)), w=jnp.zeros(4))
-
-    @fragment
-    def env(self, x):
-        count = jnp.where(x.sum() > 0, 2**31 - 1, 1)
-        return jax.lax.fori_loop(0, count, lambda _, x: jnp.sin(x) + 1.0, x)
-
-    @fragment(role="learn")
-    def update(self, w):
-        def sleep(w):
-            time.sleep(600 * (w[0] > 0))
-            return w + 1
-        return io_callback(sleep, jax.ShapeDtypeStruct(w.shape, w.dtype), w)
-
-    def step(self, state):
-        x, w = self.env(state.x), self.update(state.w)
-        return state._replace(x=x, w=w), {"action": self.act(w, x)}
-
-for report in hocket.iterate(Stuck(), iterations=9, distribute=apart, launch="processes"):
-    print("ready", flush=True)
-"""
-
-
-@pytest.mark.parametrize("when", ["they start", "they are busy"])
-def test_workers_end_with_the_process_that_started_them(when: str, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    script = start("script.py", folder=tmp_path)
-    assert script.stdout and script.stderr
-    pids = wait_until(lambda: len(found := workers(script.pid)) == 3 and found)
-    if when == "they are busy":
-        assert script.stdout.readline() == "ready\n", script.stderr.read()
-        before = cpu_seconds(pids["env/0"])
-        wait_until(lambda: cpu_seconds(pids["env/0"]) > before + 0.2)
-    script.kill()
-    script.wait()
-    # One that has only begun to import notices when it is done with that.
-    wait_until(lambda: all_gone(pids), SOON if when == "they are busy" else 60.0)
-    assert script.stderr.read() == ""  # nothing is wrong with them
-    script.stdout.close()
-    script.stderr.close()
-
-
-# An algorithm of a file; whether its learner stalls or fails is decided by files beside it.
-MINE = """
-import time
-from dataclasses import dataclass
-from pathlib import Path
-import jax
-from jax.experimental import io_callback
-from hocket import fragment, make
-from hocket.envs import Env
-from tests.toys import Toy
-
-@dataclass(frozen=True)
-class Mine(Toy):
-    env: Env = make("CartPole-v1")  # in name only
-    env_steps: int = 400_000
-
-    @fragment(role="env")
-    def move(self, x, action):
-        return 0.9 * x + 0.1 * action[:, None]
-
-    @fragment(role="learn")
-    def update(self, w, xs):
-        return io_callback(look, jax.ShapeDtypeStruct(w.shape, w.dtype), 0.9 * w + xs.mean())
-
-    def step(self, state):
-        x = self.move(state.x, self.act(state.w, state.x))
-        w = self.update(state.w, x)
-        return state._replace(x=x, w=w), {"w": w.sum()}
-
-def look(w):
-    time.sleep(0.002)
-    if Path("stall").exists():
-        Path("stalled").touch()
-        time.sleep(600)
-    if Path("burn").exists():
-        raise RuntimeError("the learner is on fire")
-    return w
-"""
-
-TRAIN = ("-m", "hocket", "train", "mine.py:Mine", "--distribute", "actor_learner:actors=1",
-         "--launch", "processes", "--name", "mine")  # fmt: skip
-
-
-def test_the_command_line_tells_who_failed(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(MINE)
-    (tmp_path / "burn").touch()
-    run = start(*TRAIN, folder=tmp_path)
-    _, err = run.communicate(timeout=120)
-    assert run.returncode == 1, err
-    first, second, *rest = err.splitlines()
-    assert first == "hocket: the instance `learner/0` failed:"
-    assert second == "Traceback (most recent call last):"
-    assert "RuntimeError: the learner is on fire" in rest
-    assert err.count("cli.py") == 0  # where the run was told of it is of no interest
-
-
-def test_ctrl_c_once_and_twice(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(MINE)
-    records = tmp_path / "runs/mine/metrics.jsonl"
-
-    def begin(*more: str) -> tuple[subprocess.Popen[str], dict[str, int]]:
-        size = _size(records)
-        run = start(*TRAIN, *more, folder=tmp_path)
-        wait_until(lambda: run.poll() is not None or _size(records) > size)
-        return run, workers(run.pid)
-
-    run, pids = begin()
-    os.killpg(run.pid, signal.SIGINT)
-    out, err = run.communicate(timeout=60)
-    assert run.returncode == 130, err
-    assert len(pids) == 2 and all_gone(pids)
-    assert "interrupted; --resume continues it" in out and err == ""
-    steps = json.loads((tmp_path / "runs/mine/summary.json").read_text())["env_steps"]
-    assert 0 < steps < 400_000
-
-    run, pids = begin("--resume")
-    (tmp_path / "stall").touch()
-    wait_until((tmp_path / "stalled").exists)
-    os.killpg(run.pid, signal.SIGINT)
-    with pytest.raises(subprocess.TimeoutExpired):
-        run.communicate(timeout=0.5)  # it lets the iteration end, which takes ten minutes
-    os.killpg(run.pid, signal.SIGINT)
-    out, err = run.communicate(timeout=SOON)
-    assert run.returncode == 130, err
-    assert len(pids) == 2 and all_gone(pids)
-    assert f"resumed after {steps:,} steps" in out
-    assert hocket.load(tmp_path / "runs/mine").iteration * 8 >= steps
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

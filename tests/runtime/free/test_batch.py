@@ -17,13 +17,13 @@ from hocket.core.plan.json import from_json, to_json
 from hocket.core.plan.traffic import flows
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
-from hocket.runtime.free.learner import fitting_samples
 from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
 from hocket.testing import difference
 from hocket.testing.seeded import Faults, Seeded
 from tests.cases import graph_of
-from tests.runtime.test_free import ACTORS, NUM_ENVS, Ledger, late_samples
+from tests.runtime.free import samples
+from tests.runtime.free.samples import ACTORS, NUM_ENVS, Samples
 from tests.toys import Toy
 
 BATCH = 2
@@ -31,8 +31,7 @@ AGES = {"room for one of each": 2, "room for two of each": 5}
 
 
 def plan_of(max_age: int, batch: int = BATCH, **more: Any) -> Plan:
-    words = f"actor_learner:actors={ACTORS},lag=free,max_age={max_age},batch={batch}"
-    return replace(resolve(words)(trace(Ledger(), NUM_ENVS), Cluster.local()), **more)
+    return replace(samples.plan_of(max_age, batch=batch), **more)
 
 
 def check_ledger(metrics: dict[str, Any], max_age: int, start: int = 0) -> np.ndarray:
@@ -152,46 +151,18 @@ def test_what_the_plan_says() -> None:
     assert usual.free and usual.free.window == 1
 
 
-def test_samples_of_another_batch_are_gone_on_with() -> None:
-    late = late_samples(plan_of(5))
-    assert fitting_samples(plan_of(5), late) == late
-    assert fitting_samples(plan_of(40, batch=1), late) == late
-    old = {name: x * 0 + 4 if name.endswith("-age") else x for name, x in late.items()}
-    samples = [name for name in late if name.endswith("-age")]
-    assert bool(fitting_samples(plan_of(5), old)) == (len(samples) <= 2 * BATCH)
-    assert fitting_samples(plan_of(4, batch=1), {n: x + 1 for n, x in old.items()}) == {}
-
-
-ACTOR, LEARNER = Place("actor", ("env", "act"), replicas=4), Place("learner", ("learn",))
-REFUSED = {
-    "a batch that does not divide": (
-        Pair("learner", "actor", 4, batch=3),
-        r"`learner -> actor` has batch=3, which does not divide the 4 replicas of `actor`.*1, 2, 4",
-    ),
-    "a batch of nothing": (Pair("learner", "actor", 4, batch=0), "has batch=0, which does not"),
-    "an age below the makers": (
-        Pair("learner", "actor", 1, batch=2),
-        "and 2 taken at once a sample may be 2 iterations old, so max_age must be at least 2",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_refused(what: str) -> None:
-    pair, message = REFUSED[what]
-    with pytest.raises(PlanError, match=message):
-        check(Plan(trace(Toy(), 8), (ACTOR, LEARNER), schedule=Free(pair)))
-
-
 def test_an_option_refused() -> None:
     with pytest.raises(PlanError, match="batch=2 is for lag=free, but lag=1"):
         resolve("actor_learner:batch=2,lag=1")(trace(Toy(), 8), Cluster.local())
 
 
+ACTOR, LEARNER = Place("actor", ("env", "act"), replicas=4), Place("learner", ("learn",))
+
+
 def test_what_is_one_for_a_whole_sample_is_refused() -> None:
     """It may differ between two samples of one batch."""
 
-    class Warm(Ledger):
+    class Warm(Samples):
         @fragment(role="act")
         def warmth(self, version: Any) -> Any:
             return 1.0 / (1.0 + version.astype(jnp.float32))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,10 +10,10 @@ import pytest
 
 import hocket
 from hocket import Channel, Place, Plan, fragment
-from hocket.runtime.distributed import Split
 from hocket.testing import difference
-from tests.faults import all_gone, is_gone, left_behind, two, workers
 from tests.toys import Toy
+
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 # Several places, replicas and devices; keys cross from the first place to the second.
 PLACES = (
@@ -23,13 +21,6 @@ PLACES = (
     Place("act", ("act",)),
     Place("learner", ("learn",), on=("cpu:0", "cpu:1")),
 )
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    before = left_behind()
-    yield
-    assert left_behind() <= before
 
 
 def test_processes_compute_what_threads_compute() -> None:
@@ -79,30 +70,3 @@ def test_processes_compute_what_threads_compute() -> None:
     received = {s.name: s.end for s in reversed(timeline.spans) if s.kind == "receive"}
     assert sent.keys() == received.keys() and len(sent) >= 8
     assert all(sent[name] < received[name] for name in sent)
-
-
-def test_leaving_the_loop_ends_the_workers() -> None:
-    reports = hocket.iterate(Toy(), distribute=two, launch="processes")
-    report, pids = next(reports), workers()
-    state = report.state
-    assert sorted(pids) == ["actor/0", "learner/0"] and not any(map(is_gone, pids.values()))
-    assert isinstance(report.executor, Split)
-    crossed = report.executor.nbytes()
-    reports.close()  # pyright: ignore[reportAttributeAccessIssue]
-    assert all_gone(pids)
-    for _ in range(2):
-        report.executor.close()
-        assert difference(report.state, state) == 0.0
-        assert report.executor.nbytes() == crossed
-    with pytest.raises(RuntimeError, match="this run has ended"):
-        report.executor.run(1)
-
-
-def test_forgetting_the_executor_ends_the_workers() -> None:
-    executor = Split(hocket.plan(Toy(), distribute=two, launch="processes"))
-    executor.start(jax.random.key(0))
-    pids = workers()
-    assert len(pids) == 2 and not any(map(is_gone, pids.values()))
-    del executor
-    gc.collect()
-    assert all_gone(pids)
