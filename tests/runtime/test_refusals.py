@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+from dataclasses import replace
 from typing import Any
 
 import jax
 import pytest
 
 import hocket
-from hocket import Place, Plan, PlanError, make
+from hocket import Channel, Mean, Place, Plan, PlanError, make, trace
 from hocket.algorithms import DQN
 from hocket.cluster.devices import find_devices
+from hocket.core.plan.data import Launch
 from hocket.core.plan.device_id import device_ids
+from hocket.core.plan.memory import footprint
+from hocket.runtime import refusals
+from hocket.runtime.launch import launch_named
 from hocket.runtime.refusals import refuse
 from tests.toys import Toy
 
@@ -61,3 +66,67 @@ def test_whoever_runs_a_plan_refuses_its_devices() -> None:
     place = Place("all", ("env", "act", "learn"), on=("cpu:99",))
     with pytest.raises(PlanError, match="the place `all`: unknown device `cpu:99`"):
         hocket.run(Toy(), distribute=lambda graph, cluster: Plan(graph, (place,)), iterations=1)
+
+
+class Gpu:
+    """A device with memory of its own."""
+
+    def __init__(self, name: str, limit: int | None) -> None:
+        self.id, self.platform, self.limit = name, "gpu", limit
+
+    def memory_stats(self) -> dict[str, int] | None:
+        return None if self.limit is None else {"bytes_limit": self.limit}
+
+
+def needed(place: Place) -> int:
+    """Return the bytes that a place needs on each of its devices."""
+    memory = footprint(Plan(trace(Toy(), 8), (place,)))[place.name]
+    return memory.peak + memory.messages
+
+
+def test_all_devices_of_the_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(trace(Toy(), 8), (replace(ACTOR, on=["cpu:0"]), replace(LEARNER, on=["cpu:1"])))
+    total = sum(x.peak + x.messages for x in footprint(plan).values())
+    monkeypatch.setattr(refusals, "host_memory", lambda: total)
+    refuse(plan)
+    monkeypatch.setattr(refusals, "host_memory", lambda: total - 1)
+    with pytest.raises(PlanError, match=r"^this machine has .* of memory, and this plan needs at"):
+        refuse(plan)
+
+
+def test_a_gpu_has_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it does not say how much, nothing can be refused."""
+    everything = Place("all", ALL)
+    nbytes, plan = needed(everything), Plan(trace(Toy(), 8), (everything,))
+    monkeypatch.setattr(refusals, "host_memory", lambda: 0)
+    monkeypatch.setattr(refusals, "id_of", lambda device: device.id)
+    for limit in (nbytes, None):
+        monkeypatch.setattr(refusals, "find_devices", lambda _, limit=limit: [Gpu("gpu:3", limit)])
+        refuse(plan)
+    monkeypatch.setattr(refusals, "find_devices", lambda _: [Gpu("gpu:3", nbytes - 1)])
+    with pytest.raises(PlanError, match=r"^gpu:3 has .* of memory, and this plan needs at least"):
+        refuse(plan)
+
+
+def test_unknown_memory_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "host_memory", lambda: None)
+    refuse(Plan(trace(Toy(), 8), (ACTOR, LEARNER)))
+
+
+REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any]]] = {
+    "launcher `thread`": ((ACTOR, LEARNER), {"launch": Launch("thread")}),
+    "transport `pigeon`": (
+        (ACTOR, LEARNER), {"channels": {"actor -> learner": Channel(transport="pigeon")}},
+    ),
+    "way to average `wish`": (
+        (Place("all", ALL, replicas=2),),
+        {"means": {"all": Mean(way="wish")}, "launch": launch_named("processes")},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_every_part_of_a_plan_is_looked_at(what: str) -> None:
+    places, options = REFUSED[what]
+    with pytest.raises(PlanError, match=f"unknown {what}"):
+        refuse(Plan(trace(Toy(), 8), places, **options))
