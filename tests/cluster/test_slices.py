@@ -17,7 +17,6 @@ from hocket.cluster import Cluster, Device
 from hocket.cluster.nvidia import mps
 from hocket.cluster.nvidia.cuda import memory_share, no_mps
 from hocket.cluster.slices import (
-    Slice,
     Slices,
     changed,
     named,
@@ -30,7 +29,6 @@ from hocket.cluster.slices.shared import Shared
 from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError
 from hocket.runtime.launch import launch_named
-from hocket.runtime.launch.seats import others_on_gpu
 from hocket.runtime.refusals import refuse
 from tests.toys import Toy
 
@@ -111,22 +109,6 @@ def test_shares() -> None:
     assert [part.share for part in Shared().layout(GPU, 3, None)] == [100] * 3
     with pytest.raises(PlanError, match="take turns on the whole GPU, so a share of 30 %"):
         Shared().layout(GPU, 3, 30)
-
-
-def test_an_error_says_who_shares_a_gpu() -> None:
-    """Only under MPS, because otherwise a fault of one process does not reach the others."""
-    graph = hocket.plan(Toy()).graph
-
-    def on(*parts: Slice) -> Plan:
-        place = Place("slice", ("env", "act", "learn"), parts, replicas=len(parts))
-        return Plan(graph, (place,), launch=launch_named("processes"))
-
-    there = (Device(DeviceId("gpu", 0), ""), GPU)
-    four = [part for device in there for part in Mps().layout(device, 2, None)]
-    assert others_on_gpu(on(*four), "slice/3") == (
-        "(it shares gpu:1 with slice/2: a fault of one client of MPS reaches all.)"
-    )
-    assert others_on_gpu(on(*Shared().layout(GPU, 2, None)), "slice/1") == ""
 
 
 @pytest.fixture
