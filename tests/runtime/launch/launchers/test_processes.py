@@ -10,6 +10,9 @@ import pytest
 
 import hocket
 from hocket import Channel, Place, Plan, fragment
+from hocket.runtime.launch import Command, Fate, Seat
+from hocket.runtime.launch.launchers.processes import Processes
+from hocket.runtime.launch.watch import fate_of
 from hocket.testing import difference
 from tests.toys import Toy
 
@@ -70,3 +73,24 @@ def test_processes_compute_what_threads_compute() -> None:
     received = {s.name: s.end for s in reversed(timeline.spans) if s.kind == "receive"}
     assert sent.keys() == received.keys() and len(sent) >= 8
     assert all(sent[name] < received[name] for name in sent)
+
+
+def started(script: str, stdin: bytes = b"") -> Any:
+    command = Command(("/bin/sh", "-c", script), {"GREETING": "unix:here"}, stdin)
+    return Processes().start(Seat("actor/0", ("actor/0",)), command)
+
+
+def test_a_seat_is_a_process() -> None:
+    """It has its environment and its input, and its last words are kept."""
+    member = started('read name; echo "$GREETING/$name"; echo oops >&2; exit 3', b"actor\n")
+    assert member.hello(60) == "unix:here/actor"
+    assert fate_of(member, 60) == Fate(f"process {member.pid} ended with code 3", "oops\n")
+
+
+def test_a_process_that_hangs_is_killed() -> None:
+    member = started("exec sleep 600")
+    assert member.poll() is None
+    with pytest.raises(TimeoutError):
+        member.hello(0.0)
+    assert member.kill(60)
+    assert fate_of(member, 60) == Fate(f"process {member.pid} was killed by SIGKILL")
