@@ -21,6 +21,7 @@ class Counter:
     """An algorithm that compiles at once."""
 
     env_steps: int = 700
+    num_envs: int = 4
 
     def init(self, key: Any, num_envs: int) -> Any:
         return {"x": jnp.arange(num_envs) + jax.random.key_data(key)[1], "mean": jnp.float32(0)}

@@ -22,7 +22,7 @@ from tests.runtime.free.samples import late_samples, plan_of
 
 def taker_of(plan: Plan, ledger: Any = None, newest: Any = None) -> tuple[SampleTaker, Any, Any]:
     """Return the learner's part of a plan, its instance, and the memory of the plan."""
-    memory = PlanMemory.create(plan)
+    memory: Any = PlanMemory.create(plan)
     learner = next(x.instance for x in workers_of(plan, memory) if x.instance.learning)
     taker = SampleTaker(learner, ledger or memory.ledger, newest or memory.newest)
     return taker, learner, memory

@@ -67,7 +67,7 @@ def resources(plan: Plan, launcher: Any, workers: Sequence[Any] = ()) -> Resourc
     return Resources(launcher, PlanMemory.create(plan), Slices(()), 0.0, list(workers))
 
 
-def running(name: str, member: Any, log: list[str] | None = None) -> RunningInstance:
+def running(name: str, member: Any, log: list[Any] | None = None) -> RunningInstance:
     """Return an instance that notes in `log` that its connection was closed."""
     calls = [] if log is None else log
     return RunningInstance(name, member, calls.append, lambda: calls.append(f"hang up {name}"))

@@ -111,8 +111,8 @@ def test_how_busy_each_place_was() -> None:
     now["waited"][0] += [4 * 10**6, 0]
     now["sent"] = [300, 100, 50]
     assert activities(plan_of(), before, now) == [
-        Activity("actor", 2, pytest.approx(0.75), {"learner": pytest.approx(0.25)}, 200.0),
-        Activity("learner", 1, pytest.approx(0.75), {"actor": pytest.approx(0.25)}, 25.0),
+        Activity("actor", 2, 0.75, {"learner": 0.25}, 200.0),
+        Activity("learner", 1, 0.75, {"actor": 0.25}, 25.0),
     ]
 
 
