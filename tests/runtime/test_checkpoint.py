@@ -53,8 +53,8 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Checkpoints]]:
         checkpoints.close()
 
 
-def assert_same(found: State, expected: State) -> None:
-    for name, x, y in zip(State._fields, found, expected, strict=True):
+def assert_same(state: State, expected: State) -> None:
+    for name, x, y in zip(State._fields, state, expected, strict=True):
         assert (x.shape, x.dtype) == (y.shape, y.dtype), name
         if name == "key":
             x, y = map(jax.random.key_data, (x, y))

@@ -49,8 +49,8 @@ def run(places: tuple[Place, ...], iterations: int = 3) -> tuple[Any, Any]:
 )  # fmt: skip
 def test_every_kind_of_place(places: tuple[Place, ...]) -> None:
     expected, rows = run((Place("all", run=LOOP),))
-    found, others = run(places)
-    assert difference(found, expected) < 1e-5
+    state, others = run(places)
+    assert difference(state, expected) < 1e-5
     for name in rows:
         np.testing.assert_allclose(others[name], rows[name], rtol=1e-4, atol=1e-5)
 

@@ -54,9 +54,9 @@ def test_a_device_of_another_node_is_refused() -> None:
     assert find_devices(device_ids([f"{here}/cpu:1"])) == jax.local_devices()[1:2]
     plan = Plan(hocket.plan(Toy()).graph, (Place("all", ALL, on=["n1/cpu:1"]),))
     expected = f"the place `all`: n1/cpu:1 is a device of the node `n1`, and this is `{here}`: use"
-    with pytest.raises(PlanError) as found:
+    with pytest.raises(PlanError) as raised:
         refuse(plan)
-    assert str(found.value).startswith(expected)
+    assert str(raised.value).startswith(expected)
     with pytest.raises(ValueError, match="n1/gpu:0/mps:0of2@50% is a device of the node `n1`"):
         find_devices(device_ids(["n1/gpu:0/mps:0of2@50%"]))
 

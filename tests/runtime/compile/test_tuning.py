@@ -41,8 +41,8 @@ def test_a_step_with_loops_of_its_own_is_not_unrolled(env: str, at_once: int) ->
     ppo = PPO(env=make(env), length=LENGTH)
     state = jax.eval_shape(lambda key: ppo.init(key, 4), jax.random.key(0))
     with tuned(Tuning(unroll=8)):
-        found = list(scans(jax.make_jaxpr(ppo.step)(state).jaxpr))
-    rollout = next(params for params in found if params["length"] == LENGTH)
+        loops = list(scans(jax.make_jaxpr(ppo.step)(state).jaxpr))
+    rollout = next(params for params in loops if params["length"] == LENGTH)
     assert rollout["unroll"] == at_once
 
 

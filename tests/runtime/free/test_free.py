@@ -71,12 +71,12 @@ def test_no_sample_is_too_old_or_lost_or_used_twice(
 
 def test_a_seed_is_an_order(seeded: tuple[Split, Seeded, Any]) -> None:
     executor, crew, state = seeded
-    found = []
+    runs = []
     for seed in (5, 5, 6):
         crew.reseed(seed)
         executor.load(state)
-        found.append((advance(executor, 20), executor.state()))
-    (first, a), (again, b), (other, c) = found
+        runs.append((advance(executor, 20), executor.state()))
+    (first, a), (again, b), (other, c) = runs
     assert all(np.array_equal(first[name], again[name]) for name in first)
     assert difference(a, b) == 0.0 and difference(a, c) > 0.0
     assert not np.array_equal(first["who"], other["who"])

@@ -68,9 +68,9 @@ def check_death(executor: Split, error: BaseException, killer: Killer) -> None:
     assert all_gone(killer.pids)
     first = jax.random.key(0)
     for again in (lambda: executor.run(1), lambda: executor.start(first)):
-        with pytest.raises(InstanceError) as found:
+        with pytest.raises(InstanceError) as raised:
             again()
-        assert found.value is error
+        assert raised.value is error
 
 
 def phases(executor: Split) -> dict[str, Callable[[], Any]]:
@@ -104,9 +104,9 @@ def test_an_instance_is_killed_while_it(phase: str, victim: str) -> None:
     executor = make_executor(plan, 100)
     assert isinstance(executor, Split)
     killer = Killer(victim, phases(executor)[phase])
-    with pytest.raises(InstanceError) as found:
+    with pytest.raises(InstanceError) as raised:
         list(carry_out(executor, 100, first_key(0, None)))
-    check_death(executor, found.value, killer)
+    check_death(executor, raised.value, killer)
 
 
 def test_an_instance_is_killed_while_its_state_is_fetched() -> None:
@@ -116,10 +116,10 @@ def test_an_instance_is_killed_while_its_state_is_fetched() -> None:
         os.kill(pid, signal.SIGSTOP)
     asked = time.monotonic()
     killer = Killer("learner/0", lambda: time.monotonic() > asked + 0.2)
-    with pytest.raises(InstanceError) as found:
+    with pytest.raises(InstanceError) as raised:
         _ = report.state
     assert isinstance(report.executor, Split)
-    check_death(report.executor, found.value, killer)
+    check_death(report.executor, raised.value, killer)
     for again in (lambda: report.state, lambda: next(reports)):
         with pytest.raises(InstanceError, match="`learner/0` failed"):
             again()
@@ -207,9 +207,9 @@ def test_a_deadlock_says_who_waits_for_whom(
     monkeypatch.setattr(watch, "PATIENCE", 0.5)
     if launch == "threads":  # elsewhere the algorithm sees to it, when it arrives there
         monkeypatch.setattr("hocket.core.plan.data.project", without_parameters)
-    with pytest.raises(Deadlock) as found:
+    with pytest.raises(Deadlock) as raised:
         hocket.run(Misprojected(), iterations=9, distribute=two, launch=launch)
-    assert str(found.value).splitlines() == [
+    assert str(raised.value).splitlines() == [
         "the instances wait for each other, and none can go on:",
         "  actor/0 waits for w from learner/0, in iteration 0",
         "  learner/0 waits for x from actor/0, in iteration 0",

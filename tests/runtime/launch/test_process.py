@@ -70,7 +70,7 @@ def test_workers_end_with_the_process_that_started_them(when: str, tmp_path: Pat
     (tmp_path / "script.py").write_text(SCRIPT)
     script = start("script.py", folder=tmp_path)
     assert script.stdout and script.stderr
-    pids = wait_until(lambda: len(found := workers(script.pid)) == 3 and found)
+    pids = wait_until(lambda: len(pids := workers(script.pid)) == 3 and pids)
     if when == "they are busy":
         assert script.stdout.readline() == "ready\n", script.stderr.read()
         before = cpu_seconds(pids["env/0"])

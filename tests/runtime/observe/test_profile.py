@@ -56,7 +56,7 @@ def test_time_is_counted_once() -> None:
 def test_a_real_program_is_told_apart(algorithm: hocket.Algorithm, roles: set[str]) -> None:
     run = Fused(hocket.plan(algorithm, distribute="anakin:devices=1"), 4)
     run.start(jax.random.key(0))
-    count, metrics, found = run.profile(4)
+    count, metrics, shares_of_time = run.profile(4)
     assert count == 1 and len(metrics["episode_count"]) == 1
-    assert set(found) == roles and sum(found.values()) == pytest.approx(1.0)
-    assert min(found.values()) > 0 and run.timings.profile > 0
+    assert set(shares_of_time) == roles and sum(shares_of_time.values()) == pytest.approx(1.0)
+    assert min(shares_of_time.values()) > 0 and run.timings.profile > 0
