@@ -20,7 +20,7 @@ def test_compiled_programs_are_kept_in_the_users_cache(tmp_path: Path) -> None:
     environment["XDG_CACHE_HOME"] = str(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True,
-        timeout=120, check=True, cwd=Path(__file__).parents[2],
+        timeout=120, check=True, cwd=Path(__file__).parents[3],
     )  # fmt: skip
     assert done.stdout.strip() == str(tmp_path / "hocket" / "xla")
     assert list((tmp_path / "hocket" / "xla").iterdir())
