@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -46,6 +47,7 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 from hocket.system.garbage import keep_imports  # noqa: E402
+from tests.faults import left_behind  # noqa: E402
 from tests.front import Hocket  # noqa: E402
 
 
@@ -101,3 +103,18 @@ def hocket(
     """Return a caller of the command line, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return Hocket(monkeypatch, capsys)
+
+
+@pytest.fixture
+def nothing_is_left() -> Iterator[None]:
+    """Check that a test leaves no process and no shared memory behind."""
+    before = left_behind()
+    yield
+    assert left_behind() <= before
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder with a short path, because that of a Unix socket has room for 107 bytes."""
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)

@@ -27,9 +27,9 @@ Ends = tuple[MessageSocket, MessageSocket]
 
 
 @pytest.fixture
-def ends(folder: Path) -> Iterator[Ends]:
+def ends(short_folder: Path) -> Iterator[Ends]:
     """The ends of the run and of an instance."""
-    listening, address = listen(folder, "actor/0")
+    listening, address = listen(short_folder, "actor/0")
     ours: list[MessageSocket] = []
     connecting = threading.Thread(target=lambda: ours.append(connect(address, 60)))
     connecting.start()
@@ -40,13 +40,13 @@ def ends(folder: Path) -> Iterator[Ends]:
     theirs.close()
 
 
-def test_commands_and_answers_arrive(ends: Ends, folder: Path) -> None:
+def test_commands_and_answers_arrive(ends: Ends, short_folder: Path) -> None:
     ours, theirs = ends
     tell(ours, ("run", 5))
     assert theirs.read() == ("run", 5)
     theirs.write(("done", 7))
     assert ours.read() == ("done", 7)
-    assert list(folder.iterdir()) == []  # nobody else can connect
+    assert list(short_folder.iterdir()) == []  # nobody else can connect
 
 
 def test_a_first_line_that_is_no_address_is_shown() -> None:
@@ -54,10 +54,10 @@ def test_a_first_line_that_is_no_address_is_shown() -> None:
         connect("Hello, world", 60)
 
 
-def test_another_user_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_user_is_refused(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     me = os.geteuid()
     mine, theirs = socket.socketpair(socket.AF_UNIX)
-    listening, _ = listen(folder, "actor/0")
+    listening, _ = listen(short_folder, "actor/0")
     monkeypatch.setattr(socket.socket, "accept", lambda self: (mine, ""))
     monkeypatch.setattr(os, "geteuid", lambda: me + 1)
     with pytest.raises(PermissionError, match=f"belongs to user {me}, not to {me + 1}"):

@@ -34,11 +34,11 @@ def plan_of(**options: Any) -> Plan:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _nothing_is_left(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Check that the folder of the addresses is removed, however it ends."""
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
     yield
-    assert list(folder.iterdir()) == []
+    assert list(short_folder.iterdir()) == []
 
 
 def started(launcher: StandInLauncher) -> tuple[Any, Watch]:
