@@ -15,6 +15,7 @@ from tests.front import Hocket
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
+LONG = {"Acrobot-v1": "40000", "Pendulum-v1": "10000"}
 BLOCK = re.compile(r"```(python|bash)\n(.*?)```", re.DOTALL)
 
 
@@ -48,8 +49,9 @@ def shortened(words: list[str]) -> list[str]:
     """Limit a run to a few iterations and two seeds, and leave everything else as written."""
     if words[0] != "train" or "--resume" in words:
         return words
-    # An episode of Acrobot takes 500 steps, and a plot needs episodes that have ended.
-    few = {"--env-steps": "40000" if "Acrobot-v1" in words else "5000", "--seeds": "2"}
+    # Episodes of some take 200 or 500 steps, and a plot needs episodes that have ended.
+    steps = next((LONG[word] for word in words if word in LONG), "5000")
+    few = {"--env-steps": steps, "--seeds": "2"}
     for flag, value in few.items():
         if flag in words:
             words[words.index(flag) + 1] = value

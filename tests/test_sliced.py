@@ -152,8 +152,8 @@ def test_what_a_search_finds_must_be_kept_somewhere(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     refused = hocket("plan", "ppo", "--search")
-    assert refused.code == 2 and "could not be kept" in refused.err
-    assert "Let XDG_CACHE_HOME be a folder" in refused.err
+    assert refused.code == 2 and "could not be stored" in refused.err
+    assert "Set XDG_CACHE_HOME to a folder" in refused.err
     monkeypatch.delenv("XDG_CACHE_HOME")
     refused = hocket("plan", "ppo", "--search", "--plot", str(tmp_path / "file" / "a.png"))
     assert refused.code == 2 and "environment steps/s" not in refused.out

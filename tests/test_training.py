@@ -160,7 +160,9 @@ def test_ctrl_c_finishes_the_block() -> None:
 
 def test_a_state_of_another_run() -> None:
     state = hocket.run(Toy(), iterations=1).state
-    with pytest.raises(ValueError, match=r"not one of Toy with 4 environments: `x` of the state"):
+    with pytest.raises(
+        ValueError, match=r"not one of Toy with 4 environments: it changes `x` of the state"
+    ):
         hocket.run(Toy(), iterations=1, num_envs=4, start_from=state)
     with pytest.raises(ValueError, match="its structure is another"):
         hocket.run(Toy(), iterations=1, start_from={"x": state.x})

@@ -120,4 +120,5 @@ def test_mistakes_on_the_command_line(hocket: Hocket, words: str, said: str) -> 
 
 
 def test_the_list_of_environments_names_the_packages(hocket: Hocket) -> None:
-    assert "gymnasium:<name>, envpool:<name>" in hocket.well("envs")
+    listed = hocket.well("envs")
+    assert "\ngymnasium:NAME " in listed and "\nenvpool:NAME " in listed
