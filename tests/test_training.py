@@ -161,10 +161,10 @@ def test_ctrl_c_finishes_the_block() -> None:
 def test_a_state_of_another_run() -> None:
     state = hocket.run(Toy(), iterations=1).state
     with pytest.raises(
-        ValueError, match=r"not one of Toy with 4 environments: it changes `x` of the state"
+        ValueError, match=r"not one of Toy with 4 environments: `x` is float32\[8, 4\]"
     ):
         hocket.run(Toy(), iterations=1, num_envs=4, start_from=state)
-    with pytest.raises(ValueError, match="its structure is another"):
+    with pytest.raises(ValueError, match="it has another structure"):
         hocket.run(Toy(), iterations=1, start_from={"x": state.x})
     with pytest.raises(ValueError, match="num_envs must be at least 1"):
         hocket.run(Toy(), iterations=1, num_envs=0)

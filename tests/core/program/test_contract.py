@@ -40,11 +40,11 @@ def test_a_step_that_keeps_the_contract_is_accepted() -> None:
         ),
         (
             ({"w": spec(3), "x": (spec(8), spec(2, 8))}, {}),
-            "Toy.step changes `x.1` of the state from float32[8, 2] to float32[2, 8].",
+            "Toy.step changes its state: `x.1` is float32[2, 8] instead of float32[8, 2].",
         ),
         (
             ({"w": spec(3, dtype=jnp.int32), "x": STATE["x"]}, {}),
-            "Toy.step changes `w` of the state from float32[3] to int32[3].",
+            "Toy.step changes its state: `w` is int32[3] instead of float32[3].",
         ),
     ],
 )
@@ -55,9 +55,9 @@ def test_a_step_that_breaks_it_is_refused(out: Any, message: str) -> None:
 
 def test_a_state_of_other_environments_is_refused() -> None:
     check_state(Toy(), 8, STATE, STATE)
-    with pytest.raises(ValueError, match=r"not one of Toy with 8 environments: it changes `x\.0`"):
+    with pytest.raises(ValueError, match=r"not one of Toy with 8 environments: `x\.0`"):
         check_state(Toy(), 8, STATE, {"w": spec(3), "x": (spec(4), spec(4, 2))})
-    with pytest.raises(ValueError, match="it changes the structure of the state"):
+    with pytest.raises(ValueError, match="it has another structure"):
         check_state(Toy(), 8, STATE, {"w": spec(3)})
 
 
@@ -93,7 +93,7 @@ class ReturnsNoMetrics(Toy):
 def test_a_step_that_changes_its_state() -> None:
     with pytest.raises(ContractError, match=r"ChangesStructure\.step changes the structure.*loses"):
         trace(ChangesStructure(), 8)
-    with pytest.raises(ContractError, match=r"changes `w` .* float32\[4\] to float16\[4\]"):
+    with pytest.raises(ContractError, match=r"changes its state: `w` is float16"):
         trace(ChangesDtype(), 8)
     with pytest.raises(ContractError, match=r"must return \(state, metrics\)"):
         trace(ReturnsNoMetrics(), 8)

@@ -35,8 +35,8 @@ def check_step(algorithm: Algorithm, state: Any, out: Any) -> None:
         )
     if difference := _first_difference(state, out[0]):
         raise ContractError(
-            f"{name}.step changes {difference}. Make `init` and `step` agree (`.astype`, or a "
-            f"constant of the right dtype)."
+            f"{name}.step changes its state: {difference}. Make `init` and `step` agree "
+            f"(`.astype`, or a constant of the right dtype)."
         )
 
 
@@ -54,10 +54,10 @@ def check_names(algorithm: Algorithm, labels: Iterable[Label]) -> None:
 def check_state(algorithm: Algorithm, num_envs: int, expected: Any, state: Any) -> None:
     """Refuse a state that this algorithm does not have with `num_envs` environments."""
     same = jax.tree.structure(state) == jax.tree.structure(expected)
-    if difference := _first_difference(expected, state) if same else "the structure of the state":
+    if reason := _first_difference(expected, state) if same else "it has another structure":
         raise ValueError(
             f"the state is not one of {type(algorithm).__name__} with {num_envs} environments: "
-            f"it changes {difference}."
+            f"{reason}."
         )
 
 
@@ -73,5 +73,5 @@ def _first_difference(expected: Any, state: Any) -> str:
     for leaf, (a, b) in zip(leaf_names(expected), pairs, strict=True):
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             was, now = (f"{x.dtype}{list(x.shape)}" for x in (a, b))
-            return f"`{leaf}` of the state from {was} to {now}"
+            return f"`{leaf}` is {now} instead of {was}"
     return ""
