@@ -22,7 +22,7 @@ if metadata.version("jaxlib").startswith("0.10."):
 ROOMY = 1_500_000_000
 # Slow files whose tests share no programs. They start first, each test on any free worker.
 FIRST = {
-    "test_analysis_is_sound.py", "test_examples.py", "test_failures.py", "test_front_door.py",
+    "test_analysis_is_sound.py", "test_examples.py", "test_failures.py", "test_pages.py",
     "test_interruptions.py",
     "test_native.py", "test_native_datagram.py", "test_process.py", "test_resume.py",
     "test_service_native.py",

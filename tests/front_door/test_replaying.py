@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.front import Hocket
 
 from hocket.replay import Table, connect, serve
-from tests.front import Hocket
 
 SCHEMA = ["--schema", "x:float32:2", "y:int32"]
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageSequence
+from tests.front import Hocket
 
 import hocket as library
 from hocket import make
@@ -24,9 +25,8 @@ from hocket.algorithms import PPO
 from hocket.strategies.anakin import anakin
 from hocket.testing import difference
 from hocket.training.folder import new_folder
-from tests.front import Hocket
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SMALL = ("--num-envs", "8", "--length", "16", "--hidden", "8", "--minibatches", "2")
 SHORT = (*SMALL, "--env-steps", "1280")  # ten iterations
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import jax
 import pytest
+from tests.cases import REPLAY_APART, SPLITS, actors, execute
+from tests.toys import Toy
 
 from hocket import Mean, Place, Plan, trace
 from hocket.core.plan.traffic import averages, flows
@@ -14,8 +16,6 @@ from hocket.runtime.executor import advance
 from hocket.runtime.instance.instance import Instance
 from hocket.runtime.instance.segment import arguments
 from hocket.runtime.launch import launch_named
-from tests.cases import REPLAY_APART, SPLITS, actors, execute
-from tests.toys import Toy
 
 CASES = {
     **{f"ppo, {name}": ("ppo", places) for name, places in SPLITS.items()},

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.cases import LEARN, NUM_ENVS, REPLAY_APART, whole
 
 import hocket
 from hocket import Channel, ContractError, Place, Plan, PlanError, check, fragment, trace
@@ -29,7 +30,6 @@ from hocket.runtime.launch.watch import InstanceError
 from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
 from hocket.testing.seeded import Faults, Seeded
-from tests.cases import LEARN, NUM_ENVS, REPLAY_APART, whole
 
 pytestmark = pytest.mark.xdist_group("dqn")
 

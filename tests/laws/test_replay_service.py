@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import pytest
+from tests.cases import REPLAY_APART, SPLITS, actors, graph_of, whole
 
 from hocket import Place, Plan
 from hocket.core.graph.served import served
@@ -14,7 +15,6 @@ from hocket.core.graph.trace import Graph
 from hocket.runtime.executor import advance
 from hocket.testing import difference
 from hocket.training.loop import make_executor
-from tests.cases import REPLAY_APART, SPLITS, actors, graph_of, whole
 
 pytestmark = pytest.mark.xdist_group("dqn")
 

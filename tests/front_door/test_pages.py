@@ -10,10 +10,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
 from tests.front import Hocket
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 LONG = {"Acrobot-v1": "40000", "Pendulum-v1": "10000"}
 BLOCK = re.compile(r"```(python|bash)\n(.*?)```", re.DOTALL)

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.toys import Toy, ToyState
 
 import hocket
 from hocket import Place, Plan
 from hocket.algorithms import PPO
 from hocket.strategies import strategies
 from hocket.testing import check_algorithm, difference
-from tests.toys import Toy, ToyState
 
 
 def test_run_spends_the_budget() -> None:

@@ -18,6 +18,8 @@ from examples.own_launcher import Programs
 from examples.own_logger import Table
 from examples.own_strategy import wide
 from examples.sac import SAC
+from tests.cases import graph_of
+from tests.front import Hocket
 
 import hocket as package
 from hocket import Channel, Mean, Place, Plan, make
@@ -38,8 +40,6 @@ from hocket.testing import (
     difference,
 )
 from hocket.training.loop import make_executor
-from tests.cases import graph_of
-from tests.front import Hocket
 
 FIFO = f"{Path(examples.own_average.__file__)}:Fifo"
 
@@ -138,7 +138,7 @@ def test_own_average_in_words(hocket: Hocket) -> None:
     assert "slice x2" in text
 
 
-OWN_TRANSPORT = Path(__file__).parents[1] / "examples" / "own_transport.py"
+OWN_TRANSPORT = Path(__file__).parents[2] / "examples" / "own_transport.py"
 
 
 def test_own_transport_keeps_the_contract() -> None:

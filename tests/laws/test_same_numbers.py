@@ -11,11 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-
-from hocket import Place, Plan, PlanError
-from hocket.core.plan.checks import check
-from hocket.runtime.fused import Fused
-from hocket.testing import difference
 from tests.cases import (
     ALGORITHMS,
     NUM_ENVS,
@@ -27,6 +22,11 @@ from tests.cases import (
     graph_of,
     whole,
 )
+
+from hocket import Place, Plan, PlanError
+from hocket.core.plan.checks import check
+from hocket.runtime.fused import Fused
+from hocket.testing import difference
 
 # One worker compiles all programs of an algorithm.
 NAMES = [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in ALGORITHMS]

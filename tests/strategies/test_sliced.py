@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import graph_of
+from tests.front import Hocket
 
 import hocket as package
 from hocket import Plan, PlanError, make
@@ -19,8 +21,6 @@ from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
 from hocket.training.loop import first_key, make_executor
 from hocket.training.search import reason
-from tests.cases import graph_of
-from tests.front import Hocket
 
 pytestmark = pytest.mark.xdist_group("ppo")
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 import pytest
+from tests.cases import LEARN, NUM_ENVS, SPLITS, distance, graph_of
 
 from hocket import Channel, Place, Plan, PlanError, trace
 from hocket.cluster import Cluster
@@ -25,7 +26,6 @@ from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve, strategies
 from hocket.testing import SMALL, check_strategy, difference
 from hocket.training.loop import make_executor
-from tests.cases import LEARN, NUM_ENVS, SPLITS, distance, graph_of
 
 TOLERANCE, ITERATIONS = 1e-5, 3
 SEBULBA = "sebulba:actors=2,lag=0"

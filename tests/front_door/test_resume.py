@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import pytest
+from tests.front import Hocket
 
 import hocket as library
 import hocket.algorithms as algorithms
@@ -27,9 +28,8 @@ from hocket.runtime.channels.late import late_names
 from hocket.runtime.checkpoint import Checkpoints
 from hocket.system.signals import Abandoned, Deferred
 from hocket.testing import difference
-from tests.front import Hocket
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # One device of the four: each would have a part of eight environments.
 ALONE = ("--distribute", "anakin:devices=1")
 PPO = (
