@@ -4,7 +4,7 @@
     algorithms/  envs/  replay/   what is computed, with networks (nn/) and maths (ops/)
     strategies/  cluster/         where it runs, and on which hardware
     runtime/                      carries out a plan
-    core/                         programs, graphs and plans: all that those two sides share
+    core/                         programs, graphs and plans: what algorithms and strategies share
     system/  report/              services of the operating system, and everything a person sees
     testing/                      conformance kits for algorithms, strategies, launchers, ...
     errors.py                     the wording of error messages

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 
 class PlanError(ValueError):
-    """A plan cannot give the fused program's numbers, or an algorithm cannot under that plan."""
+    """A plan cannot run here, or cannot give the numbers of the fused program."""
 
 
 class ContractError(ValueError):
@@ -51,7 +51,7 @@ def check_options(
     where: str,
     kinds: type | tuple[type, ...] = object,
 ) -> None:
-    """Raise if an option is unknown, or if its value does not fit a default of one of `kinds`."""
+    """Raise if an option is unknown, or if it has a default of one of `kinds` and another type."""
     for name, value in options.items():
         if name not in defaults:
             raise ValueError(unknown("option", name, defaults, where))

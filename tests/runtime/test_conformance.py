@@ -116,13 +116,13 @@ MISCOUNTING, REMEMBERING = With(inbox=Miscounting), Remembering()
 
 BROKEN = {
     "CRAMPED": "`send` of the first 3 messages, as many as there are slots, has not returned",
-    "SWAPPED": "message 0 arrived with other numbers",
-    "ROUNDING": r"a message arrived as .*int8.*, and its link has .*int32",
-    "DEAF": "an event given to `wake`, after a message",
+    "SWAPPED": "message 0 arrived with wrong numbers",
+    "ROUNDING": r"a message arrived as .*int8.*, but its link carries .*int32",
+    "DEAF": "a message does not signal the event of `wake`",
     "RESTLESS": "`send` of a link that its sender has closed has not returned",
-    "EAGER": "`ready` before a message is not what it should be",
-    "MISCOUNTING": "`taken` after 3 messages: 1 is not",
-    "REMEMBERING": "`ready` in a new epoch is not",
+    "EAGER": "`ready` is True before a message",
+    "MISCOUNTING": "`taken` is 1 after 3 messages",
+    "REMEMBERING": "`ready` is True in a new epoch",
 }
 
 

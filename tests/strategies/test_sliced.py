@@ -191,7 +191,7 @@ NO_SEARCH = {
     "--search --devices 9": "the search was asked for 9 devices",
     "--search --distribute anakin": "--distribute has no effect with --search",
     "--search --svg plan.svg": "--svg has no effect with --search",
-    "--plot surface.png": "--plot has no effect without --search: add that, or leave it out",
+    "--plot surface.png": "--plot has no effect without --search: add --search, or leave it out",
     "--envs 8": "--envs has no effect without --search",
 }
 

@@ -134,7 +134,7 @@ def test_folders_that_no_run_wrote(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Give at least one: its folder"):
         read_curves([])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"no metrics\.jsonl, nor seed-0/.*wrote nothing yet"):
+    with pytest.raises(ValueError, match=r"no metrics\.jsonl, nor seed-0.*has written nothing yet"):
         read_curves([configured(tmp_path / "empty")])
 
 

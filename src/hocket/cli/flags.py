@@ -1,6 +1,6 @@
 """Flags for an algorithm, its environment and its networks.
 
-The fields of an algorithm are flags, and so are the fields of a command's other dataclasses.
+Each field of the algorithm is a flag, as is each field of the command's settings (see `parse`).
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def split_word(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 
 def setting_of(flags: list[str], name: str) -> str:
-    """Return a setting before the flags are parsed; "" if it is not given or cannot be read."""
+    """Return a setting, from the raw flags or the configuration that they name; "" if not found."""
     value = _value(flags, f"--{name}")
     if value is None:
         try:
             config = _config(None, flags)
             value = read_config(Path(config)).get(name) if config else None
         except ValueError:
-            pass  # `defaults_of` reads the file again, and reports the mistake
+            pass  # `defaults_of` reads the configuration again, and reports the mistake
     return "" if value is None else str(value)
 
 
 def defaults_of(word: str | None, flags: list[str], command: str) -> tuple[Any, Settings]:
-    """Return the algorithm and the settings that the flags change: by name, or of an old run."""
+    """Return the algorithm and the settings that the flags override: named, or from an old run."""
     config = _config(word, flags)
     if config is not None:
         if word is not None:
@@ -64,7 +64,7 @@ def defaults_of(word: str | None, flags: list[str], command: str) -> tuple[Any, 
 
 
 def _config(word: str | None, flags: list[str]) -> str | None:
-    """Return the configuration to start from: of `--config`, or of the run to resume."""
+    """Return the configuration to start from: `--config`, or the run to resume."""
     config, name = _value(flags, "--config"), _value(flags, "--name")
     if config is None and word is None and name is not None and "--resume" in flags:
         config = str(find_run(Path(_value(flags, "--runs") or "runs") / name))
@@ -72,7 +72,7 @@ def _config(word: str | None, flags: list[str]) -> str | None:
 
 
 def _from_config(config: dict[str, Any]) -> tuple[Any, Settings]:
-    known = {f.name for f in dataclasses.fields(Settings)} - {"name"}  # a new run has its own
+    known = {f.name for f in dataclasses.fields(Settings)} - {"name"}  # each run has its own
     return build(config["algorithm"]), Settings(**{k: config[k] for k in known & config.keys()})
 
 
@@ -106,7 +106,7 @@ def _with_default_env(cls: Any, word: str) -> Any:
 
 
 def parse(command: str, word: str | None, flags: list[str], about: str, **parts: Any) -> Any:
-    """Parse the flags into copies of some dataclasses, whose fields need no prefix."""
+    """Return the dataclasses `parts` with the changes in the flags, which are their field names."""
     kinds = [(name, type(part), field(default=part)) for name, part in parts.items()]
     return tyro.cli(
         dataclasses.make_dataclass("Command", kinds), args=flags, description=about,
@@ -116,7 +116,7 @@ def parse(command: str, word: str | None, flags: list[str], about: str, **parts:
 
 
 def _registry() -> tyro.constructors.ConstructorRegistry:
-    """Return tyro's rules for environments and networks as text."""
+    """Return the rules by which tyro reads an environment or a network from its name."""
     registry = tyro.constructors.ConstructorRegistry()
 
     def add_rule(
@@ -157,13 +157,13 @@ def _env(words: str) -> Env | HostEnv:
 
 
 def _named(path: str, **options: Any) -> Any:
-    """Return the object of this name, or what it makes if it can be called."""
+    """Return the object that a path names, or the result of calling it if it can be called."""
     named = find(path)
     return named(**options) if callable(named) else named
 
 
 def _value(flags: list[str], name: str) -> str | None:
-    """Return the value of a flag before the flags are parsed."""
+    """Return the value of a flag among the raw flags; None if it is not there."""
     for i, flag in enumerate(flags):
         if flag == name and i + 1 < len(flags):
             return flags[i + 1]

@@ -24,7 +24,7 @@ class Eval:
     checkpoint: str = "latest"
     """The checkpoint: `latest`, `best`, or the number of its iteration."""
     agent: int | None = None
-    """The agent, from 0 on, if several seeds were trained; by default all of them."""
+    """The agent's number, counted from 0, if several seeds were trained; by default all agents."""
 
 
 def eval_command(arguments: list[str]) -> None:
@@ -104,7 +104,7 @@ class Record:
     checkpoint: str = "latest"
     """The checkpoint: `latest`, `best`, or the number of its iteration."""
     agent: int = 0
-    """The agent, from 0 on, if several seeds were trained."""
+    """The agent's number, counted from 0, if several seeds were trained."""
 
 
 def record_command(arguments: list[str]) -> None:

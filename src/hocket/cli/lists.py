@@ -53,7 +53,7 @@ def strategies_command(arguments: list[str]) -> None:
 class Devices:
     """List the devices of this machine, and how each can be cut into slices.
 
-    If a GPU has NVIDIA's MPS, this starts MPS to test that it works, and ends it again.
+    If a GPU has NVIDIA's MPS, this starts MPS to see if it works, and then stops it.
     """
 
     json: bool = False
@@ -73,7 +73,7 @@ def devices_command(arguments: list[str]) -> None:
 
 
 def _only_help(command: str, arguments: list[str]) -> None:
-    """Print the help of a command without flags if asked for, and refuse any other argument."""
+    """Parse the arguments of a command that has no flags: allow `--help`, and refuse all others."""
     about = COMMANDS[command][1].capitalize() + "."
     tyro.cli(lambda: None, args=arguments, prog=f"hocket {command}", description=about)
 

@@ -50,7 +50,7 @@ class Planned(Where):
 
 
 def plan_command(arguments: list[str]) -> None:
-    """Print what would run where and what would cross; with `--search`, measure what is best."""
+    """Print what would run where, and which values would cross; or search for the best slices."""
     about = "Print what would run where, and what would cross. Only --search runs anything."
     leave_memory()
     command = _parsed("plan", arguments, about, Planned())
@@ -78,7 +78,7 @@ def _check_flags(where: Planned) -> None:
             raise ValueError(
                 f"--{name} has no effect with --search, which measures slices: leave one out."
                 if where.search
-                else f"--{name} has no effect without --search: add that, or leave it out."
+                else f"--{name} has no effect without --search: add --search, or leave it out."
             )
 
 

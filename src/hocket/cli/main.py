@@ -77,7 +77,7 @@ def main() -> None:
 def _run(name: str, *arguments: str) -> None:
     if name not in COMMANDS:
         raise ValueError(unknown("command", name, COMMANDS))
-    # Import that module alone: `hocket replay` needs little of hocket, and all of it is slow.
+    # Import only this command's module: `hocket replay` needs little of hocket; the rest is slow.
     module = importlib.import_module(f"hocket.cli.{COMMANDS[name][0]}")
     vars(module)[f"{name}_command"](list(arguments))
 
@@ -92,7 +92,7 @@ def _is_mistake(error: Exception) -> bool:
 
 
 def _has_traceback(error: Exception) -> bool:
-    """Return True if the message has the traceback of who failed; one from here would hide that."""
+    """Return True if the message has a traceback of the failure, which ours would only hide."""
     from hocket.envs import HostEnvError
     from hocket.runtime.launch.watch import Deadlock, InstanceError
 
@@ -100,7 +100,7 @@ def _has_traceback(error: Exception) -> bool:
 
 
 def _message(error: Exception) -> str:
-    """Return the error's message, and where it is from if that is another package."""
+    """Return the error's message; if another package raised it, name the function that did."""
     text = str(error) or type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
     ours = Path(__file__).parents[1] in Path(frames[-1].filename).parents

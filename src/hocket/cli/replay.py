@@ -101,12 +101,12 @@ class Serve:
     snapshot_dir: Path | None = None
     """The folder to save tables in, and to restore them from when the server starts."""
     snapshot_every: float = 600.0
-    """Seconds between snapshots. A client can also ask for one, and one is made at the end; 0 for
-    no others."""
+    """Seconds between snapshots; 0 for no regular ones. A snapshot is also made at the end, and
+    whenever a client asks for one."""
     max_bytes: int = 2**30
     """The largest size of one request or reply."""
     max_clients: int = 1000
-    """The largest number of connections at a time, and of clients over UDP."""
+    """The largest number of connections at a time, and, counted separately, of UDP clients."""
 
 
 def _serve(arguments: list[str]) -> None:
@@ -231,7 +231,7 @@ def _save(tables: Mapping[str, Table], folder: Path | None) -> None:
 
 
 def _until_ended(server: Server, save: Callable[[], None], every: float) -> None:
-    """Wait for Ctrl-C or SIGTERM; save every so many seconds, or not at all for 0."""
+    """Wait for Ctrl-C or SIGTERM. Save every `every` seconds meanwhile, or never if that is 0."""
     ended, every = threading.Event(), every or math.inf
     before = {
         number: signal.signal(number, lambda *_: ended.set())
@@ -304,7 +304,7 @@ def _lines(info: dict[str, Any]) -> list[tuple[str, str]]:
 
     pace = "any"
     if info["samples_per_insert"]:
-        # Samples that the inserts allow beyond those drawn; at either limit one side has to wait.
+        # How many samples the inserts are ahead: at `least` samplers wait, at `most` inserters do.
         ahead = info["inserts"] * info["samples_per_insert"] - info["samples"]
         pace = (
             f"{info['samples_per_insert']:g} samples per insert, at {ahead:,.0f} of "

@@ -40,10 +40,10 @@ def train_command(arguments: list[str]) -> None:
     word, rest = split_word(arguments)
     keep_imports()
     heed_termination()
-    # JAX must learn all this before it starts, and making an environment may start it.
+    # JAX must have these settings before it starts, and making an environment may start it.
     on_slices = setting_of(rest, "distribute").startswith("sliced")
     seeds = setting_of(rest, "seeds")
-    if seeds.isdigit() and not on_slices:  # slices divide the cores themselves
+    if seeds.isdigit() and not on_slices:  # slices have their own way to divide the cores
         share_cores(int(seeds))
     if on_slices or not launch_named(setting_of(rest, "launch")).one_process:
         leave_memory()

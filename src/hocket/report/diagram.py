@@ -162,7 +162,7 @@ def _place_cards(
     legend: Sequence[tuple[str, str]],
 ) -> None:
     widths = [_box_width(box) for box in boxes]
-    # A gap must have room for the label of a lane, which may move over it (see `_middles`).
+    # A gap must be as wide as a lane's label, because `_middles` may put the label above the gap.
     least = max([MIN_GAP, *(_lane_width(a) for a in far[1:])])
     spaces = [max([least, *(_label_width(a) + 30 for a in gap)]) for gap in gaps]
     height = max([*map(_box_height, boxes), *(sum(map(_arrow_height, gap)) + 16 for gap in gaps)])
@@ -270,7 +270,7 @@ def _arrow_height(arrow: FlowArrow) -> float:
 
 
 def _draw_gap(canvas: Canvas, arrows: Sequence[FlowArrow], a: PlaceBox, right: Rect) -> None:
-    """Draw the arrows between two neighbours below each other, those to the right first."""
+    """Draw the arrows between two neighbours, one below another, those that point right first."""
     card = canvas.cards[a.name]
     x1, x2 = card.right + a.behind + 4, right.left - 4
     y = card.top + (card.height - sum(map(_arrow_height, arrows))) / 2 + 4

@@ -88,7 +88,7 @@ def picture(run: Outcome, returns: Sequence[float]) -> Panel:
 
 
 def plain_line(run: Outcome) -> str:
-    """Return the same contents as one line of text."""
+    """Return the contents of the display as one line of text."""
     parts = ", ".join(f"{name} {value}" for name, value in time_parts(run).items())
     returns = returns_text(run)
     returns = returns if returns.startswith("no") else f"return {returns}"
@@ -110,7 +110,7 @@ def time_spent(run: Outcome) -> dict[str, float]:
 
 
 def time_parts(run: Outcome) -> dict[str, str]:
-    """Return the same as text: compiling in seconds, the others in percent of their sum."""
+    """Return the time spent as text: compiling in seconds, the others in percent of their sum."""
     spent = time_spent(run)
     compiling = spent.pop("compiling")
     rest = sum(spent.values()) or 1.0
@@ -130,7 +130,7 @@ def returns_text(run: Outcome) -> str:
 
 
 def rate_text(run: Outcome) -> str:
-    """Return the environment steps per second, or `compiling` before the first."""
+    """Return the environment steps per second, or `compiling` before the first steps."""
     rate = run.env_steps_per_second
     return f"{rate:,.0f} steps/s" if rate else "compiling"
 

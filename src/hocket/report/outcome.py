@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Activity:
-    """How a place spends its time: a mean over its instances, but bytes are their sum."""
+    """How a place spends its time: means over its instances; only the bytes are a sum."""
 
     name: str
     replicas: int

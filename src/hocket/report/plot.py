@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".pdf")
 SHORT_LABEL = 40
-"""The most letters of a label that is shown among the curves; longer ones go below the axes."""
+"""The longest label, in letters, for which the legend stays among the curves."""
 LETTERS_AN_INCH = 9
 """How many letters of a label fit into an inch of a panel's width."""
 BELOW, LINE_HEIGHT = 0.55, 0.22
 """Inches from the axes to the labels below them, and the height of each line of labels."""
 FEW_POINTS = 30
-"""The most points that are marked on a curve. A line alone would hide that they are few."""
+"""Curves of at most this many points have a marker at each, to show how few there are."""
 
 # Okabe & Ito, 2008: distinguishable with every kind of color blindness.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")

@@ -15,11 +15,11 @@ WINDOW = 100
 Metrics = dict[str, np.ndarray]
 Row = dict[str, Any]
 Tell = Callable[[int, Row, int], None]
-"""A function of the environment steps, a row's numbers, and the index of the agent."""
+"""A function that receives each row: its environment steps, its numbers, and the agent's index."""
 
 
 class Window:
-    """The last episodes: those of as few iterations as have `WINDOW` of them together."""
+    """The episodes of the last iterations: as few iterations as together have `WINDOW` episodes."""
 
     def __init__(self) -> None:
         self._parts: deque[tuple[float, float]] = deque()  # (episodes, sum of their returns)
@@ -28,7 +28,7 @@ class Window:
         """Add the number of episodes that ended, and the sum of their returns."""
         if episodes:
             self._parts.append((episodes, total))
-        # The oldest part goes as long as the others have enough episodes without it.
+        # Drop the oldest part as long as the others have enough episodes without it.
         while sum(n for n, _ in self._parts) - (self._parts[0][0] if self._parts else 0) >= WINDOW:
             self._parts.popleft()
 
@@ -87,7 +87,7 @@ class Records:
         self._every, self._at = every, start_at
 
     def add(self, metrics: Metrics, steps: Callable[[int], int], seconds: float) -> None:
-        """Add the metrics of the next iterations. `steps(i)` are the environment steps after i."""
+        """Add metrics of the next iterations. `steps(i)` is the step count after iteration i."""
         count = len(next(iter(metrics.values())))
         start = 0
         while start < count:

@@ -37,7 +37,7 @@ class Rect(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """A line of text. `anchor` says which point of its baseline (`x`, `y`) is."""
+    """A line of text with its baseline at `y`. `x` is its `anchor`: the start, middle or end."""
 
     text: str
     x: float

@@ -14,7 +14,7 @@ GIF_MAX_FPS = 50
 def write_video(path: Path | str, frames: np.ndarray, fps: float = 30) -> Path:
     """Write `frames`, uint8 `[T, H, W, 3]`, to a file that ends in `.mp4` or `.gif`.
 
-    An MP4 is H.264, which browsers play. A GIF loops for ever, shows each frame for a whole number
+    An MP4 is H.264, which browsers play. A GIF loops forever, shows each frame for a whole number
     of hundredths of a second, and merges equal frames into a longer one.
     """
     path = Path(path)

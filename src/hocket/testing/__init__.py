@@ -1,7 +1,7 @@
 """Conformance kits: tests for algorithms and extensions that users write.
 
     same_numbers.py  `check_algorithm`, `check_strategy`: the contract, and the law of same numbers
-    launcher.py      `check_launcher`: programs start, are heard and end, and runs agree
+    launcher.py      `check_launcher`: programs start, report their address and end; runs agree
     transport/       `check_transport`: messages arrive whole and in order, and every wait ends
     average.py       `check_average`: all replicas get the same mean, and every wait ends
     replica.py       one replica for `average.py`, in a process of its own

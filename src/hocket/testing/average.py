@@ -67,9 +67,9 @@ def check_average(
 
     There is a process for each device or slice in `on`. They listen and join. Then they average
     arrays of several types and sizes in one compiled program, and run it twice. All must get the
-    same bits, within `tolerance` of NumPy's means. They free, join and average again. Arrays of
-    different sizes must be an error, and if a replica leaves or is killed, the others must stop
-    waiting.
+    same bits, within `tolerance` of NumPy's means. They free what they hold, join and average
+    again. Arrays of different sizes must be an error, and if a replica leaves or is killed, the
+    others must stop waiting.
     """
     members = Members(device_ids(on))
     room = _checked(name, members)
@@ -89,7 +89,7 @@ def check_average(
 
 
 def _checked(name: str, members: Members) -> int:
-    """Return how much shared memory a way needs. If it needs any, it must refuse to do without."""
+    """Return how much shared memory a way needs. If any, it must refuse members that share none."""
     choices(members, name)
     way = find_way(name)
     room = way.room(members, roomy(SITES))
@@ -99,8 +99,8 @@ def _checked(name: str, members: Members) -> int:
         raise ContractError(f"`{name}` has preference {way.preference!r}: it must be an int.")
     if room and not way.why_not(replace(members, shares_memory=False)):
         raise ContractError(
-            f"`{name}` takes {room} bytes of shared memory, and does not say so where there is "
-            f"none: `why_not` must give a reason if `members.shares_memory` is False."
+            f"`{name}` takes {room} bytes of shared memory, but does not refuse to run where there "
+            f"is none: `why_not` must give a reason if `members.shares_memory` is False."
         )
     return room
 
@@ -191,12 +191,16 @@ class _Group:
         for index, (means, counts) in enumerate(answers):
             if any(a.tobytes() != b.tobytes() for a, b in zip(means, first, strict=True)):
                 raise ContractError(
-                    f"`{self._name}`: replica {index} got other bits than replica 0, so that the "
+                    f"`{self._name}`: replica {index} got different bits than replica 0, so the "
                     f"replicas would drift apart."
                 )
-            # The program ran twice. The loop's site counts `TURNS` times, the empty site never.
+            # Each of two runs calls every site once and the loop's `TURNS` times. The site without
+            # numbers need not count, since there is nothing to average.
             if counts[0] < 2 * (len(SITES) - 2 + TURNS):
-                raise ContractError(f"`{self._name}` counts only {counts[0]} calls.")
+                raise ContractError(
+                    f"`{self._name}` counts only {counts[0]} calls: `counts` must include every "
+                    f"call from a compiled program."
+                )
         expected = expected_means(len(answers))
         apart = [_apart(a, b) for a, b in zip(first, expected, strict=True)]
         if max(apart) > tolerance:
@@ -240,7 +244,7 @@ class _Group:
     def _wait(self, processes: Sequence[_Process]) -> None:
         for process in processes:
             process.connection.send(("wait", SMALL[0].size))
-        # By then most likely they wait. If not, the check still holds: a later wait must end too.
+        # After this they most likely wait. If not, the check still holds: later waits must end too.
         time.sleep(0.5)
 
     def _must_be_errors(self, errors: Sequence[str], mistake: str) -> None:

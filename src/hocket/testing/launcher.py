@@ -33,12 +33,13 @@ class LauncherCheck:
 def check_launcher(
     launcher: str, *, iterations: int = 3, tolerance: float = 1e-5, seconds: float = 60.0
 ) -> LauncherCheck:
-    """Verify that a launcher starts, hears and ends programs, and that runs give the same numbers.
+    """Verify that a launcher starts and ends programs, and that runs give the same numbers.
 
         print(check_launcher("examples/own_launcher.py:Programs"))
 
     `launcher` is its name: `processes`, `package.module:Mine` or `path/to/file.py:Mine`. If it
-    starts programs, it first starts, hears and ends some small ones. Then it runs PPO.
+    starts programs, it first has to start some small ones, pass on the first line that each
+    prints, and end them. Then it runs PPO.
     """
     check = LauncherCheck(launcher)
     if not launch_named(launcher).one_process:
@@ -72,7 +73,7 @@ def _check_members(check: LauncherCheck, seconds: float) -> None:
 
     def expect(what: str, seen: Any, *, well: bool) -> None:
         if not well:
-            raise ValueError(f"it is not so that `{check.name}` {what}: found {seen!r}.")
+            raise ValueError(f"`{check.name}` must be a launcher that {what}: found {seen!r}.")
         check.tried.append(what)
 
     launcher = launcher_named(check.name)
@@ -106,7 +107,7 @@ def _check_members(check: LauncherCheck, seconds: float) -> None:
         silent.kill(seconds)
     finally:
         launcher.release()
-        launcher.release()  # must be allowed twice
+        launcher.release()  # a second call must do nothing
 
 
 def _times_out(member: Member) -> bool:

@@ -58,9 +58,9 @@ def check_logger(
         print(check_logger(Mine, read=lambda folder: ask_the_server(folder.name)))
 
     The logger gets the rows of runs of two seeds, with evaluations and missing numbers, in a
-    temporary folder. It must keep every number, and keep the same of a run that is killed and
-    resumed as of a whole run. `read` returns what it keeps of the run in a folder; by default the
-    files that it wrote there.
+    temporary folder. It must keep every number, and what it keeps of a run must not change if
+    the run is killed and resumed. `read` returns what it keeps of the run in a folder; by default
+    the files that it wrote there.
     """
     make = (lambda: make_logger(logger)) if isinstance(logger, str) else logger
     name = f"`{logger if isinstance(logger, str) else logger.__name__}`"
@@ -75,12 +75,12 @@ def check_logger(
             return LoggerCheck(len(rows), files, compared=False)
         for changed, about in _changed(rows):
             if _kept(make, run, changed, read) == whole:
-                raise ContractError(f"{name} keeps nothing of {about}.")
+                raise ContractError(f"{name} does not keep {about}.")
         resumed = _kept_if_resumed(make, run, rows, read)
         if resumed != whole:
             raise ContractError(
-                f"{name} does not keep the same of a run that was killed after step {KILLED} and "
-                f"resumed from step {LAST_STEP} as of a whole one: `begin` must delete what came "
+                f"{name} keeps other records of a run that was killed after step {KILLED} and "
+                f"resumed from step {LAST_STEP} than of a whole run: `begin` must delete all rows "
                 f"after `about.last_step`, and a row must be safe when `row` returns.\n"
                 f"whole:\n{_shown(whole)}\nresumed:\n{_shown(resumed)}"
             )
@@ -100,7 +100,7 @@ def _rows() -> Iterator[LoggedRow]:
 
 
 def _changed(rows: list[LoggedRow]) -> Iterator[tuple[list[LoggedRow], str]]:
-    """Yield the rows with one number changed, and the place of that number, for several numbers."""
+    """Yield, for several numbers, the rows with that number changed, and words that name it."""
     for index in (len(rows) - 2, len(rows) - 1, len(rows) // 2):
         row = rows[index]
         name = list(row.numbers)[-1]
@@ -157,7 +157,7 @@ def _kept_if_resumed(
 
 
 def _check_early_end(make: Callable[[], Logger], run: Path) -> None:
-    """Let a run fail before its first row: a new one, and a resumed one with a new logger."""
+    """Let a new run, and then a resumed one, fail before the first row."""
     for last_step in (0, LAST_STEP):
         shutil.rmtree(run, ignore_errors=True)
         _begun(make, run, last_step).end({"finished": False, "env_steps": 0, "error": "failed"})

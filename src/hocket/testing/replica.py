@@ -25,7 +25,7 @@ from hocket.system.shared_memory import MemoryFile, pages
 
 TURNS = 20
 SMALL = [jax.ShapeDtypeStruct((1000,), jnp.float32)]
-"""The arrays averaged in the loop, and by replicas that wait for one that never comes."""
+"""The arrays averaged in the loop, and by replicas that wait in vain for another one."""
 SITES: Sites = [
     [jax.ShapeDtypeStruct((57_288,), jnp.float32)],  # more than fits into a pipe
     [jax.ShapeDtypeStruct((), jnp.float32)],

@@ -55,7 +55,7 @@ class Check:
     differences: dict[str, float] = field(default_factory=dict)
     """For each plan that ran, how far its state is from the fused program's."""
     refused: dict[str, str] = field(default_factory=dict)
-    """For each plan that cannot give the fused numbers, the reason. This is no fault if something
+    """For each plan that cannot give the fused numbers, the reason. That is no fault if something
     in the algorithm, such as a replay, cannot be replicated."""
     unchanged: tuple[str, ...] = ()
     """Floating-point leaves of the state that never changed, so that the code that computes them
@@ -151,9 +151,9 @@ def check_strategy(
         print(check_strategy(mine(), {"sac": SAC(env=make("Pendulum-v1"))}))
 
     Every algorithm runs as one program, and under the strategy with each launcher. An algorithm
-    that the strategy cannot place is refused, and the result says why. Raise if the numbers differ.
-    Since training is chaotic, they drift apart after a few iterations, unless `exact` is set and no
-    batch size changes.
+    that the strategy cannot place is refused, and the result says why. Raise if the numbers
+    differ by more than `tolerance`. Use few iterations: training is chaotic, so rounding errors
+    grow, unless `exact` is set and no batch size changes.
     """
     check = StrategyCheck()
     for name, algorithm in (algorithms or {k: small() for k, small in SMALL.items()}).items():

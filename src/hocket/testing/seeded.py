@@ -1,7 +1,7 @@
 """Runs the instances of a plan in one thread, in an order that a seed decides.
 
-Again and again, one of the instances that can go on is drawn at random, and runs to where it may
-have to wait. So an asynchronous run can be repeated exactly, and each seed tests an order of events
+Again and again, one of the instances that can go on is drawn at random, and runs until it may have
+to wait. So an asynchronous run can be repeated exactly, and each seed tests an order of events
 that threads would show once in a thousand runs.
 """
 
@@ -58,12 +58,14 @@ class Seeded(Crew):
 
     def __init__(self, plan: Plan, seed: int, faults: Faults | None = None) -> None:
         if plan.parts > 1:
-            raise PlanError(f"an order by seed needs loops in one part, found {plan.parts}.")
+            raise PlanError(f"`Seeded` runs plans with parts=1, found parts={plan.parts}.")
         if not plan.launch.one_process:
-            raise PlanError(f"an order by seed needs one process, found {plan.launch.name}.")
+            raise PlanError(
+                f"`Seeded` runs instances in one process, found launch={plan.launch.name}."
+            )
         super().__init__(plan)
         for instance in self.instances:
-            # Room for all messages, since a `send` that waited would block this only thread.
+            # Room for all messages, since a `send` that waited would block the only thread.
             for end in instance.ends:
                 end.link = replace(end.link, slots=sys.maxsize)
         self._seed, self._faults = seed, faults or Faults()
@@ -114,7 +116,7 @@ class Seeded(Crew):
             return [getattr(workers[n], name)(*given) for n, (name, *given) in commands.items()]
 
     def _let_go_on(self) -> None:
-        """Start the instances that run until they are stopped, as free plans have."""
+        """Start the instances that run until they are stopped. Only free plans have any."""
         if self.ledger:
             self.ledger.set_stop(False)
         for instance in self.instances:

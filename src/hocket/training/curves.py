@@ -17,7 +17,7 @@ from hocket.report.plot import Curve
 from hocket.training.folder import find_run, flat, metrics_files, read_config
 
 MAX_POINTS = 1000
-"""The most points of a curve over several seeds: more than a figure can show."""
+"""The most points of a curve over several seeds; a figure cannot show more."""
 MAX_DIFFERENCES = 3
 """The most settings in a label. Runs that differ in more are labelled by their folder."""
 HOW_IT_WAS_KEPT = {"seed", "seeds", "name", "keep", "save_every", "eval_every", "eval_episodes"} | {

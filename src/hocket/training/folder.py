@@ -59,7 +59,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def as_planned(algorithm: Any, num_envs: int, old: Path | None) -> Any:
     """Return an algorithm with `num_envs` environments, as its strategy chose.
 
-    Raise if `old`, the folder of the run to resume, began with another number.
+    Raise if the run to resume, in the folder `old`, began with another number.
     """
     if algorithm.num_envs == num_envs:
         return algorithm
@@ -94,7 +94,7 @@ def has_checkpoints(folder: Path) -> bool:
 
 
 def checkpoints_of(folder: Path, keep: int = 3) -> Checkpoints:
-    """Return the checkpoints of a run, which keeps the last `keep` that it writes, and the best."""
+    """Return the checkpoints of a run: the last `keep` and the best; a save deletes the others."""
     return Checkpoints(folder / CHECKPOINTS, keep)
 
 
@@ -133,7 +133,7 @@ def new_folder(runs: Path, title: str, name: str | None) -> Path:
 
 
 def old_folder(runs: Path, title: str, name: str | None) -> Path:
-    """Return the folder of the run to resume: `name`, or else the title's with the last number."""
+    """Return the folder of the run to resume: `name`, or else the last with this title."""
     if name is not None:
         return find_run(runs / name)
     numbers = _numbers(runs, title)
@@ -167,7 +167,7 @@ def metrics_files(folder: Path) -> list[Path]:
     files = [folder / METRICS] if (folder / METRICS).is_file() else each
     if not files:
         raise ValueError(
-            f"`{folder}` has no {METRICS}, nor seed-0/{METRICS}: the run wrote nothing yet."
+            f"`{folder}` has no {METRICS}, nor seed-0/{METRICS}: the run has written nothing yet."
         )
     return files
 

@@ -1,4 +1,4 @@
-"""The present names of what old runs name, so that their folders stay readable.
+"""The present names of classes that have moved, so that the folders of old runs stay readable.
 
 A configuration names classes and functions as `module:name`. When one of them moves to another
 public module, its old module goes into this table, and old folders need no change.
@@ -32,7 +32,7 @@ HOMES = {
 """For each module of an earlier version, the module that has its contents today."""
 
 ADDED: dict[str, dict[str, Any]] = {"hocket.algorithms:PPO": {"memory": 0}}
-"""Fields that a class did not have in earlier versions, with the values that change nothing."""
+"""Fields that a class has gained, with the values for which it works as it did without them."""
 
 
 def with_present_settings(config: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ ROWS = 500
 SAVE_SECONDS = 60.0
 """Seconds between checkpoints, unless `save_every` is set."""
 NOTHING_YET: dict[str, Any] = {"seconds": {}, "best": -math.inf, "eval_means": [], "shares": {}}
-"""The data that a checkpoint holds beside the state, for a run without a checkpoint."""
+"""The data that a checkpoint holds besides the state, as a new run begins with them."""
 
 
 def train(
@@ -201,8 +201,8 @@ class Experiment:
     def _late(self, last: Checkpoint) -> dict[str, Any]:
         """Return the late values of a checkpoint that fit this plan.
 
-        Saved environments of the host fit every plan. Of the samples, all fit or none; so it is
-        with the values in late channels, whose names belong to the channels of one plan.
+        Saved environments of the host fit every plan. The samples fit all together or not at all.
+        So do the values in late channels, whose names belong to the channels of one plan.
         """
         specs = self.executor.late_specs()
         kept = {name: x for name, x in last.late.items() if name.startswith(HOST)}
@@ -224,7 +224,7 @@ class Experiment:
 
 
 class _Keeper:
-    """Keeps a run: from its reports writes records and checkpoints, and updates the outcome."""
+    """Keeps a run: turns its reports into records and checkpoints, and updates the outcome."""
 
     def __init__(
         self, of: Experiment, checkpoints: Checkpoints, loggers: Loggers, start: Checkpoint | None
@@ -319,7 +319,7 @@ class _Keeper:
         with self._timed("save"):
             self.records.flush(steps, self._elapsed())
             score = outcome.return_mean
-            if self.of.settings.eval_every:  # only an evaluated agent can be the best one then
+            if self.of.settings.eval_every:  # then only an agent just evaluated can be the best
                 score = outcome.eval_mean if self.evaluated == report.iteration else math.nan
             about = {
                 "env_steps": steps, "seconds": self._seconds(report), "shares": outcome.shares,

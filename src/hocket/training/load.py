@@ -61,9 +61,9 @@ def load(
         run = hocket.load("runs/first")
         action, memory = run.policy(obs)
 
-    `agent` selects one of several seeds, from 0 on. Unless `algorithm` is given, it is built from
-    the run's configuration. (A script that defines its class is imported for that, so the script
-    must train only under `if __name__ == "__main__"`.)
+    `agent` selects one of several seeds, counted from 0. Unless `algorithm` is given, it is built
+    from the run's configuration. (A script that defines its class is imported for that, so the
+    script must train only under `if __name__ == "__main__"`.)
     """
     runs = load_agents(run, checkpoint=checkpoint, algorithm=algorithm)
     if not 0 <= agent < len(runs):
@@ -108,7 +108,7 @@ def agents_of(state: Any, seeds: int | None) -> list[Any]:
 class Evaluator:
     """Evaluates greedy policies, in one compiled program.
 
-    If the environment runs on the host, only the policy is compiled, and Python drives it.
+    If the environment runs on the host, only the policy is compiled, and a Python loop calls both.
     """
 
     def __init__(self, algorithm: Any, episodes: int, seed: int = 0) -> None:

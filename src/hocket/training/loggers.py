@@ -83,7 +83,7 @@ class Loggers:
                 logger.media(path)
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """End every logger, even if one fails to; then raise that one's error."""
+        """End every logger, even if ending one of them fails; then raise its error."""
         with ExitStack() as stack:
             while self._open:
                 name, logger = self._open.popitem()

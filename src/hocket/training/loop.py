@@ -1,4 +1,4 @@
-"""The front door: train an algorithm at once, block by block, or as a pure function."""
+"""Functions that train an algorithm: at once, block by block, or as a pure function."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from hocket.training.report import Report, Result
 BLOCK_SECONDS = 0.25
 """The length of a block of iterations, after which a run reports."""
 LATE_BLOCK_SECONDS = 0.5
-"""The same with late channels. They run empty at the end of a block, which costs a wait."""
+"""The same with late channels: longer, since all places wait for each other at a block's end."""
 PROFILE_AFTER = 0.5
 """Seconds of running before an iteration is profiled, by when the speed is steady."""
 
@@ -49,7 +49,7 @@ def plan(
     num_envs: int | None = None,
     exact: bool = False,
 ) -> Plan:
-    """Return the plan of a run, without starting it. Print it to see what runs where and crosses.
+    """Return the plan of a run, without starting it. Print it to see what runs where.
 
     The strategy is `anakin` by default, or `sebulba` if the environments run on the host. `launch`
     says how instances run: as `threads` or as `processes`. By default the strategy decides.
@@ -131,7 +131,7 @@ def _advance(
     while done < iterations:
         before = executor.timings.run
         limit = min([iterations - done, *(p - done % p for p in pauses)])
-        # Ctrl-C is kept until the block's report is out: its state belongs to its metrics.
+        # Ctrl-C waits until the block is reported, so that no state is seen without its metrics.
         with Deferred() as interrupt:
             if profile and before > PROFILE_AFTER:
                 count, metrics, shares = executor.profile(min(block, limit))

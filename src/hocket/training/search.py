@@ -29,7 +29,7 @@ ENVS = (1, 4, 16)
 SECONDS = 3.0
 """How long a point is measured, after it has been compiled."""
 PARTS = 3
-"""The number of measurements that this time is divided into, to show their spread."""
+"""The number of measurements that the time for a point is divided into, to show their spread."""
 
 
 def search_here(
@@ -63,7 +63,7 @@ def search_here(
         return score
 
     about = about_search(algorithm, cluster)
-    room_for(about)  # this and `about_search` may refuse, which must happen before the search
+    room_for(about)  # may refuse, as `about_search` may: do both before the search
     scores = search(scored, instances, envs, shares=on_gpu, buffers=on_gpu)
     if all(score.failed for score in scores):
         raise PlanError(f"nothing could be measured: {scores[-1].failed}")

@@ -97,8 +97,8 @@ class Meddles(Jsonl):
     [
         (NeverForgets, r"killed after step 600 and resumed from step 400.*`begin` must delete"),
         (Buffers, r"a row must be safe when `row`"),
-        (OneSeed, r"keeps nothing of `loss` of seed 4 at step 800"),
-        (FirstNames, r"keeps nothing of `eval_return_mean` of seed"),
+        (OneSeed, r"does not keep `loss` of seed 4 at step 800"),
+        (FirstNames, r"does not keep `eval_return_mean` of seed"),
         (Meddles, r"changed config.json, which belongs to the run"),
     ],
 )

@@ -36,8 +36,8 @@ class About:
     progress: Outcome
     """The progress of the run, which is up to date at every row."""
     last_step: int = 0
-    """The step from which a resumed run continues; 0 for a new run. The rows of later steps, which
-    a logger may have from before, come again unchanged."""
+    """The step from which a resumed run continues; 0 for a new run. The rows of later steps come
+    again unchanged, even if the logger got them before."""
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ from hocket.report.outcome import Outcome
 LINE_SECONDS = 2.0
 """The least time between two plain lines."""
 DRAW_SECONDS = 0.25
-"""The least time between two updates that rows cause."""
+"""The least time between two updates by `row`, which may be called far more often."""
 
 
 class Display:

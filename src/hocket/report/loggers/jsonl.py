@@ -48,7 +48,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            # Only the last line can lack its end: a run is writing it, or was killed meanwhile.
+            # Only the last line can be incomplete: a run is writing it, or was killed while it did.
             if not line.endswith("\n"):
                 return
             raise ValueError(

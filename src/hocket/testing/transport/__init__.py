@@ -97,17 +97,25 @@ class _Check:
         """Check that both sides can fill all slots of their links before anybody receives."""
         ends = [self._connect(number) for number in (0, 1)]
         for number, (_, receiver) in enumerate(ends):
-            self._is(not self._take(receiver("ready", number), "ready"), "`ready` before a message")
+            self._is(
+                not self._take(receiver("ready", number), "ready"),
+                "`ready` is True before a message",
+            )
         sending = [sender("send", n, 0, SLOTS) for n, (sender, _) in enumerate(ends)]
         for told in sending:
             self._take(told, f"`send` of the first {SLOTS} messages, as many as there are slots,")
         for number, (sender, receiver) in enumerate(ends):
-            self._is(self._take(receiver("wait_ready", number), "ready"), "`ready` after messages")
+            self._is(
+                self._take(receiver("wait_ready", number), "ready"),
+                "`ready` stays False after messages",
+            )
             self._take(receiver("receive", number, 0, SLOTS), "`receive`")
-            self._is(not self._take(receiver("ready", number), "ready"), "`ready` after the last")
+            self._is(
+                not self._take(receiver("ready", number), "ready"), "`ready` is True after the last"
+            )
             for end, name in ((sender, "sent"), (receiver, "taken")):
                 count, _ = self._take(end("counts", number, name), f"`{name}`")
-                self._is(count == SLOTS, f"`{name}` after {SLOTS} messages: {count}")
+                self._is(count == SLOTS, f"`{name}` is {count} after {SLOTS} messages")
             self._take(sender("close", number), "`close`")
 
     def _values(self, number: int) -> None:
@@ -120,7 +128,9 @@ class _Check:
         self._take(sender("close", number), "`close`")
         self._take(receiver("close", number), "`close` of a closed link")
         sender, receiver = self._connect(number)
-        self._is(not self._take(receiver("ready", number), "ready"), "`ready` in a new epoch")
+        self._is(
+            not self._take(receiver("ready", number), "ready"), "`ready` is True in a new epoch"
+        )
         self._take(sender("send", number, 7, 1), "`send`")
         self._take(receiver("receive", number, 7, 1), "`receive`")
         self._take(sender("close", number), "`close`")
@@ -131,7 +141,7 @@ class _Check:
         ends = {"sender": sender, "receiver": receiver}
         who = sender if waiting == "send" else receiver
         waits = who("until_closed", number, waiting)
-        # By then most likely it waits. If not, the check still holds: a later wait must end too.
+        # After this it most likely waits. If not, the check still holds: a later wait must end too.
         time.sleep(0.2)
         self._take(ends[closer]("close", number), "`close`")
         self._take(waits, f"`{waiting}` of a link that its {closer} has closed")
@@ -141,7 +151,7 @@ class _Check:
         self._take(receiver("wake", 2), "`wake`")
         waits = receiver("event", 2)
         self._take(sender("send", 2, 0, 1), "`send`")
-        self._is(self._take(waits, "an event"), "an event given to `wake`, after a message")
+        self._is(self._take(waits, "an event"), "a message does not signal the event of `wake`")
         self._take(sender("close", 2), "`close`")
 
     def _connect(self, number: int) -> tuple[Tell, Tell]:
@@ -149,7 +159,7 @@ class _Check:
         one, other = self._sides
         sender, receiver = (other, one) if kinds()[number].back else (one, other)
         address = self._take(receiver("listen", number), "`listen`")
-        for end in (sender, receiver):  # one after the other, since neither may wait for the other
+        for end in (sender, receiver):  # in turn: a `connect` that waits for the other end fails
             connecting = end("connect", number, address, self._epoch, end is sender)
             self._take(connecting, "`connect`, which may not wait for the other end,")
         return sender, receiver
@@ -164,4 +174,4 @@ class _Check:
 
     def _is(self, well: bool, what: str) -> None:
         if not well:
-            raise ContractError(f"{what} is not what it should be ({self._title}).")
+            raise ContractError(f"{what} ({self._title}).")

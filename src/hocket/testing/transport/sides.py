@@ -42,7 +42,7 @@ _DTYPES = ("bool", "int8", "uint16", "int32", "float16", "bfloat16", "float32", 
 
 
 class MessageKind(NamedTuple):
-    """A link to test, from the first side to the second, or from the second with `back`."""
+    """A link to test: from the first side to the second, or with `back` the other way."""
 
     link: Link
     back: bool = False
@@ -122,7 +122,7 @@ class Side:
         self._ends[number].wake(self._events[number])
 
     def event(self, number: int) -> bool:
-        """Return True if that event is signalled in time."""
+        """Return True if the event that `wake` made is signalled in time."""
         event, deadline = self._events[number], time.monotonic() + SECONDS / 2
         while not (count := event.count()) and time.monotonic() < deadline:
             event.wait(count)
@@ -167,20 +167,20 @@ class Side:
             arrays = [to_host(arrays[k]) for k in _order(link)]
         arrived = [(x.shape, np.dtype(x.dtype)) for x in arrays]
         if arrived != (wanted := [(s, np.dtype(d)) for s, d in link.specs]):
-            raise ContractError(f"a message arrived as {arrived}, and its link has {wanted}.")
+            raise ContractError(f"a message arrived as {arrived}, but its link carries {wanted}.")
         buffer, plain = bytearray(link.message_nbytes), replace(link, packed=False)
         for view, x in zip(link.views(buffer), arrays, strict=True):
             view[...] = x
         for view, x in zip(plain.views(buffer), _arrays(plain, seed), strict=True):
             if view.tobytes() != x.tobytes():
                 raise ContractError(
-                    f"message {seed} arrived with other numbers in its {x.dtype}{list(x.shape)}: "
+                    f"message {seed} arrived with wrong numbers in its {x.dtype}{list(x.shape)}: "
                     f"messages must stay in order, and nothing may change one that was received."
                 )
 
 
 def _order(link: Link) -> list[int]:
-    """Return the index of the link's array that each of its specs, if not packed, describes."""
+    """Return the order in which an unpacked message has the link's arrays, as their indices."""
     return [*packing(link.arrays).small, *packing(link.arrays).large]
 
 
