@@ -286,7 +286,7 @@ def test_other_sizes_are_an_error_in_both_steps(tmp_path: Path) -> None:
 def test_a_way_that_cannot_be_had_is_refused_by_name(
     names: list[str], wanted: str, why: str
 ) -> None:
-    with pytest.raises(PlanError, match=f"cannot go by `{wanted}` here: .*{why}"):
+    with pytest.raises(PlanError, match=f"cannot use `{wanted}` here: .*{why}"):
         choices(Members(device_ids(names)), wanted)
 
 
@@ -327,17 +327,17 @@ def test_without_memory_that_all_share_no_way_of_ours_goes(names: list[str]) -> 
     members = replace(Members(device_ids(names)), shares_memory=False)
     with pytest.raises(PlanError, match=r"no way to average between these .*here they share none"):
         choices(members)
-    with pytest.raises(PlanError, match=r"cannot go by `shm` here: .*they share none"):
+    with pytest.raises(PlanError, match=r"cannot use `shm` here: .*they share none"):
         choices(members, "shm")
 
 
 def test_a_delay_is_refused_by_who_cannot_add_one() -> None:
     members = replace(Members(device_ids(("gpu:0", "gpu:1"))), delay=0.1)
     assert choices(members) == ["shm"]
-    with pytest.raises(PlanError, match="cannot go by `nccl` here: it cannot make a mean take"):
+    with pytest.raises(PlanError, match="cannot use `nccl` here: it cannot make a mean take"):
         choices(members, "nccl")
     four = tuple(f"gpu:{d}/mps:{i}of2@100%" for d in range(2) for i in range(2))
-    with pytest.raises(PlanError, match="one of its steps goes by `nccl`: it cannot make a mean"):
+    with pytest.raises(PlanError, match="one of its steps uses `nccl`: it cannot make a mean"):
         choices(replace(Members(device_ids(four)), delay=0.1), "hier")
 
 
@@ -350,9 +350,7 @@ def test_who_cannot_listen_is_told_to_all() -> None:
     there = [mine, Offer(why_not="there is no memory")]
     assert reduction.measure("shm", there) == "there is no memory (in replica 1)"
     reduction.listen("shm", is_trial=False)
-    with pytest.raises(
-        PlanError, match=r"cannot go by `shm` here: there is no memory \(in replica"
-    ):
+    with pytest.raises(PlanError, match=r"cannot use `shm` here: there is no memory \(in replica"):
         reduction.join("shm", there)
 
 

@@ -57,7 +57,7 @@ def test_an_agent_averages_over_its_own_environments() -> None:
 
 
 def test_agents_have_no_policy_in_common() -> None:
-    with pytest.raises(NotImplementedError, match="ask one for its own"):
+    with pytest.raises(NotImplementedError, match="with the state of one"):
         Population(Counter(), num_envs=4).policy({})
 
 

@@ -104,7 +104,7 @@ def test_what_goes_through_the_host_and_why(case: str) -> None:
     assert not stays_on_gpu(plan, up(plan))
     asked = replace(options.get("channel", USUAL), transport="one_gpu")
     plan = planned(**{**options, "channel": asked})
-    with pytest.raises(PlanError, match=rf"`actor -> learner` cannot go by `one_gpu`: .*{why}"):
+    with pytest.raises(PlanError, match=rf"`actor -> learner` cannot use `one_gpu`: .*{why}"):
         transport_of(plan, up(plan))
 
 

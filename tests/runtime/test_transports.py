@@ -186,8 +186,8 @@ def test_every_transport_is_whole_and_has_a_place_in_the_order() -> None:
 
 REFUSED = {
     "shared_memry": r"`actor -> learner`: unknown transport `shared_memry`.*`shared_memory`",
-    "shared_memory": r"cannot go by `shared_memory`: .*share no memory\..*name another: device",
-    "one_gpu": r"cannot go by `one_gpu`: it is for two processes",
+    "shared_memory": r"cannot use `shared_memory`: .*share no memory\..*name another: device",
+    "one_gpu": r"cannot use `one_gpu`: it is for two processes",
     "hocket.core.plan.data:Plan": r"the transport `\S*:Plan` cannot be made: missing .* 'graph'",
     "hocket.runtime.launch:HERE": r"`\S*:HERE` is no transport: it has no `preference`, .*`listen`",
     "nowhere.py:X": r"`actor -> learner`: there is no file `nowhere.py`",

@@ -254,5 +254,5 @@ def test_refused(case: str) -> None:
 
 def test_messages_that_stay_on_a_cpu() -> None:
     made = plan("sliced:slices=2,devices=1,dedicated=true,direct=true")
-    with pytest.raises(PlanError, match=r"cannot go by `one_gpu`: .* on one GPU, and these are on"):
+    with pytest.raises(PlanError, match=r"cannot use `one_gpu`: .* on one GPU, and these are on"):
         check_transports(made)

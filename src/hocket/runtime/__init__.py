@@ -1,4 +1,4 @@
-"""Carry a plan out, either as one program or as instances that a launcher starts.
+"""Carry out a plan, either as one program or as instances that a launcher starts.
 
     executor.py      the interface that every way of carrying out a plan offers to a run
     fused.py         a plan of one place: the whole step in one XLA program

@@ -48,11 +48,11 @@ class Checkpoint:
     iteration: int
     state: Any
     about: dict[str, Any]
-    """What the caller of `save` gave as `about`."""
+    """The `about` that the caller of `save` gave."""
     late: dict[str, Any]
     """The messages that were on their way in late channels, with random keys as numbers."""
     refused: tuple[str, ...] = field(default=())
-    """Why later checkpoints were not used, a sentence for each."""
+    """The reasons why later checkpoints were not used, a sentence for each."""
 
 
 class Checkpoints:
@@ -151,7 +151,7 @@ class Checkpoints:
         return self._first_whole([iteration], specs)
 
     def refuse_after(self, iteration: int) -> None:
-        """Move later checkpoints and half-written ones to `refused`, to be written anew."""
+        """Move later and half-written checkpoints to `refused`, so they can be written anew."""
         later = [self.folder / str(i) for i in self.iterations() if i > iteration]
         for path in [*later, *self.folder.glob(f"*{UNFINISHED}")]:
             refused = self.folder.parent / "refused" / path.name
@@ -162,7 +162,7 @@ class Checkpoints:
 
     def close(self) -> None:
         """Wait until everything is written, and close the folder."""
-        if "_manager" in vars(self):  # otherwise nothing was read or written
+        if "_manager" in vars(self):  # made by the first read or write
             try:
                 self.wait()
             finally:
@@ -246,7 +246,7 @@ class Checkpoints:
 def _hush_the_library() -> None:
     """Silence what orbax logs about a failure, since it also raises it, and we report that.
 
-    After a failed read or write, the other parts of it return to an event loop that is closed by
+    After a failed read or write, other tasks of orbax return to an event loop that is closed by
     then, and Python would print a traceback for each.
     """
     for name in ("absl", "asyncio"):

@@ -30,12 +30,12 @@ SAMPLE_AGE = "sample_age"
 
 
 class Split:
-    """Runs the instances of a plan. If all channels wait, its numbers are the fused program's."""
+    """The executor of several instances. If all channels wait, its numbers are those of `Fused`."""
 
     max_block = 64
 
     def __init__(self, plan: Plan, *, record: bool = False, crew: Crew | None = None) -> None:
-        """Run the plan of `crew`, which is `plan` unless it trains several agents at once."""
+        """Run the plan of `crew`. It differs from `plan` if it trains several agents at once."""
         self.plan = plan
         self.timings = Timings()
         self.crew = crew or Crew(plan)
@@ -74,7 +74,9 @@ class Split:
     def state(self) -> Any:
         if self._closed:
             if self._last_state is None:
-                raise RuntimeError("the run failed, and its last state is gone with it.")
+                raise RuntimeError(
+                    "the run failed, and its last state is lost: continue from a checkpoint."
+                )
             return self._last_state
         home, places = self._plan.projection.placement.home, [p for p, _ in names(self._plan)]
         parts = list(zip(self.crew.held(), places, strict=True))
@@ -88,10 +90,10 @@ class Split:
 
     @functools.cached_property
     def _sizes(self) -> dict[ValueId, tuple[Any, Any]]:
-        """The scalars of a first state that depend on how many environments an iteration has.
+        """The scalars of a first state that depend on the number of environments, each twice.
 
-        Each is given as `init` makes it for all environments, and for those that an iteration of a
-        free plan learns from. A saved state has the first number, so that any plan can resume it.
+        The first is as `init` makes it for all environments, the second for the share from which an
+        iteration of a free plan learns. A saved state has the first, so any plan can resume it.
         """
         free = self._plan.free
         if free is None or free.shares == 1:
@@ -106,7 +108,7 @@ class Split:
         return {inputs[k]: (a, b) for k, a, b in pairs if not np.array_equal(a, b)}
 
     def run(self, iterations: int) -> tuple[int, dict[str, Any]]:
-        # The first block has one iteration: it compiles, and its time is counted as that.
+        # The first block has one iteration. It compiles, so its time counts as compiling.
         count = min(iterations, self.max_block) if self._blocks else 1
         start = time.perf_counter()
         rows = self.crew.run(count)
@@ -123,16 +125,16 @@ class Split:
         return count, metrics
 
     def _count_time(self, seconds: float, count: int) -> None:
-        """Count the seconds of a block as running, but the first, which compiles, as compiling."""
+        """Count the seconds of a block as running; those of the first block as compiling."""
         self._blocks += 1
         if self._blocks == 1:
             self.timings.compile += seconds
-            if self._record:  # only from here on, since compiling would dwarf everything else
+            if self._record:  # not before, since compiling would dwarf the other spans
                 self.crew.ask("record")
             return
         self.timings.run += seconds
         if self._blocks == 2:
-            # The first iteration also ran. It is taken to have run for as long as these do.
+            # The first block also ran its iteration: for as long as one of these, it is assumed.
             self.timings.compile -= seconds / count
             self.timings.run += seconds / count
 
@@ -194,7 +196,7 @@ class Split:
 
 
 def _scalars(graph: Graph, numbers: Sequence[int]) -> list[Any]:
-    """Return the leaves with these numbers of a first state, in a program that makes no others."""
+    """Return the leaves of a first state at these positions, by a program that makes no others."""
 
     def chosen(key: jax.Array) -> list[Any]:
         leaves = jax.tree.leaves(init_state(graph.algorithm, key, graph.num_envs, graph.served))
@@ -206,9 +208,9 @@ def _scalars(graph: Graph, numbers: Sequence[int]) -> list[Any]:
 def _resized(
     leaves: Mapping[ValueId, Any], sizes: Mapping[ValueId, tuple[Any, Any]], side: int
 ) -> dict[ValueId, Any]:
-    """Return the leaves with every number that is still `sizes[v][side]` replaced by the other.
+    """Return the leaves, with `sizes[v][1 - side]` for each that equals `sizes[v][side]`.
 
-    A number that training has changed since `init` is left as it is.
+    A scalar that training has changed since `init` equals neither, and is left as it is.
     """
     return {
         v: jnp.asarray(sizes[v][1 - side])

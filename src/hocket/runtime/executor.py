@@ -21,7 +21,7 @@ class Timings:
 
     trace: float = 0.0
     compile: float = 0.0
-    """With several places it includes starting their instances and the first iteration."""
+    """Seconds of compiling; with several places also of starting them and the first iteration."""
     run: float = 0.0
     profile: float = 0.0
     """Seconds spent on measuring where the time goes."""
@@ -33,13 +33,13 @@ class Timings:
 
 
 class Executor(Protocol):
-    """Holds the state of a run and advances it."""
+    """A way of carrying out a plan: it holds the state of a run and advances it."""
 
     plan: Plan
     timings: Timings
 
     def start(self, key: jax.Array) -> None:
-        """Make the first state in one compiled program; from several keys, one for each."""
+        """Make the first state in one compiled program; one for each key if there are several."""
 
     def load(self, state: Any, late: Mapping[str, Any] | None = None) -> None:
         """Continue from a state, and from the messages that `late` returned with it."""
@@ -79,7 +79,7 @@ class Executor(Protocol):
 
 
 def by_seed(specs: Any, seeds: int | None) -> Any:
-    """Add the leading axis of seeds to the shapes of one run; None leaves them as they are."""
+    """Add a leading axis of `seeds` to the shapes of one run, unless `seeds` is None."""
     axis = () if seeds is None else (seeds,)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*axis, *x.shape), x.dtype), specs)
 

@@ -1,4 +1,4 @@
-"""A plan of one place: the whole step is one XLA program, which iterates it in blocks."""
+"""A plan of one place, as one XLA program that runs a block of whole steps."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def block_program(
 
 
 class Fused:
-    """Runs a plan of one place. If it has several devices, they share the environments.
+    """The executor of one place. If the place has several devices, they share the environments.
 
     With `seeds`, it trains that many agents at once. State and metrics then have a leading axis of
     seeds, and the devices share the seeds instead, so that nothing crosses between devices.
@@ -79,7 +79,7 @@ class Fused:
         self._replicas = place.replicas
         self._devices = find_devices(place.on)
         if seeds is not None:
-            # As many devices as can have equally many seeds each.
+            # Each device must have equally many seeds, so some devices may stay idle.
             self._devices = self._devices[: math.gcd(seeds, len(self._devices))]
         self._check_devices()
         self._mesh = replica_mesh(self._devices, self._replicas)
@@ -103,7 +103,7 @@ class Fused:
         self.compile()
         start, ran = time.perf_counter(), self.timings.run
         (count, metrics), shares = profiled(lambda: self.run(1), self._compiled.as_text())
-        # The iteration itself counts as running, as any other does.
+        # `run` has counted the iteration itself as running, so it is subtracted here.
         self.timings.profile += time.perf_counter() - start - (self.timings.run - ran)
         return count, metrics, shares
 
@@ -154,7 +154,7 @@ class Fused:
             self._state, metrics = self._compiled(self._state, np.int32(count))
             metrics = jax.device_get(metrics)  # waits for the block
         except Exception as error:  # noqa: BLE001 (JAX's, of several kinds)
-            # XLA passes on no more than the text of what a host function raised.
+            # Raise the exception of a host function itself, since XLA passes on only its text.
             raise self._hosts.failure or error from None
         end = time.perf_counter()
         self.timings.run += end - start
@@ -211,7 +211,7 @@ class Fused:
             spec = PartitionSpec("devices") if spread else PartitionSpec()
             return jax.tree.map(lambda _: NamedSharding(self._mesh, spec), self.graph.state)
         stacked, shared = self._replicas > 1, self._mesh.size > 1
-        # Finding the axes takes another trace, which one device needs for nothing else.
+        # Only several devices need the axes, and finding them takes another trace.
         axis = self.plan.axes.axis if shared else lambda _: None
         leaves = [home(self._mesh, axis(v), stacked=stacked) for v in self.graph.block.inputs]
         return jax.tree.unflatten(jax.tree.structure(self.graph.state), leaves)

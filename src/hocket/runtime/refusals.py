@@ -26,7 +26,7 @@ def refuse(plan: Plan) -> None:
 
 
 def _check_hardware(plan: Plan) -> None:
-    """Refuse unknown devices, and places that do not fit into the memory of theirs."""
+    """Refuse unknown devices, and places that do not fit into the memory of their devices."""
     memory = footprint(plan)
     needed: dict[Any, int] = defaultdict(int)
     for place in plan.places:

@@ -1,4 +1,4 @@
-"""Several agents at once on slices: each slice trains some of them, and nothing crosses."""
+"""Several agents at once on slices: each slice trains some of them, and no data crosses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class Population:
             return jax.vmap(lambda agent: self.algorithm.step(agent))(state)
 
     def policy(self, state: Any, explore: bool = False) -> Policy:
-        raise NotImplementedError("several agents have no policy in common: ask one for its own")
+        raise NotImplementedError(
+            "several agents have no policy in common: call `algorithm.policy` with the state of one"
+        )
 
 
 def agents(plan: Plan, seeds: int, *, record: bool = False) -> Split:

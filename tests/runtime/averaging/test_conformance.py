@@ -63,5 +63,5 @@ def test_what_a_way_says_of_itself_is_checked(name: str, why: str) -> None:
 
 
 def test_a_way_that_cannot_go_there_is_refused() -> None:
-    with pytest.raises(PlanError, match="cannot go by `ipc` here: it is for a GPU"):
+    with pytest.raises(PlanError, match="cannot use `ipc` here: it is for a GPU"):
         check_average("ipc")

@@ -20,7 +20,7 @@ SOON = 5.0
 def test_another_program_in_another_process() -> None:
     with pytest.raises(
         InstanceError,
-        match=r"(?s)^the instance `\w+/0` failed:\nTraceback.*Fickle is another graph in this "
+        match=r"(?s)^the instance `\w+/0` failed:\nTraceback.*Fickle has a different graph in this "
         r"process \(\w+\) than in the one that started it \(\w+\): does it depend",
     ):
         next(hocket.iterate(Fickle(home=os.getpid()), distribute=two, launch="processes"))

@@ -1,4 +1,4 @@
-"""The mean over replicas in several processes, and the Protocols of a way to average.
+"""The mean over replicas in several processes, and the Protocols that a way to average implements.
 
 known.py    the ways there are, and those that the replicas of a place can choose from
 table.py    how all replicas agree on a way, and the table that says why
@@ -37,11 +37,11 @@ Epoch: TypeAlias = int
 
 @dataclass(frozen=True)
 class Members:
-    """The replicas that average, each by its device or slice, or None if the plan names none."""
+    """The replicas that average: the device or slice of each, None where the plan names none."""
 
     on: tuple[DeviceId | None, ...]
     shares_memory: bool = True
-    """True if all of them can see the same memory."""
+    """True if all replicas can see the same memory."""
     delay: float = 0.0
     """The seconds by which every mean is made to take longer, for experiments."""
 
@@ -60,7 +60,7 @@ class Members:
 
     @property
     def run_as_one(self) -> bool:
-        """True if all are on slices whose processes may wait for each other on their device."""
+        """True if all are on slices where processes may wait for each other on the device."""
         return all(device is not None and run_as_one(device) for device in self.on)
 
     @property
@@ -96,11 +96,11 @@ class Joined(Protocol):
         ...
 
     def counts(self) -> tuple[int, int, int]:
-        """Return the calls so far, this replica's bytes, and the nanoseconds waited for others."""
+        """Return the number of calls, this replica's bytes, and the nanoseconds of its waits."""
         ...
 
     def check(self) -> None:
-        """Raise an error that happened inside a program, where no call could raise it."""
+        """Raise the error of an average inside a compiled program, which cannot raise it itself."""
 
     def close(self) -> None:
         """End every wait of this replica, and every wait for it, now and later, with an error.
@@ -109,7 +109,7 @@ class Joined(Protocol):
         """
 
     def free(self) -> None:
-        """Free what it holds. All replicas do so together, and none calls it any more."""
+        """Free this replica's resources. All replicas do so together, and average no more."""
 
 
 class Listener(Protocol):
@@ -138,8 +138,8 @@ class Average(Protocol):
 
     name: str
     preference: int
-    """The order of ways, lowest first, in tables and with `exact=True`, where no clock chooses. The
-    host's memory has 0."""
+    """The rank of this way, lowest first, in tables and in a choice without measurements, as with
+    `exact=True`. `shm` has 0."""
 
     def note(self, members: Members) -> str:
         """Return a remark about this way for the table of ways."""
@@ -153,11 +153,11 @@ class Average(Protocol):
         ...
 
     def is_choice(self, members: Members) -> bool:
-        """Return True if it is worth a measurement; if not, it has to be asked for by name."""
+        """Return True if this way should be measured; otherwise it is used only if named."""
         ...
 
     def room(self, members: Members, sites: Sites) -> int:
-        """Return the bytes of memory that all replicas must share; 0 if it needs none."""
+        """Return how many bytes of memory the replicas have to share; 0 for none."""
         ...
 
     def listen(
@@ -165,6 +165,6 @@ class Average(Protocol):
     ) -> Listener:  # fmt: skip
         """Prepare replica `index` for the others to join, without waiting for any of them.
 
-        `space` has the bytes that `room` asked for. Raise `Unavailable` if it cannot be done here.
+        `space` has the bytes that `room` asked for. Raise `Unavailable` if this way fails here.
         """
         ...

@@ -96,17 +96,17 @@ class Reduction:
         try:
             self._join(way, offers, epoch)
         except Unavailable as error:
-            raise PlanError(f"`averaged` cannot go by `{way}` here: {error}.") from None
+            raise PlanError(f"`averaged` cannot use `{way}` here: {error}.") from None
 
     def __call__(self, *xs: jax.Array) -> list[jax.Array]:
         return self._used(*xs)
 
     def counts(self) -> tuple[int, int, int]:
-        """Return the calls so far, this replica's bytes, and the nanoseconds waited for others."""
+        """Return the number of calls, this replica's bytes, and the nanoseconds of its waits."""
         return self._used.counts()
 
     def check(self) -> None:
-        """Raise an error that happened inside a program, where no call could raise it."""
+        """Raise the error of an average inside a compiled program, which cannot raise it itself."""
         self._used.check()
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class Reduction:
         if listener and not why:
             joined = listener.join([offer.address for offer in offers], epoch)
             self._open.append(joined)
-            if self._is_closed:  # by another thread, after which nobody else closes this one
+            if self._is_closed:  # another thread called `close` before it could find `joined` here
                 joined.close()
             return joined
         if listener:
@@ -148,9 +148,9 @@ def timed(joined: Joined, site: Sequence[Any], replicas: int, index: int) -> flo
     run = jax.jit(loop).lower(xs).compile()
     mean = (replicas - 1) / 2
     means = jax.block_until_ready(run(xs))
-    joined.check()  # before the numbers are checked, because its error says more
+    joined.check()  # first, because this error says more than that of a wrong mean
     if not all(jnp.allclose(x, mean, rtol=1e-2) for x in means):
-        raise RuntimeError(f"the mean of 0 to {replicas - 1} is not {mean}")
+        raise RuntimeError(f"a trial did not give {mean}, the mean of 0 to {replicas - 1}")
     seconds = []
     for _ in range(3):
         start = time.perf_counter()

@@ -23,7 +23,7 @@ J = TypeVar("J", bound=Joined)
 
 
 class SharedMemoryWay:
-    """The answers that our ways have in common, because all of them go through shared memory."""
+    """The methods that our ways have in common, because all of them go through shared memory."""
 
     def why_not(self, members: Members) -> str:
         if members.shares_memory:
@@ -39,30 +39,30 @@ class InMemory(Generic[J]):
     """A replica that the others find in the memory they share, so it needs no address."""
 
     enter: Callable[[], J]
-    """Joins the others in the memory, through which replicas also introduce themselves."""
+    """Joins the others through this memory, without their addresses."""
     address: Address = b""
 
     def join(self, addresses: Sequence[Address], epoch: Epoch) -> J:
         return self.enter()
 
     def close(self) -> None:
-        """Nothing to free: the memory belongs to the run."""
+        """Do nothing, because the memory belongs to the run."""
 
 
 class Group:
-    """One replica of a group that averages by a target of the library.
+    """One replica of a group that averages by an FFI target of the native library.
 
     Each call site gets a number when its program is compiled. So all replicas must compile the same
     programs in the same order; another order is an error.
     """
 
     target: ClassVar[str]
-    """The name of the target, in the library and for XLA."""
+    """The name of the FFI target, in the library and for XLA."""
     counter: ClassVar[str]
     """The function of the library that returns its counts."""
 
     line: ClassVar[int] = 1
-    """The size of a vector is rounded up to a multiple of this many bytes."""
+    """The alignment in bytes: the size of a vector is rounded up to a multiple of it."""
 
     def __init__(self, space: Space) -> None:
         self._space, self._library, self._num_sites = space, library(), 0
@@ -94,19 +94,19 @@ class Group:
         return calls, nbytes, sum(waited)  # some targets do not know how long they waited
 
     def check(self) -> None:
-        """Nothing to check: a call that fails raises its error."""
+        """Do nothing, because a call that fails raises its error."""
 
     def close(self) -> None:
         self._library.hocket_average_close(self._space.address)
 
     def free(self) -> None:
-        """Nothing to free: the memory belongs to the run."""
+        """Do nothing, because the memory belongs to the run."""
 
 
 class GpuGroup(Group, ABC):
     """One replica of a group on GPUs, whose processes introduce themselves before they average.
 
-    They do so in a rendezvous, which lies in the shared memory behind that of the group.
+    They do so in a rendezvous, which follows the group's own part of the shared memory.
     """
 
     def __init__(self, space: Space, replicas: int, index: int, sites: Sites) -> None:
@@ -163,8 +163,8 @@ def register(target: str, platform: str) -> None:
 
     The names of its functions are those that `native/call_site.h` defines.
     """
-    # JAX queues registrations until the platform has started, and would then do the handlers first,
-    # which need the type. So the platform is started here.
+    # JAX queues registrations until the platform has started, and would then register the handlers
+    # before the type that they need. So the platform is started here.
     jax.local_devices(backend="cpu" if platform == "cpu" else None)
     loaded, capsule = library(), jax.ffi.pycapsule
     type_id, type_info = loaded[f"{target}_type_id"], loaded[f"{target}_type_info"]

@@ -27,7 +27,7 @@ def ways() -> dict[str, Average]:
 
 @cache
 def find_way(name: str) -> Average:
-    """Return the way of this name, `module:NAME` or `file.py:NAME`; an object, if it is a class."""
+    """Return the way of this name, or at `module:NAME` or `file.py:NAME`. A class is called."""
     try:
         return AVERAGES.make(name, Average)
     except ValueError as error:
@@ -41,16 +41,19 @@ def choices(members: Members, wanted: str = "", *, is_exact: bool = False) -> li
     """
     if wanted:
         if why := find_way(wanted).why_not(members):
-            raise PlanError(f"`averaged` cannot go by `{wanted}` here: {why} Name no way.")
+            raise PlanError(
+                f"`averaged` cannot use `{wanted}` here: {why} Leave the way out, "
+                f"and hocket chooses one."
+            )
         return [wanted]
     reasons = {name: way.why_not(members) for name, way in ways().items()}
     names = [name for name, why in reasons.items() if not why and find_way(name).is_choice(members)]
     if not names:
         text = " ".join(f"`{name}`: {why}" for name, why in reasons.items() if why)
         raise PlanError(
-            f"there is no way to average between these replicas. {text} Name one that needs no "
-            f'shared memory in a plan of your own, `means={{PLACE: Mean(way="file.py:NAME")}}` '
-            f'(examples/own_average.py), or use launch="processes".'
+            f"there is no way to average between these replicas. {text} Use "
+            f'launch="processes", or give your plan a way that needs no shared memory, '
+            f'`means={{PLACE: Mean(way="file.py:NAME")}}` (examples/own_average.py).'
         )
     return names[:1] if is_exact else names
 
@@ -64,7 +67,7 @@ def check_averages(plan: Plan) -> None:
         )
     for place in sorted(plan.averaging - plan.grouped):
         try:
-            # Each way is also asked for its bytes, because some refuse settings only there.
+            # Ask for the bytes, too, because some ways check their settings only in `room`.
             Averaging.of(plan, place).nbytes  # noqa: B018
         except PlanError as error:
             raise PlanError(f"the replicas of `{place}`: {error}") from None

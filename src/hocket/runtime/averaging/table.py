@@ -89,7 +89,9 @@ def choose(averaging: Averaging, answers: Mapping[str, Sequence[float | str]]) -
     seconds = {way: cost for way, cost in costs.items() if isinstance(cost, float)}
     if not seconds:
         text = "; ".join(f"`{way}`: {why}" for way, why in costs.items())
-        raise PlanError(f"no way to average works between these replicas. {text}.")
+        raise PlanError(
+            f"no way to average works between these replicas. {text}. Fix one of these failures."
+        )
     return _table(averaging, costs, min(seconds, key=lambda way: seconds[way]))
 
 

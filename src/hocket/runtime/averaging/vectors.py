@@ -27,7 +27,7 @@ def through_vectors(
 
 
 def vector_bytes(xs: Sequence[Any]) -> list[int]:
-    """Return the bytes of those vectors."""
+    """Return the bytes of each vector that `through_vectors` makes of these arrays."""
     parts = [jax.eval_shape(widened, x) for x in xs]
     return [sum(parts[i].size * parts[i].dtype.itemsize for i in mine) for mine in _vectors(parts)]
 
@@ -51,7 +51,7 @@ def narrowed(mean: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def _vectors(parts: Sequence[Any]) -> list[list[int]]:
-    """Return the numbers of the arrays in each vector. Empty arrays are in none."""
+    """Return the indices of the arrays in each vector. Empty arrays are left out."""
     dtypes = sorted({str(part.dtype) for part in parts if part.size})
     return [
         [i for i, part in enumerate(parts) if part.size and str(part.dtype) == dtype]

@@ -1,6 +1,6 @@
 """How values cross from one running instance to another: links, and the transports that carry them.
 
-A plan comes in, and arrays arrive at the other instance:
+The modules, from a plan to the arrays that arrive:
 
 joins.py        how a value is put together from the parts that several instances send
 links.py        one sender and one receiver of one transfer, and the arrays of their messages
@@ -9,13 +9,13 @@ choice.py       the transport that carries a link
 transports/     the transports, a file each
 link_end.py     the part that the ends of our transports share
 packing.py      the small arrays of a message as one block
-host_arrays.py  arrays of a device as numpy arrays, random keys among them
+host_arrays.py  arrays of a device as numpy arrays, random keys included
 device_work.py  the work that an instance has begun on a device that keeps the order of messages
 
 A transport is an object with the members of `Transport`. Ours are found by listing. Another one is
 named in a channel, `Channel(transport="my_package.my_module:NAME")` or `"my_file.py:NAME"`, or
-comes with an installed package that has an entry point in the group `hocket.transports`. To write
-one takes nothing of hocket but the Protocols here (`examples/own_transport.py`).
+comes with an installed package that has an entry point in the group `hocket.transports`. Writing
+one needs nothing from hocket except the Protocols here (`examples/own_transport.py`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class Here:
-    """One end of a link, in the process that has it. Most transports need only `sends`."""
+    """One end of a link, as its own process sees it. Most transports read only `sends`."""
 
     sends: bool
     devices: tuple[Any, ...] = ()
@@ -127,7 +127,7 @@ class Transport(Protocol):
 
     Links are made in two phases: all receivers listen, and when each sender has the address of its
     receiver, all ends connect. `listen` and `connect` never wait for the other end. When a run
-    begins anew, all ends are closed, and both phases follow again with a higher epoch. No message
+    begins anew, all ends are closed, and both phases are repeated with a higher epoch. No message
     of an earlier epoch may arrive then.
 
     A message has the arrays of `link.specs` (shapes and dtypes of numpy). They lie in
@@ -137,8 +137,8 @@ class Transport(Protocol):
     """
 
     preference: float
-    """The order in which transports are asked `why_not` if a channel names none, lowest first. Ours
-    have 0 to 40."""
+    """The rank of this transport, lowest first, among those to try for a channel that names none.
+    The built-in ones have 0 to 30."""
     on_devices: bool
     """True if messages are lists of JAX arrays, handed over as they are; False if they are the
     numpy arrays of `link.specs`."""
@@ -158,7 +158,7 @@ class Transport(Protocol):
         ...
 
     def listen(self, link: Link, here: Here) -> Address:
-        """Prepare to receive, with no message on its way. Called in the receiver's process."""
+        """Empty the link, and prepare to receive. Called in the receiver's process."""
 
     def connect(self, link: Link, address: Address, here: Here, epoch: int) -> Outbox | Inbox:
         """Return the sending end if `here.sends`, else the receiving one."""

@@ -17,7 +17,7 @@ TRANSPORTS = Registry(
 
 
 def check_transports(plan: Plan) -> None:
-    """Refuse links that no transport can carry, or not the transport that their channel names."""
+    """Refuse links that no transport can carry, or that the transport they name cannot."""
     free = plan.free
     if free and (named := plan.channel(free.learner, free.maker).transport):
         raise PlanError(
@@ -36,12 +36,12 @@ def transport_of(plan: Plan, link: Link) -> Transport:
         named = _named(link)
         if not (reason := named.why_not(link, ends)):
             return named
-        # A message without arrays may go by any transport: it makes no difference to the user, and
+        # A message without arrays may use any transport: it makes no difference to the user, and
         # some transports cannot carry one.
         if link.arrays:
             raise PlanError(
-                f"{_channel(link)} cannot go by `{link.transport}`: {reason} Leave `transport` out "
-                f"there, or name another: {', '.join(TRANSPORTS.names)}."
+                f"{_channel(link)} cannot use `{link.transport}`: {reason} Leave `transport` out "
+                f"of that channel, or name another: {', '.join(TRANSPORTS.names)}."
             )
     for name in sorted(TRANSPORTS.names, key=lambda name: _made(name).preference):
         if not (reason := _made(name).why_not(link, ends)):
@@ -49,8 +49,8 @@ def transport_of(plan: Plan, link: Link) -> Transport:
         reasons += f"  {name}: {reason}\n"
     raise PlanError(
         f"nothing can carry `{link.name}` where instances run as `{plan.launch.name}`:\n{reasons}"
-        f'Name a transport that can in a plan of your own, `Channel(transport="file.py:NAME")` '
-        f'(examples/own_transport.py), or use launch="processes".'
+        f'Use launch="processes", or give your plan a transport that can, '
+        f'`Channel(transport="file.py:NAME")` (examples/own_transport.py).'
     )
 
 
@@ -64,7 +64,7 @@ def ends_of(plan: Plan, link: Link) -> Ends:
 
 
 def devices_of(plan: Plan, place: str, index: int) -> tuple[DeviceId, ...]:
-    """Return the devices of one instance: all of its place's if the replicas are one program."""
+    """Return the devices of an instance, or of its place if the replicas are one program."""
     spot = plan.place(place)
     return spot.on if place in plan.grouped else spot.share(index)
 

@@ -17,7 +17,7 @@ class DeviceWork:
 
     def __init__(self, status: Any) -> None:
         self._status = status
-        self._last: dict[Any, Any] = {}  # by end
+        self._last: dict[Any, Any] = {}  # the last noted array of each end
         self._settle: list[Callable[[], None]] = []
 
     def add(self, settle: Callable[[], None]) -> None:
@@ -25,7 +25,7 @@ class DeviceWork:
         self._settle.append(settle)
 
     def begun(self, end: Any, array: Any) -> None:
-        """Note an array of the last program that an end has begun. It is ready when that ends."""
+        """Note an array that is ready when the last program begun by an end has finished."""
         self._last[end] = array
 
     def since(self) -> list[Any]:
@@ -33,9 +33,9 @@ class DeviceWork:
         return list(self._last.values())
 
     def settle(self) -> None:
-        """Wait until the device has finished all of it.
+        """Wait until the device has finished the work of all ends.
 
-        The status shows this as work. If it showed a wait for the other instance, two instances
+        Meanwhile the status shows work. If it showed a wait for the other instance, two instances
         that wait for their own devices would look like a deadlock.
         """
         phase = int(self._status["phase"])
@@ -45,7 +45,7 @@ class DeviceWork:
         self._status["phase"] = phase
 
     def resume(self) -> None:
-        """Show that the instance waits no longer, though it may have to compile a program next."""
+        """Show work again, not a wait, since the next program may have to be compiled."""
         self._status["phase"] = WORKING
 
     def forget(self) -> None:
@@ -55,5 +55,5 @@ class DeviceWork:
 
 
 def is_busy(begun: list[Any]) -> bool:
-    """Return True if the device is still at work on some of this."""
+    """Return True if the device has not finished all of this work."""
     return any(not x.is_ready() for x in begun)

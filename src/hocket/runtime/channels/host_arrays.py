@@ -1,4 +1,4 @@
-"""Arrays on their way through the host's memory, where random keys are the numbers they hold."""
+"""Arrays on their way through the host's memory, where random keys are plain numbers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def to_host(x: Any) -> np.ndarray:
 
 
 def from_host(x: Any, like: Any) -> Any:
-    """Undo `to_host`, given a description of the array, also inside a compiled program."""
+    """Undo `to_host`, given a description of the array. A compiled program may do so, too."""
     return with_impl(x, like) if is_key(like) else x
 
 
 def with_impl(data: Any, like: Any) -> jax.Array:
-    """Return the random keys that these numbers are, of the same implementation as `like`."""
+    """Return random keys made of these numbers, with the same implementation as `like`."""
     impl = jax.random.key_impl(jnp.empty((), like.dtype))
     return jax.random.wrap_key_data(jnp.asarray(data), impl=impl)
 

@@ -23,7 +23,7 @@ class Concat:
 
 @dataclass(frozen=True)
 class First:
-    """The join of parts that are all the whole value: the first of them."""
+    """The join of parts that are each the whole value: it takes the first."""
 
     def __call__(self, parts: Sequence[Any]) -> Any:
         return parts[0]
@@ -34,7 +34,7 @@ FIRST = First()
 
 
 class Part(NamedTuple):
-    """The position of an array: the number of its message, and its number there."""
+    """The position of an array: the index of its message, and its index in that message."""
 
     message: int
     array: int

@@ -65,7 +65,7 @@ def array_names(plan: Plan, chosen: Iterable[Link]) -> dict[LinkKey, list[str]]:
 
 
 def value_names(graph: Graph) -> list[str]:
-    """Return a unique name for every value of a graph: its own, without lines of source code.
+    """Return a unique name for every value of a graph: its `name` without the source line.
 
     A name that occurs again gets a number. All plans of an algorithm have the same graph, so they
     have the same names.
@@ -79,13 +79,13 @@ def value_names(graph: Graph) -> list[str]:
 
 
 def renamed(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
-    """Return saved late values under the names of today."""
+    """Return saved late values under their current names."""
     table = _earlier_names(plan)
     return {table.get(name, name): x for name, x in late.items()}
 
 
 def _earlier_names(plan: Plan) -> dict[str, str]:
-    """Map earlier names, which had the numbers of a transfer and its ends, to those of today."""
+    """Map the names of earlier versions, made of numbers of transfers, to the current ones."""
     every, late, table = list(links(plan)), late_names(plan), dict[str, str]()
     names = array_names(plan, every)
     for link in every:

@@ -49,7 +49,7 @@ class Link:
 
     @property
     def end(self) -> tuple[str, int]:
-        """The place that receives, and the number of the instance."""
+        """The receiving instance: its place and its number."""
         return self.transfer.target, self.target
 
     @functools.cached_property
@@ -107,7 +107,7 @@ def links(plan: Plan) -> Iterator[Link]:
 
 
 def _array(plan: Plan, transfer: Transfer, shares: int, value: ValueId) -> jax.ShapeDtypeStruct:
-    """Describe a value's array in one message, which has one share of its environments."""
+    """Describe a value's array in one message, where it has one share of the environments."""
     whole, axis = plan.graph.values[value], plan.axes.axis(value)
     shape: list[Any] = list(whole.shape)
     if axis is not None:

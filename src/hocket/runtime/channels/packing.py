@@ -25,20 +25,20 @@ from hocket.runtime.channels.joins import Assembly
 from hocket.system.ring import Spec, slot_layout
 
 LARGE = 1 << 20
-"""The size in bytes from which an array is not packed, since packing copies it once more. An
+"""The bytes of the smallest array that is not packed, since packing copies it once more. This is an
 estimate: at 50 GB/s that copy takes 20 us, which is about the cost of one more transfer."""
 
-_LINE = 16  # the words of 64 bytes: the arrays of a slot begin at multiples of it
+_LINE = 16  # words of 32 bits in 64 bytes: the arrays of a slot begin at multiples of it
 
 
 def packs(asked: bool | None, devices: Sequence[Any], *, sends: bool, loops: bool = False) -> bool:
     """Return True if the end of a channel on these devices packs; `asked` decides if it is set.
 
-    An accelerator packs. A CPU device packs only where it receives outside of loops: it sends
-    without a transfer, but to take in 12 arrays one by one JAX needs two to three times as long as
-    one program does (`benchmarks/packing.py`), and in a loop that crosses places a program reads
-    the host's arrays as they are. Nobody packs for several devices, because each has its own part
-    of an array.
+    An accelerator packs. A CPU device packs only to receive outside of loops: JAX takes in 12
+    arrays one by one two to three times slower than one program does (`benchmarks/packing.py`). To
+    send, a CPU needs no transfer, and in a loop that crosses places its program reads the host's
+    arrays as they are. No end on several devices packs, because each device has its own part of an
+    array.
     """
     usual = devices[0].platform != "cpu" or not (sends or loops)
     return len(devices) == 1 and (usual if asked is None else asked)
@@ -82,7 +82,7 @@ class Packing:
         return sum(math.prod(self.like[k].shape) > 0 for k in self.small) > 1
 
     def specs(self, *, packed: bool) -> list[Spec]:
-        """Return the arrays of a slot, as an end sees them that packs, or one that does not."""
+        """Return the arrays of a slot, as an end sees them if it is `packed` or if it is not."""
         if packed:
             return [((self._words[1],), np.dtype(np.uint32)), *(self._host[k] for k in self.large)]
         return [self._host[k] for k in (*self.small, *self.large)]

@@ -23,9 +23,10 @@ from hocket.runtime.observe.status import IDLE, RECEIVING
 
 
 class SampleTaker:
-    """Sends the learner's versions, and chooses the samples that it receives.
+    """The part of a learner that sends versions, and chooses the samples to receive.
 
-    Samples arrive through the links of the inbox. Those from a checkpoint wait in its lines.
+    Samples arrive through the links of the inbox. Those from a checkpoint wait in its queues, the
+    `lines`.
     """
 
     def __init__(self, instance: Instance, ledger: Ledger, newest: Newest) -> None:
@@ -51,15 +52,15 @@ class SampleTaker:
     def publish(self) -> Wait:
         """Publish what this iteration has sent, and return what to wait for before `take`."""
         version = int(self._account.status["iteration"])
-        # Written before it is announced: a maker that sees the number finds it or a newer one.
+        # Write it before announcing it: a maker that sees the number finds it or a newer version.
         self._newest.write(version, [x for part in self._version.values() for x in part])
         self._ledger.publish(version)
         return self._wait
 
     def take(self) -> None:
-        """Take the samples that ended the wait, and have the inbox receive from their makers."""
-        # They are not chosen again here. A maker may since have announced a sample with a version
-        # that it looked up long ago, and until it corrects that, there seems to be no choice.
+        """Take the samples chosen during the wait, and have the inbox receive from their makers."""
+        # They are not chosen again here. A maker may since have announced a sample with an outdated
+        # version, and until it replaces that (`Ledger.made_with`), `choice` may return None.
         makers = self._choice
         assert makers is not None
         self._ages.append([self._ledger.take(maker) for maker in makers])
@@ -80,11 +81,11 @@ class SampleTaker:
                 age = np.array(self._account.status["iteration"] - made_with)
                 late[sample_name(maker, k, "age")] = age
                 for link in mine:
-                    # Off the link and into a line of the inbox, from where they can be learned.
+                    # Move it off the link into a queue of the inbox, where `receive` looks first.
                     self._inbox.fill(link.key[:2], k + 1)
                     names = (sample_name(maker, k, name) for name in self._names[link.key])
                     late |= zip(names, self._inbox.lines[link.key[:2]][k], strict=True)
-        self._account.status["phase"] = IDLE  # receiving has changed it
+        self._account.status["phase"] = IDLE  # `fill` has set it to RECEIVING
         return late
 
     def load(self, late: Mapping[str, Any]) -> None:
@@ -107,7 +108,7 @@ class SampleTaker:
         return self._choice is not None
 
     def _put_by(self, link: Link, maker: int, number: int, late: Mapping[str, Any]) -> None:
-        """Put a message of a saved sample into its line of the inbox."""
+        """Put a message of a saved sample into its queue in the inbox."""
         saved = [late[sample_name(maker, number, name)] for name in self._names[link.key]]
         arrays = [from_host(x, spec) for x, spec in zip(saved, link.arrays, strict=True)]
         message = self._inbox.ends[link.key[:2]].message(arrays)
@@ -136,7 +137,7 @@ def fitting_samples(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
     free = plan.free
     if not (saved and free):
         return {}
-    # A sample with k older ones is taken k // batch iterations from now, and ages as much by then.
+    # A sample with k older ones is taken k // batch iterations from now, and is older by as many.
     ages = {name: int(x) for name, x in saved.items() if name.endswith("-age")}
     oldest_first = enumerate(sorted(ages.values(), reverse=True))
     in_time = all(k // free.batch + age <= free.max_age for k, age in oldest_first)

@@ -10,9 +10,8 @@ An iteration of the learner takes `batch` samples at once, the oldest that are r
 have several samples waiting, two of one batch can come from the same maker, so that a fast maker
 need not wait for slow ones.
 
-At most `window` x makers samples exist at once, and that is at most `max_age` x `batch`. Hence
-there is always a turn in time for a new sample, which is made with the newest version, even after
-all others.
+At most `window` x makers samples exist at once, and that is at most `max_age` x `batch`. So a new
+sample, which is made with the newest version, is in time even if it is taken after all others.
 """
 
 from __future__ import annotations
@@ -166,7 +165,7 @@ class Ledger:
     def _in_time(self, versions: list[int]) -> bool:
         """Return True if samples of these versions can be taken in order from the next iteration.
 
-        Samples that are not begun yet need no check: the newest version has a turn after all these.
+        Samples not yet begun need no check: they have the newest version, and are in time anyway.
         """
         start = int(self.numbers["version"]) + 1
         return all(start + k // self.batch - v <= self.max_age for k, v in enumerate(versions))

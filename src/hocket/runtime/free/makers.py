@@ -18,7 +18,7 @@ from hocket.runtime.observe.status import SENDING
 
 
 class Maker:
-    """Begins a sample when there is room for it, with the newest version."""
+    """The turns of a maker: it begins a sample when there is room, with the newest version."""
 
     def __init__(self, instance: Instance, ledger: Ledger, newest: Newest, wait: Wait) -> None:
         self._ledger, self._newest, self._index = ledger, newest, instance.index
@@ -44,7 +44,7 @@ class Maker:
 
 
 class Helper:
-    """Follows the only maker: it begins an iteration after the maker has begun its sample."""
+    """The turns of a helper: it begins an iteration after the only maker has begun its sample."""
 
     def __init__(self, instance: Instance, ledger: Ledger, wait: Wait) -> None:
         self._ledger, self._status = ledger, instance.status

@@ -17,7 +17,7 @@ from hocket.system.native import library
 from hocket.system.ring import slot_layout
 
 SLOTS = 3
-"""Messages in shared memory. A reader has until the writer begins the third after its own."""
+"""The slots for messages. A reader can copy one until the writer begins the third after it."""
 
 
 class NewestHere:
@@ -81,7 +81,7 @@ class NewestShared:
 
     def write(self, version: int, message: list[Any]) -> None:
         arrays = [np.array([version]), *self._packing.to_slot(message, packed=self.packed)]
-        # Never the newest slot, so that readers can copy that meanwhile.
+        # The slot after that of the newest message, which readers can copy meanwhile.
         number = self._library.hocket_latest_begin(self._address)
         for view, x in zip(self._views[number % SLOTS], arrays, strict=True):
             np.copyto(view, x, casting="no")
@@ -96,7 +96,7 @@ class NewestShared:
             version = int(stamp[0])
             arrays = [np.array(view) for view in views]
             message = self._packing.from_slot(arrays, packed=self.packed)
-            # Otherwise the writer has begun to reuse the slot, and the copy may be half of each.
+            # If not, the writer has begun to reuse the slot, and the copy may mix two messages.
             if self._library.hocket_latest_is_whole(self._address, number, SLOTS):
                 return version, message
 

@@ -81,7 +81,7 @@ class CallSlot:
         return [(start, end) for start, end in times.tolist()]
 
     def slow_down(self) -> bool:
-        """Have Python make all calls again. Return False, and change nothing, during a call."""
+        """Make calls in Python again, not natively. During a call do nothing, and return False."""
         if self._native is not None and not library().hocket_host_slow(self.number):
             return False
         self._native = None

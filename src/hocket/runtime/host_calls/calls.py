@@ -36,7 +36,7 @@ class HostFunctions:
         self._calling = threading.Lock()
         self._noted = False
         self.find: Callable[[Service], At] | None = None
-        """Returns where to find a service that a host function works on."""
+        """A function that returns where to find a service that a host function works on."""
         self._live: dict[HostFunction, LiveFunction] = {}
         self._pieces: dict[str, bytes] = {}
         self._ended = False
@@ -65,7 +65,7 @@ class HostFunctions:
             raise
 
     def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
-        """Return the number of the function's slot, as `Caller` says; None if not `inside`."""
+        """Return the number by which programs call a function; None if not `inside`."""
         if not self.inside:
             return None
         key = of, *((x.shape, x.dtype) for x in (*ins, *outs))
@@ -101,7 +101,7 @@ class HostFunctions:
         return sorted(calls, key=lambda call: call[1])
 
     def run(self, program: Callable[[], Any]) -> Any:
-        """Run a program that calls these functions in a thread of their own. Raise if one hangs."""
+        """In a thread of its own, run a program that calls these functions. Raise if one hangs."""
         self._thread = self._thread or WatchedThread(self._name)
         try:
             return self._in_thread(lambda: run_inline(program))
@@ -137,7 +137,7 @@ class HostFunctions:
         return self._thread.run(work, self._overdue) if self._thread else work()
 
     def _overdue(self) -> Exception | None:
-        """Return the error of a call that hangs. This is asked from another thread."""
+        """Return the error of a call that hangs, or None. Called by another thread."""
         return next(
             (error for live in list(self._live.values()) if (error := live.overdue())), None
         )
@@ -160,7 +160,10 @@ def _close(slots: dict[Any, CallSlot]) -> None:
 
 
 def is_one_cpu(devices: Sequence[Any]) -> bool:
-    """Return True if a program of these devices can call the host by itself, and only once."""
+    """Return True for a single CPU device, whose programs can call the host by themselves.
+
+    On several devices, each of them would make the call.
+    """
     return len(devices) == 1 and devices[0].platform == "cpu"
 
 

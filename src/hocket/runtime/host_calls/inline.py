@@ -2,9 +2,10 @@
 
 XLA has as many threads as there are cores, and a program that waits for its environments would
 block one of them for everybody else. Where waking a thread takes long, that also costs a fifth of
-the speed. JAX has a setting against it, but only before its first use and for all programs.
-Instead, we use two properties of callbacks: a program that contains one runs in the thread that
-calls it, and a program called from within a callback runs in the callback's thread.
+the speed. JAX has a setting that avoids this, but it must be made before the first use of JAX, and
+applies to all programs. Instead, we use two properties of callbacks: a program that contains one
+runs in the thread that calls it, and a program called from within a callback runs in the callback's
+thread.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _here = threading.local()
 
 def run_inline(work: Callable[[], Any]) -> Any:
     """Call `work`, and run all programs of one CPU device that it calls in this thread."""
-    # A future, because of an exception in a callback XLA passes on only the text.
+    # A future, because XLA passes on only the text of an exception in a callback.
     future: Future[Any] = Future()
     _here.job = partial(fulfil, future, work)
     try:

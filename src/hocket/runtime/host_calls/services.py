@@ -33,13 +33,13 @@ class Services:
         self._last: dict[Service, Any] = {}
 
     def load(self, state: Any) -> Any:
-        """Give the services their part of a state, and return it as programs have it."""
+        """Give the services their parts of a state, and return it with tickets in place of them."""
 
         def keep(mine: Any, x: Any) -> Any:
             if not isinstance(mine, Served):
                 return x
             live = self._live.setdefault(mine.by, mine.by.start(self._how))
-            # The first state has a ticket already, since its part was never computed.
+            # A first state has a ticket already, because nobody has computed the service's part.
             live.load(None if isinstance(x, Served) else x)
             return ticket_for(mine.by)
 

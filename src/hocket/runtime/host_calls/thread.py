@@ -44,4 +44,4 @@ def fulfil(future: Future[Any], work: Callable[[], Any]) -> None:
 def _work(tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
     while (task := tasks.get()) is not None:
         task()
-        del task  # or it would keep alive what it refers to until the next task comes
+        del task  # or what it holds would stay alive until the next task comes

@@ -17,7 +17,7 @@ from hocket.runtime.observe.timeline import Span
 T = TypeVar("T")
 
 MAX_SPANS = 500_000
-"""The spans that a timeline keeps of one instance. Further ones are only counted."""
+"""The most spans that a timeline keeps of one instance. Further ones are only counted."""
 
 
 class Wait(NamedTuple):
@@ -66,7 +66,7 @@ class Account:
         self.status["phase"] = phase
 
     def wait(self, wait: Wait) -> None:
-        """Wait until `wait.ready`, or until the run ends. Return at once if a link does that."""
+        """Wait until `wait.ready`, or until the run ends. Do nothing if a link does the waiting."""
         if not (wait.ready and wait.until):
             return
         start = time.perf_counter()
@@ -84,7 +84,7 @@ class Account:
         start, before = time.perf_counter(), box.waited_ns
         self.show(SENDING if end.sends else RECEIVING, end.link.transfer, peer)
         message = move()
-        # While its own device was still at work, the instance lost no time by waiting for another.
+        # If its own device is still at work, the instance lost no time by waiting for the other.
         waited = 0 if is_busy(begun) else box.waited_ns - before
         self._moved(other, waited)
         if end.sends:

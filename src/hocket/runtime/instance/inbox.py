@@ -31,7 +31,7 @@ class InstanceInbox:
         late = late_names(plan)
         self._late = {k: late[end.link.key] for k, end in self.ends.items() if end.link.key in late}
         self.lines: dict[Key, deque[Any]] = {}
-        """The messages that are here already, by link. They are older than those on the link."""
+        """Queues of messages that are off their links already, older than those still on them."""
         self.sources: dict[TransferId, Sequence[int]] = {}
         """The instances from which the messages of a transfer are taken."""
         self._expected: dict[TransferId, tuple[tuple[Assembly, ...], bool]] = {}
@@ -68,7 +68,7 @@ class InstanceInbox:
         parts = [[lists[m][k] for m, k in x.parts] for x in assembled]
         joined = join_values(parts, [x.join for x in assembled], store.devices[0])
         values = {v: store.rows(v, x) for v, x in zip(transfer.values, joined, strict=True)}
-        # A value that crosses in a loop is read about once, so a program may read the host's array.
+        # A program reads a value that crosses in a loop about once, and may do so from the host.
         once = bool(transfer.loops)
         store.put([v for v, x in values.items() if not store.is_here(x, once=once)], values)
         return values
@@ -82,7 +82,7 @@ class InstanceInbox:
     def catch_up(self) -> None:
         """Take all late messages off their links, after a block.
 
-        They are saved with the state, and what lies on a link could not be.
+        They are saved with the state, and messages still on a link could not be.
         """
         for key, messages in self._late.items():
             self.fill(key, len(messages))
@@ -110,8 +110,8 @@ class InstanceInbox:
         if line := self.lines.get(key):
             return line.popleft()
         message = self._take(key)
-        # A run has no messages from before its first iteration, so a late reader takes the first
-        # message again in place of each.
+        # There are no messages from before the first iteration of a run, so a late reader takes the
+        # first message once more for each of them.
         if line is None and key in self._late:
             self.lines[key] = deque([message] * len(self._late[key]))
         return message

@@ -29,7 +29,7 @@ from hocket.runtime.instance.store import Store
 from hocket.runtime.instance.wiring import Spaces, ends
 
 AGES = ValueId(-1)
-"""The key of the ages of samples among an instance's metrics, whose keys are numbers of values."""
+"""The key of the samples' ages in the metrics of an instance, which are keyed by `ValueId`."""
 NO_SPACES: Spaces = {}
 
 
@@ -141,7 +141,7 @@ class Instance:
                 rows.add([store.whole(v, values[v]) for v in self._reports])
         self.inbox.catch_up()
         self.account.work.settle()
-        jax.block_until_ready(list(store.values.values()))  # so that the block's time has all of it
+        jax.block_until_ready(list(store.values.values()))  # count its work in this block
         if self._average:
             self._average.check()
         self.account.count_averages(time.perf_counter())

@@ -60,7 +60,7 @@ class Learning(Protocol):
 
 
 class Interpreter:
-    """Follows the program of a place with the values that its instance holds."""
+    """The part of an instance that follows the program of its place."""
 
     def __init__(
         self, plan: Plan, store: Store, programs: Programs, hosts: HostFunctions,
@@ -157,7 +157,7 @@ class Interpreter:
         cut = {v: cut_parts(values[v], axes[v], parts, blocks) for v in loop.reads}
         shares = [{v: cut[v][k] for v in loop.reads} for k in range(parts)]
         turns = [self._repeat(loop, share, parts) for share in shares]
-        while turns:  # `self` stands for the end of a part, since None is what it yields
+        while turns:  # `next` returns `self` at the end of a turn, since a turn may yield None
             turns = [turn for turn in turns if next(turn, self) is not self]
         for v in loop.makes:
             values[v] = join_parts([share[v] for share in shares], axes[v], blocks)
@@ -185,7 +185,7 @@ class Interpreter:
 
 
 def _replace(step: Compute | Host, values: Values, outs: Sequence[Any]) -> None:
-    """Drop the values that a step was the last to need, and keep those that it has made."""
+    """Drop the values that no later step needs, and keep those that this step has made."""
     for v in step.dead:
         del values[v]
     values |= zip(step.outs, outs, strict=True)

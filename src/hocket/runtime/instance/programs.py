@@ -30,7 +30,7 @@ class Programs:
         self._store, self._average, self._backend = store, average, spot.backend
 
     def segment(self, step: Compute, parts: int, *, calls_host: bool = False) -> Segment:
-        """Return a segment. One that calls the host is not shared: its host functions are not."""
+        """Return a segment. It is shared unless it calls host functions, which are never shared."""
         segments = self.own if calls_host else self.shared
         return segments.get(step, parts, lambda: self._new(step, parts))
 

@@ -77,8 +77,8 @@ def _build(graph: Graph, step: Compute) -> Callable[..., list[Any]]:
         for number in step.nodes:
             node = graph.nodes[number]
             values |= zip(node.outs, node([values[v] for v in node.ins]), strict=True)
-        # A result that is an argument as it came would share its buffer. Others may hold that, and
-        # whichever of the two is donated first would take it from the other, so it is copied.
+        # A result that is an unchanged argument is copied. Otherwise the two would share a buffer,
+        # and donating one of them would delete the other.
         given = {id(x) for x in args}
         outs = [values[v] for v in step.outs]
         return [jnp.copy(x) if id(x) in given else x for x in outs]

@@ -90,10 +90,10 @@ class Store:
         return x.reshape(self.replicas, -1, *x.shape[1:]) if value in self.stacked else x
 
     def is_here(self, x: Any, *, once: bool) -> bool:
-        """Return True if programs can use an array as it is: it is on the only device here.
+        """Return True if programs can use an array as it is.
 
-        So is an array of the host that is read `once`, because a program copies it to the default
-        device faster than JAX puts it there.
+        They can if it is on the only device here. On the default device they also take an array of
+        the host that is read `once`, because a program copies it faster than JAX puts it there.
         """
         if len(self.devices) > 1:
             return False

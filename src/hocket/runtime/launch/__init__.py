@@ -90,10 +90,10 @@ class Member(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts, watches and ends processes. Messages go through the control connection instead."""
+    """A way to start, watch and end processes. It carries no messages."""
 
     launch: Launch
-    """Its name and abilities, which a plan may count on."""
+    """The launcher's name, and the abilities that a plan may count on."""
 
     def why_not(self, plan: Plan) -> str:
         """Return why it cannot start the instances of a plan here, or "" if it can."""

@@ -32,12 +32,12 @@ class Answer(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a command failed."""
+    """The reason why a command failed."""
 
     text: str
     """The traceback."""
     error: BaseException | None = None
-    """The exception itself, where it was raised in this process."""
+    """The exception itself, if it was raised in this process."""
 
 
 Answers = queue.SimpleQueue[Answer]
@@ -99,7 +99,7 @@ def accept(listening: socket.socket) -> MessageSocket:
 
 
 def _of_one_user(connected: socket.socket) -> MessageSocket:
-    """Wrap a connected socket, but refuse another user, whatever the folder's permissions are."""
+    """Wrap a connected socket. Refuse another user, even if the folder's permissions do not."""
     if hasattr(socket, "SO_PEERCRED"):
         peer = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         _, user, _ = _PEER.unpack(peer)

@@ -117,7 +117,7 @@ class Crew:
             for instance, status in zip(running, self.statuses, strict=True):
                 if instance.name in self._at_work:
                     continue
-                # Set before the instance does: while it is idle, those that wait for it look stuck.
+                # Set here already: while an instance looks idle, those that wait for it look stuck.
                 status["phase"] = WORKING
                 instance.tell(("run", count if instance.place in counts else None))
                 if instance.place not in counts:

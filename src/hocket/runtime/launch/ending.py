@@ -36,7 +36,7 @@ class Resources:
         for worker in self.workers:
             worker.disconnect()
         for instance in self.running:
-            instance.hang_up()  # which ends a process, whatever it is doing
+            instance.hang_up()  # a process then ends, whatever it is doing
         has_ended = self._end_members()
         for worker in self.workers:
             worker.end(at_rest=has_ended.get(worker.name, True))  # True: it was never started

@@ -60,14 +60,14 @@ def memory_map(plan: Plan) -> MemoryMap:
 
 @dataclass
 class PlanMemory:
-    """The memory that all instances of a plan see, or its run alone if they share none."""
+    """The memory that all instances of a plan see, or one process alone if they share none."""
 
     statuses: np.ndarray
     ledger: Ledger | None = None
     newest: Newest | None = None
     file: MemoryFile | None = None
     links: Mapping[LinkKey, Space] = field(default_factory=dict)
-    """The part of the file of each link that needs one."""
+    """The part of the file for each link that needs one."""
     averages: Mapping[str, Space] = field(default_factory=dict)
     """The part of the file in which the replicas of a place average, by place."""
 

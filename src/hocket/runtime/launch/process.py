@@ -106,7 +106,7 @@ def _work(connection: MessageSocket, commands: queue.Queue[Any], shutdown: Shutd
         command, *arguments = commands.get()
         done = getattr(worker, command)(*arguments)
         if file is None:
-            _tell_status(worker, connection)  # the one that belongs to this answer
+            _tell_status(worker, connection)  # the run reads it before the answer
         connection.write(("done", done))
 
 
@@ -134,7 +134,7 @@ def _worker(given: Assignment, file: MemoryFile | None) -> Any:
     graph = trace(unpack(given.algorithm), given.num_envs, exact=given.exact, served=given.served)
     if graph.digest != given.digest:
         raise PlanError(
-            f"{type(graph.algorithm).__name__} is another graph in this process "
+            f"{type(graph.algorithm).__name__} has a different graph in this process "
             f"({graph.digest}) than in the one that started it ({given.digest}): does it depend "
             f"on something outside itself?"
         )
@@ -161,13 +161,13 @@ def _in_thread(function: Callable[..., None], *arguments: Any) -> None:
 
 
 def _stay_with(run: int, folder: Path, shutdown: Shutdown) -> None:
-    """End when the run's process does, if that started this one.
+    """End this process when the run's process ends, if the run itself started it.
 
-    A process that another program started notices by its connection alone.
+    If another program started it, only the closed connection tells it.
     """
     if os.getppid() == run:
         wait_for_end_of(run)
-        shutil.rmtree(folder, ignore_errors=True)  # in case the run could not do it any more
+        shutil.rmtree(folder, ignore_errors=True)  # in case the run was killed before it could
         shutdown.end()
 
 

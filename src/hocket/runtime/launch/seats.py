@@ -40,7 +40,7 @@ def environment_of(plan: Plan, seat: Seat, slices: Slices) -> dict[str, str]:
 
 
 def uses_accelerator(plan: Plan) -> bool:
-    """Return True if some instance of the plan may compute on something else than the host."""
+    """Return True if some instance of the plan may compute on something other than the host."""
     return any(
         not all(device.is_host for device in place.on) if place.on
         else jax.default_backend() != HOST

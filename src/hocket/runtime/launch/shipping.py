@@ -30,8 +30,8 @@ def pack(algorithm: Any, state: Any) -> bytes:
         return cloudpickle.dumps((algorithm, list(_registered(state))))
     except (TypeError, pickle.PicklingError) as error:
         raise PlanError(
-            f"{type(algorithm).__name__} cannot be sent to other processes: {error}. Take that "
-            f'out of it, or use launch="threads".'
+            f"{type(algorithm).__name__} cannot be sent to other processes: {error}. Remove "
+            f'that object from it, or use launch="threads".'
         ) from error
 
 
@@ -61,7 +61,7 @@ def _registered(state: Any) -> Iterator[_Registered]:
                 f"processes cannot make again: decorate it with `@flax.struct.dataclass` instead "
                 f'of that base, move it into a module, or use launch="threads".'
             )
-        if "tree_flatten" in vars(cls):  # asked first, since it may be a dataclass as well
+        if "tree_flatten" in vars(cls):  # first, since such a class may be a dataclass as well
             yield cls, [], []
         elif dataclasses.is_dataclass(cls):
             yield from _fields(cls)

@@ -25,7 +25,7 @@ class RunEnded(BaseException):
 
 
 class Shutdown:
-    """Ends this process.
+    """The orderly end of this process.
 
     `wake` has to wake the main thread if that waits for a command. The main thread calls `stopped`
     when it will start nothing more on the device.

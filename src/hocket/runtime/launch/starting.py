@@ -53,7 +53,7 @@ def start(plan: Plan, held: Resources, watch: Watch) -> None:
             held.running.append(RunningInstance(seat.name, member, commands.put, hang_up))
         return
     _start_processes(plan, held, seats, watch.answers)
-    # The first answer of a process says what it sees of its device. Slices are checked by that.
+    # The first answer of a process says what it sees of its device, to verify its slice.
     seen = watch.gather(seat.name for seat in seats)
     for seat in seats:
         for device in seat.devices:
@@ -79,7 +79,7 @@ def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers
             threading.Thread(target=pass_answers, args=given, daemon=True).start()
             command = partial(tell, connection)
             held.running.append(RunningInstance(seat.name, member, command, connection.close))
-            # Always in one of the two lists, so that whatever fails here, something ends it.
+            # A member is always in `running` or `waiting`, so that it is ended whatever fails here.
             waiting.pop(0)
             _hand_over(plan, seat.name, held.memory, algorithm, connection)
     finally:

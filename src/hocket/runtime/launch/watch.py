@@ -30,7 +30,7 @@ GRACE_SECONDS = 1.0
 PATIENCE = 5.0
 """Seconds for which all instances must have waited without a message to count as stuck."""
 MAX_STEP = 1.0
-"""The most seconds that may count between two looks."""
+"""The most seconds of waiting that one look adds, however long ago the last one was."""
 
 
 class InstanceError(RuntimeError):
@@ -58,7 +58,7 @@ class RunningInstance:
 
 
 class Watch:
-    """Gathers the answers of instances, and raises if one will never come."""
+    """The watch over instances: it gathers their answers, and raises if one will never come."""
 
     def __init__(self, plan: Plan, memory: PlanMemory, running: Sequence[RunningInstance]) -> None:
         self._plan, self._memory, self._running = plan, memory, running
@@ -104,11 +104,11 @@ class Watch:
 
 
 class DeadlockWatch:
-    """Looks at the statuses of a run now and then, and raises `Deadlock` if none can go on."""
+    """The watch over the statuses of a run, which raises `Deadlock` if no instance can go on."""
 
     def __init__(self, plan: Plan, statuses: np.ndarray) -> None:
         self._plan, self._statuses = plan, statuses
-        # A message that the plan delays on purpose moves nothing while it waits.
+        # Nothing moves while all wait for a message that the plan delays on purpose.
         delays = [x.delay for x in (*plan.channels.values(), *plan.means.values())]
         self._patience = PATIENCE + max(delays, default=0.0)
         self._seen = statuses.copy()

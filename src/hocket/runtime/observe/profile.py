@@ -59,10 +59,10 @@ def profiled(work: Callable[[], T], text: str) -> tuple[T, dict[str, float]]:
 
 
 def _stop_trace() -> bool:
-    """End the profile. Return False if its file could not be written: no run fails for that."""
+    """End the profile. Return False if its file could not be written; a run goes on without it."""
     try:
         jax.profiler.stop_trace()
-    except (OSError, RuntimeError):  # the disk is full, or files may not be as large
+    except (OSError, RuntimeError):  # the disk is full, or a limit forbids such a large file
         return False
     return True
 
@@ -140,7 +140,7 @@ def _times(file: Path, roles: Container[str]) -> Iterator[tuple[str, float]]:
 def _of_kernel(kernel: Any, roles: Container[str]) -> str:
     """Return the name of a kernel's instruction, or of the kernel if it is in a command buffer.
 
-    There the profile does not name the instruction. The kernel's name is that of one of the alike
+    There the profile does not name the instruction. The kernel is named after one of the similar
     instructions that share it, which is good enough to see what takes long.
     """
     operation = str(dict(kernel.stats).get("hlo_op", ""))

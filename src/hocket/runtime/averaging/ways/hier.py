@@ -35,14 +35,14 @@ class Hier(SharedMemoryWay):
         if set(sizes) == {1}:
             return "every replica has a device of its own, so there is only one step."
         if len(set(sizes)) > 1:
-            # A mean of means is the mean only if every device has as many replicas.
+            # A mean of means is the mean only if every device has the same number of replicas.
             text = ", ".join(map(str, sizes))
             return f"the devices must have equally many replicas, and they have {text}."
         inner, between = _on_device(members), _leaders(members)
         steps = [(inner, members.some(group).at_once()) for group in members.groups]
         for way, part in [*steps, (nccl.AVERAGE, between)]:
             if why := way.why_not(part):
-                return f"one of its steps goes by `{way.name}`: {why}"
+                return f"one of its steps uses `{way.name}`: {why}"
         return ""
 
     def room(self, members: Members, sites: Sites) -> int:

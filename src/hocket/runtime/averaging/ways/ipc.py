@@ -51,7 +51,7 @@ class Ipc(SharedMemoryWay):
         return super().why_not(members)
 
     def room(self, members: Members, sites: Sites) -> int:
-        patience()  # so that a wrong value is refused before anything starts
+        patience()  # refuses a wrong WAIT_SECONDS before anything starts
         return control_bytes(sites, len(members)) + Rendezvous.nbytes(len(members))
 
     def listen(
@@ -63,7 +63,7 @@ class Ipc(SharedMemoryWay):
 
 
 class WithinGpu(GpuGroup):
-    """Averages over `replicas` processes on the GPU that CUDA knows as number `ordinal`."""
+    """One replica of a mean over `replicas` processes on one GPU, CUDA's number `ordinal`."""
 
     target, counter = "hocket_reduce_ipc", "hocket_reduce_ipc_counts"
 
@@ -81,11 +81,14 @@ class WithinGpu(GpuGroup):
         if code == _CLOSED:
             raise RuntimeError("another replica has ended, so there is no mean")
         if code:
-            raise RuntimeError(f"`averaged` waited {self._wait:g} s for replica {rank.value}")
+            raise RuntimeError(
+                f"`averaged` waited {self._wait:g} s for replica {rank.value}: if it is only slow, "
+                f"set {WAIT_SECONDS} to more seconds"
+            )
 
     def free(self) -> None:
-        # A slot must not be freed while another process has it open. So all replicas close those
-        # of the others first, and free their own once everybody has.
+        # A slot must not be freed while another process has it open. So each replica closes
+        # the slots of the others, and frees its own once all have done so.
         self._library.hocket_reduce_ipc_free(self._group, 0)
         self._rendezvous.tell(b"")
         self._library.hocket_reduce_ipc_free(self._group, 1)

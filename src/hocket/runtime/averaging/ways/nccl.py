@@ -59,7 +59,7 @@ class Nccl(SharedMemoryWay):
 
 
 class BetweenGpus(GpuGroup):
-    """Averages over `replicas` processes with a GPU each: in this one, CUDA's number `ordinal`.
+    """One replica of a mean over `replicas` processes, which has GPU `ordinal` to itself.
 
     The communicator lasts as long as the process, because its programs hold on to it.
     """
@@ -75,8 +75,8 @@ class BetweenGpus(GpuGroup):
             raise RuntimeError("another replica has ended, so there is no mean")
 
     def _introduction(self, sites: Sites) -> bytes:
-        # Only the first identity is used. Every replica makes one, so that one without NCCL fails
-        # here, and not while the others wait for it.
+        # Only the first replica's identity is used. The others make one, too, so that a replica
+        # without NCCL fails here, and not while the others wait for it.
         return new_id()
 
     def _enter(self, introductions: Sequence[bytes]) -> None:

@@ -1,6 +1,6 @@
 """Means through the host's memory, the way that is always possible.
 
-The arrays of a program on the CPU are averaged where they are. Those of a GPU are copied to the
+The arrays of a program on the CPU are averaged where they are. Arrays on a GPU are copied to the
 host and back, and the thread that runs the program waits meanwhile.
 """
 
@@ -18,7 +18,7 @@ from hocket.runtime.averaging.vectors import narrowed, vector_bytes, widened
 from hocket.system.native import library
 
 LINE = 64
-"""Every array begins at a multiple of this many bytes."""
+"""The alignment of every array in bytes."""
 
 
 class Shm(SharedMemoryWay):
@@ -41,7 +41,7 @@ class Shm(SharedMemoryWay):
 
 
 class OnHost(Group):
-    """Averages arrays of the CPU over `replicas` processes, of which this is number `index`.
+    """Replica `index` of a mean over `replicas` processes, of arrays on the CPU.
 
     Every mean takes `delay` seconds longer, for experiments.
     """
@@ -62,7 +62,7 @@ class OnHost(Group):
 
 
 class OnGpu(OnHost):
-    """Averages arrays of a GPU, as vectors, through the host."""
+    """One replica of a mean of arrays on GPUs, which go through the host as vectors."""
 
     target, platform, line = "hocket_reduce_shm", "CUDA", LINE
     __call__ = Group.__call__

@@ -39,7 +39,7 @@ SOON = 1.0
 """The seconds after which an end that waits for the other finishes its own work first. A deadlock
 is reported only after a longer time."""
 WATCH_SECONDS = 0.001
-"""The seconds between two looks of a watched inbox: the GPU tells the ring, and nobody else."""
+"""The seconds between two looks at a ring, which the GPU changes without signalling anybody."""
 
 
 class OneGpu:
@@ -106,7 +106,7 @@ def _why_not(link: Link, ends: Ends) -> str:
         return "slices such as instances of MIG do not see each other's memory."
     if link.delay:
         return "a message with a delay waits in the host's memory."
-    # GPU 0 stands for any: the number of this one may differ from process to process.
+    # Ask GPU 0, since the number of this GPU may differ from process to process.
     if gpu_uuid(0) is None:
         return f"{devices.pop()} is not a CUDA GPU."
     if "microsoft" in platform.release().lower():
@@ -162,13 +162,13 @@ class OnOneGpu(LinkEnd[Ring]):
         slot = self._await(self._ring.full_slot)
         self._theirs = self._ring.views[slot][0].tobytes()
         arrays = self._taking[slot]()
-        # The noted array is kept until the next message, so it is the smallest.
+        # Note the smallest array, because it is kept until the next message.
         self._note(min(arrays, key=lambda x: x.size))
         self.taken += 1
         return arrays
 
     def settle(self) -> None:
-        """Wait until the ring knows of all that this end has done; raise what failed there."""
+        """Wait until the ring shows all that this end has done. Raise errors of its programs."""
         jax.block_until_ready(self._last)
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class OnOneGpu(LinkEnd[Ring]):
         try:
             slot = wait(SOON)
         except TimeoutError:
-            # The other end may be waiting for work of this one that is still on the GPU.
+            # The other end may be waiting for work that this end still has on the GPU.
             (self._here.work or self).settle()
             slot = wait(None)
         if self._here.work:

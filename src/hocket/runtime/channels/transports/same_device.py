@@ -40,7 +40,7 @@ class Queue:
         """Wait until `ready()`. The caller holds the lock."""
         start = time.perf_counter_ns()
         while not self._closed and not ready():
-            # Nobody wakes the reader of a delayed message that is here, so it waits until its time.
+            # Nobody signals that a delayed message has fallen due, so the reader wakes by itself.
             due = self.messages[0][0] if side == READER and self.messages else None
             self.changed.wait(due and max(due - time.perf_counter(), 0.0))
         if self._closed:
@@ -54,7 +54,7 @@ class Queue:
 
 
 class QueueOutbox(LinkEnd[Queue]):
-    """The sending end of a queue, which puts each array where the receiver wants it, if it says."""
+    """The sending end of a queue, which puts arrays in the receiver's `homes`, if it has any."""
 
     side = WRITER
 

@@ -11,7 +11,7 @@ from hocket.system.children import Child
 
 
 class Processes:
-    """Starts each seat as a child of this process."""
+    """The launcher that starts each seat as a child of this process."""
 
     launch = Launch("processes", one_process=False, one_program=False, shares_memory="node")
 

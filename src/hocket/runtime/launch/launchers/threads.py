@@ -10,7 +10,7 @@ from hocket.runtime.launch import Command, Fate, Seat
 
 
 class Threads:
-    """Starts each seat as a thread of this process."""
+    """The launcher that starts each seat as a thread of this process."""
 
     launch = Launch("threads")
 
