@@ -82,3 +82,11 @@ def test_environments_and_devices_must_fit() -> None:
         fused(on=("cpu:0", "cpu:1", "cpu:2", "cpu:3"), num_envs=6, replicas=2)
     with pytest.raises(ValueError, match=r"unknown device `gpu:7`.*cpu:0"):
         fused(on=("gpu:7",))
+
+
+@pytest.mark.parametrize(("seeds", "devices"), [(3, 3), (6, 3), (5, 1), (8, 4)])
+def test_seeds_use_as_many_devices_as_can_have_equally_many(seeds: int, devices: int) -> None:
+    place = Place("all", run=ALL, on=tuple(f"cpu:{n}" for n in range(4)))
+    executor = Fused(check(Plan(trace(Toy(), 8), (place,))), 8, seeds)
+    executor.start(jax.random.split(jax.random.key(0), seeds))
+    assert len(executor.state().w.sharding.device_set) == devices

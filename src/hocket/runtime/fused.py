@@ -80,7 +80,8 @@ class Fused:
         self._devices = find_devices(place.on)
         if seeds is not None:
             # Each device must have equally many seeds, so some devices may stay idle.
-            self._devices = self._devices[: math.gcd(seeds, len(self._devices))]
+            counts = range(1, len(self._devices) + 1)
+            self._devices = self._devices[: max(n for n in counts if seeds % n == 0)]
         self._check_devices()
         self._mesh = replica_mesh(self._devices, self._replicas)
         self._metrics = by_seed(self.graph.metrics, seeds)
