@@ -276,7 +276,7 @@ REFUSED: dict[str, Any] = {
     ),
     "an old one": (
         misused(Told.Old),
-        "`sample` at .* uses the replay as it was before something was changed",
+        "`sample` at .* uses the replay as it was before a change",
     ),
     "an old one in the state": (
         misused(Told.Again),
@@ -288,7 +288,7 @@ REFUSED: dict[str, Any] = {
     ),
     "another ticket": (
         misused(Told.Other),
-        "returns something else as `replay.ticket`",
+        "returns a `replay.ticket` of the state that is not what",
     ),
     "two of a name": (
         misused(Told.Two),
@@ -296,14 +296,14 @@ REFUSED: dict[str, Any] = {
     ),
     "replicas of the whole loop": (
         lambda: Plan(served(graph()), whole(2)),
-        r"`all` has 2 replicas, which would `insert` in an order of chance.*lag=free",
+        r"`all` has 2 replicas, which would `insert` in any order.*lag=free",
     ),
     "actors that insert, and wait": (
         lambda: Plan(
             served(graph()),
             (Place("actor", ("env", "act", "insert"), replicas=2), LEARNER),
         ),
-        r"`actor` has 2 replicas, which would `insert` in an order of chance",
+        r"`actor` has 2 replicas, which would `insert` in any order",
     ),
     "two places that use it": (
         lambda: Plan(served(graph()), (Place("actor", ("env", "act", "insert")), LEARNER)),
@@ -321,11 +321,11 @@ REFUSED: dict[str, Any] = {
     ),
     "shards that wait": (
         lambda: planned("apex:lag=0,shards=2"),
-        "shards=2 draws other rows than one program would.*lag=free",
+        "with shards=2 a service draws different rows than one program would.*lag=free",
     ),
     "batches ahead that wait": (
         lambda: planned("apex:lag=0,prefetch=1"),
-        "prefetch=1 draws other rows than one program would",
+        "with prefetch=1 a service draws different rows than one program would",
     ),
     "an unknown carrier": (lambda: planned("apex:carrier=udp"), "carrier.*`udp`.*shm"),
     "shards that do not share equally": (
@@ -335,11 +335,11 @@ REFUSED: dict[str, Any] = {
     "more shards than actors": (
         lambda: planned("apex:actors=1,shards=4"),
         "`actor` has 1 replica that `insert` into 4 shards of the replay, some of which would "
-        "stay empty: use 4 or a multiple of 4 of `actor`, or shards=1",
+        "stay empty: use 4 replicas or a multiple of 4, or shards=1",
     ),
     "shards that are not filled equally": (
         lambda: resolve("apex:actors=6,shards=4")(trace(small(), 12), Cluster.local()),
-        "`actor` has 6 replicas that `insert` into 4 shards.*not equally.*or shards=2",
+        "`actor` has 6 replicas that `insert` into 4 shards.*would be unequal.*or shards=2",
     ),
     "shards that hold less than a rollout": (
         lambda: hocket.plan(

@@ -32,11 +32,11 @@ class A2C:
     env: Env | HostEnv
     """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
     env_steps: int = 1_000_000
-    """Environment steps in all; the learning rate falls to zero over them."""
+    """The total number of environment steps; the learning rate falls to zero over them."""
     num_envs: int = 64
     """How many environments to run, unless the run says otherwise."""
     length: int = 16
-    """Steps of each environment in an iteration. A memory learns from no longer a past."""
+    """Steps of each environment in an iteration. A memory cannot learn from a longer past."""
     learning_rate: float = 2e-3
     """Adam's learning rate at the beginning."""
     anneal: bool = True
@@ -54,13 +54,13 @@ class A2C:
     normalize_obs: bool = True
     """Normalize floating-point observations by their running mean and variance."""
     hidden: tuple[int, ...] = (64, 64)
-    """Layers before the memory, or without one before the heads of policy and value."""
+    """The sizes of the layers before the memory, or before the heads if there is none."""
     memory: int = 0
-    """Features of a memory that policy and value share; 0 for none."""
+    """The size of the memory that policy and value share; 0 for none."""
     activation: str = "tanh"
     """The activation of the layers in `hidden`."""
     encoder_network: Network | None = None
-    """Replaces the layers in `hidden`: from observations to `[..., features]`."""
+    """A network in place of the layers in `hidden`: from observations to `[..., features]`."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "env_steps", "num_envs", "length", "hidden")
@@ -106,5 +106,5 @@ class A2C:
     def _agent(self) -> Agent:
         return agent_for(
             self.env, "A2C", self.hidden, self.activation, self.memory, self.encoder_network,
-            calm_adam(self.max_gradient_norm, calm_norm=0.07),  # for the same reason as in IMPALA
+            calm_adam(self.max_gradient_norm, calm_norm=0.07),  # against noisy steps, as in IMPALA
         )  # fmt: skip

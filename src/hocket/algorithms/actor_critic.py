@@ -27,26 +27,25 @@ from hocket.ops import Distribution, Moments, descend
 # Legend: T steps of a rollout, N environments.
 
 Estimate = Callable[[Rollout, Array, Array, Array], tuple[Array, Array, dict[str, Array]]]
-"""From a rollout, log ratios of learner to actor, values `[T, N]` and values of the next
-observations: advantages, value targets, and metrics."""
+"""A function from a rollout, log ratios of learner to actor, values `[T, N]` and values of the next
+observations to advantages, value targets and metrics."""
 
 
 class Learner(NamedTuple):
-    """Everything that learning changes."""
+    """The learner's part of the state: everything that learning changes."""
 
     params: Any
     optimizer: Any
     moments: Moments | None
     """The moments of the observations, which normalize them; None leaves them as they are."""
     returns: Moments
-    """The moments of the value targets. The network predicts values in their standard deviations.
-    """
+    """The moments of the value targets. The network predicts values that are normalized by them."""
     progress: Array
-    """The part of the budget that is used, from 0 to 1. The learning rate falls with it."""
+    """The fraction of `env_steps` used so far, from 0 to 1. The learning rate falls with it."""
     pace: Array
-    """The part of the budget that one iteration uses."""
+    """The fraction of `env_steps` that one iteration uses."""
     key: Array
-    """For what is drawn once for all environments, such as the order of minibatches."""
+    """The key for draws that all environments share, such as the order of minibatches."""
 
 
 class State(NamedTuple):
@@ -78,8 +77,8 @@ class Agent:
         *k_network, k_actor, k_learner = keys
         actor = init_actor(env, k_actor, num_envs, memory=self.network.initial)
         obs = jax.tree.map(lambda x: x[0], actor.obs)
-        params = cast(Any, self.network).init(*k_network, obs)  # each has its number of keys
-        # The networks know the scale of integers, such as the bytes of an image.
+        params = cast(Any, self.network).init(*k_network, obs)  # 2 keys for `Separate`
+        # Integers, such as the bytes of an image, are left to the networks, which know their scale.
         normalize = normalize_obs and jnp.issubdtype(obs.dtype, jnp.floating)
         return State(
             actor,
@@ -99,7 +98,7 @@ class Agent:
     ) -> tuple[Array, Any, dict[str, Array]]:
         """Choose an action for each environment.
 
-        Return the actions, the memories after them, and their samples and log-probabilities.
+        Return the actions, the next memories, and the samples with their log-probabilities.
         """
         (policy, *_), memory = self.network.step(params, memory, seen(moments, obs))
         choices = self.head.distribution(policy)
@@ -110,16 +109,16 @@ class Agent:
     def replay(
         self, params: Any, moments: Moments | None, rollout: Rollout
     ) -> tuple[Distribution, Array, Array]:
-        """Return the choices at each step `[T, N]`, and the values of `obs` and `next_obs`."""
+        """Return the action distributions `[T, N]`, and the values of `obs` and `next_obs`."""
         obs, next_obs = (seen(moments, x) for x in (rollout.obs, rollout.next_obs))
         memory = self.network.replay(params, rollout.memory, obs, rollout.first)
-        # One step on from each memory, even where an episode ends and the actor forgets: what a
-        # truncated episode would still have earned depends on its past.
+        # Take one more step from each memory, even where an episode ends and the actor resets it:
+        # what a truncated episode would still have earned depends on its past.
         next_memory = self.network.remember(params, memory, next_obs)
         return *self.read(params, memory), self.read(params, next_memory)[1]
 
     def read(self, params: Any, memory: Array) -> tuple[Distribution, Array]:
-        """Return the policy's choices and the value, from what the network remembers."""
+        """Return the action distribution and the value, given what the network remembers."""
         policy, value = self.network.read(params, memory)
         return self.head.distribution(policy), value[..., 0]
 
@@ -143,9 +142,10 @@ def agent_for(
     reader: Network | None,
     optimizer: optax.GradientTransformation,
 ) -> Agent:
-    """Return the usual agent whose policy and value share an encoder and a GRU of `memory`.
+    """Return an agent whose policy and value share an encoder and a GRU of size `memory`.
 
-    The encoder is `reader`, or else one that suits the observations; no GRU where `memory` is 0.
+    The encoder is `reader`, or by default one that suits the observations. With `memory=0` there is
+    no GRU.
     """
     head = head_for(env.action_space, who=who)
     policy = linen.Sequential([MLP((head.size,), out_scale=0.01), *head.layers])
@@ -167,7 +167,7 @@ def one_step(
     value_weight: float,
     entropy_weight: float,
 ) -> tuple[Learner, dict[str, Array]]:
-    """Take one gradient step on a rollout. Return the learner one iteration on, and metrics."""
+    """Take one gradient step on a rollout. Return the updated learner, and metrics."""
     loss = partial(
         policy_gradient_loss, agent, learner, rollout, estimate,
         value_weight=value_weight, entropy_weight=entropy_weight,
@@ -204,9 +204,9 @@ def policy_gradient_loss(
         learner.returns.denormalize(next_value),
     )
     returns = learner.returns.update(target)
-    # Advantages are in standard deviations of the returns. Tried on CartPole: a variance of 1 in
-    # every batch, and most runs lost what they had learned, perhaps because advantages are mostly
-    # noise when all goes well.
+    # Advantages are divided by the running standard deviation of the returns. Tried on CartPole:
+    # with advantages of variance 1 in every batch, most runs lost what they had learned, perhaps
+    # because advantages are mostly noise when all goes well.
     policy = -(log_prob * advantage / jnp.sqrt(returns.var + 1e-8)).mean()
     error = 0.5 * jnp.square(value - returns.normalize(target)).mean()
     entropy = choices.entropy().mean()

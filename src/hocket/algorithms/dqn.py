@@ -34,9 +34,9 @@ class Learner(NamedTuple):
     """Parameters that follow `params` slowly, to bootstrap from."""
     optimizer: Any
     progress: Array
-    """The part of the budget that is used, 0 to 1. Exploration and learning rate fall with it."""
+    """The fraction of `env_steps` used so far. Exploration and learning rate fall with it."""
     pace: Array
-    """The part of the budget that one update uses."""
+    """The fraction of `env_steps` that one update uses."""
 
 
 class State(NamedTuple):
@@ -54,7 +54,7 @@ class DQN:
     env: Env | HostEnv
     """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
     env_steps: int = 500_000
-    """Environment steps in all; the learning rate falls to zero over them."""
+    """The total number of environment steps; the learning rate falls to zero over them."""
     num_envs: int = 16
     """How many environments to run, unless the run says otherwise."""
     length: int = 8
@@ -76,16 +76,16 @@ class DQN:
     epsilon: tuple[float, float] = (1.0, 0.02)
     """The probability of a random action, at the beginning and after `exploration`."""
     exploration: float = 0.2
-    """The part of the budget over which that probability falls."""
+    """The fraction of `env_steps` over which `epsilon` falls."""
     alpha: float = 0.6
     """How much a transition's error raises its chance of being drawn; 0 draws uniformly."""
     beta: float = 0.4
-    """How much the weights of a batch correct for that; 1 corrects fully."""
+    """How much the weights of a batch correct for drawing by error; 1 corrects fully."""
     rate_new: bool = False
     """Let actors set the priorities of new transitions by their errors (Ape-X). Otherwise these get
     the highest priority so far."""
     target_rate: float = 0.005
-    """The part of the way that the target parameters follow in an update."""
+    """The fraction of the way to the current parameters that the target moves in an update."""
     max_gradient_norm: float = 10.0
     """Larger gradients are scaled down to this norm."""
     hidden: tuple[int, ...] = (128, 128)
@@ -93,7 +93,7 @@ class DQN:
     activation: str = "relu"
     """The activation of the layers in `hidden`."""
     q_network: Network | None = None
-    """Replaces the default one: from observations to a value for each action."""
+    """A network in place of the default one: from observations to a value for each action."""
 
     def __post_init__(self) -> None:
         check_at_least(
@@ -147,7 +147,7 @@ class DQN:
 
     @fragment(role="act")
     def rate(self, params: Any, transitions: Transition) -> Array:
-        """Return priorities by the errors of the acting parameters: actors have no target."""
+        """Return priorities by error, with `params` as the target too: actors have no other."""
         error, _ = jax.vmap(partial(self._error, params, params))(transitions)
         return self._priority(error)
 
@@ -172,8 +172,8 @@ class DQN:
         rate = self.learning_rate * (1.0 - learner.progress).clip(0.0)
         params = descend(learner.params, direction, rate)
         target = optax.incremental_update(params, learner.target, self.target_rate)
-        # Until the batch is ready, keep the old learner. A mask, since under a `cond` the replay
-        # could not be on a place of its own.
+        # Until the batch is ready, keep the old learner. This is a mask, because fragments under a
+        # `cond` must share a place, and the replay may have its own.
         learned = jax.tree.map(
             partial(jnp.where, batch.ready), (params, target, optimizer), learner[:3]
         )

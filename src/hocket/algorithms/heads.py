@@ -21,7 +21,7 @@ class Head:
     """The end of a policy: from outputs of a network to a distribution, from samples to actions."""
 
     size: int
-    """How many numbers the network gives."""
+    """The number of outputs that the network must have."""
     distribution: Callable[[Array], Distribution]
     action: Callable[[Array], Array]
     """The environment's action for a sample. If all bounds of a box are finite, samples from -1 to

@@ -32,7 +32,7 @@ from hocket.ops.shuffles import shuffle_envs, shuffle_time
 
 
 class LossInputs(NamedTuple):
-    """What the loss is computed from: a batch `[T, N, ...]`, or a minibatch of it."""
+    """The inputs of the loss: a batch `[T, N, ...]`, or a minibatch of it."""
 
     obs: Array
     sample: Array
@@ -41,7 +41,8 @@ class LossInputs(NamedTuple):
     advantage: Array
     target: Array
     weight: Array | None = None
-    """That policy's probabilities over those of the policy that acted. None: they are the same."""
+    """The samples' probabilities under that policy, divided by those under the policy that acted.
+    None if the two are the same."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,14 @@ class PPO:
     env: Env | HostEnv
     """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
     env_steps: int = 500_000
-    """Environment steps in all; the learning rate falls to zero over them."""
+    """The total number of environment steps; the learning rate falls to zero over them."""
     num_envs: int = 64
     """How many environments to run, unless the run says otherwise."""
-    # Tried on CartPole, with equal minibatches: 5 of 20 runs with 64 steps lost what they learned,
-    # with 128 none. Perhaps a short batch shows only one part of episodes that run in parallel.
+    # Tried on CartPole, with equal minibatches: 5 of 20 runs with 64 steps lost what they had
+    # learned, and none with 128 steps. Perhaps because episodes run in parallel, so that a short
+    # batch shows only one part of them.
     length: int = 128
-    """Steps of each environment in an iteration. A memory learns from no longer a past."""
+    """Steps of each environment in an iteration. A memory cannot learn from a longer past."""
     epochs: int = 4
     """Passes over each rollout."""
     minibatches: int = 8
@@ -77,8 +79,8 @@ class PPO:
     clip: float = 0.2
     """How far a probability ratio may move before its gradient is cut."""
     decoupled: bool = False
-    """Measure that ratio from the policy before the update, even where an older policy chose the
-    samples. For strategies with a lag."""
+    """Measure the ratio for `clip` from the policy before the update, even where an older policy
+    chose the samples. For strategies with a lag."""
     entropy_weight: float = 0.01
     """The weight of the policy's entropy in the loss. More of it keeps the policy exploring."""
     value_weight: float = 0.5
@@ -90,15 +92,15 @@ class PPO:
     hidden: tuple[int, ...] = (64, 64)
     """Layers of the policy's network and of the value's; with a memory, the layers before it."""
     memory: int = 0
-    """Features of a memory that policy and value share; 0 for none."""
+    """The size of the memory that policy and value share; 0 for none."""
     activation: str = "tanh"
     """The activation of the layers in `hidden`."""
     policy_network: Network | None = None
-    """Replaces the default one: from observations to the parameters of the action distribution."""
+    """A network in place of the default one: from observations to parameters of a distribution."""
     value_network: Network | None = None
-    """Replaces the default one: from observations to `[..., 1]`."""
+    """A network in place of the default one: from observations to `[..., 1]`."""
     encoder_network: Network | None = None
-    """With a memory, replaces the layers before it: from observations to `[..., features]`."""
+    """A network in place of the layers before a memory: from observations to `[..., features]`."""
 
     def __post_init__(self) -> None:
         check_at_least(
@@ -120,7 +122,7 @@ class PPO:
 
     def step(self, state: State) -> tuple[State, dict[str, Array]]:
         actor, learner = state
-        # With networks of their own, the value's parameters need not be sent to actors.
+        # If policy and value have separate networks, actors need only the policy's parameters.
         acting = learner.params if self.memory else learner.params.policy
         act = partial(self.act, acting, learner.moments)
         actor, rollout = unroll(self.env, act, actor, self.length)
@@ -234,7 +236,7 @@ def ppo_loss(
     value_weight: float,
     entropy_weight: float,
 ) -> tuple[Array, dict[str, Array]]:
-    """Return the loss of a batch and metrics, given what the networks make of it now."""
+    """Return the loss of a batch and metrics, given the networks' current outputs for it."""
     log_prob = choices.log_prob(batch.sample)
     advantage = standardize(batch.advantage)
     if batch.weight is not None:

@@ -1,4 +1,4 @@
-"""The core, which both columns share: programs, graphs and plans. No RL, no hardware.
+"""The core: programs, graphs and plans, for algorithms and runtime alike. No RL, no hardware.
 
     program/      what a `step` may say: fragments, `averaged`, host functions, services
     graph/        the step, traced: fragments, loops, and the values between them

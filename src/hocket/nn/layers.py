@@ -136,7 +136,7 @@ def _convolution(channels: int, kernel: int, stride: int) -> linen.Conv:
 
 
 def _dense(size: int, scale: float = math.sqrt(2)) -> linen.Dense:
-    # `linen.Dense` asks for one kind of product only, so the other arguments say nothing new.
+    # `linen.Dense` always asks for the same kind of product, so the other arguments can be ignored.
     return linen.Dense(
         size, kernel_init=orthogonal(scale), dot_general=lambda x, w, *_, **__: _product(x, w)
     )

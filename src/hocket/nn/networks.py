@@ -30,8 +30,8 @@ class SeparateParams(NamedTuple):
 class Separate:
     """A policy network and a value network, each of which reads the observation.
 
-    Its methods are those of `Recurrent`, for an agent that can have either. Nothing is remembered:
-    where `Recurrent` has a memory, this has the observation.
+    It has the methods of `Recurrent`, so that an agent can use either. It remembers nothing: where
+    `Recurrent` has a memory, this has the observation.
     """
 
     policy: Network
@@ -53,7 +53,7 @@ class Separate:
     replay = remember
 
     def read(self, params: SeparateParams, obs: Any) -> list[Any]:
-        """Return what policy and value make of an observation."""
+        """Return the outputs of policy and value for an observation."""
         return [self.policy.apply(params.policy, obs), self.value.apply(params.value, obs)]
 
 
@@ -74,7 +74,7 @@ def network(
 
 
 def encoder(obs: Any, hidden: Sequence[int], activation: str) -> linen.Sequential:
-    """Return the default network from observations like `obs` to features, which a core reads."""
+    """Return the default network from observations like `obs` to features for memory or heads."""
     return linen.Sequential([_reader(obs), MLP(hidden, activation, activate_last=True)])
 
 

@@ -92,7 +92,7 @@ class Recurrent:
         return scan_memory(step, memory, features, first)[1]
 
     def read(self, params: Any, memory: Array) -> list[Any]:
-        """Return what each head makes of a memory."""
+        """Return the output of each head for a memory."""
         return [h.apply(p, memory) for h, p in zip(self.heads, params["heads"], strict=True)]
 
 

@@ -1,8 +1,8 @@
-"""A convolution with a gradient of our own on a CPU.
+"""A convolution with a faster gradient on a CPU.
 
 XLA's gradient of a convolution is 20 times slower inside a loop, such as one over minibatches, than
-outside (64 Atari frames on two cores: 2.0 s instead of 0.1 s). Ours is made of matrix products, and
-takes 0.12 s in both.
+outside (64 Atari frames on two cores: 2.0 s instead of 0.1 s). The one here is made of matrix
+products, and takes 0.12 s in both.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _PLAIN: dict[str, Any] = {
     "lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "feature_group_count": 1,
     "batch_group_count": None, "precision": None, "preferred_element_type": None,
 }  # fmt: skip
-"""Options with which ours computes the same; None stands for the default."""
+"""The only options that the faster gradient supports; None stands for the default."""
 
 
 def convolve(x: Array, kernel: Array, strides: Any, padding: Any, **others: Any) -> Array:
     """Compute `lax.conv_general_dilated`; `flax.linen.Conv` takes this as `conv_general_dilated`.
 
-    Our gradient is for square kernels whose side is a multiple of their stride, without padding.
+    The faster gradient is for square kernels, with a side that is a multiple of the stride and no
+    padding.
     """
     side, stride = kernel.shape[0], strides[0]
     square = kernel.shape[1] == side and strides[1] == stride and side % stride == 0

@@ -41,12 +41,12 @@ load the weights more often."""
 
 
 class Spec(NamedTuple):
-    """The settings of a network, beside its arrays."""
+    """The settings of a network, apart from its arrays."""
 
     activation: str
     activate_last: bool
     interpret: bool
-    """Run without a GPU, for tests."""
+    """True to run without a GPU, for tests."""
 
     def activated(self, layer: int, count: int) -> bool:
         return layer < count - 1 or self.activate_last
@@ -63,7 +63,7 @@ def _tanh(x: Array, interpret: bool) -> Array:
 
 class Activation(NamedTuple):
     of: Callable[[Array, bool], Array]
-    """The activation in a kernel; the flag is `Spec.interpret`."""
+    """The activation inside a kernel. The second argument is `Spec.interpret`."""
     slope: Callable[[Array], Array]
     """The derivative as a function of the activation's value: the backward pass has only that."""
     bounded: bool
@@ -188,8 +188,8 @@ def _gradients(spec: Spec, rows: int, shapes: Shapes, x_ref: Any, dy_ref: Any, *
             )
             for ref, size in ((x_ref, shapes[0][0]), (dy_ref, shapes[-1][1]))
         )
-        # Gradients of a mean are tiny for float16. In units of 64 times the block's largest they
-        # fit, with room for layers that multiply them by a million.
+        # The gradients of a mean are too small for float16. Divided by 64 times the block's largest
+        # one they fit, with room for layers that multiply them by a million.
         unit = 64.0 * jnp.maximum(jnp.max(jnp.max(jnp.abs(g), axis=1), axis=0), 1e-30)
         g, values, sums = g / unit, [x, *_through(spec, layers, x)], list(sums)
         for i in reversed(range(len(layers))):
@@ -281,15 +281,14 @@ def _padded(size: int) -> int:
 
 def _cut_forward(rows: int) -> tuple[int, int, int]:
     """Return the rows of a block, the blocks of a program, and its warps."""
-    # Few rows: one of many agents under `vmap`. Tried with 2,048 agents: 2 warps took 6 % more of
-    # PPO's time, and a block of 64 rows 3 % more.
+    # Few rows are those of one of many agents under `vmap`. Tried with 2,048 agents: 2 warps cost
+    # 6 % of PPO's time, and a block of 64 rows 3 %.
     if rows <= 16:
         return 16, 1, 1
-    if rows <= 2 * BLOCK:  # the minibatch of such an agent: one program, which loads weights once
+    if rows <= 2 * BLOCK:  # such an agent's minibatch: one program loads the weights once
         return BLOCK, pl.cdiv(rows, BLOCK), WARPS
-    if (
-        1024 < rows <= 8192
-    ):  # small blocks, so that every multiprocessor gets one: 3 % of PPO's time
+    # Small blocks, so that every multiprocessor gets one, save 3 % of PPO's time.
+    if 1024 < rows <= 8192:
         return 16, 1, WARPS
     return BLOCK, pl.cdiv(pl.cdiv(rows, BLOCK), PROGRAMS), WARPS
 

@@ -36,7 +36,7 @@ class Distribution(ABC):
 
     def sample_each(self, keys: Array) -> Array:
         """Draw a sample for each environment (the first axis), from a key of its own."""
-        # Environments share a parameter of lower rank, such as one log_std for all states.
+        # A parameter of lower rank, such as one log_std for all states, is shared, so not mapped.
         rank = max(x.ndim for x in jax.tree.leaves(self))
         axes = jax.tree.map(lambda x: 0 if x.ndim == rank else None, self)
         return jax.vmap(type(self).sample, in_axes=(axes, 0))(self, keys)

@@ -37,7 +37,7 @@ class Moments(NamedTuple):
         x = batch.astype(self.mean.dtype)
         axes = tuple(range(x.ndim - self.mean.ndim))
         mean = averaged(x.mean(axes))
-        # Around the mean over all replicas: the mean of the replicas' own variances is too small.
+        # Around the mean over all replicas: variances around each replica's own are too small.
         var = averaged(jnp.square(x - jnp.expand_dims(mean, axes)).mean(axes))
         updates = self.updates + 1.0
         delta, weight = mean - self.mean, 1.0 / updates

@@ -121,8 +121,8 @@ def n_step(
             f"Use `steps` from 1 to {length}, or a longer rollout."
         )
     end = terminated | truncated
-    # The n-step return from t is one reward and the (n-1)-step return from t + 1. Begin with n = 0,
-    # where the last step taken is the one before t, and each round adds a step before the others.
+    # The n-step return from t is one reward plus the discounted (n-1)-step return from t + 1. Begin
+    # with n = 0, where the last step taken is t - 1. Each round puts one more step in front.
     time = jnp.arange(-1, length).reshape(length + 1, *(1,) * (reward.ndim - 1))
     last = jnp.broadcast_to(time, (length + 1, *reward.shape[1:]))
     total = jnp.zeros_like(reward, shape=last.shape)

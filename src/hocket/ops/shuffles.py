@@ -1,7 +1,8 @@
-"""Shuffles into minibatches that do not mix environments at random.
+"""Shuffles into minibatches that stay the same if environments are split among replicas or devices.
 
-So a replica or a device that has some of the environments puts the same steps of them into each
-minibatch as one program with all environments would, and all its shares are equal.
+A replica or device with some of the environments puts the same steps of them into each minibatch as
+one program with all environments would, and as many into each minibatch. So environments are not
+mixed at random.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def shuffle_envs(key: Array, tree: Tree, minibatches: int, axis: int = 1) -> Tre
     """Deal out the environments of `[T, N, ...]` with their steps in order: `[M, T, N / M, ...]`.
 
     Every minibatch takes one environment from each block of M neighbours, at the same position in
-    all blocks. So it is fixed which environments go together, and the key only decides the order of
-    the minibatches. For a tree `[N, ...]`, such as memories, use `axis=0` and the same key.
+    all blocks. So the environments that go together are fixed, and the key only decides the order
+    of the minibatches. For a tree `[N, ...]`, such as memories, use `axis=0` and the same key.
     """
     num_envs = _size(tree, axis)
     _check_divides(minibatches, num_envs, "environments", "each replica")

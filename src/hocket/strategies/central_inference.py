@@ -28,9 +28,9 @@ def central_inference(
     """Observations up, actions down, each step: `envs` replicas step, one place does the rest.
 
     With several devices the last `learners` act and learn, and the environments share the others.
-    With the environments in two `parts` both sides are busy; with one part they take turns. With
-    `lag=free` or a number, a place of its own acts while the learner learns, with parameters that
-    are so late.
+    With the environments in two `parts` both sides are busy; with one part they take turns. With a
+    `lag` a third place acts while the learner learns: with parameters `lag` iterations late, or the
+    newest for `lag=free`.
     """
     others, learning = apart(cluster, learners)
     stepping = share_out(others, envs, graph.num_envs)

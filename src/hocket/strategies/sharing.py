@@ -37,7 +37,7 @@ def share_out(devices: Sequence[Device], replicas: int, num_envs: int) -> Sequen
 
 
 def apart(cluster: Cluster, learners: int) -> tuple[Sequence[Device], Sequence[Device]]:
-    """Return all devices but the last `learners`, and those. A single device is in both."""
+    """Return the devices before the last `learners`, and the last. A single device is in both."""
     devices, most = cluster.devices, max(1, len(cluster.devices) - 1)
     if not 1 <= learners <= most:
         raise PlanError(
@@ -52,8 +52,8 @@ def sampling(
     """Return channels for samples from `makers` to `learner`, and for parameters on the way back.
 
     Parameters arrive `lag` iterations late. With `lag=free` makers use the newest there are, and
-    the learner learns from `batch` samples at a time, each at most `max_age` iterations later. By
-    default that is just enough for one sample of each of the `replicas`.
+    the learner learns from `batch` samples at a time, each at most `max_age` iterations old. The
+    default `max_age` is just enough for one sample of each of the `replicas`.
     """
     if not isinstance(lag, int):
         age = -(-replicas // max(1, batch)) if max_age is None else max_age

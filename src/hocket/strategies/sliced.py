@@ -34,7 +34,8 @@ from hocket.strategies.strategy import FREE, Lag, in_words, strategy
 
 AUTO = "auto"
 COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer=+WHILE"
-"""Run whole loops on the GPU. A small program otherwise waits for the host to launch kernels."""
+"""The flag of XLA that runs whole loops on the GPU. Otherwise a small program waits for the host to
+launch kernels."""
 
 
 def about_search(algorithm: Algorithm, cluster: Cluster) -> dict[str, Any]:

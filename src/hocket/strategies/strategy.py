@@ -31,7 +31,7 @@ class Strategy(Protocol):
 _DECORATED: dict[str, Callable[..., Strategy]] = {}
 _INSTALLED = Registry("strategy", group="hocket.strategies")
 _OPTIONAL = {f"{type(x).__name__} | None": x for x in (False, 0, 0.0, "")}
-"""For the annotation of an option whose default is None, a value of the kind that it may have."""
+"""A value of the right type for each annotation that an option with the default None may have."""
 
 
 def strategy(

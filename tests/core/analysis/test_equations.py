@@ -129,6 +129,6 @@ class AveragedUnderUniformPredicate(Toy):
 
 
 def test_averaged_under_a_predicate_that_differs() -> None:
-    with pytest.raises(PlanError, match=r"`averaged` stands under a `cond`.*wait for each other"):
+    with pytest.raises(PlanError, match=r"`averaged` is inside a `cond`.*wait for the others"):
         checked(AveragedUnderLocalPredicate(), WHOLE)
     checked(AveragedUnderUniformPredicate(), WHOLE)

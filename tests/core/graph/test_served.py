@@ -41,7 +41,7 @@ def test_a_step_that_uses_an_old_ticket_is_refused() -> None:
     def run(s: State) -> tuple[State, State]:
         return {"box": put(s["box"], s["x"]), "x": get(put(s["box"], s["x"]), s["x"])}, {}
 
-    with pytest.raises(ContractError, match="as it was before something was changed"):
+    with pytest.raises(ContractError, match="as it was before a change"):
         served(traced(run, "x box"))
 
 

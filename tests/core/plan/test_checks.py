@@ -69,7 +69,7 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     ),
     "a mean where nobody averages": (
         SPLIT, {"means": {"actor": Mean()}},
-        "`actor` averages nothing, so it takes no mean: here nobody does.",
+        "`actor` averages nothing, so leave it out of `means`. Places that average: none.",
     ),
     "a channel of replicas that average": (
         whole(2), {"channels": {"all -> all": Channel(lag=1)}}, "unknown channel `all -> all`",
@@ -100,8 +100,8 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     ),
     "several devices for each process that averages": (
         whole(2, devices=4), {"launch": launch_named("processes")},
-        "as processes, the replicas of `all` average from one device each, and here each has 2. "
-        'Use as many devices as replicas, or launch="threads".',
+        "replicas that are processes can average only with one device each, and those of `all` "
+        'have 2. Use as many devices as replicas, or launch="threads".',
     ),
     "no parts": (APART, {"parts": 0}, "parts must be at least 1, found 0."),
     "parts where no loop crosses": (

@@ -37,7 +37,7 @@ REFUSED: dict[str, tuple[tuple[Place, ...], Free, dict[str, Channel], str]] = {
     ),
     "replicas that learn": (
         (replace(ACTOR, replicas=2), replace(LEARNER, replicas=2)), back(4), {},
-        "`learner` has 2 replicas and is free of `actor`",
+        "`learner` has 2 replicas, and a learner that does not wait",
     ),
     "a delay": ((ACTOR, LEARNER), back(4), {BACK: Channel(delay=0.1)}, "takes no delay"),
     "capacity beside it": (

@@ -1,4 +1,4 @@
-"""Services whose calls would come in an order of chance, or that cannot be divided, are refused."""
+"""Services that cannot be divided, or whose calls come in no fixed order, are refused."""
 
 from __future__ import annotations
 
@@ -56,24 +56,24 @@ def test_a_plan_that_can_serve_is_accepted(plan: Plan) -> None:
     [
         (ONE, 1, {"serving": Serving(shards=0)}, "at least 1 shard"),
         (ONE, 1, {"serving": Serving(prefetch=-1)}, "found shards=1 and prefetch=-1"),
-        (ONE, 1, {"serving": Serving(shards=2)}, "shards=2 draws other rows than one program"),
-        (ONE, 1, {"serving": Serving(prefetch=1)}, "prefetch=1 draws other rows"),
-        (ONE, 2, {}, "`all` has 2 replicas, which would `put` in an order of chance"),
+        (ONE, 1, {"serving": Serving(shards=2)}, "with shards=2 a service draws different rows"),
+        (ONE, 1, {"serving": Serving(prefetch=1)}, "with prefetch=1 a service draws different"),
+        (ONE, 2, {}, "`all` has 2 replicas, which would `put` in any order"),
         (APART, 1, {}, "`actor` and `learner` use the service that keeps the box, and neither"),
         (
             {"env": "actor", "learn": "actor"}, 2,
             {"schedule": Free(Pair("actor", "actor", max_age=4))},
-            "`actor` has 2 replicas, which would `get` each something else",
+            "`actor` has 2 replicas, which would `get` and each get another result",
         ),
         (
             APART, 4, {"schedule": FREE, "serving": Serving(shards=3)},
-            "`actor` has 4 replicas that `put` into 3 shards of the box, not equally: use 3 or a "
-            "multiple of 3 of `actor`, or shards=1.",
+            "`actor` has 4 replicas that `put` into 3 shards of the box, which would be unequal: "
+            "use 3 replicas or a multiple of 3, or shards=1.",
         ),
         (
             APART, 1, {"schedule": FREE, "serving": Serving(shards=2)},
             "`actor` has 1 replica that `put` into 2 shards of the box, some of which would stay "
-            "empty: use 2",
+            "empty: use 2 replicas",
         ),
     ],
 )  # fmt: skip

@@ -59,7 +59,7 @@ def test_under_vmap_it_is_called_once_with_the_rows_of_all() -> None:
 
 
 def test_under_vmap_a_service_would_be_several() -> None:
-    with pytest.raises(PlanError, match=r"the box is kept by a service, and `vmap` would make"):
+    with pytest.raises(PlanError, match=r"a service keeps one box, and `vmap` would need"):
         jax.vmap(lambda x: call_host(BoxFunction("get"), x, x))(X)
 
 

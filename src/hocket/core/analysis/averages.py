@@ -25,7 +25,7 @@ def averages(node: Node) -> list[tuple[int, tuple[Any, ...]]]:
 def average_sites(node: Node) -> list[tuple[Any, ...]]:
     """Return the arrays of each `averaged` in a node's compiled program.
 
-    The body of a loop is there once, or as often as one pass of the loop is unrolled.
+    The program has the body of a loop once, or as many times as the loop is unrolled.
     """
     calls = _averages(node.eqn, lambda params: min(int(params["unroll"]), params["length"]))
     return [arrays for times, arrays in calls for _ in range(times)]

@@ -36,13 +36,14 @@ class Axes:
 
     def axis(self, value: ValueId) -> int | None:
         """Return the environment axis of a value; None if it has none, or more than one."""
-        if value not in self._axes:  # kept, since every message asks
+        if value not in self._axes:  # cached, since it is asked again and again
             self._axes[value] = self._find_axis(value)
         return self._axes[value]
 
     def _find_axis(self, value: ValueId) -> int | None:
-        # An axis may grow and not be the environments' own: of [time * environments], say, whose
-        # shares do not lie next to each other. So the sizes must be the numbers of environments.
+        # An axis may grow and yet not be the environments' alone: that of [time * environments],
+        # say, in which a replica's share is not contiguous. So the sizes must be the numbers of
+        # environments.
         sizes = [
             [(i, g.num_envs) for i in self.grown(value) if g.values[value].shape[i] == g.num_envs]
             for g in (self.graph, self.other)
@@ -102,10 +103,10 @@ class Axes:
 
 
 def check_kind(axes: Axes, value: ValueId, kind: Kind, what: str, place: str) -> None:
-    """Refuse a value that somebody would see, and that would be wrong or could not be put together.
+    """Refuse a value that is seen, if it is wrong or cannot be put together from shares.
 
-    It is seen where it is sent to another place, or is kept in the state, or is a metric. There it
-    must be uniform, or per-environment with the replicas' shares in their order.
+    A value is seen if it is sent to another place, kept in the state, or a metric. Then it must be
+    uniform, or per-environment with the replicas' shares in order.
     """
     uneven = axes.grown(value) and axes.axis(value) is None
     if uneven:

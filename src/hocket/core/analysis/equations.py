@@ -38,7 +38,8 @@ class Walker:
     def equation(self, a: JaxprEqn, b: JaxprEqn, given: Iterable[Kind], within: str) -> list[Kind]:
         """Return the kinds of an equation's outputs, given those of its inputs.
 
-        `given` has the kinds of the variables only: a literal's kind follows from its two values.
+        `given` has the kinds of the variables only. A literal's kind follows from its values in the
+        two traces.
         """
         name = a.primitive.name
         sizes = [(len(e.invars), len(e.outvars)) for e in (a, b)]
@@ -168,7 +169,7 @@ def _settled(
 
 
 def _first_axis(kind: Kind, by: int, site: Site) -> Kind:
-    """Return the kind of a row, or with `by=1` of the stacked rows, in a `scan`."""
+    """Return a kind without the axis over which a `scan` runs (`by=-1`), or with it (`by=1`)."""
     if kind.tag != "per_env":
         return kind
     if kind.axis + by < 0:
@@ -180,12 +181,12 @@ def _under(predicate: Kind, eqn: JaxprEqn, site: Site, results: Sequence[Kind]) 
     """Return the kinds of what a branch or loop makes, given the kind of its predicate."""
     if predicate.tag == "uniform" and not predicate.degree:
         return list(results)
-    # Some replicas would come to the mean and others would not.
+    # Some replicas would reach `averaged` and others would not.
     if uses_averaged(eqn):
         raise PlanError(
-            f"`averaged` stands under a `{site.name}` at {site.where} whose predicate is not the "
-            f"same on every replica, so they would wait for each other for ever. Average the "
-            f"predicate, or take `averaged` out. ({predicate.why or 'it is ' + predicate.tag})"
+            f"`averaged` is inside a `{site.name}` at {site.where} whose predicate is not the same "
+            f"on every replica, so some replicas would wait for the others forever. Average the "
+            f"predicate, or move `averaged` out. ({predicate.why or 'it is ' + predicate.tag})"
         )
     # A `while` under `vmap`: an environment that is done keeps its values while others go on, so
     # each has what it would have alone.
@@ -216,7 +217,7 @@ def constant(a: Any, b: Any, factor: float) -> Kind:
 
 
 def _degree(a: float, b: float, factor: float) -> int | None:
-    """Return the degree of a number that is `b` with `factor` times as many environments.
+    """Return the degree of a number that goes from `a` to `b` with `factor` times the environments.
 
     `x.shape[0]` has degree 1. Dividing by it makes a mean, of degree 0, from a sum.
     """
@@ -237,7 +238,7 @@ def _same(a: Any, b: Any, sizes: set[tuple[int, int]]) -> bool:
     if isinstance(a, tuple) and isinstance(b, tuple):
         inner = [(x, y) for x, y in zip(a, b, strict=False) if isinstance(x, _PLAIN)]
         return len(a) == len(b) and all((x, y) in sizes or _same(x, y, sizes) for x, y in inner)
-    # What is not plain, such as a program inside, is compared where it is walked.
+    # A value of another type, such as an inner program, is compared where it is walked.
     return not isinstance(a, _PLAIN) or a == b or (a != a and b != b)
 
 

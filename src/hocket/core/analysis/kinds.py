@@ -1,7 +1,8 @@
 """The kinds of values on a replicated place, and how they combine.
 
 Each of `r` replicas runs the step on `num_envs / r` environments. The fused program, which runs it
-on all of them, decides what is right. A kind says how a replica's value is related to its value:
+on all of them, decides what is right. A kind says how a value on a replica is related to the same
+value in the fused program:
 
 - *per-environment*: it has an environment axis, and replica `i` holds the `i`-th share of it;
 - *uniform*: every replica holds the fused program's value;
@@ -14,7 +15,7 @@ or a mean that is not averaged; in their number or their numbering (`arange(num_
 drawn for all of them from one key; in an order of them or a choice among them.
 
 A partial value may be used linearly until it reaches `averaged`, and not otherwise, because only
-linear functions can be exchanged with the mean over replicas. Two replicas with the means 1 and 3
+linear functions commute with the mean over replicas. Two replicas with the means 1 and 3
 have the fused mean 2, whose square is 4; the mean of their squares is 5. So the square of a partial
 value is local, while the square of `averaged(mean)` is uniform.
 
@@ -41,9 +42,9 @@ class Kind:
     axis: int = -1
     """The environment axis of a per-environment value."""
     outer: int = 0
-    """How often the environments repeat along `axis`, which is laid out as [outer][environments].
-    More than 1 after another axis was merged into it; 0 if the value is constant along the axis, so
-    that any layout fits."""
+    """The number of times that the environments repeat along `axis`, whose layout is
+    [outer][environments]. It exceeds 1 if another axis was merged into `axis`, and is 0 if the
+    value is constant along `axis`, so that any layout fits."""
     degree: int = 0
     """The power of the number of environments with which the value grows (a sum: 1, a mean: 0)."""
     zero: bool = False
@@ -96,7 +97,7 @@ def summed(k: Kind) -> Kind:
 
 
 def moved(k: Kind, site: Site, axis: int | None) -> Kind:
-    """Return `k` with its environment axis at `axis`; local if None: they are out of order."""
+    """Return `k` with its environment axis at `axis`; local if None: environments were mixed."""
     if k.tag != "per_env":
         return k
     if axis is None:
@@ -116,8 +117,9 @@ def not_yet_averaged(site: Site) -> Kind:
 
 
 def join(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of a sum of such values, or of a choice between them."""
-    # A known zero takes on the kind and the degree of whatever it is added to. Its axis counts.
+    """Return the kind of a sum of values of these kinds, or of a choice between them."""
+    # A known zero takes on the kind and the degree of whatever it is added to, but its environment
+    # axis must match.
     known = [k for k in kinds if not k.zero]
     per_env = [k for k in kinds if k.tag == "per_env"]
     layouts = {(k.axis, k.outer) for k in per_env if k.outer}
@@ -127,8 +129,8 @@ def join(kinds: Sequence[Kind], site: Site) -> Kind:
     # Partial + uniform stays partial: the mean of (x + u) over replicas is mean(x) + u.
     if "partial" in tags and per_env:
         return not_yet_averaged(site)
-    # A sum grows with the number of environments and a mean does not, so in a replica, which has
-    # fewer environments, their sum is not a share of anything.
+    # A sum grows with the number of environments and a mean does not. A replica has fewer
+    # environments, so if the two are added there, no mean over replicas gives the fused result.
     if len({k.degree for k in known}) > 1:
         return local(f"`{site.name}` at {site.where} adds a sum over environments to others")
     if len(layouts) > 1 or len({k.axis for k in per_env}) > 1:
@@ -157,7 +159,7 @@ def product(kinds: Sequence[Kind], site: Site, sign: int = 1) -> Kind:
 
 
 def nonlinear(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of any other function of such values, computed element by element."""
+    """Return the kind of any other elementwise function of values of these kinds."""
     if wrong := [k for k in kinds if k.tag == "local"]:
         return wrong[0]
     if any(k.tag == "partial" for k in kinds):

@@ -32,7 +32,8 @@ from hocket.core.analysis.kinds import (
 
 Rule = Callable[[Sequence[Kind], Site], Kind]
 AxisMap = Callable[[int, Site], int | None]
-"""Where a primitive puts the environment axis; None if environments do not stay apart, in order."""
+"""A function from an environment axis to where a primitive puts it; None if the environments do not
+stay apart and in order."""
 
 
 def apply_rule(kinds: Sequence[Kind], site: Site) -> list[Kind]:
@@ -79,7 +80,7 @@ def _removed(axis: int, gone: Sequence[int]) -> int | None:
 
 
 def _unless(changed: Callable[[int, Site], bool]) -> AxisMap:
-    """Return the map of a primitive that moves no axis, and must not change the environments'."""
+    """Return the map of a primitive that moves no axis; None for an axis that it `changed`."""
     return lambda axis, site: None if changed(axis, site) else axis
 
 
@@ -104,7 +105,7 @@ _MOVES: dict[str, AxisMap] = {
 }
 _REDUCE: AxisMap = lambda axis, site: _removed(axis, site.params["axes"])  # noqa: E731
 _WINDOW = _unless(lambda axis, site: site.params["window_dimensions"][axis] != 1)
-_BATCHED = _unless(lambda axis, site: axis >= len(site.ins[0].shape) - 2)  # over matrices
+_BATCHED = _unless(lambda axis, site: axis >= len(site.ins[0].shape) - 2)  # the axes of matrices
 _TOP = _unless(lambda axis, site: axis == site.params.get("axis", -1) % len(site.ins[0].shape))
 # A maximum over environments is local, unlike their sum: no mean over replicas gives it back.
 _NONLINEAR_MOVES: dict[str, AxisMap] = {
@@ -148,7 +149,7 @@ def _power(kinds: Sequence[Kind], site: Site) -> Kind:
 def _select(kinds: Sequence[Kind], site: Site) -> Kind:
     which, *cases = kinds
     chosen = join(cases, site)
-    if which.tag == "uniform":  # every replica takes the same case, so even partial ones may be
+    if which.tag == "uniform":  # all replicas take the same case, so it may be partial
         return nonlinear([which], site) if which.degree else chosen
     if which.tag == "per_env" and chosen.tag in ("per_env", "uniform"):
         plain = [replace(k, degree=0, zero=False) for k in (which, chosen)]
@@ -197,7 +198,7 @@ def _sum(kinds: Sequence[Kind], site: Site) -> Kind:
 def _dot(kinds: Sequence[Kind], site: Site) -> Kind:
     """Return the kind of a matrix product.
 
-    Its environment axis goes through, or both sides are summed over theirs: a gradient in a batch.
+    The result keeps the environment axis, unless both sides are summed over theirs: a gradient.
     """
     contracted, batched = site.params["dimension_numbers"]
     free = [
@@ -276,8 +277,8 @@ def _averaged(k: Kind, site: Site) -> Kind:
 
 def _host(kinds: Sequence[Kind], site: Site) -> Kind:
     k = nonlinear(kinds, site)
-    # A service answers whoever asks with rows for all. Which places may ask it, the checks of the
-    # plan decide (`plan/checks_services.py`).
+    # A service need not keep environments apart: its answer belongs to all of them. The checks of
+    # the plan decide which places may call it (`plan/checks_services.py`).
     return UNIFORM if site.params["of"].service and k.tag == "per_env" else k
 
 

@@ -12,9 +12,9 @@ from hocket.errors import ContractError, PlanError
 
 
 def served(graph: Graph) -> Graph:
-    """Return the same step with all parts of the state kept by services that can be.
+    """Return the same step, with services that keep every part of the state that they can keep.
 
-    Refuse a step that uses such a part other than through its service. A strategy calls it:
+    Refuse a step that uses such a part other than through its service. For strategies:
 
         return Plan(served(graph), places=...)
     """
@@ -25,8 +25,8 @@ def served(graph: Graph) -> Graph:
     algorithm = type(graph.algorithm).__name__
     if not kept:
         raise PlanError(
-            f"{algorithm} has no replay that a service could keep: for that, `init` makes one with "
-            f"`hocket.replay.memory.init`. Use another strategy, such as `actor_learner`."
+            f"{algorithm} has no replay that a service could keep. Make one in `init` with "
+            f"`hocket.replay.memory.init`, or use another strategy, such as `actor_learner`."
         )
     if twice := [name for name, n in Counter(service.name for service in kept).items() if n > 1]:
         raise ContractError(
@@ -38,7 +38,7 @@ def served(graph: Graph) -> Graph:
 
 
 def writers(graph: Graph) -> tuple[str, ...]:
-    """Return the fragments that only give something to a service, as each replica may do."""
+    """Return the fragments that only give something to a service, which all replicas may do."""
     calls = [(node, host_call(node)) for node in graph.nodes]
     return tuple(node.title for node, call in calls if call and only_gives(call))
 

@@ -28,8 +28,8 @@ def check_tickets(graph: Graph) -> None:
         root = walk.root.get(graph.next_state[v])
         if root is None or walk.kept[root] != service:
             raise ContractError(
-                f"`step` returns something else as `{graph.values[v].name}` of the state than what "
-                f"the functions of the {service.name} returned."
+                f"`step` returns a `{graph.values[v].name}` of the state that is not what the "
+                f"functions of the {service.name} returned: return that."
             )
         if root in walk.changed:
             _refuse_old("the state that `step` returns", service)
@@ -95,6 +95,6 @@ class _Walk:
 
 def _refuse_old(where: str, service: Service) -> NoReturn:
     raise ContractError(
-        f"{where} uses the {service.name} as it was before something was changed in it, and a "
-        f"service keeps it only as it is now: use what the function that changed it returned."
+        f"{where} uses the {service.name} as it was before a change, and a service keeps only the "
+        f"newest version: use what the function that made the change returned."
     )

@@ -111,7 +111,7 @@ class Carried(NamedTuple):
     inside: ValueId
     """The value that a pass begins with."""
     next: ValueId
-    """The value that it leaves for the next pass."""
+    """The value that a pass leaves for the next one."""
     after: ValueId
     """The value after the loop."""
 
@@ -159,8 +159,8 @@ class Graph:
     served: bool = False
     """True if services keep the parts of the state that they can keep."""
     _others: dict[tuple[int, Tuning], Graph] = field(default_factory=dict, init=False, repr=False)
-    """The same step traced in other ways. Kept here, these graphs are freed with this one; a cache
-    of the module would keep the constants of their programs, which can be gigabytes."""
+    """The same step traced in other ways. Kept here, these graphs are freed with this one; a
+    module-level cache would keep the constants of their programs, which can be gigabytes."""
 
     @property
     def num_leaves(self) -> int:
@@ -223,7 +223,7 @@ def trace(
     with exact_fragments(exact), on_host():
         key = jax.eval_shape(lambda: jax.random.key(0))
         state = jax.eval_shape(lambda key: init_state(algorithm, key, num_envs, served), key)
-        # A new function on each call: jax caches traces by function, and does not see `exact`.
+        # A new function on each call: jax caches traces by function, whatever `exact` is.
         closed, out = jax.make_jaxpr(lambda s: algorithm.step(s), return_shape=True)(state)
     check_step(algorithm, state, out)
     reader = _Reader()

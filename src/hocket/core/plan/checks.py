@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
 
 def check(plan: Plan) -> Plan:
-    """Return the plan, or refuse it by name.
+    """Return the plan, or refuse it with an error that names the cause.
 
-    The plan of a strategy is checked when it is made, and every plan before it is carried out.
+    A strategy's plan is checked when it is made, and every plan before it runs.
     """
     if plan.compiler_flags and plan.launch.one_process:
         raise PlanError(
-            f"compiler_flags ({plan.compiler_flags}) are for processes that have not started yet, "
-            f'and this plan runs in the process that is here: use launch="processes", or set '
-            f"XLA_FLAGS yourself."
+            f"compiler_flags ({plan.compiler_flags}) only affect new processes, and this plan runs "
+            f'in the process that made it: use launch="processes", or set XLA_FLAGS yourself.'
         )
     _check_slices(plan)
     check_pairs(plan)
@@ -157,8 +156,11 @@ def _check_crossing(plan: Plan) -> None:
 def _check_means(plan: Plan) -> None:
     for place, mean in plan.means.items():
         if place not in plan.averaging:
-            where = ", ".join(f"`{name}`" for name in sorted(plan.averaging)) or "nobody"
-            raise PlanError(f"`{place}` averages nothing, so it takes no mean: here {where} does.")
+            where = ", ".join(f"`{name}`" for name in sorted(plan.averaging)) or "none"
+            raise PlanError(
+                f"`{place}` averages nothing, so leave it out of `means`. Places that average: "
+                f"{where}."
+            )
         if not 0 <= mean.delay < inf:
             raise PlanError(f"the mean of `{place}` takes a finite delay >= 0, found {mean.delay}.")
 
@@ -195,8 +197,9 @@ def _check_averaging(plan: Plan, place: Place) -> None:
     each = len(place.on) // place.replicas
     if not plan.launch.one_program and place.name in plan.averaging and each > 1:
         raise PlanError(
-            f"as processes, the replicas of `{place.name}` average from one device each, and here "
-            f'each has {each}. Use as many devices as replicas, or launch="threads".'
+            f"replicas that are processes can average only with one device each, and those of "
+            f"`{place.name}` have {each}. Use as many devices as replicas, or "
+            f'launch="threads".'
         )
 
 

@@ -1,4 +1,4 @@
-"""The refusals of a place's backend, the name of an implementation beside the JAX one."""
+"""The refusals of a place's backend, which chooses implementations other than JAX's."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_pairs(plan: Plan) -> None:
-    """Refuse pairs that do not exist, or whose age cannot be kept. Runs before pairs are used."""
+    """Refuse pairs whose places, `batch` or `max_age` do not fit. Runs before pairs are used."""
     if not isinstance(plan.schedule, Free):
         return
     if len(plan.schedule.pairs) != 1:
@@ -28,7 +28,7 @@ def check_pairs(plan: Plan) -> None:
     if type(batch) is not int or batch < 1 or makers % batch:
         raise PlanError(
             f"the free pair `{pair}` has batch={batch}, which does not divide the {makers} "
-            f"replicas of `{pair.makers}`, which make the samples. Use one of "
+            f"replicas of `{pair.makers}` that make samples. Use one of "
             f"{', '.join(str(n) for n in range(1, makers + 1) if makers % n == 0)}."
         )
     least, at_once = makers // batch, f" and {batch} taken at once" if batch > 1 else ""
@@ -51,14 +51,14 @@ def check_free_plan(plan: Plan, free: Sampling) -> None:
         )
     if plan.place(learner).replicas > 1:
         raise PlanError(
-            f"`{learner}` has {plan.place(learner).replicas} replicas and is free of `{maker}`: "
-            f"one place learns. Give it several devices instead."
+            f"`{learner}` has {plan.place(learner).replicas} replicas, and a learner that "
+            f"does not wait for its makers must have one. Give it several devices instead."
         )
     others = [p.name for p in plan.places if p.name not in (learner, maker)]
     if others and free.makers > 1:
         raise PlanError(
-            f"`{maker}` has {free.makers} replicas that do not wait for each other, and shares "
-            f"{', '.join(others)}, which would have to wait for all: give it one replica."
+            f"`{maker}` has {free.makers} replicas that do not wait for each other, and "
+            f"{', '.join(others)} would have to wait for all of them: give `{maker}` one replica."
         )
     _check_transfers(plan, learner, maker)
     _check_order(plan, learner, maker)
@@ -137,8 +137,8 @@ def _check_values(plan: Plan, free: Sampling) -> None:
     if free.batch > 1 and alike:
         raise PlanError(
             f"`{learner}` learns from {free.batch} samples at once, and `{values[alike[0]].name}`, "
-            f"sent by `{maker}`, is one for all environments of a sample: give it an axis of "
-            f"environments, or use batch=1."
+            f"sent by `{maker}`, is one value for all environments of a sample: give it an "
+            f"environment axis, or use batch=1."
         )
     if maker in plan.averaging:
         raise PlanError(

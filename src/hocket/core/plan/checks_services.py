@@ -1,4 +1,4 @@
-"""The refusals of services that a plan could not serve, or only in an order of chance."""
+"""The refusals of services that a plan could not run, or whose calls have no fixed order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_services(plan: Plan) -> None:
-    """Refuse services whose calls would come in an order of chance, or that cannot be divided."""
+    """Refuse services that cannot be divided, or whose calls come in no fixed order."""
     how = plan.serving
     if how.shards < 1 or how.prefetch < 0:
         raise PlanError(
@@ -29,8 +29,8 @@ def check_services(plan: Plan) -> None:
     if not plan.free and (how.shards > 1 or how.prefetch):
         what = f"shards={how.shards}" if how.shards > 1 else f"prefetch={how.prefetch}"
         raise PlanError(
-            f"{what} draws other rows than one program would: use it with lag=free, or leave it "
-            f"out."
+            f"with {what} a service draws different rows than one program would: use it with "
+            f"lag=free, or leave it out."
         )
     for service in services(plan.graph.state):
         service.check(how, _given(plan, service) if how.shards > 1 else ())
@@ -54,10 +54,10 @@ def _check_places(plan: Plan, service: Service) -> None:
         many = plan.place(place).replicas > 1
         for node, call in calls:
             if many and not (plan.free and only_gives(call)):
-                chance = "in an order of chance" if not plan.free else "each something else"
+                chance = "in any order" if not plan.free else "and each get another result"
                 raise PlanError(
                     f"`{place}` has {plan.place(place).replicas} replicas, which would "
-                    f"`{node.title}` {chance}: put it on a place that is there once, such as the "
+                    f"`{node.title}` {chance}: put it on a place with one replica, such as the "
                     f"learner's" + ("." if plan.free else ", or use lag=free.")
                 )
     if len(by_place) > 1 and not plan.free:
@@ -75,16 +75,18 @@ def _check_shards(plan: Plan, service: Service) -> None:
     for place, node, _ in _gives(plan, service):
         replicas = plan.place(place).replicas
         if replicas % shards:
-            empty = "some of which would stay empty" if replicas < shards else "not equally"
+            empty = (
+                "some of which would stay empty" if replicas < shards else "which would be unequal"
+            )
             raise PlanError(
                 f"`{place}` has {replicas} replica{'s' * (replicas != 1)} that `{node.title}` into "
-                f"{shards} shards of the {service.name}, {empty}: use {shards} or a multiple of "
-                f"{shards} of `{place}`, or shards={math.gcd(replicas, shards)}."
+                f"{shards} shards of the {service.name}, {empty}: use {shards} replicas or a "
+                f"multiple of {shards}, or shards={math.gcd(replicas, shards)}."
             )
 
 
 def _given(plan: Plan, service: Service) -> list[Shapes]:
-    """Return the shapes that one replica gives to a service in each call that only gives."""
+    """Return the shapes of one replica's arguments, for each call that only gives something."""
     shapes = []
     for place, node, call in _gives(plan, service):
         each = plan.graph.at(plan.envs_of(place) // plan.place(place).replicas)

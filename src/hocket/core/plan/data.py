@@ -56,10 +56,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Channel:
-    """How values cross from one place to another. With `lag=0` numbers are the fused program's."""
+    """The way values cross between two places. With `lag=0` numbers are the fused program's."""
 
     capacity: int = 1
-    """How many messages of one transfer may be under way, besides the late ones."""
+    """How many messages of one transfer may be under way, besides the `lag` late ones."""
     lag: int = 0
     """How many iterations the reader runs ahead, on older values. In iteration i it reads what was
     sent in iteration i - lag; in the first `lag` iterations, what was sent first."""
@@ -78,15 +78,15 @@ class Mean:
     """How `averaged` is computed between the replicas of one place, if these are processes."""
 
     way: str = ""
-    """The way to average: a name, `module:NAME` or `file.py:NAME`. "" measures, and takes the
-    fastest."""
+    """The way to average: a name, `module:NAME` or `file.py:NAME`. With "" all ways are
+    measured, and the fastest is taken."""
     delay: float = 0.0
     """Seconds added to every mean, to try out a slow network."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How the instances of a plan run, as far as a plan may rely on it. Default: here, as threads.
+    """The abilities of a launcher on which a plan relies. By default, threads of this process.
 
     A plan is refused if the launcher of this name has other abilities.
     """
@@ -95,7 +95,7 @@ class Launch:
     """The name of the launcher; "" for threads of the run's own process."""
     one_process: bool = True
     """True if all instances are in the process of the run. They are handed arrays instead of bytes,
-    and cannot choose what only a new process can, such as flags of XLA."""
+    and cannot have settings of their own that a process reads at its start, such as XLA flags."""
     one_program: bool = True
     """True if replicas that average run as one program, mapped over them."""
     shares_memory: Literal["all", "node", "none"] = "all"
@@ -115,8 +115,8 @@ class Launch:
 class Plan:
     """Places and channels for one graph. `check` refuses a plan that cannot run.
 
-    In a free plan an iteration is one of the learner's, on a batch of samples: a share of the
-    environments.
+    In a free plan, an iteration is one of the learner's. It learns from one batch of samples, which
+    come from a share of the environments.
     """
 
     graph: Graph = field(repr=False)
@@ -138,7 +138,8 @@ class Plan:
     notes: tuple[str, ...] = ()
     """Lines in which the strategy explains its choices."""
     words: str = ""
-    """The strategy that makes this plan again, if the one that made it looks at the hardware."""
+    """The strategy in words, with the options that a search chose, since a later search may choose
+    others; "" without a search."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", tuple(self.places))
@@ -165,7 +166,7 @@ class Plan:
 
     @functools.cached_property
     def iteration(self) -> Graph:
-        """The step with the environments of one iteration."""
+        """The step, traced with the environments that one iteration learns from."""
         return self.graph.at(self.graph.num_envs // (self.free.shares if self.free else 1))
 
     def envs_of(self, name: str) -> int:
@@ -231,8 +232,8 @@ class Plan:
         """Return the axes for a replica: its program has a share of the environments."""
         graph, share = self.graph, self.graph.num_envs // (place.replicas * parts)
         if shrinks_to_one(graph, graph.at(share)):
-            # For an axis of size one jax leaves equations out, and the two traces would not match.
-            # Traces with twice the environments have the same kinds.
+            # jax leaves out equations on axes of size one, so the two traces would not match. With
+            # twice the environments they do, and the kinds are the same.
             return Axes(graph.at(2 * graph.num_envs), graph.at(2 * share))
         return Axes(graph, graph.at(share))
 

@@ -32,7 +32,7 @@ class DeviceId:
     def read(text: str) -> DeviceId:
         """Return the device of a text: `cpu:0`, `n1/gpu:1`, `gpu:0/mps:1of4@50%`.
 
-        The name of a node has no colon, so a device with a slice is never taken for one.
+        A node's name has no colon, so the `gpu:0` before a slice is never taken for a node.
         """
         match = _TEXT.fullmatch(text)
         if match is None:

@@ -87,7 +87,7 @@ class _Alive:
 
     size: Callable[[ValueId], int]
     same: dict[ValueId, ValueId]
-    """A value -> the one that it is before a loop, for values that the loop only passes on."""
+    """A value in or after a loop that only passes it on -> the same value before the loop."""
     nothing: frozenset[ValueId]
     """The constants, which are part of the compiled programs."""
 

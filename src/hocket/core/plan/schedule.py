@@ -60,7 +60,7 @@ class Sampling(NamedTuple):
 
     @property
     def shares(self) -> int:
-        """The number of iterations that learn from every environment once."""
+        """The number of iterations in which the learner learns from every environment once."""
         return self.makers // self.batch
 
     @property
@@ -73,7 +73,7 @@ class Sampling(NamedTuple):
         return (transfer.source, transfer.target) == (self.learner, self.maker)
 
     def is_any(self, transfer: Transfer) -> bool:
-        """Return True if a message from any one maker is complete without the others'."""
+        """Return True if a transfer's message may come from any maker: it is complete by itself."""
         return (transfer.source, transfer.target) == (self.maker, self.learner)
 
     def is_sample(self, transfer: Transfer) -> bool:

@@ -113,7 +113,7 @@ def _service_lines(plan: Plan) -> Iterator[str]:
 
 
 def _called_within(plan: Plan) -> Iterator[int]:
-    """Yield the nodes of host functions that loops compiled for the host call by themselves."""
+    """Yield the nodes of host functions that programs compiled for the CPU call by themselves."""
     for place in plan.places:
         on_host = all(device.is_host for device in place.on)
         if place.name in plan.grouped or not on_host or not 1 <= len(place.on) <= place.replicas:

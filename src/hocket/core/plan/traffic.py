@@ -59,7 +59,7 @@ def average_sites(plan: Plan, place: str) -> list[tuple[Any, ...]]:
     """Return the arrays of each call of `averaged` in the programs of one replica of a place."""
     nodes = [node for node, _ in _nodes(plan, place)]
     if any(isinstance(node, Loop) and uses_averaged(node.eqn) for node in nodes):
-        # On some hardware such a loop is unrolled, and each step in a pass has calls of its own.
+        # On some hardware a loop with `averaged` is unrolled, and each step of a pass calls it.
         nodes = [node for node, _ in _nodes(plan, place, Tuning(unroll=MOST_UNROLLED))]
     return [arrays for node in nodes for arrays in sites_of(node)]
 
@@ -74,7 +74,7 @@ def _nodes(plan: Plan, place: str, choice: Tuning = PLAIN) -> list[tuple[Node, i
 def _pairs(plan: Plan, source: str, target: str) -> int:
     """Return how many pairs of instances a transfer goes between."""
     if plan.free and {source, target} == {plan.free.learner, plan.free.maker}:
-        return plan.free.batch if source == plan.free.maker else 1  # samples, or a version
+        return plan.free.batch if source == plan.free.maker else 1  # samples, or one version
     return max(plan.instances(source), plan.instances(target))
 
 

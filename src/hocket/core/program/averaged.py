@@ -21,7 +21,7 @@ averaged_p.multiple_results = True
 Average = Callable[..., Sequence[Any]]
 """The mean over replicas: takes this replica's arrays, and returns as many means."""
 
-# jax has these in the key of each of its caches, so no program is reused under another setting.
+# These settings are in the key of every jax cache, so no program is reused under other ones.
 _how = jax.make_user_context(None)
 _alone = jax.make_user_context(False)
 

@@ -1,7 +1,7 @@
 """Swappable functions, which have other implementations beside the one in JAX: C++, a GPU kernel.
 
-A program gets one of them when it is lowered. Traced, each is one equation that does not say which,
-so a graph and its plans are the same for every backend.
+The implementation is chosen when a program is lowered. A traced program has one equation for each
+call, which names no implementation, so a graph and its plans are the same for every backend.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Function: TypeAlias = Callable[..., Arrays]
 
 swappable_p = Primitive("swappable")
 swappable_p.multiple_results = True
-source_info_util.register_exclusion(__file__)  # the line of an equation is the user's
+source_info_util.register_exclusion(__file__)  # an equation's line is its caller's
 
-# jax has it in the key of each of its caches, so no program is reused under another backend.
+# This setting is in the key of every jax cache, so no program is reused under another backend.
 _backend = jax.make_user_context(JAX)
 KNOWN = {JAX}
 """The backends that some function is implemented in."""
@@ -62,7 +62,7 @@ class Swappable:
         KNOWN.add(backend)
 
     def runs_on(self, backend: str, platform: str) -> bool:
-        """Return True if a platform can run this backend's implementation, or JAX's without one."""
+        """Return True if a platform can run the implementation that this backend chooses."""
         return backend not in self._others or kind_of(platform) in self._others[backend].platforms
 
     def chosen(self) -> Function:
@@ -88,7 +88,7 @@ class Swappable:
             )
         try:
             hash(settings)
-        except TypeError:  # they hold arrays, as under a `vmap` over gravities: only jax takes them
+        except TypeError:  # settings that hold arrays, as under a `vmap`: only JAX takes these
             return tuple(self.fn(settings, *arrays))
         return tuple(swappable_p.bind(*arrays, of=self, settings=settings))
 
@@ -108,9 +108,9 @@ def swappable(name: str) -> Callable[[Function], Swappable]:
 
 
 def backend(name: str) -> AbstractContextManager[None]:
-    """Lower programs inside this context with a backend's implementations, or JAX's without one.
+    """Lower programs inside this context with a backend's implementations, or JAX's if it has none.
 
-    Call a jitted function inside, every time: outside it is another program.
+    Make every call of a jitted function inside too: outside, it runs a program with JAX's.
     """
     if name not in KNOWN:
         raise ValueError(unknown("backend", name, KNOWN))
@@ -147,7 +147,7 @@ def _batch(arrays: Arrays, dims: Sequence[Any], **params: Any) -> tuple[Arrays, 
 
 
 def _jvp(arrays: Arrays, tangents: Arrays, *, of: Swappable, settings: Any) -> Any:
-    """Return the derivative of the JAX function, whose values the others only compute faster."""
+    """Return the derivative of the JAX function: other implementations compute the same values."""
     tangents = [ad.instantiate_zeros(t) for t in tangents]
     return jax.jvp(lambda *xs: list(of.fn(settings, *xs)), tuple(arrays), tuple(tangents))
 

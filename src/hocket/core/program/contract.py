@@ -13,7 +13,7 @@ from hocket.errors import ContractError
 
 
 def check_step(algorithm: Algorithm, state: Any, out: Any) -> None:
-    """Refuse a step that does not return a state like its own, and metrics."""
+    """Refuse a step that does not return metrics and a state like the one that it was given."""
     name = type(algorithm).__name__
     pair = isinstance(out, tuple) and len(out) == 2
     if not (pair and isinstance(out[1], dict)):

@@ -68,9 +68,9 @@ def fragment(*, role: str | None = None, name: str | None = None) -> _Decorator:
 
 
 def fragment(fn: Any = None, /, *, role: str | None = None, name: str | None = None) -> Any:
-    """Mark a pure function or method as a fragment. It computes what it did without the mark.
+    """Mark a pure function or method as a fragment. The mark does not change what it computes.
 
-    The role is its kind of work (`env`, `act`, `learn`, `gradient`, `replay`), by which strategies
+    The role is the kind of work (`env`, `act`, `learn`, `gradient`, `replay`) by which strategies
     place it. Without one, it is the function's own name if that is a role, else `learn`. A fragment
     called inside another is part of the outer one.
 

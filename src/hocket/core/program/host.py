@@ -1,6 +1,6 @@
-"""Host functions: ordinary Python or native code inside a traced program. An environment, say.
+"""Host functions: ordinary code that a traced program calls, such as an environment in Python.
 
-Traced, a call of one is one equation, which can run in three ways. A program compiled for one CPU
+Each call is one equation of the program, and can run in three ways. A program compiled for one CPU
 device calls the function by itself. Otherwise a place calls it between its programs, or, where one
 program does everything, the program stops and calls back.
 """
@@ -48,7 +48,10 @@ class LiveFunction(Protocol):
         """Go on from the pieces that the function needs. Called before the first call."""
 
     def overdue(self) -> Exception | None:
-        """Return what hangs, if the function is watched. Called from another thread."""
+        """Return an error that names what hangs, if the function is watched; None if nothing does.
+
+        Called from another thread.
+        """
 
     def close(self) -> None:
         """End the processes and close the files."""
@@ -68,14 +71,17 @@ class NativeFunction(Protocol):
     """A live function that need not be called through Python each time."""
 
     def native(self) -> NativeCall | None:
-        """Return the function to call instead, until this is closed. Asked after a Python call."""
+        """Return the C function to call from now on, until this is closed; None to go on in Python.
+
+        Asked after every call through Python.
+        """
 
 
 class HostFunction(Protocol):
     """A host function as the program names it: a frozen value with a hash and a short `repr`.
 
-    The first axis of all its arrays is the environments', and it keeps them apart. Functions of a
-    service need not.
+    The first axis of all its arrays is the environments', and they do not influence each other. A
+    function of a service may break both rules.
     """
 
     @property
@@ -110,10 +116,10 @@ class Caller(Protocol):
     def __call__(self, of: HostFunction, arrays: Sequence[np.ndarray]) -> list[np.ndarray]: ...
 
     def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
-        """Return the number by which a program on the CPU calls a function; None for Python."""
+        """Return the number by which a program on the CPU calls a function; None to call back."""
 
 
-# jax has it in the key of each of its caches, so no program is reused with another caller.
+# This setting is in the key of every jax cache, so no program is reused with another caller.
 current_caller = jax.make_user_context(None)
 
 
@@ -154,7 +160,7 @@ def _abstract(*avals: Any, of: HostFunction) -> list[Any]:
 def lower_by_callback(context: Any, *operands: Any, of: HostFunction) -> Any:
     caller: Caller | None = current_caller.value
     if caller is None:
-        _check_stateless(of)  # now: of an error in the callback, XLA keeps only the text
+        _check_stateless(of)  # not later: of an error in a callback XLA keeps only the text
 
     def call(*arrays: Any) -> tuple[np.ndarray, ...]:
         return tuple((caller or call_once)(of, [np.asarray(x) for x in arrays]))
@@ -167,11 +173,11 @@ def lower_by_callback(context: Any, *operands: Any, of: HostFunction) -> Any:
 
 
 def _batch(arrays: Sequence[Any], dims: Sequence[Any], *, of: HostFunction) -> Any:
-    """Call the function once, with the rows of all: it keeps rows apart."""
+    """Call the function once, with the rows of all, since it keeps rows apart."""
     if of.service is not None:
         raise PlanError(
-            f"the {of.service.name} is kept by a service, and `vmap` would make several of it: "
-            f"train one seed at a time, and call its functions one after another."
+            f"a service keeps one {of.service.name}, and `vmap` would need several: train one seed "
+            f"at a time, and call the service's functions without `vmap`."
         )
     size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
     stacked = [

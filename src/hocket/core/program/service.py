@@ -84,7 +84,7 @@ class At:
     member: int = 0
     """The index of this instance among those that use the service."""
     in_order: bool = True
-    """True if all calls are in the order of one program, so that a ticket numbers the changes."""
+    """True if all calls are in the order of one program, so that a ticket counts the changes."""
 
 
 class Kept(PlanError, AttributeError):
@@ -109,7 +109,7 @@ class Served:
 
 
 def ticket_for(service: Service) -> Served:
-    """Return what the first state has in place of what `service` keeps."""
+    """Return the ticket that the first state has in place of the content of `service`."""
     return Served(jnp.zeros((), jnp.uint32), service)
 
 
@@ -117,12 +117,12 @@ _served: ContextVar[bool] = ContextVar("served", default=False)
 
 
 def is_served() -> bool:
-    """Return True if the state that is being made leaves what it can to services."""
+    """Return True if a state made now has tickets for all parts that services can keep."""
     return _served.get()
 
 
 def served_state(served: bool = True) -> AbstractContextManager[None]:
-    """Make states inside this context that leave to services the parts that they can keep."""
+    """Make states inside this context with tickets for all parts that services can keep."""
     return setting(_served, served)
 
 

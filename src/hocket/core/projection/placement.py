@@ -42,21 +42,21 @@ class Placement:
         self._producer: dict[ValueId, Node] = {}
         # A row that a loop makes in each pass -> the arrays in which it is stacked.
         self._stacked: dict[ValueId, list[ValueId]] = defaultdict(list)
-        # A value -> the one that it is on the other side of a loop's edge.
+        # A value -> the value on the other side of a loop's edge from which it comes.
         self._source: dict[ValueId, ValueId] = {}
         # A value that lives on -> its next version, in the next iteration or pass of a loop.
         self.carried = graph.next_state
         self._everywhere = set(graph.constants)
         self.reports: dict[ValueId, str] = {}  # metric -> the place that reports it
         self._place_fragments(graph.block, where)
-        # The glue of a block has edges to the glue of other blocks. In the first round it does not
-        # know where some of that goes; in the second it does.
+        # The best place for glue depends on its neighbours, which can be glue of other blocks. In
+        # the first round some of these have no place yet; in the second all do.
         for _ in range(2):
             for block in self.open_blocks(graph.block):
                 self._place_glue(block)
         self.home = self._homes()
-        # State that is only passed on has no node that makes it. It lives with its first reader,
-        # and once that is known, whatever is the same value across the edge of a loop does too.
+        # State that is only passed on has no node that makes it, so it lives with its first reader.
+        # Then values that are the same across the edge of a loop have a home too.
         self.home |= {v: self._first_user(v) for v in self.carried if v not in self.home}
         self.home |= self._homes()
         self._stack_where_used()
@@ -191,14 +191,14 @@ class Placement:
             self._stacked[row].append(after)
 
     def _homes(self) -> dict[ValueId, str]:
-        """Return the home of every value for which one is known yet."""
+        """Return the home of every value whose home is known by now."""
         values = map(ValueId, range(len(self.graph.values)))
         return {v: home for v in values if (home := self._home(v))}
 
     def _home(self, value: ValueId, seen: frozenset[ValueId] = frozenset()) -> str | None:
-        """Return where a value lives, as far as is known yet.
+        """Return where a value lives; None if that is not known yet.
 
-        `seen` ends the search where values are only exchanged, as in `(a, b) -> (b, a)`.
+        `seen` ends the search among values that are only exchanged, as in `(a, b) -> (b, a)`.
         """
         if value in self._source:
             return self._home(self._source[value], seen)
@@ -222,7 +222,7 @@ class Placement:
                 used_by[v].append(node)
         for group in self._glue(block):
             costs = {place: self._cost(block, group, place, used_by) for place in self.places}
-            # Where it costs the same, a place that is there once: there nothing can be refused.
+            # At equal cost prefer a place with one replica: only replicas can be refused a value.
             best = min(costs, key=lambda place: (costs[place], self.places[place] > 1))
             self.node |= {node.id: best for node in group}
 

@@ -89,8 +89,8 @@ class _Stream:
     def make(self, node: Node) -> None:
         """Run a node in the open segment, or in the one before the last call of the host.
 
-        The second saves a segment, if the node does not need what came later. No message moves, so
-        the order that prevents deadlock stays.
+        The latter saves a segment, and is possible if the node reads nothing made since then. No
+        message moves, so the order that prevents deadlock stays.
         """
         match self.code:
             case [*_, Compute(nodes), Host()] if self.late.isdisjoint(node.ins):
@@ -144,7 +144,7 @@ class _Writer:
         return self.streams
 
     def _carry_home(self) -> None:
-        """Bring what lives on to where it lives, and metrics to where they are reported."""
+        """Bring next versions to where the values live, and metrics to where they are reported."""
         for value in self.block.inputs:
             if value in self.placement.carried:
                 self._bring([self.placement.carried[value]], self.placement.home[value])
@@ -165,7 +165,7 @@ class _Writer:
             else:
                 away[self.placement.home[v]].append(v)
         for source, needed in away.items():
-            # Whatever else `place` will want of this source, and the source has, goes along.
+            # Other values that `place` will need from this source go along, if they are ready.
             ready = self.streams[source].has & self.wants[place] - self.streams[place].has
             along = {v for v in ready if self.placement.home.get(v) == source}
             self._cross(source, place, sorted(along.union(needed)))
@@ -177,7 +177,7 @@ class _Writer:
         stream.has |= set(node.outs)
 
     def _cross(self, source: str, target: str, values: Sequence[ValueId]) -> None:
-        # Both ends at once: this is the one order of which all programs are subsequences.
+        # Both ends at once, so that all programs are subsequences of one order.
         transfer = Transfer(
             TransferId(len(self.transfers)), source, target, tuple(values),
             math.prod(loop.length for loop in self.loops), tuple(loop.id for loop in self.loops),
@@ -235,7 +235,7 @@ def _with_liveness(
 ) -> tuple[Instruction, ...]:
     """Fill in what each segment reads, makes and may overwrite, from the end to the beginning.
 
-    `live` are the values needed after the code, `own` those that come in and nobody else holds.
+    `live` are the values needed after the code, `own` the inputs that nobody else holds.
     """
     made = {v for i in code if isinstance(i, Compute) for n in i.nodes for v in graph.nodes[n].outs}
     donatable, done = (own | made) - _seen_by_others(code), []
@@ -274,7 +274,7 @@ def _seen_by_others(code: Sequence[Instruction]) -> set[ValueId]:
 def _reusable(
     graph: Graph, dead: Sequence[ValueId], outs: Iterable[ValueId]
 ) -> tuple[ValueId, ...]:
-    """Return the dead inputs whose memory an output can take, each for another output."""
+    """Return dead inputs whose memory the outputs can take, at most one for each output."""
     room = Counter((graph.values[v].shape, graph.values[v].dtype) for v in outs)
     reused = []
     for v in dead:
