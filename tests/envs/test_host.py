@@ -82,7 +82,7 @@ def test_a_film_of_what_observes_images_shows_those() -> None:
 
 
 def test_without_pictures_there_is_no_film() -> None:
-    with pytest.raises(ValueError, match=r"`envpool:CartPole-v1` shows no pictures.*gymnasium:"):
+    with pytest.raises(ValueError, match=r"`envpool:CartPole-v1` cannot be recorded.*gymnasium:"):
         record(make("envpool:CartPole-v1"), FIRST, KEY)
 
 

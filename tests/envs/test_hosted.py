@@ -347,8 +347,8 @@ class LiveBroken(LiveWalk):
 
 
 BROKEN = {
-    "shape": r"`host:Walk` returned float32\[8, 1\].*by its spaces these must be float32\[8, 2\]",
-    "dtype": r"`host:Walk` returned .*float64\[8\].*by its spaces these must be .*float32\[8\]",
+    "shape": r"`host:Walk` returned float32\[8, 1\].*its spaces require float32\[8, 2\]",
+    "dtype": r"`host:Walk` returned .*float64\[8\].*its spaces require .*float32\[8\]",
     "list": r"`host:Walk` returned .*\. Return numpy arrays with a row for each environment",
     "raises": r"`host:Walk` failed:(.|\n)*KeyError: 'raises'",
 }
@@ -400,7 +400,7 @@ def test_environments_cannot_go_back_nor_serve_two_runs() -> None:
     given = [np.array([3, 4], np.uint32), none, *counts, np.zeros((2, 2), np.float32), none]
     live.start(given)
     assert live.finish()[0].tolist() == [1, 1]
-    with pytest.raises(RuntimeError, match=r"host:Walk has taken other steps.*nor serve two runs"):
+    with pytest.raises(RuntimeError, match=r"host:Walk has not taken the steps.*serve two runs"):
         live.start(given)
     live.close()
 

@@ -160,7 +160,7 @@ def test_calls_out_of_order_are_told() -> None:
     ]
     call.start([TICKET, *arrays])
     assert call.finish()[0] == 1
-    with pytest.raises(RuntimeError, match="after 0 changes, and there were 1: pass on the replay"):
+    with pytest.raises(RuntimeError, match=r"version 0 of the replay, but the newest is 1\. Pass"):
         call.start([TICKET, *arrays])
     free = Insert(SERVICE, rated=False).open(at=At(service.live, service.how, in_order=False))
     free.start([TICKET, *arrays])

@@ -82,7 +82,7 @@ def test_a_way_is_made_with_its_options(sorters: Registry, tmp_path: Path) -> No
 
 def test_a_way_that_is_made_already_takes_no_options(sorters: Registry) -> None:
     assert sorters.make("quick", Sorter).sort([2, 1]) == [1, 2]
-    with pytest.raises(ValueError, match="`quick` is made already, and takes no options"):
+    with pytest.raises(ValueError, match="`quick` is not a class, so it takes no options"):
         sorters.make("quick", Sorter, order="up")
 
 

@@ -109,7 +109,7 @@ MISTAKES = [
         ("mine.py:Half",),
         "`mine.py:Half` is no logger: it has no `media`, `end`. `hocket.report.l",
     ),
-    (("mine.py:made:every=2",), "`mine.py:made` is made already, and takes no options"),
+    (("mine.py:made:every=2",), "`mine.py:made` is not a class, so it takes no options"),
     (("mine.py:text",), "`mine.py:text` is no logger: it has no `begin`, `row`, `media`, `end`."),
     (("needs.py:It",), "the logger `needs.py:It` cannot be imported: No module named 'wandb_of_mi"),
 ]

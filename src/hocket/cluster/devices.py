@@ -67,9 +67,12 @@ class Cluster:
         return ", ".join(f"{device} ({device.kind})" for device in self.devices)
 
     def first(self, count: int | None, asked: str) -> Cluster:
-        """Return a cluster with the first `count` devices, or all. Errors name `asked`."""
+        """Return a cluster with the first `count` devices, or all. Errors say who `asked`."""
         if count is not None and not 1 <= count <= len(self.devices):
-            raise PlanError(f"{asked} was asked for {count} devices; there are {self}.")
+            raise PlanError(
+                f"{asked} was asked for {count} devices; there are {self}. "
+                f"Ask for at least 1 and at most {len(self.devices)}."
+            )
         return replace(self, devices=self.devices[:count])
 
 
@@ -80,12 +83,12 @@ def hardware() -> dict[str, Any]:
 
 
 def usable_cores() -> int:
-    """The number of cores that this process may use, possibly fewer than the machine has."""
+    """Return the number of cores that this process may use, possibly fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def host_memory() -> int | None:
-    """The memory of this machine in bytes; None if that is unknown."""
+    """Return the memory of this machine in bytes; None if that is unknown."""
     try:
         with open("/proc/meminfo") as lines:
             return next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemTotal"))
@@ -103,7 +106,7 @@ def share_cores(parts: int) -> None:
     chosen = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if parts < 2 or chosen or jax.config.values["jax_num_cpu_devices"] > 0:
         return
-    with contextlib.suppress(RuntimeError):  # JAX has started already: a single device must do
+    with contextlib.suppress(RuntimeError):  # JAX has started already: its devices cannot change
         jax.config.update("jax_num_cpu_devices", math.gcd(parts, usable_cores()))
 
 
@@ -111,7 +114,7 @@ def find_devices(ids: Iterable[DeviceId]) -> list[Any]:
     """Return the JAX devices with these ids, or the first device of this process if `ids` is empty.
 
     The CPU can be named even on a machine with an accelerator, for example for small networks. A
-    slice is the first device of the process that was started on it.
+    process that was started on a slice sees it as its first device.
     """
     known = {id_of(d): d for d in jax.local_devices()}
     first = next(iter(known))
@@ -125,7 +128,7 @@ def find_devices(ids: Iterable[DeviceId]) -> list[Any]:
 
 
 def id_of(device: Any) -> DeviceId:
-    """The id of a JAX device."""
+    """Return the id of a JAX device."""
     return DeviceId(device.platform, device.id)
 
 
@@ -140,7 +143,7 @@ def _of_this_node(device: DeviceId) -> DeviceId:
 
 
 def _memory(device: Any, of_host: int | None) -> int | None:
-    """All memory of a device in bytes. JAX only knows how much of it this process may take."""
+    """Return all memory of a device in bytes. JAX only knows how much this process may take."""
     if device.platform == HOST:
         return of_host
     with contextlib.suppress(nvml.NvmlError):
@@ -150,7 +153,7 @@ def _memory(device: Any, of_host: int | None) -> int | None:
 
 
 def _links(ids: Iterable[DeviceId]) -> tuple[DeviceLink, ...]:
-    """The connections between all pairs of NVIDIA GPUs."""
+    """Return the connections between all pairs of NVIDIA GPUs."""
     uuids = {str(device): gpu_uuid(device.index) for device in ids if is_gpu(device)}
     links: list[DeviceLink] = []
     with contextlib.suppress(nvml.NvmlError):
@@ -161,7 +164,7 @@ def _links(ids: Iterable[DeviceId]) -> tuple[DeviceLink, ...]:
 
 
 def processor() -> str:
-    """The model name of this machine's processor."""
+    """Return the model name of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -22,8 +22,8 @@ GAIN = 1.05
 FEW = 3
 """The search may always measure this many points, however small the grid is."""
 TIE = 1.02
-"""Several instances are only chosen over one if they are faster by this factor, or by `GAIN` if
-their slowest measurement was below the fastest of the one."""
+"""Several instances are chosen over a single one only if they are faster by this factor. The factor
+is `GAIN` if their slowest measurement was below the fastest of the single one."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ def search(
     shares: bool = False,
     buffers: bool = False,
 ) -> list[Score]:
-    """Measure some points by climbing, and return their scores in order; `best` chooses one.
+    """Measure points by hill climbing, and return their scores in order; `best` chooses one.
 
-    The climb begins with the fewest instances and the most environments that they can run. Its
-    steps are more instances, as many as allowed, more with fewer environments each, or only fewer
-    environments. With `shares`, each of k instances first gets 200/k percent of the device, then
-    all of it. At most a third of the grid that one instance can run is measured, but at least three
-    points. With `buffers`, two more points use command buffers: the best one, and a single
-    instance, which is the rival of several.
+    The climb begins with the fewest instances and the most environments that they can run. From the
+    best point so far it tries, in this order: more instances, the most instances, more instances
+    with fewer environments each, and fewer environments. With `shares`, each of k instances first
+    gets 200/k percent of the device, then all of it. At most a third of the grid that the fewest
+    instances can run is measured, but at least three points. With `buffers`, two more points are
+    measured, with command buffers: the best one, and a single instance to compare it with.
     """
     seen: dict[Point, Score] = {}
     whole = 100 if shares else None
@@ -91,6 +91,7 @@ def search(
     at = next((point for point in alone if score(point) > 0), None)
     if at is None:
         return list(seen.values())
+    # The points that could not run do not count.
     envs, failed = [n for n in envs if n <= at.envs], len(seen) - 1
     room = max(FEW, len(grid(instances, envs, shares)) // 3)
     while len(seen) - failed < room:
@@ -119,7 +120,7 @@ def best(scores: Sequence[Score]) -> Score:
 
 
 def grid(instances: Sequence[int], envs: Sequence[int], shares: bool) -> list[Point]:
-    """All points that a search can choose from."""
+    """Return all points that a search can choose from."""
     points = [
         Point(k, n, share)
         for k in instances
@@ -130,14 +131,14 @@ def grid(instances: Sequence[int], envs: Sequence[int], shares: bool) -> list[Po
 
 
 def advised(instances: int) -> int:
-    """The share that NVIDIA advises: twice an even one, since not all are busy at the same time."""
+    """Return the share that NVIDIA advises: twice an even one, since not all are always busy."""
     return min(100, 200 // instances)
 
 
 def _neighbours(
     at: Point, instances: Sequence[int], envs: Sequence[int], wider: Sequence[int], shares: bool
 ) -> Iterator[Point]:
-    """The next points from `at`, most promising first.
+    """Return the next points from `at`, most promising first.
 
     Only the numbers of instances in `wider` are tried with the same number of environments.
     """
@@ -175,7 +176,7 @@ class Found:
 
     @staticmethod
     def load(about: dict[str, Any]) -> Found | None:
-        """Load the outcome of an earlier search for the same; None if there was none."""
+        """Load the outcome of an earlier search with the same `about`; None if there was none."""
         path = _path(about)
         return Found(about, read_scores(path)) if path.is_file() else None
 

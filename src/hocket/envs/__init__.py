@@ -1,4 +1,4 @@
-"""Environments: their contract, our own environments, and adapters to other packages.
+"""Environments: their contracts, our own environments, and adapters to other packages.
 
 env.py  host.py   the two contracts: pure environments, and ordinary code on the host
 spaces.py         the shapes and bounds of observations and actions

@@ -156,8 +156,8 @@ def _check_values(env: Env, key: Array) -> None:
 def _player(env: Env) -> Callable[[Array], _RandomStep]:
     """Return a function that takes random actions, in one run for each key.
 
-    It is a new function each time, so JAX traces it again. Randomness that does not come from the
-    key then differs between two of them.
+    The function is new each time, so JAX traces it again. Then two functions differ in any
+    randomness that does not come from the key.
     """
 
     def advance(carry: tuple[State, Obs], key: Array) -> tuple[tuple[State, Obs], _RandomStep]:

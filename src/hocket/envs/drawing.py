@@ -267,9 +267,9 @@ def _paint_caption(canvas: _Canvas, caption: str) -> None:
 def _grid_colors(grid: np.ndarray) -> np.ndarray:
     """Return the colors of a grid `[H, W]` or `[H, W, C]`, as uint8 `[H, W, 3]`.
 
-    A large uint8 grid is an image, shown as it is. Integers `[H, W]` number what each cell
-    contains, with zero for nothing. In any other grid a cell gets the color of its strongest
-    channel, as intense as that channel's value.
+    A large uint8 grid is an image, shown as it is. In a grid of integers `[H, W]`, each number
+    stands for what a cell contains, and zero for nothing. In any other grid a cell gets the color
+    of its strongest channel, as intense as that channel's value.
     """
     image = grid.dtype == np.uint8 and min(grid.shape[:2]) >= IMAGE_SIDE
     if image and (grid.ndim == 2 or grid.shape[2] in (1, 3)):

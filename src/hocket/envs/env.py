@@ -23,8 +23,8 @@ class Step(NamedTuple):
     """The result of one step of one environment.
 
     `obs` is the observation after the step, even if it is the last of its episode. `terminated`
-    means that the episode is over and worth nothing more, `truncated` that it was only cut short.
-    They are never both true.
+    means that the episode is over and no more reward can follow, `truncated` that it was only cut
+    short. They are never both true.
     """
 
     obs: Obs
@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
 @runtime_checkable
 class Env(Protocol):
-    """One pure environment. It has no hidden state, so `vmap` makes many of it and `scan` runs it.
+    """One pure environment. It has no hidden state, so `vmap` can batch it and `scan` can run it.
 
     An implementation is a frozen dataclass whose fields are its parameters. Observations and
     actions match the spaces, rewards are float32 scalars, `terminated` and `truncated` are bool
@@ -71,7 +71,7 @@ def auto_reset(env: Env, state: State, action: Action, key: Array) -> tuple[Stat
     """
     # Folded, not split: XLA drops the fold if `step` draws nothing, which makes a rollout of
     # CartPole twice as fast (64 environments, CPU). `reset` may split the same key: only a split
-    # into 2**32 keys would give this fold again.
+    # into 2**32 keys would contain the key of this fold.
     state, step = env.step(state, action, jax.random.fold_in(key, np.uint32(2**32 - 1)))
     # Always computed, because under `vmap` a `cond` would become this select anyway.
     first = env.reset(key)

@@ -48,9 +48,9 @@ class LiveEnvs(Protocol):
     """
 
     def reset(self, seeds: np.ndarray) -> Any:
-        """Begin an episode in each from uint32 seeds, and return the observations `[n, ...]`.
+        """Begin an episode in each environment from a uint32 seed; return observations `[n, ...]`.
 
-        The same seeds and actions give the same numbers, in this and all later episodes.
+        The same seeds and actions give the same results, in this and all later episodes.
         """
 
     def send(self, actions: Any) -> None:
@@ -77,7 +77,7 @@ class NativeEnvs(LiveEnvs, Protocol):
     """Environments that native code can step; see `native/pool.cpp`."""
 
     def native(self, seed: np.ndarray, steps: np.ndarray) -> NativeCall | None:
-        """Return the native call for a step of `host_steps.py`, or None. It counts in `steps`."""
+        """Return the native call for a step of `host_steps.py`, or None. It updates `steps`."""
 
 
 @runtime_checkable
@@ -105,7 +105,7 @@ class HostEnv(Protocol):
 
 @runtime_checkable
 class WatchedEnvs(LiveEnvs, Protocol):
-    """Environments that cannot end a step that hangs, so another thread watches their time."""
+    """Environments that cannot interrupt a step that hangs, so another thread watches the time."""
 
     def overdue(self) -> HostEnvError | None:
         """Return the error for an environment that hangs, or None. Called by another thread."""

@@ -147,7 +147,7 @@ class _Stepped:
             self._batches[first] = _LiveBatch(
                 self._env, arrays[0], arrays[1], watched=self._watched
             )
-            # After it is in the dict, so that `overdue` finds a batch that hangs while it begins.
+            # The batch is in the dict before it begins, so that `overdue` finds it if it hangs.
             self._batches[first].begin(self._pieces)
         batch = self._batches[first]
         batch.start(arrays)
@@ -194,7 +194,7 @@ class _LiveBatch:
             self.live: LiveEnvs = here if here is not None else env.open(len(seed))
 
     def begin(self, pieces: Mapping[str, bytes]) -> None:
-        """Begin the first episodes, or continue the ones that `pieces` has saved."""
+        """Begin the first episodes, or continue those that are saved in `pieces`."""
         seed, steps = self._seed, self._steps
         with _Blamed(self._env):
             begun = bool(steps.any())
@@ -208,8 +208,9 @@ class _LiveBatch:
     def start(self, arrays: Sequence[np.ndarray]) -> None:
         if arrays[1].tobytes() != self._steps.tobytes():  # faster than `array_equal`
             raise RuntimeError(
-                f"{self._env.name} has taken other steps than its program has counted. "
-                f"Environments on the host cannot go back, nor serve two runs."
+                f"{self._env.name} has not taken the steps that its program has counted. "
+                f"Environments on the host cannot go back, nor serve two runs: continue from the "
+                f"newest state."
             )
         self._given = arrays
         if self._first is None:
@@ -240,11 +241,11 @@ class _LiveBatch:
         return step
 
     def _names(self) -> list[str]:
-        """Name each environment's piece by its seed and steps, because it fits no other step."""
+        """Return a name for each environment's piece, from the seed and steps it belongs to."""
         return [f"{a}-{b}" for a, b in zip(self._seed, self._steps, strict=True)]
 
     def _cut_short(self, rest: Sequence[np.ndarray]) -> HostStep:
-        """Truncate the episodes from before a restart, in place of a step."""
+        """Return a step that only truncates the episodes from before a restart."""
         first, self._first = self._first, None
         shape = jax.tree.structure(first)
         last = jax.tree.unflatten(shape, rest[COUNTS : COUNTS + shape.num_leaves])
@@ -288,7 +289,7 @@ def _check(env: HostEnv, wanted: list[tuple[Any, Any]], given: list[Any]) -> Non
         return
     got = ", ".join(_short(np.shape(x), np.asarray(x).dtype) for x in given)
     raise HostEnvError(
-        f"`{env.name}` returned {got}, but by its spaces these must be "
+        f"`{env.name}` returned {got}, but its spaces require "
         f"{', '.join(_short(*kind) for kind in wanted)}. Return numpy arrays with a row for each "
         f"environment."
     )

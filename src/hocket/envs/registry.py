@@ -30,7 +30,7 @@ _ENVS: dict[str, tuple[Any, int | None]] = {
     "Quadruped-v1": (Quadruped(), 1000),
 }
 
-# By the word before the colon of a name: the files of `adapters`, then those of other packages.
+# The key is the word before the colon of a name. The files of `adapters` come before plugins.
 _ADAPTERS = Registry("adapter", "hocket.envs.adapters", group="hocket.environments")
 
 

@@ -19,11 +19,11 @@ class _OneArray(ABC):
 
     @abstractmethod
     def spec(self) -> ShapeDtypeStruct:
-        """The shape and dtype of a member."""
+        """Return the shape and dtype of a member."""
 
     @abstractmethod
     def _holds(self, x: Array) -> Array:
-        """Return True if the values of `x` are a member's. Its shape and kind of dtype are."""
+        """Return True if the values of `x` are a member's; shape and dtype are checked already."""
 
     def contains(self, x: Any) -> Array:
         """Return True if `x` has a member's shape, kind of dtype and values. NaN is no member."""
@@ -150,7 +150,7 @@ class DictSpace:
         return jnp.all(jnp.stack([space.contains(x[name]) for name, space in self.spaces.items()]))
 
     def spec(self) -> dict[str, Any]:
-        """The shapes and dtypes of a member."""
+        """Return the shapes and dtypes of a member."""
         return {name: space.spec() for name, space in self.spaces.items()}
 
     def zeros(self) -> dict[str, Any]:

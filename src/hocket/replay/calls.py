@@ -115,9 +115,9 @@ class _Calls(LiveFunction):
             return
         if ticket != service.changes % 2**32:
             raise RuntimeError(
-                f"{self._of.name} was given the {self._of.service.name} as it was after {ticket} "
-                f"changes, and there were {service.changes}: pass on the replay that `insert` and "
-                f"`reprioritize` return, and let inserted rows depend on what was drawn before."
+                f"{self._of.name} was given version {ticket} of the {self._of.service.name}, but "
+                f"the newest is {service.changes}. Pass on the replay that `insert` and "
+                f"`reprioritize` return, and make inserted rows depend on rows drawn before."
             )
         service.changes += self._of.changes
 
@@ -214,7 +214,7 @@ def _wrong(priority: np.ndarray) -> np.ndarray:
 
 
 def _fit(priority: np.ndarray, shard: Access) -> np.ndarray:
-    """Priorities of new rows, with the highest so far in place of each wrong one."""
+    """Return priorities of new rows, with the highest so far in place of each wrong one."""
     wrong = _wrong(priority)
     if not wrong.any():
         return priority

@@ -110,9 +110,9 @@ def sample(replay: Replay, uniforms: Array, *, minimum: int = 1) -> tuple[Array,
     """Draw one row for each of `uniforms` in [0, 1), and return `(keys, batch)`.
 
     Each row comes from one of B equal parts of the total priority, or of the rows themselves if all
-    priorities are zero. Keys are `uint32[B, 2]`: the slot and its generation, which is how often it
-    was written, so that the key of a row that was overwritten has no effect. `batch.ready` is
-    false while there are fewer than `minimum` rows. The keys have generation 0 then, which never
+    priorities are zero. Keys are `uint32[B, 2]`: the slot, and its generation, the number of times
+    that it was written. So the key of a row that was overwritten has no effect. While there are
+    fewer than `minimum` rows, `batch.ready` is false, and the keys have generation 0, which never
     has an effect.
     """
     check_minimum(minimum, replay.capacity)
@@ -139,7 +139,8 @@ def reprioritize(replay: Replay, keys: Array, priority: Array) -> tuple[Replay, 
     fresh = ~null & (generation == _generation(replay, slots))
     bad = fresh & ~_is_good(priority)
     priority = jnp.where(bad, replay.highest, priority)
-    # Zero, then maximum. With one `set`, the winner among equal slots would depend on the device.
+    # First set zero, then take the maximum. With a single `set`, the winner among equal slots would
+    # depend on the device.
     leaves = jnp.where(fresh, slots, replay.capacity) + replay.capacity
     tree = replay.tree.at[leaves].set(0.0, mode="drop").at[leaves].max(priority, mode="drop")
     highest = jnp.maximum(replay.highest, jnp.max(priority, where=fresh, initial=0.0))
@@ -182,7 +183,7 @@ def _is_good(priority: Array) -> Array:
 
 
 def _generation(replay: Replay, slots: Array) -> Array:
-    """The number of times that each slot has been written."""
+    """Return the number of times that each slot has been written."""
     return replay.lap - (slots >= replay.head).astype(jnp.uint32)
 
 

@@ -26,11 +26,11 @@ from hocket.replay.store.table import store
 
 
 def init(row: Any, capacity: int, name: str = "replay") -> Replay | Served:
-    """Make an empty replay of rows like `row`; see `device.init`. Two replays need two names."""
+    """Make an empty replay of rows like `row`; see `device.init`. Each needs its own name."""
     if not is_served():
         return device.init(row, capacity)
     device.check_capacity(capacity)
-    store()  # without the native library, this says what to do before anything starts
+    store()  # if the native library is missing, this raises now and says what to do
     return ticket_for(ReplayService.of(row, capacity, name))
 
 

@@ -56,7 +56,7 @@ class ReplayService:
         return jax.eval_shape(lambda: device.init(self.row(), self.capacity))
 
     def row(self) -> Any:
-        """The shapes and dtypes of one row."""
+        """Return the shapes and dtypes of one row."""
         columns = [jax.ShapeDtypeStruct(c.shape, c.dtype) for c in self.schema.columns]
         return jax.tree.unflatten(self.tree, columns)
 
@@ -66,7 +66,7 @@ class ReplayService:
         if self.capacity % how.shards:
             raise PlanError(
                 f"the {self.name} has {self.capacity} rows, which {how.shards} shards cannot share "
-                f"equally: use a power of two."
+                f"equally: make `shards` a power of two."
             )
         each = self.capacity // how.shards
         for _, real, *_ in given:
@@ -96,7 +96,7 @@ class LiveReplay:
 
     def __init__(self, of: ReplayService, how: Serving) -> None:
         self._of, self._how = of, how
-        # The laps of the loaded ring that `_fill` does not repeat in its table.
+        # The laps that the loaded ring had made before those that `_fill` repeats in the table.
         self._laps = 0
         self._serving = ExitStack()
         self._addresses: Sequence[str] = ()
@@ -136,7 +136,7 @@ class LiveReplay:
             table.close()
 
     def _by_slot(self) -> Replay:
-        """The content of a single table, with each row in the slot it has there."""
+        """Return the content of a single table, with each row in the slot it has there."""
         (table,) = self.tables
         contents, info = table.contents(), table.info()
         laps, head = divmod(info["inserts"], self._of.capacity)
@@ -146,7 +146,7 @@ class LiveReplay:
         )  # fmt: skip
 
     def _by_age(self) -> Replay:
-        """The rows of all shards in one ring, the oldest first."""
+        """Return the rows of all shards in one ring, the oldest first."""
         contents = [table.contents() for table in self.tables]
         # The age of a row is how many rows of its shard came later. Shards share no clock, but they
         # are filled at about the same pace.
@@ -191,11 +191,11 @@ class LiveReplay:
         self._laps = max(0, int(content.lap) - 2)
 
     def _parts(self, head: int, is_full: bool) -> Iterator[tuple[Table, Any]]:
-        """The slots of a ring, and the table that each part of them goes into, in order."""
+        """Return the slots of a ring, and the table that each part of them goes into, in order."""
         capacity, num = self._of.capacity, len(self.tables)
         if num == 1:
-            # A full ring goes in whole, and then up to its head once more. So each row has the slot
-            # that it had, and the table goes on at the right one.
+            # A full ring is inserted whole, then the part before its head again. So each row keeps
+            # its slot, and the table continues at the head.
             rounds = [slice(0, capacity), slice(0, head)] if is_full else [slice(0, head)]
             yield from ((self.tables[0], part) for part in rounds)
         else:
@@ -211,15 +211,16 @@ def _insert(
     mine = priority[part]
     if len(mine):
         keys = table.insert({name: x[part] for name, x in columns.items()}, mine)
-        if table.info()["highest"] < highest:  # a row had it earlier: give it to one for a moment
+        # A table learns of a priority only from a row, so one row has it for a moment.
+        if table.info()["highest"] < highest:
             table.update(keys[:1], [highest])
             table.update(keys[:1], mine[:1])
 
 
 def stores(at: At) -> Sequence[Access]:
-    """The shards of a replay, reached from an instance."""
+    """Return the shards of a replay for an instance: the tables, or connections to them."""
     if not isinstance(at.service, LiveReplay):
-        assert isinstance(at.service, Sequence)  # addresses in another process
+        assert isinstance(at.service, Sequence)  # the addresses of tables elsewhere
         addresses = at.service
     elif at.how.carrier == "near":
         return at.service.tables
@@ -242,7 +243,7 @@ def _schema(row: Any) -> Schema:
 
 
 def _sums(leaves: np.ndarray) -> np.ndarray:
-    """The sum tree over these priorities, laid out as in `Replay.tree`."""
+    """Return the sum tree over these priorities, laid out as in `Replay.tree`."""
     levels = [leaves]
     while len(levels[-1]) > 1:
         levels.append(levels[-1][0::2] + levels[-1][1::2])

@@ -1,4 +1,4 @@
-"""n-step transitions from rollouts: each exactly once, also across the border of two rollouts.
+"""n-step transitions from rollouts: each exactly once, also across the boundary between rollouts.
 
     tail = init_tail(obs, action, num_envs, steps=3)     # `obs` and `action` of one environment
     tail, transitions, real = join(tail, rollout, discount=0.99, steps=3)

@@ -5,7 +5,7 @@ ring.py            messages through a ring of slots in shared memory
 events.py          events, which wake threads or processes that wait for a change
 rendezvous.py      an exchange of messages within a group of processes before it starts work
 messages.py        messages through a socket
-children.py        child processes: started, heard, watched and ended
+children.py        child processes: starting, reading, watching and ending them
 as_child.py        the other side: how a child process behaves
 signals.py         Ctrl-C and SIGTERM
 on_host.py         running small computations on the CPU instead of the default device

@@ -1,4 +1,4 @@
-"""How a child process behaves towards the hocket process that started it, see `children.py`."""
+"""How a child process behaves towards the hocket process that started it; see `children.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def leave_signals() -> None:
 def say_hello(line: str) -> None:
     """Print the first line of output, which the parent reads with `Child.first_line`."""
     print(line, flush=True)  # noqa: T201 (the parent reads it)
-    cast(Any, sys.stdout).reconfigure(line_buffering=True)  # this process may end at any moment
+    cast(Any, sys.stdout).reconfigure(line_buffering=True)  # so that a sudden end loses no output
 
 
 def wait_for_end_of(parent: int) -> None:

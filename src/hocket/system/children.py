@@ -1,4 +1,4 @@
-"""Child processes: started, heard, watched and ended.
+"""Child processes: starting them, reading what they print, watching and ending them.
 
 `as_child.py` is the other side: how such a process behaves.
 
@@ -76,7 +76,7 @@ class Child:
         return line
 
     def poll(self) -> tuple[str, str] | None:
-        """How it ended and the last lines of its standard error; None while it runs."""
+        """Return how it ended and the last lines of its standard error; None while it runs."""
         code = self.popen.poll()
         if code is None:
             return None
@@ -117,7 +117,7 @@ class Child:
 
 
 def last_words(how: str, errors: str) -> str:
-    """A message that says how a process ended and what it said last."""
+    """Return a message that says how a process ended and what it said last."""
     hint = " Was there enough memory?" if signal.SIGKILL.name in how else ""
     last = f"\n{errors.rstrip()}" if errors.strip() else ""
     return f"{how}.{hint}{last}"
@@ -134,7 +134,7 @@ def end_all(children: Sequence[Child], grace: float) -> None:
 def at_end(owner: object, function: Callable[..., Any], *arguments: Any) -> weakref.finalize:
     """Call a function when `owner` is gone or Python ends, to end the children of `owner`.
 
-    A fork of this process does not call it, because the children are not those of the fork.
+    A fork of this process does not call it, because they are not its children.
     """
     return weakref.finalize(owner, _call_in, os.getpid(), function, arguments)
 

@@ -58,7 +58,7 @@ class MessageSocket:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads, as close does not
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a reading thread; close does not
         self._socket.close()
 
     def _exactly(self, count: int) -> bytes:

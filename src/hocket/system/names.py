@@ -29,13 +29,13 @@ def path_of(thing: Any, where: str = "") -> str:
     if file.suffix != ".py" or not file.is_file():
         raise ValueError(
             f"`{name}` was not defined in a file, so a configuration cannot point to it. Put it "
-            f"into one and import it from there; `hocket.run`, which keeps nothing, takes it as is."
+            f"into one and import it from there, or use `hocket.run`, which stores nothing."
         )
     return f"{file.resolve()}:{name}"
 
 
 def _public_home(module: str, thing: Any) -> str:
-    """The package that users import an object from: `hocket.envs` for `hocket.envs.classic.catch`.
+    """Return the package to import an object from: `hocket.envs` for `hocket.envs.classic.catch`.
 
     So a name in a file stays valid when the module moves within its package.
     """
@@ -86,7 +86,7 @@ _FILE = "hocket_file_"
 
 
 def file_modules() -> list[ModuleType]:
-    """The modules that `find` has loaded from files. Other processes cannot import them by name."""
+    """Return the modules that `find` loaded from files. Other processes cannot import these."""
     return [module for name, module in sys.modules.items() if name.startswith(_FILE)]
 
 

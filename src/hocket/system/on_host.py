@@ -1,4 +1,4 @@
-"""Running computations on the CPU, for tracing that computes, as physics engines do for a model."""
+"""Computing on the CPU while JAX traces, as physics engines do when they prepare a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JAX's names for the kinds of devices: all that packages beside `cluster` know of hardware."""
+"""JAX's names for the kinds of devices: all that packages except `cluster` know of hardware."""
 
 HOST = "cpu"
 """The kind of the host's own processor."""

@@ -67,7 +67,7 @@ class Registry:
                 raise ValueError(f"the {self.kind} `{name}` cannot be made: {error}.") from None
             plugin = plugin(**options)
         elif options:
-            raise ValueError(f"`{name}` is made already, and takes no options: leave them out.")
+            raise ValueError(f"`{name}` is not a class, so it takes no options: leave them out.")
         if missing := lacking(plugin, protocol):
             raise ValueError(
                 f"`{name}` is no {self.kind}: it has no {', '.join(f'`{x}`' for x in missing)}. "
@@ -100,7 +100,7 @@ class Registry:
 
 
 def lacking(thing: object, protocol: type) -> list[str]:
-    """The members of a Protocol that an object lacks."""
+    """Return the members of a Protocol that an object lacks."""
     classes = [vars(each) for each in protocol.__mro__]
     names = (name for each in classes for name in (*each.get("__annotations__", {}), *each))
     members = dict.fromkeys(name for name in names if not name.startswith("_"))

@@ -1,4 +1,4 @@
-"""An exchange of messages within a group of processes before it starts work: all hear all."""
+"""Messages from each to all members of a group of processes, before it starts work."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Ring:
             raise ValueError(f"a ring must begin at a multiple of 64 bytes, but offset={offset}.")
         self._library, self._slots = library(), slots
         self._memory, self._offset = memory, offset
-        # An address keeps no memory mapped. `_memory` and `views` do, for as long as the ring.
+        # An address does not keep the memory mapped, but `_memory` and `views` do.
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
         """The address of the ring in this process."""
         starts, stride = slot_layout(specs)

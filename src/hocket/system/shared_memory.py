@@ -31,7 +31,7 @@ class MemoryFile:
 
     @staticmethod
     def create(nbytes: int) -> MemoryFile:
-        """Reserve new memory. Raise `OSError` now if the machine lacks it, not a fault in use."""
+        """Reserve new memory. Raise `OSError` if there is too little, so that its use is safe."""
         if nbytes > _available():
             raise _refusal(nbytes, f"{_available() / 2**20:.1f} MiB are left")
         fd = os.memfd_create("hocket")
@@ -66,7 +66,7 @@ class Space(NamedTuple):
         return self.file.address + self.offset
 
     def part(self, offset: int, nbytes: int) -> Space | None:
-        """A part of this space; None if `nbytes` is 0."""
+        """Return a part of this space; None if `nbytes` is 0."""
         return Space(self.file, self.offset + offset, nbytes) if nbytes else None
 
 
@@ -76,12 +76,12 @@ def pages(nbytes: int) -> int:
 
 
 def _available() -> float:
-    """The bytes of memory left. Allocating a memfd would use up all of them before it fails."""
+    """Return the bytes of memory left. A memfd that is too large takes all before it fails."""
     with open("/proc/meminfo") as lines:
         fields = dict(line.split(":") for line in lines)
     left = [1024 * float(fields["MemAvailable"].split()[0])]
     group = Path("/sys/fs/cgroup")
-    with contextlib.suppress(OSError, ValueError):  # "max" or another layout means no limit
+    with contextlib.suppress(OSError, ValueError):  # no limit: "max", or another layout
         limit = float((group / "memory.max").read_text())
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         files = float(stat.get("inactive_file", 0))  # cached files, dropped when memory is needed

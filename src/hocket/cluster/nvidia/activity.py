@@ -20,7 +20,7 @@ METRICS = {"sm_active": 2, "sm_occupancy": 3, "tensor": 5, "dram": 10, "fp32": 1
 and plain float32 units, each in percent of what the GPU has."""
 VERSION = 1
 MOST = 512
-"""The room for metrics in a request: more than any driver has. Only `count` of them are read."""
+"""The metrics that a request has room for, more than any driver has. NVML reads `count` of them."""
 SHORTEST = 0.1
 """The seconds that two samples must be apart for the counters to mean something."""
 
@@ -90,7 +90,7 @@ class GpuActivity:
         self._samples = []
 
     def report(self) -> dict[str, float]:
-        """Return the average of each counter; empty if `why` is not."""
+        """Return the average of each counter, or {} if they are unknown; `why` says why."""
         return dict(self._averages)
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ class GpuActivity:
         support = _Support(VERSION, 0)
         nvml.call("nvmlGpmQueryDeviceSupport", self._handle, ctypes.byref(support))
         if not support.is_supported:
-            raise nvml.NvmlError(f"a {nvml.gpu(uuid).name} has no such counters (before Hopper).")
+            raise nvml.NvmlError(f"{nvml.gpu(uuid).name} has no such counters, new in Hopper.")
         for _ in range(2):
             sample = ctypes.POINTER(_GpmSample)()
             nvml.call("nvmlGpmSampleAlloc", ctypes.byref(sample))

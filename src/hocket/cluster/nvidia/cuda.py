@@ -19,12 +19,12 @@ DEVICE_SHARE = 0.9
 
 
 def is_gpu(device: DeviceId) -> bool:
-    """Return True for a GPU. The index of its id is then its ordinal in this process."""
+    """Return True for a GPU. The index in its id is its CUDA ordinal in this process."""
     return device.kind == "gpu"
 
 
 def gpu_uuid(ordinal: int) -> str | None:
-    """The UUID of a GPU, `GPU-...`, which is the same in every process; None if there is no GPU.
+    """Return a GPU's UUID, `GPU-...`, the same in every process; None if there is no such GPU.
 
     CUDA is asked because it obeys CUDA_VISIBLE_DEVICES. NVML would number all GPUs.
     """
@@ -33,13 +33,13 @@ def gpu_uuid(ordinal: int) -> str | None:
 
 
 def instance_uuid(ordinal: int) -> str | None:
-    """The UUID of the MIG instance that this process is on, `MIG-...`; None if it is on none."""
+    """Return the UUID of the MIG instance of this process, `MIG-...`; None if it has none."""
     number = _uuid("cuDeviceGetUuid_v2", ordinal)
     return f"MIG-{number}" if number and f"GPU-{number}" != gpu_uuid(ordinal) else None
 
 
 def multiprocessors(ordinal: int) -> int | None:
-    """The number of multiprocessors of a GPU that this process may use; None if unknown."""
+    """Return the number of multiprocessors of a GPU that this process may use; None if unknown."""
     device, count = _device(ordinal), ctypes.c_int()
     attribute = ctypes.c_int(MULTIPROCESSOR_COUNT)
     if device is None or _ask("cuDeviceGetAttribute", ctypes.byref(count), attribute, device):
@@ -56,10 +56,10 @@ def synchronize(ordinal: int) -> None:
 
 
 def memory_share(count: int, free: float = 1.0) -> dict[str, str | None]:
-    """The environment variables that limit XLA to one of `count` equal parts of a GPU's memory.
+    """Return the variables that limit XLA to one of `count` equal parts of a GPU's memory.
 
     `free` is the fraction of the memory to divide. A fraction that the user has set is for the
-    whole GPU, so it is divided instead. XLA refuses the older name next to the newer one.
+    whole GPU, so it is divided instead. XLA refuses both variables together, so the older is unset.
     """
     older, newer = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
     chosen = os.environ.get(newer) or os.environ.get(older)
@@ -72,7 +72,7 @@ def memory_share(count: int, free: float = 1.0) -> dict[str, str | None]:
 
 
 def no_mps() -> dict[str, str | None]:
-    """The environment changes that keep a process away from an MPS daemon that the user has set."""
+    """Return the environment changes that keep a process away from the user's MPS daemon."""
     return {name: None for name in os.environ if name.startswith("CUDA_MPS_")}
 
 

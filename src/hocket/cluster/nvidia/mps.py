@@ -1,4 +1,4 @@
-"""Our own control daemon of NVIDIA MPS: it is started, asked, and always ended.
+"""A control daemon of NVIDIA MPS of our own: starting it, querying it, and always ending it.
 
 Its pipes and logs are in a private folder, so that it and the daemons of other users do not see
 each other. The clients of a daemon run on a GPU at the same time. Without one they take turns.
@@ -33,12 +33,12 @@ TROUBLE = re.compile(r"fail|error|unable|denied|exited with status [1-9]", re.IG
 
 
 def find_program(name: str) -> str | None:
-    """The path of an NVIDIA program; None if it is missing."""
+    """Return the path of an NVIDIA program; None if it is missing."""
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(FOLDERS))
 
 
 def missing() -> str:
-    """The reason why this machine has no MPS; "" if it has."""
+    """Return why this machine has no MPS; "" if it has."""
     if sys.platform != "linux":
         return "NVIDIA MPS needs Linux."
     absent = [name for name in (CONTROL, SERVER) if find_program(name) is None]
@@ -84,15 +84,15 @@ class Daemon:
         return mps_watch.where(self.folder)
 
     def servers(self) -> list[int]:
-        """The ids of the server processes, which use the GPUs on behalf of the clients."""
+        """Return the ids of the server processes, which use the GPUs on behalf of the clients."""
         return _numbers(self._ask("get_server_list"))
 
     def clients(self) -> list[int]:
-        """The process ids of the clients, as the daemon sees them."""
+        """Return the process ids of the clients, as the daemon sees them."""
         return [pid for s in self.servers() for pid in _numbers(self._ask(f"get_client_list {s}"))]
 
     def log(self) -> str:
-        """The last lines of the logs of the daemon and its servers."""
+        """Return the last lines of the logs of the daemon and its servers."""
         paths = sorted((self.folder / "log").glob("*"))
         lines = [line for path in paths for line in _text(path).splitlines()]
         return "\n".join(lines[-12:]) or "(its log is empty)"
@@ -113,7 +113,7 @@ class Daemon:
         mps_watch.end_daemon(self._control, self.folder)  # in case the watcher could not
 
     def _watch(self) -> subprocess.Popen[bytes]:
-        """Start the program that ends the daemon if this process is killed, before the daemon."""
+        """Start the watcher before the daemon, which it ends if this process is killed."""
         reading, self._alive = os.pipe()  # child processes do not inherit the writing end
         try:
             return subprocess.Popen(

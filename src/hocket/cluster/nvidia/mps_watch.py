@@ -36,13 +36,13 @@ def main() -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The environment of this process, with the daemon of `folder` in place of any other."""
+    """Return the environment of this process, with the daemon of `folder` in place of any other."""
     mine = {name: x for name, x in os.environ.items() if not name.startswith("CUDA_MPS_")}
     return mine | where(folder)
 
 
 def where(folder: Path) -> dict[str, str]:
-    """The environment variables that lead a process to the daemon of `folder`."""
+    """Return the environment variables that lead a process to the daemon of `folder`."""
     return {
         "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
         "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
@@ -80,7 +80,7 @@ def end_daemon(control: str, folder: Path) -> None:
 
 
 def processes(folder: Path) -> list[int]:
-    """The ids of the daemon of `folder` and its servers.
+    """Return the ids of the daemon of `folder` and its servers.
 
     A server is recognized by its environment, which has the folder.
     """

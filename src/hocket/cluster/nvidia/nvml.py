@@ -64,22 +64,22 @@ class _MemoryInfo(ctypes.Structure):
 
 
 def driver_version() -> str:
-    """The version of the NVIDIA driver."""
+    """Return the version of the NVIDIA driver."""
     return _text("nvmlSystemGetDriverVersion")
 
 
 def gpu(uuid: str) -> Gpu:
-    """The GPU with this UUID."""
+    """Return the GPU with this UUID."""
     return _read(handle_of(uuid))
 
 
 def handle_of(uuid: str) -> Any:
-    """The handle of the device with this UUID, for `call`."""
+    """Return the handle of the device with this UUID, for `call`."""
     return _handle("nvmlDeviceGetHandleByUUID", uuid.encode())
 
 
 def free_part(uuid: str) -> float:
-    """The fraction of a GPU's memory that no process uses; 1 if that is unknown."""
+    """Return the fraction of a GPU's memory that no process uses; 1 if that is unknown."""
     try:
         asked = gpu(uuid)
     except NvmlError:
@@ -88,7 +88,7 @@ def free_part(uuid: str) -> float:
 
 
 def link(one: str, other: str) -> str:
-    """The connection of two GPUs, given their UUIDs: `NVLink`, or the PCIe level they share."""
+    """Return the connection of two GPUs, given by UUID: `NVLink`, or the PCIe level they share."""
     ends = handle_of(one), handle_of(other)
     state, level = ctypes.c_uint(), ctypes.c_uint()
     nvlink = ctypes.c_uint(NVLINK)
@@ -100,7 +100,7 @@ def link(one: str, other: str) -> str:
 
 
 def mig_instances(uuid: str) -> list[tuple[str, str]]:
-    """The UUID and name of each MIG instance of a GPU; empty if MIG is off."""
+    """Return the UUID and name of each MIG instance of a GPU; empty if MIG is off."""
     device, count = handle_of(uuid), ctypes.c_uint()
     if not _mig_is_on(device):
         return []
@@ -115,7 +115,7 @@ def mig_instances(uuid: str) -> list[tuple[str, str]]:
 
 
 def not_shared(uuid: str) -> str:
-    """The reason why processes may not share a GPU; "" if they may, or if that is unknown."""
+    """Return why processes may not share a GPU; "" if they may, or if that is unknown."""
     try:
         asked = gpu(uuid)
     except NvmlError:
@@ -129,7 +129,7 @@ def not_shared(uuid: str) -> str:
 
 
 def call(name: str, *arguments: Any, may: int | str = 0) -> int:
-    """Call a function of the library and return its code. Codes except 0 and `may` are errors."""
+    """Call a function of the library and return its code. Raise unless it is 0 or `may`."""
     library = _library()
     try:
         function: Callable[..., int] = getattr(library, name)

@@ -48,14 +48,14 @@ def _candidates() -> Iterator[str]:
     for folder in map(Path, (nvidia and nvidia.submodule_search_locations) or ()):
         for inside in ("cu13/lib", "cu12/lib", "cuda_nvrtc/lib", "cuda_nvrtc/lib64"):
             yield from _libraries(folder / inside)
-    # By name: if jax has loaded it already, or if the system's loader finds it.
+    # Then by name, in case jax has loaded it already or the system's loader finds it.
     yield from ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
     for root in sorted(Path("/usr/local").glob("cuda*"), reverse=True):
         yield from _libraries(root / "lib64")
 
 
 def _libraries(folder: Path) -> Iterator[str]:
-    """The paths of NVRTC's libraries in a folder, newest first."""
+    """Return the paths of NVRTC's libraries in a folder, newest first."""
     paths = [p for p in folder.glob("libnvrtc.so*") if "alt" not in p.name]
     yield from map(str, sorted(paths, reverse=True))
 
@@ -76,7 +76,7 @@ def _compiled(source: Path, _changed: int, arch: str) -> bytes:
         nvrtc, nvrtc.nvrtcCreateProgram(byref(program), text, source.name.encode(), 0, None, None)
     )
     try:
-        # A fused multiply-add would round once where the host rounds twice: other numbers.
+        # A fused multiply-add rounds once where the host rounds twice, so results would differ.
         options = [f"--gpu-architecture={arch}", "--std=c++17", "--fmad=false"]
         array = (c_char_p * len(options))(*map(str.encode, options))
         if error := nvrtc.nvrtcCompileProgram(program, len(options), array):

@@ -58,11 +58,14 @@ class Opened(Protocol):
     """Slices of one backend in use, with whatever had to be started for them."""
 
     def env(self, part: Slice) -> Mapping[str, str | None]:
-        """The environment variables for a slice's process, before it imports jax; None unsets."""
+        """Return the environment variables that a slice's process needs before it imports jax.
+
+        A variable whose value is None must be unset.
+        """
         ...
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
-        """The problem with a slice, given what its process has `seen`; "" if there is none."""
+        """Return what is wrong with a slice whose process has `seen` this; "" if nothing is."""
         ...
 
     def close(self) -> None:
@@ -79,7 +82,7 @@ class Backend(Protocol):
     """True if they can open each other's memory on the device."""
 
     def probe(self, device: Device) -> str:
-        """The reason why it cannot cut this device here; "" if it can."""
+        """Return why it cannot cut this device here; "" if it can."""
         ...
 
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
@@ -92,7 +95,7 @@ class Backend(Protocol):
 
 
 def slice_backends() -> Mapping[str, Backend]:
-    """All backends by name, from the files of this folder."""
+    """Return all backends by name, from the files of this folder."""
     return _BACKENDS.built_in
 
 
@@ -137,7 +140,7 @@ def named(
 
 
 def read_slice(device: DeviceId) -> Slice | None:
-    """The slice with this id; None for a whole device."""
+    """Return the slice with this id; None for a whole device."""
     if not device.slice:
         return None
     match = re.fullmatch(r"(\w+):(\d+)of(\d+)@(\d+)%", device.slice)
@@ -154,9 +157,9 @@ def read_slice(device: DeviceId) -> Slice | None:
 
 
 def run_as_one(device: DeviceId) -> bool:
-    """Return True for a slice whose process runs at the same time as the others, in one memory.
+    """Return True for a slice that runs at the same time as the others and shares memory with them.
 
-    Such processes may wait for each other on the device, but a fault of one reaches all of them.
+    Processes on such slices may wait for each other on the device, but a fault of one reaches all.
     """
     part = read_slice(device)
     return part is not None and part.way.at_once and part.way.one_memory
@@ -186,7 +189,7 @@ class Slices:
             raise
 
     def env(self, device: DeviceId) -> dict[str, str | None]:
-        """The environment variables for a process on this device; None unsets. See `Opened.env`."""
+        """Return the environment variables for a process on this device; see `Opened.env`."""
         part = self._parts.get(device)
         return dict(self._opened[part.backend].env(part)) if part else {}
 

@@ -66,14 +66,14 @@ class MigSlices(Opened):
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
         mine = self._uuids[part.id]
-        # Drivers before 470 call an instance MIG-GPU-..., unlike CUDA: then any GPU will do.
+        # Drivers before 470 call an instance MIG-GPU-..., which CUDA does not. Then any GPU passes.
         is_mine = seen["instance"] == mine or (mine.startswith("MIG-GPU-") and seen["uuid"])
         where = seen["instance"] or seen["uuid"] or seen["device"]
         return "" if is_mine else f"its process is on {where}, not on {mine}."
 
 
 def instances(gpu: DeviceId) -> list[tuple[str, str]]:
-    """The UUID and name of each MIG instance of a GPU."""
+    """Return the UUID and name of each MIG instance of a GPU."""
     uuid = gpu_uuid(gpu.index)
     if uuid is None:
         raise nvml.NvmlError(f"the CUDA driver does not know {gpu}.")

@@ -71,8 +71,8 @@ class MpsSlices:
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
         """Check that a slice is on its GPU, is a client of the daemon, and has its share.
 
-        In a container, the server may know processes by other numbers than they do themselves. But
-        it has no clients except these slices, so as many clients as slices are all of them.
+        In a container, the server may see other process ids than the processes do. But it has no
+        clients except these slices, so if it has as many clients as slices, all are connected.
         """
         if seen["uuid"] != self._gpus[part.of]:
             return f"its process is on the GPU {seen['uuid']}, not on {self._gpus[part.of]}."
@@ -91,13 +91,13 @@ class MpsSlices:
 
 
 def gpus_of(slices: Sequence[Slice]) -> dict[DeviceId, str]:
-    """The GPUs that slices are parts of, with their UUIDs."""
+    """Return the GPUs that slices are parts of, with their UUIDs."""
     uuids = {part.of: gpu_uuid(part.of.index) for part in slices}
     known = {gpu: uuid for gpu, uuid in uuids.items() if uuid is not None}
     if len(known) < len(uuids):
         raise PlanError(
             f"of {', '.join(map(str, uuids))}, the CUDA driver of this process knows only "
-            f"{', '.join(map(str, known)) or 'none'}."
+            f"{', '.join(map(str, known)) or 'none'}. Check CUDA_VISIBLE_DEVICES."
         )
     return known
 

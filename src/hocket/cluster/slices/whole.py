@@ -44,7 +44,7 @@ class Whole(Opened):
 
 
 def _uuid(part: Slice) -> str | None:
-    """The UUID of a slice's GPU, or of the MIG instance if that is all this process sees of it."""
+    """Return the UUID of a slice's GPU, or of the MIG instance if this process sees only that."""
     ordinal = part.id.index
     return (instance_uuid(ordinal) or gpu_uuid(ordinal)) if is_gpu(part.id) else None
 

@@ -28,7 +28,7 @@ from hocket.envs.gymnasium.spaces import Actions, Observations
 from hocket.envs.native.pool import NativePool, offered
 
 _FILTERS = threading.Lock()
-"""Guards the filters of warnings, which the whole process shares."""
+"""The lock for Python's warning filters, which the whole process shares."""
 
 
 def make(name: str, num_threads: int = 0, **options: Any) -> EnvPoolEnv:
@@ -39,18 +39,18 @@ def make(name: str, num_threads: int = 0, **options: Any) -> EnvPoolEnv:
         message = unknown("EnvPool environment", name, near)
         raise ValueError(f"{message} For all names, see envpool.list_all_envs().")
     env = EnvPoolEnv(name, options, num_threads)
-    _ = env.observation_space  # makes an environment now, so that mistakes are found now
+    _ = env.observation_space  # makes an environment, so that mistakes are found now
     return env
 
 
 @dataclass(frozen=True)
 class EnvPoolEnv:
-    """An EnvPool environment by its name.
+    """An EnvPool environment, given by its name.
 
     The options are EnvPool's own; see its documentation. For Atari the defaults are those of DQN:
     four grey frames, four frames per step, up to 30 no-ops. Images get their channels last.
-    Rewards are the game's own, unless `reward_clip=True`. An end that coincides with the time limit
-    is a truncation to EnvPool.
+    Rewards are the game's own, unless `reward_clip=True`. If an episode ends exactly at the time
+    limit, EnvPool reports a truncation.
     """
 
     id: str
@@ -103,7 +103,7 @@ class EnvPoolEnv:
 
 @lru_cache(maxsize=64)
 def _converters(env: EnvPoolEnv) -> tuple[Observations, Actions]:
-    """Return the conversions for its spaces, which are read from a pool made for that."""
+    """Return converters for the environment's spaces, read from a pool made only for this."""
     pool = env.pool([0])
     try:
         observation_space, action_space = _spaces(pool)
@@ -113,12 +113,12 @@ def _converters(env: EnvPoolEnv) -> tuple[Observations, Actions]:
 
 
 def _spaces(pool: Any) -> tuple[Any, Any]:
-    """Return the spaces of a pool, which makes them at the first call.
+    """Return the spaces of a pool. EnvPool makes them at the first call, and may warn then.
 
-    Several threads may do so at once, each for its own pool, hence the lock.
+    Several threads may call this at once, each for its own pool, hence the lock.
     """
     with _FILTERS, warnings.catch_warnings():
-        # EnvPool gives float64 bounds for float32 spaces, which its users cannot change.
+        # EnvPool makes float32 spaces with float64 bounds, and users cannot change these.
         warnings.filterwarnings("ignore", ".*precision lowered by casting")
         return pool.observation_space, pool.action_space
 
@@ -126,8 +126,8 @@ def _spaces(pool: Any) -> tuple[Any, Any]:
 class _LivePool(LiveEnvs):
     """Running environments. EnvPool offers no snapshot.
 
-    EnvPool itself ignores the action after an end, and returns the first observation of the next
-    episode instead. So `recv` steps those that ended once more, with an action that nobody reads.
+    After an episode's end, EnvPool ignores the next action, and returns the first observation of a
+    new episode. So `recv` steps these environments a second time, with an action of zeros.
     """
 
     def __init__(self, env: EnvPoolEnv, num_envs: int) -> None:
@@ -181,8 +181,8 @@ class _LivePool(LiveEnvs):
         obs, final = (self._observations.tree(arrays) for arrays in (obs, final))
         return HostStep(obs, reward, terminated, truncated, final)
 
-    # `_where` is set if actions are one array. Then `_send` and `_recv` of EnvPool are called
-    # directly, because the Python of its `send` and `recv` takes half of a step of 8 environments.
+    # `_where` is set if actions are one array. Then EnvPool's `_send` and `_recv` are called
+    # directly. With 8 environments, the Python code of `send` and `recv` takes half of a step.
 
     def _receive(self) -> Any:
         """Return `(obs, reward, ended, truncated)`; `ended` includes truncated episodes."""
@@ -208,7 +208,7 @@ class _LivePool(LiveEnvs):
         offer, kinds = pool
         rows = [np.zeros(shape, dtype) for shape, dtype in kinds]
         obs, reward, *ends = (rows[k] for k in self._where)
-        # C++ copies bytes, so they must not need any conversion.
+        # C++ copies the bytes as they are, so none of these arrays may need a conversion.
         pairs = (self._observations, obs), (self._actions, self._given[-1])
         same = all(len(of.leaves) == 1 and of.leaves[0].is_as(x) for of, x in pairs)
         if not same or reward.dtype != np.float32 or any(x.dtype != np.bool_ for x in ends):

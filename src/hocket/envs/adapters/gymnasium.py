@@ -41,13 +41,13 @@ def make(name: str, **options: Any) -> Any:
     names = {f.name for f in fields(GymnasiumEnv)} - {"id", "options"}
     ours = {option: options.pop(option) for option in names & options.keys()}
     env = GymnasiumEnv(name, options, **ours)
-    _ = env.observation_space  # makes an environment now, so that mistakes are found now
+    _ = env.observation_space  # makes an environment, so that mistakes are found now
     return env
 
 
 @dataclass(frozen=True)
 class GymnasiumEnv:
-    """A Gymnasium environment by its name, as ordinary code on the host.
+    """A Gymnasium environment, given by its name, which runs as ordinary code on the host.
 
     Floats in observations are float32, and a `Discrete` observation is a one-hot vector. Only the
     first episode is seeded. Later ones go on drawing from the environment's own generator.
@@ -58,7 +58,7 @@ class GymnasiumEnv:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options for `gymnasium.make`."""
     vectorize: str = "threads"
-    """`threads` of this process, worker `processes`, or `gymnasium` for its vector environments."""
+    """How environments run: `threads`, worker `processes`, or `gymnasium`'s vector environments."""
     workers: int = 1
     """Number of threads or processes that share the environments."""
     timeout: float = 60.0
@@ -106,7 +106,7 @@ class GymnasiumEnv:
 
     @cached_property
     def _converters(self) -> tuple[Observations, Actions]:
-        """The conversions for its spaces, which are read from an environment made for that."""
+        """The converters for its spaces, read from an environment that is made only for this."""
         env = _make_env(_spec(self.id), self.id, dict(self.options))
         try:
             return (
@@ -153,9 +153,10 @@ class GymnasiumEnv:
 
 
 def _unpickled(arguments: dict[str, Any], spec: bytes) -> GymnasiumEnv:
-    """Return the environment in another process, where the user's script has not registered it.
+    """Return the environment, after registering it in the process that unpickles it.
 
-    A name such as `module:Name-v0` needs nothing, because importing the module registers it.
+    The user's script has registered it only in its own process. A name such as `module:Name-v0`
+    needs no registration here, because importing the module registers it.
     """
     module, _, name = arguments["id"].rpartition(":")
     if not module and name not in gym.registry:
@@ -177,7 +178,7 @@ def _spec(id: str) -> Any:
 
 
 def _make_env(spec: Any, id: str, options: dict[str, Any]) -> gym.Env[Any, Any]:
-    """Call `gymnasium.make`, and name the mistake in the name or in an option if it fails."""
+    """Call `gymnasium.make`. If it fails, raise an error that names the environment and options."""
     try:
         return gym.make(spec, **{"disable_env_checker": True, **options})
     except (DependencyNotInstalled, ImportError) as error:
@@ -190,7 +191,7 @@ def _make_env(spec: Any, id: str, options: dict[str, Any]) -> gym.Env[Any, Any]:
 
 
 def _make_vector(spec: Any, options: dict[str, Any], num_envs: int) -> Any:
-    """Make the vector version of the environment if it has a fitting one, else a generic one."""
+    """Make the environment's own vector version if it has a suitable one, else a generic one."""
     from hocket.envs.gymnasium.vector import same_step
 
     if spec.vector_entry_point is not None:

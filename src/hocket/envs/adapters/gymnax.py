@@ -28,8 +28,8 @@ except ImportError as error:
 def make(name: str, **params: Any) -> GymnaxEnv:
     """Return the gymnax environment called `name`; `params` change its parameters.
 
-    `max_steps_in_episode` is a parameter, for example. To pass arguments to its constructor, use
-    `GymnaxEnv(name, arguments={...})`.
+    `max_steps_in_episode` is a parameter, for example. To pass arguments to the environment's
+    constructor, use `GymnaxEnv(name, arguments={...})`.
     """
     if name not in gymnax.registered_envs:
         raise ValueError(unknown("gymnax environment", name, gymnax.registered_envs))
@@ -45,7 +45,7 @@ def names() -> list[str]:
 
 @dataclass(frozen=True)
 class GymnaxEnv:
-    """A gymnax environment (1.0 or later) by its name, with hocket's contract.
+    """A gymnax environment (1.0 or later), given by its name, under hocket's contract.
 
     It steps with `step_env`, which does not reset, so the final observation of an episode is kept.
     The time limit of gymnax becomes `truncated`. Observations get the dtype of their space.
@@ -55,7 +55,7 @@ class GymnaxEnv:
     changed: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that differ from gymnax's defaults."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments for its constructor."""
+    """Arguments for the environment's constructor."""
 
     @cached_property
     def env(self) -> Any:
@@ -66,7 +66,7 @@ class GymnaxEnv:
         return gymnax.make(self.name, **self.arguments)[1].replace(**self.changed)
 
     def __post_init__(self) -> None:
-        _ = self.env, self.params  # made now, because a trace would leave its tracers in them
+        _ = self.env, self.params  # made now, because a later trace would leave its tracers in them
 
     def __hash__(self) -> int:
         return hash((self.name, *self.changed, *self.arguments))

@@ -20,7 +20,7 @@ from hocket.errors import check_options, unknown
 from hocket.system.on_host import on_host
 
 try:
-    # Not installed by the extra `test`.
+    # The extra `test` does not install it, so pyright may not find it.
     from mujoco_playground import registry  # pyright: ignore[reportMissingImports]
     from mujoco_playground._src import mjx_env  # pyright: ignore[reportMissingImports]
 except ImportError as error:
@@ -32,7 +32,7 @@ except ImportError as error:
 NEVER = 2**30
 """A number of steps that no episode reaches."""
 
-# MJX relies on rank promotion, so it must be allowed even if the user has JAX refuse it.
+# MJX relies on rank promotion, so it is allowed here even if the user has turned it off.
 _PROMOTION = partial(jax.numpy_rank_promotion, "allow")
 
 
@@ -66,7 +66,7 @@ def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PlaygroundEnv:
-    """An environment of MuJoCo Playground (0.2 or later) by its name, with hocket's contract.
+    """An environment of MuJoCo Playground (0.2 or later), by its name, under hocket's contract.
 
     Its `done` becomes `terminated`, or `truncated` if it reports `time_out`. Its own time limit is
     off; `TimeLimit` counts steps instead. Actions are from -1 to 1. All its random numbers come
@@ -95,11 +95,11 @@ class PlaygroundEnv:
             raise RuntimeError(
                 f"`playground:{self.name}` needs models of mujoco_menagerie. Playground fetches "
                 f"them with git at first use, which failed: {error}. Make the environment once "
-                f"with a network, or put a copy into {mjx_env.MENAGERIE_PATH}."
+                f"with network access, or put a copy into {mjx_env.MENAGERIE_PATH}."
             ) from error
 
     def __post_init__(self) -> None:
-        _ = self.env  # made now, because a trace would leave its tracers in it
+        _ = self.env  # made now, because a later trace would leave its tracers in it
         entries = self._first.obs
         picks = isinstance(entries, Mapping) and self.observe is not None
         if picks and self.observe not in entries:

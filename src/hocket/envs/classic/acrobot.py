@@ -126,5 +126,5 @@ def _observe(state: AcrobotState) -> Array:
 
 
 def _wrapped(theta: Array) -> Array:
-    """Return the angle between -pi and pi. An angle already in that range keeps every bit."""
+    """Return the angle between -pi and pi. An angle already in that range is unchanged."""
     return theta - 2 * math.pi * jnp.round(theta / (2 * math.pi))

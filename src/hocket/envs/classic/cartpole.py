@@ -90,7 +90,10 @@ class CartPole:
     def dynamics(
         self, x: Array, x_dot: Array, theta: Array, theta_dot: Array, action: Array
     ) -> CartPoleState:
-        """Return the state after a step, for arrays of any shape. Also in C++ and as a kernel."""
+        """Return the state after a step, for arrays of any shape.
+
+        Also available in C++ and as a GPU kernel.
+        """
         # R. V. Florian, "Correct equations for the dynamics of the cart-pole system", 2007.
         total_mass = self.cart_mass + self.pole_mass
         pole_moment = self.pole_mass * self.half_length

@@ -29,7 +29,7 @@ def dynamics_in_cpp(env: CartPole, *arrays: Array) -> list[Array]:
 
 def dynamics_as_kernel(env: CartPole, *arrays: Array, interpret: bool = False) -> list[Array]:
     """`CartPole.dynamics` itself, compiled as one GPU kernel."""
-    from hocket.ops.elementwise import elementwise  # here: importing Pallas takes a while
+    from hocket.ops.elementwise import elementwise  # late, because Pallas is slow to import
 
     return elementwise(
         partial(type(env).dynamics.fn, env), *arrays, name="cartpole", interpret=interpret

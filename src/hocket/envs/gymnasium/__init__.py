@@ -6,7 +6,7 @@
     here.py        a single block, stepped in its caller's thread
     threads.py     blocks in threads
     processes.py   blocks in worker processes, with shared memory
-    worker.py      such a process
+    worker.py      the program of a worker process
     spaces.py      conversion from and to Gymnasium's spaces
     snapshot.py    the state of environments that can be saved
     stage.py       one environment that renders itself

@@ -43,7 +43,7 @@ class AtariEnv:
 
     Each step takes four frames of the game and shows the pixelwise maximum of the last two. An
     episode begins with up to 30 no-ops, and with FIRE if the game waits for it. It ends with the
-    game, or after 108,000 frames. Rewards are clipped to -1, 0 and 1, and returns add up those; use
+    game, or after 108,000 frames. Rewards are clipped to -1, 0 and 1, also in returns; use
     `reward_clipping=False` for the game's own score. Actions are never repeated at random; use
     `repeat_action_probability=0.25` for the protocol of Machado et al., 2018. Losing a life does
     not end an episode; use `episodic_life=True` if it should. All options of

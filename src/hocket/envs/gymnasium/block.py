@@ -72,8 +72,8 @@ class EnvBlock(Protocol):
 
 
 MakeBlock = Callable[[int, Any], EnvBlock]
-"""`make_block(num_envs, at)` makes a block. The block keeps in `at[0]`, of a list or an array, the
-number of the environment that is at work."""
+"""`make_block(num_envs, at)` makes a block. The block keeps the number of the environment that
+it is working on in `at[0]`; `at` is a list or an array."""
 
 
 class BlockJob(NamedTuple):
@@ -96,7 +96,7 @@ class BlockJob(NamedTuple):
         return [slice(*pair) for pair in pairwise(bounds)]
 
     def error(self, number: int | None, text: str) -> HostEnvError:
-        """Return the error of environment `number`; None if nobody knows which one failed."""
+        """Return an error of environment `number`, or of an unknown one if that is None."""
         which = "an environment" if number is None else f"environment {number}"
         return HostEnvError(f"{which} of `{self.name}` {text}")
 
@@ -151,7 +151,7 @@ class PlainBlock:
                 if terminated is False and truncated is False and not last[i]:
                     write(i, obs)
                 elif self._has_ended(i, terminated, truncated, last[i], rows):
-                    # Before the reset, because an environment may reuse its observation's array.
+                    # Copied before the reset, which may overwrite the array of the observation.
                     write_final(i, obs)
                     ended.append(i)
                     write(i, self._envs[i].reset()[0])
@@ -206,7 +206,7 @@ class PlainBlock:
             raise self._fault(error, did) from None
 
     def _fault(self, error: Exception, did: str) -> EnvFault:
-        """Return the fault of the environment at work, which the `error` is about."""
+        """Return the fault to raise for the `error` of the environment in `at[0]`."""
         if isinstance(error, EnvFault):
             return error
         wrong = f"returned an observation that {error}." if isinstance(error, Wrong) else ""
@@ -226,7 +226,7 @@ def check_rewards(rewards: np.ndarray) -> None:
 def check_observations(
     observations: Observations, arrays: list[np.ndarray], numbers: Sequence[int] | None = None
 ) -> None:
-    """Refuse observations that are not finite. `numbers` has the environments, if not all."""
+    """Refuse observations that are not finite. `numbers` are their environments, if not all."""
     for leaf, rows in zip(observations.leaves, arrays, strict=True):
         if leaf.dtype.kind == "f" and not np.isfinite(rows).all():
             i = int(np.argmin(np.isfinite(rows.reshape(len(rows), -1)).all(-1)))

@@ -26,7 +26,7 @@ class InCaller(LiveBlocks):
         self._begun: float | None = None
         self._limit = 0.0
         self._working = threading.Lock()
-        # Made by `reset` and not here, where nobody can ask yet whether it is overdue.
+        # Made by `reset`, not here: no other thread could ask yet whether making it is overdue.
         self._block: EnvBlock | None = None
         self._answer: Any = None
 

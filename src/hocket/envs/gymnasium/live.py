@@ -99,7 +99,7 @@ class LiveBlocks(ABC):
         """Return an answer, or raise the error it stands for, with the environment's number."""
         if isinstance(answer, EnvFault):
             number = None if answer.number is None else share.start + answer.number
-            raise self._job.error(number, answer.text) from None  # its traceback is in the text
+            raise self._job.error(number, answer.text) from None  # the text has the traceback
         if isinstance(answer, BaseException):
             raise answer
         return answer

@@ -27,7 +27,7 @@ from hocket.system.shared_memory import MemoryFile
 
 GRACE_SECONDS = 2.0
 LOOK_SECONDS = 1.0
-"""While no process answers, how often to look whether all are still there."""
+"""Seconds between checks that all processes are alive, while none of them answers."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class _BlockProcess:
     line: MessageSocket
 
     def write(self, message: Any) -> None:
-        """Send a message, even to a process that is gone: its missing answer is the error."""
+        """Send a message. A process that is gone is noticed later, when its answer is missing."""
         with contextlib.suppress(OSError):
             self.line.write(message)
 
@@ -103,7 +103,7 @@ class InProcesses(LiveBlocks):
         return rows._replace(obs=self._copied_obs()).result(self._job.observations)
 
     def _copied_obs(self) -> list[np.ndarray]:
-        """Return the observations in new arrays, and keep them for episodes that a death cuts."""
+        """Return the observations in new arrays, and keep them in case a process dies."""
         self._seen = self._job.observations.empty(self._num_envs)
         for mine, shared in zip(self._seen, self._shared.obs, strict=True):
             mine[:] = shared
@@ -114,14 +114,14 @@ class InProcesses(LiveBlocks):
         with theirs:
             fd = theirs.fileno()
             argv = (sys.executable, "-m", worker.__name__, str(fd), str(os.getpid()))
-            # An environment may use JAX, but the accelerator belongs to the training.
+            # An environment may use JAX, but must leave the accelerator to the training.
             child = Child(argv, {"JAX_PLATFORMS": "cpu", **os.environ}, fds=[fd])
         return _BlockProcess(index, share, child, MessageSocket(mine))
 
     def _introduce(self, process: _BlockProcess) -> None:
         """Tell a process which block to make."""
         share = worker.Share(self._job.make_block, self._layout, process.share, process.index)
-        for module in file_modules():  # no other process can import them by name
+        for module in file_modules():  # other processes cannot import these by name
             cloudpickle.register_pickle_by_value(module)
         process.write([path for path in sys.path if path])
         process.write(cloudpickle.dumps(share))
@@ -169,7 +169,7 @@ class InProcesses(LiveBlocks):
             return self._how_it_ended(process)
 
     def _restart(self, process: _BlockProcess, lost: _Lost, before: list[np.ndarray]) -> None:
-        """Replace the environments that are lost by new ones, and truncate their episodes."""
+        """Replace the environments of a lost process with new ones, and truncate their episodes."""
         if self._job.on_death == "fail":
             raise lost
         self.restarts += 1
@@ -179,7 +179,7 @@ class InProcesses(LiveBlocks):
         of = process.share
         new = self._processes[process.index] = self._start(process.index, of)
         self._introduce(new)
-        # Different seeds than before, because those could lead to the same death.
+        # New seeds, because the old ones could lead to the same failure.
         sequences = [np.random.SeedSequence([int(x), self.restarts]) for x in self._seeds[of]]
         new.write(("reset", [int(sequence.generate_state(1)[0]) for sequence in sequences]))
         for _ in ("made", "reset"):

@@ -12,8 +12,8 @@ import cloudpickle
 import gymnasium as gym
 from gymnasium.utils import EzPickle
 
-# A MuJoCo environment makes these itself: the model from its file, and the renderer. Its data is
-# saved separately.
+# Attributes that are not pickled with a MuJoCo environment. It makes the model, from its file, and
+# the renderer itself; `data` is saved separately.
 _MADE = {"model", "data", "mujoco_renderer", "spec"}
 
 
@@ -21,7 +21,8 @@ def snapshot(env: gym.Env[Any, Any], elapsed: int) -> bytes | None:
     """Return the state of `env` and its elapsed steps; None if its state cannot be saved.
 
     Most environments are Python objects that pickle with all their contents. An `EzPickle` pickles
-    only the arguments it was made with. Of those, MuJoCo's can be saved, by their `MjData`.
+    only the arguments it was made with. Such environments can be saved only if they are MuJoCo's,
+    which have their state in `MjData`.
     """
     if _is_mujoco(env):
         layers = [{k: v for k, v in vars(x).items() if k not in _MADE} for x in _layers(env)]
@@ -35,7 +36,7 @@ def snapshot(env: gym.Env[Any, Any], elapsed: int) -> bytes | None:
     try:
         return cloudpickle.dumps((elapsed, content))
     except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError):
-        return None  # it holds an object of C, such as a window
+        return None  # it contains a C object, such as a window
 
 
 def thaw(state: bytes, env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int]:

@@ -39,7 +39,7 @@ class Leaf:
         return isinstance(self.space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
 
     def is_as(self, rows: np.ndarray) -> bool:
-        """Return True if the environments' own `rows` have the same bytes as rows of this leaf."""
+        """Return True if the environments' own `rows` need no conversion to rows of this leaf."""
         unchanged = isinstance(self.space, gym.spaces.Box) or (
             self.is_choice and not np.any(self.space.start)
         )

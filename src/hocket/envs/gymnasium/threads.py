@@ -60,7 +60,7 @@ class _Bell:
         self._in, self._out = os.pipe()
         self._poll = select.poll()
         self._poll.register(self._in, select.POLLIN)
-        # Not at the exit of Python, where this would only wake a waiting thread.
+        # The pipe stays open when Python exits: closing it would only wake a waiting thread.
         weakref.finalize(self, _close, self._in, self._out).atexit = False
 
     def ring(self) -> None:
@@ -79,7 +79,7 @@ def _close(*fds: int) -> None:
 
 
 class _BlockThread:
-    """A thread that carries out commands. It does not refer to `InThreads`, which can be freed."""
+    """A thread that carries out commands. It holds no reference that keeps `InThreads` alive."""
 
     def __init__(self, make_block: MakeBlock, share: slice) -> None:
         self.share = share

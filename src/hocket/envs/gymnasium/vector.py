@@ -24,7 +24,7 @@ class VectorBlock(EnvBlock):
     """A vector environment of `gymnasium.make_vec`, for which `same_step` is true.
 
     It is one object for all environments, and has no snapshot. If its environments share one
-    random generator, that is seeded from all seeds together.
+    random generator, it is seeded from all seeds together.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class VectorBlock(EnvBlock):
 def same_step(vector: VectorEnv[Any, Any, Any]) -> bool:
     """Return True if `vector` can begin an episode in the step that ended the one before."""
     if isinstance(vector, CartPoleVectorEnv):
-        return True  # by `_begin_cartpoles`
+        return True  # with the help of `_begin_cartpoles`
     return vector.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
 
 
 def _begin_cartpoles(env: CartPoleVectorEnv) -> np.ndarray:
-    """Begin new episodes where they ended. By itself the vector would do so one step later.
+    """Begin new episodes where others ended. By itself `env` would do so one step later.
 
-    The random numbers are the same as it would have drawn then, and so are the episodes.
+    It would draw the same random numbers then, so the episodes are the same too.
     """
     done = env.prev_done
     assert env.state is not None

@@ -39,7 +39,7 @@ class SharedArrays:
         return slot_layout(self._specs())[1]
 
     def arrays(self, file: MemoryFile) -> tuple[list[np.ndarray], StepRows, np.ndarray]:
-        """Return the actions, the results, and the environment at which each worker is."""
+        """Return the actions, the results, and the environment that each worker is working on."""
         specs = self._specs()
         starts, _ = slot_layout(specs)
         arrays = [
@@ -87,11 +87,11 @@ class SharedBlock:
 
     def close(self) -> None:
         self._block.close()
-        os._exit(0)  # at once, because the parent waits for this
+        os._exit(0)  # at once, because the parent waits until this process ends
 
 
 def main() -> None:
-    """Serve one share."""
+    """Make one share of the environments, and carry out commands."""
     leave_signals()
     fd, parent = map(int, sys.argv[1:])
     os.set_inheritable(fd, False)  # processes that an environment starts must not hold it open
@@ -101,7 +101,7 @@ def main() -> None:
     try:
         _serve(line)
     except (EOFError, ConnectionError):
-        os._exit(0)  # the parent is gone; at once, so that no environment can delay this
+        os._exit(0)  # the parent is gone; exit at once, so that no environment can delay it
 
 
 def _serve(line: MessageSocket) -> None:
@@ -122,7 +122,7 @@ def _serve(line: MessageSocket) -> None:
 
 
 def _stay_with(parent: int) -> None:
-    """End when the parent ends, even while an environment is busy or hangs."""
+    """End this process when the parent ends, even while an environment is busy or hangs."""
     wait_for_end_of(parent)
     os._exit(1)
 

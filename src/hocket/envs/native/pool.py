@@ -55,7 +55,7 @@ class NativePool:
         return bool(self._received[0])
 
     def take(self) -> list[np.ndarray]:
-        """Return that step: observations, rewards, ends and truncations."""
+        """Return the step that C++ has received: observations, rewards, ends and truncations."""
         self._received[0] = 0
         return [self._results[k].copy() for k in self._where]
 

@@ -19,7 +19,7 @@ Act = Callable[[Any, Any, Array], tuple[Any, Any]]
 
 
 class Shot(NamedTuple):
-    """An episode between two steps: its image, and the return so far."""
+    """One moment of an episode: its image, and the return so far."""
 
     frame: np.ndarray
     total: float
@@ -69,9 +69,9 @@ class _ObservedStage:
         )
         if not is_image:
             raise ValueError(
-                f"the environment `{env.name}` shows no pictures: it cannot render, and it "
-                f"observes {spec}. Use an environment of Gymnasium (`gymnasium:...`), or one that "
-                f"observes images."
+                f"the environment `{env.name}` cannot be recorded: it does not render, and its "
+                f"observations are {spec}, not images. Use an environment of Gymnasium "
+                f"(`gymnasium:...`), or one that observes images."
             )
         self._live = env.open(1)
         self._obs: Any = None

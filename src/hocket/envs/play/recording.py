@@ -29,7 +29,7 @@ class Recording(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """An episode between two steps."""
+    """One moment of an episode, at its beginning or after a step."""
 
     state: Any
     obs: Any
@@ -53,7 +53,7 @@ def record(
 
     An episode that does not end by itself is cut after `max_steps`. With `caption`, each frame
     shows the step and the return so far. An environment is drawn by its `draw`, or from its
-    observation if that is a grid. One of Gymnasium renders itself. Needs
+    observation if that is a grid. Gymnasium environments render themselves. Needs
     `pip install 'hocket[video]'`.
 
         frames, returns = record(env, algorithm.policy(state), jax.random.key(0))
@@ -87,7 +87,7 @@ def _painted(
 
 
 def _play(env: Env, policy: Policy, max_steps: int, key: Array) -> Moment:
-    """Play an episode: `max_steps + 1` moments, of which the last repeats once it is done."""
+    """Play an episode for `max_steps + 1` moments. After its end, the last moment is repeated."""
 
     def go_on(moment: Moment, key: Array) -> Moment:
         k_act, k_step = jax.random.split(key)

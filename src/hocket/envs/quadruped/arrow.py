@@ -120,7 +120,7 @@ def solve_dense(matrix: Triangle, force: Six) -> Six:
     """Solve a symmetric positive definite system, by `L D L^T`."""
     size = len(force)
     lower: list[list[Any]] = [[None] * i for i in range(size)]
-    scaled: list[list[Any]] = [[None] * i for i in range(size)]  # L D
+    scaled: list[list[Any]] = [[None] * i for i in range(size)]  # L times D
     inverse: list[Any] = []
     for i in range(size):
         for j in range(i):

@@ -23,7 +23,7 @@ WARPS = 1
 
 def dynamics_as_kernel(env: Quadruped, *arrays: Array, interpret: bool = False) -> list[Array]:
     """`Quadruped.dynamics` itself, compiled as one GPU kernel."""
-    from jax.experimental import pallas as pl  # here: importing Pallas takes a while
+    from jax.experimental import pallas as pl  # late, because Pallas is slow to import
     from jax.experimental.pallas import triton
 
     shape, size = arrays[0].shape, arrays[0].size

@@ -154,7 +154,7 @@ class Quadruped:
             hip, knee, foot = (_seen(*point) for point in leg)
             limbs = [Stroke([hip, knee], ORANGE, width), Stroke([knee, foot], INK, 0.8 * width)]
             parts += [(leg[1][1], limb) for limb in (*limbs, Circle(foot, width / 2, GREY))]
-        parts.sort(key=lambda part: -part[0])  # the farther ones first
+        parts.sort(key=lambda part: -part[0])  # far parts first, so that near ones cover them
         left, bottom = _seen(x - 1.2, y, -0.5)
         return Picture(
             view=(left, bottom, left + 2.4, bottom + 1.6),
@@ -182,7 +182,7 @@ def _observe(state: QuadrupedState) -> Array:
 
 
 def unpacked(torso: Sequence[Array], angles: Joints, speeds: Joints) -> tuple[Pose, Motion]:
-    """Return a state as the physics has it, with the spin around the world's axes."""
+    """Return a state in the form that the physics uses, with the spin around the world's axes."""
     rotation = Rotation(*torso[3:7])
     forward, left, up = rotation.axes()
     spin = forward * torso[10] + left * torso[11] + up * torso[12]
@@ -191,7 +191,7 @@ def unpacked(torso: Sequence[Array], angles: Joints, speeds: Joints) -> tuple[Po
 
 
 def spread(state: QuadrupedState) -> tuple[Pose, Motion]:
-    """Return a state as the physics has it, from its arrays."""
+    """Return a state in the form that the physics uses, from its arrays."""
     angles, speeds = (Joints(x[0::2], x[1::2]) for x in (state.q[7:], state.v[6:]))
     return unpacked((*state.q[:7], *state.v[:6]), angles, speeds)
 

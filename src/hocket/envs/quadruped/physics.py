@@ -26,7 +26,7 @@ from hocket.envs.quadruped.body import NUM_LEGS, Body
 from hocket.envs.quadruped.vectors import Rotation, Vector
 
 ITERATIONS = 6
-"""Rounds of Newton's method. Each decides anew which constraints push."""
+"""Rounds of Newton's method. Each decides anew which constraints push, that is, exert a force."""
 
 
 class Pose(NamedTuple):
@@ -125,7 +125,7 @@ def weights(body: Body) -> Weights:
         free = free_systems(body, legs, Motion(nowhere, nowhere, still), still)
         inverse = np.linalg.inv(dense(free, torso_diagonal(body)))
         leg = jax.tree.map(lambda x: np.asarray(x[0], np.float64), legs)
-    # For the foot MuJoCo takes the mean over directions, at the centre of the shin it is fixed to.
+    # For a foot, MuJoCo takes the mean over directions, at the centre of the shin it belongs to.
     centre = leg.knee + leg.shin * (body.shin_length / 2)
     jacobian = np.zeros((3, len(inverse)))
     jacobian[:, :3] = np.eye(3)
@@ -178,8 +178,9 @@ def unconstrained(body: Body, leg: Leg, motion: Motion, torques: Joints) -> LegS
     """Return a leg's inertia and forces, before any constraint."""
     (_, thigh_across), (shin_along, shin_across) = body.thigh_inertia, body.shin_inertia
     thigh_arm, shin_arm = leg.thigh * (body.thigh_length / 2), leg.shin * (body.shin_length / 2)
-    thigh, shin = leg.hip + thigh_arm, leg.knee + shin_arm  # their centres
-    # Momenta at a joint speed of one: a, b of thigh and shin by the hip, c of the shin by the knee.
+    thigh, shin = leg.hip + thigh_arm, leg.knee + shin_arm  # the centres of both
+    # Momenta at a joint speed of one. The hip moves the thigh (a) and the shin (b), and the knee
+    # moves the shin (c).
     a = leg.hip_axis.cross(thigh_arm) * body.thigh_mass
     b = leg.hip_axis.cross(shin - leg.hip) * body.shin_mass
     c = leg.knee_axis.cross(shin_arm) * body.shin_mass
@@ -193,7 +194,7 @@ def unconstrained(body: Body, leg: Leg, motion: Motion, torques: Joints) -> LegS
         hip=six(a + b, thigh.cross(a) + shin.cross(b) + spin),
         knee=six(c, shin.cross(c) + leg.knee_axis * shin_across),
         hip_hip=hip_hip + body.armature,
-        # Zero, because the hip swings the shin sideways and the knee swings it up and down.
+        # No coupling, because the hip swings the shin sideways and the knee swings it up and down.
         hip_knee=jnp.zeros_like(hip_hip),
         knee_knee=knee_knee + body.armature,
         force=six(force * -1.0, moment * -1.0),
@@ -235,15 +236,15 @@ def rigid(body: Body, leg: Leg, thigh: Vector, shin: Vector) -> Triangle:
 def resist(
     body: Body, leg: Leg, thigh: Vector, shin: Vector, motion: Motion
 ) -> tuple[Vector, Vector, Joints]:
-    """Return the force, the moment and the torques that keep the torso and a leg's joints steady.
+    """Return the force, the moment and the torques that balance a leg's weight and inertia.
 
-    They are what its weight and its motion would otherwise accelerate.
+    With them, neither the torso nor the leg's joints would accelerate.
     """
     (thigh_along, thigh_across), (shin_along, shin_across) = body.thigh_inertia, body.shin_inertia
     w0 = motion.angular
     w1 = w0 + leg.hip_axis * motion.joints.hip
     w2 = w1 + leg.knee_axis * motion.joints.knee
-    # How the spins change although no joint accelerates, because the joints' axes turn.
+    # How fast the spins change although no joint accelerates, because the joints' axes turn.
     turn1 = w0.cross(leg.hip_axis) * motion.joints.hip
     turn2 = turn1 + w1.cross(leg.knee_axis) * motion.joints.knee
 
@@ -257,6 +258,7 @@ def resist(
         return turn * across + axis * (more * turn.dot(axis)) + w.cross(spin)
 
     hip = w0.cross(w0.cross(leg.hip))
+    # Weight acts like an upward acceleration of everything.
     hip = Vector(hip.x, hip.y, hip.z + body.gravity)
     knee = hip + swung(w1, turn1, leg.knee - leg.hip)
     force1 = (hip + swung(w1, turn1, thigh - leg.hip)) * body.thigh_mass

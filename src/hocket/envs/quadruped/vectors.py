@@ -62,8 +62,9 @@ class Rotation:
         )
 
     def turned(self, by: Vector) -> Rotation:
-        """Return this rotation followed by one around `by`, by its length in radians."""
-        # The tiny number is lost in any real turn. Without a turn it makes sin(half) / half one.
+        """Return this rotation followed by one around `by`, whose length is the angle."""
+        # In any real turn, 1e-24 is lost in rounding. Without a turn, it makes sin(half) / half 1
+        # instead of 0 / 0.
         half = 0.5 * jnp.sqrt(by.dot(by) + 1e-24)
         w, v = jnp.cos(half), by * (0.5 * jnp.sin(half) / half)
         q = (

@@ -99,7 +99,10 @@ class Access(Closing):
         out: Batch | None = None,
         timeout: float | None = None,
     ) -> Callable[[], Batch]:
-        """Start a sample; call the returned function once for the batch. A server draws at once."""
+        """Start a sample, and return a function to call once for the batch.
+
+        A server draws the rows now, and a table in this process when that function is called.
+        """
         if uniforms is not None:
             uniforms = _below_one(_floats("uniforms", uniforms, num), uniforms)
         if not 0 < num <= 2**30:
@@ -109,7 +112,7 @@ class Access(Closing):
         return self._ask(num, uniforms, out, seconds_of(timeout))
 
     def batches(self, num: int, *, ahead: int = 2, timeout: float | None = None) -> Iterator[Batch]:
-        """Yield samples for ever. `ahead` of them are always under way beyond the one in use."""
+        """Yield samples for ever. While one is in use, `ahead` more are under way."""
         if ahead < 1:
             raise ValueError(f"ahead={ahead} must be at least 1.")
         asked = deque(self.ask(num, timeout=timeout) for _ in range(ahead))
@@ -160,7 +163,7 @@ class Access(Closing):
 
     @abstractmethod
     def info(self) -> dict[str, Any]:
-        """Count the rows there are, were inserted, removed and drawn; `bytes` is the full size."""
+        """Count the rows held, inserted, removed and drawn; `bytes` is the size of a full table."""
 
     @abstractmethod
     def _ask(
@@ -188,7 +191,7 @@ class Access(Closing):
         )
 
     def _columns(self, batch: Batch) -> tuple[Any, ...]:
-        """The arrays of a batch that the native part writes rows into."""
+        """Return the arrays of a batch that the native part writes rows into."""
         arrays = []
         for column in self.schema.columns:
             array = batch.rows.get(column.name)
@@ -199,7 +202,7 @@ class Access(Closing):
         return plain(tuple(arrays))
 
     def _arrays(self, rows: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The columns of a batch, checked and contiguous, for the native part."""
+        """Return the columns of a batch, checked and contiguous, for the native part."""
         if len(rows) != len(self._given):
             raise _mismatch(self.schema, rows)
         arrays = []
@@ -220,7 +223,7 @@ class Access(Closing):
         return plain(tuple(arrays))
 
     def _told(self, native: tuple[int, str, Any], timeout: float = 0.0) -> Any:
-        """The answer of a native call, or its error, raised."""
+        """Return the answer of a native call, or raise its error."""
         status, why, answer = native
         if status == _OK:
             return answer

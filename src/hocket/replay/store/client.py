@@ -36,7 +36,7 @@ def connect(address: str, *, table: str | None = None, timeout: float = 10.0) ->
     """Connect to a table at `shm://PATH`, `unix://PATH`, `tcp://HOST:PORT` or `udp://HOST:PORT`.
 
     `shm` shares memory with a server on this machine, and `unix` copies through its socket. `udp`
-    sends lost packets again, and takes a server that is silent for 5 s for dead. `table` may be
+    sends lost packets again, and treats a server that is silent for 5 s as dead. `table` may be
     left out if the server has only one. `timeout` limits how long connecting may take.
     """
     seconds = seconds_of(timeout)
@@ -92,7 +92,7 @@ class Client(Access):
         self._connection.close()
 
     def info(self) -> dict[str, Any]:
-        """The counts of a table, and those of the server: clients, requests and limits."""
+        """Return the counts of a table, and those of the server: clients, requests and limits."""
         lines = (line.split() for line in _said(self._native, "INFO").splitlines())
         return {name: float(x) if name in _FLOATS else int(x) for name, x in lines}
 
@@ -161,12 +161,12 @@ def _connected(address: str, seconds: float) -> Any:
 
 _CARRIERS = ("shm", "unix", "tcp", "udp", "dpdk")
 _SLOTS = 64
-"""The requests that one region of shared memory has room for; unused slots cost nothing. There are
-many, because only requests in the same region are taken up in order."""
+"""The number of requests that one region of shared memory has room for. It is large, because order
+is kept only between requests in the same region, and unused slots cost nothing."""
 
 
 def _tables(native: Any, seconds: float) -> dict[str, tuple[int, str]]:
-    """The number and schema of each table of a server, by its name."""
+    """Return the number and schema of each table of a server, by its name."""
     text = _said(store().Remote(native, 0, "", []), "HELLO", seconds)
     lines = (line.split(" ", 2) for line in text.splitlines())
     return {name: (number, schema) for number, (name, _, schema) in enumerate(lines)}

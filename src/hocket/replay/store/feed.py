@@ -38,8 +38,8 @@ def feed(
 ) -> Feed:
     """Iterate for ever over samples of `num` rows, as arrays of a device. `ahead` are drawn early.
 
-    So a batch does not know the newest updates of priorities. If the table's rate limits make the
-    thread wait longer than `timeout`, iterating raises TimeoutError. Keys stay numpy arrays.
+    So a batch may be older than the newest updates of priorities. If the table's rate limits make
+    the thread wait longer than `timeout`, iterating raises TimeoutError. Keys stay numpy arrays.
     """
     if ahead < 1:
         raise ValueError(f"ahead={ahead} must be at least 1.")
@@ -161,7 +161,7 @@ _Offsets = dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]
 
 
 def _offsets(arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> _Offsets:
-    """The offset, shape and dtype of each array, where one follows the other."""
+    """Return the offset, shape and dtype of each array, where one follows the other."""
     offsets, at = {}, 0
     for name, (shape, dtype) in arrays.items():
         offsets[name] = at, shape, dtype
@@ -184,6 +184,6 @@ def _unpack(layout: _Offsets, memory: jax.Array) -> dict[str, Any]:
 
 
 def _writable(array: jax.Array) -> Any:
-    """The memory of an array on the host. Write there only while no computation reads it."""
+    """Return the memory of an array on the host. Write there only while no computation reads it."""
     memory: Any = (ctypes.c_uint8 * array.size).from_address(array.unsafe_buffer_pointer())
     return np.frombuffer(memory, np.uint8)

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 _LOOK_SECONDS = 0.1
-"""How often a thread that waits for the other one checks for the end."""
+"""Seconds after which a thread that waits checks if it should end."""
 
 
 class Prefetch(Generic[T]):
@@ -38,7 +38,7 @@ class Prefetch(Generic[T]):
                 self._results.put(result)  # nothing comes after it, so later calls raise it too
                 raise result
             return result
-        raise ValueError("nothing is drawn ahead any more: this was closed.")
+        raise ValueError("nothing is drawn ahead any more, because this Prefetch was closed.")
 
     def close(self) -> None:
         """End the thread, and drop the results that nobody has taken."""

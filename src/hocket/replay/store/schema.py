@@ -23,7 +23,7 @@ _COLUMN = re.compile(
 
 @dataclass(frozen=True)
 class Column:
-    """An array of each row, or frames of this shape, to which each row refers."""
+    """A column: an array in each row, or the frames that each row refers to, of this shape."""
 
     name: str
     dtype: np.dtype[Any]
@@ -38,7 +38,7 @@ class Column:
 
     @property
     def given(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """The dtype and shape in an insert, where a row has the numbers of its frames."""
+        """The dtype and shape in an insert; for a column of frames, those of the frame numbers."""
         return (np.dtype(np.uint64), (self.frames,)) if self.frames else (self.dtype, self.shape)
 
     @property
@@ -125,7 +125,7 @@ def _parse(word: str) -> Column:
 
 
 def _is_plain(column: Column) -> bool:
-    """True if parsing the text of a column gives the same column again."""
+    """Return True if parsing the text of a column gives the same column again."""
     try:
         return _parse(str(column)) == column
     except ValueError:

@@ -107,12 +107,12 @@ _SPIN = 50e-6
 
 
 def snapshot_file(folder: Path, name: str) -> Path:
-    """The file that a table of this name is saved to."""
+    """Return the file that a table of this name is saved to."""
     return folder / f"{name}.replay"
 
 
 def tally_file(folder: Path, name: str) -> Path:
-    """The file that counts all rows ever inserted; the count survives a crash of the server."""
+    """Return the file with the count of all rows ever inserted, which survives a crash."""
     return folder / f"{name}.inserts"
 
 

@@ -68,7 +68,7 @@ class Shards:
         return {**summed, "highest": max(info["highest"] for info in infos)}
 
     def _sizes_and_totals(self) -> list[tuple[int, float]]:
-        """The size and total of each shard, as reported with the last batch, or else asked for."""
+        """Return the size and total of each shard, from the last batch or by asking the shard."""
         current = dict(self._reported)
         for k, shard in enumerate(self._shards):
             if k not in current:
@@ -83,7 +83,7 @@ class Shards:
 
 
 def _at(points: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """The shard at each point of [0, 1). It always has a share above 0, however sums round."""
+    """Return the shard at each point of [0, 1). Its share is never 0, however sums round."""
     shard = np.searchsorted(np.cumsum(shares), points, side="right")
     last = np.flatnonzero(shares).max()
     return np.minimum(shard, last)

@@ -95,8 +95,8 @@ class Table(Access):
 
     @classmethod
     def restore(cls, path: str | Path) -> Table:
-        """Read a table that `save` wrote: the same rows and keys, and random draws that go on."""
-        with open(path, "rb"):  # raises what Python says about the path itself
+        """Read a table that `save` wrote. Rows and keys are the same, and random draws continue."""
+        with open(path, "rb"):  # raises Python's own error if the file cannot be opened
             pass
         table, native = cls.__new__(cls), store()
         try:
@@ -108,7 +108,7 @@ class Table(Access):
 
     def contents(self) -> Contents:
         """Return every row, oldest first."""
-        while True:  # until no other thread changed the size between `len` and `look`
+        while True:  # again if another thread changed the size between `len` and `look`
             num = len(self)
             rows = {c.name: np.empty((num, *c.drawn), c.dtype) for c in self.schema.columns}
             keys, priority = np.empty((num, 2), np.uint32), np.empty(num, np.float32)
@@ -200,8 +200,8 @@ def _limits(
         raise ValueError(f"samples_per_insert must be above 0, found {samples_per_insert}.")
     if tolerance is None:
         raise ValueError(
-            "samples_per_insert needs a tolerance: by how many samples one of inserting and "
-            "sampling may be ahead of the other. A few batches are usual."
+            "samples_per_insert needs a tolerance: the number of samples by which inserting may be "
+            "ahead of sampling, or behind it. Use a few batches."
         )
     middle = min_size * samples_per_insert
     return middle - tolerance, middle + tolerance

@@ -54,7 +54,7 @@ class Writer(Closing):
         self.inserted = 0
         """The number of rows that the table has taken."""
         self.dropped = 0
-        """The number of rows that were given up."""
+        """The number of rows that were dropped."""
 
     def append(self, row: Mapping[str, Any], priority: float | None = None) -> None:
         """Add one row. Either all rows of a batch have priorities, or none has."""
@@ -143,7 +143,7 @@ class _PendingRows:
 
 
 def _fits(x: np.ndarray, dtype: np.dtype[Any]) -> bool:
-    """True if numbers keep their values in another dtype, apart from rounding of floats."""
+    """Return True if numbers keep their values in another dtype, apart from rounding of floats."""
     if x.dtype == dtype:
         return True
     if dtype.kind in "iu":

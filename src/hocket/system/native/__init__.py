@@ -1,6 +1,6 @@
-"""The compiled part of hocket: one library of C functions that works with every Python.
+"""The compiled part of hocket: one library of C functions that works with every version of Python.
 
-average.cpp, reduce_*.cpp, reduce.cu   means over replicas: on the host, through it, on GPUs
+average.cpp, reduce_*.cpp, reduce.cu   means over replicas: on the host, via the host, on GPUs
 ring.cpp, latest.cpp, event.h          messages and events in shared memory
 slots.cpp                              messages in the memory of one GPU
 host.cpp, native_call.h                host functions that compiled programs call
@@ -90,7 +90,7 @@ class Unavailable(RuntimeError):
 
 
 def pointers(arrays: Sequence[np.ndarray]) -> tuple[Any, Any]:
-    """The addresses and the sizes in bytes of some arrays, for a C function."""
+    """Return the addresses and the sizes in bytes of some arrays, for a C function."""
     num = len(arrays)
     return (
         (c_void_p * num)(*(x.ctypes.data for x in arrays)),
