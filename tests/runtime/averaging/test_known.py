@@ -1,4 +1,4 @@
-"""The ways to average and their names, and how an unknown one is refused."""
+"""The ways to average: which there are, which replicas can choose from, and which are refused."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ import hocket as package
 from hocket import Mean, Place, Plan, PlanError, check, trace
 from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
-from hocket.core.plan.device_id import DeviceId
-from hocket.runtime.averaging import Members, known
+from hocket.core.plan.device_id import DeviceId, device_ids
+from hocket.runtime.averaging import Members, Space, known
 from hocket.runtime.averaging.known import AVERAGES, check_averages, choices, find_way, ways
+from hocket.runtime.averaging.table import only
 from hocket.runtime.launch import launch_named
 from hocket.system.registry import Registry
+from hocket.system.shared_memory import MemoryFile, pages
 from hocket.testing import check_strategy
 from tests.front import Hocket
+from tests.runtime.averaging.replicas import APART, FOUR, MPS, TWO, asked
 from tests.toys import Toy
 
 BROKEN = "tests.runtime.averaging.broken"
@@ -97,3 +100,93 @@ def test_a_mean_of_one_program_takes_no_way() -> None:
     with pytest.raises(PlanError, match=r"one program in this process.*launch=\"processes\""):
         check_averages(plan)
     check_averages(replace(plan, launch=launch_named("processes")))
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted", "why"),
+    [
+        (TWO, "ipc", "it is for a GPU, and these replicas are on a CPU"),
+        (["gpu:0", "gpu:0"], "ipc", "run at the same time, as slices cut by `mps`"),
+        (["gpu:0/shared:0of2@50%"] * 2, "ipc", "run at the same time, as slices cut by `mps`"),
+        ([*MPS, "gpu:1/mps:0of1@100%"], "ipc", "for one GPU, and these replicas are on 2"),
+        ([f"gpu:0/mps:{i}of17@5%" for i in range(17)], "ipc", "most 16 replicas, and these are 17"),
+        (TWO, "nccl", "one process a device, and these are 2 replicas on 1"),
+        (MPS, "nccl", "one process a device, and these are 2 replicas on 1"),
+        (TWO, "hier", "all replicas are on one device"),
+        (APART, "hier", "every replica has a device of its own"),
+        ([*FOUR, "cpu:2"], "hier", "must have equally many replicas, and they have 2, 2, 1"),
+    ],
+)
+def test_a_way_that_cannot_be_had_is_refused_by_name(
+    names: list[str], wanted: str, why: str
+) -> None:
+    with pytest.raises(PlanError, match=f"cannot use `{wanted}` here: .*{why}"):
+        choices(Members(device_ids(names)), wanted)
+
+
+@pytest.mark.parametrize(
+    ("names", "tried"),
+    [
+        (TWO, ["shm"]),
+        (APART, ["shm"]),
+        (FOUR, ["shm", "hier"]),
+        (MPS, ["shm", "ipc"]),
+        (["gpu:0", "gpu:1"], ["shm", "nccl"]),
+        ([f"gpu:{d}/mps:{i}of2@100%" for d in range(2) for i in range(2)], ["shm", "hier"]),
+    ],
+)
+def test_what_is_worth_measuring(names: list[str], tried: list[str]) -> None:
+    assert choices(Members(device_ids(names))) == tried
+
+
+def test_replicas_that_name_no_device_go_through_the_host() -> None:
+    assert choices(Members((None, None))) == ["shm"]
+
+
+def test_ways_have_an_order_of_their_own() -> None:
+    assert list(ways()) == ["shm", "ipc", "nccl", "hier"]
+    assert [name for name, way in ways().items() if way.name != name] == []
+
+
+def test_exact_has_no_clock_choose() -> None:
+    for names in (FOUR, MPS, ["gpu:0", "gpu:1"]):
+        assert asked(names, is_exact=True).choices == ("shm",)
+    assert asked(FOUR, "hier", is_exact=True).choices == ("hier",)
+    table = only(asked(FOUR, is_exact=True))
+    assert table and table.chosen == "shm" and "with exact=True no clock chooses" in str(table)
+
+
+@pytest.mark.parametrize("names", [TWO, APART, FOUR, MPS])
+def test_without_memory_that_all_share_no_way_of_ours_goes(names: list[str]) -> None:
+    members = replace(Members(device_ids(names)), shares_memory=False)
+    with pytest.raises(PlanError, match=r"no way to average between these .*here they share none"):
+        choices(members)
+    with pytest.raises(PlanError, match=r"cannot use `shm` here: .*they share none"):
+        choices(members, "shm")
+
+
+def test_a_delay_is_refused_by_who_cannot_add_one() -> None:
+    members = replace(Members(device_ids(("gpu:0", "gpu:1"))), delay=0.1)
+    assert choices(members) == ["shm"]
+    with pytest.raises(PlanError, match="cannot use `nccl` here: it cannot make a mean take"):
+        choices(members, "nccl")
+    four = tuple(f"gpu:{d}/mps:{i}of2@100%" for d in range(2) for i in range(2))
+    with pytest.raises(PlanError, match="one of its steps uses `nccl`: it cannot make a mean"):
+        choices(replace(Members(device_ids(four)), delay=0.1), "hier")
+
+
+def test_the_memory_of_ways_begins_at_pages_and_is_nobody_elses() -> None:
+    """A GPU can map only whole pages, and a trial must leave the memory of the way in use zero."""
+    for names in (MPS, FOUR):
+        averaging = asked(names)
+        whole = Space(MemoryFile.create(averaging.nbytes), 0, averaging.nbytes)
+        for used in averaging.choices:
+            given = [
+                averaging.part(used, whole, is_trial=False),
+                *(averaging.part(way, whole, is_trial=True) for way in averaging.choices),
+            ]
+            end = 0
+            for space in given:
+                assert space and space.offset >= end and space.offset == pages(space.offset)
+                end = space.offset + space.nbytes
+            assert end <= averaging.nbytes

@@ -31,7 +31,7 @@ from hocket.system.native import library
 from hocket.system.shared_memory import MemoryFile, Space
 from hocket.testing import difference
 from hocket.training.loop import make_executor
-from tests.runtime.test_reduce_native import NO_DRIVER, needs_no_gpu
+from tests.runtime.without_gpu import NO_DRIVER, needs_no_gpu
 from tests.toys import Toy
 
 USUAL, ASKED = Channel(), Channel(transport="one_gpu")

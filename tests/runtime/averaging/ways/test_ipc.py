@@ -1,4 +1,4 @@
-"""Means on a GPU, as far as they can be tested without one: protocol, compiler and refusals."""
+"""Means on one GPU, as far as they can be tested without one: the kernel, settings and refusals."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hocket.cluster.nvidia import nvrtc
-from hocket.cluster.nvidia.nvrtc import NoCompiler, cubin
 from hocket.core.plan.device_id import device_ids
+from hocket.errors import PlanError
 from hocket.runtime.averaging import Members, Space
 from hocket.runtime.averaging.groups import control_bytes
-from hocket.runtime.averaging.ways import ipc, nccl
+from hocket.runtime.averaging.ways import ipc
 from hocket.system.native import KERNEL, Unavailable, checked, library
 from hocket.system.rendezvous import Rendezvous
 from hocket.system.shared_memory import MemoryFile
 from tests.compiled import SANITIZERS, THREADS, has_thread_sanitizer, program, run
+from tests.runtime.averaging.replicas import MPS, asked
+from tests.runtime.without_gpu import NO_DRIVER, needs_no_gpu
 
 SOURCE = Path(__file__).parent / "native" / "test_reduce.cpp"
 SITES = [[jax.ShapeDtypeStruct((1000,), jnp.float32)]]
-NO_DRIVER = r"CUDA driver|cuInit"
-needs_no_gpu = pytest.mark.skipif(
-    any(Path("/dev").glob("nvidia[0-9]*")), reason="there is a GPU, so there is no reason to give"
-)
 
 
 @pytest.mark.parametrize("flags", [SANITIZERS, THREADS], ids=["memory", "threads"])
@@ -36,25 +33,11 @@ def test_the_kernel_passes_its_own_tests_as_threads(flags: tuple[str, ...]) -> N
     assert ran.returncode == 0, ran.stdout
 
 
-def test_the_kernel_compiles_for_gpus() -> None:
-    try:
-        nvrtc.find_nvrtc()
-    except NoCompiler as error:
-        pytest.skip(str(error))
-    for capability in ((8, 0), (9, 0)):
-        assert cubin(KERNEL, *capability).startswith(b"\x7fELF")
-
-
-def test_without_a_compiler_the_reason_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "_candidates", lambda: iter(["nowhere/libnvrtc.so.13"]))
-    with pytest.raises(NoCompiler, match=r"NVRTC was not found.*jax\[cuda13\].*nowhere"):
-        nvrtc.find_nvrtc()
-
-
-def test_without_nccl_the_reason_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl, "_candidates", lambda: iter(["nowhere/libnccl.so.2"]))
-    with pytest.raises(Unavailable, match=r"NCCL was not found.*jax\[cuda13\].*nowhere"):
-        nccl.new_id()
+@pytest.mark.parametrize("text", ["1m", "0", "-3", "inf", "nan"])
+def test_how_long_a_replica_waits_is_a_number(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_REDUCE_SECONDS", text)
+    with pytest.raises(PlanError, match=f"HOCKET_REDUCE_SECONDS={text}: use a number"):
+        _ = asked(MPS).nbytes
 
 
 @needs_no_gpu
