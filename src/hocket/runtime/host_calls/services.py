@@ -38,9 +38,10 @@ class Services:
         def keep(mine: Any, x: Any) -> Any:
             if not isinstance(mine, Served):
                 return x
-            live = self._live.setdefault(mine.by, mine.by.start(self._how))
+            if mine.by not in self._live:
+                self._live[mine.by] = mine.by.start(self._how)
             # A first state has a ticket already, because nobody has computed the service's part.
-            live.load(None if isinstance(x, Served) else x)
+            self._live[mine.by].load(None if isinstance(x, Served) else x)
             return ticket_for(mine.by)
 
         return jax.tree.map(keep, self._state, state, is_leaf=_is_served) if self else state
