@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hocket.errors import PlanError
 from hocket.report.outcome import Outcome
-from hocket.runtime.averaging.table import choose, only
+from hocket.runtime.averaging.table import agree, choose, only
 from hocket.training.summary import note_reductions, write_summary
 from tests.runtime.averaging.replicas import FOUR, MPS, TWO, asked
 
@@ -60,3 +61,43 @@ def test_a_run_says_what_was_chosen_and_keeps_the_table(tmp_path: Path) -> None:
     assert unmeasured
     note_reductions(alone, {"slice": unmeasured})
     assert alone.notes == [] and alone.reductions["slice"]["chosen"] == "shm"
+
+
+class Asked:
+    """A run that answers for its replicas, and notes the commands."""
+
+    def __init__(self, **seconds: float | str) -> None:
+        self.seconds, self.commands = seconds, list[Any]()
+
+    def __call__(self, command: str, *arguments: Any) -> list[Any]:
+        self.commands.append((command, *arguments))
+        if command == "listen":
+            way, is_trial = arguments
+            return [f"{way}, trial={is_trial}"] * 2
+        return [self.seconds[arguments[0]]] * 2 if command == "measure" else [None] * 2
+
+
+def test_replicas_with_one_way_join_by_it() -> None:
+    ask = Asked()
+    assert agree(asked(TWO), ask, epoch=5).chosen == "shm"
+    assert ask.commands == [
+        ("listen", "shm", False), ("join", "shm", ["shm, trial=False"] * 2, 5),
+    ]  # fmt: skip
+
+
+def test_replicas_listen_for_every_way_before_they_measure_any() -> None:
+    ask = Asked(shm=3e-4, ipc=1e-5)
+    assert agree(asked(MPS), ask, epoch=1).chosen == "ipc"
+    trial = {way: [f"{way}, trial=True"] * 2 for way in ("shm", "ipc")}
+    assert ask.commands == [
+        ("listen", "shm", True), ("listen", "ipc", True),
+        ("measure", "shm", trial["shm"], 1), ("measure", "ipc", trial["ipc"], 1),
+        ("listen", "ipc", False), ("join", "ipc", ["ipc, trial=False"] * 2, 1),
+    ]  # fmt: skip
+
+
+def test_replicas_whose_ways_all_fail_join_by_none() -> None:
+    ask = Asked(shm="no memory", ipc="no driver")
+    with pytest.raises(PlanError, match=r"`shm`: no memory \(replica 0\); `ipc`: no driver"):
+        agree(asked(MPS), ask)
+    assert ask.commands[-1][0] == "measure"
