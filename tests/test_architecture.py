@@ -73,7 +73,12 @@ NAMES_IN_CORE = {
 }
 """The names that core may contain, and why no decision in core depends on them."""
 
-MAX_LINES, MAX_FILES, MAX_METHODS = 400, 16, 20
+MIRRORED = ("core", "runtime")
+"""The parts whose every module has a test file of its name in the mirrored folder of tests."""
+WITHOUT_TESTS: dict[str, str] = {}
+"""The modules of these parts that have none, as `core/plan/data.py`, and the reason for each."""
+
+MAX_LINES, MAX_FILES, MAX_METHODS, MAX_WITHOUT_TESTS = 400, 16, 20, 10
 TEXT = {
     ".py",
     ".pyi",
@@ -256,6 +261,35 @@ def test_every_package_has_a_map() -> None:
             f"{folder.relative_to(SRC)}: {part}" for part in sorted(parts) if part not in about
         ]
     assert not missing, "\n" + "\n".join(missing)
+
+
+def test_every_module_has_tests_of_its_name() -> None:
+    """A package's own `__init__` needs none: it has a map, Protocols and small records."""
+    files = [path for part in MIRRORED for path in (SRC / part).rglob("*.py")]
+    modules = {path.relative_to(SRC) for path in files if path.name != "__init__.py"}
+    untested = {module.as_posix() for module in modules if not checks(file_of_tests(module))}
+    wrong = [
+        f"{x}: nothing is checked in {file_of_tests(Path(x)).relative_to(ROOT)}"
+        for x in sorted(untested - WITHOUT_TESTS.keys())
+    ]
+    wrong += [f"{x}: has tests, or is gone" for x in sorted(WITHOUT_TESTS.keys() - untested)]
+    assert not wrong, "\n" + "\n".join(wrong)
+    assert len(WITHOUT_TESTS) <= MAX_WITHOUT_TESTS and all(WITHOUT_TESTS.values())
+
+
+def file_of_tests(module: Path) -> Path:
+    return ROOT / "tests" / module.parent / f"test_{module.name}"
+
+
+def checks(path: Path) -> bool:
+    """Return True if a test of a file asserts something. One that only imports does not count."""
+    tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
+    tests = (x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name.startswith("test_"))
+    return any(
+        isinstance(node, ast.Assert) or (isinstance(node, ast.Attribute) and node.attr == "raises")
+        for test in tests
+        for node in ast.walk(test)
+    )
 
 
 def test_folders_stay_small() -> None:
