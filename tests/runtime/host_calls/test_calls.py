@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def test_a_function_is_opened_once_when_it_is_first_called() -> None:
 
 def test_a_function_of_a_service_is_told_where_it_is() -> None:
     hosts, where = HostFunctions(), At(["address"], Serving())
-    hosts.find = {"box": where}.__getitem__
+    hosts.find = {cast(Any, "box"): where}.__getitem__
     for counter, at in ((Counter(service="box"), where), (Counter(), None)):
         called(hosts, counter)
         assert counter.opened[0].at is at
