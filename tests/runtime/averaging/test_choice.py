@@ -72,9 +72,7 @@ def test_who_cannot_listen_is_told_to_all() -> None:
     there = [mine, Offer(why_not="there is no memory")]
     assert reduction.measure("shm", there) == "there is no memory (in replica 1)"
     reduction.listen("shm", is_trial=False)
-    with pytest.raises(
-        PlanError, match=r"cannot use `shm` here: there is no memory \(in replica"
-    ):
+    with pytest.raises(PlanError, match=r"cannot use `shm` here: there is no memory \(in replica"):
         reduction.join("shm", there)
 
 
@@ -132,7 +130,8 @@ def test_wrong_numbers_are_a_failure_that_ends_the_trial(monkeypatch: pytest.Mon
     way = StandIn(error=0.2)
     reduction = reduction_by(way, monkeypatch)
     both = [reduction.listen("way", is_trial=True)] * 2
-    assert reduction.measure("way", both) == "failed: the mean of 0 to 1 is not 0.5"
+    why = "failed: a trial did not give 0.5, the mean of 0 to 1"
+    assert reduction.measure("way", both) == why
     assert way.log[-1] == "close"  # so that the others do not wait
 
 
