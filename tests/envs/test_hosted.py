@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.envs import gymnasium_toys
+from tests.forked import quick
 from tests.front import Hocket
 from tests.host_toys import LiveWalk, Walk
 
@@ -26,7 +27,6 @@ from hocket.core.graph.host_calls import hosts
 from hocket.envs import HostEnvError, HostStep, init_actor, unroll
 from hocket.runtime.executor import Executor, advance
 from hocket.runtime.host_calls.calls import PREFIX
-from hocket.runtime.launch import launch_named
 from hocket.runtime.launch.watch import InstanceError
 from hocket.strategies import resolve
 from hocket.testing import difference
@@ -63,7 +63,7 @@ def executor_of(algorithm: Any, strategy: str, launch: str = "threads") -> Execu
     """Make an executor with `exact`: bit for bit the same numbers if no batch size changes."""
     graph = trace(algorithm, NUM_ENVS, exact=True)
     made = resolve(strategy)(graph, Cluster.local())
-    return make_executor(replace(made, launch=launch_named(launch)), ITERATIONS)
+    return make_executor(replace(made, launch=quick(launch)), ITERATIONS)
 
 
 def after(algorithm: Any, strategy: str, launch: str = "threads", seed: int = 3) -> Any:

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 from tests.cases import LEARN, NUM_ENVS, SPLITS, distance, graph_of
+from tests.forked import quick
 
 from hocket import Channel, Place, Plan, PlanError, trace
 from hocket.cluster import Cluster
@@ -22,7 +23,6 @@ from hocket.core.program.fragment import exact_fragments
 from hocket.envs import unroll
 from hocket.runtime.distributed import Split
 from hocket.runtime.executor import advance
-from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve, strategies
 from hocket.testing import SMALL, check_strategy, difference
 from hocket.training.loop import make_executor
@@ -78,7 +78,7 @@ def test_same_numbers(name: str, strategy: str) -> None:
         return
     plan = resolve(strategy)(graph_of(name), Cluster.local())
     for launcher in launchers(name, strategy):
-        launched = replace(plan, launch=launch_named(launcher))
+        launched = replace(plan, launch=quick(launcher))
         assert distance(launched, name, ITERATIONS) <= TOLERANCE, launcher
 
 
@@ -87,6 +87,7 @@ def test_same_numbers(name: str, strategy: str) -> None:
 def test_same_numbers_whichever_way_slices_average(words: str) -> None:
     plan = resolve(words)(graph_of("ppo"), Cluster.local())
     assert not plan.launch.one_process
+    plan = replace(plan, launch=quick("processes"))
     assert distance(plan, "ppo", ITERATIONS) <= TOLERANCE
 
 
@@ -95,7 +96,7 @@ def test_same_numbers_whichever_way_slices_average(words: str) -> None:
 def test_processes_are_equal_bit_for_bit(split: str) -> None:
     """If no batch size changes, any number of iterations agrees. (Another test has threads.)"""
     graph = graph_of("ppo", exact=True)
-    plan = Plan(graph, SPLITS[split], launch=launch_named("processes"))
+    plan = Plan(graph, SPLITS[split], launch=quick("processes"))
     assert distance(plan, "ppo", 20, exact=True) == 0.0
 
 
@@ -115,9 +116,7 @@ def test_late_channels_are_a_delay_line(lag: int, launch: str) -> None:
     graph = trace(ppo, NUM_ENVS, exact=True)
     strategy = resolve(f"actor_learner:actors=1,lag={lag}")
     made = strategy(graph, Cluster.local())
-    executor = make_executor(
-        Plan(graph, made.places, made.channels, launch=launch_named(launch)), 8
-    )
+    executor = make_executor(Plan(graph, made.places, made.channels, launch=quick(launch)), 8)
     executor.start(jax.random.key(3))
     advance(executor, 8)
     late = executor.state()
@@ -186,7 +185,7 @@ def test_wide_networks_in_four_replicas_do_not_hang(launch: str) -> None:
     ppo = replace(cast(Any, SMALL["ppo"]()), hidden=(512, 512), epochs=1)
     graph = trace(ppo, 32)
     plan = resolve("data_parallel:replicas=4")(graph, Cluster(Cluster.local().devices[:1]))
-    executor = make_executor(replace(plan, launch=launch_named(launch)), 1000)
+    executor = make_executor(replace(plan, launch=quick(launch)), 1000)
     executor.start(jax.random.key(0))
     first = executor.state()
     metrics = advance(executor, 1000)

@@ -26,11 +26,11 @@ from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
 from hocket.runtime.free.newest import NewestShared
 from hocket.runtime.instance.wiring import End
-from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
 from hocket.system.shared_memory import MemoryFile, Space
 from hocket.testing import difference
 from tests.cases import graph_of
+from tests.forked import quick
 
 DTYPES = (
     "bool", "int8", "uint8", "int16", "uint32", "int32", "float16", "bfloat16", "float32",
@@ -193,7 +193,7 @@ def test_programs_are_shared_by_channels_of_one_kind() -> None:
 def packed_plan(plan: Plan, pack: bool | None = True) -> Plan:
     ways = ("actor -> learner", "learner -> actor")
     channels = {way: replace(plan.channels.get(way, Channel()), pack=pack) for way in ways}
-    return replace(plan, channels=channels, launch=launch_named("processes"))
+    return replace(plan, channels=channels, launch=quick("processes"))
 
 
 @pytest.mark.parametrize("lag", [0, 1])

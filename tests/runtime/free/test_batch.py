@@ -17,11 +17,11 @@ from hocket.core.plan.json import from_json, to_json
 from hocket.core.plan.traffic import flows
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
-from hocket.runtime.launch import launch_named
 from hocket.strategies import resolve
 from hocket.testing import difference
 from hocket.testing.seeded import Faults, Seeded
 from tests.cases import graph_of
+from tests.forked import quick
 from tests.runtime.free import samples
 from tests.runtime.free.samples import ACTORS, NUM_ENVS, Samples
 from tests.toys import Toy
@@ -85,7 +85,7 @@ def test_in_orders_by_seed(room: str) -> None:
 
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_asynchrony_is_real(launch: str) -> None:
-    plan = plan_of(5, launch=launch_named(launch))
+    plan = plan_of(5, launch=quick(launch))
     executor = Split(plan)
     executor.start(jax.random.key(0))
     metrics = advance(executor, 40)
@@ -108,7 +108,7 @@ def test_one_program_puts_samples_together() -> None:
     )
     up = back = Channel(pack=True)
     channels = {"actor -> learner": up, "learner -> actor": back}
-    executor = Split(replace(plan, channels=channels, launch=launch_named("processes")))
+    executor = Split(replace(plan, channels=channels, launch=quick("processes")))
     executor.start(jax.random.key(0))
     first = executor.state()
     ages = advance(executor, 6)[SAMPLE_AGE]
@@ -174,5 +174,5 @@ def test_what_is_one_for_a_whole_sample_is_refused() -> None:
 
     pair, graph = Pair("learner", "actor", max_age=4), trace(Warm(), NUM_ENVS)
     check(Plan(graph, (ACTOR, LEARNER), schedule=Free(pair)))
-    with pytest.raises(PlanError, match=r"`warmth`.*one for all environments of a sample.*batch=1"):
+    with pytest.raises(PlanError, match=r"`warmth`.*one value for all environments.*batch=1"):
         check(Plan(graph, (ACTOR, LEARNER), schedule=Free(replace(pair, batch=2))))

@@ -13,12 +13,12 @@ from hocket import trace
 from hocket.cluster import Cluster
 from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.executor import advance
-from hocket.runtime.launch import launch_named
 from hocket.runtime.launch.watch import InstanceError
 from hocket.strategies import resolve
 from hocket.testing import SMALL, difference
 from hocket.testing.seeded import Faults, Seeded
 from tests.cases import graph_of
+from tests.forked import quick
 from tests.host_toys import Walk
 from tests.runtime.free.samples import ACTORS, MAX_AGE, plan_of
 
@@ -122,7 +122,7 @@ def test_an_injected_crash_has_a_name() -> None:
 
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_asynchrony_is_real(launch: str) -> None:
-    executor = Split(replace(plan_of(), launch=launch_named(launch)))
+    executor = Split(replace(plan_of(), launch=quick(launch)))
     executor.start(jax.random.key(0))
     metrics = advance(executor, 60)
     state = executor.state()
@@ -140,7 +140,7 @@ def test_central_inference_learns_on_the_side(launch: str) -> None:
     """Environments and the place that acts for them wait for each other, not for the learner."""
     graph = graph_of("ppo")
     strategy = resolve("central_inference:envs=2,parts=1,lag=free,max_age=3")
-    executor = Split(replace(strategy(graph, Cluster.local()), launch=launch_named(launch)))
+    executor = Split(replace(strategy(graph, Cluster.local()), launch=quick(launch)))
     executor.start(jax.random.key(0))
     first = executor.state()
     ages = advance(executor, 12)[SAMPLE_AGE]
@@ -171,7 +171,7 @@ def test_central_inference_in_orders_by_seed() -> None:
 
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_loaded_while_others_work(launch: str) -> None:
-    executor = Split(replace(plan_of(), launch=launch_named(launch)))
+    executor = Split(replace(plan_of(), launch=quick(launch)))
     executor.start(jax.random.key(0))
     first = executor.state()
     advance(executor, 8)
