@@ -85,13 +85,17 @@ def mutated(rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def stream(server: Elsewhere, carrier: str) -> Callable[[random.Random], None]:
+def stream(
+    server: Elsewhere, carrier: str, done: threading.Event
+) -> Callable[[random.Random], None]:
     """Open a connection on which something goes wrong."""
 
     def misbehave(rng: random.Random) -> None:
         with Raw(server, carrier) as raw:
             raw.socket.settimeout(0.2)
             for _ in range(rng.randrange(1, 30)):
+                if done.is_set():
+                    break
                 how = rng.randrange(7)
                 if how == 0:
                     raw.send(rng.randbytes(rng.randrange(300)))
@@ -114,13 +118,15 @@ def stream(server: Elsewhere, carrier: str) -> Callable[[random.Random], None]:
     return misbehave
 
 
-def shared(server: Elsewhere) -> Callable[[random.Random], None]:
+def shared(server: Elsewhere, done: threading.Event) -> Callable[[random.Random], None]:
     """Share memory, and write to it at random."""
 
     def misbehave(rng: random.Random) -> None:
         with Raw(server, "unix") as raw, RawRegion(raw, rng.randrange(1, 65)) as region:
             assert region.memory and region.answer.code == 0
             for _ in range(rng.randrange(1, 30)):
+                if done.is_set():
+                    break
                 slot = rng.randrange(region.slots)
                 how = rng.randrange(4)
                 if how == 0:
@@ -137,7 +143,7 @@ def shared(server: Elsewhere) -> Callable[[random.Random], None]:
     return misbehave
 
 
-def packets(server: Elsewhere) -> Callable[[random.Random], None]:
+def packets(server: Elsewhere, done: threading.Event) -> Callable[[random.Random], None]:
     """Send packets that are damaged, doubled, missing or without a message, then a goodbye."""
 
     def misbehave(rng: random.Random) -> None:
@@ -145,6 +151,8 @@ def packets(server: Elsewhere) -> Callable[[random.Random], None]:
             raw.socket.settimeout(0.2)
             number = 1
             for _ in range(rng.randrange(1, 30)):
+                if done.is_set():
+                    break
                 number += rng.choice([0, 0, 1, 1, 20])
                 data, like = message(rng).pack(), {"client": raw.client, "number": number}
                 how = rng.randrange(5)
@@ -177,8 +185,8 @@ def packets(server: Elsewhere) -> Callable[[random.Random], None]:
 def test_nonsense_for_a_while() -> None:
     with serving_elsewhere(TABLES, max_bytes=2**28) as server:
         done, rounds, problems = threading.Event(), [0] * 32, []
-        streams = [stream(server, "unix"), stream(server, "tcp")]
-        kinds = [*streams, shared(server), packets(server)]
+        streams = [stream(server, "unix", done), stream(server, "tcp", done)]
+        kinds = [*streams, shared(server, done), packets(server, done)]
 
         def misbehave(which: int) -> None:
             rng = random.Random(which)

@@ -13,7 +13,10 @@ from hocket.system.signals import Abandoned, Deferred, heed_termination
 
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
+    """Begin with the handlers of a fresh process, and restore whatever was there."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
