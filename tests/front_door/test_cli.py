@@ -409,5 +409,5 @@ def test_the_python_api_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown checkpoint `newest`"):
         library.load(tmp_path / "text/mine", checkpoint="newest")  # pyright: ignore[reportArgumentType]
     wide = replace(small, hidden=(32,))
-    with pytest.raises(ValueError, match="is not of this algorithm: `learner"):
+    with pytest.raises(ValueError, match="does not fit this algorithm: its array `learner"):
         library.load(tmp_path / "text/mine", algorithm=wide)

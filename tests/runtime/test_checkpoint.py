@@ -161,7 +161,8 @@ def test_a_disk_that_is_too_full_is_told_before(
         two.save(3, state_of(3), score=0.0)
     message = str(refused.value)
     assert message.startswith(f"checkpoint 3 could not be written into {two.folder}: No space left")
-    assert "1000 B are free" in message and "checkpoint 2 is whole. Fix that" in message
+    assert "1000 B are free" in message and "Fix that, then run again" in message
+    assert message.endswith("with --resume to continue from checkpoint 2.")
     assert two.iterations() == [1, 2]
 
 

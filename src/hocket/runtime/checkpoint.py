@@ -1,7 +1,7 @@
 """Checkpoints of the whole state, written in the background while training goes on.
 
-A checkpoint carries a fingerprint of every array. One that is half-written or damaged is refused by
-name, and the one before it is used.
+A checkpoint carries a fingerprint of every array. A half-written or damaged
+checkpoint is reported by name, and the one before it is used instead.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from hocket.system.text import bytes_text
 UNFINISHED = ".orbax-checkpoint-tmp"
 """The suffix that orbax gives to the folder of a checkpoint until it is whole."""
 LATE = "late/"
-"""The prefix of the names of late messages, which tells them from arrays of the state."""
+"""The prefix that tells the names of late messages from the names of state arrays."""
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint could not be written or read. The message says which, and what to do."""
+    """A checkpoint could not be written or read. The message says why."""
 
 
 class Misfit(ValueError):
-    """The checkpoint is from another algorithm, or from this one before it was changed."""
+    """The checkpoint is from another algorithm, or from an earlier version of this one."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A saved state, with what was saved beside it."""
+    """A saved state, and the data that was saved with it."""
 
     iteration: int
     state: Any
     about: dict[str, Any]
-    """The `about` that the caller of `save` gave."""
+    """The dictionary that was given to `save` as `about`."""
     late: dict[str, Any]
     """The messages that were on their way in late channels, with random keys as numbers."""
     refused: tuple[str, ...] = field(default=())
-    """The reasons why later checkpoints were not used, a sentence for each."""
+    """A sentence for each half-written or damaged checkpoint that was passed over."""
 
 
 class Checkpoints:
-    """The checkpoints of one run. The last `keep` and the best are kept.
+    """The checkpoints of one run. The latest `keep` and the best are kept; others are deleted.
 
     checkpoints.save(iteration, state, score=return_mean)    # returns while it is being written
     checkpoints.latest(specs).state
@@ -68,7 +68,7 @@ class Checkpoints:
 
     @functools.cached_property
     def _manager(self) -> Any:
-        import orbax.checkpoint as ocp  # only when it is needed, since that takes a second
+        import orbax.checkpoint as ocp  # importing it takes a second, so not at the top
         from orbax.checkpoint import checkpoint_managers as policies
 
         _hush_the_library()
@@ -95,9 +95,9 @@ class Checkpoints:
         about: dict[str, Any] | None = None,
         late: Mapping[str, Any] | None = None,
     ) -> None:
-        """Wait for the last checkpoint to be written, and begin to write one.
+        """Wait until the previous checkpoint is written, then begin to write this one.
 
-        `late` has the messages that are on their way in late channels. A score of nan is the worst.
+        `late` holds the messages on their way in late channels. A `score` of nan is the worst.
         """
         import orbax.checkpoint as ocp
 
@@ -128,17 +128,17 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def half_written(self) -> list[str]:
-        """Return a sentence for each checkpoint that was interrupted by a kill or a crash."""
+        """Return a sentence for each checkpoint whose writing was cut short by a kill or crash."""
         names = (path.name for path in sorted(self.folder.glob(f"*{UNFINISHED}")))
         return [f"checkpoint {name.removesuffix(UNFINISHED)} is half-written" for name in names]
 
     def best(self, specs: Any) -> Checkpoint:
-        """Read the checkpoint with the best score, or the latest if that is damaged."""
+        """Read the checkpoint with the best score; if it is damaged, the latest whole one."""
         best, others = self._manager.best_step(), self.iterations()[::-1]
         return self._first_whole([best, *others] if best is not None else others, specs)
 
     def latest(self, specs: Any) -> Checkpoint:
-        """Read the last whole checkpoint. `specs` is a state of shapes and dtypes."""
+        """Read the latest whole checkpoint. `specs` has the shapes and dtypes of the state."""
         return self._first_whole(self.iterations()[::-1], specs, self.half_written())
 
     def at(self, iteration: int, specs: Any) -> Checkpoint:
@@ -151,7 +151,10 @@ class Checkpoints:
         return self._first_whole([iteration], specs)
 
     def refuse_after(self, iteration: int) -> None:
-        """Move later and half-written checkpoints to `refused`, so they can be written anew."""
+        """Move half-written checkpoints, and all after `iteration`, to the folder `refused`.
+
+        The run can then write checkpoints of these iterations anew.
+        """
         later = [self.folder / str(i) for i in self.iterations() if i > iteration]
         for path in [*later, *self.folder.glob(f"*{UNFINISHED}")]:
             refused = self.folder.parent / "refused" / path.name
@@ -162,7 +165,7 @@ class Checkpoints:
 
     def close(self) -> None:
         """Wait until everything is written, and close the folder."""
-        if "_manager" in vars(self):  # made by the first read or write
+        if "_manager" in vars(self):  # the first read or write makes the manager
             try:
                 self.wait()
             finally:
@@ -198,7 +201,7 @@ class Checkpoints:
             arrays = self._items(iteration, state=ocp.args.StandardRestore(wanted)).state
         except (Misfit, PermissionError):
             raise
-        # orbax and its storage have no error of their own for a file that is damaged or missing.
+        # For a damaged or missing file, orbax and its storage raise any of these errors.
         except (ValueError, KeyError, TypeError, OSError) as error:
             raise CheckpointError(
                 f"checkpoint {iteration} is damaged ({_reason(error)[:200]})"
@@ -216,38 +219,43 @@ class Checkpoints:
         return self._manager.restore(iteration, args=ocp.args.Composite(**items))
 
     def _check_fits(self, iteration: int, before: dict[str, str], wanted: dict[str, Any]) -> None:
-        """Raise `Misfit` if the arrays have other names, shapes or dtypes than the state.
+        """Raise `Misfit` if the saved arrays differ from the state's in name, shape or dtype.
 
-        Such a checkpoint is not damaged, so earlier ones would not fit either and are not tried.
+        A misfit ends the search: it is no damage, so earlier checkpoints would not fit either.
         """
         now = _shapes(wanted)
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
                 raise Misfit(
-                    f"checkpoint {iteration} in {self.folder} is not of this algorithm: `{name}` "
-                    f"was {before.get(name, 'not there')} and is now {now.get(name, 'not there')}. "
-                    f"Use the code that trained it, or begin a new run."
+                    f"checkpoint {iteration} in {self.folder} does not fit this algorithm: its "
+                    f"array `{name}` was {before.get(name, 'not there')}, and is now "
+                    f"{now.get(name, 'not there')}. Use the code and settings that the checkpoint "
+                    f"was trained with, or begin a new run."
                 )
 
     def _guard(self, write: Callable[[], Any]) -> None:
-        """Call a step of writing, and say in its error which checkpoint is still whole."""
+        """Call `write`. If it fails, say in the error from where the run can continue."""
         try:
             write()
         except Exception as error:
             before = self.iterations()
-            last = f"checkpoint {before[-1]} is whole" if before else "there is none before it"
+            last = (
+                f"checkpoint {before[-1]}"
+                if before
+                else "the start, as no earlier checkpoint exists"
+            )
             raise CheckpointError(
                 f"checkpoint {self._writing} could not be written into {self.folder}: "
-                f"{_reason(error)}; {last}. Fix that, then continue with --resume."
+                f"{_reason(error)}. Fix that, then run again with --resume to continue from {last}."
             ) from error
 
 
 @functools.cache
 def _hush_the_library() -> None:
-    """Silence what orbax logs about a failure, since it also raises it, and we report that.
+    """Silence what orbax logs about a failure, since it also raises an error, which we report.
 
-    After a failed read or write, other tasks of orbax return to an event loop that is closed by
-    then, and Python would print a traceback for each.
+    After a failed read or write, other tasks of orbax resume on an event loop that is closed by
+    then. Python would print a traceback for each of them.
     """
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -261,7 +269,7 @@ def _hush_the_library() -> None:
 
 
 def _check_room(folder: Path, arrays: dict[str, Any]) -> None:
-    """Raise before writing if the disk is too full, since orbax reports that less clearly."""
+    """Raise before writing if the disk is too full, since orbax reports that case less clearly."""
     # Each array also has a file that describes it, which takes a block of the disk.
     needed = sum(x.nbytes + 4096 for x in arrays.values())
     free = shutil.disk_usage(folder).free
@@ -271,7 +279,7 @@ def _check_room(folder: Path, arrays: dict[str, Any]) -> None:
 
 
 def _arrays(state: Any) -> dict[str, Any]:
-    """Return the leaves by name, with random keys as numbers, and without empty arrays."""
+    """Return the leaves of a state by name: random keys as numbers, and no empty arrays."""
     named = zip(leaf_names(state), jax.tree.leaves(state), strict=True)
     return {name: jax.random.key_data(x) if is_key(x) else x for name, x in named if x.size}
 
@@ -281,15 +289,16 @@ def _shapes(arrays: dict[str, Any]) -> dict[str, str]:
 
 
 def _spec(text: str) -> jax.ShapeDtypeStruct:
-    """Parse one of the texts of `_shapes`."""
+    """Parse a text that `_shapes` made, such as `float32[2, 3]`."""
     dtype, _, shape = text.partition("[")
     return jax.ShapeDtypeStruct(tuple(json.loads(f"[{shape}")), jnp.dtype(dtype))
 
 
 def _together(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Move arrays that lie on different devices to one, as a program that takes all of them needs.
+    """Move the arrays to one device, unless all lie on the same devices already.
 
-    The parts of the state of a split plan lie on the devices of their places.
+    One program is to take all of them, but each part of a split plan's state lies on the devices of
+    its place.
     """
     if len({frozenset(x.sharding.device_set) for x in arrays.values()}) == 1:
         return arrays
@@ -311,19 +320,19 @@ def _state(arrays: dict[str, Any], specs: Any) -> Any:
 def _marks(arrays: dict[str, Any]) -> dict[str, Any]:
     """Return a fingerprint of every array: a number that changes if any one bit changes."""
     state = {name: x for name, x in arrays.items() if not name.startswith(LATE)}
-    # Late messages one by one: not every checkpoint has equally many, and a program for all of
-    # them would be compiled anew for each number.
+    # Late messages are taken one by one, since their number differs between checkpoints: a program
+    # for all of them would be compiled anew for each number.
     late = {name: _fingerprint({"": x})[""] for name, x in arrays.items() if name not in state}
     return jax.device_get({**_fingerprint(state), **late})
 
 
 @jax.jit
 def _fingerprint(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Return a number for each array, which does not depend on how the array is sharded."""
+    """Return a number for each array. It does not depend on how the array is sharded."""
     return {name: _mark(x) for name, x in arrays.items()}
 
 
-@jax.jit  # traced once for each shape: moments have the shapes of parameters
+@jax.jit  # arrays of one shape share its trace, such as parameters and their moments
 def _mark(x: jax.Array) -> jax.Array:
     if x.dtype == jnp.bool_:
         words = x.astype(jnp.uint32)
@@ -331,7 +340,7 @@ def _mark(x: jax.Array) -> jax.Array:
         unsigned = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
         words = jax.lax.bitcast_convert_type(x, unsigned)
         if words.dtype.itemsize == 8:
-            words = words ^ (words >> 32)  # only if JAX was told to use 64 bits
+            words = words ^ (words >> 32)  # such words exist only with `jax_enable_x64`
     words = words.astype(jnp.uint32).reshape(-1)
     # The weights are odd, so that one changed bit at any position changes the sum modulo 2**32.
     weights = (2 * jnp.arange(words.size, dtype=jnp.uint32) + 1) * jnp.uint32(2654435761)
@@ -339,7 +348,7 @@ def _mark(x: jax.Array) -> jax.Array:
 
 
 def _reason(error: Exception) -> str:
-    """Return what the operating system said, without the library's path to it."""
+    """Return the operating system's reason for an error; without one, the error's first line."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"{os.strerror(errno.ENOSPC)} ({error.strerror})"
     number = error.errno if isinstance(error, OSError) else None

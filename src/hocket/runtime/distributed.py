@@ -1,4 +1,4 @@
-"""A plan of several instances: command its crew, and join the state and metrics it returns."""
+"""A plan of several instances: command its crew, and join the instances' states and metrics."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from hocket.runtime.observe.status import activities, names
 from hocket.runtime.observe.timeline import Timeline
 
 SAMPLE_AGE = "sample_age"
-"""The metric of a free plan that says how many versions old each sample was when learned from."""
+"""The metric of a free plan that has each sample's age, in versions, when it is learned from."""
 
 
 class Split:
-    """The executor of several instances. If all channels wait, its numbers are those of `Fused`."""
+    """The executor of several instances. Without late channels, it computes what `Fused` does."""
 
     max_block = 64
 
     def __init__(self, plan: Plan, *, record: bool = False, crew: Crew | None = None) -> None:
-        """Run the plan of `crew`. It differs from `plan` if it trains several agents at once."""
+        """Run the plan of `crew`, which differs from `plan` if several agents train at once."""
         self.plan = plan
         self.timings = Timings()
         self.crew = crew or Crew(plan)
@@ -90,9 +90,9 @@ class Split:
 
     @functools.cached_property
     def _sizes(self) -> dict[ValueId, tuple[Any, Any]]:
-        """The scalars of a first state that depend on the number of environments, each twice.
+        """Two values for each scalar of a first state that depends on the number of environments.
 
-        The first is as `init` makes it for all environments, the second for the share from which an
+        The first value is for all environments, the second for the share of them from which an
         iteration of a free plan learns. A saved state has the first, so any plan can resume it.
         """
         free = self._plan.free
@@ -108,7 +108,7 @@ class Split:
         return {inputs[k]: (a, b) for k, a, b in pairs if not np.array_equal(a, b)}
 
     def run(self, iterations: int) -> tuple[int, dict[str, Any]]:
-        # The first block has one iteration. It compiles, so its time counts as compiling.
+        # The first block compiles, so it has one iteration, and its time counts as compiling.
         count = min(iterations, self.max_block) if self._blocks else 1
         start = time.perf_counter()
         rows = self.crew.run(count)
@@ -125,23 +125,23 @@ class Split:
         return count, metrics
 
     def _count_time(self, seconds: float, count: int) -> None:
-        """Count the seconds of a block as running; those of the first block as compiling."""
+        """Count a block's seconds as running, except that the first block counts as compiling."""
         self._blocks += 1
         if self._blocks == 1:
             self.timings.compile += seconds
-            if self._record:  # not before, since compiling would dwarf the other spans
+            if self._record:  # not earlier, since compiling would dwarf all other spans
                 self.crew.ask("record")
             return
         self.timings.run += seconds
         if self._blocks == 2:
-            # The first block also ran its iteration: for as long as one of these, it is assumed.
+            # The first block's iteration is assumed to have run as long as one of this block's.
             self.timings.compile -= seconds / count
             self.timings.run += seconds / count
 
     def profile(self, limit: int) -> tuple[int, dict[str, Any], dict[str, float]]:
-        """Advance, and return the share of the time that instances wait for each other.
+        """Advance, and also return the share of the time that instances wait for each other.
 
-        For the places that they wait for, see `activity`.
+        `activity` tells which places they wait for.
         """
         count, metrics = self.run(limit)
         places = self.activity()
@@ -162,7 +162,7 @@ class Split:
         return Timeline(spans, sum(left_out for _, left_out in answers))
 
     def nbytes(self) -> dict[tuple[str, str], int]:
-        """Return the bytes that crossed so far, by source and target place."""
+        """Return the bytes sent between places so far, by source and target."""
         crossed, nbytes = self.crew.statuses["crossed"].sum(0), Counter[tuple[str, str]]()
         for t in self._plan.projection.transfers:
             nbytes[t.source, t.target] += int(crossed[t.id])
@@ -196,7 +196,7 @@ class Split:
 
 
 def _scalars(graph: Graph, numbers: Sequence[int]) -> list[Any]:
-    """Return the leaves of a first state at these positions, by a program that makes no others."""
+    """Return the leaves with these numbers of a first state, by a program that makes no others."""
 
     def chosen(key: jax.Array) -> list[Any]:
         leaves = jax.tree.leaves(init_state(graph.algorithm, key, graph.num_envs, graph.served))
@@ -208,7 +208,7 @@ def _scalars(graph: Graph, numbers: Sequence[int]) -> list[Any]:
 def _resized(
     leaves: Mapping[ValueId, Any], sizes: Mapping[ValueId, tuple[Any, Any]], side: int
 ) -> dict[ValueId, Any]:
-    """Return the leaves, with `sizes[v][1 - side]` for each that equals `sizes[v][side]`.
+    """Return the leaves; each that equals `sizes[v][side]` becomes `sizes[v][1 - side]`.
 
     A scalar that training has changed since `init` equals neither, and is left as it is.
     """

@@ -21,10 +21,10 @@ class Timings:
 
     trace: float = 0.0
     compile: float = 0.0
-    """Seconds of compiling; with several places also of starting them and the first iteration."""
+    """Seconds spent on compiling and, if there are several instances, on starting them."""
     run: float = 0.0
     profile: float = 0.0
-    """Seconds spent on measuring where the time goes."""
+    """Seconds spent on profiling, besides running the profiled iteration."""
 
     def __str__(self) -> str:
         return (
@@ -39,7 +39,7 @@ class Executor(Protocol):
     timings: Timings
 
     def start(self, key: jax.Array) -> None:
-        """Make the first state in one compiled program; one for each key if there are several."""
+        """Make the first state in one compiled program. An array of keys makes a state for each."""
 
     def load(self, state: Any, late: Mapping[str, Any] | None = None) -> None:
         """Continue from a state, and from the messages that `late` returned with it."""
@@ -60,15 +60,15 @@ class Executor(Protocol):
         ...
 
     def profile(self, limit: int) -> tuple[int, dict[str, Any], dict[str, float]]:
-        """Advance as `run` does, and also return the share of the time that each role took."""
+        """Advance as `run` does, and also return how its time divides, such as among roles."""
         ...
 
     def activity(self) -> list[Activity]:
-        """Return how busy each place was in the last block; empty if one program does all."""
+        """Return how busy each place was in the last block; empty for a plan of one program."""
         ...
 
     def reductions(self) -> Mapping[str, WayTable]:
-        """Return, for each place that averages between processes, which way it chose and why."""
+        """Return, by place, the way chosen to average between processes, and why."""
         ...
 
     def timeline(self) -> Timeline | None:

@@ -1,4 +1,4 @@
-"""A plan of one place, as one XLA program that runs a block of whole steps."""
+"""A plan of one place: one XLA program runs a block of iterations."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from hocket.runtime.observe.timeline import Span, Timeline
 
 METRIC_BYTES = 8 * 2**20
 """The most bytes of metrics that a block may keep on the device until it ends."""
-# All of them cross to the host after every block: with 64 MiB that took up to 11 % of PPO's time
-# with 16,384 environments on an H200.
+# All metrics are copied to the host after every block. With 64 MiB the copies took up to 11 % of
+# PPO's time with 16,384 environments on an H200.
 
 
 def block_program(
@@ -43,7 +43,7 @@ def block_program(
 ) -> Callable[[Any, Any], tuple[Any, Any]]:
     """Return `(state, n) -> (state, metrics)`, a program of n iterations, where n <= size.
 
-    The number is an argument, so that one compilation serves every block, including the last.
+    n is an argument, so that one compilation serves every block, including a shorter last one.
     """
 
     def block(state: Any, n: Any) -> tuple[Any, Any]:
@@ -104,7 +104,7 @@ class Fused:
         self.compile()
         start, ran = time.perf_counter(), self.timings.run
         (count, metrics), shares = profiled(lambda: self.run(1), self._compiled.as_text())
-        # `run` has counted the iteration itself as running, so it is subtracted here.
+        # `run` has already counted the iteration's time as running, so it is subtracted here.
         self.timings.profile += time.perf_counter() - start - (self.timings.run - ran)
         return count, metrics, shares
 
@@ -206,13 +206,13 @@ class Fused:
         return state
 
     def _shardings(self) -> Any:
-        """Return how each leaf lies on the devices: split along its environments, or copied."""
+        """Return how each leaf lies on the devices: split by environments or seeds, or copied."""
         spread = len(self._devices) > 1
         if self.seeds is not None:
             spec = PartitionSpec("devices") if spread else PartitionSpec()
             return jax.tree.map(lambda _: NamedSharding(self._mesh, spec), self.graph.state)
         stacked, shared = self._replicas > 1, self._mesh.size > 1
-        # Only several devices need the axes, and finding them takes another trace.
+        # The axes are found only for several devices, since finding them takes another trace.
         axis = self.plan.axes.axis if shared else lambda _: None
         leaves = [home(self._mesh, axis(v), stacked=stacked) for v in self.graph.block.inputs]
         return jax.tree.unflatten(jax.tree.structure(self.graph.state), leaves)
@@ -221,11 +221,12 @@ class Fused:
         num_envs, devices = self.graph.num_envs, len(self._devices)
         if self.seeds is not None and self._replicas > 1:
             raise PlanError(
-                f"{self.seeds} seeds at once need a plan without replicas, such as `anakin`; "
-                f"`{self.plan.places[0].name}` has {self._replicas}."
+                f"{self.seeds} seeds at once need a place with one replica, and "
+                f"`{self.plan.places[0].name}` has {self._replicas}: use another plan, such as "
+                f"`anakin`."
             )
         if self.seeds is None and self._replicas == 1 and num_envs % devices:
             raise PlanError(
                 f"{num_envs} environments cannot be shared equally by {devices} devices: choose a "
-                f"multiple of {devices}."
+                f"number of environments that is a multiple of {devices}."
             )

@@ -1,4 +1,4 @@
-"""Refuse a plan that cannot run here. Every way to run a plan asks before anything starts."""
+"""Refuse a plan that cannot run here. Every way to run a plan begins with `refuse`."""
 
 from __future__ import annotations
 
@@ -42,11 +42,10 @@ def _check_hardware(plan: Plan) -> None:
             owner = HOST if device.platform == HOST else device
             needed[owner] += each * plan.instances(place.name) // len(devices)
     for owner, nbytes in needed.items():
-        name = "this machine" if owner == HOST else id_of(owner)
+        name, more = ("this machine", "") if owner == HOST else (id_of(owner), ", or more devices")
         limit = host_memory() if owner == HOST else (owner.memory_stats() or {}).get("bytes_limit")
         if limit is not None and nbytes > limit:
             raise PlanError(
                 f"{name} has {bytes_text(limit)} of memory, and this plan needs at least "
-                f"{bytes_text(nbytes)} there. Use fewer environments, a smaller replay, or more "
-                f"devices."
+                f"{bytes_text(nbytes)} there. Use fewer environments or a smaller replay{more}."
             )

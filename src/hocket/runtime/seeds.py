@@ -1,4 +1,4 @@
-"""Several agents at once on slices: each slice trains some of them, and no data crosses."""
+"""Several agents at once on slices: each slice trains some of them, and slices exchange no data."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ class Population:
         return jax.lax.map(lambda key: self.algorithm.init(key, self.num_envs), keys)
 
     def step(self, state: Any) -> tuple[Any, dict[str, Any]]:
-        # Each agent is whole on its slice, so `averaged` in its step returns its argument.
+        # No agent is spread over slices, so `averaged` in its step has only to return its argument.
         with undivided():
             return jax.vmap(lambda agent: self.algorithm.step(agent))(state)
 
     def policy(self, state: Any, explore: bool = False) -> Policy:
         raise NotImplementedError(
-            "several agents have no policy in common: call `algorithm.policy` with the state of one"
+            "several agents share no policy: call `algorithm.policy` with the state of one agent"
         )
 
 
 def agents(plan: Plan, seeds: int, *, record: bool = False) -> Split:
     """Return the executor that trains `seeds` agents on the slices of a plan of one place.
 
-    Each agent gets the numbers that it would get alone.
+    Each agent gets the same numbers as if it were trained alone.
     """
     (place,) = plan.places
     if seeds % place.replicas:
         raise PlanError(
             f"{seeds} seeds cannot be shared equally by {place.replicas} slices: choose a "
-            f"multiple of {place.replicas}, or other slices."
+            f"number of seeds that is a multiple of {place.replicas}, or another number of slices."
         )
     population = Population(plan.graph.algorithm, plan.graph.num_envs)
     graph = trace(population, seeds, exact=plan.graph.exact)

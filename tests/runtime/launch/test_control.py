@@ -50,7 +50,7 @@ def test_commands_and_answers_arrive(ends: Ends, short_folder: Path) -> None:
 
 
 def test_a_first_line_that_is_no_address_is_shown() -> None:
-    with pytest.raises(ValueError, match=r"`unix:PATH` as its first line, .* 'Hello, world': does"):
+    with pytest.raises(ValueError, match=r"address, `unix:PATH`, but it is 'Hello, world': let"):
         connect("Hello, world", 60)
 
 

@@ -86,13 +86,13 @@ class Endless:
 
 def test_what_is_no_member_is_refused_before_it_is_needed() -> None:
     launch = launch_named(f"{__file__}:Endless")
-    with pytest.raises(InstanceError, match=r"no member for `actor/0`: it has no `hello`, `po"):
+    with pytest.raises(InstanceError, match=r"its result for `actor/0` has no `hello`, `po"):
         hocket.run(Toy(), distribute=lambda *_: planned(launch), iterations=1)
 
 
 def test_a_plan_that_counts_on_what_its_launcher_has_not() -> None:
     launch = replace(launch_named("processes"), shares_memory="all")
-    with pytest.raises(PlanError, match=r"the plan counts on .* `processes` offers"):
+    with pytest.raises(PlanError, match=r"the plan was made for .* `processes` now offers"):
         refuse(planned(launch))
 
 

@@ -21,7 +21,7 @@ def test_another_program_in_another_process() -> None:
     with pytest.raises(
         InstanceError,
         match=r"(?s)^the instance `\w+/0` failed:\nTraceback.*Fickle has a different graph in this "
-        r"process \(\w+\) than in the one that started it \(\w+\): does it depend",
+        r"process \(\w+\) than in the run's \(\w+\)\. Let the graph depend only on",
     ):
         next(hocket.iterate(Fickle(home=os.getpid()), distribute=two, launch="processes"))
 

@@ -85,7 +85,7 @@ def test_a_class_that_registers_itself_is_refused() -> None:
     class Params(flax.struct.PyTreeNode):
         w: Any
 
-    with pytest.raises(PlanError, match=r"Params` is a `flax\.struct\.PyTreeNode` of a script"):
+    with pytest.raises(PlanError, match=r"Params` is a `flax\.struct\.PyTreeNode` that other"):
         pack(Toy(), [Params(1.0)])
 
 
@@ -200,6 +200,6 @@ def test_trees_of_a_script(tmp_path: Path) -> None:
 
 def test_a_tree_that_registers_itself_is_refused_by_name(tmp_path: Path) -> None:
     done = run(ITSELF, tmp_path)
-    assert "`Weights` is a `flax.struct.PyTreeNode` of a script" in done.stderr
+    assert "`Weights` is a `flax.struct.PyTreeNode` that other" in done.stderr
     assert "decorate it with `@flax.struct.dataclass`" in done.stderr
     assert "InstanceError" not in done.stderr  # before any process has begun

@@ -60,8 +60,8 @@ TROUBLE = {
         "could not be reached: process 7 said nothing",
     ),
     "something prints before it": (
-        StandIn("Welcome"), "could not be reached: a worker prints `unix:PATH` as its first line, "
-        "and this one printed 'Welcome'",
+        StandIn("Welcome"), "could not be reached: the first line of a worker must be its address, "
+        "`unix:PATH`, but it is 'Welcome'",
     ),
 }  # fmt: skip
 
@@ -81,7 +81,7 @@ def test_trouble_with_one_process_ends_all(what: str) -> None:
 def test_a_launcher_that_starts_no_member_is_told_what_one_has() -> None:
     first = StandIn()
     launcher = StandInLauncher(lambda seat, _: first if seat.name == "actor/0" else object())
-    with pytest.raises(InstanceError, match="no member for `learner/0`: it has no `hello`, `poll`"):
+    with pytest.raises(InstanceError, match="its result for `learner/0` has no `hello`, `poll`"):
         started(launcher)
     assert first.was_killed
 

@@ -11,19 +11,19 @@ import jax
 from hocket.core.program.tuning import MOST_UNROLLED, Tuning
 
 SHORTEST_GRAPH = "xla_gpu_graph_min_graph_size"
-"""XLA's flag for the fewest kernels in a row that it records and launches as one graph."""
+"""XLA's flag for the least number of consecutive kernels that it launches as one CUDA graph."""
 
 
 def tuning_for(devices: Sequence[Any], *, exact: bool = False) -> Tuning:
-    """Return the choices for these devices. With `exact` they are the same for all devices."""
+    """Return the choices for these devices. With `exact` they are the same on every device."""
     first = devices[0]
     if exact or first.platform != "gpu":
         return Tuning()
-    # Measured with PPO on an H200 and 2,048 environments, in M environment steps/s. Unrolling: 34.0
-    # without, 44.5 by 4, 47.3 by 8, 47.7 by 16, which takes twice as long to compile; no gain on a
-    # CPU. Our kernels (`hocket.ops.dense`): 67.1 instead of 33.7, and with 16,384 environments 180
-    # instead of 74.0. They are for a single device: XLA cannot cut a kernel for devices that share
-    # an array, and each device would gather the whole batch.
+    # PPO with 2,048 environments on an H200 does 34.0 million steps per second without unrolling,
+    # 44.5 unrolled by 4, 47.3 by 8, and 47.7 by 16, which takes twice as long to compile. A CPU
+    # gains nothing. Our kernels (`hocket.ops.dense`) do 67.1 instead of 33.7, and with 16,384
+    # environments 180 instead of 74.0. They are used on a single device only: XLA cannot partition
+    # a kernel among devices that share an array, so each device would gather the whole batch.
     return Tuning(unroll=MOST_UNROLLED, kernels=len(devices) == 1 and _has_tensor_cores(first))
 
 
@@ -32,8 +32,8 @@ def compiler_options(devices: Sequence[Any]) -> dict[str, Any]:
     if devices[0].platform != "gpu" or SHORTEST_GRAPH in os.environ.get("XLA_FLAGS", ""):
         return {}
     # By default XLA launches fewer than five kernels one by one, and the quadruped's solver is a
-    # loop of four: with 4,096 environments an iteration of PPO took 25 ms on an H200, and takes
-    # 10.6 ms with this. CartPole is as fast as before; graphs of one kernel made it 9 % slower.
+    # loop of four. With 4,096 environments on an H200, an iteration of PPO took 25 ms by default,
+    # and takes 10.6 ms with 2. CartPole is as fast as by default; with 1 it was 9 % slower.
     return {SHORTEST_GRAPH: 2}
 
 
@@ -46,5 +46,5 @@ def tuning_here(*, exact: bool = False) -> Tuning:
 
 
 def _has_tensor_cores(gpu: Any) -> bool:
-    """Return True for an NVIDIA GPU that multiplies TF32, which is Ampere or later."""
+    """Return True for an NVIDIA GPU with tensor cores for TF32, that is, Ampere or later."""
     return gpu.device_kind.startswith("NVIDIA") and float(gpu.compute_capability) >= 8.0

@@ -25,8 +25,8 @@ from hocket.runtime.observe.status import IDLE, RECEIVING
 class SampleTaker:
     """The part of a learner that sends versions, and chooses the samples to receive.
 
-    Samples arrive through the links of the inbox. Those from a checkpoint wait in its queues, the
-    `lines`.
+    New samples arrive through the inbox's links. Samples from a checkpoint wait in the inbox's
+    queues, `Inbox.lines`.
     """
 
     def __init__(self, instance: Instance, ledger: Ledger, newest: Newest) -> None:
@@ -52,15 +52,15 @@ class SampleTaker:
     def publish(self) -> Wait:
         """Publish what this iteration has sent, and return what to wait for before `take`."""
         version = int(self._account.status["iteration"])
-        # Write it before announcing it: a maker that sees the number finds it or a newer version.
+        # Write first, so that a maker that sees the number finds this version or a newer one.
         self._newest.write(version, [x for part in self._version.values() for x in part])
         self._ledger.publish(version)
         return self._wait
 
     def take(self) -> None:
         """Take the samples chosen during the wait, and have the inbox receive from their makers."""
-        # They are not chosen again here. A maker may since have announced a sample with an outdated
-        # version, and until it replaces that (`Ledger.made_with`), `choice` may return None.
+        # Choosing again here could fail: a maker may since have announced a sample with an outdated
+        # version, and until it corrects the version (`Ledger.made_with`), `choice` may return None.
         makers = self._choice
         assert makers is not None
         self._ages.append([self._ledger.take(maker) for maker in makers])
@@ -72,7 +72,7 @@ class SampleTaker:
         return ages if self._ledger.batch > 1 else ages[:, 0]
 
     def late(self) -> dict[str, Any]:
-        """Return the samples that are not learned from yet. Call only while nobody works."""
+        """Return the samples not yet learned from. Call only while no instance works."""
         n, late = self._ledger.numbers, {}
         for maker, mine in enumerate(self._links):
             taken = int(n["taken"][maker])
@@ -81,7 +81,7 @@ class SampleTaker:
                 age = np.array(self._account.status["iteration"] - made_with)
                 late[sample_name(maker, k, "age")] = age
                 for link in mine:
-                    # Move it off the link into a queue of the inbox, where `receive` looks first.
+                    # Move the message off the link into a queue, where `receive` looks first.
                     self._inbox.fill(link.key[:2], k + 1)
                     names = (sample_name(maker, k, name) for name in self._names[link.key])
                     late |= zip(names, self._inbox.lines[link.key[:2]][k], strict=True)
@@ -95,7 +95,7 @@ class SampleTaker:
         for maker, mine in enumerate(self._links):
             count = 0
             while (age := sample_name(maker, count, "age")) in late:
-                # Iterations count from 0 again, so earlier versions are negative.
+                # Iterations count from 0 again, so the versions of saved samples are negative.
                 n["made_with"][maker, count] = -int(late[age])
                 for link in mine:
                     self._put_by(link, maker, count, late)
@@ -108,7 +108,7 @@ class SampleTaker:
         return self._choice is not None
 
     def _put_by(self, link: Link, maker: int, number: int, late: Mapping[str, Any]) -> None:
-        """Put a message of a saved sample into its queue in the inbox."""
+        """Put the message that a link carries of a saved sample into the link's queue."""
         saved = [late[sample_name(maker, number, name)] for name in self._names[link.key]]
         arrays = [from_host(x, spec) for x, spec in zip(saved, link.arrays, strict=True)]
         message = self._inbox.ends[link.key[:2]].message(arrays)
@@ -129,15 +129,15 @@ def sample_links(plan: Plan) -> list[list[Link]]:
 
 
 def fitting_samples(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the saved samples if a plan can learn from all of them, else none.
+    """Return the saved samples if a plan can learn from all of them, else an empty dictionary.
 
-    None fits if one would be too old by its turn, or if the plan makes samples of other shapes.
+    It can if each will be young enough when its turn comes, and fits the plan's makers and shapes.
     """
     saved = {name: x for name, x in late.items() if name.startswith(SAMPLE)}
     free = plan.free
     if not (saved and free):
         return {}
-    # A sample with k older ones is taken k // batch iterations from now, and is older by as many.
+    # A sample with k older ones is taken k // batch iterations from now, and ages by as many.
     ages = {name: int(x) for name, x in saved.items() if name.endswith("-age")}
     oldest_first = enumerate(sorted(ages.values(), reverse=True))
     in_time = all(k // free.batch + age <= free.max_age for k, age in oldest_first)

@@ -2,9 +2,9 @@
 
 Each maker may have `window` samples that it has begun and the learner has not taken. The ledger
 holds the version of the parameters with which each of them is made. The learner takes the samples
-that are ready, oldest version first, unless that would leave a sample that is still being made too
-old by its turn. Then it waits for that one. So no sample is learned from more than `max_age`
-versions after the one it was made with, and none is thrown away.
+that are ready, oldest version first. It waits instead if another sample, which is still being made,
+would then be too old when its turn comes. So no sample is learned from more than `max_age` versions
+after the one it was made with, and none is thrown away.
 
 An iteration of the learner takes `batch` samples at once, the oldest that are ready. If makers may
 have several samples waiting, two of one batch can come from the same maker, so that a fast maker
@@ -26,7 +26,7 @@ from hocket.runtime.observe.status import names
 from hocket.system.events import Closed, Event
 
 NONE = -1
-"""The version before the first one."""
+"""The number that stands for no version, before the first is published."""
 
 
 def helpers(plan: Plan) -> list[tuple[str, int]]:
@@ -43,7 +43,7 @@ def ledger_dtype(plan: Plan) -> np.dtype[Any]:
     return np.dtype([
         ("stop", "i8"),  # makers begin no further sample
         ("closed", "i8"),  # the run is over
-        ("version", "i8"),  # the newest that is published: the iteration that the learner is in
+        ("version", "i8"),  # the newest published: the learner's current iteration
         ("loaded", "i8", (makers,)),  # samples from a checkpoint, which count as begun and made
         ("begun", "i8", (makers,)),  # samples that each maker has begun
         ("made", "i8", (makers,)),  # samples that each maker has finished
@@ -73,14 +73,14 @@ class Ledger:
             self.clear()
 
     def clear(self) -> None:
-        """Go back to before the first sample. Call only while nobody uses the ledger."""
+        """Forget all samples and versions. Call only while nobody uses the ledger."""
         self.numbers[...] = np.zeros((), self.numbers.dtype)
         self.numbers["version"] = NONE
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Wait until `ready` returns True. Raise `Closed` if the run ends first."""
         while True:
-            # Counted before looking, so that a signal that comes in between is not slept through.
+            # Counted before `ready` looks, so that a signal that comes after ends the wait below.
             count = self.event.count()
             if self.numbers["closed"]:
                 raise Closed
@@ -88,18 +88,18 @@ class Ledger:
                 return
             self.event.wait(count)
 
-    # Called by makers of samples, and by their helpers.
+    # Makers of samples and their helpers call these methods.
 
     def may_begin(self, maker: int) -> bool:
-        """Return True if the maker need not wait: there is room for a sample, or it has to stop."""
+        """Return True if a maker need not wait: it has room for a sample, or is told to stop."""
         n = self.numbers
         room = n["begun"][maker] - n["taken"][maker] < self.window
         return bool(n["stop"] or (room and n["version"] != NONE))
 
     def begin(self, maker: int) -> bool:
-        """Announce a sample with the newest version, before reading it; False if told to stop.
+        """Announce a sample, before its version is read. Return False instead if told to stop.
 
-        The version that the maker then reads may be newer than the announced one, but never older.
+        It is announced with the newest version; the version read next may be newer, but not older.
         The maker announces a sample and then reads the newest version. The learner publishes a
         version and then reads the announcements. Each passes the memory fence of a signal between
         the two. So either the maker gets the new version, or the learner sees the announcement,
@@ -109,7 +109,7 @@ class Ledger:
         if n["stop"]:
             self._write("stopped", 1, maker)
             return False
-        # The version first: the sample counts as soon as `begun` has it.
+        # The version is written first, because the sample counts as soon as `begun` does.
         n["made_with"][maker, n["begun"][maker] % self.window] = n["version"]
         self._write("begun", n["begun"][maker] + 1, maker)
         return True
@@ -132,7 +132,7 @@ class Ledger:
         """Return how many samples the only maker has begun since the last load."""
         return int(self.numbers["begun"][0] - self.numbers["loaded"][0])
 
-    # Called by the learner.
+    # The learner calls these methods.
 
     def publish(self, version: int) -> None:
         """Let makers begin samples with this version."""
@@ -141,19 +141,19 @@ class Ledger:
     def choice(self) -> list[int] | None:
         """Return the makers of the samples to learn from now, or None if the learner must wait.
 
-        It waits if fewer than `batch` samples are ready, and if taking them would leave another
-        one, which may still be being made, too old by its turn.
+        It must wait if fewer than `batch` samples are ready. It must also wait if taking these
+        would make another sample, ready or not, too old by its turn.
         """
         n = self.numbers
         taken, begun, made = n["taken"], n["begun"], n["made"]
-        # A sample is (version, position, maker), where its maker's oldest has position 0. So among
-        # samples of one version, every maker's first comes before anybody's second.
+        # Samples are sorted by (version, position, maker). A maker's oldest is at 0, so among
+        # samples of one version, every maker's first comes before any maker's second.
         samples = sorted(
             (int(n["made_with"][maker, k % self.window]), k - taken[maker], maker)
             for maker in range(self.makers)
             for k in range(taken[maker], begun[maker])
         )
-        if self.helpers:  # whose part of a sample must be finished, too
+        if self.helpers:  # a sample is ready only when all helpers have finished their parts
             made = np.minimum(made, n["helped"].min() + n["loaded"])
         ready = [x for x in samples if taken[x[2]] + x[1] < made[x[2]]]
         chosen = ready[: self.batch]
@@ -163,9 +163,9 @@ class Ledger:
         return sorted(maker for *_, maker in chosen)
 
     def _in_time(self, versions: list[int]) -> bool:
-        """Return True if samples of these versions can be taken in order from the next iteration.
+        """Return True if samples of these versions, taken in order from now on, are never too old.
 
-        Samples not yet begun need no check: they have the newest version, and are in time anyway.
+        Samples not yet begun need no check: they get the newest version, and are in time anyway.
         """
         start = int(self.numbers["version"]) + 1
         return all(start + k // self.batch - v <= self.max_age for k, v in enumerate(versions))
@@ -175,10 +175,10 @@ class Ledger:
         n = self.numbers
         age = int(n["version"] - n["made_with"][maker, n["taken"][maker] % self.window])
         assert age <= self.max_age, f"a sample is {age} iterations old, of {self.max_age} allowed"
-        self._write("taken", n["taken"][maker] + 1, maker)  # from here on its slot may be reused
+        self._write("taken", n["taken"][maker] + 1, maker)  # the maker may now reuse the slot
         return age
 
-    # Called by the run.
+    # The run calls these methods.
 
     def set_stop(self, stop: bool) -> None:
         """Have makers begin no further sample, or let them begin again."""
@@ -187,10 +187,10 @@ class Ledger:
         self._write("stop", int(stop))
 
     def close(self) -> None:
-        """End every wait with `Closed`, for good."""
+        """End every current and future wait with `Closed`."""
         self._write("closed", 1)
 
     def _write(self, field: str, value: Any, at: Any = ()) -> None:
-        """Write a number, and have everybody who waits look again."""
+        """Write a number, and wake everybody who waits, to look again."""
         self.numbers[field][at] = value
         self.event.signal()

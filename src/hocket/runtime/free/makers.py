@@ -23,7 +23,7 @@ class Maker:
     def __init__(self, instance: Instance, ledger: Ledger, newest: Newest, wait: Wait) -> None:
         self._ledger, self._newest, self._index = ledger, newest, instance.index
         self._inbox, self._versions = instance.inbox, versions(instance.plan)
-        # One message has the values of all these transfers, and each transfer picks its own.
+        # One message holds a whole version, from which each transfer picks its own values.
         version = [v for t in self._versions for v in t.values]
         for t in self._versions:
             self._inbox.sources[t.id] = (0,)
@@ -58,12 +58,12 @@ class Helper:
         self._ledger.help(self._place, self._index)
 
     def _may_begin(self) -> bool:
-        # `stopped`, not `stop`: the maker may begin one more sample before it sees that.
+        # Not `stop`: the maker may begin one more sample before it sees `stop`, and needs it made.
         return self.begin() or bool(self._ledger.numbers["stopped"][0])
 
 
 def take_part(instance: Instance, ledger: Ledger, newest: Newest) -> None:
-    """Give an instance its part in a free plan: to learn, to make samples, or to help with that."""
+    """Make an instance the learner, a maker or a helper of a free plan."""
     plan = instance.plan
     assert plan.free
     if instance.place == plan.free.learner:

@@ -1,6 +1,6 @@
-"""The newest version, from one writer to many readers, none of whom waits for another.
+"""The newest version, which one writer hands to many readers without anyone waiting for another.
 
-Readers get the newest message and skip those that they were too slow for.
+A reader gets the newest message. It never sees messages that were replaced before it looked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hocket.system.native import library
 from hocket.system.ring import slot_layout
 
 SLOTS = 3
-"""The slots for messages. A reader can copy one until the writer begins the third after it."""
+"""The number of slots. A message can be read until the writer begins the third one after it."""
 
 
 class NewestHere:
@@ -26,7 +26,7 @@ class NewestHere:
     packed = False
 
     def __init__(self) -> None:
-        # One tuple, so that a reader in another thread never gets the number of another message.
+        # A tuple is replaced at once, so a reader never gets one version with another's message.
         self._newest: tuple[int, list[Any]] = (0, [])
 
     def write(self, version: int, message: list[Any]) -> None:
@@ -43,8 +43,8 @@ class NewestHere:
 class NewestShared:
     """The newest version in memory that processes share.
 
-    The writer copies it in, and each reader copies it out. A `packed` end writes or reads all the
-    small arrays as one block; the bytes are the same for every end.
+    The writer copies a version in, and each reader copies it out. With `packed`, this end copies
+    all small arrays as one block. The bytes in memory are the same with and without it.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class NewestShared:
 
     def write(self, version: int, message: list[Any]) -> None:
         arrays = [np.array([version]), *self._packing.to_slot(message, packed=self.packed)]
-        # The slot after that of the newest message, which readers can copy meanwhile.
+        # Write to the next slot, so that readers can still copy the newest message meanwhile.
         number = self._library.hocket_latest_begin(self._address)
         for view, x in zip(self._views[number % SLOTS], arrays, strict=True):
             np.copyto(view, x, casting="no")
@@ -90,13 +90,13 @@ class NewestShared:
     def read(self) -> tuple[int, Any]:
         while True:
             number = self._library.hocket_latest_newest(self._address)
-            if not number:  # not here yet, though its number may already be in the ledger
+            if not number:  # none is visible yet, though the ledger may already show its version
                 continue
             stamp, *views = self._views[number % SLOTS]
             version = int(stamp[0])
             arrays = [np.array(view) for view in views]
             message = self._packing.from_slot(arrays, packed=self.packed)
-            # If not, the writer has begun to reuse the slot, and the copy may mix two messages.
+            # If the writer has begun to reuse the slot, the copy may mix two messages: read again.
             if self._library.hocket_latest_is_whole(self._address, number, SLOTS):
                 return version, message
 

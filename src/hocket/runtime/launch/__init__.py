@@ -1,7 +1,7 @@
 """How the instances of a plan are started, commanded, watched and ended.
 
     launchers/      the ways to start instances, a file each; their Protocols are below
-    crew.py         the instances of a plan: tells all of them, and gathers their answers
+    crew.py         the instances of a plan: commands them, and gathers their answers
     seats.py        which processes a plan needs, and how they share the machine
     starting.py     starts the instances, connects to them, and tells them what to run
     watch.py        gathers answers, and ends the run if one will never come
@@ -16,8 +16,8 @@
 A launcher starts, watches and ends processes; it carries no messages. For each seat of a plan it
 starts a process (or a thread, if the plan runs in one process). The process prints, as its first
 line, the address at which it listens. The run connects to that address, tells the worker what to
-run, and commands it from then on. So a launcher needs to know only where to start a command, which
-command that is, and how to end it.
+run, and commands it from then on. So a launcher needs to know only what to start, where to start
+it, and how to end it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hocket.errors import PlanError
 from hocket.system.registry import Registry
 
 HERE = "threads"
-"""The launcher of a plan that does not name one."""
+"""The name of the launcher of plans that name none."""
 
 LAUNCHERS = Registry(
     "launcher", "hocket.runtime.launch.launchers", "LAUNCHER", group="hocket.launchers"
@@ -41,16 +41,16 @@ LAUNCHERS = Registry(
 
 @dataclass(frozen=True)
 class Seat:
-    """One process that a launcher starts, and what it needs there."""
+    """One process for a launcher to start, and the devices, cores and machine that it needs."""
 
     name: str
     """A name that no other seat of the plan has, such as `actor/0`."""
     instances: tuple[str, ...]
     devices: tuple[DeviceId, ...] = ()
-    """Its devices as the plan names them. Empty: whatever the machine has."""
+    """Its devices as the plan names them; empty for any devices of the machine."""
     cores: int = 1
     node: str = ""
-    """The machine to start it on. Empty: any."""
+    """The machine to start it on; empty for any machine."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Command:
 
 
 class Fate(NamedTuple):
-    """How a member ended, such as `process 7 was killed by SIGKILL`, and its last errors."""
+    """How a member ended, such as `process 7 was killed by SIGKILL`, and the end of its stderr."""
 
     how: str
     stderr: str = ""
@@ -75,17 +75,17 @@ class Member(Protocol):
     """A process or thread that a launcher has started."""
 
     def hello(self, seconds: float) -> str:
-        """Return the first line that it printed, its address; "" if it ended without one.
+        """Return the first line that the member prints, its address; "" if it ends without one.
 
         Raise `TimeoutError` if it has printed nothing after `seconds`.
         """
         ...
 
     def poll(self) -> Fate | None:
-        """Return how it ended, or None if it is not known to have ended."""
+        """Return how the member ended, or None if it may still be running."""
 
     def kill(self, seconds: float) -> bool:
-        """End it by force. Return within `seconds`: True if it has ended for certain."""
+        """End the member by force. Within `seconds`, return True if it has certainly ended."""
         ...
 
 
@@ -96,11 +96,11 @@ class Launcher(Protocol):
     """The launcher's name, and the abilities that a plan may count on."""
 
     def why_not(self, plan: Plan) -> str:
-        """Return why it cannot start the instances of a plan here, or "" if it can."""
+        """Return "" if a plan can be started here, else a sentence that says why it is refused."""
         ...
 
     def reserve(self, seats: Sequence[Seat], seconds: float) -> None:
-        """Reserve room for every seat within `seconds`; if that fails, for none of them."""
+        """Reserve room for all seats within `seconds`. If that fails, reserve nothing and raise."""
 
     def start(self, seat: Seat, command: Command) -> Member:
         """Start a seat, and return without waiting for it."""
@@ -111,7 +111,7 @@ class Launcher(Protocol):
 
 
 def launcher_named(name: str) -> Launcher:
-    """Make the launcher of this name: `threads`, `processes`, `mine.py:MyLauncher`."""
+    """Make the launcher of a name such as `threads`, `processes` or `mine.py:MyLauncher`."""
     return LAUNCHERS.make(name or HERE, Launcher)
 
 
@@ -121,7 +121,10 @@ def launch_named(name: str) -> Launch:
 
 
 def launcher_of(plan: Plan) -> Launcher:
-    """Make the launcher of a plan. Refuse one that is unknown, has changed, or cannot start it."""
+    """Make the launcher of a plan.
+
+    Refuse the plan if its launcher is unknown, has changed, or cannot start it here.
+    """
     name = plan.launch.name or HERE
     try:
         launcher = launcher_named(name)
@@ -129,9 +132,9 @@ def launcher_of(plan: Plan) -> Launcher:
         raise PlanError(str(error)) from None
     if (offered := replace(launcher.launch, name=plan.launch.name)) != plan.launch:
         raise PlanError(
-            f"the plan counts on {plan.launch}, and the launcher `{name}` offers {offered}: make "
-            f"the plan again."
+            f"the plan was made for {plan.launch}, but the launcher `{name}` now offers "
+            f"{offered}: make the plan again."
         )
     if why := launcher.why_not(plan):
-        raise PlanError(f"`{name}` cannot start the instances of this plan: {why}")
+        raise PlanError(f"the launcher `{name}` cannot start this plan: {why}")
     return launcher

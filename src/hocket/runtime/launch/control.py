@@ -44,7 +44,7 @@ Answers = queue.SimpleQueue[Answer]
 
 
 def tell(connection: MessageSocket, message: Any) -> None:
-    """Send a message, even to a process that has died: its missing answer reports the death."""
+    """Send a message. Do not raise if the process has died: its missing answer will show that."""
     with contextlib.suppress(OSError):
         connection.write(message)
 
@@ -52,7 +52,7 @@ def tell(connection: MessageSocket, message: Any) -> None:
 def pass_answers(
     connection: MessageSocket, instance: str, answers: Answers, note: Callable[[Any], None]
 ) -> None:
-    """Put an instance's answers into `answers`, and pass its status to `note`, until it is gone."""
+    """Pass an instance's answers to `answers` and its statuses to `note`, until it hangs up."""
     while True:
         try:
             outcome, content = connection.read()
@@ -69,8 +69,8 @@ def connect(address: str, seconds: float) -> MessageSocket:
     """Connect to a worker at the address that it has printed."""
     if not address.startswith(SCHEME):
         raise ValueError(
-            f"a worker prints `{SCHEME}PATH` as its first line, and this one printed "
-            f"{address[:200]!r}: does something print before it?"
+            f"the first line of a worker must be its address, `{SCHEME}PATH`, but it is "
+            f"{address[:200]!r}: let nothing else print to stdout before the worker does."
         )
     connecting = socket.socket(socket.AF_UNIX)
     connecting.settimeout(seconds)
@@ -99,7 +99,7 @@ def accept(listening: socket.socket) -> MessageSocket:
 
 
 def _of_one_user(connected: socket.socket) -> MessageSocket:
-    """Wrap a connected socket. Refuse another user, even if the folder's permissions do not."""
+    """Wrap a connected socket. Refuse another user, in case the folder's permissions did not."""
     if hasattr(socket, "SO_PEERCRED"):
         peer = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         _, user, _ = _PEER.unpack(peer)

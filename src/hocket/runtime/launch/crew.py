@@ -1,4 +1,4 @@
-"""The running instances of a plan: tell all of them a command, and gather their answers."""
+"""The running instances of a plan: send them commands, and gather their answers."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Crew:
         memory = PlanMemory.create(plan)
         self.slices = Slices(device for place in plan.places for device in place.on)
         self.workers = workers_of(plan, memory) if plan.launch.one_process else []
-        # On a GPU an instance finishes its current program before it ends (`shutdown.py`).
+        # An instance on a GPU gets more time, to finish its current program (`shutdown.py`).
         grace = FINISH_SECONDS + GRACE_SECONDS if uses_accelerator(plan) else GRACE_SECONDS
         self._held = Resources(launcher, memory, self.slices, grace, self.workers)
         self._watch = Watch(plan, memory, self._held.running)
         self._at_work: set[str] = set()
-        """The instances of a free plan that are running until they are told to stop."""
+        """The names of the instances of a free plan that work until they are told to stop."""
         self._has_state, self._epoch = False, 0
         self._failure: BaseException | None = None
         self._release = at_end(self, self._held.release)
@@ -70,7 +70,7 @@ class Crew:
     def load(
         self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any], services: Services
     ) -> None:
-        """Continue from a state and from late messages; start the instances the first time."""
+        """Continue from a state and from late messages. The first call starts the instances."""
         is_new, here = not self._has_state, self.plan.launch.one_process
         if is_new:
             with self._or_end():
@@ -107,8 +107,8 @@ class Crew:
     def run(self, count: int) -> list[dict[ValueId, np.ndarray]]:
         """Run `count` iterations, and return the metrics of each instance.
 
-        In a free plan these are iterations of the learner. Makers begin with the first call, and
-        work until `pause`, also between two calls.
+        In a free plan `count` is the number of the learner's iterations. Makers begin with the
+        first call, and work until `pause`, also between two calls.
         """
         with self._or_end():
             if self.ledger:
@@ -117,7 +117,7 @@ class Crew:
             for instance, status in zip(running, self.statuses, strict=True):
                 if instance.name in self._at_work:
                     continue
-                # Set here already: while an instance looks idle, those that wait for it look stuck.
+                # Set already here, because instances that wait for an idle one would look stuck.
                 status["phase"] = WORKING
                 instance.tell(("run", count if instance.place in counts else None))
                 if instance.place not in counts:
@@ -134,7 +134,7 @@ class Crew:
                 self._at_work.clear()
 
     def ask(self, *command: Any, of: str = "") -> list[Any]:
-        """Tell all instances, or those of one place, a command. Return their answers in order."""
+        """Send a command to all instances, or to those of the place `of`. Return their answers."""
         chosen = [f"{place}/{index}" for place, index in names(self.plan) if of in ("", place)]
         return self._ask_each(dict.fromkeys(chosen, command))
 
@@ -150,14 +150,14 @@ class Crew:
             self.reductions[place] = agree(Averaging.of(self.plan, place), ask)
 
     def _connect(self) -> None:
-        """Make all links anew, in two phases. Messages that were on their way are dropped."""
+        """Make all links anew: all instances listen, then connect. Drop messages on their way."""
         self._epoch += 1
         self.ask("disconnect")
         addresses = {key: at for mine in self.ask("listen") for key, at in mine.items()}
         self.ask("connect", addresses, self._epoch)
 
     def _compile_once(self) -> None:
-        """On a GPU, have the first replica of each place compile for all, which share a cache.
+        """On a GPU, have the first replica of each place compile; the others use its cache.
 
         Compilers time kernels to choose among them. If several compiled on one GPU at once, each
         would measure the others' work, too.
@@ -167,10 +167,10 @@ class Crew:
             self._ask_each(dict.fromkeys(sorted(first), ("compile",)))
 
     def _ask_each(self, commands: Mapping[str, tuple[Any, ...]]) -> list[Any]:
-        """Tell each of these instances its command. Return their answers in order."""
+        """Send each instance its command. Return the answers in the order of the commands."""
         self.pause()
-        # Threads of one process take turns. A state that is spread over several devices is cut by
-        # programs on all of them, and two such programs at once waited for each other for ever.
+        # Threads of one process get the command one after another. To cut a state that is spread
+        # over several devices, each thread runs a program on all, and two such programs deadlock.
         groups = [[name] for name in commands] if self.plan.launch.one_process else [list(commands)]
         answers: dict[str, Any] = {}
         with self._or_end():
@@ -183,7 +183,7 @@ class Crew:
 
     @contextlib.contextmanager
     def _or_end(self) -> Iterator[None]:
-        """In this context any failure ends all instances. A run that has failed stays failed."""
+        """End all instances if the context's body fails. Then raise that error on every entry."""
         if self._failure:
             raise self._failure
         try:

@@ -23,7 +23,7 @@ class Resources:
     memory: PlanMemory
     slices: Slices
     grace: float
-    """Seconds that instances have to end by themselves."""
+    """Seconds that instances have to end by themselves, before they are killed."""
     workers: list[Worker]
     """The instances of this process; empty if each has a process of its own."""
     running: list[RunningInstance] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Resources:
             instance.hang_up()  # a process then ends, whatever it is doing
         has_ended = self._end_members()
         for worker in self.workers:
-            worker.end(at_rest=has_ended.get(worker.name, True))  # True: it was never started
+            worker.end(at_rest=has_ended.get(worker.name, True))  # no entry: it never started
         self.running.clear()
         # Last, because instances used these until they ended.
         self.launcher.release()
@@ -47,7 +47,7 @@ class Resources:
         self.memory.close()
 
     def _end_members(self) -> dict[str, bool]:
-        """Wait for every instance to end, or kill it. Return which have ended for certain."""
+        """Wait for every instance to end, or kill it. Return whether each has certainly ended."""
         # One deadline for all, so that the grace does not add up over instances that hang.
         deadline = time.monotonic() + self.grace
         return {

@@ -26,16 +26,19 @@ from hocket.system.shared_memory import MemoryFile, Space, pages
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """The parts of the memory that processes share, each as (begin, bytes). Statuses come first."""
+    """The layout of the memory that processes share.
+
+    A part is (offset, bytes). The statuses are at offset 0.
+    """
 
     links: dict[LinkKey, tuple[int, int]]
-    """The parts of links, without those whose transport needs no memory."""
+    """The part of each link whose transport needs memory."""
     averages: dict[str, tuple[int, int]]
-    """The parts in which the replicas of a place average, by place."""
+    """The part in which the replicas of a place average, by place."""
     ledger: int
-    """The beginning of a free plan's ledger: its event, then its numbers."""
+    """The offset of a free plan's ledger: its event, then its numbers."""
     newest: int
-    """The beginning of a free plan's newest version."""
+    """The offset of a free plan's newest version."""
     nbytes: int
     """The bytes of all parts together."""
 
@@ -60,7 +63,7 @@ def memory_map(plan: Plan) -> MemoryMap:
 
 @dataclass
 class PlanMemory:
-    """The memory that all instances of a plan see, or one process alone if they share none."""
+    """The memory that all instances of a plan share, or that of one process if they share none."""
 
     statuses: np.ndarray
     ledger: Ledger | None = None
@@ -97,7 +100,7 @@ class PlanMemory:
         return _mapped(plan, file, where, packed=packs(asked, devices, sends=sends))
 
     def clear(self) -> None:
-        """Go back to before the first sample. Call only while nobody works."""
+        """Forget a free plan's samples and versions. Call only while no instance works."""
         if self.ledger:
             self.ledger.clear()
         if self.newest:

@@ -4,7 +4,7 @@
 
 It listens in FOLDER, prints the address as its first line, and waits for the run (process RUN) to
 connect. The run sends an assignment. The worker traces the algorithm itself, and refuses to go on
-if the graph is not the run's. Then it obeys commands until the run is gone.
+if its graph differs from the run's. Then it obeys commands until the run is gone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hocket.system.messages import MessageSocket
 from hocket.system.shared_memory import MemoryFile
 
 STATUS_SECONDS = 0.2
-"""How often a process that shares no memory reports its status."""
+"""Seconds between two reports of status by a process that shares no memory."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Assignment:
     config: dict[str, Any]
     """The configuration of JAX in the run's process."""
     memory_nbytes: int | None
-    """The size of the shared memory, whose descriptor is sent next; None if there is none."""
+    """The bytes of the shared memory, whose file descriptor is sent next; None if there is none."""
 
 
 def worker_command(folder: Path, name: str) -> tuple[str, ...]:
@@ -68,25 +68,26 @@ def main() -> None:
     leave_signals()
     folder, run, name = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     commands: queue.Queue[Any] = queue.Queue()
-    # This command is never obeyed, because `RunEnded` interrupts the main thread as it wakes.
+    # The command only wakes the main thread, which meets `RunEnded` before it can obey it.
     shutdown = Shutdown(wake=lambda: commands.put(("nothing",)))
     _in_thread(_stay_with, run, folder, shutdown)
     listening, address = listen(folder, name)
     say_hello(address)
     keep_to_cores()
-    # jax prints the traceback of a callback that fails. The run prints it, too, with its name.
+    # Keep JAX from logging the traceback of a callback that fails: the run reports the failure,
+    # with the traceback and the name of this instance.
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
     connection = accept(listening)
     try:
         _work(connection, commands, shutdown)
-    except EOFError:  # the run is gone, before there was a thread to notice that
+    except EOFError:  # the run ended before the thread that notices it was started
         shutdown.end()
     except BaseException:  # noqa: BLE001 (the run reports it with this instance's name)
         tell(connection, ("failed", Failure(traceback.format_exc())))
     shutdown.stopped()
     while True:
         with contextlib.suppress(RunEnded):
-            commands.get()  # do nothing until the run is gone, which another thread notices
+            commands.get()  # do nothing until another thread ends this process
 
 
 def _work(connection: MessageSocket, commands: queue.Queue[Any], shutdown: Shutdown) -> NoReturn:
@@ -106,7 +107,7 @@ def _work(connection: MessageSocket, commands: queue.Queue[Any], shutdown: Shutd
         command, *arguments = commands.get()
         done = getattr(worker, command)(*arguments)
         if file is None:
-            _tell_status(worker, connection)  # the run reads it before the answer
+            _tell_status(worker, connection)  # so that the run has it before the answer
         connection.write(("done", done))
 
 
@@ -135,8 +136,8 @@ def _worker(given: Assignment, file: MemoryFile | None) -> Any:
     if graph.digest != given.digest:
         raise PlanError(
             f"{type(graph.algorithm).__name__} has a different graph in this process "
-            f"({graph.digest}) than in the one that started it ({given.digest}): does it depend "
-            f"on something outside itself?"
+            f"({graph.digest}) than in the run's ({given.digest}). Let the graph depend only on "
+            f"the algorithm's fields, not on global variables or on the process."
         )
     plan = from_json(given.plan, graph)
     devices = find_devices(plan.place(given.place).share(given.index))
@@ -163,11 +164,11 @@ def _in_thread(function: Callable[..., None], *arguments: Any) -> None:
 def _stay_with(run: int, folder: Path, shutdown: Shutdown) -> None:
     """End this process when the run's process ends, if the run itself started it.
 
-    If another program started it, only the closed connection tells it.
+    If another program started this process, only the closed connection reveals the end.
     """
     if os.getppid() == run:
         wait_for_end_of(run)
-        shutil.rmtree(folder, ignore_errors=True)  # in case the run was killed before it could
+        shutil.rmtree(folder, ignore_errors=True)  # if the run was killed, it could not do so
         shutdown.end()
 
 

@@ -25,8 +25,8 @@ def seats_of(plan: Plan) -> list[Seat]:
 
 def environment_of(plan: Plan, seat: Seat, slices: Slices) -> dict[str, str]:
     """Return the complete environment of the process of one seat."""
-    # Several processes may share a GPU, so each takes memory as it needs it. What the user has set
-    # comes after these, and wins.
+    # Several processes may share a GPU, so each takes memory only as it needs it. The user's own
+    # settings override these.
     defaults = {"PJRT_NPROC": str(seat.cores), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     # A process that computes on the host alone does not even open the accelerator.
     on_host = bool(seat.devices) and all(device.is_host for device in seat.devices)
@@ -40,7 +40,7 @@ def environment_of(plan: Plan, seat: Seat, slices: Slices) -> dict[str, str]:
 
 
 def uses_accelerator(plan: Plan) -> bool:
-    """Return True if some instance of the plan may compute on something other than the host."""
+    """Return True if some instance of the plan may compute on a device other than the host."""
     return any(
         not all(device.is_host for device in place.on) if place.on
         else jax.default_backend() != HOST
@@ -49,9 +49,9 @@ def uses_accelerator(plan: Plan) -> bool:
 
 
 def others_on_gpu(plan: Plan, name: str) -> str:
-    """Return a hint for the error of an instance whose fault may be that of a neighbour on its GPU.
+    """Return a hint that another instance on the same GPU may have caused an instance's error.
 
-    Only slices that run as one share their faults. For others the hint is empty.
+    Only slices for which `run_as_one` is True share faults. For other devices it returns "".
     """
     devices = {f"{place}/{i}": plan.place(place).share(i) for place, i in names(plan)}
     mine = {device.whole for device in devices[name] if run_as_one(device)}
@@ -62,7 +62,8 @@ def others_on_gpu(plan: Plan, name: str) -> str:
 
 def _cores(place: Place) -> int:
     # Replicas of one place are busy at the same time, so each gets a share of the cores for XLA's
-    # threads: two replicas of PPO on two cores went from 1.13 times one core's speed to 1.49.
+    # threads: two replicas of PPO on two cores ran at 1.49 times the speed of one core with that,
+    # and at 1.13 times without.
     # Different places are often busy in turn, so each place gets all cores: a learner with half of
     # them was half as fast whenever the run waited for it.
     return max(1, usable_cores() // place.replicas)

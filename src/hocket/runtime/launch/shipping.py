@@ -18,12 +18,13 @@ import jax
 from hocket.errors import PlanError
 from hocket.system.names import file_modules
 
-# A class, its fields that hold arrays, and its others; both are empty if it is no dataclass.
+# A class, the names of its fields that hold arrays, and the names of its other fields. Both lists
+# are empty if it is no dataclass.
 _Registered = tuple[type, list[str], list[str]]
 
 
 def pack(algorithm: Any, state: Any) -> bytes:
-    """Pack an algorithm into bytes for `unpack`; `state` is a state of it."""
+    """Pack an algorithm into bytes for `unpack`, with the user's classes in its `state`."""
     for module in file_modules():
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -31,7 +32,7 @@ def pack(algorithm: Any, state: Any) -> bytes:
     except (TypeError, pickle.PicklingError) as error:
         raise PlanError(
             f"{type(algorithm).__name__} cannot be sent to other processes: {error}. Remove "
-            f'that object from it, or use launch="threads".'
+            f'that object from the algorithm, or use launch="threads".'
         ) from error
 
 
@@ -47,7 +48,7 @@ def unpack(packed: bytes) -> Any:
 
 
 def _registered(state: Any) -> Iterator[_Registered]:
-    """Yield the classes of the user's modules and of the state that JAX knows as trees."""
+    """Yield those classes, of the user's modules or in the state, that JAX knows as trees."""
     modules = [sys.modules["__main__"], *file_modules()]
     named = [x for module in modules for x in vars(module).values() if isinstance(x, type)]
     classes = dict.fromkeys([*named, *(type(node) for node in _nodes(state))])
@@ -57,9 +58,9 @@ def _registered(state: Any) -> Iterator[_Registered]:
             continue
         if _registers_itself(cls):
             raise PlanError(
-                f"`{cls.__qualname__}` is a `flax.struct.PyTreeNode` of a script, which other "
-                f"processes cannot make again: decorate it with `@flax.struct.dataclass` instead "
-                f'of that base, move it into a module, or use launch="threads".'
+                f"`{cls.__qualname__}` is a `flax.struct.PyTreeNode` that other processes cannot "
+                f"import. Decorate it with `@flax.struct.dataclass` instead of deriving it, define "
+                f'it at the top level of an importable module, or use launch="threads".'
             )
         if "tree_flatten" in vars(cls):  # first, since such a class may be a dataclass as well
             yield cls, [], []
@@ -83,14 +84,14 @@ def _nodes(tree: Any) -> Iterator[Any]:
 
 
 def _fields(cls: type) -> Iterator[_Registered]:
-    """Yield a dataclass with the fields that JAX takes for arrays, if JAX takes it for a tree."""
-    # JAX has no way to ask. So each field of a probe holds its own name, and flattening the probe
-    # shows which names come out as leaves.
+    """Yield a dataclass and the names of its fields, if JAX knows the class as a tree."""
+    # JAX cannot be asked which fields of a class hold arrays. So each field of a probe holds its
+    # own name, and the leaves of the flattened probe are the names of these fields.
     probe = object.__new__(cls)
     names = [field.name for field in dataclasses.fields(cls)]
     for name in names:
         object.__setattr__(probe, name, name)
     leaves, _ = jax.tree_util.tree_flatten_with_path(probe, is_leaf=lambda x: x is not probe)
-    data = [leaf for path, leaf in leaves if path]  # without a path, the probe itself is a leaf
+    data = [leaf for path, leaf in leaves if path]  # an empty path: the probe itself is a leaf
     if names and (data or not leaves):
         yield cls, data, [name for name in names if name not in data]

@@ -1,7 +1,7 @@
 """The end of a worker that is no longer needed: at once, but on a GPU after its current program.
 
-Processes on one GPU share more than its memory. One that ends in the middle of a program can take
-the others with it, or the server that they share.
+Processes that share a GPU also share faults. One that ends in the middle of a program can bring
+down the others, or the server of MPS that they share.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from collections.abc import Callable
 from typing import Any
 
 FINISH_SECONDS = 5.0
-"""Seconds that a program has to finish."""
+"""Seconds that the current program has to finish before the process ends anyway."""
 STOP_SECONDS = 1.0
-"""Seconds that the main thread has to notice. While it waits for a message it starts nothing."""
+"""Seconds that the main thread has to notice the end. If it takes longer, it is waiting for a
+message, and so starts nothing on the device either."""
 
 
 class RunEnded(BaseException):
-    """The run is over. It is raised in the main thread, between two of its calls."""
+    """The run is over. Another thread raises this in the main thread, when that is in Python."""
 
 
 class Shutdown:
     """The orderly end of this process.
 
-    `wake` has to wake the main thread if that waits for a command. The main thread calls `stopped`
-    when it will start nothing more on the device.
+    `wake` has to wake a main thread that waits for a command. The main thread calls `stopped` when
+    it will start nothing more on the device.
     """
 
     def __init__(self, wake: Callable[[], Any]) -> None:
         self.first: list[Callable[[], Any]] = []
-        """Functions that end the waits of programs for other processes."""
+        """Functions to call first: they end the waits of programs for other processes."""
         self.synchronize: Callable[[], Any] | None = None
-        """Waits until the device is idle. None: end this process at once, whatever it does."""
+        """A function that waits until the device is idle; None to end this process at once."""
         self._wake, self._stopped = wake, threading.Event()
         self._main = threading.main_thread().ident
         self._once = threading.Lock()
@@ -48,7 +49,7 @@ class Shutdown:
         # `os._exit`, since nothing else ends the process while the main thread may be in a program.
         if self.synchronize is None:
             os._exit(1)
-        # Finished by another thread, so that this one can end the process if that takes too long.
+        # Another thread waits for the device, so that this one can end the process in time.
         if self._once.acquire(blocking=False):
             threading.Thread(target=self._finish, args=(self.synchronize,), daemon=True).start()
         time.sleep(FINISH_SECONDS)
@@ -60,7 +61,7 @@ class Shutdown:
         if not self._stopped.is_set():
             thread, error = ctypes.c_ulong(self._main or 0), ctypes.py_object(RunEnded)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
-            self._wake()  # only now: the main thread must find the exception when it wakes
+            self._wake()  # not earlier: the main thread must find the exception when it wakes
         self._stopped.wait(STOP_SECONDS)
         with contextlib.suppress(Exception):  # a device that has failed is idle too
             synchronize()

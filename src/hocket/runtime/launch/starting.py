@@ -41,7 +41,7 @@ HELLO_SECONDS = 60.0
 
 
 def start(plan: Plan, held: Resources, watch: Watch) -> None:
-    """Start every instance, and enter each in `held.running` at once, so that it will be ended."""
+    """Start every instance. Add each to `held.running` at once, so that it will be ended."""
     seats = seats_of(plan)
     held.launcher.reserve(seats, RESERVE_SECONDS)
     if plan.launch.one_process:
@@ -61,12 +61,12 @@ def start(plan: Plan, held: Resources, watch: Watch) -> None:
 
 
 def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers: Answers) -> None:
-    """Start a process for each seat, then connect to each through a folder of this user alone."""
+    """Start a process for each seat, then connect to each in a folder closed to other users."""
     algorithm = pack(plan.graph.algorithm, plan.graph.state)
     folder = Path(tempfile.mkdtemp(prefix="hocket-"))
     waiting: list[tuple[Seat, Member]] = []
     try:
-        # All are started before the first is connected to, since importing takes each a while.
+        # Start all before connecting to any, since each takes a while to import its modules.
         for seat in seats:
             env = environment_of(plan, seat, held.slices)
             program = Command(worker_command(folder, seat.name), env)
@@ -89,19 +89,18 @@ def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers
 
 
 def _started(held: Resources, seat: Seat, command: Command) -> Member:
-    """Start a seat. Refuse a result that is no member, before it has to be ended by force."""
+    """Start a seat. Refuse at once a result that is no `Member`, since it could not be killed."""
     member = held.launcher.start(seat, command)
     if missing := lacking(member, Member):
         raise InstanceError(
-            f"the launcher's `start` returned no member for `{seat.name}`: it has no "
-            f"{', '.join(f'`{name}`' for name in missing)}. See `hocket.runtime.launch.Member` for "
-            f"what a member has."
+            f"the launcher's `start` must return a `hocket.runtime.launch.Member`, but its result "
+            f"for `{seat.name}` has no {', '.join(f'`{name}`' for name in missing)}."
         )
     return member
 
 
 def _connected(name: str, member: Member) -> MessageSocket:
-    """Connect to a process that was started, or raise why that is not possible."""
+    """Connect to a process that was started, or raise an error that says why that failed."""
     try:
         if address := member.hello(HELLO_SECONDS):
             return connect(address, HELLO_SECONDS)
@@ -126,7 +125,7 @@ def _hand_over(
         place, int(index), to_json(plan), graph.digest, graph.num_envs, graph.exact,
         graph.served, algorithm, config, file.nbytes if file else None,
     )  # fmt: skip
-    with contextlib.suppress(OSError):  # if it has died, its missing answer reports that
+    with contextlib.suppress(OSError):  # if the process has died, its missing answer shows that
         connection.write(sys.path)
         connection.write(assignment)
         if file:

@@ -24,13 +24,13 @@ from hocket.runtime.observe.status import deadlock
 from hocket.system.children import last_words
 
 LOOK_SECONDS = 0.2
-"""How often the run looks whether its instances still make progress."""
+"""Seconds between two looks at whether the instances still make progress."""
 GRACE_SECONDS = 1.0
 """Seconds that the other instances have to end after one has failed."""
 PATIENCE = 5.0
-"""Seconds for which all instances must have waited without a message to count as stuck."""
+"""Seconds after which instances that all wait, and get no message, count as stuck."""
 MAX_STEP = 1.0
-"""The most seconds of waiting that one look adds, however long ago the last one was."""
+"""The most seconds that one look adds to the time stuck, however long ago the last one was."""
 
 
 class InstanceError(RuntimeError):
@@ -48,9 +48,9 @@ class RunningInstance:
     name: str
     member: Member
     tell: Callable[[tuple[Any, ...]], None]
-    """Send a command, even if it has died: its missing answer reports the death."""
+    """Send the instance a command. If it has died, its missing answer shows that."""
     hang_up: Callable[[], None]
-    """Ask it to end. A process notices at once, a thread after its current command."""
+    """Ask the instance to end. A process notices at once, a thread after its current command."""
 
     @property
     def place(self) -> str:
@@ -66,7 +66,7 @@ class Watch:
         """The queue into which all instances put their answers."""
 
     def gather(self, instances: Iterable[str]) -> dict[str, Any]:
-        """Wait for one answer from each of these. Raise the first failure of any instance."""
+        """Return one answer of each of `instances`. Raise if any instance of the plan fails."""
         missing, contents = set(instances), {}
         stuck = DeadlockWatch(self._plan, self._memory.statuses)
         while missing:
@@ -95,10 +95,10 @@ class Watch:
     def _check_members(self) -> None:
         """Raise if a process has ended without closing its connection.
 
-        That happens if a process that it has forked still holds the connection open.
+        The connection stays open if a process forked from the ended one still holds it.
         """
         for instance in self._running:
-            # An answer that came just before the end says more about it, and is read first.
+            # An answer that came just before the end says more, so it is read first.
             if instance.member.poll() is not None and self.answers.empty():
                 raise lost(instance.name, instance.member)
 
@@ -108,7 +108,7 @@ class DeadlockWatch:
 
     def __init__(self, plan: Plan, statuses: np.ndarray) -> None:
         self._plan, self._statuses = plan, statuses
-        # Nothing moves while all wait for a message that the plan delays on purpose.
+        # The plan may delay messages on purpose, and a wait for these is no deadlock.
         delays = [x.delay for x in (*plan.channels.values(), *plan.means.values())]
         self._patience = PATIENCE + max(delays, default=0.0)
         self._seen = statuses.copy()
@@ -116,7 +116,7 @@ class DeadlockWatch:
 
     def look(self) -> None:
         now, time_now = self._statuses.copy(), time.monotonic()
-        # The run itself may have been stopped since its last look (Ctrl-Z), which proves nothing.
+        # After Ctrl-Z the last look is long ago, which does not mean that instances are stuck.
         passed, self._looked = min(time_now - self._looked, MAX_STEP), time_now
         waiting = deadlock(self._plan, self._seen, now)
         self._stuck = self._stuck + passed if waiting else 0.0

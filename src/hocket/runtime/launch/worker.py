@@ -31,13 +31,13 @@ from hocket.runtime.observe.status import names
 from hocket.system.events import Closed
 
 Find = Callable[[Service], At]
-"""Returns where an instance finds a service."""
+"""The type of a function that returns where an instance finds a service."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class Worker:
-    """An instance of a plan. Commands come one at a time, but `end` may come during another."""
+    """An instance of a plan. One command runs at a time, but `end` may come during another."""
 
     def __init__(
         self, plan: Plan, place: str, index: int, memory: PlanMemory,
@@ -80,7 +80,7 @@ class Worker:
         return getattr(self.average, command)(*arguments)
 
     def run(self, count: int | None) -> Any:
-        """Run `count` iterations, or until the ledger says stop. Return all their metrics."""
+        """Run `count` iterations; if None, until the ledger says stop. Return all their metrics."""
         return self.instance.run(count)
 
     def late(self) -> dict[str, Any]:
@@ -93,12 +93,12 @@ class Worker:
         self.instance.account.spans = []
 
     def spans(self) -> Any:
-        """Return the spans of this instance, and how many more had no room."""
+        """Return this instance's spans, and the number of further spans that had no room."""
         account = self.instance.account
         return account.spans or [], account.spans_left_out
 
     def end(self, *, at_rest: bool) -> None:
-        """Close what the instance keeps open. `at_rest`: no thread works in it any more."""
+        """Close what the instance keeps open. `at_rest` says that no thread works in it."""
         self.instance.hosts.end(at_rest=at_rest)
 
 
@@ -124,7 +124,7 @@ def all_to_host(arrays: Mapping[K, Any]) -> dict[K, np.ndarray]:
 def all_from_host(arrays: Mapping[K, np.ndarray], specs: Mapping[K, Any]) -> dict[K, Any]:
     """Undo `all_to_host`, given the shapes and dtypes of the arrays.
 
-    Arrays that `specs` does not have stay as they are; none of them holds random keys.
+    An array that has no spec is returned as it is, since it holds no random keys.
     """
     return {name: from_host(x, specs.get(name, x)) for name, x in arrays.items()}
 

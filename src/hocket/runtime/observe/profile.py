@@ -22,11 +22,11 @@ _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) .*\{$")
 _CALLED = re.compile(r"calls=%?([\w.\-]+)")
 _ROLE = re.compile(r"jit\(hocket\.(\w+)\.")
-_OURS = re.compile(rf"^dense_.*_({'|'.join(ROLES)})$")  # kernels of ours, whose names end in a role
+_OURS = re.compile(rf"^dense_.*_({'|'.join(ROLES)})$")  # our kernels, whose names end in a role
 
 
 class TraceEvent(NamedTuple):
-    """One operation of the program on one line of the profile, with times in nanoseconds."""
+    """One operation in one line of the profile, with its start and end in nanoseconds."""
 
     name: str
     start: float
@@ -36,11 +36,11 @@ class TraceEvent(NamedTuple):
 def profiled(work: Callable[[], T], text: str) -> tuple[T, dict[str, float]]:
     """Do some work under jax's profiler. Return its result, and each role's share of the time.
 
-    `text` is the compiled program. An operation belongs to the fragment that its metadata names. An
-    operation without one (a copy, glue) belongs to the role of most of its computation.
+    `text` is the text of the compiled program. An operation has the role that its metadata names.
+    If it names none, as for a copy, it has the most frequent role of its computation.
     """
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # tracing every Python call would be slow, and is not needed
+    options.python_tracer_level = 0  # do not trace Python calls: that is slow and not needed
     with tempfile.TemporaryDirectory() as folder:
         try:
             jax.profiler.start_trace(folder, profiler_options=options)
@@ -79,7 +79,7 @@ def shares(times: Iterable[tuple[str, float]], roles: dict[str, str]) -> dict[st
 
 
 def roles_of(text: str) -> dict[str, str]:
-    """Return the role of each instruction of a compiled program, by its name and by its kernel's.
+    """Return the role of each instruction of a compiled program, under its name and its kernel's.
 
     A fusion has the role of most of its instructions.
     """
@@ -110,7 +110,7 @@ def _computations(text: str) -> dict[str, list[Instruction]]:
         if head := _COMPUTATION.match(line):
             rows = bodies.setdefault(head[1], [])
         elif name := _INSTRUCTION.match(line):
-            # The last role is the innermost, where a fragment is called inside another.
+            # If a fragment is called inside another, the last role is that of the inner one.
             roles, called = _ROLE.findall(line), _CALLED.search(line)
             rows.append(
                 Instruction(name[1], roles[-1] if roles else "", called[1] if called else "")
@@ -125,14 +125,14 @@ def _usual(rows: list[Instruction]) -> str:
 
 
 def _times(file: Path, roles: Container[str]) -> Iterator[tuple[str, float]]:
-    """Yield each operation that ran on a thread of a CPU or a stream of a GPU, with nanoseconds."""
+    """Yield each operation on a thread of a CPU or a stream of a GPU, and the time it took."""
     for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
         for line in plane.lines:
             if not plane.name.startswith("/device:"):
                 ran = [e for e in line.events if e.name in roles]
                 events = (TraceEvent(e.name, e.start_ns, e.start_ns + e.duration_ns) for e in ran)
                 yield from self_times(events)
-            # The other lines of a device's plane have the same kernels again, summed in other ways.
+            # Skip the other lines of a device: they sum up the same kernels in other ways.
             elif line.name.startswith("Stream"):
                 yield from ((_of_kernel(e, roles), e.duration_ns) for e in line.events)
 
@@ -140,8 +140,8 @@ def _times(file: Path, roles: Container[str]) -> Iterator[tuple[str, float]]:
 def _of_kernel(kernel: Any, roles: Container[str]) -> str:
     """Return the name of a kernel's instruction, or of the kernel if it is in a command buffer.
 
-    There the profile does not name the instruction. The kernel is named after one of the similar
-    instructions that share it, which is good enough to see what takes long.
+    The profile does not name the instructions of a command buffer. Similar instructions share a
+    kernel that is named after one of them, which is good enough to see what takes long.
     """
     operation = str(dict(kernel.stats).get("hlo_op", ""))
     known = operation in roles and not operation.startswith("command_buffer")
@@ -149,7 +149,7 @@ def _of_kernel(kernel: Any, roles: Container[str]) -> str:
 
 
 def self_times(line: Iterable[TraceEvent]) -> Iterator[tuple[str, float]]:
-    """Yield each operation with its time, less that of the operations inside it (a loop's body)."""
+    """Yield each operation with its own time, without that of operations inside it."""
     open_: list[tuple[TraceEvent, list[float]]] = []
 
     def close() -> tuple[str, float]:

@@ -1,6 +1,6 @@
 """The status of each instance: a few numbers that it writes and that others read at any time.
 
-They lie in plain memory for threads and in shared memory for processes. So a run can be watched
+Statuses lie in plain memory for threads and in shared memory for processes. So a run can be watched
 without asking or stopping any instance.
 """
 
@@ -33,11 +33,11 @@ def status_dtype(plan: Plan) -> np.dtype[Any]:
         ("transfer", "i8"),
         ("peer", "i8"),
         ("iteration", "i8"),
-        ("moves", "i8"),  # messages sent and received; while it grows, the instance makes progress
+        ("moves", "i8"),  # messages sent and received: grows as the instance makes progress
         ("sent", "i8"),  # bytes sent
         ("messages", "i8"),  # messages sent
-        ("working", "i8"),  # nanoseconds spent on commands to run, waiting included
-        ("waited", "i8", (len(plan.places),)),  # nanoseconds, by the place waited for
+        ("working", "i8"),  # nanoseconds spent on the command `run`, waiting included
+        ("waited", "i8", (len(plan.places),)),  # nanoseconds spent waiting, by the place waited for
         ("crossed", "i8", (max(1, len(plan.projection.transfers)),)),  # bytes sent, by transfer
     ])  # fmt: skip
 

@@ -14,7 +14,7 @@ from hocket.system.text import bytes_text
 
 
 class Span(NamedTuple):
-    """One thing that an instance did from `start` to `end`, in seconds on a clock that all share.
+    """One thing that an instance did. `start` and `end` are seconds on a clock common to all.
 
     The name of a computation lists its fragments. A message has the same name at both ends, such as
     `actor/0 -> learner/0 #3`. A wait is named after the place that is waited for.
@@ -45,7 +45,7 @@ class Timeline:
 
     @functools.cached_property
     def seconds(self) -> float:
-        """The time from the first start to the last end."""
+        """The seconds from the first start of a span to the last end of one."""
         return max((s.end for s in self.spans), default=0.0) - self._start
 
     @functools.cached_property
@@ -57,13 +57,13 @@ class Timeline:
         return tuple(sorted(instances, key=lambda i: (order.index(_place(i)), len(i), i)))
 
     def busy(self) -> dict[str, float]:
-        """Return the share of the time for which each instance computes."""
+        """Return the share of `seconds` for which each instance computes."""
         return {
             i: self._share(s for s in self._of(i) if s.kind == "compute") for i in self.instances
         }
 
     def waits(self) -> dict[tuple[str, str], float]:
-        """Return the share of the time for which each instance waits for each place."""
+        """Return the share of `seconds` for which an instance waits for a place, by these two."""
         waits: dict[tuple[str, str], list[Span]] = defaultdict(list)
         for s in self.spans:
             if s.kind == "wait":
@@ -118,7 +118,7 @@ class Timeline:
         return (s for s in self.spans if s.instance == instance)
 
     def _share(self, spans: Iterable[Span]) -> float:
-        """Return the share of the time that spans cover. Overlaps count once."""
+        """Return the share of `seconds` that spans cover. Overlaps count once."""
         covered, until = 0.0, self._start
         for s in sorted(spans, key=lambda s: s.start):
             covered += max(0.0, s.end - max(s.start, until))
@@ -154,7 +154,7 @@ class Timeline:
         }
 
     def _arrows(self) -> Iterator[dict[str, Any]]:
-        """Yield an arrow from every send to its receive. Messages of one name arrive in order."""
+        """Yield an arrow from every send to its receive. Messages of one name stay in order."""
         ends: dict[tuple[str, str], deque[Span]] = defaultdict(deque)
         for s in sorted(self.spans, key=lambda s: s.start):
             ends[s.kind, s.name].append(s)
@@ -162,13 +162,13 @@ class Timeline:
         for number, send in enumerate(sends):
             receives = ends.get(("receive", send.name), deque())
             while receives and receives[0].end < send.start:
-                receives.popleft()  # its send came before the recording began
+                receives.popleft()  # its send was not recorded
             if receives:
                 yield from self._arrow(number, send, receives.popleft())
 
     def _arrow(self, number: int, send: Span, receive: Span) -> Iterator[dict[str, Any]]:
         about = {"name": "message", "cat": "flow", "id": number}
-        # The arrow ends shortly before the receive, which may have begun long before the send.
+        # The arrow ends just before the end of the receive, which may begin long before the send.
         arrival = receive.end - 0.01 * (receive.end - max(send.start, receive.start))
         ids = self._ids[send.instance], self._ids[receive.instance]
         yield {"ph": "s", **about, "ts": self._micros(send.start), **ids[0]}

@@ -31,7 +31,7 @@ class Threads:
 
 
 class ThreadMember:
-    """A thread as a member, which cannot be ended by force."""
+    """A thread as a member. Python cannot end it by force."""
 
     def __init__(self, thread: threading.Thread) -> None:
         self._thread = thread
@@ -43,7 +43,7 @@ class ThreadMember:
         return None if self._thread.is_alive() else Fate("ended")
 
     def kill(self, seconds: float) -> bool:
-        """Wait for the thread to end, since Python cannot end it."""
+        """Wait for the thread to end, and return True if it has."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
