@@ -78,7 +78,9 @@ def test_environments_and_devices_must_fit() -> None:
         PlanError, match="3 devices cannot be shared equally by 4 replicas of `all`"
     ):
         fused(on=("cpu:0", "cpu:1", "cpu:2"), replicas=4)
-    with pytest.raises(PlanError, match=r"3 environments of `all` cannot be .* 2 devices"):
+    with pytest.raises(
+        PlanError, match=r"6 environments cannot be .* the 4 devices of `all`: .* of 4\."
+    ):
         fused(on=("cpu:0", "cpu:1", "cpu:2", "cpu:3"), num_envs=6, replicas=2)
     with pytest.raises(ValueError, match=r"unknown device `gpu:7`.*cpu:0"):
         fused(on=("gpu:7",))

@@ -268,11 +268,11 @@ REFUSED: dict[str, Any] = {
     ),
     "another function": (
         misused(Told.Masked),
-        r"only fragments that call its functions.*`jit` at .*is none of these",
+        r"only by fragments that call its functions.*`jit` at .*does not call them",
     ),
     "more than a call": (
         misused(Told.More),
-        r"only fragments that call its functions.*`reprioritize` at .*does more than that",
+        r"only by fragments that call its functions.*`reprioritize` at .*does more than that",
     ),
     "an old one": (
         misused(Told.Old),
@@ -296,14 +296,14 @@ REFUSED: dict[str, Any] = {
     ),
     "replicas of the whole loop": (
         lambda: Plan(served(graph()), whole(2)),
-        r"`all` has 2 replicas, which would `insert` in any order.*lag=free",
+        r"`all` has 2 replicas, whose calls of `insert` would have no fixed order.*lag=free",
     ),
     "actors that insert, and wait": (
         lambda: Plan(
             served(graph()),
             (Place("actor", ("env", "act", "insert"), replicas=2), LEARNER),
         ),
-        r"`actor` has 2 replicas, which would `insert` in any order",
+        r"`actor` has 2 replicas, whose calls of `insert` would have no fixed order",
     ),
     "two places that use it": (
         lambda: Plan(served(graph()), (Place("actor", ("env", "act", "insert")), LEARNER)),
@@ -317,7 +317,7 @@ REFUSED: dict[str, Any] = {
                 Place("learner", ("rate",)),
             ),
         ),
-        "`actor` has 2 replicas, which would",
+        "`actor` has 2 replicas, whose calls of",
     ),
     "shards that wait": (
         lambda: planned("apex:lag=0,shards=2"),
@@ -334,12 +334,12 @@ REFUSED: dict[str, Any] = {
     ),
     "more shards than actors": (
         lambda: planned("apex:actors=1,shards=4"),
-        "`actor` has 1 replica that `insert` into 4 shards of the replay, some of which would "
-        "stay empty: use 4 replicas or a multiple of 4, or shards=1",
+        "`actor` has 1 replica to fill the 4 shards of the replay with `insert`, which would leave "
+        "some empty: .* a multiple of shards=4. Use 4 replicas, or shards=1",
     ),
     "shards that are not filled equally": (
         lambda: resolve("apex:actors=6,shards=4")(trace(small(), 12), Cluster.local()),
-        "`actor` has 6 replicas that `insert` into 4 shards.*would be unequal.*or shards=2",
+        "`actor` has 6 replicas to fill the 4 shards.*unequally.*or shards=2",
     ),
     "shards that hold less than a rollout": (
         lambda: hocket.plan(

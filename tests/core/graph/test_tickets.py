@@ -94,8 +94,8 @@ def a_ticket_of_its_own(s: State) -> tuple[State, State]:
         (an_old_version_after_a_loop, "^`get` at .* uses the box as it was before"),
         (an_old_version_in_the_state, "^the state that `step` returns uses the box as it was"),
         (one_version_in_every_pass, "^`swap` at .* uses the box as it was before"),
-        (a_reader_besides_the_functions, "nothing else, may read it; .* is none of these"),
-        (more_than_a_call, "may read it; `more` at .* does more than that: take the rest out"),
+        (a_reader_besides_the_functions, "do nothing else; .* does not call them"),
+        (more_than_a_call, "do nothing else; `more` at .* does more than that: take the rest out"),
         (a_ticket_of_its_own, "returns a `box.ticket` of the state that is not what"),
     ],
 )

@@ -44,8 +44,8 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     "nobody waits, and no memory is shared": (
         SPLIT, {"launch": Launch("far", one_process=False, one_program=False, shares_memory="none"),
                 "schedule": Free(Pair("learner", "actor", max_age=1))},
-        "`learner` and `actor` are free, which needs memory that all instances see, and those of "
-        "`far` share none. Use another launcher, or lag=0.",
+        "`learner` and `actor` do not wait for each other, which needs shared memory, and "
+        "instances of the launcher `far` share none. Use another launcher, or lag=0.",
     ),
     "lag inside a loop": (
         APART, {"channels": {"act -> env": Channel(lag=1)}},
@@ -55,13 +55,13 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     ),
     "negative lag": (
         SPLIT, {"channels": {"actor -> learner": Channel(lag=-1)}},
-        "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a finite "
-        "delay >= 0: found capacity=1, lag=-1 and delay=0.0.",
+        "the channel `actor -> learner` needs an integer capacity >= 1, an integer lag >= 0 and a "
+        "finite delay >= 0: found capacity=1, lag=-1 and delay=0.0.",
     ),
     "negative delay": (
         SPLIT, {"channels": {"actor -> learner": Channel(delay=-0.5)}},
-        "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a finite "
-        "delay >= 0: found capacity=1, lag=0 and delay=-0.5.",
+        "the channel `actor -> learner` needs an integer capacity >= 1, an integer lag >= 0 and a "
+        "finite delay >= 0: found capacity=1, lag=0 and delay=-0.5.",
     ),
     "a mean that lasts for ever": (
         whole(2), {"means": {"all": Mean(delay=float("inf"))}, "launch": launch_named("processes")},
@@ -76,9 +76,9 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     ),
     "a word that is no lag": (
         SPLIT, {"channels": {"learner -> actor": Channel(lag=cast(Any, "free"))}},
-        "the channel `learner -> actor` needs a whole capacity >= 1, a whole lag >= 0 and a finite "
-        "delay >= 0: found capacity=1, lag='free' and delay=0.0. For places that do not wait, "
-        "use a `Free` schedule.",
+        "the channel `learner -> actor` needs an integer capacity >= 1, an integer lag >= 0 and a "
+        "finite delay >= 0: found capacity=1, lag='free' and delay=0.0. For places that do not "
+        "wait, use a `Free` schedule.",
     ),
     "messages of threads, packed": (
         SPLIT, {"channels": {"actor -> learner": Channel(pack=True)}},
@@ -86,8 +86,8 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     ),
     "a delay that is no number": (
         SPLIT, {"channels": {"actor -> learner": Channel(delay=float("nan"))}},
-        "the channel `actor -> learner` needs a whole capacity >= 1, a whole lag >= 0 and a finite "
-        "delay >= 0: found capacity=1, lag=0 and delay=nan.",
+        "the channel `actor -> learner` needs an integer capacity >= 1, an integer lag >= 0 and a "
+        "finite delay >= 0: found capacity=1, lag=0 and delay=nan.",
     ),
     "devices that do not go round": (
         whole(2, devices=3), {},
@@ -96,7 +96,19 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     ),
     "environments that do not go round": (
         (dataclasses.replace(ACTOR, on=cpus(3)), LEARNER), {},
-        "8 environments of `actor` cannot be shared equally by 3 devices: choose a multiple of 3.",
+        "8 environments cannot be shared equally by the 3 devices of `actor`: choose a multiple of "
+        "3.",
+    ),
+    "environments that the devices of replicas cannot share": (
+        (dataclasses.replace(ACTOR, on=cpus(6), replicas=2), LEARNER), {},
+        "8 environments cannot be shared equally by the 6 devices of `actor`: choose a multiple of "
+        "6.",
+    ),
+    "a batch that does not go round": (
+        (dataclasses.replace(ACTOR, replicas=4), dataclasses.replace(LEARNER, on=cpus(3))),
+        {"schedule": Free(Pair("learner", "actor", max_age=4, batch=2))},
+        "an iteration of `learner` learns from 4 of 8 environments, which its 3 devices cannot "
+        "share equally: choose a multiple of 12 environments.",
     ),
     "several devices for each process that averages": (
         whole(2, devices=4), {"launch": launch_named("processes")},
@@ -110,11 +122,13 @@ REFUSED: dict[str, tuple[tuple[Place, ...], dict[str, Any], str]] = {
     ),
     "parts that do not divide the environments": (
         APART, {"parts": 3},
-        "8 environments of `env` on 1 devices cannot be cut into 3 equal parts.",
+        "parts=3 must divide the 8 environments that a replica of `env` has on each device: use "
+        "another number of parts, or a multiple of 3 environments.",
     ),
     "parts that do not divide those of a device": (
         (dataclasses.replace(ENV, on=cpus(2)), ACT, LEARNER), {"parts": 8},
-        "8 environments of `env` on 2 devices cannot be cut into 8 equal parts.",
+        "parts=8 must divide the 4 environments that a replica of `env` has on each device: use "
+        "another number of parts, or a multiple of 16 environments.",
     ),
     "parts of replicas that are one program": (
         (ENV, Place("rest", ("act", "learn"), replicas=2)), {"parts": 2},
@@ -210,7 +224,7 @@ def test_a_slice_is_no_threads_device() -> None:
     graph = trace(Toy(), 8)
     with pytest.raises(PlanError, match=r"is a slice.*launch=\"processes\""):
         check(Plan(graph, (Place("all", ALL, parts, replicas=2),)))
-    with pytest.raises(PlanError, match="would have 2 slices, and it is one process"):
+    with pytest.raises(PlanError, match="would have 2 slices, and a process can have only one"):
         check(Plan(graph, (Place("all", ALL, parts),), launch=launch_named("processes")))
 
 

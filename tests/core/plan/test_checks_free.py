@@ -21,7 +21,7 @@ def back(max_age: int) -> Free:
 REFUSED: dict[str, tuple[tuple[Place, ...], Free, dict[str, Channel], str]] = {
     "an age of nothing": (
         (ACTOR, LEARNER), back(0), {},
-        r"`learner -> actor` has max_age=0: with 4 of `actor`.*at least 4. That would wait like",
+        r"`learner -> actor` has max_age=0: with 4 replicas of `actor`.*at least 4. With max_age=0",
     ),
     "an age below the makers": (
         (ACTOR, LEARNER), back(3), {}, "max_age must be at least 4",
@@ -76,7 +76,8 @@ BATCHES = {
     "a batch of nothing": (Pair("learner", "actor", 4, batch=0), "has batch=0, which does not"),
     "an age below the makers": (
         Pair("learner", "actor", 1, batch=2),
-        "and 2 taken at once a sample may be 2 iterations old, so max_age must be at least 2",
+        "and 2 samples taken at once, a sample may be 2 iterations old, so max_age must be at "
+        "least 2",
     ),
 }
 

@@ -58,22 +58,23 @@ def test_a_plan_that_can_serve_is_accepted(plan: Plan) -> None:
         (ONE, 1, {"serving": Serving(prefetch=-1)}, "found shards=1 and prefetch=-1"),
         (ONE, 1, {"serving": Serving(shards=2)}, "with shards=2 a service draws different rows"),
         (ONE, 1, {"serving": Serving(prefetch=1)}, "with prefetch=1 a service draws different"),
-        (ONE, 2, {}, "`all` has 2 replicas, which would `put` in any order"),
+        (ONE, 2, {}, "`all` has 2 replicas, whose calls of `put` would have no fixed order"),
         (APART, 1, {}, "`actor` and `learner` use the service that keeps the box, and neither"),
         (
             {"env": "actor", "learn": "actor"}, 2,
             {"schedule": Free(Pair("actor", "actor", max_age=4))},
-            "`actor` has 2 replicas, which would `get` and each get another result",
+            "`actor` has 2 replicas, whose calls of `get` would each get another result",
         ),
         (
             APART, 4, {"schedule": FREE, "serving": Serving(shards=3)},
-            "`actor` has 4 replicas that `put` into 3 shards of the box, which would be unequal: "
-            "use 3 replicas or a multiple of 3, or shards=1.",
+            "`actor` has 4 replicas to fill the 3 shards of the box with `put`, which would fill "
+            "them unequally: the number of replicas must be a multiple of shards=3. Use 3 "
+            "replicas, or shards=1.",
         ),
         (
             APART, 1, {"schedule": FREE, "serving": Serving(shards=2)},
-            "`actor` has 1 replica that `put` into 2 shards of the box, some of which would stay "
-            "empty: use 2 replicas",
+            "`actor` has 1 replica to fill the 2 shards of the box with `put`, which would leave "
+            "some empty: the number of replicas must be a multiple of shards=2. Use 2 replicas",
         ),
     ],
 )  # fmt: skip

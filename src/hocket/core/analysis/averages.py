@@ -13,19 +13,19 @@ from hocket.core.graph.walk import equations
 
 
 def uses_averaged(eqn: JaxprEqn) -> bool:
-    """Return True if an equation is, or has inside at any depth, a call of `averaged`."""
+    """Return True if an equation is a call of `averaged`, or contains one at any depth."""
     return any(inner.primitive.name == "averaged" for inner in equations(eqn))
 
 
 def averages(node: Node) -> list[tuple[int, tuple[Any, ...]]]:
-    """Return each `averaged` of a node: how often one run of the node calls it, and its arrays."""
+    """Return how often one run of a node makes each of its calls of `averaged`, and the arrays."""
     return list(_averages(node.eqn, lambda params: params["length"]))
 
 
 def average_sites(node: Node) -> list[tuple[Any, ...]]:
-    """Return the arrays of each `averaged` in a node's compiled program.
+    """Return the arrays of each call of `averaged` in a node's compiled program.
 
-    The program has the body of a loop once, or as many times as the loop is unrolled.
+    A call in the body of a loop appears there once, or as often as the loop is unrolled.
     """
     calls = _averages(node.eqn, lambda params: min(int(params["unroll"]), params["length"]))
     return [arrays for times, arrays in calls for _ in range(times)]

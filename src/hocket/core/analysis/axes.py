@@ -21,8 +21,9 @@ from hocket.errors import PlanError
 class Axes:
     """The environment axes of a graph's values, and their kinds on a replicated place.
 
-    `other` is the same step at another number of environments: for a replicated place, the number
-    that one replica has, since that is the program it runs; otherwise twice as many.
+    `other` is the same step at another number of environments. For a replicated place this is the
+    number that one replica has, because the replica runs that program. Otherwise it is twice as
+    many.
     """
 
     def __init__(self, graph: Graph, other: Graph) -> None:
@@ -36,14 +37,14 @@ class Axes:
 
     def axis(self, value: ValueId) -> int | None:
         """Return the environment axis of a value; None if it has none, or more than one."""
-        if value not in self._axes:  # cached, since it is asked again and again
+        if value not in self._axes:  # cached, since callers ask for it again and again
             self._axes[value] = self._find_axis(value)
         return self._axes[value]
 
     def _find_axis(self, value: ValueId) -> int | None:
-        # An axis may grow and yet not be the environments' alone: that of [time * environments],
-        # say, in which a replica's share is not contiguous. So the sizes must be the numbers of
-        # environments.
+        # An axis that grows need not hold environments only: along [time * environments], for
+        # example, a replica's share is not contiguous. So the axis must have exactly as many
+        # elements as there are environments, in both traces.
         sizes = [
             [(i, g.num_envs) for i in self.grown(value) if g.values[value].shape[i] == g.num_envs]
             for g in (self.graph, self.other)
@@ -54,7 +55,7 @@ class Axes:
     def from_outside(self, value: ValueId) -> Kind:
         """Return the kind of a value that comes to a replicated place from elsewhere.
 
-        A value with an environment axis is split among the replicas; each gets all of any other.
+        A value with an environment axis is split among the replicas. Any other goes whole to each.
         """
         if value in self.graph.constants:
             pair = self.graph.constants[value], self.other.constants[value]
@@ -88,10 +89,10 @@ class Axes:
     def _loop(
         self, n: Loop, m: Loop, inside: Callable[[Node], bool], kinds: dict[ValueId, Kind]
     ) -> None:
-        """Add the kinds in this place's part of a loop that crosses places."""
+        """Add the kinds of the values in this place's part of a loop that crosses places."""
 
         def body(given: Sequence[Kind]) -> list[Kind]:
-            for v in _made(n.body):  # the kinds of the pass before
+            for v in _made(n.body):  # forget the kinds found by the previous walk
                 kinds.pop(v, None)
             kinds.update(zip(n.body.inputs, given, strict=True))
             self._block(n.body, m.body, inside, kinds)
@@ -103,7 +104,7 @@ class Axes:
 
 
 def check_kind(axes: Axes, value: ValueId, kind: Kind, what: str, place: str) -> None:
-    """Refuse a value that is seen, if it is wrong or cannot be put together from shares.
+    """Refuse a value that is seen, if it may be wrong or cannot be put together from shares.
 
     A value is seen if it is sent to another place, kept in the state, or a metric. Then it must be
     uniform, or per-environment with the replicas' shares in order.

@@ -1,7 +1,7 @@
 """The kinds of an equation's outputs, found by walking two traces of one program together.
 
 The traces have different numbers of environments, and should otherwise be the same program. Where
-they are not, in a parameter or in the equations of a function, the values made there are local.
+a parameter or the equations of a function differ, the values made there are local.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Walker:
     def program(self, a: Any, b: Any, within: str, kinds: Sequence[Kind]) -> list[Kind]:
         """Return the kinds of a program's outputs, given those of its inputs."""
         # A physics engine is thousands of calls of a few functions, in loops that are walked until
-        # their kinds settle. So each program is walked once for the same kinds.
+        # their kinds settle. So the result of a walk is kept for the next call with equal kinds.
         key = id(a), id(b), *kinds
         if key not in self._walked:
             self._walked[key] = self._program(a, b, within, kinds)
@@ -111,7 +111,7 @@ class Walker:
         return _under(predicate, a, site, [join(ks, site) for ks in zip(*branches, strict=True)])
 
 
-# Calls that only wrap a program, and the parameter that holds it.
+# Primitives that only call a program -> the parameter that holds the program.
 _CALLS = {
     "jit": "jaxpr",
     "closed_call": "call_jaxpr",
@@ -124,7 +124,7 @@ _CALLS = {
 
 
 def site_of(a: JaxprEqn, b: JaxprEqn, within: str = "") -> Site:
-    """Return an equation, given in both traces, as the rules see it."""
+    """Return what the rules need to know about an equation, which is given in both traces."""
 
     def shapes(us: Sequence[Any], vs: Sequence[Any]) -> list[ShapePair]:
         return [
@@ -143,7 +143,7 @@ def scan_kinds(
     kinds: Sequence[Kind],
     body: Callable[[Sequence[Kind]], list[Kind]],
 ) -> list[Kind]:
-    """Return the kinds of what a `scan` makes; `body` maps the kinds of one pass."""
+    """Return the kinds of what a `scan` makes; `body` maps the inputs of a pass to its outputs."""
     nc, nk = scan_sizes(params)
     rows = [_first_axis(k, -1, site) for k in kinds[nc + nk :]]
     carry, outs = _settled(
@@ -169,7 +169,7 @@ def _settled(
 
 
 def _first_axis(kind: Kind, by: int, site: Site) -> Kind:
-    """Return a kind without the axis over which a `scan` runs (`by=-1`), or with it (`by=1`)."""
+    """Return a kind after a `scan` removed its first axis (`by=-1`) or added one (`by=1`)."""
     if kind.tag != "per_env":
         return kind
     if kind.axis + by < 0:
@@ -181,15 +181,16 @@ def _under(predicate: Kind, eqn: JaxprEqn, site: Site, results: Sequence[Kind]) 
     """Return the kinds of what a branch or loop makes, given the kind of its predicate."""
     if predicate.tag == "uniform" and not predicate.degree:
         return list(results)
-    # Some replicas would reach `averaged` and others would not.
+    # Some replicas would call `averaged` and wait for others that never call it.
     if uses_averaged(eqn):
         raise PlanError(
             f"`averaged` is inside a `{site.name}` at {site.where} whose predicate is not the same "
             f"on every replica, so some replicas would wait for the others forever. Average the "
-            f"predicate, or move `averaged` out. ({predicate.why or 'it is ' + predicate.tag})"
+            f"predicate, or move `averaged` out. Reason: "
+            f"{predicate.why or f'the predicate is {predicate.tag}'}."
         )
-    # A `while` under `vmap`: an environment that is done keeps its values while others go on, so
-    # each has what it would have alone.
+    # Under `vmap`, a `while` goes on until all environments are done, and one that is done keeps
+    # its values until then. So each ends with the values that it would have alone.
     if predicate.tag == "per_env":
         return [nonlinear([k, predicate], site) for k in results]
     why = (
@@ -217,9 +218,10 @@ def constant(a: Any, b: Any, factor: float) -> Kind:
 
 
 def _degree(a: float, b: float, factor: float) -> int | None:
-    """Return the degree of a number that goes from `a` to `b` with `factor` times the environments.
+    """Return the degree of a number that is `a`, and `b` with `factor` times the environments.
 
-    `x.shape[0]` has degree 1. Dividing by it makes a mean, of degree 0, from a sum.
+    None if it grows in no such way. `x.shape[0]` has degree 1. Dividing a sum by it makes a mean,
+    which has degree 0.
     """
     for degree in (1, -1, 2, -2):
         if a and math.isclose(b / a, factor**degree, rel_tol=1e-6):

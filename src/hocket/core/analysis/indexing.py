@@ -1,7 +1,7 @@
 """The rules of primitives that read or write at indices.
 
-Indices are positions in one replica's arrays, so they are fit to be used only along axes that are
-the same on every replica, or row by row along the environments.
+Indices are positions in one replica's arrays, so they may be used only along axes that are
+the same on every replica, or by each environment within its own row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hocket.core.analysis.kinds import ZERO, Kind, Site, join, local, moved, non
 
 
 def _at_uniform(data: Sequence[Kind], index: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of data that is read or written at indices, which must be uniform."""
+    """Return the kind of data that is read or written at indices; local unless they are uniform."""
     for k in index:
         if k.tag == "per_env":
             return local(f"`{site.name}` at {site.where} indexes with per-environment numbers")
@@ -23,13 +23,13 @@ def _at_uniform(data: Sequence[Kind], index: Sequence[Kind], site: Site) -> Kind
 
 
 def dynamic_slice(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of a slice, which must have all environments in it."""
+    """Return the kind of a slice; local if it leaves out some environments."""
     k = _at_uniform(kinds[:1], kinds[1:], site)
     return moved(k, site, None if k.tag == "per_env" and site.resizes(k.axis) else k.axis)
 
 
 def dynamic_update(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of data with a slice replaced, which must have all environments in it."""
+    """Return the kind of data with a slice replaced; local if that is of some environments only."""
     k = _at_uniform(kinds[:2], kinds[2:], site)
     part = k.tag == "per_env" and site.ins[0].shape[k.axis] != site.ins[1].shape[k.axis]
     return moved(k, site, None if part else k.axis)
@@ -46,7 +46,7 @@ def gather(kinds: Sequence[Kind], site: Site) -> Kind:
         return nonlinear([index], site)
     if "per_env" not in (index.tag, data.tag):
         return data
-    if data.tag == "uniform":  # each environment looks up rows of its own in one table for all
+    if data.tag == "uniform":  # one table for all environments, where each looks up its own rows
         return replace(index, axis=batch[index.axis], degree=data.degree, zero=False)
     if data.tag == "per_env" and data.axis in d.operand_batching_dims:
         # Each environment looks up in its own row, as under `vmap`.
@@ -55,14 +55,14 @@ def gather(kinds: Sequence[Kind], site: Site) -> Kind:
             both = [replace(data, axis=at), replace(index, degree=data.degree, zero=False)]
             return moved(join(both, site), site, batch[at])
     elif data.tag == "per_env" and index.tag == "uniform" and data.axis in window:
-        # The same rows of all environments, if the window takes the whole environment axis.
+        # The same rows are read for each environment, if the window takes all environments.
         whole = site.ins[0].shape[data.axis] == sizes[data.axis]
         return moved(data, site, d.offset_dims[window.index(data.axis)] if whole else None)
     return moved(Kind("per_env"), site, None)
 
 
 def scatter(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of the data after updates were written into it, or added, at indices."""
+    """Return the kind of an array after updates were written into it or added at indices."""
     data, index, update = kinds
     d = site.params["dimension_numbers"]
     if index.tag in ("local", "partial") or index.degree:
@@ -93,7 +93,7 @@ def scatter(kinds: Sequence[Kind], site: Site) -> Kind:
 
 
 def scatter_product(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of the data after updates were multiplied into it at indices."""
+    """Return the kind of an array after its values at indices were multiplied by updates."""
     data, _, update = kinds
     k = nonlinear([replace(data, axis=0, outer=0), replace(update, axis=0, outer=0)], site)
     return k if k.tag == "local" else scatter(kinds, site)

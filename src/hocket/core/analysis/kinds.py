@@ -21,7 +21,7 @@ value is local, while the square of `averaged(mean)` is uniform.
 
 A wrong value does no harm as long as nobody sees it. So a program may make local values, and is
 refused where one would reach the state, a metric or another place (`axes.check_kind`). `averaged`
-does not mend one: the mean over replicas of a local value is local.
+cannot put a local value right: its mean over replicas is local too.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Kind:
     [outer][environments]. It exceeds 1 if another axis was merged into `axis`, and is 0 if the
     value is constant along `axis`, so that any layout fits."""
     degree: int = 0
-    """The power of the number of environments with which the value grows (a sum: 1, a mean: 0)."""
+    """The exponent with which the value grows with the environments: 1 for a sum, 0 for a mean."""
     zero: bool = False
-    """True if the value is known to be zero, and so has every degree."""
+    """True if the value is known to be zero. A zero counts as a value of any degree."""
     why: str = ""
     """The reason why a value is local, for the error message."""
 
@@ -58,7 +58,7 @@ ZERO = Kind("uniform", zero=True)
 
 
 def local(why: str) -> Kind:
-    """Return the kind of a value that may be wrong, and why."""
+    """Return the kind of a value that may be wrong; `why` is the reason."""
     return Kind("local", why=why)
 
 
@@ -87,7 +87,7 @@ class Site:
         return [i for i, (a, b) in enumerate(zip(*self.outs[out], strict=True)) if a != b]
 
     def resizes(self, axis: int) -> bool:
-        """Return True if an axis has another size after the equation than before."""
+        """Return True if the first input and the first output differ in size along an axis."""
         return any(a[axis] != b[axis] for a, b in zip(self.ins[0], self.outs[0], strict=True))
 
 
@@ -97,7 +97,7 @@ def summed(k: Kind) -> Kind:
 
 
 def moved(k: Kind, site: Site, axis: int | None) -> Kind:
-    """Return `k` with its environment axis at `axis`; local if None: environments were mixed."""
+    """Return `k` with its environment axis at `axis`; local if `axis` is None, as after a mix."""
     if k.tag != "per_env":
         return k
     if axis is None:
@@ -109,7 +109,7 @@ def moved(k: Kind, site: Site, axis: int | None) -> Kind:
 
 
 def not_yet_averaged(site: Site) -> Kind:
-    """Return the kind of a value made from a partial one in a way that is not linear."""
+    """Return the kind of a value made by a nonlinear function from a partial one: local."""
     return local(
         f"`{site.name}` at {site.where} uses a mean over this replica's environments before it is "
         f"averaged: wrap the mean in `averaged(...)`"
@@ -147,8 +147,9 @@ def product(kinds: Sequence[Kind], site: Site, sign: int = 1) -> Kind:
     a, b = kinds
     if "local" in (a.tag, b.tag):
         return a if a.tag == "local" else b
-    # A partial value may be scaled by a uniform one. Two partial values, and one in a denominator,
-    # are not linear; with a per-environment one, each replica's rows would have another factor.
+    # A partial value may only be scaled by a uniform one. A product of two partial values is not
+    # linear, nor is division by one. Times a per-environment value, every replica would scale its
+    # rows by a factor of its own.
     if "partial" in (a.tag, b.tag) and (sign < 0 or a.tag != "uniform") and b.tag != "uniform":
         return not_yet_averaged(site)
     both = join([replace(k, degree=0, zero=False) for k in kinds], site)
@@ -159,7 +160,7 @@ def product(kinds: Sequence[Kind], site: Site, sign: int = 1) -> Kind:
 
 
 def nonlinear(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of any other elementwise function of values of these kinds."""
+    """Return the kind of a nonlinear elementwise function of values of these kinds."""
     if wrong := [k for k in kinds if k.tag == "local"]:
         return wrong[0]
     if any(k.tag == "partial" for k in kinds):

@@ -32,8 +32,8 @@ from hocket.core.analysis.kinds import (
 
 Rule = Callable[[Sequence[Kind], Site], Kind]
 AxisMap = Callable[[int, Site], int | None]
-"""A function from an environment axis to where a primitive puts it; None if the environments do not
-stay apart and in order."""
+"""A function from an environment axis to the axis where a primitive puts it; None if the primitive
+mixes, reorders or leaves out environments."""
 
 
 def apply_rule(kinds: Sequence[Kind], site: Site) -> list[Kind]:
@@ -62,7 +62,7 @@ def _fitting(kind: Kind, site: Site, out: int) -> Kind:
 
 
 def _moves(axis_map: AxisMap, combine: Rule = join) -> Rule:
-    """Return the rule of a primitive that treats all values along an axis alike, or moves axes.
+    """Return the rule of a primitive that puts the environment axis where `axis_map` says.
 
     `combine` is `join` for a linear primitive and `nonlinear` for any other.
     """
@@ -75,17 +75,17 @@ def _moves(axis_map: AxisMap, combine: Rule = join) -> Rule:
 
 
 def _removed(axis: int, gone: Sequence[int]) -> int | None:
-    """Return where an axis is after others were removed; None if it was removed itself."""
+    """Return the new index of an axis after the axes `gone` were removed; None if it is one."""
     return None if axis in gone else axis - sum(g < axis for g in gone)
 
 
 def _unless(changed: Callable[[int, Site], bool]) -> AxisMap:
-    """Return the map of a primitive that moves no axis; None for an axis that it `changed`."""
+    """Return the map of a primitive that moves no axis: None for an axis that is `changed`."""
     return lambda axis, site: None if changed(axis, site) else axis
 
 
 def _works_along(*names: str) -> AxisMap:
-    """Return the map of a primitive that works along the axes named by these parameters."""
+    """Return the map of a primitive that mixes values only along the axes in these parameters."""
     return _unless(lambda axis, site: axis in [site.params[name] for name in names])
 
 
@@ -105,7 +105,7 @@ _MOVES: dict[str, AxisMap] = {
 }
 _REDUCE: AxisMap = lambda axis, site: _removed(axis, site.params["axes"])  # noqa: E731
 _WINDOW = _unless(lambda axis, site: site.params["window_dimensions"][axis] != 1)
-_BATCHED = _unless(lambda axis, site: axis >= len(site.ins[0].shape) - 2)  # the axes of matrices
+_BATCHED = _unless(lambda axis, site: axis >= len(site.ins[0].shape) - 2)  # matrix axes
 _TOP = _unless(lambda axis, site: axis == site.params.get("axis", -1) % len(site.ins[0].shape))
 # A maximum over environments is local, unlike their sum: no mean over replicas gives it back.
 _NONLINEAR_MOVES: dict[str, AxisMap] = {
@@ -125,7 +125,7 @@ def _divide(kinds: Sequence[Kind], site: Site) -> Kind:
 
 
 def _compare(kinds: Sequence[Kind], site: Site) -> Kind:
-    if any(k.zero for k in kinds):  # the sign of a sum does not depend on how many are summed
+    if any(k.zero for k in kinds):  # a sum has the sign of its mean, so its degree does not matter
         kinds = [replace(k, degree=0) for k in kinds]
     return nonlinear(kinds, site)
 
@@ -149,7 +149,7 @@ def _power(kinds: Sequence[Kind], site: Site) -> Kind:
 def _select(kinds: Sequence[Kind], site: Site) -> Kind:
     which, *cases = kinds
     chosen = join(cases, site)
-    if which.tag == "uniform":  # all replicas take the same case, so it may be partial
+    if which.tag == "uniform":  # all replicas choose alike, so the cases may be partial
         return nonlinear([which], site) if which.degree else chosen
     if which.tag == "per_env" and chosen.tag in ("per_env", "uniform"):
         plain = [replace(k, degree=0, zero=False) for k in (which, chosen)]
@@ -198,7 +198,8 @@ def _sum(kinds: Sequence[Kind], site: Site) -> Kind:
 def _dot(kinds: Sequence[Kind], site: Site) -> Kind:
     """Return the kind of a matrix product.
 
-    The result keeps the environment axis, unless both sides are summed over theirs: a gradient.
+    The result keeps the environment axis. It is partial if both sides are summed over theirs, as
+    in a gradient.
     """
     contracted, batched = site.params["dimension_numbers"]
     free = [
@@ -277,8 +278,8 @@ def _averaged(k: Kind, site: Site) -> Kind:
 
 def _host(kinds: Sequence[Kind], site: Site) -> Kind:
     k = nonlinear(kinds, site)
-    # A service need not keep environments apart: its answer belongs to all of them. The checks of
-    # the plan decide which places may call it (`plan/checks_services.py`).
+    # A service need not keep environments apart, so its answer counts as one for all of them. The
+    # checks of the plan decide which places may call it (`plan/checks_services.py`).
     return UNIFORM if site.params["of"].service and k.tag == "per_env" else k
 
 

@@ -4,6 +4,6 @@ trace.py        `trace(algorithm, num_envs) -> Graph`: values, nodes, loops, lab
 walk.py         walks over equations: labels, calls, source lines
 host_calls.py   the nodes that call host functions
 served.py       graphs in which services keep parts of the state
-tickets.py      the check that a step uses what a service keeps in order
+tickets.py      the check that a step never uses an old version of what a service keeps
 digest.py       a short text that is equal for equal programs, in every process
 """

@@ -22,8 +22,8 @@ def digest_of(closed: ClosedJaxpr, names: Sequence[str]) -> str:
 class _Digests:
     """Digests of programs, made from what they compute.
 
-    The text of a program will not do. It numbers the functions that several calls share, and which
-    calls share one depends on what jax has traced before.
+    The text of a program cannot be used, because it numbers the functions that several calls
+    share. Which calls share a function depends on what jax traced before.
     """
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ class HostCall:
         return [np.asarray(source.value(ins)) for source in self.args]
 
     def shapes(self, ins: Sequence[Any]) -> list[tuple[int, ...]]:
-        """Return the shapes of the arguments; `ins` may be anything that has a shape."""
+        """Return the shapes of the arguments; `ins` needs only shapes, no values."""
         return [np.shape(source.value(ins)) for source in self.args]
 
     def results(self, ins: Sequence[Any], made: Sequence[np.ndarray]) -> list[Any]:
@@ -87,7 +87,7 @@ def _read_call(eqn: JaxprEqn) -> HostCall | None:
 
     call: tuple[HostFunction, tuple[Source, ...]] | None = None
     for step in inner.eqns:
-        if step.primitive.name == "optimization_barrier":  # at the edges of exact fragments
+        if step.primitive.name == "optimization_barrier":  # edges of exact fragments
             known |= dict(zip(step.outvars, sources(step.invars), strict=True))
         elif step.primitive is host_p and call is None:
             call = step.params["of"], sources(step.invars)

@@ -12,9 +12,9 @@ from hocket.errors import ContractError, PlanError
 
 
 def served(graph: Graph) -> Graph:
-    """Return the same step, with services that keep every part of the state that they can keep.
+    """Return the same step, where services keep every part of the state that they can.
 
-    Refuse a step that uses such a part other than through its service. For strategies:
+    Refuse a step that uses such a part without its service. A strategy calls this for its plan:
 
         return Plan(served(graph), places=...)
     """
@@ -30,15 +30,15 @@ def served(graph: Graph) -> Graph:
         )
     if twice := [name for name, n in Counter(service.name for service in kept).items() if n > 1]:
         raise ContractError(
-            f"{algorithm} has two parts named `{twice[0]}`, and a service keeps each by its name: "
-            f"give one of them another `name`."
+            f"the state of {algorithm} has two parts named `{twice[0]}`, which services could not "
+            f"tell apart: give one of them another `name`."
         )
     check_tickets(made)
     return made
 
 
 def writers(graph: Graph) -> tuple[str, ...]:
-    """Return the fragments that only give something to a service, which all replicas may do."""
+    """Return the fragments that only give something to a service. Any replica may run them."""
     calls = [(node, host_call(node)) for node in graph.nodes]
     return tuple(node.title for node, call in calls if call and only_gives(call))
 

@@ -1,7 +1,7 @@
 """The check that a step never needs an old version of what a service keeps.
 
-A step may use an old value again, but a service keeps only the newest content. In the program a
-ticket stands for the content, one for each version; the check follows the tickets.
+A step may use an old value again, but a service keeps only the newest content. In the program,
+each version of the content has a ticket in its place. The check follows these tickets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_tickets(graph: Graph) -> None:
         if root is None or walk.kept[root] != service:
             raise ContractError(
                 f"`step` returns a `{graph.values[v].name}` of the state that is not what the "
-                f"functions of the {service.name} returned: return that."
+                f"functions of the {service.name} returned: return what the last of them returned."
             )
         if root in walk.changed:
             _refuse_old("the state that `step` returns", service)
@@ -39,11 +39,11 @@ class _Walk:
     """Follows tickets through a program, in the order of its equations."""
 
     def __init__(self, root: dict[ValueId, ValueId], kept: dict[ValueId, Service]) -> None:
-        # One ticket can be several values: inside a loop, and after one that only passes it on.
+        # Several values can be one ticket, as where a loop reads it or only passes it on.
         self.root = root  # value -> the first value that was this ticket
         self.kept = kept
         self.changed: set[ValueId] = set()
-        """Old tickets: the content was changed with them."""
+        """Old tickets, which were used for a change of the content."""
         self.fixed: set[ValueId] = set()
         """Tickets that every pass of a loop reads. A change in one pass would make them old."""
 
@@ -60,10 +60,10 @@ class _Walk:
         service, where = self.kept[first], f"`{node.title}` at {node.where}"
         if call is None or {self.kept[v] for v in read} != {call.of.service}:
             own = any(of.service == service for of in functions(node))
-            why = "does more than that: take the rest out of it" if own else "is none of these"
+            why = "does more than that: take the rest out of it" if own else "does not call them"
             raise ContractError(
-                f"a service keeps the {service.name} under this plan, so only fragments that call "
-                f"its functions, and nothing else, may read it; {where} {why}."
+                f"a service keeps the {service.name} under this plan, so it may be read only by "
+                f"fragments that call its functions and do nothing else; {where} {why}."
             )
         if read & self.changed or (call.of.changes and read & self.fixed):
             _refuse_old(where, service)

@@ -97,14 +97,14 @@ class Block:
 
 
 class Given(NamedTuple):
-    """A value that a loop reads: a constant, or a sequence, one row of it in each pass."""
+    """A value that a loop reads: all of it in every pass, or one row of it in each."""
 
     outside: ValueId
     inside: ValueId
 
 
 class Carried(NamedTuple):
-    """A value that each pass of a loop makes from that of the pass before."""
+    """A value that a loop carries: each pass turns it into the value for the next pass."""
 
     first: ValueId
     """The value before the loop."""
@@ -157,10 +157,10 @@ class Graph:
     constants: dict[ValueId, Any]
     """The values that every place has by itself: literals, and arrays that `step` closed over."""
     served: bool = False
-    """True if services keep the parts of the state that they can keep."""
+    """True if services keep every part of the state that they can."""
     _others: dict[tuple[int, Tuning], Graph] = field(default_factory=dict, init=False, repr=False)
-    """The same step traced in other ways. Kept here, these graphs are freed with this one; a
-    module-level cache would keep the constants of their programs, which can be gigabytes."""
+    """The same step traced in other ways. They are kept here to be freed with this graph.
+    A module-level cache would keep the constants of their programs, which can be gigabytes."""
 
     @property
     def num_leaves(self) -> int:
@@ -169,12 +169,12 @@ class Graph:
 
     @property
     def next_state(self) -> dict[ValueId, ValueId]:
-        """Each leaf of the state, with the value that it becomes."""
+        """The leaves of the state -> the values that replace them after the step."""
         return dict(zip(self.block.inputs, self.block.outputs, strict=False))
 
     @property
     def reported(self) -> tuple[ValueId, ...]:
-        """The metrics, in the order of their names."""
+        """The values that are metrics, in alphabetical order of the metrics' names."""
         return self.block.outputs[self.num_leaves :]
 
     @property
@@ -184,7 +184,7 @@ class Graph:
 
     @functools.cached_property
     def env_steps(self) -> int:
-        """The environment steps of one iteration."""
+        """The number of environment steps in one iteration."""
         return self.num_envs * count_calls(self.closed.jaxpr, "env")
 
     @functools.cached_property
@@ -193,12 +193,12 @@ class Graph:
         return digest_of(self.closed, [v.name for v in self.values[: self.num_leaves]])
 
     def step(self, state: Any) -> tuple[Any, Any]:
-        """Take the algorithm's step as it was traced, which costs no second trace."""
+        """Run the algorithm's step from this trace, without tracing it again."""
         outs = jaxpr_as_fun(self.closed)(*jax.tree.leaves(state))
         return jax.tree.unflatten(jax.tree.structure((self.state, self.metrics)), outs)
 
     def at(self, num_envs: int, choice: Tuning = PLAIN) -> Graph:
-        """Return the same step traced for another number of environments, or for some hardware."""
+        """Return the same step traced for another number of environments, or with other choices."""
         if (num_envs, choice) == (self.num_envs, PLAIN):
             return self
         if (num_envs, choice) not in self._others:
@@ -223,7 +223,7 @@ def trace(
     with exact_fragments(exact), on_host():
         key = jax.eval_shape(lambda: jax.random.key(0))
         state = jax.eval_shape(lambda key: init_state(algorithm, key, num_envs, served), key)
-        # A new function on each call: jax caches traces by function, whatever `exact` is.
+        # jax caches traces by function and ignores `exact`, so each call needs a new function.
         closed, out = jax.make_jaxpr(lambda s: algorithm.step(s), return_shape=True)(state)
     check_step(algorithm, state, out)
     reader = _Reader()
@@ -250,7 +250,7 @@ def init_state(algorithm: Algorithm, key: jax.Array, num_envs: int, served: bool
 def first_state(graph: Graph, key: jax.Array) -> Any:
     """Return the first state of a run, made by one compiled program whatever the plan.
 
-    An array of keys makes as many states, each the same as its key would make alone.
+    From an array of keys, make one state for each, the same as that key would make alone.
     """
 
     def init(key: jax.Array) -> Any:

@@ -14,7 +14,7 @@ from hocket.core.program.fragment import Label, read_label
 def source_line(eqn: JaxprEqn, within: str = "a line inside jax") -> str:
     """Return where the user wrote an equation, as in `ppo.py:120 (PPO.update)`.
 
-    An equation that jax wrote has no such line, and `within` is returned.
+    Return `within` for an equation that comes from no line of the user.
     """
     path, colon, rest = source_info_util.summarize(eqn.source_info).partition(":")
     if not colon:
@@ -37,7 +37,7 @@ def label_of(eqn: JaxprEqn) -> Label | None:
 
 
 def labels_of(eqn: JaxprEqn) -> Iterator[Label]:
-    """Yield the fragments in an equation, without those inside another fragment."""
+    """Yield the outermost fragments in an equation."""
     if label := label_of(eqn):
         yield label
         return
@@ -55,12 +55,12 @@ def equations(eqn: JaxprEqn) -> Iterator[JaxprEqn]:
 
 
 def named_by(primitive: Any, eqn: JaxprEqn) -> Iterator[Any]:
-    """Yield the parameter `of` of every call of a primitive, in an equation at any depth."""
+    """Yield the parameter `of` of each call of `primitive` in an equation, at any depth."""
     return (inner.params["of"] for inner in equations(eqn) if inner.primitive is primitive)
 
 
 def count_calls(jaxpr: Jaxpr, role: str) -> int:
-    """Return how often fragments of a role run in one run of a program."""
+    """Return the number of runs of fragments of a role in one run of a program."""
     total = 0
     for eqn in jaxpr.eqns:
         label = label_of(eqn)

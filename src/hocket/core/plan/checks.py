@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, lcm
 from typing import TYPE_CHECKING
 
 from hocket.core.analysis.averages import uses_averaged
@@ -55,7 +55,9 @@ def check(plan: Plan) -> Plan:
 def _check_names(plan: Plan) -> None:
     names = [place.name for place in plan.places]
     if not names or len(set(names)) < len(names):
-        raise PlanError(f"a plan needs places of different names, found {names}.")
+        raise PlanError(
+            f"a plan needs at least one place, and different names for all: found {names}."
+        )
     known = {*ROLES, *(label.name for label in plan.graph.labels)}
     for place in plan.places:
         for entry in place.run:
@@ -85,10 +87,22 @@ def _check_share(plan: Plan, place: Place) -> None:
     each = max(1, devices // replicas)
     # A single program may share out something else, such as seeds. Its executor checks that.
     if (replicas > 1 or len(plan.places) > 1) and envs // replicas % each:
-        raise PlanError(
-            f"{envs // replicas} environments of `{place.name}` cannot be shared equally by "
-            f"{each} devices: choose a multiple of {each}."
+        raise PlanError(_unequal_devices(plan, place))
+
+
+def _unequal_devices(plan: Plan, place: Place) -> str:
+    """Return the error for devices that cannot share a place's environments equally."""
+    devices, free, num_envs = len(place.on), plan.free, plan.graph.num_envs
+    if free is None or place.name != free.learner:
+        return (
+            f"{num_envs} environments cannot be shared equally by the {devices} devices of "
+            f"`{place.name}`: choose a multiple of {devices}."
         )
+    return (
+        f"an iteration of `{place.name}` learns from {plan.envs_of(place.name)} of {num_envs} "
+        f"environments, which its {devices} devices cannot share equally: choose a multiple of "
+        f"{free.shares * lcm(devices, free.batch)} environments."
+    )
 
 
 def _check_slices(plan: Plan) -> None:
@@ -96,15 +110,15 @@ def _check_slices(plan: Plan) -> None:
     slices = [device for place in plan.places for device in place.on if device.slice]
     if slices and plan.launch.one_process:
         raise PlanError(
-            f"{slices[0]} is a slice, which is a process's device, and this plan runs as threads: "
-            f'use launch="processes".'
+            f"{slices[0]} is a slice, which only a process can have as its device, and this plan "
+            f'runs as threads: use launch="processes".'
         )
     for place in plan.places:
         if any(device.slice for device in place.on) and len(place.on) > place.replicas:
             raise PlanError(
-                f"an instance of `{place.name}` would have {len(place.on) // place.replicas} "
-                f"slices, and it is one process: make it {len(place.on)} replicas, or give each "
-                f"one slice."
+                f"each replica of `{place.name}` would have {len(place.on) // place.replicas} "
+                f"slices, and a process can have only one: use {len(place.on)} replicas, or one "
+                f"slice for each replica."
             )
 
 
@@ -123,8 +137,8 @@ def _check_channels(plan: Plan) -> None:
         whole = all(type(x) is int for x in (channel.capacity, channel.lag))
         if not whole or channel.capacity < 1 or channel.lag < 0 or not 0 <= channel.delay < inf:
             raise PlanError(
-                f"the channel `{name}` needs a whole capacity >= 1, a whole lag >= 0 and a finite "
-                f"delay >= 0: found capacity={channel.capacity!r}, lag={channel.lag!r} and "
+                f"the channel `{name}` needs an integer capacity >= 1, an integer lag >= 0 and a "
+                f"finite delay >= 0: found capacity={channel.capacity!r}, lag={channel.lag!r} and "
                 f"delay={channel.delay!r}. For places that do not wait, use a `Free` schedule."
             )
         if channel.pack and plan.launch.one_process:
@@ -135,7 +149,7 @@ def _check_channels(plan: Plan) -> None:
 
 
 def _check_crossing(plan: Plan) -> None:
-    """Refuse transfers that come late in a loop, or between numbers of replicas that do not fit."""
+    """Refuse a lag inside a loop, and numbers of replicas that are no multiples of each other."""
     for t in plan.projection.transfers:
         if t.loops and (lag := plan.channel_of(t).lag):
             what = ", ".join(plan.graph.values[v].name for v in t.values[:3])
@@ -148,8 +162,8 @@ def _check_crossing(plan: Plan) -> None:
         a, b = plan.instances(flow.source), plan.instances(flow.target)
         if max(a, b) % min(a, b):
             raise PlanError(
-                f"{a} replicas of `{flow.source}` cannot share out to {b} of `{flow.target}`: "
-                f"make one number a multiple of the other."
+                f"values cannot be shared out between {a} replicas of `{flow.source}` and {b} of "
+                f"`{flow.target}`: make one number a multiple of the other."
             )
 
 
@@ -226,8 +240,9 @@ def _check_parts_of(plan: Plan, place: Place, loops: list[Loop]) -> None:
     devices = max(1, len(place.on) // place.replicas)
     if each % (plan.parts * devices):
         raise PlanError(
-            f"{each} environments of `{place.name}` on {devices} devices cannot be cut into "
-            f"{plan.parts} equal parts."
+            f"parts={plan.parts} must divide the {each // devices} environments that a replica of "
+            f"`{place.name}` has on each device: use another number of parts, or a "
+            f"multiple of {place.replicas * devices * plan.parts} environments."
         )
     if place.name in plan.grouped:
         raise PlanError(
@@ -240,7 +255,7 @@ def _check_parts_of(plan: Plan, place: Place, loops: list[Loop]) -> None:
         if n.id in inner and placement.node.get(n.id) == place.name and uses_averaged(n.eqn):
             raise PlanError(
                 f"`{n.title}` at {n.where} averages over environments in a loop that crosses "
-                f"places, so that loop cannot run in {plan.parts} parts of them. Use parts=1."
+                f"places, so that loop cannot run in {plan.parts} parts. Use parts=1."
             )
     kinds = axes.on_place(
         lambda n: (n.id in inner and placement.node.get(n.id) == place.name) or placement.is_free(n)

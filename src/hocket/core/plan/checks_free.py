@@ -18,7 +18,9 @@ def check_pairs(plan: Plan) -> None:
         return
     if len(plan.schedule.pairs) != 1:
         pairs = ", ".join(f"`{pair}`" for pair in plan.schedule.pairs) or "none"
-        raise PlanError(f"a free plan has one pair of a learner and makers, found {pairs}.")
+        raise PlanError(
+            f"a free plan needs exactly one pair of a learner and makers, found {pairs}."
+        )
     places = {place.name: place for place in plan.places}
     pair = plan.schedule.pairs[0]
     for name in (pair.learner, pair.makers):
@@ -31,13 +33,13 @@ def check_pairs(plan: Plan) -> None:
             f"replicas of `{pair.makers}` that make samples. Use one of "
             f"{', '.join(str(n) for n in range(1, makers + 1) if makers % n == 0)}."
         )
-    least, at_once = makers // batch, f" and {batch} taken at once" if batch > 1 else ""
+    least, at_once = makers // batch, f" and {batch} samples taken at once" if batch > 1 else ""
     if type(age) is not int or age < least:
-        waits = " That would wait like lag=0." if age == 0 else ""
+        waits = " With max_age=0 everybody would wait, as with lag=0." if age == 0 else ""
         raise PlanError(
-            f"the free pair `{pair}` has max_age={age}: with {makers} of `{pair.makers}` at work "
-            f"at once{at_once} a sample may be {least} iterations old, so max_age must be at least "
-            f"{least}.{waits}"
+            f"the free pair `{pair}` has max_age={age}: with {makers} replicas of `{pair.makers}` "
+            f"at work at once{at_once}, a sample may be {least} iterations old, so max_age must be "
+            f"at least {least}.{waits}"
         )
 
 
@@ -46,8 +48,9 @@ def check_free_plan(plan: Plan, free: Sampling) -> None:
     learner, maker = free.learner, free.maker
     if plan.launch.shares_memory == "none":
         raise PlanError(
-            f"`{learner}` and `{maker}` are free, which needs memory that all instances see, and "
-            f"those of `{plan.launch.name}` share none. Use another launcher, or lag=0."
+            f"`{learner}` and `{maker}` do not wait for each other, which needs shared memory, and "
+            f"instances of the launcher `{plan.launch.name}` share none. Use another launcher, or "
+            f"lag=0."
         )
     if plan.place(learner).replicas > 1:
         raise PlanError(
@@ -71,12 +74,12 @@ def _check_transfers(plan: Plan, learner: str, maker: str) -> None:
         if t.source == learner and t.target != maker:
             raise PlanError(
                 f"`{learner}` has a free channel to `{maker}`, and sends {what} to `{t.target}`, "
-                f"which would wait for it: let `{maker}` run what needs it."
+                f"which would have to wait for it: let `{maker}` run the fragments that need it."
             )
         if learner in ends and t.loops:
             raise PlanError(
                 f"the channel `{learner} -> {maker}` cannot be free: {what} crosses from "
-                f"`{t.source}` to `{t.target}` {t.times} times an iteration, and each waits for "
+                f"`{t.source}` to `{t.target}` {t.times} times an iteration, so each waits for "
                 f"the other. Put both ends of the loop on one place, or use lag=0."
             )
     for name, channel in plan.channels.items():
@@ -86,18 +89,21 @@ def _check_transfers(plan: Plan, learner: str, maker: str) -> None:
                 f"`{maker}` do not wait for each other: use lag=0 there."
             )
         if name == f"{learner} -> {maker}" and channel.delay:
-            raise PlanError(f"the channel `{name}` takes no delay: nobody waits for it.")
+            raise PlanError(
+                f"the channel `{name}` takes no delay, because nobody waits for its messages."
+            )
         if set(name.split(" -> ")) == {learner, maker} and channel.capacity > 1:
             raise PlanError(
-                f"the channel `{name}` takes no capacity: where nobody waits, `max_age` bounds "
-                f"what is under way."
+                f"the channel `{name}` takes no capacity, because in a free plan `max_age` bounds "
+                f"the number of messages under way."
             )
 
 
 def _check_order(plan: Plan, learner: str, maker: str) -> None:
     """Refuse a plan in which versions and samples alternate within an iteration.
 
-    The learner must send its version before it receives a sample, and makers the other way round.
+    The learner must send its version before it receives a sample. A maker must receive the version
+    before it sends a sample.
     """
     for place, first in ((learner, Send), (maker, Receive)):
         talk = [
@@ -111,13 +117,13 @@ def _check_order(plan: Plan, learner: str, maker: str) -> None:
             what = plan.graph.values[turn.transfer.values[0]].name
             raise PlanError(
                 f"the channel `{learner} -> {maker}` cannot be free: after {what} something "
-                f"crosses the other way again in the same iteration, so that each waits for the "
-                f"other."
+                f"crosses the other way again in the same iteration, so each would wait for the "
+                f"other. Use lag=0."
             )
 
 
 def _check_values(plan: Plan, free: Sampling) -> None:
-    """Refuse per-environment values of the learner, which sees a share of the environments."""
+    """Refuse values that do not suit a learner that learns from some replicas at a time."""
     learner, maker = free.learner, free.maker
     if free.makers == 1:
         return

@@ -21,7 +21,7 @@ def check_services(plan: Plan) -> None:
     how = plan.serving
     if how.shards < 1 or how.prefetch < 0:
         raise PlanError(
-            f"a service has at least 1 shard and fetches at least 0 answers ahead, found "
+            f"a service needs at least 1 shard, and prefetch must be at least 0: found "
             f"shards={how.shards} and prefetch={how.prefetch}."
         )
     if not plan.graph.served:
@@ -29,8 +29,8 @@ def check_services(plan: Plan) -> None:
     if not plan.free and (how.shards > 1 or how.prefetch):
         what = f"shards={how.shards}" if how.shards > 1 else f"prefetch={how.prefetch}"
         raise PlanError(
-            f"with {what} a service draws different rows than one program would: use it with "
-            f"lag=free, or leave it out."
+            f"with {what} a service draws different rows than one program would: use "
+            f"lag=free, or leave out {what}."
         )
     for service in services(plan.graph.state):
         service.check(how, _given(plan, service) if how.shards > 1 else ())
@@ -54,11 +54,11 @@ def _check_places(plan: Plan, service: Service) -> None:
         many = plan.place(place).replicas > 1
         for node, call in calls:
             if many and not (plan.free and only_gives(call)):
-                chance = "in any order" if not plan.free else "and each get another result"
+                trouble = "each get another result" if plan.free else "have no fixed order"
                 raise PlanError(
-                    f"`{place}` has {plan.place(place).replicas} replicas, which would "
-                    f"`{node.title}` {chance}: put it on a place with one replica, such as the "
-                    f"learner's" + ("." if plan.free else ", or use lag=free.")
+                    f"`{place}` has {plan.place(place).replicas} replicas, whose calls of "
+                    f"`{node.title}` would {trouble}: put that on a place with one replica, such "
+                    f"as the learner's" + (", or use lag=free." if only_gives(call) else ".")
                 )
     if len(by_place) > 1 and not plan.free:
         titles = dict.fromkeys(f"`{n.title}`" for calls in by_place.values() for n, _ in calls)
@@ -70,23 +70,22 @@ def _check_places(plan: Plan, service: Service) -> None:
 
 
 def _check_shards(plan: Plan, service: Service) -> None:
-    """Refuse shards that would get unequal shares: instance k fills shard k modulo their number."""
+    """Refuse replicas that would fill the shards unequally: replica k fills shard k % shards."""
     shards = plan.serving.shards
     for place, node, _ in _gives(plan, service):
         replicas = plan.place(place).replicas
         if replicas % shards:
-            empty = (
-                "some of which would stay empty" if replicas < shards else "which would be unequal"
-            )
+            unequal = "leave some empty" if replicas < shards else "fill them unequally"
             raise PlanError(
-                f"`{place}` has {replicas} replica{'s' * (replicas != 1)} that `{node.title}` into "
-                f"{shards} shards of the {service.name}, {empty}: use {shards} replicas or a "
-                f"multiple of {shards}, or shards={math.gcd(replicas, shards)}."
+                f"`{place}` has {replicas} replica{'s' * (replicas != 1)} to fill the {shards} "
+                f"shards of the {service.name} with `{node.title}`, which would {unequal}: the "
+                f"number of replicas must be a multiple of shards={shards}. Use {shards} replicas, "
+                f"or shards={math.gcd(replicas, shards)}."
             )
 
 
 def _given(plan: Plan, service: Service) -> list[Shapes]:
-    """Return the shapes of one replica's arguments, for each call that only gives something."""
+    """Return the shapes of one replica's arguments, for each call that only gives."""
     shapes = []
     for place, node, call in _gives(plan, service):
         each = plan.graph.at(plan.envs_of(place) // plan.place(place).replicas)

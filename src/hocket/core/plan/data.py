@@ -49,7 +49,7 @@ class Place:
         vars(self).update(given, on=device_ids(on))  # the class is frozen
 
     def share(self, index: int) -> tuple[DeviceId, ...]:
-        """Return the devices of one replica: some of its own, or one that it shares."""
+        """Return the devices of one replica: its own, or one that it shares with others."""
         size = max(1, len(self.on) // self.replicas)
         return self.on[index * len(self.on) // self.replicas :][:size]
 
@@ -59,15 +59,15 @@ class Channel:
     """The way values cross between two places. With `lag=0` numbers are the fused program's."""
 
     capacity: int = 1
-    """How many messages of one transfer may be under way, besides the `lag` late ones."""
+    """How many messages of a transfer may be under way, not counting the `lag` late ones."""
     lag: int = 0
-    """How many iterations the reader runs ahead, on older values. In iteration i it reads what was
-    sent in iteration i - lag; in the first `lag` iterations, what was sent first."""
+    """How many iterations old the values are that the reader gets. In iteration i it reads what was
+    sent in iteration i - lag; in the first `lag` iterations, it reads what was sent first."""
     delay: float = 0.0
     """Seconds added to every message, to try out a slow network."""
     pack: bool | None = None
-    """True if, between processes, an end on one device sends or receives the small arrays of a
-    message as one. None chooses what is faster. No number depends on it."""
+    """True to pack the small arrays of a message into one, between processes, at an end with one
+    device. None chooses what is faster. No number depends on it."""
     transport: str = ""
     """The transport of the messages: a name, `module:NAME` or `file.py:NAME`. "" chooses the best
     between the two ends. No number depends on it."""
@@ -86,7 +86,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Launch:
-    """The abilities of a launcher on which a plan relies. By default, threads of this process.
+    """The abilities that a plan needs of its launcher. The default is threads of this process.
 
     A plan is refused if the launcher of this name has other abilities.
     """
@@ -99,7 +99,7 @@ class Launch:
     one_program: bool = True
     """True if replicas that average run as one program, mapped over them."""
     shares_memory: Literal["all", "node", "none"] = "all"
-    """The instances that can see the same memory: all, those of one machine, or none."""
+    """The instances that see the same memory: all, those of one machine ("node"), or none."""
 
     def __post_init__(self) -> None:
         if self.shares_memory not in (known := ("all", "node", "none")):
@@ -115,16 +115,16 @@ class Launch:
 class Plan:
     """Places and channels for one graph. `check` refuses a plan that cannot run.
 
-    In a free plan, an iteration is one of the learner's. It learns from one batch of samples, which
-    come from a share of the environments.
+    In a free plan, an iteration is an iteration of the learner: it learns from one batch of
+    samples, which come from a share of the environments.
     """
 
     graph: Graph = field(repr=False)
     places: tuple[Place, ...]
     channels: Mapping[str, Channel] = field(default_factory=dict)
-    """The channels that are not the default one, by `source -> target`."""
+    """The channels that are not the default one, under keys such as `actor -> learner`."""
     means: Mapping[str, Mean] = field(default_factory=dict)
-    """How replicas average, by place, where that is not the default."""
+    """Place -> how its replicas average, for places that do not use the default."""
     schedule: Schedule = LOCKSTEP
     parts: int = 1
     """The number of parts into which loops that cross places cut the environments. With two, one
@@ -138,8 +138,8 @@ class Plan:
     notes: tuple[str, ...] = ()
     """Lines in which the strategy explains its choices."""
     words: str = ""
-    """The strategy in words, with the options that a search chose, since a later search may choose
-    others; "" without a search."""
+    """The strategy in words, with the options that a search chose. A run's configuration keeps
+    them, since a later search may choose other options. "" without a search."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", tuple(self.places))
@@ -166,11 +166,14 @@ class Plan:
 
     @functools.cached_property
     def iteration(self) -> Graph:
-        """The step, traced with the environments that one iteration learns from."""
+        """The step, traced for the environments of one iteration.
+
+        These are all environments, or in a free plan those of one batch of samples.
+        """
         return self.graph.at(self.graph.num_envs // (self.free.shares if self.free else 1))
 
     def envs_of(self, name: str) -> int:
-        """Return the environments of one iteration on all replicas of a place together."""
+        """Return the number of environments in one iteration, over all replicas of a place."""
         learns = self.free is not None and name == self.free.learner
         return (self.iteration if learns else self.graph).num_envs
 
@@ -183,7 +186,7 @@ class Plan:
     def axes(self) -> Axes:
         """The environment axes of all values, found by comparing two numbers of environments.
 
-        The other number is a replica's share if there are replicas, since that is traced anyway.
+        With replicas, the other number is the share of one, since the step is traced for it anyway.
         """
         graph = self.graph
         shared = (p for p in self.places if p.replicas > 1 and graph.num_envs % p.replicas == 0)
@@ -200,8 +203,8 @@ class Plan:
     def grouped(self) -> frozenset[str]:
         """The replicated places that use `averaged` and whose replicas run as one program.
 
-        As threads they would wait for each other inside compiled programs on one CPU device, and
-        blocking callbacks hang XLA's thread pool.
+        They are not threads. Those would wait for each other in callbacks of compiled programs on
+        one CPU device, and callbacks that block hang XLA's thread pool.
         """
         return self.averaging if self.launch.one_program else frozenset()
 
@@ -229,11 +232,11 @@ class Plan:
         }
 
     def axes_on(self, place: Place, parts: int = 1) -> Axes:
-        """Return the axes for a replica: its program has a share of the environments."""
+        """Return the axes found by comparing the step with that of a replica, or of one part."""
         graph, share = self.graph, self.graph.num_envs // (place.replicas * parts)
         if shrinks_to_one(graph, graph.at(share)):
             # jax leaves out equations on axes of size one, so the two traces would not match. With
-            # twice the environments they do, and the kinds are the same.
+            # twice the environments they match, and the kinds are the same.
             return Axes(graph.at(2 * graph.num_envs), graph.at(2 * share))
         return Axes(graph, graph.at(share))
 

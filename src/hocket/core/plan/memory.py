@@ -19,7 +19,7 @@ class Memory:
     """The bytes that one instance of a place needs."""
 
     state: int
-    """The leaves of the state that it holds: its share of per-environment ones, all of others."""
+    """The leaves of the state that it holds: its share of a per-environment leaf, or all of it."""
     peak: int
     """The most that is alive at once in an iteration, with the state. A lower bound."""
     messages: int
@@ -61,7 +61,7 @@ def _sizes(plan: Plan, place: str) -> Callable[[ValueId], int]:
     values = plan.graph.at(plan.envs_of(place) // replicas).values
     if place not in plan.grouped:
         return lambda v: values[v].nbytes
-    kinds = plan.kinds[place]  # replicas that are one program stack the values that differ
+    kinds = plan.kinds[place]  # one program stacks its replicas' values, unless all are equal
 
     def size(v: ValueId) -> int:
         uniform = v not in kinds or kinds[v].tag == "uniform"
@@ -75,7 +75,7 @@ def _waiting(plan: Plan, transfer: Transfer) -> int:
     total = 0
     for v in transfer.values:
         room = plan.slots(transfer) * plan.graph.values[v].nbytes
-        # Per-environment values are split among instances and parts, others sent whole to each.
+        # A value is split among instances and parts if it is per-environment, else sent whole.
         by_env = plan.axes.axis(v) is not None
         total += room // plan.instances(transfer.target) if by_env else room * plan.cuts(transfer)
     return total
@@ -97,13 +97,13 @@ class _Alive:
     def code(
         self, code: Sequence[Instruction], live: set[ValueId], around: set[ValueId]
     ) -> tuple[int, set[ValueId]]:
-        """Return the peak, and the values alive at the beginning. `around` is held all the time."""
+        """Return the peak, and the values alive at the beginning. `around` is alive throughout."""
         peak, live = self.total(live | around), set(live)
         for step in reversed(code):
             if isinstance(step, Repeat):
                 now = self._loop(step, around | (live - step.makes))
             else:
-                # An output takes the memory of each donated input, so one of the two counts.
+                # An output takes the memory of each donated input, so count only one of the two.
                 reused = step.donate if isinstance(step, Compute) else ()
                 now = self.total(live | step.reads | step.makes | around) - self.total(reused)
             live = (live - step.makes) | step.reads

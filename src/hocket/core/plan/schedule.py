@@ -29,7 +29,7 @@ class Pair:
     """The greatest age of a sample when it is learned from, in iterations since the learner sent
     the version that made it. Makers wait before a sample could get older."""
     batch: int = 1
-    """The samples of one iteration: the oldest that are ready. Divides the number of makers."""
+    """How many samples an iteration takes, the oldest first. Must divide the number of makers."""
 
     def __str__(self) -> str:
         return f"{self.learner} -> {self.makers}"
@@ -73,7 +73,7 @@ class Sampling(NamedTuple):
         return (transfer.source, transfer.target) == (self.learner, self.maker)
 
     def is_any(self, transfer: Transfer) -> bool:
-        """Return True if a transfer's message may come from any maker: it is complete by itself."""
+        """Return True if any maker may send a transfer's message, which is complete by itself."""
         return (transfer.source, transfer.target) == (self.maker, self.learner)
 
     def is_sample(self, transfer: Transfer) -> bool:

@@ -99,7 +99,7 @@ def _there_and_back(graph: Graph, node: Node, times: int) -> str:
 
 
 def _service_lines(plan: Plan) -> Iterator[str]:
-    """Yield lines for each service: what it keeps, which places call it, and the bytes of that."""
+    """Yield lines for each service: what it keeps, which places call it, and the calls' bytes."""
     often = {node.id: times for node, times in plan.graph.block.walk()}
     for service in services(plan.graph.state):
         yield service.about(plan.serving)
@@ -113,7 +113,7 @@ def _service_lines(plan: Plan) -> Iterator[str]:
 
 
 def _called_within(plan: Plan) -> Iterator[int]:
-    """Yield the nodes of host functions that programs compiled for the CPU call by themselves."""
+    """Yield the nodes whose host functions are called from inside compiled CPU programs."""
     for place in plan.places:
         on_host = all(device.is_host for device in place.on)
         if place.name in plan.grouped or not on_host or not 1 <= len(place.on) <= place.replicas:
@@ -142,7 +142,7 @@ def _flow_lines(plan: Plan, flow: Flow) -> Iterator[str]:
 
 
 def shortened(names: Iterable[str]) -> list[str]:
-    """Return names with those of one tree put together: `learner.params (12 arrays)`."""
+    """Return names, with one for all arrays of a tree: `learner.params (12 arrays)`."""
     heads = (
         ".".join(name.split(".")[:2]) if "`" not in name else name.partition(" of ")[2]
         for name in names

@@ -59,7 +59,8 @@ def average_sites(plan: Plan, place: str) -> list[tuple[Any, ...]]:
     """Return the arrays of each call of `averaged` in the programs of one replica of a place."""
     nodes = [node for node, _ in _nodes(plan, place)]
     if any(isinstance(node, Loop) and uses_averaged(node.eqn) for node in nodes):
-        # On some hardware a loop with `averaged` is unrolled, and each step of a pass calls it.
+        # The hardware is not known here. On some, the loop is unrolled, and each unrolled step has
+        # a call of its own. So unroll it as far as any hardware does.
         nodes = [node for node, _ in _nodes(plan, place, Tuning(unroll=MOST_UNROLLED))]
     return [arrays for node in nodes for arrays in sites_of(node)]
 
@@ -72,9 +73,9 @@ def _nodes(plan: Plan, place: str, choice: Tuning = PLAIN) -> list[tuple[Node, i
 
 
 def _pairs(plan: Plan, source: str, target: str) -> int:
-    """Return how many pairs of instances a transfer goes between."""
+    """Return the number of pairs of instances between which a transfer's messages go."""
     if plan.free and {source, target} == {plan.free.learner, plan.free.maker}:
-        return plan.free.batch if source == plan.free.maker else 1  # samples, or one version
+        return plan.free.batch if source == plan.free.maker else 1  # samples, or a single version
     return max(plan.instances(source), plan.instances(target))
 
 

@@ -17,7 +17,7 @@ class Policy:
 
     act: Callable[[Any, Any, Any], tuple[Any, Any]]
     memory: Any = None
-    """The memory at the start of an episode; None for a policy without memory."""
+    """The recurrent state at the start of an episode; None for a policy without recurrence."""
 
     def __call__(self, obs: Any, memory: Any = None, key: Any = None) -> tuple[Any, Any]:
         return self.act(obs, self.memory if memory is None else memory, key)
@@ -50,5 +50,5 @@ class Algorithm(Protocol):
         ...
 
     def policy(self, state: Any, /, explore: bool = False) -> Policy:
-        """Return the policy of a state: the best action, or with `explore` one as in training."""
+        """Return the policy of a state. It takes the best action, or explores as in training."""
         ...

@@ -19,9 +19,9 @@ averaged_p = Primitive("averaged")
 averaged_p.multiple_results = True
 
 Average = Callable[..., Sequence[Any]]
-"""The mean over replicas: takes this replica's arrays, and returns as many means."""
+"""A function that takes one replica's arrays and returns the mean of each over the replicas."""
 
-# These settings are in the key of every jax cache, so no program is reused under other ones.
+# These settings are in the key of every jax cache, so no program is reused under other settings.
 _how = jax.make_user_context(None)
 _alone = jax.make_user_context(False)
 

@@ -28,12 +28,12 @@ Function: TypeAlias = Callable[..., Arrays]
 
 swappable_p = Primitive("swappable")
 swappable_p.multiple_results = True
-source_info_util.register_exclusion(__file__)  # an equation's line is its caller's
+source_info_util.register_exclusion(__file__)  # equations get the caller's line
 
 # This setting is in the key of every jax cache, so no program is reused under another backend.
 _backend = jax.make_user_context(JAX)
 KNOWN = {JAX}
-"""The backends that some function is implemented in."""
+"""The names of the backends that at least one function has."""
 
 
 class _Implementation(NamedTuple):
@@ -66,7 +66,7 @@ class Swappable:
         return backend not in self._others or kind_of(platform) in self._others[backend].platforms
 
     def chosen(self) -> Function:
-        """Return the implementation for a program that is lowered now."""
+        """Return the implementation by the backend in whose context a program is being lowered."""
         other = self._others.get(_backend.value)
         return other.fn if other else self.fn
 
@@ -88,7 +88,7 @@ class Swappable:
             )
         try:
             hash(settings)
-        except TypeError:  # settings that hold arrays, as under a `vmap`: only JAX takes these
+        except TypeError:  # arrays in the settings, as under `vmap`: only JAX takes them
             return tuple(self.fn(settings, *arrays))
         return tuple(swappable_p.bind(*arrays, of=self, settings=settings))
 
@@ -96,8 +96,8 @@ class Swappable:
 def swappable(name: str) -> Callable[[Function], Swappable]:
     """Mark a function of arrays that other backends may implement as well.
 
-    It is elementwise: arrays of one shape in, a tuple of arrays of that shape out. The first
-    argument holds the settings, and has a hash. For a method, that is its frozen dataclass.
+    The function is elementwise: arrays of one shape in, a tuple of arrays of that shape out. Its
+    first argument holds the settings and must be hashable. A method has its frozen dataclass there.
 
         @swappable("spring")
         def dynamics(self, x, v): return x + self.dt * v, v - self.dt * self.stiffness * x
@@ -110,7 +110,7 @@ def swappable(name: str) -> Callable[[Function], Swappable]:
 def backend(name: str) -> AbstractContextManager[None]:
     """Lower programs inside this context with a backend's implementations, or JAX's if it has none.
 
-    Make every call of a jitted function inside too: outside, it runs a program with JAX's.
+    Call jitted functions inside the context too: outside, they run programs that use JAX's.
     """
     if name not in KNOWN:
         raise ValueError(unknown("backend", name, KNOWN))

@@ -13,7 +13,7 @@ from hocket.errors import ContractError
 
 
 def check_step(algorithm: Algorithm, state: Any, out: Any) -> None:
-    """Refuse a step that does not return metrics and a state like the one that it was given."""
+    """Refuse a step that returns no metrics, or a state unlike the one that it was given."""
     name = type(algorithm).__name__
     pair = isinstance(out, tuple) and len(out) == 2
     if not (pair and isinstance(out[1], dict)):
@@ -52,7 +52,7 @@ def check_names(algorithm: Algorithm, labels: Iterable[Label]) -> None:
 
 
 def check_state(algorithm: Algorithm, num_envs: int, expected: Any, state: Any) -> None:
-    """Refuse a state that this algorithm does not have with `num_envs` environments."""
+    """Refuse a state that does not fit this algorithm with `num_envs` environments."""
     same = jax.tree.structure(state) == jax.tree.structure(expected)
     if reason := _first_difference(expected, state) if same else "it has another structure":
         raise ValueError(

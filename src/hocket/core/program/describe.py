@@ -1,7 +1,7 @@
 """An algorithm as JSON and back, so that a file can record exactly what was run.
 
 A dataclass becomes `{"class": "module:Name", ...its fields}`, and a function or class of a module
-`{"object": "module:name"}`. Numbers, text, sequences and mappings stay what they are. A class or
+`{"object": "module:name"}`. Numbers, text, sequences and mappings are kept as they are. A class or
 function from a file outside any package is named by the file: `path/to/file.py:SAC`.
 """
 

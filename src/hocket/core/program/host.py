@@ -38,14 +38,14 @@ class LiveFunction(Protocol):
         """Begin a call, which may go on elsewhere."""
 
     def finish(self) -> list[np.ndarray]:
-        """Return the results of the call, in arrays that nobody else has."""
+        """Return the results of the call, in arrays that nobody else holds."""
         ...
 
     def snapshot(self) -> dict[str, bytes] | None:
         """Return the state in named pieces; None if the function cannot give it."""
 
     def restore(self, pieces: Mapping[str, bytes]) -> None:
-        """Go on from the pieces that the function needs. Called before the first call."""
+        """Restore the state from the pieces that the function needs. Called before any `start`."""
 
     def overdue(self) -> Exception | None:
         """Return an error that names what hangs, if the function is watched; None if nothing does.
@@ -58,7 +58,7 @@ class LiveFunction(Protocol):
 
 
 class NativeCall(NamedTuple):
-    """A C function that makes calls in place of Python where it can: see `native/native_call.h`."""
+    """A C function that makes calls without Python where it can: see `native/native_call.h`."""
 
     address: int
     context: int
@@ -71,16 +71,16 @@ class NativeFunction(Protocol):
     """A live function that need not be called through Python each time."""
 
     def native(self) -> NativeCall | None:
-        """Return the C function to call from now on, until this is closed; None to go on in Python.
+        """Return the C function to call from now on until `close`; None to go on in Python.
 
-        Asked after every call through Python.
+        The runtime asks again after every call through Python.
         """
 
 
 class HostFunction(Protocol):
     """A host function as the program names it: a frozen value with a hash and a short `repr`.
 
-    The first axis of all its arrays is the environments', and they do not influence each other. A
+    The first axis of all its arrays is the environments', which must not influence each other. A
     function of a service may break both rules.
     """
 
@@ -116,7 +116,7 @@ class Caller(Protocol):
     def __call__(self, of: HostFunction, arrays: Sequence[np.ndarray]) -> list[np.ndarray]: ...
 
     def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
-        """Return the number by which a program on the CPU calls a function; None to call back."""
+        """Return the number by which CPU programs call `of` directly; None to call it in Python."""
 
 
 # This setting is in the key of every jax cache, so no program is reused with another caller.
@@ -147,8 +147,8 @@ def call_once(of: HostFunction, arrays: Sequence[np.ndarray]) -> list[np.ndarray
 def _check_stateless(of: HostFunction) -> None:
     if of.keeps_state:
         raise ValueError(
-            f"{of.name} runs on the host and keeps a state there, which a function that you jit "
-            f"yourself cannot look after: use `hocket.run` or `hocket.iterate`."
+            f"{of.name} runs on the host and keeps a state there, so a function that you jit "
+            f"yourself cannot call it: use `hocket.run` or `hocket.iterate`."
         )
 
 
@@ -160,7 +160,7 @@ def _abstract(*avals: Any, of: HostFunction) -> list[Any]:
 def lower_by_callback(context: Any, *operands: Any, of: HostFunction) -> Any:
     caller: Caller | None = current_caller.value
     if caller is None:
-        _check_stateless(of)  # not later: of an error in a callback XLA keeps only the text
+        _check_stateless(of)  # now, since XLA reduces an error in a callback to its text
 
     def call(*arrays: Any) -> tuple[np.ndarray, ...]:
         return tuple((caller or call_once)(of, [np.asarray(x) for x in arrays]))
@@ -173,7 +173,7 @@ def lower_by_callback(context: Any, *operands: Any, of: HostFunction) -> Any:
 
 
 def _batch(arrays: Sequence[Any], dims: Sequence[Any], *, of: HostFunction) -> Any:
-    """Call the function once, with the rows of all, since it keeps rows apart."""
+    """Call the function once for the whole `vmap`, with all rows, since it keeps rows apart."""
     if of.service is not None:
         raise PlanError(
             f"a service keeps one {of.service.name}, and `vmap` would need several: train one seed "

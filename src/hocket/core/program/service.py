@@ -32,7 +32,7 @@ class Serving:
     shards: int = 1
     """The number of parts into which each service is divided."""
     prefetch: int = 0
-    """How many answers may be fetched before they are asked for."""
+    """How many answers may be fetched ahead, before the program asks for them."""
 
 
 class Service(Protocol):
@@ -42,13 +42,13 @@ class Service(Protocol):
     def name(self) -> str: ...
 
     def specs(self) -> Any:
-        """Return the shapes and dtypes of the content, as a state without a service has it."""
+        """Return the shapes and dtypes of the content in a state that has no service."""
 
     def check(self, how: Serving, given: Sequence[Shapes] = ()) -> None:
         """Refuse what the service cannot do, before anything starts.
 
-        `given` has the shapes of the arguments, in one instance, of each call that only gives it
-        something.
+        Some calls only give something to the service. For each of them, `given` has the shapes of
+        the arguments in one instance.
         """
 
     def about(self, how: Serving) -> str:
@@ -84,11 +84,11 @@ class At:
     member: int = 0
     """The index of this instance among those that use the service."""
     in_order: bool = True
-    """True if all calls are in the order of one program, so that a ticket counts the changes."""
+    """True if calls come in the order of one program. A ticket is then the number of changes."""
 
 
 class Kept(PlanError, AttributeError):
-    """The error of code that reads a part of the state that a service keeps."""
+    """The error when a program reads a part of the state that a service keeps."""
 
 
 @jax.tree_util.register_dataclass
@@ -117,12 +117,12 @@ _served: ContextVar[bool] = ContextVar("served", default=False)
 
 
 def is_served() -> bool:
-    """Return True if a state made now has tickets for all parts that services can keep."""
+    """Return True if a state made in this context has tickets for what services can keep."""
     return _served.get()
 
 
 def served_state(served: bool = True) -> AbstractContextManager[None]:
-    """Make states inside this context with tickets for all parts that services can keep."""
+    """Give states that are made inside this context tickets for what services can keep."""
     return setting(_served, served)
 
 
@@ -139,7 +139,7 @@ def whole_specs(state: Any) -> Any:
 
 
 def parts(state: Any) -> list[Any]:
-    """Return the leaves of a state, where what a service keeps counts as one leaf."""
+    """Return the leaves of a state, with each `Served` as one leaf."""
     return jax.tree.leaves(state, is_leaf=_is_served)
 
 

@@ -1,7 +1,7 @@
 """Tuning: tracing a program for the hardware that it will run on.
 
-Its numbers stay the same. The runtime makes the choices when it lowers a program. Graphs are traced
-without any, so a graph and its plans are the same everywhere.
+The program's numbers stay the same. The runtime makes the choices when it lowers a program. Graphs
+are traced with the defaults, so a graph and its plans are the same everywhere.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Tuning:
     unroll: int = 1
     """How many steps of a loop over time run in one pass."""
     kernels: bool = False
-    """True if small networks are GPU kernels of their own: see `hocket.ops.dense`."""
+    """True to run small networks as GPU kernels of their own: see `hocket.ops.dense`."""
 
 
 PLAIN = Tuning()
 MOST_UNROLLED = 8
-"""The largest `Tuning.unroll`, for code that must make room before the choice is made."""
+"""The largest `Tuning.unroll`, for code that must count calls before the choice is made."""
 _tuning: ContextVar[Tuning] = ContextVar("tuning", default=PLAIN)
 
 

@@ -32,7 +32,7 @@ def host_nodes(code: Sequence[Instruction]) -> Iterator[NodeId]:
 
 
 def undriven(graph: Graph, loop: Repeat) -> Compute | None:
-    """Return a loop as one segment that calls the host by itself; None if something crosses."""
+    """Return a loop as one segment that calls the host by itself; None if values cross in it."""
     node = graph.nodes[loop.node]
     ins = set(node.ins) - set(graph.constants)
     crosses = any(isinstance(step, Send | Receive) for step in walk(loop.code))
@@ -45,7 +45,7 @@ def undriven(graph: Graph, loop: Repeat) -> Compute | None:
 def calls_inside(graph: Graph, code: Sequence[Instruction], driven: Collection[NodeId]) -> bool:
     """Return True if compiled loops can make all of a program's calls of host functions.
 
-    Loops in `driven` stay instructions. Calls of a service do not count.
+    The loops in `driven` are never compiled as a whole. Calls of a service do not count.
     """
 
     def may(step: Instruction) -> bool:

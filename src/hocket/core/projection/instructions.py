@@ -25,9 +25,9 @@ class Transfer:
     target: str
     values: tuple[ValueId, ...]
     times: int
-    """How many messages an iteration has."""
+    """How many times the values cross in one iteration."""
     loops: tuple[NodeId, ...] = ()
-    """The nodes of the loops around it, outermost first."""
+    """The nodes of the loops in which the values cross, outermost first."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Compute:
     donate: tuple[ValueId, ...] = ()
     """The dead inputs whose memory the outputs may take, because nobody else ever held it."""
     dead: tuple[ValueId, ...] = ()
-    """The inputs that this place does not need after this."""
+    """The inputs that this place does not need after the segment."""
 
     @property
     def reads(self) -> set[ValueId]:

@@ -56,7 +56,7 @@ class Placement:
                 self._place_glue(block)
         self.home = self._homes()
         # State that is only passed on has no node that makes it, so it lives with its first reader.
-        # Then values that are the same across the edge of a loop have a home too.
+        # That gives a home to the values inside and after loops that are the same as such state.
         self.home |= {v: self._first_user(v) for v in self.carried if v not in self.home}
         self.home |= self._homes()
         self._stack_where_used()
@@ -84,7 +84,7 @@ class Placement:
                     ready = [p for p in users if row in inside[p]]
                     if ready and self.home.get(after) not in users:
                         self.home[after] = ready[0]
-                    elif after not in self.home:  # its rows are made from constants, by any place
+                    elif after not in self.home:  # its rows are constants, which every place has
                         near = users or self.members(loop)
                         self.home[after] = next(place for place in self.places if place in near)
 
@@ -158,7 +158,7 @@ class Placement:
         return wants
 
     def _place_fragments(self, block: Block, where: Mapping[str, str]) -> None:
-        """Place the nodes that have fragments, open loops that cross, and find what is free."""
+        """Place the nodes that have fragments, open loops that cross, and note what is free."""
         for node in block.nodes:
             self._producer |= dict.fromkeys(node.outs, node)
             places = {where[label.name] for label in node.labels}
@@ -178,7 +178,7 @@ class Placement:
                 self._everywhere |= set(node.outs)
 
     def _open(self, loop: Loop) -> None:
-        """Note which values are the same on both sides of a loop's edge."""
+        """Record which values are the same on both sides of a loop's edge."""
         self._source |= {inside: outside for outside, inside in (*loop.consts, *loop.xs)}
         for c in loop.carry:
             self._source[c.after] = c.inside
@@ -198,7 +198,7 @@ class Placement:
     def _home(self, value: ValueId, seen: frozenset[ValueId] = frozenset()) -> str | None:
         """Return where a value lives; None if that is not known yet.
 
-        `seen` ends the search among values that are only exchanged, as in `(a, b) -> (b, a)`.
+        `seen` ends the search where values only change places, as in `(a, b) -> (b, a)`.
         """
         if value in self._source:
             return self._home(self._source[value], seen)
@@ -222,7 +222,7 @@ class Placement:
                 used_by[v].append(node)
         for group in self._glue(block):
             costs = {place: self._cost(block, group, place, used_by) for place in self.places}
-            # At equal cost prefer a place with one replica: only replicas can be refused a value.
+            # At equal cost prefer a place with one replica: checks refuse values of replicas only.
             best = min(costs, key=lambda place: (costs[place], self.places[place] > 1))
             self.node |= {node.id: best for node in group}
 
@@ -250,9 +250,9 @@ class Placement:
         """Return the bytes that cross if this glue goes to `place`."""
         members = {node.id for node in group}
         made = {v for node in group for v in node.outs}
-        # A value whose next version this glue makes will live wherever the glue goes.
+        # A value whose next version this glue makes need not cross: it will live with the glue.
         needed = {v for n in group for v in n.ins if self.carried.get(v) not in made}
-        # The rest crosses, unless it is on `place` anyway: made there, or read by other nodes.
+        # Other values cross, unless they are on `place` anyway: made there, or read by its nodes.
         coming = [
             v for v in needed - made - self._everywhere
             if place not in self._places_of(used_by[v], members) | {self._home(v)}
@@ -268,8 +268,8 @@ class Placement:
     def _places_of(self, nodes: list[Node], members: set[NodeId]) -> set[str | None]:
         """Return the places that run some of these nodes, apart from the group `members`.
 
-        A loop that crosses places counts for all places with a fragment in it: which of them reads
-        the value is not known before the glue inside is placed.
+        A loop that crosses places counts for all places with a fragment in it, because nobody
+        knows which of them reads the value before the glue inside is placed.
         """
         places: set[str | None] = set()
         for node in nodes:

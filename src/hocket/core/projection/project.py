@@ -56,8 +56,8 @@ def project(
     homes = {v: {placement.home[v]} for v in graph.block.inputs}
     writer, programs = _Writer(placement, [], graph.block, homes), {}
     for place, stream in writer.write().items():
-        # A leaf of the state is what the iteration before made as its next version. If that was
-        # sent or reported, somebody may still be reading it.
+        # At the start of an iteration, a leaf of the state is the next version that the iteration
+        # before made. If that was sent or reported, somebody may still be reading it.
         elsewhere = _seen_by_others(stream.code).union(graph.reported)
         own = {v for v, out in placement.held(place).items() if out not in elsewhere}
         programs[place] = _with_liveness(graph, stream.code, placement.ends(place), own)
@@ -177,7 +177,8 @@ class _Writer:
         stream.has |= set(node.outs)
 
     def _cross(self, source: str, target: str, values: Sequence[ValueId]) -> None:
-        # Both ends at once, so that all programs are subsequences of one order.
+        # The `Send` and its `Receive` are written together. So every program is a subsequence of
+        # one common order, which is why the plan cannot deadlock.
         transfer = Transfer(
             TransferId(len(self.transfers)), source, target, tuple(values),
             math.prod(loop.length for loop in self.loops), tuple(loop.id for loop in self.loops),
@@ -188,7 +189,7 @@ class _Writer:
         self.streams[target].has |= set(values)
 
     def _loop(self, loop: Loop) -> None:
-        # What a loop only reads crosses once, before it, and not in every pass.
+        # What a loop only reads crosses once, before the loop, and not in every pass.
         home, needs = self.placement.home, self.placement.loop_users(loop)
         for place, values in needs.items():
             self._bring(sorted(values), place)
@@ -226,7 +227,7 @@ class _Writer:
 
 
 def _kept(loop: Loop) -> list[Given]:
-    """Return the values that a loop carries and never changes: inside, they are constants."""
+    """Return the values that a loop carries without a change: inside, they are constants."""
     return [Given(c.first, c.inside) for c in loop.carry if c.is_kept]
 
 
@@ -264,7 +265,7 @@ def _seen_by_others(code: Sequence[Instruction]) -> set[ValueId]:
     """Return the values whose memory others may hold: sent, received, or given to a loop."""
     seen: set[ValueId] = set()
     for step in walk(code):
-        if isinstance(step, Host):  # it may keep its arguments; its results are this place's own
+        if isinstance(step, Host):  # the function may keep its arguments, but not its results
             seen |= step.reads
         elif not isinstance(step, Compute):
             seen |= step.reads | step.makes
