@@ -45,7 +45,7 @@ def test_functions_without_that_implementation_do_not_count() -> None:
     [
         ("wrnog", [], "unknown backend `wrnog` of the place `actor`. Did you mean `wrong`?"),
         ("wrong", ["gpu:0"], "`spring` is not implemented in `wrong` for gpu"),
-        ("wrong", ["cpu:0", "cpu:1"], "XLA cannot cut up what is implemented in `wrong`"),
+        ("wrong", ["cpu:0", "cpu:1"], "XLA cannot split a function implemented in `wrong`"),
         ("right", [], "nothing on the place `actor` is implemented in `right` (`spring` has jax, "),
     ],
 )

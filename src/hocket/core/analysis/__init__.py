@@ -4,7 +4,7 @@
     rules.py       what each primitive makes of the kinds of its inputs
     indexing.py    the rules of primitives that read or write at indices
     equations.py   the walk over both traces, into loops, branches and calls
-    axes.py        the environment axis of each value, and the refusal of values that are not fit
+    axes.py        the environment axis of each value, and the refusal of values that may be wrong
     averages.py    the calls of `averaged` in a node
 
 The analysis is sound by default. An equation without a rule makes a local value, whatever is made

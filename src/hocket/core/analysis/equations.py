@@ -158,7 +158,7 @@ def _settled(
     """Walk a loop's body until the kinds that it carries no longer change.
 
     A value has one kind in all passes, so what comes out is joined with what went in. This ends
-    because `join` never goes back: from zero to uniform, to per-environment or partial, to local.
+    because `join` only goes forward: from zero to uniform, to per-environment or partial, to local.
     """
     while True:
         outs = body(carry)

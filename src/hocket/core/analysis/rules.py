@@ -178,8 +178,8 @@ def _reshape(kinds: Sequence[Kind], site: Site) -> Kind:
     grown, before, after = site.grown(), site.ins[0].shape, site.outs[0].shape
     if k.outer == 0 and len(grown) == 1 and math.prod(before) == before[k.axis]:
         return replace(k, axis=grown[0])
-    # Memory is row-major: [outer rows][environments][rest]. Environments stay apart if the new
-    # shape has an axis that begins and ends where they do, with whole rows of them merged into it.
+    # Memory is row-major: [outer rows][environments][rest]. Environments stay apart if one axis of
+    # the new shape holds all environments and nothing else, or whole outer rows of them.
     rows = math.prod(before[: k.axis]) * max(k.outer, 1)
     if len(grown) == 1:
         outer, rest = divmod(rows, math.prod(after[: grown[0]]))

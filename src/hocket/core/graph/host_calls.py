@@ -32,7 +32,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class HostCall:
-    """A node that does nothing but call a host function: the call, and how it is wired."""
+    """A node that only calls a host function, and where the arguments and results come from."""
 
     of: HostFunction
     args: tuple[Source, ...]

@@ -38,7 +38,7 @@ def check_backend(
     if len(devices) > 1:
         raise PlanError(
             f"the devices {', '.join(map(str, devices))} share the environments of the place "
-            f"`{on}`, and XLA cannot cut up what is implemented in `{name}`: each device would "
-            f"step all environments. Use replicas, one for each device (`data_parallel`), or leave "
-            f"out `backend={name!r}`."
+            f"`{on}`, and XLA cannot split a function implemented in `{name}` among them: each "
+            f"device would step all environments. Use replicas, one for each device "
+            f"(`data_parallel`), or leave out `backend={name!r}`."
         )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_pairs(plan: Plan) -> None:
-    """Refuse pairs whose places, `batch` or `max_age` do not fit. Runs before pairs are used."""
+    """Refuse pairs whose places, `batch` or `max_age` do not fit. Other checks rely on this."""
     if not isinstance(plan.schedule, Free):
         return
     if len(plan.schedule.pairs) != 1:

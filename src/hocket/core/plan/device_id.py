@@ -14,7 +14,7 @@ _TEXT = re.compile(r"(?:([^/:\s]+)/)?([^/:\s]+):(\d+)(?:/(\S+))?")
 
 @dataclass(frozen=True)
 class DeviceId:
-    """One device, or a slice of one. Its text loses nothing: `DeviceId.read(str(x)) == x`.
+    """One device, or a slice of one. Its text is complete: `DeviceId.read(str(x)) == x`.
 
     Core only compares, prints and reads it. `hocket.cluster` alone knows what kinds and slices are.
     """

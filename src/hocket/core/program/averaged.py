@@ -81,7 +81,7 @@ def _run(*xs: Any) -> list[Any]:
 
 
 def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
-    if not isinstance(axis.name, ReplicaAxis):  # mapped over something else, such as seeds
+    if not isinstance(axis.name, ReplicaAxis):  # mapped over seeds, say, and not over replicas
         return averaged_p.bind(*args), dims
     means = [x if dim is None else jnp.mean(x, dim) for x, dim in zip(args, dims, strict=True)]
     if axis.name.mesh_axis:

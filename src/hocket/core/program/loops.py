@@ -1,4 +1,4 @@
-"""`has_loops`: does XLA see loops in a function? Unrolling a loop around it would copy them."""
+"""`has_loops`: does XLA see loops in a function? Unrolling its caller's loop would copy them."""
 
 from __future__ import annotations
 

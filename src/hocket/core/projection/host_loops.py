@@ -1,7 +1,7 @@
 """Loops that call the host, in the program of a place.
 
-Such a loop is written as `Repeat`, with a `Host` for each call. If nothing else crosses in it, it
-can run as one compiled program instead, which calls the host by itself.
+Such a loop is written as `Repeat`, with a `Host` for each call. If no value crosses to or from
+another place in the loop, it can run as one compiled program that calls the host by itself.
 """
 
 from __future__ import annotations
