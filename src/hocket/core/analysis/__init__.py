@@ -7,7 +7,8 @@
     axes.py        the environment axis of each value, and the refusal of values that may be wrong
     averages.py    the calls of `averaged` in a node
 
-The analysis is sound by default. An equation without a rule makes a local value, whatever is made
-from a local value is local, and a local value is refused wherever somebody would see it: in the
-state, in a metric, or on another place. So a missing rule costs a refusal, never a wrong number.
+The analysis is sound by default. An equation without a rule makes a local value, unless all its
+inputs are uniform. Whatever is made from a local value is local, and a local value is refused
+wherever somebody would see it: in the state, in a metric, or on another place. So a missing rule
+costs a refusal at most, never a wrong number.
 """

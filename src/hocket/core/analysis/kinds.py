@@ -6,8 +6,9 @@ value in the fused program:
 
 - *per-environment*: it has an environment axis, and replica `i` holds the `i`-th share of it;
 - *uniform*: every replica holds the fused program's value;
-- *partial*: a sum or mean over the replica's own environments. It differs between replicas, and the
-  fused program's mean is the mean of theirs;
+- *partial*: made linearly from a sum or mean over the replica's own environments. It differs
+  between replicas. The mean of the replicas' values is the fused program's value, unless that grows
+  with the number of environments, as a sum does (`Kind.degree`);
 - *local*: nothing is known. It may differ from the fused program's value in any way.
 
 A replica goes wrong where it takes its own environments for all of them: in a maximum over them,

@@ -1,7 +1,8 @@
 """The rules of the analysis: what each primitive makes of the kinds of its inputs.
 
-The rules need not be complete, only right. A primitive without one makes a local value (`_opaque`),
-so the worst that a missing rule does is to refuse a program that would have been right.
+The rules need not be complete, only right. A primitive without one makes a local value, unless
+all its inputs are uniform (`_opaque`). So the worst that a missing rule does is to refuse a program
+that would have been right.
 """
 
 from __future__ import annotations

@@ -2,19 +2,23 @@
 
 Every place runs its own equations, and sends and receives where a value crosses.
 
-**Why a plan cannot deadlock.** All programs are written together, in one order: that of the step's
-equations, with each `Send` and right after it its `Receive` before the equation that needs the
-value. The program of a place is a subsequence of this order. Since a transport has room for at
-least one message of each transfer, an instruction waits only for earlier ones:
+**Why a plan cannot deadlock.** All programs are written together, in one order: that in which one
+program would execute the step's equations, pass after pass and iteration after iteration. A `Send`
+is followed at once by its `Receive`, and both come before the equation that needs the value. The
+program of a place is a subsequence of this order. Since a transport has room for at least one
+message of each transfer, an instruction waits only for earlier ones:
 
 - a `Receive` waits for its `Send`;
 - a `Send` waits for room, that is for the `Receive` of the message before it, in an earlier pass of
   the loop or in an earlier iteration.
 
 Take, of all instances, the one whose next instruction comes first in the order. What it would wait
-for is earlier, and so has been done. Hence there is always an instance that can go on. (`averaged`
-in a segment waits for the other replicas of the place. They run the same program, so they all come
-to it.)
+for is earlier, and so has been done. Hence there is always an instance that can go on.
+
+`averaged` in a segment waits for the other replicas of the place. They run the same program, and
+`averaged` under a condition that may differ between replicas is refused (`analysis/equations.py`),
+so they all come to it. In a free plan the learner and the makers of its samples also wait for the
+ledger, which says why that ends (`hocket.runtime.free`).
 """
 
 from __future__ import annotations

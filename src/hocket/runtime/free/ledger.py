@@ -3,8 +3,8 @@
 Each maker may have `window` samples that it has begun and the learner has not taken. The ledger
 holds the version of the parameters with which each of them is made. The learner takes the samples
 that are ready, oldest version first. It waits instead if another sample, which is still being made,
-would then be too old when its turn comes. So no sample is learned from more than `max_age` versions
-after the one it was made with, and none is thrown away.
+would then be too old when its turn comes. So every sample is learned from, at most `max_age`
+versions after the one it was made with.
 
 An iteration of the learner takes `batch` samples at once, the oldest that are ready. If makers may
 have several samples waiting, two of one batch can come from the same maker, so that a fast maker
@@ -12,6 +12,8 @@ need not wait for slow ones.
 
 At most `window` x makers samples exist at once, and that is at most `max_age` x `batch`. So a new
 sample, which is made with the newest version, is in time even if it is taken after all others.
+Nobody waits for ever: a maker with room begins, so the samples that the learner needs are made; and
+if it waits for an unfinished one, that one needs nothing but its maker.
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ class Ledger:
 
     There is no lock. While instances work, each number is one word with one writer: makers and
     helpers write their own entries, the learner `version` and `taken`, the run `stop` and `closed`.
-    A reader that looks too early waits for the next signal and looks again. The order of writes
-    and reads matters only in `begin`.
+    A reader that looks too early waits for the next signal and looks again. Where the order of
+    writes and reads matters, a comment says so.
     """
 
     def __init__(self, plan: Plan, event: Event, numbers: np.ndarray | None = None) -> None:
