@@ -91,7 +91,7 @@ ALTERATIONS = {
     ),
     "NaN in an observation": (
         lambda s, step: (s, step._replace(obs=jnp.where(step.obs > 1, jnp.nan, step.obs))),
-        r"step \d+ of a random run: the observation contains NaN",
+        r"step \d+ of a random run: an observation contains NaN",
     ),
     "an infinite reward": (
         lambda s, step: (s, step._replace(reward=1 / abs(step.obs[0]))),
@@ -99,11 +99,11 @@ ALTERATIONS = {
     ),
     "an observation outside its space": (
         lambda s, step: (s, step._replace(obs=step.obs * 100)),
-        r"leaves Box\(low=-100.0.*200.*Widen the space",
+        r"is outside Box\(low=-100.0.*200.*Widen the space",
     ),
     "a tuple for a Step": (
         lambda s, step: (s, tuple(step)),
-        r"Altered.step returns tuple beside the state. Return \(state, Step",
+        r"Altered.step returns \(state, tuple\). Return \(state, Step",
     ),
     "five values, as Gymnasium has": (
         lambda s, step: (*step, {}),
@@ -115,7 +115,7 @@ ALTERATIONS = {
     ),
     "randomness of Python's own": (
         lambda s, step: (s, step._replace(reward=jnp.float32(random.random()))),
-        r"two results for one key.*`jax.random`",
+        r"different results in two runs with the same key.*`jax.random`",
     ),
 }
 

@@ -57,6 +57,14 @@ def test_unknown_names_and_options() -> None:
         make("gymnax:Breakout-MinAtar", max_steps=3)
 
 
+def test_other_spaces_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make("gymnax:CartPole-v1")
+    space = gymnax.environments.spaces.Tuple([])
+    monkeypatch.setattr(type(env.env), "action_space", lambda *_: space)
+    with pytest.raises(ValueError, match=r"Box and Discrete of gymnax, found .*`hocket.envs.Env`"):
+        _ = env.action_space
+
+
 def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gymnax", None)
     monkeypatch.delitem(sys.modules, "hocket.envs.adapters.gymnax")

@@ -88,7 +88,7 @@ def test_without_pictures_there_is_no_film() -> None:
 
 def test_what_an_environment_needs_to_draw_itself_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pygame", None)
-    with pytest.raises(ImportError, match=r"to draw `gymnasium:CartPole-v1`: pygame"):
+    with pytest.raises(ImportError, match=r"`gymnasium:CartPole-v1` cannot be drawn: pygame"):
         record(make("gymnasium:CartPole-v1"), FIRST, KEY)
 
 

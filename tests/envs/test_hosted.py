@@ -309,8 +309,9 @@ def test_what_an_environment_does_wrong_ends_the_run(
 def test_a_worker_that_dies(hocket: Hocket, on_death: str) -> None:
     env = f"{COUNTER}:wrong=dies,at=6,length=9,vectorize=processes,on_death={on_death}"
     train = ("train", *FLAGS, "--env", env, "--distribute", ONE_THREAD, "--env-steps", "64")
-    said = "the worker process of environments 0 to 7 of `gymnasium:hocket/Counter-v0`, then at "
-    said += r"environment 0, is gone: process \d+ ended with code 3\.(?s:.*)a hole in the hull\n"
+    said = "the worker process of environments 0 to 7 of `gymnasium:hocket/Counter-v0`, which was "
+    said += r"working on environment 0, is gone: process \d+ ended with code 3\."
+    said += r"(?s:.*)a hole in the hull\n"
     if on_death == "fail":
         done = hocket(*train, "--quiet")
         assert done.code == 1 and re.search(said, done.err)
@@ -400,7 +401,9 @@ def test_environments_cannot_go_back_nor_serve_two_runs() -> None:
     given = [np.array([3, 4], np.uint32), none, *counts, np.zeros((2, 2), np.float32), none]
     live.start(given)
     assert live.finish()[0].tolist() == [1, 1]
-    with pytest.raises(RuntimeError, match=r"host:Walk has not taken the steps.*serve two runs"):
+    with pytest.raises(
+        RuntimeError, match=r"steps that host:Walk has taken differs.*serve two runs"
+    ):
         live.start(given)
     live.close()
 

@@ -1,6 +1,7 @@
 """Environments: their contracts, our own environments, and adapters to other packages.
 
-env.py  host.py   the two contracts: pure environments, and ordinary code on the host
+env.py            the contract of pure environments
+host.py           the contract of environments that run on the host as ordinary code
 spaces.py         the shapes and bounds of observations and actions
 classic/          small environments in pure JAX
 quadruped/        a four-legged robot in pure JAX
@@ -11,9 +12,9 @@ registry.py       every environment by name
 unroll.py         the acting loop with which every algorithm's `step` begins
 episode.py        episode statistics
 host_steps.py     host environments inside a traced program
-play/             evaluate a policy, record it
-drawing.py        pictures
-check.py          `check_env`
+play/             evaluation and recording of a policy
+drawing.py        pictures of environments
+check.py          `check_env`, which tests an environment against its contract
 """
 
 from hocket.envs.check import check_env

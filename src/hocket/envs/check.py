@@ -22,8 +22,9 @@ NUM_STEPS = 200
 def check_env(env: Env, seed: int = 0) -> None:
     """Raise a `ContractError` that names the first part of the contract that `env` breaks.
 
-    Traces `reset` and `step`, and compares their results with the spaces. Then takes random actions
-    in a few environments at once, across episode ends, and checks the values.
+    First trace `reset` and `step`, and compare the shapes of their results with the spaces. Then
+    take random actions in a few environments at once, beyond the ends of episodes, and check the
+    values.
 
         check_env(make("CartPole-v1"))
     """
@@ -62,8 +63,8 @@ def _check_step(env: Env, state: State, key: Array) -> None:
     after, step = _pair(where, "(state, Step)", _trace(where, env.step, state, action, key))
     if not isinstance(step, Step):
         raise ContractError(
-            f"{where} returns {type(step).__name__} beside the state. Return (state, Step(obs, "
-            "reward, terminated, truncated)), with Step from `hocket.envs`."
+            f"{where} returns (state, {type(step).__name__}). Return (state, Step(obs, reward, "
+            "terminated, truncated)), with Step from `hocket.envs`."
         )
     _check_observation(env, where, step.obs)
     advice = "Return a state like the one that came in (`reset` makes the first one)."
@@ -79,7 +80,7 @@ def _check_observation(env: Env, where: str, obs: Obs) -> None:
 
 
 def _trace(where: str, fn: Callable[..., Any], *args: Any) -> Any:
-    """Return the shapes of what `fn` returns."""
+    """Return the shapes and dtypes of the results of `fn`, or raise if JAX cannot trace it."""
     try:
         return jax.eval_shape(fn, *args)
     except Exception as error:
@@ -127,10 +128,11 @@ class _RandomStep(NamedTuple):
 
 
 _FAULTS = {
-    "nan": "the observation contains NaN: {obs}, then {step.obs}. Look for a division by zero.",
-    "outside": "the observation leaves {env.observation_space}: {obs}, then {step.obs}. "
-    "Widen the space, or clip the observation.",
-    "reward_not_finite": "the reward is {step.reward}. Return a finite one.",
+    "nan": "an observation contains NaN: {obs} before the step, {step.obs} after it. "
+    "Look for a division by zero.",
+    "outside": "an observation is outside {env.observation_space}: {obs} before the step, "
+    "{step.obs} after it. Widen the space, or clip the observation.",
+    "reward_not_finite": "the reward is {step.reward}. Return a finite reward.",
     "ended_twice": "`terminated` and `truncated` are both true. An episode that terminates is not "
     "cut short, so return `truncated & ~terminated` as `truncated`.",
 }
@@ -148,16 +150,17 @@ def _check_values(env: Env, key: Array) -> None:
             raise ContractError(f"{name}, step {index[1]} of a random run: {problem}")
     if not jax.tree.all(jax.tree.map(np.array_equal, record, again)):
         raise ContractError(
-            f"{name} gives two results for one key. Draw everything random from the key with "
-            "`jax.random`: generators of numpy and Python are read only once, when JAX traces."
+            f"{name} gave different results in two runs with the same key. Draw all random numbers "
+            "from the key with `jax.random`, because generators of numpy and Python run only once, "
+            "while JAX traces."
         )
 
 
 def _player(env: Env) -> Callable[[Array], _RandomStep]:
     """Return a function that takes random actions, in one run for each key.
 
-    The function is new each time, so JAX traces it again. Then two functions differ in any
-    randomness that does not come from the key.
+    Each call returns a new function, which JAX traces anew. So the results of two functions differ
+    in any randomness that does not come from the key.
     """
 
     def advance(carry: tuple[State, Obs], key: Array) -> tuple[tuple[State, Obs], _RandomStep]:

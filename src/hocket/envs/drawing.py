@@ -29,13 +29,13 @@ ORANGE = "#e8833a"
 GREEN = "#4aa271"
 RED = "#d1495b"
 
-# For the channels of a grid. They differ in brightness as well as hue, and stand out from PALE.
+# Colors of a grid's channels. They differ in brightness as well as hue, and stand out from PALE.
 CHANNELS = (
     BLUE, ORANGE, GREEN, RED, "#8e5ea2", "#e3b23c", "#2aa8b8", "#7a5c45", "#e58fb1", "#54606f"
 )  # fmt: skip
 
 SUPERSAMPLING = 4
-"""Pixels painted, in each direction, for one pixel of the result."""
+"""Width and height, in painted pixels, of one pixel of the result."""
 CAPTION_HEIGHT = 14
 IMAGE_SIDE = 32
 """The smallest height and width at which a uint8 grid is taken for an image."""
@@ -106,11 +106,11 @@ class Drawable(Protocol):
 
 
 class NoDrawing(ValueError):
-    """Raised for an environment that has no drawing."""
+    """Raised for an environment that has no `draw` method."""
 
 
 def drawn(env: Any, state: Any) -> Picture:
-    """Return what `env` draws, or raise `NoDrawing`. The `draw` of a wrapper calls this."""
+    """Return `env.draw(state)`, or raise `NoDrawing`. Wrappers call this with their own `env`."""
     if not isinstance(env, Drawable):
         name = type(env).__name__
         raise NoDrawing(
@@ -135,7 +135,7 @@ def depict(env: Any, state: Any, obs: Any) -> Picture:
 
 
 def picture_of(colors: np.ndarray, margin: float = 0) -> Picture:
-    """Return a picture of `colors`, uint8 `[rows, columns, 3]`, with a margin in cells."""
+    """Return a picture of `colors`, uint8 `[rows, columns, 3]`, with a `margin` given in cells."""
     rows, columns, _ = colors.shape
     return Picture((-margin, -margin, columns + margin, rows + margin), [Cells(colors)])
 
@@ -220,13 +220,13 @@ def _paint_shape(canvas: _Canvas, shape: Shape) -> None:
 
 def _paint_circle(canvas: _Canvas, circle: Circle) -> None:
     (x, y), r = canvas.pixel(circle.center), max(1.0, canvas.scale * circle.radius)
-    # Pillow includes the last pixel.
+    # Pillow includes the last pixel, hence the `- 1`.
     canvas.draw.ellipse((x - r, y - r, x + r - 1, y + r - 1), circle.color)
 
 
 def _paint_stroke(canvas: _Canvas, line: Stroke) -> None:
     """Paint each segment as a polygon, because Pillow rounds line widths to whole pixels."""
-    # A line thinner than one pixel of the result would flicker as it moves.
+    # At least one pixel of the result wide, because a thinner line would flicker as it moves.
     half = max(line.width / 2, SUPERSAMPLING / 2 / canvas.scale)
     for (x0, y0), (x1, y1) in zip(line.points, line.points[1:], strict=False):
         length, angle = math.hypot(x1 - x0, y1 - y0), math.atan2(y1 - y0, x1 - x0)
@@ -267,9 +267,9 @@ def _paint_caption(canvas: _Canvas, caption: str) -> None:
 def _grid_colors(grid: np.ndarray) -> np.ndarray:
     """Return the colors of a grid `[H, W]` or `[H, W, C]`, as uint8 `[H, W, 3]`.
 
-    A large uint8 grid is an image, shown as it is. In a grid of integers `[H, W]`, each number
-    stands for what a cell contains, and zero for nothing. In any other grid a cell gets the color
-    of its strongest channel, as intense as that channel's value.
+    A large uint8 grid is an image, shown as it is. In another grid of integers `[H, W]`, each
+    number has its own color, and zero is an empty cell. In any other grid a cell gets the color of
+    its strongest channel, and the channel's value is the intensity of the color.
     """
     image = grid.dtype == np.uint8 and min(grid.shape[:2]) >= IMAGE_SIDE
     if image and (grid.ndim == 2 or grid.shape[2] in (1, 3)):

@@ -13,15 +13,15 @@ from hocket.envs.spaces import Space
 # Legend: n environments. All arrays are numpy arrays `[n, ...]`, with a row for each environment.
 
 ALIGNMENT = 64
-"""Host arrays that begin at a multiple of this many bytes are used by XLA without a copy."""
+"""XLA uses host arrays without a copy if they begin at a multiple of this many bytes."""
 SMALL = 4096
-"""For arrays of fewer bytes, XLA's copy costs less than the alignment."""
+"""Arrays of fewer bytes are not aligned, because XLA's copy of them costs less."""
 OPEN_SECONDS = 120.0
-"""How long environments may take to be made, unless their own time limit is longer."""
+"""Maximum number of seconds for making environments, unless their own timeout is longer."""
 
 
 class HostEnvError(RuntimeError):
-    """Raised when an environment on the host fails. The message says which, and what it did."""
+    """Raised when an environment on the host fails. The message names it and says what it did."""
 
 
 class HostStep(NamedTuple):
@@ -34,11 +34,11 @@ class HostStep(NamedTuple):
     obs: Any
     """Observations to act on next, as a tree like the observation space."""
     reward: np.ndarray
-    """float32."""
+    """Rewards, float32 `[n]`."""
     terminated: np.ndarray
     truncated: np.ndarray
     final_obs: Any
-    """Where the actions led: the final observation where an episode ended, elsewhere `obs`."""
+    """Observations to which the actions led: final ones where episodes ended, elsewhere `obs`."""
 
 
 class LiveEnvs(Protocol):
@@ -54,22 +54,24 @@ class LiveEnvs(Protocol):
         """
 
     def send(self, actions: Any) -> None:
-        """Start a step of all environments. Returns at once if they run elsewhere."""
+        """Start a step of all environments. If other threads or processes take it, do not wait."""
 
     def recv(self) -> HostStep:
         """Wait for the step, and return its results."""
         ...
 
     def snapshot(self) -> list[bytes] | None:
-        """Return each environment's state, with its generator and elapsed steps, or None."""
+        """Return each environment's state, generator and elapsed steps; None if not possible."""
         return None
 
     def restore(self, snapshots: list[bytes]) -> None:
-        """Continue from a snapshot. The next call is `send`."""
-        raise HostEnvError(f"{type(self).__name__} cannot be restored: it has no snapshot.")
+        """Continue from the result of `snapshot`. The next call must be `send`."""
+        raise HostEnvError(
+            f"{type(self).__name__} cannot be restored, because it has no snapshots."
+        )
 
     def close(self) -> None:
-        """End the environments, and whatever they run in."""
+        """End the environments, and the threads or processes that step them."""
 
 
 @runtime_checkable
@@ -77,7 +79,7 @@ class NativeEnvs(LiveEnvs, Protocol):
     """Environments that native code can step; see `native/pool.cpp`."""
 
     def native(self, seed: np.ndarray, steps: np.ndarray) -> NativeCall | None:
-        """Return the native call for a step of `host_steps.py`, or None. It updates `steps`."""
+        """Return a C function that takes steps and counts them in `steps`, or None."""
 
 
 @runtime_checkable
@@ -89,7 +91,7 @@ class HostEnv(Protocol):
 
     @property
     def name(self) -> str:
-        """The name by which `make` knows it, such as `gymnasium:CartPole-v1`."""
+        """The environment's name for `make`, such as `gymnasium:CartPole-v1`."""
         ...
 
     @property
@@ -108,7 +110,7 @@ class WatchedEnvs(LiveEnvs, Protocol):
     """Environments that cannot interrupt a step that hangs, so another thread watches the time."""
 
     def overdue(self) -> HostEnvError | None:
-        """Return the error for an environment that hangs, or None. Called by another thread."""
+        """Return the error of an environment that hangs, else None. Another thread calls this."""
 
 
 @runtime_checkable
@@ -116,11 +118,11 @@ class Watchable(Protocol):
     """A host environment that can step in its caller's thread. If it hangs, so does its caller."""
 
     def open_here(self, num_envs: int) -> WatchedEnvs | None:
-        """Start the environments in this thread, or return None if their options say otherwise."""
+        """Start the environments in this thread, or return None if their options rule that out."""
 
 
 class Stage(Protocol):
-    """One environment that renders itself. It starts no new episode by itself."""
+    """One environment that renders itself. Only `reset` begins a new episode."""
 
     def reset(self, seed: int) -> Any:
         """Begin an episode, and return its first observation."""
@@ -130,7 +132,7 @@ class Stage(Protocol):
         ...
 
     def frame(self) -> np.ndarray:
-        """Return an image of its present state, uint8 `[H, W, 3]`."""
+        """Return an image of the present state, uint8 `[H, W, 3]`."""
         ...
 
     def close(self) -> None: ...
@@ -138,13 +140,13 @@ class Stage(Protocol):
 
 @runtime_checkable
 class Filmable(Protocol):
-    """A host environment that can be filmed."""
+    """A host environment that can render itself for a recording."""
 
     def stage(self) -> Stage: ...
 
 
 def new_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an uninitialized array, aligned so that XLA uses it without a copy."""
+    """Return an uninitialized array. If it is not small, XLA can use it without a copy."""
     dtype = np.dtype(dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < SMALL:
@@ -155,9 +157,9 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def merged_final(obs: list[np.ndarray], final: list[np.ndarray], done: np.ndarray) -> list[Any]:
-    """Return `final` where an episode ended, and `obs` elsewhere.
+    """Return the rows of `final` where an episode ended, and those of `obs` elsewhere.
 
-    Fills the other rows of `final` in place. If no episode ended, returns `obs` itself.
+    The rows of `obs` are copied into `final`. If no episode ended, `obs` itself is returned.
     """
     if not done.any():
         return obs

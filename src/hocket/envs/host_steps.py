@@ -30,14 +30,14 @@ COUNTS = len(EpisodeStats._fields)
 
 
 class HostState(NamedTuple):
-    """The part of host environments that the program keeps, `[N, ...]`."""
+    """The state of host environments that the program itself keeps, `[N, ...]`."""
 
     seed: Array
-    """The seed with which each began."""
+    """The seed with which each environment began."""
     steps: Array
-    """The number of steps that each has taken."""
+    """The number of steps that each environment has taken."""
     obs: Any
-    """The last observation of each."""
+    """The last observation of each environment."""
 
 
 def begin(env: HostEnv, keys: Array) -> HostState:
@@ -67,7 +67,7 @@ def step(
 
 @dataclass(frozen=True)
 class _EnvFunction:
-    """A host function of `env`."""
+    """The common part of the two host functions of `env`, which begin and step it."""
 
     env: HostEnv
     keeps_state = False
@@ -132,7 +132,8 @@ class _Stepping(_EnvFunction):
 class _Stepped:
     """The live environments of one instance, in the batches in which its program steps them.
 
-    A program may step several batches in turn, so each is identified by its first seed.
+    A program may step several batches in turn, so each batch is identified by the seed of its first
+    environment.
     """
 
     def __init__(self, env: HostEnv, *, watched: bool) -> None:
@@ -169,7 +170,7 @@ class _Stepped:
         self._pieces = pieces
 
     def overdue(self) -> HostEnvError | None:
-        # Copied to a list, because the other thread may add a batch meanwhile.
+        # The dict is copied, because the thread that steps may add a batch meanwhile.
         watched = [b.live for b in list(self._batches.values()) if isinstance(b.live, WatchedEnvs)]
         return next((error for live in watched if (error := live.overdue())), None)
 
@@ -208,9 +209,9 @@ class _LiveBatch:
     def start(self, arrays: Sequence[np.ndarray]) -> None:
         if arrays[1].tobytes() != self._steps.tobytes():  # faster than `array_equal`
             raise RuntimeError(
-                f"{self._env.name} has not taken the steps that its program has counted. "
-                f"Environments on the host cannot go back, nor serve two runs: continue from the "
-                f"newest state."
+                f"the number of steps that {self._env.name} has taken differs from the number in "
+                f"the program's state. Environments on the host cannot go back to an earlier "
+                f"state, and cannot serve two runs. Continue from the newest state."
             )
         self._given = arrays
         if self._first is None:
@@ -241,11 +242,11 @@ class _LiveBatch:
         return step
 
     def _names(self) -> list[str]:
-        """Return a name for each environment's piece, from the seed and steps it belongs to."""
+        """Return the names of the environments' saved pieces, made of their seeds and steps."""
         return [f"{a}-{b}" for a, b in zip(self._seed, self._steps, strict=True)]
 
     def _cut_short(self, rest: Sequence[np.ndarray]) -> HostStep:
-        """Return a step that only truncates the episodes from before a restart."""
+        """Return a step that moves nothing, but truncates the episodes from before a restart."""
         first, self._first = self._first, None
         shape = jax.tree.structure(first)
         last = jax.tree.unflatten(shape, rest[COUNTS : COUNTS + shape.num_leaves])
@@ -284,7 +285,7 @@ class _Blamed:
 
 
 def _check(env: HostEnv, wanted: list[tuple[Any, Any]], given: list[Any]) -> None:
-    """Refuse arrays that differ from the spaces, before a program reads them."""
+    """Refuse arrays whose shapes or dtypes differ from the spaces', before a program reads them."""
     if all(type(x) is np.ndarray for x in given) and [(x.shape, x.dtype) for x in given] == wanted:
         return
     got = ", ".join(_short(np.shape(x), np.asarray(x).dtype) for x in given)
@@ -300,7 +301,7 @@ def _short(shape: Any, dtype: Any) -> str:
 
 
 def _after(episode: Sequence[np.ndarray], step: HostStep) -> tuple[np.ndarray, ...]:
-    """`EpisodeStats.after` in numpy, for all environments at once."""
+    """Do in numpy what `EpisodeStats.after` does, for all environments at once."""
     ret, length, ended_return, ended_length, ended = episode
     ret, length = ret + step.reward, length + np.int32(1)
     if not np.count_nonzero(step.terminated) + np.count_nonzero(step.truncated):

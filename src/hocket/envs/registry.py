@@ -18,8 +18,9 @@ from hocket.envs.quadruped.env import Quadruped
 from hocket.errors import check_options, unknown
 from hocket.system.registry import Registry
 
-# Each with the time limit that Gymnasium registers (Ant's for the quadruped); Catch needs none.
-# POPGym's PositionOnlyCartPole hides the velocities, so the policy needs a memory.
+# Each environment has the time limit that Gymnasium registers for it, the quadruped that of Ant.
+# Catch needs none. PositionOnlyCartPole is one of POPGym's: it hides the velocities, so the policy
+# needs a memory.
 _ENVS: dict[str, tuple[Any, int | None]] = {
     "Acrobot-v1": (Acrobot(), 500),
     "CartPole-v1": (CartPole(), 500),
@@ -30,18 +31,18 @@ _ENVS: dict[str, tuple[Any, int | None]] = {
     "Quadruped-v1": (Quadruped(), 1000),
 }
 
-# The key is the word before the colon of a name. The files of `adapters` come before plugins.
+# A key is the part of a name before the colon. Files of `adapters` take precedence over plugins.
 _ADAPTERS = Registry("adapter", "hocket.envs.adapters", group="hocket.environments")
 
 
 def make(name: str, **options: Any) -> Any:
     """Return the environment called `name`, with some of its parameters changed.
 
-    `max_steps` is the time limit; None means no limit. A name that begins with `gymnax:`,
+    `max_steps` is the time limit, and None means no limit. A name that begins with `gymnax:`,
     `playground:`, `gymnasium:` or `envpool:` belongs to that package: its adapter defines the
-    options, and it needs an extra, such as `pip install 'hocket[gymnasium]'`. Environments of the
-    last two packages are ordinary code and run on the host (`HostEnv`). All others are pure
-    (`Env`).
+    options, and it needs an extra, such as `pip install 'hocket[gymnasium]'`. Environments of
+    Gymnasium and EnvPool are ordinary code that runs on the host, each a `HostEnv`. All others are
+    pure, each an `Env`.
 
         make("CartPole-v1", max_steps=200, gravity=1.6)
         make("gymnax:Breakout-MinAtar", max_steps_in_episode=500)
@@ -71,7 +72,7 @@ def is_adapted(name: str) -> bool:
 
 
 def name_of(env: Any) -> str:
-    """Return the name by which `make` knows `env`, or the name of its class if it knows none."""
+    """Return the name by which `make` knows `env`, else the name of its class."""
     for name in _ENVS:
         if make(name) == env:
             return name
@@ -86,7 +87,7 @@ def name_of(env: Any) -> str:
 
 
 def names() -> list[str]:
-    """Return the names of all pure environments, with those of gymnax if it is installed."""
+    """Return the names of hocket's own environments, and of gymnax's if gymnax is installed."""
     if find_spec("gymnax") is None:
         return sorted(_ENVS)
     from hocket.envs.adapters import gymnax

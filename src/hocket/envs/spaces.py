@@ -1,4 +1,4 @@
-"""Spaces describe observations and actions, as small values that hash, print and compare."""
+"""Descriptions of observations and actions, as small values that hash, print and compare."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class _OneArray(ABC):
 
     @abstractmethod
     def _holds(self, x: Array) -> Array:
-        """Return True if the values of `x` are a member's; shape and dtype are checked already."""
+        """Return True if the values of `x`, of a member's shape and dtype, are within the space."""
 
     def contains(self, x: Any) -> Array:
-        """Return True if `x` has a member's shape, kind of dtype and values. NaN is no member."""
+        """Return True if `x` has a member's shape, kind of dtype and values. NaN is not valid."""
         x = jnp.asarray(x)
         spec = self.spec()
         fits = x.shape == spec.shape and np.can_cast(x.dtype, spec.dtype, "same_kind")
@@ -42,8 +42,8 @@ class _OneArray(ABC):
 class Box(_OneArray):
     """Arrays of one shape and dtype, within inclusive bounds.
 
-    A bound is a number, or anything that broadcasts to `shape`. To keep the box hashable, it is
-    stored as a number, or as nested tuples if it differs between elements.
+    A bound is a number, or anything that broadcasts to `shape`. To keep the box hashable, bounds
+    are stored as numbers, or as nested tuples if they differ between elements.
 
         Box(-1.0, 1.0, shape=(3,))
     """
@@ -162,12 +162,12 @@ Space: TypeAlias = Box | Discrete | MultiDiscrete | DictSpace
 
 
 def unbounded(bound: Any, dtype: Any) -> np.ndarray:
-    """Replace the largest float by infinity, since some packages write "no bound" that way."""
+    """Replace the largest float by infinity, because in some packages it means "no bound"."""
     return np.where(np.abs(bound) >= np.finfo(dtype).max, np.copysign(np.inf, bound), bound)
 
 
 def _bound(side: str, bound: Any, box: Box) -> Any:
-    """Return `bound` as a hashable value: one number if all are the same, else nested tuples."""
+    """Return `bound` in hashable form: a number if all elements are equal, else nested tuples."""
     values = np.asarray(bound)
     try:
         np.broadcast_to(values, box.shape)

@@ -29,7 +29,7 @@ class Envs(NamedTuple):
 
 
 class Actor(NamedTuple):
-    """The state of acting between two rollouts, `[N, ...]`. `obs` is what to act on next."""
+    """The state of acting between two rollouts, `[N, ...]`. `obs` is the observation to act on."""
 
     envs: Envs
     obs: Any
@@ -40,9 +40,9 @@ class Actor(NamedTuple):
 class Rollout(NamedTuple):
     """The steps of a rollout, `[T, N, ...]`.
 
-    `next_obs` is where the action led. At an episode's end that is its final observation, not the
-    first one of the next episode. Bootstrap from it wherever `terminated` is false, even if the
-    episode was truncated.
+    `next_obs` is the observation to which the action led. At an episode's end it is the final one
+    of that episode, not the first one of the next. Bootstrap from it wherever `terminated` is
+    false, even if the episode was truncated.
     """
 
     obs: Any
@@ -56,7 +56,7 @@ class Rollout(NamedTuple):
     memory: Any
     """The memory before the first step, `[N, ...]`: zero where an episode begins."""
     episodes: dict[str, Array]
-    """Metrics of the episodes that ended, `[N]`: their number, and sums of returns and lengths."""
+    """Sums over the episodes that ended in each environment, `[N]`: returns, lengths and counts."""
 
     @property
     def done(self) -> Array:
@@ -66,7 +66,7 @@ class Rollout(NamedTuple):
     def first(self) -> Array:
         """True where memory must be set to zero, because an episode begins.
 
-        Never at the first step of the rollout, whose `memory` is already zero in that case.
+        It is always False at the first step, because `memory` is already zero if one begins there.
         """
         return jnp.concatenate([jnp.zeros_like(self.done[:1]), self.done[:-1]])
 
@@ -77,7 +77,7 @@ Act = Callable[[Any, Any, Array], tuple[Any, Any, Any]]
 def init_actor(env: Env | HostEnv, key: Array, num_envs: int, memory: Any = None) -> Actor:
     """Return an actor at the beginning of `num_envs` episodes.
 
-    `memory` is the memory for one environment when an episode begins: zeros, by contract.
+    `memory` is the memory for one environment when an episode begins, and must be zeros.
     """
     k_reset, k_envs, k_act = (jax.random.split(k, num_envs) for k in jax.random.split(key, 3))
     if isinstance(env, HostEnv):
@@ -100,7 +100,7 @@ def unroll(env: Env | HostEnv, act: Act, actor: Actor, length: int) -> tuple[Act
 
     @fragment(role="env", name="env")
     def step_envs(envs: Envs, action: Any) -> tuple[Envs, Any, Any]:
-        # On the host the fragment is this call alone, so that no program is compiled for it.
+        # A host environment's fragment is this call alone, so no program is compiled for it.
         if isinstance(env, HostEnv):
             state, episode, step = host_steps.step(env, envs.state, envs.episode, action)
             return Envs(state, envs.key, episode), state.obs, step
@@ -127,8 +127,8 @@ def unroll(env: Env | HostEnv, act: Act, actor: Actor, length: int) -> tuple[Act
     actor = actor._replace(envs=actor.envs._replace(episode=episode))
     at_once = tuning().unroll
     if at_once > 1 and has_loops(one_step, actor, None):
-        # PPO on the quadruped, 4,096 environments: unrolling makes it 15 % faster, but takes 33 s
-        # to compile instead of 9 s, which pays off only after a billion steps.
+        # A step that contains loops is not unrolled. PPO with 4,096 quadrupeds would be 15 %
+        # faster, but compile in 33 s instead of 9 s, which pays off only after a billion steps.
         at_once = 1
     actor, taken = lax.scan(one_step, actor, None, length, unroll=at_once)
     ended = actor.envs.episode
@@ -150,8 +150,9 @@ def _checked(acted: Any, env: Env | HostEnv) -> tuple[Any, Any, Any]:
     wanted = jax.tree.map(lambda x: x.shape, env.action_space.spec())
     if shape != wanted:
         raise ValueError(
-            f"`act` must return one action for each environment, of shape {wanted} as in "
-            f"{env.action_space}, but the shape after the environment axis is {shape}."
+            f"`act` returned actions of shape {shape} for each environment, but those in "
+            f"{env.action_space} have shape {wanted}. Return an array of such actions, with the "
+            f"environments as its first axis."
         )
     return acted
 

@@ -39,7 +39,7 @@ def make(name: str, num_threads: int = 0, **options: Any) -> EnvPoolEnv:
         message = unknown("EnvPool environment", name, near)
         raise ValueError(f"{message} For all names, see envpool.list_all_envs().")
     env = EnvPoolEnv(name, options, num_threads)
-    _ = env.observation_space  # makes an environment, so that mistakes are found now
+    _ = env.observation_space  # makes an environment, so that wrong options raise here
     return env
 
 
@@ -48,17 +48,17 @@ class EnvPoolEnv:
     """An EnvPool environment, given by its name.
 
     The options are EnvPool's own; see its documentation. For Atari the defaults are those of DQN:
-    four grey frames, four frames per step, up to 30 no-ops. Images get their channels last.
-    Rewards are the game's own, unless `reward_clip=True`. If an episode ends exactly at the time
-    limit, EnvPool reports a truncation.
+    four grey frames, four frames per step, up to 30 no-ops. Their rewards are the game's own,
+    unless `reward_clip=True`. Images have their channels moved to the last axis. An episode that
+    terminates exactly at the time limit counts as truncated, because EnvPool reports it so.
     """
 
     id: str
-    """EnvPool's name for it, such as `Pong-v5`."""
+    """EnvPool's name for the environment, such as `Pong-v5`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options for `envpool.make`."""
     num_threads: int = 0
-    """Number of threads; 0 for one per core or per environment, whichever is fewer."""
+    """Number of threads; 0 for the number of cores or of environments, whichever is smaller."""
 
     def __post_init__(self) -> None:
         check_option("num_threads", self.num_threads, 0, where=f"of `{self.name}`")
@@ -103,7 +103,7 @@ class EnvPoolEnv:
 
 @lru_cache(maxsize=64)
 def _converters(env: EnvPoolEnv) -> tuple[Observations, Actions]:
-    """Return converters for the environment's spaces, read from a pool made only for this."""
+    """Return converters for the environment's spaces, read from a pool made only to read them."""
     pool = env.pool([0])
     try:
         observation_space, action_space = _spaces(pool)
@@ -118,16 +118,17 @@ def _spaces(pool: Any) -> tuple[Any, Any]:
     Several threads may call this at once, each for its own pool, hence the lock.
     """
     with _FILTERS, warnings.catch_warnings():
-        # EnvPool makes float32 spaces with float64 bounds, and users cannot change these.
+        # The warning is about EnvPool's float64 bounds of float32 spaces. Users cannot change them.
         warnings.filterwarnings("ignore", ".*precision lowered by casting")
         return pool.observation_space, pool.action_space
 
 
 class _LivePool(LiveEnvs):
-    """Running environments. EnvPool offers no snapshot.
+    """Running environments of EnvPool, which offers no snapshot.
 
     After an episode's end, EnvPool ignores the next action, and returns the first observation of a
-    new episode. So `recv` steps these environments a second time, with an action of zeros.
+    new episode. So `recv` steps the environments that have just ended an episode a second time,
+    with an action of zeros.
     """
 
     def __init__(self, env: EnvPoolEnv, num_envs: int) -> None:
@@ -145,7 +146,7 @@ class _LivePool(LiveEnvs):
     def reset(self, seeds: np.ndarray) -> Any:
         self.close()
         self._given = self._native = None
-        # A pool can be seeded only when it is made. Its seeds are int32.
+        # A new pool, because a pool can be seeded only when it is made. Its seeds are int32.
         self._pool = self._env.pool([int(seed) & 0x7FFFFFFF for seed in seeds])
         _spaces(self._pool)
         first = self._observations.tree(self._arrays(self._pool.reset()[0]))
@@ -181,11 +182,12 @@ class _LivePool(LiveEnvs):
         obs, final = (self._observations.tree(arrays) for arrays in (obs, final))
         return HostStep(obs, reward, terminated, truncated, final)
 
-    # `_where` is set if actions are one array. Then EnvPool's `_send` and `_recv` are called
-    # directly. With 8 environments, the Python code of `send` and `recv` takes half of a step.
+    # If observations and actions are one array each, `_where` is not empty, and EnvPool's `_send`
+    # and `_recv` are called directly. This saves the Python code of its `send` and `recv`, which
+    # takes half the time of a step of 8 environments.
 
     def _receive(self) -> Any:
-        """Return `(obs, reward, ended, truncated)`; `ended` includes truncated episodes."""
+        """Return `(obs, reward, ended, truncated)`; `ended` may include truncated episodes."""
         if self._native and self._native.has_received:
             return self._native.take()
         if self._where:
@@ -223,7 +225,7 @@ class _LivePool(LiveEnvs):
             self._pool = self._native = None
 
     def _arrays(self, obs: Any) -> list[np.ndarray]:
-        """Return observations of the pool in new arrays."""
+        """Convert observations of the pool to new arrays."""
         return [channels_last(obs)] if self._turned else self._observations.batch(obs)
 
 
@@ -235,7 +237,7 @@ def _is_image(space: Space) -> bool:
 
 
 def _turned(space: Any) -> Box:
-    """Return the space of images with their channels last."""
+    """Return the image space `space` with its channels moved to the last axis."""
     low, high = (
         np.moveaxis(np.broadcast_to(bound, space.shape), 0, -1) for bound in (space.low, space.high)
     )

@@ -29,10 +29,10 @@ from hocket.envs.gymnasium.stage import GymnasiumStage
 
 
 def make(name: str, **options: Any) -> Any:
-    """Return the Gymnasium environment called `name`; see `GymnasiumEnv` for the options.
+    """Return the Gymnasium environment called `name`.
 
-    All other options go to `gymnasium.make`. Atari games (`ALE/Pong-v5`) are made by
-    `hocket.envs.gymnasium.atari`, with the usual preprocessing.
+    Options that are fields of `GymnasiumEnv` set those; all others go to `gymnasium.make`. Atari
+    games (`ALE/Pong-v5`) are made by `hocket.envs.gymnasium.atari`, with the usual preprocessing.
     """
     if name.startswith("ALE/"):
         from hocket.envs.gymnasium import atari
@@ -41,7 +41,7 @@ def make(name: str, **options: Any) -> Any:
     names = {f.name for f in fields(GymnasiumEnv)} - {"id", "options"}
     ours = {option: options.pop(option) for option in names & options.keys()}
     env = GymnasiumEnv(name, options, **ours)
-    _ = env.observation_space  # makes an environment, so that mistakes are found now
+    _ = env.observation_space  # makes an environment, so that wrong options raise here
     return env
 
 
@@ -50,21 +50,22 @@ class GymnasiumEnv:
     """A Gymnasium environment, given by its name, which runs as ordinary code on the host.
 
     Floats in observations are float32, and a `Discrete` observation is a one-hot vector. Only the
-    first episode is seeded. Later ones go on drawing from the environment's own generator.
+    first episode is seeded. Later episodes go on drawing from the environment's own generator.
     """
 
     id: str
-    """Gymnasium's name for it, such as `CartPole-v1` or `module:Name-v0`."""
+    """Gymnasium's name for the environment, such as `CartPole-v1` or `module:Name-v0`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options for `gymnasium.make`."""
     vectorize: str = "threads"
-    """How environments run: `threads`, worker `processes`, or `gymnasium`'s vector environments."""
+    """Where environments run: `threads`, worker `processes`, or `gymnasium`'s vector form."""
     workers: int = 1
     """Number of threads or processes that share the environments."""
     timeout: float = 60.0
-    """Seconds that a step of all environments may take."""
+    """Maximum number of seconds for one step of all environments."""
     on_death: str = "fail"
-    """If a worker process dies: `fail`, or `restart` it and truncate its episodes."""
+    """Reaction to a worker process that dies or hangs: `fail`, or `restart` it, which truncates its
+    episodes."""
     check: bool = True
     """Refuse observations and rewards that are not finite."""
 
@@ -106,7 +107,7 @@ class GymnasiumEnv:
 
     @cached_property
     def _converters(self) -> tuple[Observations, Actions]:
-        """The converters for its spaces, read from an environment that is made only for this."""
+        """The converters for its spaces, from an environment that is made only to read them."""
         env = _make_env(_spec(self.id), self.id, dict(self.options))
         try:
             return (
@@ -155,8 +156,8 @@ class GymnasiumEnv:
 def _unpickled(arguments: dict[str, Any], spec: bytes) -> GymnasiumEnv:
     """Return the environment, after registering it in the process that unpickles it.
 
-    The user's script has registered it only in its own process. A name such as `module:Name-v0`
-    needs no registration here, because importing the module registers it.
+    The user's script has registered it only in the process that runs the script. A name such as
+    `module:Name-v0` needs no registration here, because importing the module registers it.
     """
     module, _, name = arguments["id"].rpartition(":")
     if not module and name not in gym.registry:
@@ -191,7 +192,7 @@ def _make_env(spec: Any, id: str, options: dict[str, Any]) -> gym.Env[Any, Any]:
 
 
 def _make_vector(spec: Any, options: dict[str, Any], num_envs: int) -> Any:
-    """Make the environment's own vector version if it has a suitable one, else a generic one."""
+    """Make the environment's own vector version if `same_step` accepts it, else a generic one."""
     from hocket.envs.gymnasium.vector import same_step
 
     if spec.vector_entry_point is not None:

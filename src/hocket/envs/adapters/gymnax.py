@@ -26,10 +26,10 @@ except ImportError as error:
 
 
 def make(name: str, **params: Any) -> GymnaxEnv:
-    """Return the gymnax environment called `name`; `params` change its parameters.
+    """Return the gymnax environment called `name`, with some of its parameters changed.
 
-    `max_steps_in_episode` is a parameter, for example. To pass arguments to the environment's
-    constructor, use `GymnaxEnv(name, arguments={...})`.
+    `params` are parameters in the sense of gymnax, such as `max_steps_in_episode`. To pass
+    arguments to the environment's constructor, use `GymnaxEnv(name, arguments={...})`.
     """
     if name not in gymnax.registered_envs:
         raise ValueError(unknown("gymnax environment", name, gymnax.registered_envs))
@@ -45,10 +45,10 @@ def names() -> list[str]:
 
 @dataclass(frozen=True)
 class GymnaxEnv:
-    """A gymnax environment (1.0 or later), given by its name, under hocket's contract.
+    """An environment of gymnax 1.0 or later, given by its name, that keeps hocket's contract.
 
     It steps with `step_env`, which does not reset, so the final observation of an episode is kept.
-    The time limit of gymnax becomes `truncated`. Observations get the dtype of their space.
+    Episodes that gymnax's time limit ends are `truncated`. Observations get their space's dtype.
     """
 
     name: str
@@ -66,7 +66,7 @@ class GymnaxEnv:
         return gymnax.make(self.name, **self.arguments)[1].replace(**self.changed)
 
     def __post_init__(self) -> None:
-        _ = self.env, self.params  # made now, because a later trace would leave its tracers in them
+        _ = self.env, self.params  # cached now, because in a trace they would keep its tracers
 
     def __hash__(self) -> int:
         return hash((self.name, *self.changed, *self.arguments))
@@ -83,7 +83,7 @@ class GymnaxEnv:
 
     def reset(self, key: Array) -> tuple[State, Obs]:
         obs, state = self.env.reset_env(key, self.params)
-        # Gymnax begins with Python numbers, but a loop needs arrays whose dtypes never change.
+        # A first state has Python numbers, but a loop needs arrays whose dtypes never change.
         state = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), state)
         return state, self._observation(obs)
 
@@ -108,6 +108,6 @@ def _space(space: Any) -> Box | Discrete:
         low, high = (unbounded(x, np.float32) for x in (space.low, space.high))
         return Box(low, high, space.shape, space.dtype)
     raise ValueError(
-        f"hocket does not support the gymnax space {space}. Wrap the environment so that it "
-        "observes and acts with arrays (Box or Discrete of gymnax)."
+        f"hocket supports only the spaces Box and Discrete of gymnax, found {space}. Write a "
+        "`hocket.envs.Env` that calls the environment of gymnax and has such spaces."
     )

@@ -39,9 +39,10 @@ _PROMOTION = partial(jax.numpy_rank_promotion, "allow")
 def make(name: str, **options: Any) -> PlaygroundEnv | TimeLimit:
     """Return the environment of Playground called `name`, with entries of its config changed.
 
-    `max_steps` is the time limit: `episode_length` of the config by default, None for no limit.
-    `observe` picks an entry if observations are a dict; None takes all of them. The physics are
-    MJX in JAX, or with `impl="warp"` MuJoCo Warp, for NVIDIA GPUs.
+    `max_steps` is the time limit. It is `episode_length` of the config by default, and None means
+    no limit. If observations are a dict, `observe` picks one of its entries; None keeps them all.
+    The physics run in MJX's JAX code by default. `impl="warp"` runs them in MuJoCo Warp, which
+    needs an NVIDIA GPU.
     """
     if name not in registry.ALL_ENVS:
         raise ValueError(unknown("environment of Playground", name, registry.ALL_ENVS))
@@ -66,24 +67,25 @@ def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PlaygroundEnv:
-    """An environment of MuJoCo Playground (0.2 or later), by its name, under hocket's contract.
+    """An environment of MuJoCo Playground 0.2 or later, given by its name, with hocket's contract.
 
-    Its `done` becomes `terminated`, or `truncated` if it reports `time_out`. Its own time limit is
-    off; `TimeLimit` counts steps instead. Actions are from -1 to 1. All its random numbers come
-    from the key with which the episode began. A state that is no longer finite terminates the
-    episode, with zeros for observation and reward.
+    Playground's `done` becomes `truncated` if `time_out` is reported with it, else `terminated`.
+    Playground's own time limit is off; `TimeLimit` counts steps instead. Actions are from -1 to 1.
+    All random numbers come from the key with which the episode began. A state that is no longer
+    finite terminates the episode, and its observation and reward are replaced by zeros.
     """
 
     name: str
     changed: Mapping[str, Any] = field(default_factory=dict)
     """Config entries that differ from Playground's, by their dotted names."""
     observe: str | None = "state"
-    """The entry to use if observations are a dict; None for all."""
+    """The entry to use if observations are a dict; None for all entries."""
 
     @cached_property
     def env(self) -> Any:
         config: Any = registry.get_default_config(self.name)
-        # Some environments count steps themselves, and report their time limit as `done`.
+        # Some environments count steps themselves and report their time limit as `done`, so the
+        # limit is set out of reach.
         changed = {"episode_length": NEVER, "impl": "jax", **self.changed}
         known = _flat(config)
         try:
@@ -93,13 +95,14 @@ class PlaygroundEnv:
                 )
         except (subprocess.CalledProcessError, FileNotFoundError) as error:
             raise RuntimeError(
-                f"`playground:{self.name}` needs models of mujoco_menagerie. Playground fetches "
+                f"`playground:{self.name}` needs models from mujoco_menagerie. Playground fetches "
                 f"them with git at first use, which failed: {error}. Make the environment once "
-                f"with network access, or put a copy into {mjx_env.MENAGERIE_PATH}."
+                f"with git installed and network access, or put a copy of mujoco_menagerie into "
+                f"{mjx_env.MENAGERIE_PATH}."
             ) from error
 
     def __post_init__(self) -> None:
-        _ = self.env  # made now, because a later trace would leave its tracers in it
+        _ = self.env  # cached now, because in a trace it would keep its tracers
         entries = self._first.obs
         picks = isinstance(entries, Mapping) and self.observe is not None
         if picks and self.observe not in entries:
@@ -123,7 +126,7 @@ class PlaygroundEnv:
     def reset(self, key: Array) -> tuple[State, Obs]:
         with _PROMOTION():
             state = self.env.reset(key)
-        # Playground begins with Python numbers, but a loop needs arrays whose dtypes never change.
+        # A first state has Python numbers, but a loop needs arrays whose dtypes never change.
         state = jax.tree.map(
             lambda x: x if isinstance(x, Array) else jnp.asarray(x, jnp.result_type(x)), state
         )
@@ -145,12 +148,12 @@ class PlaygroundEnv:
         )
 
     def draw(self, state: State) -> Picture:
-        """Return what MuJoCo renders. Without a screen it needs `MUJOCO_GL=egl` or `osmesa`."""
+        """Return MuJoCo's rendering. Without a screen, set `MUJOCO_GL` to `egl` or `osmesa`."""
         return picture_of(np.asarray(self.env.render(state, height=240, width=360)))
 
     @cached_property
     def _first(self) -> State:
-        """The shapes of a state."""
+        """The shapes and dtypes of a state."""
         with _PROMOTION(), on_host():
             return jax.eval_shape(self.env.reset, jax.random.key(0))
 

@@ -28,8 +28,9 @@ class Acrobot:
 
     Actions 0, 1, 2 are torques of -1, 0, 1 on the joint between the links. `theta_1` is the first
     link's angle from hanging down, `theta_2` the second link's angle relative to the first. The
-    observation is the cosine and sine of each angle, then their speeds. The reward is -1 per step,
-    and 0 for the step that reaches the line.
+    observation is the cosine and sine of each angle, then both angular speeds. An episode
+    terminates when the tip is more than one link's length above the upper joint. The reward of that
+    step is 0, and -1 for every other step.
     """
 
     dt: float = 0.2
@@ -70,7 +71,7 @@ class Acrobot:
 
     def draw(self, state: AcrobotState) -> Picture:
         theta_1, theta_2 = float(state.theta_1), float(state.theta_2)
-        # Drawn with links of length one for any parameters, because `terminated` assumes that too.
+        # The links are drawn with length one for any parameters, as `terminated` assumes too.
         (elbow,) = posed([(0, -1)], (0, 0), theta_1)
         (tip,) = posed([(0, -1)], elbow, theta_1 + theta_2)
         return Picture(

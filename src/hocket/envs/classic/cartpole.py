@@ -40,7 +40,7 @@ class CartPole:
     """Gymnasium's CartPole: push left (0) or right (1), for a reward of 1 in every step.
 
     The observation is the state `(x, x_dot, theta, theta_dot)`. An episode terminates once the cart
-    is more than 2.4 from the centre or the pole more than 12 degrees from upright.
+    is more than 2.4 from the centre, or the pole is more than 12 degrees from upright.
     """
 
     gravity: float = 9.8
@@ -54,7 +54,7 @@ class CartPole:
 
     @property
     def observation_space(self) -> Box:
-        # Twice the limits, so that an episode's final observation still lies inside.
+        # The bounds are twice the limits, so that a final observation still lies inside.
         high = (2 * self.max_x, math.inf, 2 * self.max_theta, math.inf)
         return Box(tuple(-bound for bound in high), high, shape=(4,))
 
@@ -94,7 +94,7 @@ class CartPole:
 
         Also available in C++ and as a GPU kernel.
         """
-        # R. V. Florian, "Correct equations for the dynamics of the cart-pole system", 2007.
+        # After R. V. Florian, "Correct equations for the dynamics of the cart-pole system", 2007.
         total_mass = self.cart_mass + self.pole_mass
         pole_moment = self.pole_mass * self.half_length
         sin, cos = jnp.sin(theta), jnp.cos(theta)

@@ -19,7 +19,7 @@ _PHYSICS = ("gravity", "cart_mass", "pole_mass", "half_length", "force", "dt")
 
 
 def dynamics_in_cpp(env: CartPole, *arrays: Array) -> list[Array]:
-    """`CartPole.dynamics` as written in `native/cartpole.cpp`."""
+    """Compute `CartPole.dynamics` with the C++ code of `native/cartpole.cpp`."""
     *state, action = arrays
     outs = [jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in state]
     physics = {name: np.float64(vars(env)[name]) for name in _PHYSICS}
@@ -28,8 +28,8 @@ def dynamics_in_cpp(env: CartPole, *arrays: Array) -> list[Array]:
 
 
 def dynamics_as_kernel(env: CartPole, *arrays: Array, interpret: bool = False) -> list[Array]:
-    """`CartPole.dynamics` itself, compiled as one GPU kernel."""
-    from hocket.ops.elementwise import elementwise  # late, because Pallas is slow to import
+    """Compute `CartPole.dynamics` in one GPU kernel, compiled from its Python code."""
+    from hocket.ops.elementwise import elementwise  # here, because Pallas is slow to import
 
     return elementwise(
         partial(type(env).dynamics.fn, env), *arrays, name="cartpole", interpret=interpret
@@ -38,7 +38,7 @@ def dynamics_as_kernel(env: CartPole, *arrays: Array, interpret: bool = False) -
 
 @cache
 def _target() -> str:
-    """Register the C++ function with XLA, and return its name there."""
+    """Register the C++ function as an FFI target of XLA, and return the target's name."""
     name = "hocket_cartpole"
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(library()[name]), platform="cpu")
     return name

@@ -1,4 +1,4 @@
-"""Catch: move a paddle under a falling ball (bsuite; the grid world of the Podracer paper)."""
+"""Catch, from bsuite and used in the Podracer paper: move a paddle under a falling ball."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Catch:
     """A ball falls one row per step; the paddle goes left (0), stays (1) or goes right (2).
 
     The observation is the board, float32 `(rows, columns)`, with ones at the ball and the paddle.
-    The reward is 0 until the ball is down, then 1 if it is caught and -1 if not. Every episode
-    terminates then, after `rows - 1` steps.
+    An episode terminates when the ball is in the last row, after `rows - 1` steps. The reward of
+    that step is 1 if the paddle is under the ball, else -1. All other rewards are 0.
     """
 
     rows: int = 10
@@ -67,7 +67,7 @@ class Catch:
         )
 
     def _observe(self, state: CatchState) -> Array:
-        # Comparisons instead of a scatter, because they fuse and need no indexing under `vmap`.
+        # Uses no scatter, because comparisons fuse and need no indexing under `vmap`.
         row, column = jnp.arange(self.rows)[:, None], jnp.arange(self.columns)[None]
         ball = (row == state.ball_row) & (column == state.ball_column)
         paddle = (row == self.rows - 1) & (column == state.paddle)

@@ -1,4 +1,4 @@
-"""Hiding parts of the observation, so that a task needs a memory."""
+"""A wrapper that hides elements of the observation, so that the policy needs a memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hocket.envs.spaces import Box, Space
 
 @dataclass(frozen=True)
 class Masked:
-    """`env` with only the elements `keep` of its observation, which must be a vector.
+    """`env` with only those elements of its observation vector whose indices are in `keep`.
 
     CartPole without its velocities:
 
@@ -30,14 +30,14 @@ class Masked:
         object.__setattr__(self, "keep", keep)
         if not isinstance(space, Box) or len(space.shape) != 1:
             raise ValueError(
-                f"`Masked` hides elements of a vector, but the environment's observations are "
-                f"{space}. Flatten them in a wrapper first."
+                f"`Masked` hides elements of a vector, but the environment's observation space is "
+                f"{space}. First wrap the environment so that it flattens its observations."
             )
         size = space.shape[0]
         if not keep or not all(0 <= i < size for i in keep):
             raise ValueError(
-                f"`keep={keep}` does not choose among the {size} elements of the observation. "
-                f"Use some of 0 to {size - 1}."
+                f"`keep={keep}` must be one or more indices from 0 to {size - 1}, because the "
+                f"observation has {size} elements."
             )
 
     @property
@@ -65,5 +65,5 @@ class Masked:
         return drawn(self.env, state)
 
     def _seen(self, obs: Array) -> Array:
-        # Picked one by one, because static slices fuse and a gather by an index array does not.
+        # Elements are picked one by one: static slices fuse, a gather by an index array does not.
         return jnp.stack([obs[i] for i in self.keep])

@@ -94,7 +94,7 @@ class MountainCar:
 
 
 def _on_hill(position: float) -> tuple[float, float]:
-    """Return the point of the hill at `position`, drawn with the slope that the dynamics use."""
+    """Return the point of the drawn hill, whose slope is proportional to the one in `step`."""
     return position, 0.45 * math.sin(3 * position) + 0.55
 
 

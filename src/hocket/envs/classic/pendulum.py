@@ -26,8 +26,8 @@ class Pendulum:
     """Gymnasium's Pendulum: the action is a torque, and the reward is minus a cost.
 
     The observation is `(cos theta, sin theta, theta_dot)`, with `theta` zero when upright. Torques
-    beyond `max_torque` are clipped. The cost is that of the state before the step. Episodes never
-    terminate.
+    beyond `max_torque` are clipped. The cost is a weighted sum of the squares of the torque and of
+    the angle and speed before the step. Episodes never terminate.
     """
 
     max_speed: float = 8.0
@@ -65,7 +65,7 @@ class Pendulum:
 
     def draw(self, state: PendulumState) -> Picture:
         theta, theta_dot, length = float(state.theta), float(state.theta_dot), self.length
-        # A trail behind the rod, longer the faster it turns.
+        # The trail behind the rod gets longer as the rod turns faster.
         swept = [_at(theta - 0.1 * theta_dot * i / 20, length) for i in range(21)]
         edge = 1.35 * length
         return Picture(
@@ -81,7 +81,7 @@ class Pendulum:
 
 
 def _at(theta: float, length: float) -> tuple[float, float]:
-    """Return the end of a rod that turns around the origin."""
+    """Return the free end of a rod that is attached to the origin, at the angle `theta`."""
     return -length * math.sin(theta), length * math.cos(theta)
 
 

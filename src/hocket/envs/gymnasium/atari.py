@@ -24,7 +24,8 @@ except ImportError as error:
         "Atari games need the packages ale-py and gymnasium. Run: pip install 'hocket[atari]'"
     ) from error
 
-# Parameters of `AtariVectorEnv` that hocket sets itself, or that do not fit `AtariEnv`.
+# Parameters of `AtariVectorEnv` that users cannot set, because hocket sets them or because
+# `AtariEnv` does not support other values.
 _NOT_OPTIONS = {"self", "game", "num_envs", "batch_size", "autoreset_mode", "num_threads"} | {
     "continuous", "continuous_action_threshold", "grayscale", "thread_affinity_offset",
 }  # fmt: skip
@@ -33,30 +34,30 @@ _NOT_OPTIONS = {"self", "game", "num_envs", "batch_size", "autoreset_mode", "num
 def make(name: str, workers: int = 0, **options: Any) -> AtariEnv:
     """Return the game called `name`, such as `ALE/Pong-v5`; see `AtariEnv`."""
     env = AtariEnv(name, options, workers)
-    _ = env.action_space  # made now, so that mistakes are found now
+    _ = env.action_space  # starts the game once, so that wrong options raise here
     return env
 
 
 @dataclass(frozen=True)
 class AtariEnv:
-    """An Atari game as DQN saw it: four grey frames of 84 by 84, uint8 `[84, 84, 4]`.
+    """An Atari game as DQN saw it, in four grey frames of 84 by 84 pixels, uint8 `[84, 84, 4]`.
 
     Each step takes four frames of the game and shows the pixelwise maximum of the last two. An
     episode begins with up to 30 no-ops, and with FIRE if the game waits for it. It ends with the
-    game, or after 108,000 frames. Rewards are clipped to -1, 0 and 1, also in returns; use
-    `reward_clipping=False` for the game's own score. Actions are never repeated at random; use
-    `repeat_action_probability=0.25` for the protocol of Machado et al., 2018. Losing a life does
-    not end an episode; use `episodic_life=True` if it should. All options of
-    `ale_py.AtariVectorEnv` may be set.
+    game, or after 108,000 frames. Rewards are clipped to -1, 0 and 1, and reported returns are sums
+    of clipped rewards; use `reward_clipping=False` for the game's own score. Actions are never
+    repeated at random; use `repeat_action_probability=0.25` for the protocol of Machado et al.,
+    2018. Losing a life does not end an episode; use `episodic_life=True` if it should. Most options
+    of `ale_py.AtariVectorEnv` may be set; the error for an unknown option lists them.
 
     Mnih et al., Human-level control through deep reinforcement learning, 2015.
     """
 
     id: str
-    """Gymnasium's name for it."""
+    """Gymnasium's name for the game, such as `ALE/Pong-v5`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     workers: int = 0
-    """Number of threads; 0 for one per core or per environment, whichever is fewer."""
+    """Number of threads; 0 for the number of cores or of environments, whichever is smaller."""
 
     def __post_init__(self) -> None:
         known = inspect.signature(AtariVectorEnv.__init__).parameters
@@ -104,7 +105,7 @@ class _LiveAtari(LiveEnvs):
         self._vector = vector
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
-        # ALE's seeds are int32, and a negative one means no seed.
+        # The top bit is cleared, because ALE's seeds are int32, and a negative one means no seed.
         return channels_last(self._vector.reset(seed=(seeds & 0x7FFFFFFF).astype(np.int64))[0])
 
     def send(self, actions: np.ndarray) -> None:
@@ -131,5 +132,8 @@ def _game(id: str) -> str:
     known = [name for name in gym.registry if name.startswith("ALE/")]
     if id not in known:
         near = difflib.get_close_matches(id, known, n=8, cutoff=0.3)
-        raise ValueError(f"{unknown('Atari game', id, near)} For all names, see ale_py.roms.")
+        raise ValueError(
+            f"{unknown('Atari game', id, near)} "
+            "For all names, import ale_py and call gymnasium.pprint_registry()."
+        )
     return gym.registry[id].kwargs["game"]

@@ -48,7 +48,7 @@ class StepRows(NamedTuple):
 
 
 class EnvFault(Exception):
-    """Raised when an environment of a block fails, with its number in the block."""
+    """Raised when an environment fails. `number` is its index in the block, None if unknown."""
 
     def __init__(self, number: int | None, text: str) -> None:
         super().__init__(number, text)
@@ -56,7 +56,10 @@ class EnvFault(Exception):
 
 
 class EnvBlock(Protocol):
-    """Environments that are stepped together. A subclass has no snapshots by default."""
+    """Environments that are stepped together.
+
+    A subclass has no snapshots unless it defines `snapshot` and `restore`.
+    """
 
     def reset(self, seeds: Sequence[int], obs: list[np.ndarray]) -> None: ...
 
@@ -66,14 +69,16 @@ class EnvBlock(Protocol):
         return None
 
     def restore(self, snapshots: list[bytes]) -> None:
-        raise EnvFault(None, "cannot be restored: there is no snapshot.")
+        raise EnvFault(
+            None, "cannot be restored, because environments of its kind have no snapshots."
+        )
 
     def close(self) -> None: ...
 
 
 MakeBlock = Callable[[int, Any], EnvBlock]
-"""`make_block(num_envs, at)` makes a block. The block keeps the number of the environment that
-it is working on in `at[0]`; `at` is a list or an array."""
+"""`make_block(num_envs, at)` makes a block, which keeps in `at[0]` the number of the environment
+that it is working on. `at` is a list or an array."""
 
 
 class BlockJob(NamedTuple):
@@ -85,18 +90,18 @@ class BlockJob(NamedTuple):
     actions: Actions
     workers: int
     timeout: float
-    """Seconds that a step of all environments may take."""
+    """Maximum number of seconds for one step of all environments."""
     on_death: str
-    """`fail` or `restart`: what to do about a worker process that dies."""
+    """Reaction to a worker process that dies or hangs: `fail` or `restart`."""
 
     def shares(self, num_envs: int) -> list[slice]:
-        """Return the environments of each worker."""
+        """Return the range of environments that each worker steps."""
         workers = min(self.workers, num_envs)
         bounds = [num_envs * i // workers for i in range(workers + 1)]
         return [slice(*pair) for pair in pairwise(bounds)]
 
     def error(self, number: int | None, text: str) -> HostEnvError:
-        """Return an error of environment `number`, or of an unknown one if that is None."""
+        """Return the error of environment `number`, which is None if nobody knows which failed."""
         which = "an environment" if number is None else f"environment {number}"
         return HostEnvError(f"{which} of `{self.name}` {text}")
 
@@ -104,8 +109,8 @@ class BlockJob(NamedTuple):
 class PlainBlock:
     """Environments from `gymnasium.make`.
 
-    Gymnasium's wrappers for checks and time limits are taken off. The checks here are fewer and
-    cheaper, and time limits are counted for all environments at once.
+    Gymnasium's wrappers for checks and time limits are removed. The block does fewer and cheaper
+    checks, and counts the steps of all environments at once.
     """
 
     def __init__(
@@ -151,7 +156,7 @@ class PlainBlock:
                 if terminated is False and truncated is False and not last[i]:
                     write(i, obs)
                 elif self._has_ended(i, terminated, truncated, last[i], rows):
-                    # Copied before the reset, which may overwrite the array of the observation.
+                    # The observation is copied before the reset, which may overwrite its array.
                     write_final(i, obs)
                     ended.append(i)
                     write(i, self._envs[i].reset()[0])
@@ -226,7 +231,10 @@ def check_rewards(rewards: np.ndarray) -> None:
 def check_observations(
     observations: Observations, arrays: list[np.ndarray], numbers: Sequence[int] | None = None
 ) -> None:
-    """Refuse observations that are not finite. `numbers` are their environments, if not all."""
+    """Refuse observations that are not finite.
+
+    Row `i` is from environment `numbers[i]`, or from environment `i` if `numbers` is None.
+    """
     for leaf, rows in zip(observations.leaves, arrays, strict=True):
         if leaf.dtype.kind == "f" and not np.isfinite(rows).all():
             i = int(np.argmin(np.isfinite(rows.reshape(len(rows), -1)).all(-1)))
@@ -238,7 +246,8 @@ def check_observations(
 
 
 def _flag(i: int, name: str, flag: Any) -> bool:
-    # The usual types first: `np.shape` costs more, and some environments get here in every step.
+    # The usual types are tested first, because `np.shape` costs more, and some environments get
+    # here in every step.
     if isinstance(flag, (bool, np.bool_)) or (
         np.shape(flag) == () and np.asarray(flag).dtype == np.bool_
     ):
@@ -254,7 +263,7 @@ def _is_number(reward: Any) -> bool:
 
 
 def _unwrapped(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], float]:
-    """Return `env` without its outermost wrappers for checks and time limits, and the limit."""
+    """Return `env` without its outer wrappers for checks and time limits, and its time limit."""
     limit = np.inf
     while type(env) in (TimeLimit, OrderEnforcing):
         assert isinstance(env, gym.Wrapper)

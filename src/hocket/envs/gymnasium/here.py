@@ -1,4 +1,4 @@
-"""Gymnasium environments in the thread of their caller."""
+"""Gymnasium environments that are stepped in the thread of their caller."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hocket.envs.host import HostEnvError
 
 
 class InCaller(LiveBlocks):
-    """Live environments that their caller steps, so that no other thread has to be woken.
+    """Live environments that are stepped in their caller's thread, so no other thread is woken.
 
-    If one hangs, so does its caller. Another thread must ask whether it is overdue.
+    If an environment hangs, so does the caller, and another thread must call `overdue` to find out.
     """
 
     def __init__(self, job: BlockJob, num_envs: int) -> None:
@@ -26,12 +26,12 @@ class InCaller(LiveBlocks):
         self._begun: float | None = None
         self._limit = 0.0
         self._working = threading.Lock()
-        # Made by `reset`, not here: no other thread could ask yet whether making it is overdue.
+        # Made by `reset`, not here, because no other thread can call `overdue` yet.
         self._block: EnvBlock | None = None
         self._answer: Any = None
 
     def overdue(self) -> HostEnvError | None:
-        """Return the error for an environment that hangs, or None. Called by another thread."""
+        """Return the error of an environment that hangs, else None. Another thread calls this."""
         begun = self._begun
         if begun is None or time.monotonic() - begun <= self._limit:
             return None
@@ -39,7 +39,7 @@ class InCaller(LiveBlocks):
 
     @stays_failed
     def send(self, actions: Any) -> None:
-        # The step is done here, so the actions need not be copied as in `LiveBlocks.send`.
+        # The step ends before this returns, so actions need not be copied as in `LiveBlocks.send`.
         rows = StepRows.new(self._job.observations, self._num_envs)
         self._do("step", self._job.actions.arrays(actions), rows)
         self._rows = rows
@@ -68,7 +68,7 @@ class InCaller(LiveBlocks):
                 self._begun = None
 
     def _end(self) -> None:
-        """Close the environments, unless one is at work: then they are left behind."""
+        """Close the environments. If one is at work, it may hang, so leave them behind instead."""
         if self._block is not None and self._working.acquire(blocking=False):
             block, self._block = self._block, None
             with suppress(Exception):

@@ -96,10 +96,10 @@ class LiveBlocks(ABC):
         self._end()
 
     def _content(self, share: slice, answer: Any) -> Any:
-        """Return an answer, or raise the error it stands for, with the environment's number."""
+        """Return `answer`. If it is an error, raise it, with the environment's number among all."""
         if isinstance(answer, EnvFault):
             number = None if answer.number is None else share.start + answer.number
-            raise self._job.error(number, answer.text) from None  # the text has the traceback
+            raise self._job.error(number, answer.text) from None  # the text contains the traceback
         if isinstance(answer, BaseException):
             raise answer
         return answer

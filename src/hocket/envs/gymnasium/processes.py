@@ -83,7 +83,7 @@ class InProcesses(LiveBlocks):
 
     @stays_failed
     def send(self, actions: Any) -> None:
-        # Workers touch the shared arrays only between a command and their answer to it.
+        # Workers touch the shared arrays only between a command and their answer, so not now.
         for shared, given in zip(self._actions, self._job.actions.arrays(actions), strict=True):
             shared[:] = given
         self._tell(lambda of: ("step",))
@@ -103,7 +103,7 @@ class InProcesses(LiveBlocks):
         return rows._replace(obs=self._copied_obs()).result(self._job.observations)
 
     def _copied_obs(self) -> list[np.ndarray]:
-        """Return the observations in new arrays, and keep them in case a process dies."""
+        """Return the observations in new arrays, which are also kept in case a process dies."""
         self._seen = self._job.observations.empty(self._num_envs)
         for mine, shared in zip(self._seen, self._shared.obs, strict=True):
             mine[:] = shared
@@ -121,7 +121,7 @@ class InProcesses(LiveBlocks):
     def _introduce(self, process: _BlockProcess) -> None:
         """Tell a process which block to make."""
         share = worker.Share(self._job.make_block, self._layout, process.share, process.index)
-        for module in file_modules():  # other processes cannot import these by name
+        for module in file_modules():  # which another process cannot import by name
             cloudpickle.register_pickle_by_value(module)
         process.write([path for path in sys.path if path])
         process.write(cloudpickle.dumps(share))
@@ -141,7 +141,7 @@ class InProcesses(LiveBlocks):
     def _heard(
         self, processes: Sequence[_BlockProcess], seconds: float
     ) -> list[tuple[_BlockProcess, Any]]:
-        """Return the answer of each process, or the error that says why it will give none."""
+        """Return each process with its answer, or with an error that says why it gave none."""
         answers: dict[int, Any] = {}
         waiting = {process.line.fileno(): process for process in processes}
         poll = select.poll()
@@ -150,7 +150,8 @@ class InProcesses(LiveBlocks):
         deadline = time.monotonic() + seconds
         while waiting and (left := deadline - time.monotonic()) > 0:
             ready = [fd for fd, _ in poll.poll(1000 * min(left, LOOK_SECONDS))]
-            # A process that ends closes its socket, unless a process that it forked holds it open.
+            # The end of a process closes its socket, which `poll` reports. If a process that it
+            # forked holds the socket open, only this check notices the end.
             gone = [] if ready else [fd for fd, x in waiting.items() if x.child.poll()]
             for fd in ready + gone:
                 poll.unregister(fd)
@@ -184,7 +185,7 @@ class InProcesses(LiveBlocks):
         new.write(("reset", [int(sequence.generate_state(1)[0]) for sequence in sequences]))
         for _ in ("made", "reset"):
             self._answers_of([new], self._open_seconds)
-        # The last step has no results. Its episodes end with the observations before it.
+        # The last step gave no results, so the episodes end with the observations before that step.
         for final, seen in zip(self._shared.final, before, strict=True):
             final[of] = seen[of]
         self._shared.reward[of] = 0.0
@@ -203,7 +204,8 @@ class InProcesses(LiveBlocks):
         which = f"environment {first}" if first == last else f"environments {first} to {last}"
         at = first + int(self._at[process.index])
         return _Lost(
-            f"the worker process of {which} of `{self._job.name}`, then at environment {at}, {what}"
+            f"the worker process of {which} of `{self._job.name}`, "
+            f"which was working on environment {at}, {what}"
         )
 
     def _end(self) -> None:

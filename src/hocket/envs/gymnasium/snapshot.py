@@ -1,4 +1,4 @@
-"""Saving the state of one Gymnasium environment as bytes, if that is possible."""
+"""Saving the state of one Gymnasium environment as bytes, if possible, and restoring it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import cloudpickle
 import gymnasium as gym
 from gymnasium.utils import EzPickle
 
-# Attributes that are not pickled with a MuJoCo environment. It makes the model, from its file, and
-# the renderer itself; `data` is saved separately.
+# Attributes of a MuJoCo environment that are not pickled with it. The environment that the state is
+# restored to has its own model, renderer and spec; `data` is saved separately.
 _MADE = {"model", "data", "mujoco_renderer", "spec"}
 
 
@@ -21,8 +21,8 @@ def snapshot(env: gym.Env[Any, Any], elapsed: int) -> bytes | None:
     """Return the state of `env` and its elapsed steps; None if its state cannot be saved.
 
     Most environments are Python objects that pickle with all their contents. An `EzPickle` pickles
-    only the arguments it was made with. Such environments can be saved only if they are MuJoCo's,
-    which have their state in `MjData`.
+    only the arguments it was made with. It can be saved only if it is a MuJoCo environment, whose
+    state is in `MjData`.
     """
     if _is_mujoco(env):
         layers = [{k: v for k, v in vars(x).items() if k not in _MADE} for x in _layers(env)]
@@ -36,11 +36,11 @@ def snapshot(env: gym.Env[Any, Any], elapsed: int) -> bytes | None:
     try:
         return cloudpickle.dumps((elapsed, content))
     except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError):
-        return None  # it contains a C object, such as a window
+        return None  # the environment contains a C object, such as a window
 
 
 def thaw(state: bytes, env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int]:
-    """Return an environment in a saved state, and its elapsed steps. Reuses `env` for MuJoCo."""
+    """Return an environment in the saved `state`, and its elapsed steps. MuJoCo reuses `env`."""
     elapsed, content = pickle.loads(state)
     if not _is_mujoco(env):
         return content, elapsed
@@ -48,7 +48,7 @@ def thaw(state: bytes, env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int]:
     for layer, values in zip(_layers(env), layers, strict=True):
         vars(layer).update(values)
     inner = vars(env.unwrapped)
-    # Copied into the existing data, because the renderer refers to it too.
+    # The saved data is copied into the existing object, because the renderer refers to that too.
     importlib.import_module("mujoco").mj_copyData(inner["data"], inner["model"], data)
     return env, elapsed
 

@@ -15,31 +15,31 @@ from hocket.envs.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space, u
 
 Path: TypeAlias = tuple[str, ...]
 
-# JAX narrows 64-bit types in the same way.
+# 64-bit types and the types that replace them, as JAX does by default.
 NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 
 
 class Wrong(ValueError):
-    """Raised for an observation outside its space. The message completes "an observation that"."""
+    """Raised for an observation outside its space. Its message follows "an observation that"."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of an observation or action: its path in the tree, and its shape."""
+    """One array of an observation or action, with its path in the tree of arrays."""
 
     path: Path
     space: Any
-    """The space in Gymnasium."""
+    """Gymnasium's space of the array."""
     shape: tuple[int, ...]
     dtype: np.dtype
 
     @property
     def is_choice(self) -> bool:
-        """True for integers that Gymnasium counts from the space's `start`, and we from 0."""
+        """True for integers that Gymnasium counts from the space's `start`, and hocket from 0."""
         return isinstance(self.space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
 
     def is_as(self, rows: np.ndarray) -> bool:
-        """Return True if the environments' own `rows` need no conversion to rows of this leaf."""
+        """Return True if `rows` from the environments need no conversion to rows of this leaf."""
         unchanged = isinstance(self.space, gym.spaces.Box) or (
             self.is_choice and not np.any(self.space.start)
         )
@@ -60,11 +60,11 @@ class Observations:
         self.leaves = list(_leaves(space, self.space, ()))
 
     def empty(self, num_envs: int) -> list[np.ndarray]:
-        """Return new arrays with a row for each environment."""
+        """Return a new array for each leaf, with a row for each environment."""
         return [new_array((num_envs, *leaf.shape), leaf.dtype) for leaf in self.leaves]
 
     def tree(self, arrays: Sequence[np.ndarray]) -> Any:
-        """Return the observation tree of `arrays`, which has one for each leaf."""
+        """Return the observation tree with `arrays` as its leaves."""
         return _tree(self.leaves, arrays)
 
     def batch(self, obs: Any) -> list[np.ndarray]:
@@ -107,17 +107,17 @@ class Actions:
         for leaf, array in zip(self.leaves, arrays, strict=True):
             if array.shape[1:] != leaf.shape:
                 raise ValueError(
-                    f"actions in {self.space} must have the shape [n, *{list(leaf.shape)}], found "
-                    f"{list(array.shape)}."
+                    f"actions in {self.space} must have the shape "
+                    f"[{', '.join(map(str, ('n', *leaf.shape)))}], found {list(array.shape)}."
                 )
         return arrays
 
     def batch(self, arrays: Sequence[np.ndarray]) -> Any:
-        """Convert to a batch of Gymnasium's actions, `[n, ...]`, in new arrays."""
+        """Convert `arrays` to a batch of Gymnasium's actions, `[n, ...]`, in new arrays."""
         return _tree(self.leaves, self._converted(arrays))
 
     def rows(self, arrays: Sequence[np.ndarray]) -> list[Any]:
-        """Convert to one action per environment. None shares memory with the arrays."""
+        """Convert `arrays` to one action per environment, in memory of their own."""
         columns = [
             x.tolist() if isinstance(leaf.space, gym.spaces.Discrete) else list(x)
             for leaf, x in zip(self.leaves, self._converted(arrays), strict=True)
@@ -131,7 +131,7 @@ class Actions:
 
 
 def _converted(space: Any, name: str, *, acting: bool) -> Space:
-    """Return our space for actions (`acting`) or observations in a space of Gymnasium."""
+    """Return our equivalent of Gymnasium's `space`, for actions if `acting`, else observations."""
     match space:
         case gym.spaces.Discrete():
             return Discrete(int(space.n)) if acting else Box(0.0, 1.0, (int(space.n),))
@@ -145,12 +145,13 @@ def _converted(space: Any, name: str, *, acting: bool) -> Space:
         case gym.spaces.Dict():
             parts = space.spaces.items()
             return DictSpace({key: _converted(part, name, acting=acting) for key, part in parts})
-    verb = "acts in" if acting else "observes"
+    part, wrapper = ("action", "Transform") if acting else ("observation", "Flatten")
     raise ValueError(
-        f"the environment `{name}` {verb} {space}, but hocket supports no {type(space).__name__} "
-        f"space. Wrap the environment so that it uses Box, Discrete, MultiDiscrete, MultiBinary or "
-        f"Dict, for example with gymnasium.wrappers.FlattenObservation. Then register the wrapped "
-        f"environment, and use its name."
+        f"the {part} space of the environment `{name}` contains {space}, but hocket supports no "
+        f"{type(space).__name__} space. Wrap the environment so that it uses Box, Discrete, "
+        f"MultiDiscrete, MultiBinary or Dict, for example with "
+        f"gymnasium.wrappers.{wrapper}{part.capitalize()}. Then register the wrapped environment, "
+        f"and use its name."
     )
 
 
@@ -180,7 +181,7 @@ def _at(tree: Any, path: Path) -> Any:
         for key in path:
             tree = tree[key]
     except (KeyError, TypeError, IndexError):
-        raise Wrong(f"has nothing at {'/'.join(path)}: {_short(tree)}") from None
+        raise Wrong(f"has no entry {'/'.join(path)}: {_short(tree)}") from None
     return tree
 
 
@@ -246,7 +247,7 @@ def _choice(space: Any, choice: Any) -> int:
 
 
 def _to_gymnasium(leaf: Leaf, array: np.ndarray) -> np.ndarray:
-    """Return a copy with Gymnasium's shape and dtype, and its `start` added to choices."""
+    """Return a copy of `array` in Gymnasium's shape and dtype, with `start` added to choices."""
     actions = array.reshape(len(array), *leaf.space.shape).astype(leaf.space.dtype)
     return actions + leaf.space.start if leaf.is_choice else actions
 

@@ -32,7 +32,7 @@ class GymnasiumStage:
         try:
             frame = np.asarray(self._env.render())
         except DependencyNotInstalled as error:
-            raise ImportError(f"to draw `{self._name}`: {error}") from error
+            raise ImportError(f"`{self._name}` cannot be drawn: {error}") from error
         if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[-1] != 3:
             raise ValueError(
                 f"`{self._name}` cannot be filmed: its `render` returned {frame.dtype}"

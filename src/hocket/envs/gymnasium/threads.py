@@ -1,4 +1,4 @@
-"""Gymnasium environments in threads of this process, a block of them in each."""
+"""Gymnasium environments in threads of this process, with one block for each thread."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class InThreads(LiveBlocks):
 
 
 class _Bell:
-    """Wakes one waiting thread, by a pipe.
+    """Wakes one waiting thread through a pipe.
 
     Reading and writing a pipe releases the GIL, so a round trip takes 7 microseconds. With two
     queues it takes 40 to 120, because each thread wakes up only to wait for the GIL.
@@ -60,14 +60,14 @@ class _Bell:
         self._in, self._out = os.pipe()
         self._poll = select.poll()
         self._poll.register(self._in, select.POLLIN)
-        # The pipe stays open when Python exits: closing it would only wake a waiting thread.
+        # The pipe stays open when Python exits, because closing it would only wake a thread.
         weakref.finalize(self, _close, self._in, self._out).atexit = False
 
     def ring(self) -> None:
         os.write(self._out, b".")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return True if it rang in time."""
+        """Wait until the bell rings, and return True if that is in time."""
         if timeout is not None and not self._poll.poll(1000 * timeout):
             return False
         return bool(os.read(self._in, 1))

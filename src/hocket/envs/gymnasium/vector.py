@@ -24,7 +24,7 @@ class VectorBlock(EnvBlock):
     """A vector environment of `gymnasium.make_vec`, for which `same_step` is true.
 
     It is one object for all environments, and has no snapshot. If its environments share one
-    random generator, it is seeded from all seeds together.
+    random generator, that generator is seeded from all seeds together.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class VectorBlock(EnvBlock):
     ) -> None:
         self._observations, self._actions, self._check = observations, actions, check
         self._env = make_vector(num_envs)
-        _ = at  # nobody can tell which environment is at work
+        _ = at  # not used: nobody can tell which environment is at work
 
     def reset(self, seeds: Sequence[int], obs: list[np.ndarray]) -> None:
         seed: Any = [int(seed) for seed in seeds]
@@ -83,16 +83,17 @@ class VectorBlock(EnvBlock):
 
 
 def same_step(vector: VectorEnv[Any, Any, Any]) -> bool:
-    """Return True if `vector` can begin an episode in the step that ended the one before."""
+    """Return True if `vector` can begin an episode in the step that ends the previous one."""
     if isinstance(vector, CartPoleVectorEnv):
-        return True  # with the help of `_begin_cartpoles`
+        return True  # because `_begin_cartpoles` begins them
     return vector.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
 
 
 def _begin_cartpoles(env: CartPoleVectorEnv) -> np.ndarray:
-    """Begin new episodes where others ended. By itself `env` would do so one step later.
+    """Begin new episodes where others ended, and return the observations to act on next.
 
-    It would draw the same random numbers then, so the episodes are the same too.
+    By itself, `env` would begin them one step later, with the same random numbers. So the episodes
+    are the same.
     """
     done = env.prev_done
     assert env.state is not None

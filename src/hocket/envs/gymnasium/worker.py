@@ -27,7 +27,7 @@ from hocket.system.shared_memory import MemoryFile
 
 @dataclass(frozen=True)
 class SharedArrays:
-    """The layout of the memory that all workers share."""
+    """The layout of the memory that the workers share with their parent."""
 
     observations: Observations
     actions: Actions
@@ -39,7 +39,7 @@ class SharedArrays:
         return slot_layout(self._specs())[1]
 
     def arrays(self, file: MemoryFile) -> tuple[list[np.ndarray], StepRows, np.ndarray]:
-        """Return the actions, the results, and the environment that each worker is working on."""
+        """Return the actions, the results, and the number of each worker's current environment."""
         specs = self._specs()
         starts, _ = slot_layout(specs)
         arrays = [
@@ -59,12 +59,12 @@ class SharedArrays:
 
 
 class Share(NamedTuple):
-    """The first message to a worker. The file descriptor of the shared memory follows it."""
+    """The message that says what a worker makes. The shared memory's file descriptor follows it."""
 
     make_block: MakeBlock
     memory: SharedArrays
     of: slice
-    """The environments of this worker."""
+    """The range of environments that this worker steps."""
     number: int
     """The number of this worker."""
 
@@ -87,14 +87,14 @@ class SharedBlock:
 
     def close(self) -> None:
         self._block.close()
-        os._exit(0)  # at once, because the parent waits until this process ends
+        os._exit(0)  # at once, because the parent waits for the end of this process
 
 
 def main() -> None:
     """Make one share of the environments, and carry out commands."""
     leave_signals()
     fd, parent = map(int, sys.argv[1:])
-    os.set_inheritable(fd, False)  # processes that an environment starts must not hold it open
+    os.set_inheritable(fd, False)  # else an environment's processes hold the connection open
     threading.Thread(target=_stay_with, args=(parent,), daemon=True).start()
     say_hello("here")
     line = MessageSocket(socket(fileno=fd))

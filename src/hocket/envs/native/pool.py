@@ -1,4 +1,4 @@
-"""Stepping an environment pool without Python, if its `send` and `recv` are handlers for XLA."""
+"""Stepping an environment pool without Python, if it offers `send` and `recv` as XLA handlers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.system.native import PATH, library, pointers
 
 
 class Offered(NamedTuple):
-    """A pool's offer to XLA: the addresses of two FFI handlers, and the pool as a number."""
+    """The addresses of a pool's two XLA handlers, and the number by which they know the pool."""
 
     send: int
     recv: int
@@ -24,8 +24,8 @@ class Offered(NamedTuple):
 class NativePool:
     """A pool that `native/pool.cpp` steps. It leaves steps in which an episode ends to Python.
 
-    It sends the arrays `given`, the actions last, and receives the arrays `results`. `where` has
-    the positions in `results` of the observations, rewards, ends and truncations.
+    C++ sends the arrays `given`, of which the actions are the last, and receives the arrays
+    `results`. `where` has the positions in `results` of observations, rewards, ends, truncations.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class NativePool:
     ) -> None:  # fmt: skip
         self._results, self._where = list(results), list(where)
         self._received = np.zeros(1, np.int32)
-        # C++ keeps pointers into all of these arrays.
+        # C++ keeps pointers into these arrays, so they must live as long as the pool.
         self._kept = (*given, seed, steps)
         self._context: int = library().hocket_pool_open(
             *offered, len(seed), seed.ctypes.data, steps.ctypes.data, len(given), *pointers(given),
@@ -61,7 +61,7 @@ class NativePool:
 
 
 def offered(pool: Any) -> tuple[Offered, list[tuple[tuple[int, ...], np.dtype]]] | None:
-    """Return an EnvPool's offer, and the shapes and dtypes of its results; None if it has none."""
+    """Return a pool's handlers, and its results' shapes and dtypes; None if C++ cannot step it."""
     if not PATH.is_file():
         return None
     parts = dict(pool._xla())

@@ -37,14 +37,14 @@ class _Episode(NamedTuple):
 def evaluate(
     env: Env | HostEnv, policy: Policy, key: Array, *, episodes: int = 64, max_steps: int = 10_000
 ) -> Evaluation:
-    """Play `episodes` episodes side by side, each one to its end. Pure, so jit it.
+    """Play `episodes` episodes side by side, each to its end or for `max_steps`. Pure, so jit it.
 
     Every episode counts once. An average over the first episodes to end would favor short ones.
 
         result = jax.jit(lambda state, key: evaluate(env, algorithm.policy(state), key))(state, key)
 
     For an environment on the host this is an ordinary function, which cannot be jitted. `Evaluator`
-    of `hocket.training.load` is for both kinds, and compiles once.
+    of `hocket.training.load` takes both kinds of environments, and compiles once.
     """
     if isinstance(env, HostEnv):
         return evaluate_on_host(
@@ -88,7 +88,7 @@ def evaluate_on_host(
     """Evaluate a policy that is already compiled: `act` is what `host_play.batched` returned.
 
     `memory` is the policy's memory for one episode. An environment whose episode is over goes on
-    with another one, which does not count.
+    with another episode, which does not count.
     """
     returns, lengths = np.zeros(episodes, np.float32), np.zeros(episodes, np.int32)
     ended = np.zeros(episodes, np.bool_)

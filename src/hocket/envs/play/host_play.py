@@ -1,4 +1,4 @@
-"""Playing a policy in environments on the host: its compiled act, seeds, keys, and `watch`."""
+"""Playing a policy in environments on the host, and watching it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hocket.core.program.algorithm import Policy
 from hocket.envs.host import Filmable, HostEnv, Stage
 
 Act = Callable[[Any, Any, Array], tuple[Any, Any]]
-"""`act(obs, memory, keys) -> (action, memory)`, all `[n, ...]`."""
+"""A batched policy: `act(obs, memory, keys) -> (action, memory)`, all `[n, ...]`."""
 
 
 class Shot(NamedTuple):
@@ -33,7 +33,7 @@ def batched(policy: Policy) -> Act:
 def watch(
     env: HostEnv, policy: Policy, key: Array, *, episodes: int, max_steps: int
 ) -> Iterator[list[Shot]]:
-    """Play episodes one after another. Yield the shots of each, also after its last step."""
+    """Play episodes one after another. Yield each one's shots: its beginning and every step."""
     act = batched(policy)
     stage: Stage = env.stage() if isinstance(env, Filmable) else _ObservedStage(env)
     try:
@@ -71,7 +71,7 @@ class _ObservedStage:
             raise ValueError(
                 f"the environment `{env.name}` cannot be recorded: it does not render, and its "
                 f"observations are {spec}, not images. Use an environment of Gymnasium "
-                f"(`gymnasium:...`), or one that observes images."
+                f"(`gymnasium:...`), or one whose observations are uint8 [H, W, C]."
             )
         self._live = env.open(1)
         self._obs: Any = None

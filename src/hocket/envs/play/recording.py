@@ -49,7 +49,7 @@ def record(
     size: Size = (480, 320),
     caption: bool = True,
 ) -> Recording:
-    """Play `policy` in `env`, and paint every state in the `size` `(width, height)`.
+    """Play `policy` in `env`, and paint every state as an image of `size`, `(width, height)`.
 
     An episode that does not end by itself is cut after `max_steps`. With `caption`, each frame
     shows the step and the return so far. An environment is drawn by its `draw`, or from its
@@ -66,7 +66,7 @@ def record(
     if isinstance(env, HostEnv):
         shots = list(watch(env, policy, key, episodes=episodes, max_steps=max_steps))
         return _painted(shots, lambda shot: picture_of(shot.frame), size, caption)
-    # Painted once at first, so that what cannot be drawn is refused before anything is compiled.
+    # Paints a first state, so that an environment without a drawing is refused before compiling.
     paint(depict(env, *jax.device_get(env.reset(key))), size)
     play = jax.jit(partial(_play, env, policy, max_steps))
     played = [_until_done(jax.device_get(play(k))) for k in jax.random.split(key, episodes)]

@@ -1,8 +1,8 @@
-"""Arrow-shaped linear systems: the torso has six unknowns and each leg two, and legs do not couple.
+"""Arrow-shaped linear systems, in which each leg couples to the torso but not to other legs.
 
-Each leg is eliminated first, by itself, which leaves the six unknowns of the torso. Everything is
-written out number by number, because a library call is slow for a batch of tiny systems, and XLA
-could fuse nothing with it.
+The torso has six unknowns and each leg two. The legs are eliminated first, each by itself, which
+leaves the six unknowns of the torso. Everything is written out number by number, because a library
+call is slow for a batch of tiny systems, and XLA cannot fuse it with other code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hocket.envs.quadruped.vectors import Vector
 Six: TypeAlias = tuple[Array, ...]
 """A force along x, y, z and a moment around them, or the same for accelerations."""
 Triangle: TypeAlias = tuple[Six, ...]
-"""The lower half of a symmetric matrix, row by row, each up to its diagonal."""
+"""The lower half of a symmetric matrix, as rows that end at the diagonal."""
 
 
 class Joints(NamedTuple):
@@ -34,9 +34,9 @@ class LegSystem(NamedTuple):
 
     torso: Triangle
     hip: Six
-    """The row of the hip, in the columns of the torso."""
+    """The matrix's row of the hip, in the six columns of the torso."""
     knee: Six
-    """The row of the knee, in the columns of the torso."""
+    """The matrix's row of the knee, in the six columns of the torso."""
     hip_hip: Array
     hip_knee: Array
     knee_knee: Array
@@ -51,8 +51,8 @@ def solve(
 ) -> tuple[Vector, Vector, Joints]:
     """Return the torso's linear and angular acceleration, and the accelerations of all joints.
 
-    `legs` has an axis of legs. The torso itself adds `diagonal` to the matrix, and `load` to the
-    right-hand side.
+    The arrays in `legs` have a first axis of legs. The torso itself adds `diagonal` to the
+    matrix, and `load` to the right-hand side.
     """
     matrix, force = jax.tree.map(lambda x: x.sum(0), jax.vmap(_condense)(legs))
     force = tuple(f + own for f, own in zip(force, load, strict=True))
@@ -101,7 +101,7 @@ def _joints(leg: LegSystem, torso: Six) -> Joints:
 
 
 def _eliminated(leg: LegSystem) -> tuple[Six, Six]:
-    """Return how strongly each joint counters each component of the torso's acceleration."""
+    """Return how much a unit of each torso acceleration takes from each joint's acceleration."""
     pairs = (_invert(leg, h, k) for h, k in zip(leg.hip, leg.knee, strict=True))
     by_hip, by_knee = zip(*pairs, strict=True)
     return by_hip, by_knee
@@ -120,7 +120,7 @@ def solve_dense(matrix: Triangle, force: Six) -> Six:
     """Solve a symmetric positive definite system, by `L D L^T`."""
     size = len(force)
     lower: list[list[Any]] = [[None] * i for i in range(size)]
-    scaled: list[list[Any]] = [[None] * i for i in range(size)]  # L times D
+    scaled: list[list[Any]] = [[None] * i for i in range(size)]  # the product of L and D
     inverse: list[Any] = []
     for i in range(size):
         for j in range(i):

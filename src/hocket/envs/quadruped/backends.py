@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from hocket.envs.quadruped.env import Quadruped
 
 BLOCK = 8
-"""Environments per program. With four legs each, a warp has one thread for every leg, and sums over
-legs stay within the warp."""
+"""Environments per program of the kernel. Their 32 legs match the 32 threads of a warp, so that
+sums over legs stay within the warp."""
 WARPS = 1
 
 
 def dynamics_as_kernel(env: Quadruped, *arrays: Array, interpret: bool = False) -> list[Array]:
-    """`Quadruped.dynamics` itself, compiled as one GPU kernel."""
-    from jax.experimental import pallas as pl  # late, because Pallas is slow to import
+    """Compute `Quadruped.dynamics` in one GPU kernel, compiled from its Python code."""
+    from jax.experimental import pallas as pl  # here, because Pallas is slow to import
     from jax.experimental.pallas import triton
 
     shape, size = arrays[0].shape, arrays[0].size

@@ -31,17 +31,17 @@ class Body:
     armature: float = 0.05
     """Inertia that a motor's rotor adds to its joint."""
     damping: float = 0.2
-    """Torque against a joint's motion, for each radian per second."""
+    """Torque against a joint's motion, per radian per second of its speed."""
     torque: float = 20.0
     """Maximum torque of a motor."""
     gravity: float = 9.81
     friction: float = 1.0
     timestep: float = 0.01
     settling: float = 0.02
-    """Seconds in which a foot in the ground, or a joint beyond its range, is pushed back (MuJoCo's
-    `solref`, critically damped)."""
+    """Time constant in seconds of pushing a foot out of the ground or a joint into its range. It is the
+    first number of MuJoCo's `solref`; the second, the damping ratio, is 1."""
     hardness: float = 0.9
-    """Share of a constraint's acceleration that is enforced, 0 to 1 (MuJoCo's `solimp`)."""
+    """Share, from 0 to 1, of a constraint's acceleration that is enforced: MuJoCo's `solimp`."""
 
     @property
     def spring(self) -> tuple[float, float]:
@@ -54,12 +54,12 @@ class Body:
 
     @property
     def thigh_inertia(self) -> tuple[float, float]:
-        """Moments of inertia around the thigh, and across it."""
+        """Moments of inertia around the thigh's long axis, and around an axis across it."""
         return _cylinder(self.thigh_mass, self.thigh_length, self.leg_radius)
 
     @property
     def shin_inertia(self) -> tuple[float, float]:
-        """Moments of inertia around the shin, and across it."""
+        """Moments of inertia around the shin's long axis, and around an axis across it."""
         return _cylinder(self.shin_mass, self.shin_length, self.leg_radius)
 
 

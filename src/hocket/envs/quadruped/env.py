@@ -52,7 +52,7 @@ class Quadruped:
     speed_reward: float = 1.0
     alive_reward: float = 1.0
     control_cost: float = 0.05
-    """Factor of an action's sum of squares."""
+    """Cost of an action per unit of its sum of squares."""
     min_height: float = 0.25
     max_height: float = 1.2
     height: float = 0.55
@@ -72,7 +72,7 @@ class Quadruped:
 
     @property
     def dt(self) -> float:
-        """Seconds per step."""
+        """Seconds per step of the environment."""
         return self.substeps * self.body.timestep
 
     def reset(self, key: Array) -> tuple[QuadrupedState, Array]:
@@ -95,7 +95,7 @@ class Quadruped:
         speed = (after.q[0] - state.q[0]) / self.dt
         cost = self.control_cost * jnp.square(action).sum()
         reward = self.speed_reward * speed + self.alive_reward - cost
-        # A state that is no longer finite ends the episode, and no NaN gets into its last step.
+        # A state that is no longer finite ends the episode. Zeros keep NaN out of its last step.
         return after, Step(
             obs=jnp.where(sound, _observe(after), 0.0),
             reward=jnp.where(sound, reward, 0.0),
@@ -142,7 +142,7 @@ class Quadruped:
         return *after, knees, *pose.joints, *motion.joints
 
     def draw(self, state: QuadrupedState) -> Picture:
-        """Draw it from the side and slightly from above, in a view that follows the torso."""
+        """Draw the robot from the side and slightly above, in a view that follows the torso."""
         x, y, z = (float(c) for c in state.q[:3])
         marks = range(math.floor(x) - 3, math.floor(x) + 5)
         ground = [Stroke([_seen(m, y - 2, 0), _seen(m, y + 2, 0)], PALE, 0.02) for m in marks]

@@ -1,10 +1,10 @@
 """The quadruped's physics: rigid bodies in joint coordinates, on slightly soft ground.
 
 The problem is MuJoCo's (Todorov 2014, "Convex and analytically-invertible dynamics with contacts
-and constraints"). The acceleration minimizes the sum of two terms: its distance from the free
-acceleration, measured by the inertia, and a cost for feet that touch the ground (with a pyramid of
-friction) and for joints beyond their range. A foot's force reaches only the torso and its own leg,
-so every linear system has the shape of an arrow.
+and constraints"). The acceleration minimizes the sum of two terms. The first is its distance from
+the acceleration without constraints, measured by the inertia. The second is a cost for feet that
+touch the ground, with a pyramid of friction, and for joints beyond their range. A foot's force
+reaches only the torso and its own leg, so every linear system has the shape of an arrow.
 
 Coordinates are along the world's axes, relative to the torso's centre. A function that takes a
 `Leg` computes a single leg. Everything is computed element by element.
@@ -45,7 +45,7 @@ class Motion(NamedTuple):
     joints: Joints
 
 
-# For `vmap` over legs: each leg has its own joints, and all share the torso.
+# The `in_axes` for `vmap` over legs: each leg has its own joints, and all share the torso.
 EACH_LEG = Motion(None, None, 0)  # pyright: ignore[reportArgumentType]
 
 
@@ -63,7 +63,7 @@ class Leg(NamedTuple):
     shin: Vector
     """Direction from the knee to the foot."""
     height: Array
-    """Height of the foot's lowest point above the ground, negative if they touch."""
+    """Height of the foot's lowest point above the ground, negative if it is in the ground."""
 
 
 class Weights(NamedTuple):
@@ -75,7 +75,7 @@ class Weights(NamedTuple):
 
 
 def advance(body: Body, pose: Pose, motion: Motion, torques: Joints) -> tuple[Pose, Motion]:
-    """Take one time step."""
+    """Return pose and motion after one time step."""
     acceleration, dt = accelerate(body, pose, motion, torques), body.timestep
     # Semi-implicit Euler, as in MuJoCo: positions move with the new velocities.
     motion = jax.tree.map(lambda v, a: v + dt * a, motion, acceleration)
@@ -95,9 +95,10 @@ def accelerate(body: Body, pose: Pose, motion: Motion, torques: Joints) -> Motio
         partial(constrain, body, weights(body)), in_axes=(0, 0, 0, EACH_LEG, EACH_LEG)
     )
 
-    # Newton's method: the cost is quadratic as long as the same constraints push. In 7,200 states
-    # of falls and landings six rounds were always enough (with a friction of 0.3, in all but five).
-    # Tried, and slower: the previous acceleration as the first guess, and a line search.
+    # A round of Newton's method. It is exact once the set of pushing constraints no longer changes,
+    # because the cost is then quadratic. In 7,200 states of falls and landings six rounds were
+    # always enough; with a friction of 0.3, in all but five. Two variants were slower: to begin
+    # with the previous acceleration, and a line search.
     def refine(_: Array, guess: Motion) -> Motion:
         system = constrain_each(free, legs, pose.joints, motion, guess)
         return Motion(*solve(system, torso_diagonal(body), torso_load(body)))
@@ -125,7 +126,7 @@ def weights(body: Body) -> Weights:
         free = free_systems(body, legs, Motion(nowhere, nowhere, still), still)
         inverse = np.linalg.inv(dense(free, torso_diagonal(body)))
         leg = jax.tree.map(lambda x: np.asarray(x[0], np.float64), legs)
-    # For a foot, MuJoCo takes the mean over directions, at the centre of the shin it belongs to.
+    # A foot's weight in MuJoCo is the mean over directions, at the centre of the foot's shin.
     centre = leg.knee + leg.shin * (body.shin_length / 2)
     jacobian = np.zeros((3, len(inverse)))
     jacobian[:, :3] = np.eye(3)
@@ -142,7 +143,7 @@ def weights(body: Body) -> Weights:
 
 
 def place_legs(body: Body, pose: Pose) -> Leg:
-    # Computed from `arange`, because a kernel cannot take an array of constants.
+    # The angles are computed, because a kernel cannot take an array of constants.
     angles = (jnp.arange(NUM_LEGS) + 0.5) * (math.tau / NUM_LEGS)
     place_each = jax.vmap(partial(place_leg, body), in_axes=(None, None, 0, 0))
     return place_each(pose.position.z, pose.rotation, angles, pose.joints)
@@ -178,7 +179,7 @@ def unconstrained(body: Body, leg: Leg, motion: Motion, torques: Joints) -> LegS
     """Return a leg's inertia and forces, before any constraint."""
     (_, thigh_across), (shin_along, shin_across) = body.thigh_inertia, body.shin_inertia
     thigh_arm, shin_arm = leg.thigh * (body.thigh_length / 2), leg.shin * (body.shin_length / 2)
-    thigh, shin = leg.hip + thigh_arm, leg.knee + shin_arm  # the centres of both
+    thigh, shin = leg.hip + thigh_arm, leg.knee + shin_arm  # their centres of mass
     # Momenta at a joint speed of one. The hip moves the thigh (a) and the shin (b), and the knee
     # moves the shin (c).
     a = leg.hip_axis.cross(thigh_arm) * body.thigh_mass
@@ -194,7 +195,7 @@ def unconstrained(body: Body, leg: Leg, motion: Motion, torques: Joints) -> LegS
         hip=six(a + b, thigh.cross(a) + shin.cross(b) + spin),
         knee=six(c, shin.cross(c) + leg.knee_axis * shin_across),
         hip_hip=hip_hip + body.armature,
-        # No coupling, because the hip swings the shin sideways and the knee swings it up and down.
+        # Zero, because the hip swings the shin sideways, and the knee swings it up and down.
         hip_knee=jnp.zeros_like(hip_hip),
         knee_knee=knee_knee + body.armature,
         force=six(force * -1.0, moment * -1.0),
@@ -244,7 +245,7 @@ def resist(
     w0 = motion.angular
     w1 = w0 + leg.hip_axis * motion.joints.hip
     w2 = w1 + leg.knee_axis * motion.joints.knee
-    # How fast the spins change although no joint accelerates, because the joints' axes turn.
+    # Rates at which the spins change while no joint accelerates, because the joints' axes turn.
     turn1 = w0.cross(leg.hip_axis) * motion.joints.hip
     turn2 = turn1 + w1.cross(leg.knee_axis) * motion.joints.knee
 
@@ -253,7 +254,8 @@ def resist(
 
     def gyroscopic(w: Vector, turn: Vector, axis: Vector, along: float, across: float) -> Vector:
         more = along - across
-        # Only the difference matters here: across * w is parallel to w, and their cross product 0.
+        # The angular momentum without across * w, which is parallel to w, so that its cross product
+        # with w is 0.
         spin = axis * (more * w.dot(axis))
         return turn * across + axis * (more * turn.dot(axis)) + w.cross(spin)
 
@@ -298,7 +300,7 @@ def constrain(
     x, y, z = friction(body, weights, leg.height, at_foot(guess) + wanted)
     p = leg.foot
     around = (z * p.y - y * p.z, x * p.z - z * p.x, y * p.x - x * p.y)
-    # The force and moment on the torso, for an acceleration of one in each of its six directions.
+    # Each row is the force and moment on the torso for a unit of one of its six accelerations.
     torso = [six(f, p.cross(f)) for f in (x, y, z, *around)]
     hip, knee = (x * v.x + y * v.y + z * v.z for v in (by_hip, by_knee))
     push = x * wanted.x + y * wanted.y + z * wanted.z

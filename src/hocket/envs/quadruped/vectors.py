@@ -1,6 +1,7 @@
 """Vectors in space with separate components, so that everything is computed element by element.
 
-XLA fuses that into few kernels. An axis of three would be sliced and joined at every cross product.
+XLA fuses such code into few kernels. Arrays with an axis of three would be sliced and joined at
+every cross product.
 """
 
 from __future__ import annotations
