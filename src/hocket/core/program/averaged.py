@@ -1,4 +1,4 @@
-"""`averaged`, which declares that a value is a mean over this batch of environments."""
+"""`averaged`, which declares that a value is a mean over the environments of this program."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReplicaAxis:
 
 
 def averaged(x: T) -> T:
-    """Declare that `x` (a tree of arrays) is a mean over this batch of environments.
+    """Declare that `x` (a tree of arrays) is a mean over the environments of this program.
 
     In one program it is the identity. On a replicated place each replica holds a share of the
     environments, and `averaged` is the mean over the replicas:

@@ -1,5 +1,5 @@
 // The newest version of a message in shared memory, which one process writes and many read; and C
-// functions for events. Zero bytes are a valid start for both.
+// functions for events. Both begin as memory filled with zeros.
 
 #include <cstdint>
 

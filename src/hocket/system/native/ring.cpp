@@ -2,20 +2,20 @@
 //
 // Message k lies in slot k % slots. `head` messages have been published and `tail` released since
 // the beginning, so the ring is empty if they are equal, and full if they differ by the number of
-// slots. A side may be further ahead: the writer has acquired slots that it publishes later, and
+// slots. A side may be further ahead than its counter here shows: the writer has acquired slots that it publishes later, and
 // the reader has leased slots that it releases later, in their order. So
 //
 //     tail <= leased <= head <= acquired <= tail + slots.
 //
-// It needs no lock, because each counter has one writer: `head` and `acquired` belong to the
-// writer, `tail` and `leased` to the reader. The data need none because a slot belongs to one side
-// at a time. The writer fills slot k % slots before it adds to `head` with release order, and the
-// reader reads the slot after it has seen that with acquire order, so it sees the whole message.
+// It needs no lock, because only one side changes each counter: the writer `head` and `acquired`,
+// the reader `tail` and `leased`. The data need none because a slot belongs to one side at a time.
+// The writer fills slot k % slots before it adds to `head` with release order, and the reader reads
+// the slot after it has loaded the new `head` with acquire order, so it sees the whole message.
 // The slot may be written again for message k + slots, once `tail` > k: the reader adds to `tail`
 // with release order when it has read the slot, and the writer looks at `tail` with acquire order,
 // so no read can come after the new write. The counters have 64 bits and never wrap.
 //
-// Zero bytes are a valid ring.
+// Memory filled with zeros is a valid ring: empty and open.
 
 #include <cstdint>
 
@@ -40,6 +40,7 @@ struct Ring {
   alignas(kLine) std::atomic<uint64_t> tail;
   std::atomic<uint64_t> leased;
   std::atomic<uint64_t> reader_waited_ns;
+
   Event published;
   Event released;
 };
