@@ -63,7 +63,10 @@ tell(activity.report(), activity.why, str(activity))
 """
     numbers = {"sm_active": 20.0, "sm_occupancy": 31.0, "dram": 103.0, "fp32": 124.0}
     assert found(code)[:2] == [numbers, ""]
-    assert found(code, "old")[:2] == [{}, "NVIDIA H200 has no such counters, new in Hopper."]
+    assert found(code, "old")[:2] == [
+        {},
+        "NVIDIA H200 has no GPM counters: they need Hopper or newer.",
+    ]
     why = "gpu:0 is no GPU that the CUDA driver knows."
     assert found(code, CUDA_VISIBLE_DEVICES="") == [{}, why, f"unknown: {why}"]
 

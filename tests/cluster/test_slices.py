@@ -78,7 +78,8 @@ def test_what_is_no_slice_is_refused_before_anything_starts(text: str, message: 
 @pytest.mark.parametrize(
     ("device", "arguments", "message"),
     [
-        (CPU, (0,), "cannot be cut into 0 slices of 100 %: use at least 1 slice, of 1 to 100 %"),
+        (CPU, (0,), "cannot be cut into 0 slices of 100 %: use at least 1 slice, with a share"),
+        (CPU, (2, 0), "cannot be cut into 2 slices of 0 %"),
         (CPU, (2, 101), "cannot be cut into 2 slices of 101 %"),
         (CPU, (2, None, "cup"), "unknown slice backend `cup`. Did you mean `cpu`?"),
         (CPU, (2, None, "mps"), "cpu:0 cannot be cut by `mps`: it cuts NVIDIA GPUs"),

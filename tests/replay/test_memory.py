@@ -229,7 +229,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     ),
     "more rows than a shard has": (
         lambda: SERVICE.check(Serving(shards=8), [[(), (3, 3), (3, 3, 3)]]),
-        "64 rows, 8 in each of 8 shards, and 9 are inserted at once: use fewer shards",
+        "64 rows, 8 in each of 8 shards, but one shard is given 9 rows at once: use fewer",
     ),
 }
 

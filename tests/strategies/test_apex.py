@@ -345,7 +345,7 @@ REFUSED: dict[str, Any] = {
         lambda: hocket.plan(
             small(capacity=64, length=16), num_envs=2, distribute="apex:actors=2,shards=8"
         ),
-        "the replay has 64 rows, 8 in each of 8 shards, and 16 are inserted at once: use fewer",
+        "the replay has 64 rows, 8 in each of 8 shards, but one shard is given 16 rows at once",
     ),
     "no shards": (lambda: planned("apex:shards=0"), "at least 1 shard.*shards=0"),
     "several seeds": (

@@ -28,9 +28,9 @@ class Device:
 
     id: DeviceId
     kind: str
-    """The name its maker gives it: `NVIDIA H200`."""
+    """The name that the maker gives the device, such as `NVIDIA H200`."""
     memory: int | None = field(default=None, kw_only=True, compare=False, repr=False)
-    """Its memory in bytes, if known. All CPU devices of a machine share the same memory."""
+    """The memory of the device in bytes; None if unknown. For a CPU device, that of the machine."""
 
     def __str__(self) -> str:
         return str(self.id)
@@ -52,7 +52,7 @@ class Cluster:
     cores: int = 1
     """The number of CPU cores that this process may use."""
     memory: int | None = None
-    """The memory of the machine in bytes, if known."""
+    """The memory of the machine in bytes; None if unknown."""
     links: tuple[DeviceLink, ...] = ()
     """The connections between GPUs: NVLink, or the level of PCIe that joins them."""
 
@@ -67,11 +67,11 @@ class Cluster:
         return ", ".join(f"{device} ({device.kind})" for device in self.devices)
 
     def first(self, count: int | None, asked: str) -> Cluster:
-        """Return a cluster with the first `count` devices, or all. Errors say who `asked`."""
+        """Return a cluster of the first `count` devices, all if None. Errors name who `asked`."""
         if count is not None and not 1 <= count <= len(self.devices):
             raise PlanError(
-                f"{asked} was asked for {count} devices; there are {self}. "
-                f"Ask for at least 1 and at most {len(self.devices)}."
+                f"{asked} was asked for {count} devices, but the devices are {self}. "
+                f"Choose at least 1 and at most {len(self.devices)} devices."
             )
         return replace(self, devices=self.devices[:count])
 
@@ -97,30 +97,31 @@ def host_memory() -> int | None:
 
 
 def share_cores(parts: int) -> None:
-    """Let JAX simulate several CPU devices, so that equal `parts` of the work share the cores.
+    """Let JAX simulate several CPU devices, so that `parts` parts of the work share the cores.
 
-    There will be at most one device per core, each with the same number of parts. A single CPU
-    device would run one small program at a time, and leave the other cores mostly idle. Call this
-    before JAX starts. It does nothing for one part, or if the user has set the number of devices.
+    There will be at most one device per core, each with the same number of equal parts. A single
+    CPU device would run one small program at a time, and leave the other cores mostly idle. Call
+    this before JAX starts. It does nothing for one part, or if the user has set the number of
+    devices.
     """
     chosen = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if parts < 2 or chosen or jax.config.values["jax_num_cpu_devices"] > 0:
         return
-    with contextlib.suppress(RuntimeError):  # JAX has started already: its devices cannot change
+    with contextlib.suppress(RuntimeError):  # JAX has started, so its devices are fixed
         jax.config.update("jax_num_cpu_devices", math.gcd(parts, usable_cores()))
 
 
 def find_devices(ids: Iterable[DeviceId]) -> list[Any]:
     """Return the JAX devices with these ids, or the first device of this process if `ids` is empty.
 
-    The CPU can be named even on a machine with an accelerator, for example for small networks. A
-    process that was started on a slice sees it as its first device.
+    The CPU can be named even on a machine with an accelerator, for example for small networks. The
+    id of a slice means the first device, because a process sees the slice that it runs on as such.
     """
     known = {id_of(d): d for d in jax.local_devices()}
     first = next(iter(known))
     wanted = [first if device.slice else device for device in map(_of_this_node, ids)] or [first]
     if any(device.is_host and device not in known for device in wanted):
-        with contextlib.suppress(RuntimeError):  # JAX was told to use the accelerator alone
+        with contextlib.suppress(RuntimeError):  # JAX was told to leave out the CPU
             known |= {id_of(d): d for d in jax.local_devices(backend=HOST)}
     if absent := [device for device in wanted if device not in known]:
         raise ValueError(unknown("device", str(absent[0]), map(str, known)))
@@ -136,14 +137,14 @@ def _of_this_node(device: DeviceId) -> DeviceId:
     """Drop the node from an id, after checking that it is this machine."""
     if device.node not in ("", platform.node()):
         raise ValueError(
-            f"{device} is a device of the node `{device.node}`, and this is `{platform.node()}`: "
-            f"use devices of this machine, without a node."
+            f"{device} is a device of the node `{device.node}`, but this is "
+            f"`{platform.node()}`: use devices of this node, such as `cpu:0`."
         )
     return replace(device, node="")
 
 
 def _memory(device: Any, of_host: int | None) -> int | None:
-    """Return all memory of a device in bytes. JAX only knows how much this process may take."""
+    """Return a device's total memory in bytes. JAX knows only what this process may take of it."""
     if device.platform == HOST:
         return of_host
     with contextlib.suppress(nvml.NvmlError):

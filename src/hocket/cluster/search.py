@@ -1,4 +1,4 @@
-"""A search for the best way to cut a device: how many instances, environments of each, and share.
+"""A search for the best way to cut a device into instances: their number, environments and share.
 
 GMI-DRL (Wang et al. 2022) profiles one instance and predicts the speed of several, so it does not
 see how they slow each other down. Here every point is measured, with all its instances at once.
@@ -18,12 +18,13 @@ from typing import Any
 from hocket.errors import PlanError
 
 GAIN = 1.05
-"""If more instances are not faster by this factor, the search tries no more of the same size."""
+"""The speedup that the next number of instances must bring for the search to go beyond it. It
+applies to one number of environments per instance at a time."""
 FEW = 3
 """The search may always measure this many points, however small the grid is."""
 TIE = 1.02
-"""Several instances are chosen over a single one only if they are faster by this factor. The factor
-is `GAIN` if their slowest measurement was below the fastest of the single one."""
+"""Several instances are chosen over a single one only if they are faster by this factor, or
+by `GAIN` if their slowest measurement was slower than the fastest one of the single instance."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Point:
     envs: int
     """The number of environments in each instance."""
     share: int | None = 100
-    """The percentage of the device that each may use; None if there is no choice, as on a CPU."""
+    """The percentage of the device that each instance may use; None if fixed, as on a CPU."""
     command_buffers: bool = False
 
     def __str__(self) -> str:
@@ -51,7 +52,7 @@ class Score:
     value: float
     """Environment steps per second of all instances together; 0 if the point could not run."""
     spread: tuple[float, float] = (0.0, 0.0)
-    """The slowest and the fastest of its measurements."""
+    """The slowest and the fastest measurement, in environment steps per second."""
     activity: Mapping[str, float] = field(default_factory=dict)
     """How busy each part of the GPU was during the measurement, in percent."""
     failed: str = ""
@@ -68,14 +69,15 @@ def search(
     shares: bool = False,
     buffers: bool = False,
 ) -> list[Score]:
-    """Measure points by hill climbing, and return their scores in order; `best` chooses one.
+    """Measure points by hill climbing, and return their scores in this order; `best` chooses one.
 
     The climb begins with the fewest instances and the most environments that they can run. From the
     best point so far it tries, in this order: more instances, the most instances, more instances
     with fewer environments each, and fewer environments. With `shares`, each of k instances first
-    gets 200/k percent of the device, then all of it. At most a third of the grid that the fewest
-    instances can run is measured, but at least three points. With `buffers`, two more points are
-    measured, with command buffers: the best one, and a single instance to compare it with.
+    gets 200/k percent of the device, then all of it. At most a third of the grid is
+    measured, or three points if that is more. Numbers of environments that even the fewest
+    instances cannot run do not count for the grid. With `buffers`, two more points are measured
+    with command buffers: the best one so far, and a single instance to compare it with.
     """
     seen: dict[Point, Score] = {}
     whole = 100 if shares else None
@@ -91,7 +93,7 @@ def search(
     at = next((point for point in alone if score(point) > 0), None)
     if at is None:
         return list(seen.values())
-    # The points that could not run do not count.
+    # The measurements that failed do not count against `room`.
     envs, failed = [n for n in envs if n <= at.envs], len(seen) - 1
     room = max(FEW, len(grid(instances, envs, shares)) // 3)
     while len(seen) - failed < room:
@@ -131,7 +133,7 @@ def grid(instances: Sequence[int], envs: Sequence[int], shares: bool) -> list[Po
 
 
 def advised(instances: int) -> int:
-    """Return the share that NVIDIA advises: twice an even one, since not all are always busy."""
+    """Return the share that NVIDIA advises: twice an even share, as not all are always busy."""
     return min(100, 200 // instances)
 
 
@@ -140,7 +142,7 @@ def _neighbours(
 ) -> Iterator[Point]:
     """Return the next points from `at`, most promising first.
 
-    Only the numbers of instances in `wider` are tried with the same number of environments.
+    The next number of instances is tried with as many environments each if it is in `wider`.
     """
 
     def usual(k: int, n: int) -> Point:
@@ -189,8 +191,8 @@ def room_for(about: dict[str, Any]) -> Path:
         TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise PlanError(
-            f"the outcome of a search could not be stored: {error}. Set XDG_CACHE_HOME to a folder "
-            f"that can be written to."
+            f"the outcome of the search could not be stored: {error}. Set XDG_CACHE_HOME to a "
+            f"folder that can be written to."
         ) from error
     return path
 

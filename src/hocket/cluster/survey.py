@@ -14,7 +14,7 @@ from hocket.cluster.slices import NOT_FOR_JAX, slice_backends
 
 
 def survey() -> dict[str, Any]:
-    """Describe the hardware, for JSON. To see if MPS works, start and end it on each GPU."""
+    """Describe the hardware, for JSON. MPS is started and ended on each GPU to see if it works."""
     cluster, driver = Cluster.local(), None
     with contextlib.suppress(nvml.NvmlError):
         driver = nvml.driver_version()
@@ -54,7 +54,7 @@ def _device(device: Device) -> dict[str, Any]:
         "memory": device.memory,
         "uuid": None if ordinal is None else gpu_uuid(ordinal),
         "multiprocessors": None if ordinal is None else multiprocessors(ordinal),
-        # For each backend the reason why it cannot cut this device, or "" if it can.
+        # This maps each backend to the reason why it cannot cut this device, or "" if it can.
         "slices": slices | NOT_FOR_JAX,
     }
 

@@ -1,4 +1,4 @@
-"""Replay: past experience, kept so that it can be learned from again.
+"""Replay: past experience, stored so that a learner can draw it again.
 
     transitions.py  n-step transitions from rollouts
     memory.py       the replay that algorithms call, wherever its rows are kept
@@ -7,8 +7,8 @@
     calls.py        the host functions through which a program uses that service
     store/          the native tables and their server, usable without the rest of hocket
 
-`hocket.replay.device` fuses into an algorithm's program. `Table` is native code. With `serve` and
-`connect`, several processes use one table.
+XLA compiles `hocket.replay.device` into an algorithm's program. `Table` is native code. With
+`serve` and `connect`, several processes use one table.
 """
 
 from hocket.replay.store.access import Batch

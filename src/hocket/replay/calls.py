@@ -1,6 +1,6 @@
 """The host functions of a replay that a service keeps: their declarations, and their calls.
 
-They give the same rows as the functions of `device`, draw for draw.
+With one shard and no batches drawn ahead, they give the same rows as the functions in `device`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Function:
 
 @dataclass(frozen=True, repr=False)
 class Insert(_Function):
-    """`(ticket, real, [priority,] columns...) -> (ticket,)`, with the leading axes of `real`."""
+    """`(ticket, real, [priority,] columns...) -> (ticket,)`, with the axes of `real` first."""
 
     rated: bool
     changes = True
@@ -80,7 +80,7 @@ class Reprioritize(_Function):
 
 
 class _Calls(LiveFunction):
-    """A function at work. `start` does the whole call, and `finish` only hands over its result."""
+    """An open host function. `start` does the whole call, and `finish` only returns its results."""
 
     def __init__(self, of: _Function, at: At) -> None:
         self._of, self._at = of, at
@@ -116,8 +116,9 @@ class _Calls(LiveFunction):
         if ticket != service.changes % 2**32:
             raise RuntimeError(
                 f"{self._of.name} was given version {ticket} of the {self._of.service.name}, but "
-                f"the newest is {service.changes}. Pass on the replay that `insert` and "
-                f"`reprioritize` return, and make inserted rows depend on rows drawn before."
+                f"the newest is {service.changes}. Always use the replay that the last "
+                f"`insert` or `reprioritize` returned. If rows are inserted after a `sample`, "
+                f"make them depend on what it drew."
             )
         service.changes += self._of.changes
 
@@ -159,12 +160,12 @@ class _Sampling(_Calls):
         num, columns = len(uniforms), self._of.service.schema.columns
         size = 1 if self._ready else self._store.info()["size"]
         self._ready = self._ready or size >= max(self._of.minimum, 1)
-        if not size:  # an empty device replay gives zeros, with probability 1
+        if not size:  # as from an empty device replay: zeros, with probability 1
             rows = {c.name: np.zeros((num, *c.shape), c.dtype) for c in columns}
             batch = Batch(rows, np.zeros((num, 2), np.uint32), np.ones(num, np.float32), True)
         else:
             batch = self._draw(num, uniforms)
-        # Generation 0 makes a key that never has an effect.
+        # Before `ready`, keys have generation 0, so `reprioritize` ignores them.
         keys = batch.keys if self._ready else batch.keys * np.array([1, 0], np.uint32)
         rows = [batch.rows[c.name] for c in columns]
         return [keys, batch.probability, np.array(self._ready), *rows]
@@ -192,7 +193,7 @@ class _Reprioritizing(_Calls):
         if real.any():
             keys, priority = keys[real], priority[real]
             wrong = _wrong(priority)
-            if wrong.any():  # they are replaced by the highest priority so far
+            if wrong.any():  # the highest priority so far replaces them
                 highest = self._store.info()["highest"]
                 priority = np.where(wrong, np.float32(highest), priority)
                 bad = wrong.sum() - self._store.update(keys[wrong], priority[wrong])
@@ -214,7 +215,7 @@ def _wrong(priority: np.ndarray) -> np.ndarray:
 
 
 def _fit(priority: np.ndarray, shard: Access) -> np.ndarray:
-    """Return priorities of new rows, with the highest so far in place of each wrong one."""
+    """Return priorities of new rows, with each invalid one replaced by the highest so far."""
     wrong = _wrong(priority)
     if not wrong.any():
         return priority

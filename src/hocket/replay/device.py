@@ -30,13 +30,14 @@ class Replay(NamedTuple):
     """Rows and their priorities. Only the functions of this file read or change the fields."""
 
     rows: Any
-    """`[C, ...]`."""
+    """The rows, `[C, ...]` in each array."""
     tree: Array
-    """`[2 C]`. Node i is the sum of 2i and 2i + 1, 1 is the root, C + slot a row's priority."""
+    """The sum tree, `[2 C]`. Node 1 is the root, node i is the sum of nodes 2i and 2i + 1, and node
+    C + k is the priority of the row in slot k."""
     head: Array
     """The slot that is written next."""
     lap: Array
-    """The number of the current lap round the ring, from 1."""
+    """The number of the current lap round the ring, counted from 1."""
     highest: Array
     """The highest priority so far. New rows get it, so that each is likely to be drawn once."""
 
@@ -54,11 +55,11 @@ class Draw(NamedTuple):
     """The rows that `sample` drew."""
 
     rows: Any
-    """`[B, ...]`."""
+    """The rows, `[B, ...]` in each array."""
     probability: Array
     """The probability with which each row was drawn, `[B]`."""
     ready: Array
-    """True if the replay holds enough rows. Until then, mask whatever is learned from the batch."""
+    """True if the replay holds `minimum` rows. Until then, mask whatever is learned from them."""
 
 
 def init(row: Any, capacity: int) -> Replay:
@@ -74,19 +75,19 @@ def init(row: Any, capacity: int) -> Replay:
 
 
 def insert(replay: Replay, rows: Any, real: Array, priority: Array | None = None) -> Replay:
-    """Write the rows where `real` is true, over the oldest ones.
+    """Write the rows where `real` is true, in place of the oldest ones.
 
     Rows and `real` may have several leading axes, such as `[T, N]`, in row-major order. A new row
     gets the given priority, or the highest so far. A priority that is NaN, negative or above
-    `HIGHEST` is replaced by the highest so far: its row is drawn soon, and if its next priority is
-    wrong too, `reprioritize` counts that.
+    `HIGHEST` is replaced by the highest so far. So its row is drawn soon, and if its next priority
+    is invalid too, `reprioritize` counts that.
     """
     capacity, num = replay.capacity, real.size
     check_rows(num, capacity)
     real, lead = real.reshape(num), real.ndim
     end = replay.head + jnp.cumsum(real, dtype=jnp.int32)
     slots = (end - real) % capacity
-    at = jnp.where(real, slots, capacity)  # index `capacity` is out of bounds, so it is dropped
+    at = jnp.where(real, slots, capacity)  # the index `capacity` is out of bounds: dropped
 
     def write(old: Array, new: Array) -> Array:
         return old.at[at].set(new.reshape(num, *new.shape[lead:]), mode="drop")
@@ -109,11 +110,11 @@ def insert(replay: Replay, rows: Any, real: Array, priority: Array | None = None
 def sample(replay: Replay, uniforms: Array, *, minimum: int = 1) -> tuple[Array, Draw]:
     """Draw one row for each of `uniforms` in [0, 1), and return `(keys, batch)`.
 
-    Each row comes from one of B equal parts of the total priority, or of the rows themselves if all
-    priorities are zero. Keys are `uint32[B, 2]`: the slot, and its generation, the number of times
-    that it was written. So the key of a row that was overwritten has no effect. While there are
-    fewer than `minimum` rows, `batch.ready` is false, and the keys have generation 0, which never
-    has an effect.
+    The total priority is divided into B equal parts, and one row is drawn from each. If all
+    priorities are zero, the rows are divided instead. Keys are `uint32[B, 2]`: the slot, and its
+    generation, which is the number of times that the slot has been written. So
+    the key of a row that was overwritten has no effect. While there are fewer than `minimum` rows,
+    `batch.ready` is false, and the keys have generation 0, which never has an effect.
     """
     check_minimum(minimum, replay.capacity)
     num, size = uniforms.shape[0], replay.size
@@ -130,17 +131,17 @@ def sample(replay: Replay, uniforms: Array, *, minimum: int = 1) -> tuple[Array,
 def reprioritize(replay: Replay, keys: Array, priority: Array) -> tuple[Replay, dict[str, Array]]:
     """Give the rows with these `keys` new priorities; a row named twice gets the higher one.
 
-    A compiled program cannot raise, so it counts. `stale_keys` are those whose row was overwritten
-    since; they have no effect. `bad_priorities` are NaN, negative or above `HIGHEST`; their rows
-    get the highest priority so far.
+    A compiled program cannot raise errors, so they are counted. `stale_keys` counts the keys whose
+    row has been overwritten; they have no effect. `bad_priorities` counts the priorities that are
+    NaN, negative or above `HIGHEST`; their rows get the highest priority so far.
     """
     slots, generation = (keys % replay.capacity)[:, 0].astype(jnp.int32), keys[:, 1]
     null = generation == 0
     fresh = ~null & (generation == _generation(replay, slots))
     bad = fresh & ~_is_good(priority)
     priority = jnp.where(bad, replay.highest, priority)
-    # First set zero, then take the maximum. With a single `set`, the winner among equal slots would
-    # depend on the device.
+    # First set zero, then take the maximum. With a single `set`, it would depend on the
+    # device which priority of a slot that is named twice wins.
     leaves = jnp.where(fresh, slots, replay.capacity) + replay.capacity
     tree = replay.tree.at[leaves].set(0.0, mode="drop").at[leaves].max(priority, mode="drop")
     highest = jnp.maximum(replay.highest, jnp.max(priority, where=fresh, initial=0.0))
@@ -149,15 +150,15 @@ def reprioritize(replay: Replay, keys: Array, priority: Array) -> tuple[Replay, 
 
 
 def check_capacity(capacity: int) -> None:
-    """Refuse a capacity that the sum tree cannot have."""
+    """Refuse a capacity that is no power of two from 2 to 2**29."""
+    if capacity > 2**29:
+        raise ValueError(f"the capacity of a replay must be at most 2**29, found {capacity}.")
     if capacity < 2 or capacity & (capacity - 1):
         above = 1 << max(capacity - 1, 1).bit_length()
         raise ValueError(
             f"the capacity of a replay must be a power of two and at least 2, found {capacity}. "
             f"Use `capacity={above}`" + (f" or `capacity={above // 2}`." if above > 2 else ".")
         )
-    if capacity > 2**29:
-        raise ValueError(f"the capacity of a replay must be at most 2**29, found {capacity}.")
 
 
 def check_rows(num: int, capacity: int) -> None:
@@ -170,7 +171,7 @@ def check_rows(num: int, capacity: int) -> None:
 
 
 def check_minimum(minimum: int, capacity: int) -> None:
-    """Refuse to wait for more rows than the replay can hold."""
+    """Refuse a `minimum` of more rows than the replay can hold."""
     if minimum > capacity:
         raise ValueError(
             f"a replay of capacity {capacity} never holds the {minimum} rows that `minimum` asks "
@@ -187,13 +188,13 @@ def _generation(replay: Replay, slots: Array) -> Array:
     return replay.lap - (slots >= replay.head).astype(jnp.uint32)
 
 
-# Both ways through the tree are loops, though their lengths are known. If they are unrolled, XLA
-# delays the reads until after `reprioritize`, copies the whole tree for them, and takes twice as
-# long to compile.
+# `_sum_up` and `_descend` loop over the levels of the tree, though their number is known. If these
+# loops are unrolled, XLA delays the reads until after `reprioritize`, copies the whole tree for
+# them, and takes twice as long to compile.
 
 
 def _sum_up(tree: Array, slots: Array) -> Array:
-    """Recompute the ancestors of the changed `slots` from their children, so no error builds up."""
+    """Recompute the ancestors of the changed `slots` from their children, so no errors add up."""
 
     def up(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         tree, nodes = carry
@@ -204,9 +205,9 @@ def _sum_up(tree: Array, slots: Array) -> Array:
 
 
 def _descend(tree: Array, at: Array) -> tuple[Array, Array, Array]:
-    """Find the slot at each point `at` in [0, 1] of the total, its priority and its probability.
+    """Find the slot at each fraction `at` of the total priority, with its priority and probability.
 
-    However sums round, a slot of priority zero is never chosen unless all priorities are zero.
+    However sums are rounded, no slot of priority zero is chosen unless all priorities are zero.
     """
     total = jnp.where(tree[1] > 0.0, tree[1], 1.0)
 

@@ -5,7 +5,8 @@
     keys, batch = sample(replay, uniforms, minimum=1_000)
     replay, counts = reprioritize(replay, keys, priority)
 
-The plan decides which of the two it is, and the numbers are the same. Put each call alone into a
+The plan decides which of the two, and the numbers are the same, except if the service has several
+shards or draws batches ahead. Put each call alone into a
 fragment with the role `replay`, because a service can only take over a whole fragment.
 """
 
@@ -26,7 +27,7 @@ from hocket.replay.store.table import store
 
 
 def init(row: Any, capacity: int, name: str = "replay") -> Replay | Served:
-    """Make an empty replay of rows like `row`; see `device.init`. Each needs its own name."""
+    """Make an empty replay of rows like `row`; see `device.init`. No two may share a `name`."""
     if not is_served():
         return device.init(row, capacity)
     device.check_capacity(capacity)
@@ -35,7 +36,7 @@ def init(row: Any, capacity: int, name: str = "replay") -> Replay | Served:
 
 
 def insert(replay: Replay | Served, rows: Any, real: Array, priority: Array | None = None) -> Any:
-    """Write the rows where `real` is true, over the oldest ones; see `device.insert`."""
+    """Write the rows where `real` is true, in place of the oldest ones; see `device.insert`."""
     if priority is not None and priority.shape != real.shape:
         raise ValueError(
             f"`insert` takes one priority for each row: `real` has the shape {list(real.shape)}, "

@@ -1,7 +1,7 @@
 """The replay as a service: native tables in place of arrays of the program.
 
 `LiveReplay.content` converts the tables to the arrays of a device replay, and `load` converts them
-back. So a checkpoint is the same, whichever of the two wrote it.
+back. So a service can load the checkpoint of a device replay, and the other way round.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hocket.system.text import bytes_text
 # Legend: C capacity, S shards.
 
 CARRIERS = ("near", "shm", "tcp")
-"""How instances reach a replay: by calls in one process, through shared memory, or over TCP."""
+"""How instances reach a replay: by calls in its own process, through shared memory, or over TCP."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ReplayService:
     schema: Schema
     capacity: int
     tree: Any = field(repr=False)
-    """The tree structure that joins the columns to a row."""
+    """The structure of the tree that the columns of a row form."""
 
     @classmethod
     def of(cls, row: Any, capacity: int, name: str) -> ReplayService:
@@ -66,15 +66,15 @@ class ReplayService:
         if self.capacity % how.shards:
             raise PlanError(
                 f"the {self.name} has {self.capacity} rows, which {how.shards} shards cannot share "
-                f"equally: make `shards` a power of two."
+                f"equally: make `shards` a power of two, at most {self.capacity}."
             )
         each = self.capacity // how.shards
         for _, real, *_ in given:
             if math.prod(real) > each:
                 raise PlanError(
                     f"the {self.name} has {self.capacity} rows, {each} in each of {how.shards} "
-                    f"shards, and {math.prod(real)} are inserted at once: use fewer shards, a "
-                    f"larger `capacity`, fewer environments or shorter rollouts."
+                    f"shards, but one shard is given {math.prod(real)} rows at once: use fewer "
+                    f"shards, a larger `capacity`, fewer environments or shorter rollouts."
                 )
 
     def about(self, how: Serving) -> str:
@@ -96,13 +96,13 @@ class LiveReplay:
 
     def __init__(self, of: ReplayService, how: Serving) -> None:
         self._of, self._how = of, how
-        # The laps that the loaded ring had made before those that `_fill` repeats in the table.
+        # The laps of the loaded ring that `_fill` does not repeat; `_by_slot` counts them, too.
         self._laps = 0
         self._serving = ExitStack()
         self._addresses: Sequence[str] = ()
         self.tables: list[Table] = []
         self.changes = 0
-        """The number of changes since the content was loaded."""
+        """The number of calls that have changed the content since it was loaded."""
 
     def load(self, content: Replay | None) -> None:
         self.close()
@@ -136,7 +136,7 @@ class LiveReplay:
             table.close()
 
     def _by_slot(self) -> Replay:
-        """Return the content of a single table, with each row in the slot it has there."""
+        """Return the content of a single table, with each row in its slot of the table."""
         (table,) = self.tables
         contents, info = table.contents(), table.info()
         laps, head = divmod(info["inserts"], self._of.capacity)
@@ -182,7 +182,7 @@ class LiveReplay:
         )
 
     def _fill(self, content: Replay) -> None:
-        """Insert the rows into the tables."""
+        """Insert the rows of a loaded replay into the tables."""
         names = [column.name for column in self._of.schema.columns]
         columns = dict(zip(names, jax.tree.leaves(content.rows), strict=True))
         priority = np.asarray(content.tree)[self._of.capacity :]
@@ -191,7 +191,7 @@ class LiveReplay:
         self._laps = max(0, int(content.lap) - 2)
 
     def _parts(self, head: int, is_full: bool) -> Iterator[tuple[Table, Any]]:
-        """Return the slots of a ring, and the table that each part of them goes into, in order."""
+        """Yield each table and the slots of the ring whose rows to insert into it, in order."""
         capacity, num = self._of.capacity, len(self.tables)
         if num == 1:
             # A full ring is inserted whole, then the part before its head again. So each row keeps
@@ -207,7 +207,7 @@ class LiveReplay:
 def _insert(
     table: Table, columns: Mapping[str, np.ndarray], priority: np.ndarray, part: Any, highest: float
 ) -> None:
-    """Insert a part of the rows, and let the table know the `highest` priority there ever was."""
+    """Insert a part of the rows, and give the table the `highest` priority that ever was."""
     mine = priority[part]
     if len(mine):
         keys = table.insert({name: x[part] for name, x in columns.items()}, mine)
@@ -220,7 +220,7 @@ def _insert(
 def stores(at: At) -> Sequence[Access]:
     """Return the shards of a replay for an instance: the tables, or connections to them."""
     if not isinstance(at.service, LiveReplay):
-        assert isinstance(at.service, Sequence)  # the addresses of tables elsewhere
+        assert isinstance(at.service, Sequence)  # the addresses of tables in another process
         addresses = at.service
     elif at.how.carrier == "near":
         return at.service.tables

@@ -1,9 +1,9 @@
-"""n-step transitions from rollouts: each exactly once, also across the boundary between rollouts.
+"""n-step transitions from rollouts: each exactly once, even if it spans two rollouts.
 
     tail = init_tail(obs, action, num_envs, steps=3)     # `obs` and `action` of one environment
     tail, transitions, real = join(tail, rollout, discount=0.99, steps=3)
 
-The tail is per-environment state of the actor.
+The tail is a part of the actor's state, with an axis for the environments.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Transition(NamedTuple):
     obs: Any
     action: Any
     reward: Array
-    """The discounted sum over the steps."""
+    """The discounted sum of the rewards of these steps."""
     discount: Array
     """The weight of the value of `next_obs`; 0 after a termination."""
     next_obs: Any
 
 
 class Tail(NamedTuple):
-    """The last n - 1 steps, `[n - 1, N, ...]`: their n-step windows reach into the next rollout."""
+    """The last n - 1 steps, `[n - 1, N, ...]`, whose n-step windows reach into the next rollout."""
 
     obs: Any
     action: Any
@@ -46,7 +46,7 @@ class Tail(NamedTuple):
 
 
 def example(obs: Any, action: Any) -> Transition:
-    """An example of a transition, for `device.init`."""
+    """Return a transition of one environment, as the `row` for `memory.init`."""
     return Transition(obs, action, jnp.zeros(()), jnp.zeros(()), obs)
 
 

@@ -1,9 +1,9 @@
-"""NVIDIA's libraries, which are loaded if they are there. Without them there is no error.
+"""NVIDIA's libraries. Each is loaded when it is first used, so importing this needs none.
 
-cuda.py        the driver library: which GPU is which, and its memory
+cuda.py        the driver library: the UUIDs of GPUs, and what a process may use of one
 nvml.py        the management library: memory, links, MIG instances
 activity.py    counters that say how busy a GPU was
-mps.py         an MPS daemon of our own
-mps_watch.py   a program that ends this daemon when its owner is gone
+mps.py         an MPS daemon that this process starts
+mps_watch.py   a program that ends this daemon when that process is gone
 nvrtc.py       the compiler for kernels
 """

@@ -16,13 +16,13 @@ from hocket.cluster.nvidia.cuda import gpu_uuid, is_gpu
 from hocket.core.plan.device_id import DeviceId
 
 METRICS = {"sm_active": 2, "sm_occupancy": 3, "tensor": 5, "dram": 10, "fp32": 12}
-"""`nvmlGpmMetricId_t` of multiprocessors with work, warps on them, tensor cores, memory bandwidth
-and plain float32 units, each in percent of what the GPU has."""
+"""The metrics, with the number of each in `nvmlGpmMetricId_t`: multiprocessors with work, warps on
+them, tensor cores, memory bandwidth and float32 units, each in percent of what the GPU has."""
 VERSION = 1
 MOST = 512
-"""The metrics that a request has room for, more than any driver has. NVML reads `count` of them."""
+"""The number of metrics that a request has room for. NVML reads only the first `count` of them."""
 SHORTEST = 0.1
-"""The seconds that two samples must be apart for the counters to mean something."""
+"""The least number of seconds between two samples that gives meaningful counters."""
 
 
 class _GpmSample(ctypes.Structure):
@@ -61,7 +61,7 @@ class _Support(ctypes.Structure):
 
 
 class GpuActivity:
-    """A context that measures how busy a GPU is, in percent. If it cannot, `why` says why not.
+    """A context that measures how busy a GPU is, in percent. If that fails, `why` has the reason.
 
         with GpuActivity("gpu:0") as activity:
             ...
@@ -90,7 +90,7 @@ class GpuActivity:
         self._samples = []
 
     def report(self) -> dict[str, float]:
-        """Return the average of each counter, or {} if they are unknown; `why` says why."""
+        """Return the average of each counter in percent; {} if unknown, for the reason `why`."""
         return dict(self._averages)
 
     def __str__(self) -> str:
@@ -111,7 +111,9 @@ class GpuActivity:
         support = _Support(VERSION, 0)
         nvml.call("nvmlGpmQueryDeviceSupport", self._handle, ctypes.byref(support))
         if not support.is_supported:
-            raise nvml.NvmlError(f"{nvml.gpu(uuid).name} has no such counters, new in Hopper.")
+            raise nvml.NvmlError(
+                f"{nvml.gpu(uuid).name} has no GPM counters: they need Hopper or newer."
+            )
         for _ in range(2):
             sample = ctypes.POINTER(_GpmSample)()
             nvml.call("nvmlGpmSampleAlloc", ctypes.byref(sample))

@@ -1,6 +1,7 @@
 """The GPUs of this process as CUDA numbers them: their identity, and what a process may use.
 
-This asks libcuda directly, which creates no context and needs no Python package.
+The functions call libcuda directly, without a Python package. Only `synchronize` may create a CUDA
+context.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from functools import cache
 from hocket.core.plan.device_id import DeviceId
 
 MULTIPROCESSOR_COUNT = 16
-"""`CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`; under MPS, only those that this process may use."""
+"""`CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`. Under MPS, it counts what this process may use."""
 DEVICE_SHARE = 0.9
-"""The fraction of a GPU's memory that all processes take together. Contexts need the rest."""
+"""The fraction of a GPU's memory that XLA may take, in all processes. Contexts need the rest."""
 
 
 def is_gpu(device: DeviceId) -> bool:
@@ -26,7 +27,8 @@ def is_gpu(device: DeviceId) -> bool:
 def gpu_uuid(ordinal: int) -> str | None:
     """Return a GPU's UUID, `GPU-...`, the same in every process; None if there is no such GPU.
 
-    CUDA is asked because it obeys CUDA_VISIBLE_DEVICES. NVML would number all GPUs.
+    `ordinal` is the number that CUDA gives the GPU, among those in CUDA_VISIBLE_DEVICES. NVML would
+    number all GPUs.
     """
     number = _uuid("cuDeviceGetUuid", ordinal) or _uuid("cuDeviceGetUuid_v2", ordinal)
     return f"GPU-{number}" if number else None
@@ -39,7 +41,7 @@ def instance_uuid(ordinal: int) -> str | None:
 
 
 def multiprocessors(ordinal: int) -> int | None:
-    """Return the number of multiprocessors of a GPU that this process may use; None if unknown."""
+    """Return how many multiprocessors of a GPU this process may use; None if unknown."""
     device, count = _device(ordinal), ctypes.c_int()
     attribute = ctypes.c_int(MULTIPROCESSOR_COUNT)
     if device is None or _ask("cuDeviceGetAttribute", ctypes.byref(count), attribute, device):
@@ -48,7 +50,7 @@ def multiprocessors(ordinal: int) -> int | None:
 
 
 def synchronize(ordinal: int) -> None:
-    """Wait for all work of this process on a GPU, in the primary context, which XLA uses."""
+    """Wait until a GPU has done all work of this process in its primary context, which XLA uses."""
     device, context = _device(ordinal), ctypes.c_void_p()
     if device is not None and not _ask("cuDevicePrimaryCtxRetain", ctypes.byref(context), device):
         _ask("cuCtxSetCurrent", context)
@@ -56,10 +58,11 @@ def synchronize(ordinal: int) -> None:
 
 
 def memory_share(count: int, free: float = 1.0) -> dict[str, str | None]:
-    """Return the variables that limit XLA to one of `count` equal parts of a GPU's memory.
+    """Return the environment variables that limit XLA to one of `count` parts of a GPU's memory.
 
-    `free` is the fraction of the memory to divide. A fraction that the user has set is for the
-    whole GPU, so it is divided instead. XLA refuses both variables together, so the older is unset.
+    `free` is the fraction of the memory to divide. If the user has set a memory fraction for XLA,
+    that one is divided instead. XLA refuses to start with both its old and its new variable set, so
+    the old one is unset.
     """
     older, newer = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
     chosen = os.environ.get(newer) or os.environ.get(older)
@@ -93,7 +96,7 @@ def _ask(name: str, *arguments: object) -> int:
     driver = _driver()
     try:
         return -1 if driver is None else getattr(driver, name)(*arguments)
-    except AttributeError:  # a driver without this function
+    except AttributeError:  # the driver is too old to have this function
         return -1
 
 

@@ -1,7 +1,7 @@
-"""A control daemon of NVIDIA MPS of our own: starting it, querying it, and always ending it.
+"""A private control daemon of NVIDIA MPS: starting it, querying it, and ending it in any case.
 
-Its pipes and logs are in a private folder, so that it and the daemons of other users do not see
-each other. The clients of a daemon run on a GPU at the same time. Without one they take turns.
+Processes that are clients of such a daemon run on a GPU at the same time; others take turns. Its
+pipes and logs are in a private folder, so that it does not meet the daemons of other users.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from hocket.errors import PlanError
 
 CONTROL, SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 FOLDERS = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/opt/nvidia/bin")
-"""The folders where drivers put these programs, if they are not on PATH."""
+"""The folders where drivers put these programs, searched if they are not on PATH."""
 START_SECONDS = 15.0
 SETTLE_SECONDS = 3.0
-"""Seconds to wait despite trouble in the log, since a server may start all the same."""
+"""Seconds to wait although the log has errors, since the server may start in spite of them."""
 SHORT = Path("/tmp")
-"""A short path for the daemon's sockets, whose names can have at most 107 characters."""
+"""A short path for the daemon's folder, since the path of a socket has at most 107 characters."""
 TROUBLE = re.compile(r"fail|error|unable|denied|exited with status [1-9]", re.IGNORECASE)
 
 
@@ -38,7 +38,7 @@ def find_program(name: str) -> str | None:
 
 
 def missing() -> str:
-    """Return why this machine has no MPS; "" if it has."""
+    """Return the reason why this machine has no MPS; "" if it has MPS."""
     if sys.platform != "linux":
         return "NVIDIA MPS needs Linux."
     absent = [name for name in (CONTROL, SERVER) if find_program(name) is None]
@@ -53,7 +53,7 @@ def missing() -> str:
 
 @cache
 def refuses(uuid: str) -> str:
-    """Try once to start MPS on a GPU, and return why that fails; "" if it does not."""
+    """Start and end MPS on a GPU, once per process, and return why that fails; "" if it works."""
     try:
         Daemon([uuid]).close()
     except PlanError as error:
@@ -100,8 +100,8 @@ class Daemon:
     def close(self) -> None:
         """End the daemon, and remove its folder. A second call does nothing."""
         if self._alive is not None:
-            with contextlib.suppress(OSError):  # the watcher is gone
-                # Closing alone may not reach the watcher: a fork may hold the pipe open, too.
+            with contextlib.suppress(OSError):  # the watcher has ended already
+                # Send a byte: closing does not reach the watcher if a fork holds the pipe open.
                 os.write(self._alive, b".")
             os.close(self._alive)
             self._alive = None
@@ -110,11 +110,11 @@ class Daemon:
         except subprocess.TimeoutExpired:
             self._watcher.kill()
             self._watcher.wait()
-        mps_watch.end_daemon(self._control, self.folder)  # in case the watcher could not
+        mps_watch.end_daemon(self._control, self.folder)  # does nothing unless the watcher failed
 
     def _watch(self) -> subprocess.Popen[bytes]:
-        """Start the watcher before the daemon, which it ends if this process is killed."""
-        reading, self._alive = os.pipe()  # child processes do not inherit the writing end
+        """Start the watcher, which ends the daemon, started later, if this process is killed."""
+        reading, self._alive = os.pipe()  # programs do not inherit the writing end, but forks do
         try:
             return subprocess.Popen(
                 [sys.executable, "-I", mps_watch.__file__, self._control, str(self.folder)],
@@ -130,7 +130,8 @@ class Daemon:
         # The daemon looks for the server program on its PATH.
         server = str(Path(find_program(SERVER) or SERVER).parent)
         environment["PATH"] = os.pathsep.join(filter(None, (environment.get("PATH"), server)))
-        with output.open("wb") as to:  # a file, because the daemon would hold a pipe open
+        # A file, since `run` would wait on a pipe for as long as the daemon holds it open.
+        with output.open("wb") as to:
             try:
                 code: int | str = subprocess.run(
                     [self._control, "-d"], stdin=subprocess.DEVNULL, stdout=to, stderr=to,
@@ -142,8 +143,8 @@ class Daemon:
             except OSError as error:
                 code = str(error)
         if code != 0:
-            raise self._refusal(f"`{self._control} -d` ended with code {code}")
-        # The first client would start a server. Started now, its problems show before any client.
+            raise self._refusal(f"`{self._control} -d` should exit with code 0, found {code}")
+        # Otherwise the first client would start the server, and its problems would show only then.
         self._ask(f"start_server -uid {os.getuid()}")
         begin = time.monotonic()
         while not self.servers():
@@ -153,14 +154,15 @@ class Daemon:
             if waited > SETTLE_SECONDS and TROUBLE.search(self.log()):
                 raise self._refusal("its server does not start")
             if waited > START_SECONDS:
-                return  # no sign of a problem; that clients attach is verified later
+                return  # no errors so far; `MpsSlices.verify` will check that clients attach
             time.sleep(0.05)
 
     def _refusal(self, what: str) -> PlanError:
         return PlanError(
-            f"NVIDIA MPS does not start: {what}. Its log says\n{self.log()}\nAnother MPS server on "
-            f"the GPU, or a compute mode other than the default, can be the reason (`nvidia-smi -q "
-            f"-d COMPUTE`). Use `cut=shared`, where processes take turns, or one slice."
+            f"NVIDIA MPS does not start: {what}. Its log says\n{self.log()}\nThe reason can be "
+            f"another MPS server on the GPU, or a compute mode other than the default, which "
+            f"`nvidia-smi -q -d COMPUTE` shows. Use `cut=shared`, where processes take turns, or "
+            f"one slice."
         )
 
     def _ask(self, command: str) -> str | None:

@@ -1,7 +1,8 @@
 """A program that ends our MPS daemon, even if its owner is killed: `mps_watch.py CONTROL FOLDER`.
 
-It waits until its standard input ends, whose other end only the owner holds. It is run by its path
-and imports nothing of hocket, so that it starts fast and stays small.
+Its standard input is a pipe from the owner. When the owner ends, the pipe closes, which is the sign
+to end the daemon. The program is run by its path and imports nothing of hocket, so that it starts
+fast and stays small.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from pathlib import Path
 
 LOOK_SECONDS = 1.0
 CLIENT_SECONDS = 5
-"""How long clients may take to finish before the server ends without them."""
+"""Seconds that clients have to finish before the daemon ends anyway."""
 QUIT_SECONDS = CLIENT_SECONDS + 3.0
-"""How long the daemon may take to end before it is killed."""
+"""Seconds that the daemon has to end before it is killed."""
 ANSWER_SECONDS = 5.0
 
 
 def main() -> None:
     """Wait until the parent process is gone or closes its daemon, then end the daemon."""
     control, folder, parent = sys.argv[1], Path(sys.argv[2]), os.getppid()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a scheduler sends it to all processes of a job
-    # A fork of the parent may hold the input open after the parent has ended. But then this process
-    # gets another parent.
+    # A job scheduler sends SIGTERM to all processes of a job, but the daemon still has to be ended.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # A fork of the parent may hold the input open after the parent has ended. So also look at the
+    # parent's id, which changes when the parent ends.
     while os.getppid() == parent and not select.select([0], [], [], LOOK_SECONDS)[0]:
         pass
     end_daemon(control, folder)
@@ -69,7 +71,7 @@ def end_daemon(control: str, folder: Path) -> None:
     if not folder.exists():
         return
     deadline = time.monotonic() + QUIT_SECONDS
-    if (folder / "pipe").is_dir() and any((folder / "pipe").iterdir()):  # a daemon has started
+    if (folder / "pipe").is_dir() and any((folder / "pipe").iterdir()):  # a daemon has started here
         ask(control, folder, f"quit -t {CLIENT_SECONDS}", QUIT_SECONDS)
     while processes(folder) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -80,12 +82,12 @@ def end_daemon(control: str, folder: Path) -> None:
 
 
 def processes(folder: Path) -> list[int]:
-    """Return the ids of the daemon of `folder` and its servers.
+    """Return the process ids of the daemon of `folder` and its servers.
 
-    A server is recognized by its environment, which has the folder.
+    A server is recognized by its environment, which names the folder.
     """
     daemon = ""
-    with contextlib.suppress(OSError):  # the daemon has not written it yet, or has ended
+    with contextlib.suppress(OSError):  # the daemon has not written its id yet, or has ended
         daemon = (folder / "pipe" / "nvidia-cuda-mps-control.pid").read_text().strip()
     mark = b"CUDA_MPS_PIPE_DIRECTORY=" + os.fsencode(folder / "pipe")
     pids: list[int] = []

@@ -1,7 +1,7 @@
-"""NVIDIA's management library: questions about this machine's GPUs, without a Python package.
+"""NVIDIA's management library, NVML: questions about this machine's GPUs, without a Python package.
 
-It numbers all GPUs and ignores CUDA_VISIBLE_DEVICES, so GPUs are named by their UUIDs here. Nothing
-here changes a GPU, neither its clocks nor its modes.
+The numbers that NVML gives GPUs ignore CUDA_VISIBLE_DEVICES, so GPUs are named by UUID here. The
+functions only read: they change no clocks and no modes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NOT_SUPPORTED = 3
 """`NVML_ERROR_NOT_SUPPORTED`."""
 COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 NVLINK = 2
-"""`NVML_P2P_CAPS_INDEX_NVLINK`"""
+"""`NVML_P2P_CAPS_INDEX_NVLINK`."""
 PCIE_LEVELS = {
     0: "one board",
     10: "one PCIe switch",
@@ -25,11 +25,11 @@ PCIE_LEVELS = {
     40: "one NUMA node",
     50: "between NUMA nodes",
 }
-"""`nvmlGpuTopologyLevel_t`: the nearest thing that two GPUs share, closest pairs first."""
+"""The nearest thing that two GPUs share, by its `nvmlGpuTopologyLevel_t`, nearest first."""
 
 
 class NvmlError(RuntimeError):
-    """The library is missing, or did not answer a question."""
+    """The library is missing, or a call to it failed."""
 
     def __init__(self, text: str, code: int = -1) -> None:
         super().__init__(text)
@@ -43,12 +43,12 @@ class Gpu:
     uuid: str
     name: str
     memory: int
-    """All memory, in bytes."""
+    """The total memory in bytes."""
     used: int
-    """The bytes of memory in use, by any process."""
+    """The memory in use by all processes, in bytes."""
     compute_mode: str
     mig: bool
-    """True if MIG mode is on, so that it is or can be cut into MIG instances."""
+    """True if MIG mode is on. Then the GPU has MIG instances, or an administrator can make some."""
 
 
 class Handle(ctypes.Structure):
@@ -115,7 +115,7 @@ def mig_instances(uuid: str) -> list[tuple[str, str]]:
 
 
 def not_shared(uuid: str) -> str:
-    """Return why processes may not share a GPU; "" if they may, or if that is unknown."""
+    """Return the reason why processes cannot share a GPU; "" if they can or if that is unknown."""
     try:
         asked = gpu(uuid)
     except NvmlError:
@@ -129,7 +129,7 @@ def not_shared(uuid: str) -> str:
 
 
 def call(name: str, *arguments: Any, may: int | str = 0) -> int:
-    """Call a function of the library and return its code. Raise unless it is 0 or `may`."""
+    """Call a function of the library and return its code, which must be 0 or `may`, or is "any"."""
     library = _library()
     try:
         function: Callable[..., int] = getattr(library, name)

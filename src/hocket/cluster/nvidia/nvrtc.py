@@ -48,7 +48,7 @@ def _candidates() -> Iterator[str]:
     for folder in map(Path, (nvidia and nvidia.submodule_search_locations) or ()):
         for inside in ("cu13/lib", "cu12/lib", "cuda_nvrtc/lib", "cuda_nvrtc/lib64"):
             yield from _libraries(folder / inside)
-    # Then by name, in case jax has loaded it already or the system's loader finds it.
+    # Then try bare names: jax may have loaded the library, or the system's loader may find it.
     yield from ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
     for root in sorted(Path("/usr/local").glob("cuda*"), reverse=True):
         yield from _libraries(root / "lib64")

@@ -42,7 +42,7 @@ class Slice(Device):
     count: int
     share: int
     note: str = ""
-    """The reason why it is not as requested, or ""."""
+    """The way in which the slice is not as requested, with the reason; "" if it is."""
 
     @property
     def of(self) -> DeviceId:
@@ -50,7 +50,7 @@ class Slice(Device):
 
     @property
     def way(self) -> Backend:
-        """The backend that cuts it."""
+        """The backend that cuts the device."""
         return slice_backends()[self.backend]
 
 
@@ -65,11 +65,14 @@ class Opened(Protocol):
         ...
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
-        """Return what is wrong with a slice whose process has `seen` this; "" if nothing is."""
+        """Return the fault of a slice whose process has `seen` this; "" if it has none.
+
+        `seen` is what `seen_here` returned in that process.
+        """
         ...
 
     def close(self) -> None:
-        """End whatever was started. A second call does nothing."""
+        """End whatever was started for the slices. A second call does nothing."""
 
 
 class Backend(Protocol):
@@ -79,10 +82,10 @@ class Backend(Protocol):
     at_once: bool
     """True if processes on slices of one device run at the same time."""
     one_memory: bool
-    """True if they can open each other's memory on the device."""
+    """True if these processes can open each other's memory on the device."""
 
     def probe(self, device: Device) -> str:
-        """Return why it cannot cut this device here; "" if it can."""
+        """Return the reason why the backend cannot cut this device; "" if it can."""
         ...
 
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
@@ -90,7 +93,7 @@ class Backend(Protocol):
         ...
 
     def open(self, slices: Sequence[Slice]) -> Opened:
-        """Start what these slices need."""
+        """Start what the processes of these slices need."""
         ...
 
 
@@ -113,8 +116,8 @@ def split(
     backends = slice_backends()
     if count < 1 or (share is not None and not 1 <= share <= 100):
         raise PlanError(
-            f"{device} cannot be cut into {count} slices of {share or 100} %: use at least 1 "
-            f"slice, of 1 to 100 %."
+            f"{device} cannot be cut into {count} slices of {100 if share is None else share} %: "
+            f"use at least 1 slice, with a share of 1 to 100 %."
         )
     if backend in NOT_FOR_JAX:
         raise PlanError(f"{device} cannot be cut by `{backend}`: {NOT_FOR_JAX[backend]}")
@@ -157,16 +160,16 @@ def read_slice(device: DeviceId) -> Slice | None:
 
 
 def run_as_one(device: DeviceId) -> bool:
-    """Return True for a slice that runs at the same time as the others and shares memory with them.
+    """Return True for a slice that computes while others do, and whose memory they can open.
 
-    Processes on such slices may wait for each other on the device, but a fault of one reaches all.
+    Processes on such slices may wait for each other on the device, but a fault in one affects all.
     """
     part = read_slice(device)
     return part is not None and part.way.at_once and part.way.one_memory
 
 
 class Slices:
-    """The slices among the devices of a plan's processes, opened until `close`.
+    """The slices among the devices of a plan's processes, open until `close`.
 
         with closing(Slices(devices)) as slices:
             Popen(..., env=changed(os.environ, slices.env(device)))
@@ -177,7 +180,7 @@ class Slices:
     def __init__(self, devices: Iterable[DeviceId]) -> None:
         parts = [part for device in dict.fromkeys(devices) if (part := read_slice(device))]
         self.seen: dict[DeviceId, dict[str, Any]] = {}
-        """The view of each slice from its process; `verified` is true if it is right."""
+        """The description of each slice by its process; its `verified` is true if it is right."""
         self._opened: dict[str, Opened] = {}
         self._parts = {part.id: part for part in parts}
         try:
@@ -194,7 +197,7 @@ class Slices:
         return dict(self._opened[part.backend].env(part)) if part else {}
 
     def verify(self, device: DeviceId, seen: Mapping[str, Any]) -> None:
-        """Refuse a slice whose process does not see what it should."""
+        """Keep what a slice's process has `seen`, and refuse the slice if that is wrong."""
         part = self._parts.get(device)
         if part is None:
             return
@@ -210,13 +213,13 @@ class Slices:
 
 
 def changed(environment: Mapping[str, str], by: Mapping[str, str | None]) -> dict[str, str]:
-    """Return a copy of an environment with some variables set, or unset where they are None."""
+    """Return a copy of an environment with some variables set, or unset where the value is None."""
     kept = {name: value for name, value in environment.items() if name not in by}
     return kept | {name: value for name, value in by.items() if value is not None}
 
 
 def seen_here() -> dict[str, Any]:
-    """Describe this process's view of its slice, for `Slices.verify`, after jax has started."""
+    """Describe the slice of this process as JAX and the driver see it, for `Slices.verify`."""
     import jax
 
     device = jax.local_devices()[0]

@@ -14,7 +14,7 @@ from hocket.errors import PlanError
 from hocket.system.platforms import HOST
 
 CORES = "HOCKET_CORES"
-"""The environment variable with the cores of a process, such as `0,1`; see `keep_to_cores`."""
+"""The environment variable that lists the cores of a process: `0,1`. See `keep_to_cores`."""
 
 
 class Cpu:
@@ -32,7 +32,7 @@ class Cpu:
         if share not in (None, even):
             raise PlanError(
                 f"slices of {device} get an even share of the cores each, so a share of {share} % "
-                f"is not possible: leave it out."
+                f"is not possible: leave out `share`."
             )
         cores = usable_cores()
         note = f"{count} slices of {device} take turns on {cores} cores" if count > cores else ""
@@ -54,7 +54,7 @@ class CpuSlices(Opened):
 
     def env(self, part: Slice) -> Mapping[str, str | None]:
         cores = self._cores[part.id]
-        # XLA would start a thread for every core of the machine, even if it may use only a few.
+        # Without PJRT_NPROC, XLA would start a thread for every core, though it may use only a few.
         return {
             CORES: ",".join(map(str, cores)),
             "PJRT_NPROC": str(len(cores)),

@@ -41,12 +41,12 @@ class Mig:
         if share is not None:
             raise PlanError(
                 f"the size of a MIG instance of {device} is fixed, so it cannot be {share} %: "
-                f"leave `share` out. There are {', '.join(names)}."
+                f"leave out `share`. Its instances are {', '.join(names)}."
             )
         if count > len(names):
             raise PlanError(
                 f"{device} was to be cut into {count} slices, but has {len(names)} MIG instances: "
-                f"{', '.join(names)}."
+                f"{', '.join(names)}. Use at most {len(names)}."
             )
         return tuple(named(device, self.name, i, count, 100) for i in range(count))
 
@@ -66,7 +66,7 @@ class MigSlices(Opened):
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
         mine = self._uuids[part.id]
-        # Drivers before 470 call an instance MIG-GPU-..., which CUDA does not. Then any GPU passes.
+        # Drivers before 470 name an instance MIG-GPU-..., unlike CUDA. Then any GPU is accepted.
         is_mine = seen["instance"] == mine or (mine.startswith("MIG-GPU-") and seen["uuid"])
         where = seen["instance"] or seen["uuid"] or seen["device"]
         return "" if is_mine else f"its process is on {where}, not on {mine}."

@@ -18,11 +18,12 @@ from hocket.errors import PlanError
 MOST = 48
 """The most clients that an MPS server accepts on one GPU."""
 NEAR = 0.03
-"""How far the multiprocessors of a slice may be from its share, since they come in groups."""
+"""The difference allowed between the share of a slice and the fraction of multiprocessors that its
+process sees: they come in groups."""
 
 
 class Mps:
-    """Cuts a GPU: one process per slice, all of them clients of an MPS server of our own."""
+    """Cuts a GPU: one process per slice, all of them clients of a private MPS server."""
 
     name, at_once, one_memory = "mps", True, True
 
@@ -38,7 +39,8 @@ class Mps:
     def layout(self, device: Device, count: int, share: int | None) -> tuple[Slice, ...]:
         if count > MOST:
             raise PlanError(
-                f"{device} was to be cut into {count} slices, but MPS serves {MOST} at most."
+                f"{device} was to be cut into {count} slices, but MPS serves {MOST} at most. "
+                f"Use fewer slices."
             )
         # Twice an even share, as NVIDIA advises, so that a busy process can use what others leave.
         each = share or min(100, 200 // count)
@@ -54,7 +56,7 @@ class MpsSlices:
     def __init__(self, slices: Sequence[Slice]) -> None:
         self._parts = slices
         self._gpus = gpus_of(slices)
-        # If another process has taken most of the memory, the slices divide the rest.
+        # The slices divide the memory that other processes have left.
         self._free = {gpu: nvml.free_part(uuid) for gpu, uuid in self._gpus.items()}
         self._full = {gpu: multiprocessors(gpu.index) for gpu in self._gpus}
         self._daemon = mps.Daemon(list(self._gpus.values()))
@@ -71,8 +73,8 @@ class MpsSlices:
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
         """Check that a slice is on its GPU, is a client of the daemon, and has its share.
 
-        In a container, the server may see other process ids than the processes do. But it has no
-        clients except these slices, so if it has as many clients as slices, all are connected.
+        In a container, the server may know the processes by other ids than their own. But it has no
+        other clients, so if it has as many clients as there are slices, all slices are connected.
         """
         if seen["uuid"] != self._gpus[part.of]:
             return f"its process is on the GPU {seen['uuid']}, not on {self._gpus[part.of]}."
@@ -96,8 +98,9 @@ def gpus_of(slices: Sequence[Slice]) -> dict[DeviceId, str]:
     known = {gpu: uuid for gpu, uuid in uuids.items() if uuid is not None}
     if len(known) < len(uuids):
         raise PlanError(
-            f"of {', '.join(map(str, uuids))}, the CUDA driver of this process knows only "
-            f"{', '.join(map(str, known)) or 'none'}. Check CUDA_VISIBLE_DEVICES."
+            f"the plan has slices of {', '.join(map(str, uuids))}, but the CUDA driver of this "
+            f"process knows only {', '.join(map(str, known)) or 'none'}. Check "
+            f"CUDA_VISIBLE_DEVICES."
         )
     return known
 

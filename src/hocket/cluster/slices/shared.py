@@ -1,7 +1,7 @@
 """Slices of an NVIDIA GPU that take turns: processes that share it without MPS.
 
-Only one of them computes at a time, so more slices are not faster. They are for comparison, and
-for machines without MPS.
+Only one of them computes at a time, so more slices are not faster. They are for comparison with
+MPS, and for machines without it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Shared:
         if share not in (None, 100):
             raise PlanError(
                 f"`shared` slices of {device} take turns on the whole GPU, so a share of {share} % "
-                f"is not possible. Leave it out, or use `cut=mps`."
+                f"is not possible. Leave out `share`, or use `cut=mps`."
             )
         return tuple(named(device, self.name, i, count, 100) for i in range(count))
 

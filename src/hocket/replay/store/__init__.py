@@ -1,7 +1,7 @@
-"""The replay store: native tables in this process or at a server, usable without the rest.
+"""The replay store: native tables here or at a server, usable without the rest of hocket.
 
 schema.py     the columns of a table
-access.py     what a table can do, wherever it is
+access.py     the operations of a table, in this process or at a server
 table.py      a table in this process
 server.py     a server of tables
 client.py     a table at a server

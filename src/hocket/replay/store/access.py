@@ -26,7 +26,7 @@ class Batch:
     rows: dict[str, NDArray[Any]]
     """`[n, ...]` for each column, or `[n, frames, ...]` for a column of frames."""
     keys: NDArray[np.uint32]
-    """`[n, 2]`: the slot, and how often it was written. A key never names a later row."""
+    """`[n, 2]`: the slot, and how often it was written. So a key never names a later row there."""
     probability: NDArray[np.float32]
     """The probability with which each row was drawn, `[n]`. Importance weights come from it."""
     evenly: bool
@@ -51,7 +51,7 @@ class Access(Closing):
 
     schema: Schema
     _native: Any
-    """The native table or connection. It trusts that arrays fit the schema."""
+    """The native table or connection. It does not check that arrays fit the schema."""
     _given: list[tuple[str, np.dtype[Any], tuple[int, ...]]]
 
     def insert(
@@ -122,7 +122,7 @@ class Access(Closing):
             yield batch
 
     def update(self, keys: ArrayLike, priority: ArrayLike) -> int:
-        """Give rows new priorities, and return how many keys were skipped: their rows are gone."""
+        """Give rows new priorities. Return how many keys were skipped, as their rows are gone."""
         keys = np.asarray(keys)
         if keys.ndim != 2 or keys.shape[1] != 2 or keys.dtype.kind not in "iu":
             raise ValueError(
@@ -132,7 +132,7 @@ class Access(Closing):
         if keys.dtype != np.uint32:
             if keys.size and not (keys.min() >= 0 and keys.max() < 2**32):
                 raise ValueError(
-                    f"keys must be from 0 to 2**32 - 1, found {keys.min()}, {keys.max()}."
+                    f"keys must be from 0 to 2**32 - 1, found {keys.min()} to {keys.max()}."
                 )
             keys = keys.astype(np.uint32)
         keys = np.ascontiguousarray(keys)
@@ -159,11 +159,11 @@ class Access(Closing):
 
     @abstractmethod
     def close(self) -> None:
-        """End all calls that wait, and all later ones, with an error."""
+        """Close the table: calls that wait, and all later calls, raise an error."""
 
     @abstractmethod
     def info(self) -> dict[str, Any]:
-        """Count the rows held, inserted, removed and drawn; `bytes` is the size of a full table."""
+        """Return counts of rows held, inserted, removed and drawn, and `bytes` of a full table."""
 
     @abstractmethod
     def _ask(

@@ -6,7 +6,7 @@
     batch = replay.sample(256)
     replay.update(batch.keys, priority)
 
-`hocket replay serve` starts a server, or `hocket.replay.serve` in a program.
+The command `hocket replay serve` starts a server, and so does `hocket.replay.serve` in a program.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def connect(address: str, *, table: str | None = None, timeout: float = 10.0) ->
 
     `shm` shares memory with a server on this machine, and `unix` copies through its socket. `udp`
     sends lost packets again, and treats a server that is silent for 5 s as dead. `table` may be
-    left out if the server has only one. `timeout` limits how long connecting may take.
+    left out if the server has only one. Connecting may take `timeout` seconds.
     """
     seconds = seconds_of(timeout)
     native = _connected(address, seconds)
@@ -61,9 +61,9 @@ def tables_at(address: str, *, timeout: float = 10.0) -> list[str]:
 class Client(Access):
     """A table at a server; see `connect`. Threads may share one.
 
-    Over `shm`, the arrays of a sample lie in memory that the server writes to. It is reused once
-    nobody refers to these arrays any more. So if a batch is put on a CPU device without copying,
-    keep the batch until the computation is done.
+    Over `shm`, the arrays of a sample lie in memory that the server writes to. The memory is
+    reused once nobody refers to these arrays any more. So if a batch is put on a
+    CPU device without copying, keep the batch until the computation is done.
     """
 
     def __init__(self, native: Any, address: str, name: str, number: int, schema: str) -> None:
@@ -82,7 +82,7 @@ class Client(Access):
         return super().batches(num, ahead=ahead, timeout=timeout)
 
     def save(self) -> None:
-        """Let the server write the table to its folder of snapshots, and return when it is done."""
+        """Make the server save the table in its folder of snapshots, and wait until it has."""
         _said(self._native, "SAVE", math.inf)
 
     def clear(self) -> None:

@@ -36,10 +36,11 @@ def feed(
     device: Any = None,
     timeout: float | None = None,
 ) -> Feed:
-    """Iterate for ever over samples of `num` rows, as arrays of a device. `ahead` are drawn early.
+    """Iterate for ever over samples of `num` rows, as arrays of a device. Keys stay numpy arrays.
 
-    So a batch may be older than the newest updates of priorities. If the table's rate limits make
-    the thread wait longer than `timeout`, iterating raises TimeoutError. Keys stay numpy arrays.
+    Up to `ahead` samples are drawn before they are asked for, so they may have been drawn before
+    the newest updates of priorities. If the table's rate limits make the thread wait for more than
+    `timeout` seconds, iterating raises TimeoutError.
     """
     if ahead < 1:
         raise ValueError(f"ahead={ahead} must be at least 1.")
@@ -101,7 +102,7 @@ _LOOK = 0.1
 
 
 class _Unpinned:
-    """New memory for each batch: a CPU device may use the memory it is given instead of a copy."""
+    """New memory for each batch, since a CPU device may use a numpy array without copying it."""
 
     batch = None
 
@@ -118,7 +119,7 @@ class _Unpinned:
 
 
 class _Pinned:
-    """Pinned memory, which an accelerator reads by itself: one block, so one copy, for a batch."""
+    """Pinned memory, which an accelerator reads by itself. A batch is one block, sent at once."""
 
     def __init__(self, table: Access, num: int, device: Any) -> None:
         columns = {c.name: ((num, *c.drawn), c.dtype) for c in table.schema.columns}
@@ -156,12 +157,12 @@ class _Pinned:
 _Buffer = _Unpinned | _Pinned
 """Memory that one batch is drawn into, and sent from."""
 _PROBABILITY = ":probability"
-"""A name that no column can have, because of the colon."""
+"""The name of the probabilities among the columns. No column has a colon in its name."""
 _Offsets = dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]
 
 
 def _offsets(arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> _Offsets:
-    """Return the offset, shape and dtype of each array, where one follows the other."""
+    """Return the offset, shape and dtype of arrays that follow each other, aligned to 64 bytes."""
     offsets, at = {}, 0
     for name, (shape, dtype) in arrays.items():
         offsets[name] = at, shape, dtype
@@ -184,6 +185,6 @@ def _unpack(layout: _Offsets, memory: jax.Array) -> dict[str, Any]:
 
 
 def _writable(array: jax.Array) -> Any:
-    """Return the memory of an array on the host. Write there only while no computation reads it."""
+    """Return the memory of an array on the host. Write to it only while no computation reads it."""
     memory: Any = (ctypes.c_uint8 * array.size).from_address(array.unsafe_buffer_pointer())
     return np.frombuffer(memory, np.uint8)

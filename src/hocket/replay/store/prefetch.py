@@ -17,7 +17,7 @@ _LOOK_SECONDS = 0.1
 class Prefetch(Generic[T]):
     """Calls `draw` in a thread, and keeps up to `depth` of its results, in order.
 
-    An error of `draw` is raised in the place of its result.
+    If `draw` raises an error, `get` raises it in place of the result, and the thread ends.
     """
 
     def __init__(self, draw: Callable[[], T], depth: int) -> None:
@@ -35,7 +35,7 @@ class Prefetch(Generic[T]):
             except queue.Empty:
                 continue
             if isinstance(result, BaseException):
-                self._results.put(result)  # nothing comes after it, so later calls raise it too
+                self._results.put(result)  # no result follows, so later calls raise it too
                 raise result
             return result
         raise ValueError("nothing is drawn ahead any more, because this Prefetch was closed.")

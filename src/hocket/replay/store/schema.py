@@ -23,7 +23,7 @@ _COLUMN = re.compile(
 
 @dataclass(frozen=True)
 class Column:
-    """A column: an array in each row, or the frames that each row refers to, of this shape."""
+    """A column: an array in each row, or frames that each row refers to. Each has this shape."""
 
     name: str
     dtype: np.dtype[Any]
@@ -33,17 +33,17 @@ class Column:
 
     @property
     def bytes(self) -> int:
-        """The bytes of one row, or of one frame."""
+        """The bytes of the array in one row, or of one frame."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     @property
     def given(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """The dtype and shape in an insert; for a column of frames, those of the frame numbers."""
+        """The dtype and shape of a row in an insert. A column of frames is given frame numbers."""
         return (np.dtype(np.uint64), (self.frames,)) if self.frames else (self.dtype, self.shape)
 
     @property
     def drawn(self) -> tuple[int, ...]:
-        """The shape in a sample."""
+        """The shape of a row in a sample."""
         return (self.frames, *self.shape) if self.frames else self.shape
 
     @property

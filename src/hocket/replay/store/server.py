@@ -42,7 +42,9 @@ class Server(Closing):
             raise OSError(f"{error}.") from None
         native.start()
         self._native = native
-        self._stop = weakref.finalize(self, native.stop)  # also when Python ends
+        self._stop = weakref.finalize(
+            self, native.stop
+        )  # `close` calls it, or the end of Python does
 
     @property
     def address(self) -> str:
@@ -55,7 +57,7 @@ class Server(Closing):
             raise RuntimeError(f"the replay server at {self.address} failed: {problem}.")
 
     def close(self) -> None:
-        """End all connections. The tables stay open."""
+        """Stop answering, and end all connections. The tables stay open."""
         self._stop()
 
 
@@ -72,8 +74,8 @@ def serve(
     """Serve one table, under the name `replay`, or several by name, at one address or more.
 
     `tcp` and `udp` are `HOST:PORT`; port 0 means any free port. Through the Unix socket `unix`,
-    clients can also share memory with the server (`shm://PATH`). Clients may let the server save
-    tables in the folder `snapshots`.
+    clients can also share memory with the server (`shm://PATH`). Clients can make the server save
+    tables in the folder `snapshots`. No message may have more than `max_bytes`.
     """
     if tcp is None and unix is None and udp is None:
         raise ValueError(

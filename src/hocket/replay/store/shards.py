@@ -21,7 +21,8 @@ from hocket.replay.store.client import Client
 class Shards:
     """Several tables that are drawn from as one. Insert rows into the tables themselves.
 
-    The slot in a key says which shard it belongs to: shard k of S has the slots from k C / S on.
+    The slot in a key says which shard it belongs to: with a capacity of C rows in S shards,
+    shard k has the slots from k C / S on.
     """
 
     def __init__(self, shards: Sequence[Access], capacity: int, seed: int = 0) -> None:
@@ -31,7 +32,7 @@ class Shards:
         self._reported: dict[int, tuple[int, float]] = {}
 
     def sample(self, num: int, *, uniforms: Any = None) -> Batch:
-        """Draw rows. `uniforms`, if given, decide how many come from each shard."""
+        """Draw `num` rows. The `uniforms` decide only how many of them come from each shard."""
         uniforms = self._random.random(num) if uniforms is None else uniforms
         sizes, totals = np.array(self._sizes_and_totals(), np.float64).T
         weights = totals if totals.any() else sizes
@@ -62,13 +63,13 @@ class Shards:
         return stale
 
     def info(self) -> dict[str, Any]:
-        """Return the number of rows in all shards, their total and the highest priority."""
+        """Return the rows held and inserted in all shards, their total and highest priority."""
         infos = [shard.info() for shard in self._shards]
         summed = {name: sum(info[name] for info in infos) for name in ("size", "inserts", "total")}
         return {**summed, "highest": max(info["highest"] for info in infos)}
 
     def _sizes_and_totals(self) -> list[tuple[int, float]]:
-        """Return the size and total of each shard, from the last batch or by asking the shard."""
+        """Return the size and total priority of each shard, as last reported or by asking it."""
         current = dict(self._reported)
         for k, shard in enumerate(self._shards):
             if k not in current:
@@ -83,7 +84,7 @@ class Shards:
 
 
 def _at(points: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return the shard at each point of [0, 1). Its share is never 0, however sums round."""
+    """Return the shard at each point of [0, 1). Its share is never 0, however sums are rounded."""
     shard = np.searchsorted(np.cumsum(shares), points, side="right")
     last = np.flatnonzero(shares).max()
     return np.minimum(shard, last)

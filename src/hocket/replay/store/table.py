@@ -53,9 +53,9 @@ class Table(Access):
     is full. A row that has been drawn `max_times_sampled` times is removed; 0 means no limit.
 
     Sampling begins with `min_size` rows. With `samples_per_insert`, the difference `rows inserted *
-    samples_per_insert - rows sampled` stays within `tolerance` of its value when sampling begins.
-    The side that is ahead waits, and gets a TimeoutError after the `timeout` of its request, if
-    that is not None.
+    samples_per_insert - rows sampled` stays within `tolerance` of its value when sampling begins,
+    `min_size * samples_per_insert`. An insert or sample that would leave this range waits, and
+    raises TimeoutError after its `timeout` in seconds; None waits for ever.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class Table(Access):
     def save(self, path: str | Path) -> None:
         """Write the table, as it is now, to a file. Other threads may use the table meanwhile.
 
-        The file gets its name when it is complete. A row that is replaced before it was written is
-        kept in memory until then.
+        The file gets its name when it is complete. A row that is replaced before it was written
+        stays in memory until then.
         """
         try:
             self._native.save(os.fsdecode(path), str(self.schema))
@@ -127,7 +127,7 @@ class Table(Access):
             raise OSError(f"{error}.") from None
 
     def options(self) -> dict[str, Any]:
-        """Return the options of the table; `least` and `most` are the range of `tolerance`."""
+        """Return the options of the table; `least` and `most` follow from `tolerance`."""
         options, names = self._native.made(), get_args(Select)
         return options | {which: names[options[which]] for which in ("sampler", "remover")}
 
@@ -160,14 +160,14 @@ class Table(Access):
 
 
 def store() -> Any:
-    """Import the native library."""
+    """Import the native library and return it."""
     try:
         from hocket.replay.store import _store  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError as error:
         raise RuntimeError(
-            "hocket was installed without its replay store, because there was no C++ compiler or "
-            "there were no headers of Python. Install them (on Debian: `apt-get install g++ "
-            "python3-dev`), and `pip install` hocket again."
+            "hocket was installed without its replay store, because a C++ compiler or the headers "
+            "of Python were missing. Install both (on Debian with `apt-get install g++ "
+            "python3-dev`), then install hocket again."
         ) from error
     return _store
 
@@ -201,7 +201,7 @@ def _limits(
     if tolerance is None:
         raise ValueError(
             "samples_per_insert needs a tolerance: the number of samples by which inserting may be "
-            "ahead of sampling, or behind it. Use a few batches."
+            "ahead of sampling, or behind it. Use the rows of a few batches."
         )
     middle = min_size * samples_per_insert
     return middle - tolerance, middle + tolerance

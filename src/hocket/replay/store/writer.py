@@ -1,4 +1,4 @@
-"""A writer for actors: it collects rows and inserts them together, even when inserts must wait.
+"""A writer for actors: it collects rows, inserts them in batches, and handles rate limits.
 
 with Writer(replay, 64, when_ahead="drop_oldest") as writer:
     writer.append({"obs": obs, "action": action}, priority)     # one row
@@ -18,15 +18,15 @@ from hocket.errors import unknown
 from hocket.replay.store.access import Access, Closing
 
 WhenAhead = Literal["wait", "drop_new", "drop_oldest"]
-"""The choices for a writer while the rate limits of its table do not allow an insert."""
+"""The choices for a batch that the rate limits of the table do not allow yet; see `Writer`."""
 
 
 class Writer(Closing):
     """Collects rows, and inserts `num` at a time. Only one thread may use it.
 
-    While the table's rate limits do not allow an insert, `wait` waits up to `timeout` seconds,
-    `drop_new` drops the new rows, and `drop_oldest` keeps up to `pending` batches for later and
-    drops the oldest beyond that. `dropped` counts the dropped rows.
+    `when_ahead` says what to do while the table's rate limits do not allow an insert: `wait` waits
+    up to `timeout` seconds, `drop_new` drops the new rows, and `drop_oldest` keeps up to `pending`
+    batches for later and drops the oldest beyond that. `dropped` counts the dropped rows.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Writer(Closing):
             self._drop()
 
     def close(self) -> None:
-        """Insert the rest. Rows that the table does not take are dropped and counted."""
+        """Insert the collected rows. Rows that the table does not take are dropped and counted."""
         try:
             self.flush()
         finally:
