@@ -136,7 +136,7 @@ def is_part(name: str) -> bool:
 
 @cache
 def imports() -> list[Import]:
-    return [found for path in sorted(SRC.rglob("*.py")) for found in imports_of(path)]
+    return [imported for path in sorted(SRC.rglob("*.py")) for imported in imports_of(path)]
 
 
 def imports_of(path: Path) -> Iterator[Import]:

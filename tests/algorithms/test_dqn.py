@@ -50,7 +50,7 @@ def random_rollouts(num: int) -> list[Rollout]:
 
 def expected(rollouts: list[Rollout], steps: int) -> dict[float, tuple[float, float, float]]:
     """By the observation it starts from: reward, discount and next observation of each window."""
-    found = {}
+    windows = {}
     obs, reward, terminated, truncated, next_obs = (
         np.concatenate([np.asarray(getattr(r, name), np.float64) for r in rollouts])
         for name in ("obs", "reward", "terminated", "truncated", "next_obs")
@@ -63,8 +63,8 @@ def expected(rollouts: list[Rollout], steps: int) -> dict[float, tuple[float, fl
                 discount *= DISCOUNT * (1.0 - terminated[t, env])
                 if terminated[t, env] or truncated[t, env]:
                     break
-            found[obs[start, env]] = (total, discount, next_obs[t, env])
-    return found
+            windows[obs[start, env]] = (total, discount, next_obs[t, env])
+    return windows
 
 
 @pytest.mark.parametrize("steps", [1, 3, T + 3])
@@ -100,12 +100,12 @@ def test_the_loss_is_weighted_by_importance() -> None:
     )  # fmt: skip
     p = rng.exponential(size=num) / size
     batch = Draw(rows, jnp.asarray(p, jnp.float32), jnp.asarray(True))
-    found, (error, _) = algo._loss(params, params, batch)
+    loss, (error, _) = algo._loss(params, params, batch)
     weight, error = (size * p) ** -0.7, np.abs(np.asarray(error, np.float64))
     losses = np.where(error < 1.0, error**2 / 2, error - 0.5)
     assert error.max() > 1.0 > error.min()
-    np.testing.assert_allclose(found, (weight / weight.max() * losses).mean(), rtol=1e-5)
-    assert abs(losses.mean() - found) > 0.01 * losses.mean()  # weights that matter
+    np.testing.assert_allclose(loss, (weight / weight.max() * losses).mean(), rtol=1e-5)
+    assert abs(losses.mean() - loss) > 0.01 * losses.mean()  # weights that matter
 
 
 def leaves_differ(a: Any, b: Any) -> bool:

@@ -43,7 +43,7 @@ def played(algo: IMPALA | A2C) -> tuple[State, Rollout, dict[str, Array]]:
 
 
 def test_the_loss_is_that_of_the_paper() -> None:
-    """Of a rollout that another policy acted, with episodes of both kinds of ends."""
+    """The rollout is another policy's, with terminated and truncated episodes."""
     algo = small(POLE, decay=0.9)
     (_, learner), rollout, _ = played(algo)
     assert rollout.terminated.any() and rollout.truncated.any()

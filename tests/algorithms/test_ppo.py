@@ -75,7 +75,7 @@ def test_decoupled_is_the_same_where_no_sample_is_late() -> None:
 
 
 def test_decoupled_stays_near_the_policy_before_the_update() -> None:
-    """What it has moved by since a sample was chosen cuts no gradient, and weighs the sample."""
+    """The change of the policy since a sample was chosen weighs the sample, but clips nothing."""
     log_prob, sample = jnp.log(jnp.array([0.25])), jnp.array([0])
     before = jnp.log(jnp.array([[0.5, 0.5]]))
 

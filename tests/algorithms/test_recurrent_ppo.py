@@ -116,15 +116,15 @@ def test_the_policy_remembers_and_is_greedy_unless_it_explores() -> None:
     policy = algo.policy(state)
     np.testing.assert_array_equal(policy.memory, np.zeros(12))
 
-    memory, found = policy.memory, []
+    memory, actions = policy.memory, []
     for obs in past:
         action, memory = policy(obs, memory, KEY)
-        found.append(action)
+        actions.append(action)
     start, first = jnp.zeros((1, 12)), jnp.zeros((4, 1), bool)
     obs = seen(state.learner.moments, past)[:, None]
     replayed = algo._agent.network.replay(params, start, obs, first)
     choices, _ = algo._agent.read(params, replayed)
-    np.testing.assert_array_equal(jnp.stack(found), choices.mode()[:, 0])
+    np.testing.assert_array_equal(jnp.stack(actions), choices.mode()[:, 0])
 
     explore = algo.policy(state, explore=True)
     keys = jax.random.split(KEY, 64)

@@ -60,11 +60,11 @@ def main(names: list[str]) -> None:
 
 def run(name: str) -> tuple[int, str]:
     """Run one check in its own process on the GPU, and return its exit code and output."""
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, __file__, "--here", name], env=environment(), cwd=ROOT, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=400, check=False,
     )  # fmt: skip
-    return found.returncode, found.stdout.strip()
+    return process.returncode, process.stdout.strip()
 
 
 def environment() -> dict[str, str]:
@@ -204,9 +204,9 @@ def messages() -> None:
             env={**environment(), "ARENA": str(file.fd)}, stdin=subprocess.PIPE,
         )  # fmt: skip
         for k in range(5):
-            for sent, found in zip(_message(k), inbox.receive(), strict=True):
-                assert sent.dtype == found.dtype and found.devices() == {jax.devices()[0]}
-                same = jax.tree.map(_numbers, (sent, found))
+            for sent, received in zip(_message(k), inbox.receive(), strict=True):
+                assert sent.dtype == received.dtype and received.devices() == {jax.devices()[0]}
+                same = jax.tree.map(_numbers, (sent, received))
                 assert np.array_equal(*same), f"{sent.dtype}: sent {same[0]}, found {same[1]}"
         sender.communicate(timeout=60)
         assert sender.returncode == 0
@@ -276,8 +276,8 @@ def direct() -> None:
             hocket.run(_ppo(), distribute=f"{words}{way}", iterations=6).state
             for way in ("true", "false")
         ]
-        print("largest difference:", found := difference(*states))
-        assert found == 0.0
+        print("largest difference:", largest := difference(*states))
+        assert largest == 0.0
         free = hocket.run(_ppo(), distribute="sliced:slices=3,dedicated=true", iterations=6)
         assert (free.metrics["sample_age"] <= 2).all()
 
@@ -310,9 +310,9 @@ def _ppo() -> Any:
 def _full() -> int:
     from hocket.cluster.nvidia.cuda import multiprocessors
 
-    found = multiprocessors(0)
-    assert found
-    return found
+    count = multiprocessors(0)
+    assert count
+    return count
 
 
 @contextmanager
@@ -335,7 +335,7 @@ def nothing_left() -> Iterator[None]:
 
 def ours() -> set[str]:
     """The folders, daemons, servers, watchers and workers of our slices."""
-    found = {str(path) for path in mps.SHORT.glob("hocket-mps-*")}
+    names = {str(path) for path in mps.SHORT.glob("hocket-mps-*")}
     marks = (b"nvidia-cuda-mps", b"mps_watch", b"hocket.runtime.launch.process")
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -343,8 +343,8 @@ def ours() -> set[str]:
         except OSError:
             continue
         if any(mark in command for mark in marks):
-            found.add(f"{path.parent.name} {command.decode(errors='replace')[:80]}")
-    return found
+            names.add(f"{path.parent.name} {command.decode(errors='replace')[:80]}")
+    return names
 
 
 CHECKS: dict[str, Callable[[], None]] = {

@@ -61,10 +61,10 @@ def serve(listening):
     while True:
         connection, _ = listening.accept()
         with connection:
-            found = answer(connection.recv(1000).decode().strip())
-            if found is None:
+            reply = answer(connection.recv(1000).decode().strip())
+            if reply is None:
                 os._exit(0)
-            connection.sendall(found.encode())
+            connection.sendall(reply.encode())
 
 
 def daemon():
@@ -90,8 +90,8 @@ def ask():
             except OSError:
                 sys.exit("Cannot find MPS control daemon process")
             connection.sendall(line.encode())
-            while found := connection.recv(1000):
-                sys.stdout.write(found.decode())
+            while more := connection.recv(1000):
+                sys.stdout.write(more.decode())
 
 
 daemon() if sys.argv[1:] == ["-d"] else ask()

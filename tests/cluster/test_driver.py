@@ -17,8 +17,8 @@ from hocket.errors import PlanError
 
 one, other = (Device(DeviceId("gpu", i), "NVIDIA H200") for i in range(2))
 
-def tell(*found):
-    print(json.dumps(found))
+def tell(*answers):
+    print(json.dumps(answers))
 
 def refusal(*arguments):
     try:
@@ -28,20 +28,20 @@ def refusal(*arguments):
 """
 
 
-def found(code: str, machine: str = "", **environment: str) -> Any:
+def answers(code: str, machine: str = "", **environment: str) -> Any:
     return on_gpus(BEGIN + code, machine, **environment)
 
 
 def test_gpus_are_known_by_their_uuid() -> None:
     """Whichever of them CUDA_VISIBLE_DEVICES shows to this process."""
     asked = "tell(gpu_uuid(0), gpu_uuid(1), gpu_uuid(2), multiprocessors(0), instance_uuid(0))"
-    assert found(asked) == [*GPUS, None, 132, None]
-    assert found(asked, CUDA_VISIBLE_DEVICES=GPUS[1]) == [GPUS[1], None, None, 132, None]
-    assert found(asked, CUDA_VISIBLE_DEVICES=MIGS[1]) == [GPUS[0], None, None, 132, MIGS[1]]
+    assert answers(asked) == [*GPUS, None, 132, None]
+    assert answers(asked, CUDA_VISIBLE_DEVICES=GPUS[1]) == [GPUS[1], None, None, 132, None]
+    assert answers(asked, CUDA_VISIBLE_DEVICES=MIGS[1]) == [GPUS[0], None, None, 132, MIGS[1]]
 
 
 def test_what_the_driver_says() -> None:
-    gpu, version, free, link = found("""
+    gpu, version, free, link = answers("""
 uuid = gpu_uuid(0)
 tell(vars(nvml.gpu(uuid)), nvml.driver_version(), nvml.free_part(uuid),
      nvml.link(uuid, gpu_uuid(1)))
@@ -51,7 +51,7 @@ tell(vars(nvml.gpu(uuid)), nvml.driver_version(), nvml.free_part(uuid),
         "compute_mode": "default", "mig": False,
     }  # fmt: skip
     assert version == "580.159.03" and free == 0.75 and link == "NVLink"
-    assert found("tell(nvml.link(gpu_uuid(0), gpu_uuid(1)))", "pcie") == ["one NUMA node"]
+    assert answers("tell(nvml.link(gpu_uuid(0), gpu_uuid(1)))", "pcie") == ["one NUMA node"]
 
 
 def test_how_busy_a_gpu_was() -> None:
@@ -62,13 +62,13 @@ with GpuActivity("gpu:0") as activity:
 tell(activity.report(), activity.why, str(activity))
 """
     numbers = {"sm_active": 20.0, "sm_occupancy": 31.0, "dram": 103.0, "fp32": 124.0}
-    assert found(code)[:2] == [numbers, ""]
-    assert found(code, "old")[:2] == [
+    assert answers(code)[:2] == [numbers, ""]
+    assert answers(code, "old")[:2] == [
         {},
         "NVIDIA H200 has no GPM counters: they need Hopper or newer.",
     ]
     why = "gpu:0 is no GPU that the CUDA driver knows."
-    assert found(code, CUDA_VISIBLE_DEVICES="") == [{}, why, f"unknown: {why}"]
+    assert answers(code, CUDA_VISIBLE_DEVICES="") == [{}, why, f"unknown: {why}"]
 
 
 def test_without_a_driver_nothing_fails() -> None:
@@ -80,7 +80,7 @@ def test_without_a_driver_nothing_fails() -> None:
 
 
 def test_mig_instances_are_found_and_never_made() -> None:
-    names, envs, few, shares, why = found(
+    names, envs, few, shares, why = answers(
         """
 parts = split(one, 2, None, "mig")
 with closing(Slices(part.id for part in parts)) as slices:
@@ -95,13 +95,13 @@ tell([str(part) for part in parts], envs, refusal(one, 3, None, "mig"),
     assert "was to be cut into 3 slices, but has 2 MIG instances: NVIDIA H200 MIG 3g.71gb" in few
     assert "is fixed, so it cannot be 50 %" in shares
     assert "it is cut into MIG instances: use `cut=mig`." in why
-    (off,) = found('tell(slice_backends()["mig"].probe(one))')
+    (off,) = answers('tell(slice_backends()["mig"].probe(one))')
     assert "gpu:0 has no MIG instances, and hocket makes none. An administrator can" in off
     assert "nvidia-smi mig -lgip" in off
 
 
 def test_a_compute_mode_that_forbids_it_is_told() -> None:
-    mps, shared = found(
+    mps, shared = answers(
         'tell(refusal(one, 2, None, "mps"), refusal(one, 2, None, "shared"))', "exclusive"
     )
     for said in (mps, shared):
@@ -109,7 +109,7 @@ def test_a_compute_mode_that_forbids_it_is_told() -> None:
 
 
 def test_each_whole_gpu_has_a_process_that_sees_no_other() -> None:
-    envs, right, wrong, on_mig = found("""
+    envs, right, wrong, on_mig = answers("""
 (first,), (second,) = split(one, 1), split(other, 1)
 whole = slice_backends()["whole"].open([first, second])
 seen = {"device": "gpu:0", "uuid": gpu_uuid(1), "instance": None}
@@ -125,11 +125,11 @@ tell([whole.env(part) for part in (first, second)], whole.verify(second, seen),
 tell(slice_backends()["whole"].open([part]).env(part))
 """
     for only in (GPUS[1], MIGS[1]):  # which the slice's process sees as this one does
-        assert found(asked, CUDA_VISIBLE_DEVICES=only) == [{}]
+        assert answers(asked, CUDA_VISIBLE_DEVICES=only) == [{}]
 
 
 def test_processes_that_take_turns() -> None:
-    (env,) = found("""
+    (env,) = answers("""
 os.environ["CUDA_MPS_PIPE_DIRECTORY"] = "/somebody/elses"
 parts = split(other, 3, None, "shared")
 tell(Slices(part.id for part in parts).env(parts[2].id))
@@ -152,7 +152,7 @@ sys.stdin.read()
 
 def test_slices_under_mps_are_verified() -> None:
     """Four processes on two GPUs use one daemon. A process that was not told is found out."""
-    envs, seen, limited, wide, whole, untold = found(
+    envs, seen, limited, wide, whole, untold = answers(
         f"SEE = {SEE!r}"
         + """
 def start(env):

@@ -79,9 +79,9 @@ def test_whoever_watches_it_survives_sigterm(programs: Path) -> None:
 
 def test_one_that_refuses_is_told_with_its_log(programs: Path) -> None:
     (programs / "refuse").touch()
-    with pytest.raises(PlanError) as found:
+    with pytest.raises(PlanError) as raised:
         Daemon(["GPU-a"])
-    said = str(found.value)
+    said = str(raised.value)
     assert said.startswith(f"NVIDIA MPS does not start: `{programs / mps.CONTROL} -d` ended with")
     assert "Failed to start: the stand-in refuses" in said  # from its log
     assert "An instance of this daemon is already running" in said  # from its output

@@ -55,9 +55,9 @@ def test_the_search_replayed_on_what_was_measured(path: Path) -> None:
     instances, envs = (sorted({getattr(p, name) for p in scores}) for name in ("instances", "envs"))
     points = grid(instances, envs, shares=True)
     assert set(points) == set(scores)
-    found = search(scores.__getitem__, instances, envs, shares=True)
-    assert len(found) <= len(points) // 3
-    assert best(found).value >= 0.95 * max(score.value for score in scores.values())
+    measured = search(scores.__getitem__, instances, envs, shares=True)
+    assert len(measured) <= len(points) // 3
+    assert best(measured).value >= 0.95 * max(score.value for score in scores.values())
 
 
 def test_a_saturated_device_is_left_whole() -> None:
@@ -120,10 +120,10 @@ def test_what_was_found_is_kept_by_what_it_is_for(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     scores = tuple(search(machine(1e-2, 1e6, room=4), INSTANCES, ENVS, shares=True))
-    found = Found({"devices": ["H200"], "jax": "1"}, scores)
-    path = found.save()
+    outcome = Found({"devices": ["H200"], "jax": "1"}, scores)
+    path = outcome.save()
     assert read_scores(path) == scores
-    assert Found.load({"devices": ["H200"], "jax": "1"}) == found
+    assert Found.load({"devices": ["H200"], "jax": "1"}) == outcome
     assert Found.load({"devices": ["H200"], "jax": "2"}) is None
 
 

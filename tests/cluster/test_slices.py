@@ -70,9 +70,9 @@ def test_a_whole_device_is_no_slice() -> None:
 def test_what_is_no_slice_is_refused_before_anything_starts(text: str, message: str) -> None:
     place = Place("all", ("env", "act", "learn"), on=[text])
     plan = Plan(hocket.plan(Toy()).graph, (place,), launch=launch_named("processes"))
-    with pytest.raises(PlanError) as found:
+    with pytest.raises(PlanError) as raised:
         refuse(plan)
-    assert str(found.value).startswith(f"the place `all`: {message}")
+    assert str(raised.value).startswith(f"the place `all`: {message}")
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def test_what_is_no_slice_is_refused_before_anything_starts(text: str, message: 
 def test_what_cannot_be_cut_is_refused(
     device: Device, arguments: tuple[Any, ...], message: str
 ) -> None:
-    with pytest.raises(PlanError) as found:
+    with pytest.raises(PlanError) as raised:
         split(device, *arguments)
-    assert message in str(found.value)
+    assert message in str(raised.value)
 
 
 def test_shares() -> None:
@@ -199,7 +199,7 @@ def test_slices_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     }  # fmt: skip
     assert memory_share(2, free=0.5)[newer] == "0.2250"
     monkeypatch.setenv(older, "0.5")
-    found = changed(os.environ, memory_share(2))
-    assert found[newer] == "0.2500" and older not in found
+    environment = changed(os.environ, memory_share(2))
+    assert environment[newer] == "0.2500" and older not in environment
     monkeypatch.setenv(newer, "0.8")
     assert memory_share(2)[newer] == "0.4000"

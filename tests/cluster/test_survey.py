@@ -32,9 +32,9 @@ def test_devices_are_listed(hocket: Hocket) -> None:
 
 
 def test_devices_as_json(hocket: Hocket) -> None:
-    found = json.loads(hocket.well("devices", "--json"))
-    assert [device["name"] for device in found["devices"]] == [f"cpu:{i}" for i in range(4)]
-    slices = found["devices"][0]["slices"]
+    machine = json.loads(hocket.well("devices", "--json"))
+    assert [device["name"] for device in machine["devices"]] == [f"cpu:{i}" for i in range(4)]
+    slices = machine["devices"][0]["slices"]
     assert {name for name, why in slices.items() if not why} == {"cpu", "whole"}
 
 

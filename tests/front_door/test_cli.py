@@ -59,21 +59,21 @@ def test_a_run_is_a_folder(hocket: Hocket) -> None:
     out = hocket.well("train", "ppo", *SHORT, "--eval-every", "640", "--eval-episodes", "4")
     assert "ppo on CartPole-v1: compiling" in out and "saved in runs/ppo-CartPole-v1-1" in out
     folder = Path("runs/ppo-CartPole-v1-1")
-    found = summary(folder)
-    assert found["env_steps"] == 1280 and found["finished"] and found["seed"] == 0
-    assert found["env_steps_per_second"] > 0 and found["wall_seconds"] > found["run_seconds"] > 0
-    assert {"python", "hocket", "jax"} <= found["versions"].keys()
-    assert found["hardware"]["devices"] and found["hardware"]["cores"]
+    about = summary(folder)
+    assert about["env_steps"] == 1280 and about["finished"] and about["seed"] == 0
+    assert about["env_steps_per_second"] > 0 and about["wall_seconds"] > about["run_seconds"] > 0
+    assert {"python", "hocket", "jax"} <= about["versions"].keys()
+    assert about["hardware"]["devices"] and about["hardware"]["cores"]
     made = rows(folder)
     assert [r["iteration"] for r in made if "entropy" in r] == list(range(1, 11))
     assert [r["iteration"] for r in made if "eval_return_mean" in r] == [5, 10]
     ended = [(r["episodes"], r["return_mean"]) for r in made if r.get("episodes")]
     mean = sum(n * x for n, x in ended) / sum(n for n, _ in ended)
     assert 1 < sum(n for n, _ in ended) < 100
-    assert np.isclose(found["return_mean"], mean)
-    assert found["eval_return_mean"] == made[-1]["eval_return_mean"]
+    assert np.isclose(about["return_mean"], mean)
+    assert about["eval_return_mean"] == made[-1]["eval_return_mean"]
     evaluated = hocket.well("eval", "ppo-CartPole-v1-1")
-    assert f"return {found['eval_return_mean']:.1f} " in evaluated and "4 episodes" in evaluated
+    assert f"return {about['eval_return_mean']:.1f} " in evaluated and "4 episodes" in evaluated
 
 
 def test_the_configuration_reproduces_the_run(hocket: Hocket) -> None:
@@ -123,10 +123,10 @@ def test_names_count_up_and_are_not_overwritten(hocket: Hocket) -> None:
 def test_quiet_says_one_line(hocket: Hocket) -> None:
     out = hocket.well("train", "ppo", *SHORT, "--quiet", "--name", "still")
     line = r"return (\d+\.\d) after 1,280 steps, ([\d,]+) steps/s: runs/still\n"
-    found, about = re.fullmatch(line, out), summary(Path("runs/still"))
-    assert found, out
-    assert found[1] == f"{about['return_mean']:.1f}"
-    assert found[2] == f"{about['env_steps_per_second']:,}"
+    match, about = re.fullmatch(line, out), summary(Path("runs/still"))
+    assert match, out
+    assert match[1] == f"{about['return_mean']:.1f}"
+    assert match[2] == f"{about['env_steps_per_second']:,}"
 
 
 def test_ones_own_algorithm_environment_and_strategy(hocket: Hocket) -> None:
@@ -336,8 +336,8 @@ def test_ctrl_c_keeps_what_there_is(how: signal.Signals, where: str, tmp_path: P
     out, _ = run.communicate(timeout=60)
     assert run.returncode == 130
     assert "interrupted; --resume continues it" in out and "saved in runs/long" in out
-    found = json.loads((tmp_path / "runs/long/summary.json").read_text())
-    assert not found["finished"] and 0 < found["env_steps"] < 20_000_000
+    about = json.loads((tmp_path / "runs/long/summary.json").read_text())
+    assert not about["finished"] and 0 < about["env_steps"] < 20_000_000
 
 
 def children(parent: int) -> list[int]:
@@ -352,9 +352,9 @@ def test_seeds_share_the_cores_of_a_cpu(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hocket", "train", "ppo", *SHORT, "--quiet"]
     flags = ["--seeds", "4", "--env", "gymnax:CartPole-v1", "--name", "four"]
     subprocess.run([*command, *flags], cwd=tmp_path, env=env, check=True)
-    found = json.loads((tmp_path / "runs/four/summary.json").read_text())
-    cores = found["hardware"]["cores"]
-    assert len(found["hardware"]["devices"]) == np.gcd(4, cores) and len(found["each"]) == 4
+    about = json.loads((tmp_path / "runs/four/summary.json").read_text())
+    cores = about["hardware"]["cores"]
+    assert len(about["hardware"]["devices"]) == np.gcd(4, cores) and len(about["each"]) == 4
 
 
 def test_seeds_on_slices_leave_the_cores_to_them(tmp_path: Path) -> None:

@@ -120,8 +120,8 @@ def test_own_average() -> None:
     table = report.executor.reductions()["replica"]
     assert table.chosen == FIFO and "`shm`" not in table.sentence
     assert "through named FIFOs (not measured: " in str(table)
-    found = check_average(FIFO)
-    assert found.room == 0 and found.difference == 0
+    checked = check_average(FIFO)
+    assert checked.room == 0 and checked.difference == 0
     ours = {name for name in imported(FIFO.removesuffix(":Fifo")) if name.startswith("hocket")}
     assert ours == {"hocket.runtime.averaging"}
 

@@ -19,7 +19,7 @@ BLOCK = re.compile(r"```(python|bash)\n(.*?)```", re.DOTALL)
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    return [(found[1], found[2]) for found in BLOCK.finditer((ROOT / page).read_text())]
+    return [(match[1], match[2]) for match in BLOCK.finditer((ROOT / page).read_text())]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])

@@ -228,9 +228,9 @@ def test_info(hocket: Hocket) -> None:
         assert "20 (0 a second)" in text
         assert "from 10 rows on" in text and "4 samples per insert, at 72 of -960 to 1,040" in text
         out = hocket.well("replay", "info", server.address, "--seconds", "0", "--format", "json")
-        found = json.loads(out)
-        assert found["table"] == "replay" and found["samples"] == 8 and found["clients"] == 1
-        assert "inserts_per_second" not in found
+        info = json.loads(out)
+        assert info["table"] == "replay" and info["samples"] == 8 and info["clients"] == 1
+        assert "inserts_per_second" not in info
 
 
 @pytest.mark.parametrize(

@@ -132,9 +132,9 @@ def test_a_damaged_checkpoint_is_refused_by_name(two_checkpoints: Path, hocket: 
         content = bytearray(data.read_bytes())
         content[len(content) // 2] ^= 0x10
         data.write_bytes(content)
-    found = library.load(two_checkpoints)
-    assert found.iteration == 20 and difference(found.state, before.state) == 0.0
-    assert re.match(r"checkpoint 40 is damaged", found.notes[0])
+    loaded = library.load(two_checkpoints)
+    assert loaded.iteration == 20 and difference(loaded.state, before.state) == 0.0
+    assert re.match(r"checkpoint 40 is damaged", loaded.notes[0])
     assert "checkpoint 40 is damaged" in hocket.well("eval", "run")
     out = hocket.well("train", "--name", "run", "--resume")
     assert "note: checkpoint 40 is damaged" in out and "using the one before it" in out
@@ -144,10 +144,10 @@ def test_a_damaged_checkpoint_is_refused_by_name(two_checkpoints: Path, hocket: 
 def test_a_changed_number_is_found(two_checkpoints: Path) -> None:
     """A wrong number in a sound file is found because its array has another fingerprint."""
     about = two_checkpoints / "checkpoints/40/about/metadata"
-    found = json.loads(about.read_text())
-    name = next(n for n in found["fingerprint"] if n.endswith("kernel"))
-    found["fingerprint"][name] ^= 1
-    about.write_text(json.dumps(found))
+    content = json.loads(about.read_text())
+    name = next(n for n in content["fingerprint"] if n.endswith("kernel"))
+    content["fingerprint"][name] ^= 1
+    about.write_text(json.dumps(content))
     run = library.load(two_checkpoints)
     assert run.iteration == 20 and f"`{name}` has changed" in run.notes[0]
 
@@ -196,8 +196,8 @@ def test_one_device_then_two(hocket: Hocket) -> None:
     one, two = library.load("runs/one"), library.load("runs/two")
     assert one.iteration == two.iteration == 23
     moved = difference(one.state, library.load("runs/one", checkpoint=20).state)
-    found = difference(one.state.learner.params, two.state.learner.params)
-    assert found <= 1e-5 < 100 * 1e-5 < moved
+    distance = difference(one.state.learner.params, two.state.learner.params)
+    assert distance <= 1e-5 < 100 * 1e-5 < moved
 
 
 def test_a_split_plan_then_a_fused_one(hocket: Hocket) -> None:

@@ -27,15 +27,15 @@ def final_returns(algorithm: Any, seeds: range) -> np.ndarray:
 
 def last_returns(train: Any, seeds: range) -> np.ndarray:
     _, metrics = train(jax.vmap(jax.random.key)(np.array(seeds)))
-    found = []
+    returns = []
     for i in range(len(seeds)):
         ended, total = (
             np.asarray(metrics[name][i]).reshape(metrics[name].shape[1], -1).sum(1)
             for name in ("episode_count", "episode_return")
         )
         last = int((np.cumsum(ended[::-1]) >= 100).argmax()) + 1
-        found.append(total[-last:].sum() / ended[-last:].sum())
-    return np.array(found)
+        returns.append(total[-last:].sum() / ended[-last:].sum())
+    return np.array(returns)
 
 
 def test_ppo_cartpole() -> None:

@@ -40,8 +40,8 @@ def assert_same(name: str, places: tuple[Place, ...], iterations: int, exact: bo
     assert_learned(name, first, expected)
     start, executor = execute(name, places, iterations, exact)
     assert difference(start, first) == 0.0
-    found = difference(executor.state(), expected)
-    assert found == 0.0 if exact else found <= TOLERANCE
+    distance = difference(executor.state(), expected)
+    assert distance == 0.0 if exact else distance <= TOLERANCE
 
 
 def assert_learned(name: str, first: Any, last: Any) -> None:
@@ -91,8 +91,8 @@ def test_four_devices_gather_nothing(name: str) -> None:
     """
     plan = Plan(graph_of(name), whole(on=DEVICES))
     text = Fused(plan, max_block=1).lower().compile().as_text()
-    found = set(re.findall(r"= \S+ (all-\w+|collective-\w+|reduce-scatter)", text))
-    assert found == {"all-reduce"}
+    collectives = set(re.findall(r"= \S+ (all-\w+|collective-\w+|reduce-scatter)", text))
+    assert collectives == {"all-reduce"}
 
 
 @pytest.mark.xdist_group("dqn")

@@ -42,7 +42,7 @@ def test_programs_and_bytes(case: str) -> None:
 
 def compiled(instance: Instance) -> str:
     """Return the compiled programs of an instance as text."""
-    found, programs = [], instance.programs
+    texts, programs = [], instance.programs
     for (step, parts), segment in (*programs.shared.all(), *programs.own.all()):
         graph = programs.graph_of(parts)
         specs = []
@@ -51,8 +51,8 @@ def compiled(instance: Instance) -> str:
             shape = (*rows, *graph.values[v].shape)
             specs.append(jax.ShapeDtypeStruct(shape, graph.values[v].dtype))
         with programs.choices(), calling(instance.hosts):
-            found.append(segment.fn.lower(*specs).compile().as_text())
-    return "\n".join(found)
+            texts.append(segment.fn.lower(*specs).compile().as_text())
+    return "\n".join(texts)
 
 
 def test_averages_between_processes_are_seen() -> None:

@@ -59,8 +59,8 @@ def test_bytes_are_scaled_to_one() -> None:
     x = jax.random.randint(KEY, (N, 6, 6, 1), 0, 256).astype(jnp.uint8)
     network = grid_cnn()
     params = init(network, x)
-    found, expected = apply(network, params, x), apply(network, params, x / 255.0)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    output, expected = apply(network, params, x), apply(network, params, x / 255.0)
+    np.testing.assert_allclose(output, expected, atol=1e-6)
 
 
 def test_mlp_weights_are_orthogonal_at_their_scales() -> None:

@@ -22,8 +22,8 @@ def make_layers(sizes: tuple[int, ...]) -> tuple[dense.Layer, ...]:
     )
 
 
-def relative_error(found: Any, expected: Any) -> float:
-    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+def relative_error(actual: Any, expected: Any) -> float:
+    pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
     return max(float(jnp.linalg.norm(a - b) / jnp.linalg.norm(b)) for a, b in pairs)
 
 
@@ -60,10 +60,10 @@ def test_agents_under_vmap() -> None:
             return jnp.square(dense.dense(layers, x, "tanh", interpret=True)).mean()
         return jnp.square(dense._plain(dense.Spec("tanh", False, True), layers, x)).mean()
 
-    found, expected = (
+    gradients, expected = (
         jax.vmap(jax.grad(partial(loss, interpret=kernel)))(agents, x) for kernel in (True, False)
     )
-    assert relative_error(found, expected) < 2e-3
+    assert relative_error(gradients, expected) < 2e-3
 
 
 def test_an_mlp_becomes_a_kernel_only_where_the_program_is_tuned_for_it(

@@ -43,9 +43,9 @@ def test_shapes_and_any_leading_axes(dist: Distribution) -> None:
 @pytest.mark.parametrize("dist", EVERY, ids=name)
 def test_sample_each_is_every_environment_alone(dist: Distribution) -> None:
     keys = jax.random.split(KEY, N)
-    found = dist.sample_each(keys)
+    samples = dist.sample_each(keys)
     for i in range(N):
-        np.testing.assert_allclose(found[i], row(dist, i).sample(keys[i]), rtol=1e-6)
+        np.testing.assert_allclose(samples[i], row(dist, i).sample(keys[i]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dist", EVERY, ids=name)

@@ -55,9 +55,9 @@ def test_two_replicas_have_the_moments_of_the_whole() -> None:
     halves = jnp.stack([x[:, :4], x[:, 4:]])
     over_replicas = partial(jax.vmap, axis_name=ReplicaAxis())
     moments = Moments.init(())
-    for found in over_replicas(moments.update)(halves):
-        np.testing.assert_array_equal(found[0], found[1])
-    found = jax.tree.map(lambda leaf: leaf[0], over_replicas(moments.update)(halves))
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), found, moments.update(x))
+    for replicas in over_replicas(moments.update)(halves):
+        np.testing.assert_array_equal(replicas[0], replicas[1])
+    updated = jax.tree.map(lambda leaf: leaf[0], over_replicas(moments.update)(halves))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), updated, moments.update(x))
     parts = over_replicas(standardize)(halves)
     np.testing.assert_allclose(jnp.concatenate(list(parts), axis=1), standardize(x), rtol=1e-5)

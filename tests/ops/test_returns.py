@@ -81,14 +81,16 @@ def test_gae_bootstraps_through_truncation_only() -> None:
 def test_lambda_returns_are_rlax_within_an_episode() -> None:
     r = Rollout(ends=False)
     r.terminated[7] = True  # rlax knows termination, as a discount of 0
-    found = lambda_returns(*r.arrays("reward", "next_value", *ENDS), discount=DISCOUNT, decay=DECAY)
+    returns = lambda_returns(
+        *r.arrays("reward", "next_value", *ENDS), discount=DISCOUNT, decay=DECAY
+    )
     expected = columns(
         lambda reward, discount, v: rlax.lambda_returns(reward, discount, v, DECAY),
         r.reward,
         DISCOUNT * ~r.terminated,
         r.next_value,
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(returns, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("decay", [0.0, DECAY, 1.0])
@@ -97,8 +99,10 @@ def test_lambda_returns_are_gae_plus_value(decay: float) -> None:
     _, target = gae(
         *r.arrays("reward", "value", "next_value", *ENDS), discount=DISCOUNT, decay=decay
     )
-    found = lambda_returns(*r.arrays("reward", "next_value", *ENDS), discount=DISCOUNT, decay=decay)
-    np.testing.assert_allclose(found, target, rtol=1e-5, atol=1e-5)
+    returns = lambda_returns(
+        *r.arrays("reward", "next_value", *ENDS), discount=DISCOUNT, decay=decay
+    )
+    np.testing.assert_allclose(returns, target, rtol=1e-5, atol=1e-5)
 
 
 VTRACE = ("log_ratio", "reward", "value", "next_value", *ENDS)
@@ -138,7 +142,7 @@ def test_vtrace_bootstraps_through_truncation_only() -> None:
         targets[t] = r.value[t] + np.minimum(ratio[t], clip_rho) * delta
         targets[t] += trace * (target_after - v_after)
         v_after, target_after = r.value[t], targets[t]
-    found = vtrace(
+    computed = vtrace(
         *r.arrays(*VTRACE),
         discount=DISCOUNT,
         decay=DECAY,
@@ -146,8 +150,8 @@ def test_vtrace_bootstraps_through_truncation_only() -> None:
         clip_c=clip_c,
         clip_pg_rho=clip_pg_rho,
     )
-    np.testing.assert_allclose(found[0], targets, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(found[1], advantages, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(computed[0], targets, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(computed[1], advantages, rtol=1e-5, atol=1e-5)
 
 
 def test_on_policy_vtrace_targets_are_lambda_returns() -> None:
@@ -167,12 +171,12 @@ def test_n_step_stops_at_the_first_end(steps: int, trailing: tuple[int, ...]) ->
     shape = (T, *trailing)
     fold = (lambda x: x[:, 1]) if trailing == () else (lambda x: x.reshape(shape))
     run = jax.jit(partial(n_step, discount=DISCOUNT, steps=steps))
-    found = run(*map(fold, r.arrays("reward", *ENDS)))
+    window = run(*map(fold, r.arrays("reward", *ENDS)))
     starts = T - steps + 1
-    for name, expected in zip(found._fields, n_step_by_loop(r, steps), strict=True):
-        assert getattr(found, name).shape == (starts, *trailing)
+    for name, expected in zip(window._fields, n_step_by_loop(r, steps), strict=True):
+        assert getattr(window, name).shape == (starts, *trailing)
         expected = expected[:, 1] if trailing == () else expected.reshape(starts, *trailing)
-        np.testing.assert_allclose(getattr(found, name), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(getattr(window, name), expected, rtol=1e-5, atol=1e-6)
 
 
 def n_step_by_loop(r: Rollout, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

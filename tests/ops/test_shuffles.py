@@ -55,7 +55,7 @@ def test_env_shuffle_decides_whose_turn_it_is() -> None:
 
 @pytest.mark.parametrize("shuffle", ["time", "time_each", "envs"])
 def test_half_of_the_environments_make_half_of_each_minibatch(shuffle: str) -> None:
-    """What makes replicas right: the minibatches of a part are the parts of the minibatches."""
+    """The minibatches of a part are the parts of the minibatches, so replicas learn the same."""
 
     def run(tree: dict[str, jax.Array], keys: jax.Array) -> dict[str, jax.Array]:
         if shuffle == "time_each":
@@ -66,11 +66,13 @@ def test_half_of_the_environments_make_half_of_each_minibatch(shuffle: str) -> N
     keys = jax.random.split(KEY, 2 * N)
     whole = run(tree, keys)
     for part in (slice(0, N), slice(N, 2 * N)):
-        found = run(jax.tree.map(lambda x, part=part: x[:, part], tree), keys[part])
-        width = found["time"].shape[2]
+        shuffled = run(jax.tree.map(lambda x, part=part: x[:, part], tree), keys[part])
+        width = shuffled["time"].shape[2]
         share = slice(0, width) if part.start == 0 else slice(width, None)
         jax.tree.map(
-            lambda f, w, share=share: np.testing.assert_array_equal(f, w[:, :, share]), found, whole
+            lambda f, w, share=share: np.testing.assert_array_equal(f, w[:, :, share]),
+            shuffled,
+            whole,
         )
 
 

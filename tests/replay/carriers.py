@@ -64,17 +64,17 @@ def eventually(is_so: Callable[[], Any], what: str = "") -> None:
 
 
 def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    found: list[Any] = []
+    outcome: list[Any] = []
 
     def run() -> None:
         try:
-            found.append(work())
+            outcome.append(work())
         except Exception as error:  # noqa: BLE001
-            found.append(error)
+            outcome.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    return thread, found
+    return thread, outcome
 
 
 # Servers
@@ -93,7 +93,9 @@ def serving(tables: Table | Mapping[str, Table], **options: Any) -> Iterator[Ser
 
 
 def address(server: Server | Elsewhere, carrier: str) -> str:
-    return next(found for found in server.addresses if found.startswith(f"{carrier}://"))
+    return next(
+        candidate for candidate in server.addresses if candidate.startswith(f"{carrier}://")
+    )
 
 
 def where(server: Server | Elsewhere, carrier: str) -> str | tuple[str, int]:
@@ -204,10 +206,10 @@ _HEADER = struct.Struct("<IHHHHIQQIIQQfI")
 
 
 def schema_hash(text: str) -> int:
-    found = 14695981039346656037
+    digest = 14695981039346656037
     for byte in text.encode():
-        found = (found ^ byte) * 1099511628211 % 2**64
-    return found
+        digest = (digest ^ byte) * 1099511628211 % 2**64
+    return digest
 
 
 @dataclass
@@ -249,9 +251,9 @@ class Message:
 
 
 def insert_message(*numbers: float, **options: Any) -> Message:
-    found = rows(*numbers)
+    columns = rows(*numbers)
     return Message(
-        INSERT, found["obs"].tobytes() + found["action"].tobytes(), len(numbers), **options
+        INSERT, columns["obs"].tobytes() + columns["action"].tobytes(), len(numbers), **options
     )
 
 
@@ -279,13 +281,13 @@ class Raw:
             self.socket.sendall(data)
 
     def read(self, num: int) -> bytes:
-        found = b""
-        while len(found) < num:
-            more = self.socket.recv(num - len(found))
+        data = b""
+        while len(data) < num:
+            more = self.socket.recv(num - len(data))
             if not more:
                 raise EOFError
-            found += more
-        return found
+            data += more
+        return data
 
     def receive(self) -> Message:
         message = Message.unpack(self.read(_HEADER.size))
@@ -331,10 +333,10 @@ def _digest(data: bytes, seed: int) -> int:
         lanes[at % 4] = lane ^ lane >> 29
     for word in words[fours:whole]:
         lanes[0] = _mixed(lanes[0] ^ word)
-    found = lanes[0] ^ (words[whole] if whole < len(words) else 0)
+    digest = lanes[0] ^ (words[whole] if whole < len(words) else 0)
     for lane in lanes[1:]:
-        found = _mixed(found) ^ lane
-    return _mixed(found)
+        digest = _mixed(digest) ^ lane
+    return _mixed(digest)
 
 
 def packet(
@@ -347,8 +349,8 @@ def packet(
     head = (_PACKET_MAGIC, 1, kind, stride, client, number, fragment, fragments, length, 64)
     if check is None:
         bare = _PACKET.pack(*head, 0, behind, 0)
-        found = _digest(payload, _digest(bare, _ODD))
-        check = found >> 32 ^ found & 2**32 - 1
+        digest = _digest(payload, _digest(bare, _ODD))
+        check = digest >> 32 ^ digest & 2**32 - 1
     return _PACKET.pack(*head, check, behind, 0) + payload
 
 
@@ -370,8 +372,8 @@ class RawPackets:
     def ask(self, message: Message) -> Message:
         self.asked += 1
         self.socket.send(packet(message.pack(), client=self.client, number=self.asked))
-        found = self.socket.recv(2**16)
-        header, payload = _PACKET.unpack(found[: _PACKET.size]), found[_PACKET.size :]
+        reply = self.socket.recv(2**16)
+        header, payload = _PACKET.unpack(reply[: _PACKET.size]), reply[_PACKET.size :]
         assert header[2] == REPLY and header[4:6] == (self.client, self.asked)
         size = _HEADER.size
         return replace(Message.unpack(payload[:size]), body=payload[size:])

@@ -50,8 +50,8 @@ def place(programs: Path) -> Iterator[Place]:
         folder.chmod(0o777)
         for program in PROGRAMS:
             shutil.copy(programs / program, folder / program)
-        found = Place(folder, programs)
+        place = Place(folder, programs)
         try:
-            yield found
+            yield place
         finally:
-            found.end()
+            place.end()

@@ -121,9 +121,9 @@ def test_more_requests_than_may_be_under_way(place: Place, pair: tuple[Started, 
         stream.sendall(hello * num)
         said = b""
         while said.count(" ".join(SCHEMA).encode()) < num:
-            found = stream.recv(10_000)
-            assert found
-            said += found
+            more = stream.recv(10_000)
+            assert more
+            said += more
 
 
 def test_several_clients_share_a_relay(place: Place, pair: tuple[Started, Started]) -> None:
@@ -226,8 +226,8 @@ def test_a_relay_refuses_what_is_no_message(place: Place, pair: tuple[Started, S
         stream.sendall(b"GET / HTTP/1.1\r\n" * 4)
         stream.settimeout(10)
         said = b""
-        while found := stream.recv(1000):
-            said += found
+        while more := stream.recv(1000):
+            said += more
         assert b"no message of a replay client" in said
     with connect(address_of(place)) as replay:
         assert replay.info()["size"] == 0

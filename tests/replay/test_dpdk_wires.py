@@ -56,7 +56,7 @@ def wires() -> Iterator[Wires]:
     if why := missing_for_veth():
         pytest.skip(why)
     name = f"hk{os.getpid()}"
-    found = Wires(name)
+    wires = Wires(name)
     parties = ("actor", "node", "learner")
     try:
         for who in parties:
@@ -66,7 +66,7 @@ def wires() -> Iterator[Wires]:
             ip(f"-n {name}-node link set to-{who} up")
             ip(f"-n {name}-{who} link set wire up")
             ip(f"-n {name}-{who} addr add 10.0.0.{number}/24 dev wire")
-        yield found
+        yield wires
     finally:
         for who in parties:
             ip(f"netns del {name}-{who}", check=False)
@@ -158,10 +158,10 @@ def test_a_node_forwards_the_kernels_frames(place: Place, wires: Wires, pmd: str
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as echo:
         try:
             assert echo.stdout and echo.stdout.readline() == "ready\n"
-            found = send_and_receive(wires.inside("actor"), ("10.0.0.3", 9999), b"hello")
+            answer = send_and_receive(wires.inside("actor"), ("10.0.0.3", 9999), b"hello")
         finally:
             echo.kill()
-    assert found == b"hello"
+    assert answer == b"hello"
 
 
 def test_an_xdp_program_that_stayed_is_taken_off(place: Place, wires: Wires) -> None:

@@ -87,24 +87,24 @@ def test_columns_packed_together_are_the_same_on_the_device() -> None:
         raw = np.ascontiguousarray(drawn[name]).view(np.uint8).reshape(-1)
         memory[where : where + raw.size] = raw
         assert where % 64 == 0
-    found = jax.jit(lambda x: _unpack(layout, x))(memory)
+    unpacked = jax.jit(lambda x: _unpack(layout, x))(memory)
     for name, x in drawn.items():
-        assert found[name].dtype == x.dtype
-        np.testing.assert_array_equal(found[name], x)
+        assert unpacked[name].dtype == x.dtype
+        np.testing.assert_array_equal(unpacked[name], x)
 
 
 def test_a_feed_that_is_closed_wakes_whoever_waits() -> None:
     batches = feed(Table("x:int32", 10, min_size=5), 4)
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def take() -> None:
         try:
             next(batches)
         except (ValueError, TimeoutError) as error:
-            found.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=take)
     thread.start()
     batches.close()
     thread.join(60)
-    assert len(found) == 1
+    assert len(errors) == 1

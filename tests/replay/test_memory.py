@@ -73,9 +73,9 @@ def test_all_that_the_device_replay_does(seed: int, rated: bool) -> None:
         errors = rng.choice([0.0, 0.3, 2.0, np.nan, -2.0, 1e30, np.inf], BATCH).astype(np.float32)
         chosen = ours if old_keys is None or turn % 3 else old_keys
         replay, counts = change(replay, jnp.asarray(chosen), jnp.asarray(errors))
-        _, *found = service.call(Reprioritize(SERVICE), chosen, errors)
-        assert found == [counts["stale_keys"], counts["bad_priorities"]]
-        counted += np.array([int(x) for x in found])
+        _, *our_counts = service.call(Reprioritize(SERVICE), chosen, errors)
+        assert our_counts == [counts["stale_keys"], counts["bad_priorities"]]
+        counted += np.array([int(x) for x in our_counts])
         assert difference(service.live.content(), replay) == 0.0
         old_keys = ours if turn % 9 == 0 else old_keys
     assert counted.min() > 0 and set(readies) == {False, True}
@@ -192,9 +192,9 @@ def test_batches_are_drawn_ahead() -> None:
 
 def made(capacity: int = CAPACITY) -> Served:
     with served_state():
-        found = memory.init(ROW, capacity)
-    assert isinstance(found, Served)
-    return found
+        replay = memory.init(ROW, capacity)
+    assert isinstance(replay, Served)
+    return replay
 
 
 MISTAKES: dict[str, tuple[Any, str]] = {

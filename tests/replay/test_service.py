@@ -144,10 +144,10 @@ def test_frames(carrier: str) -> None:
     with serving(Table(**options)) as server, connect(address(server, carrier)) as client:
         for i in range(12):
             frames = np.full((3, 5, 5), i, np.uint8)
-            found = client.add_frames(frames)
-            np.testing.assert_array_equal(found, table.add_frames(frames))
-            assert found.dtype == np.uint64
-            new = {"obs": found[None], "x": np.array([i], np.int32)}
+            frame_numbers = client.add_frames(frames)
+            np.testing.assert_array_equal(frame_numbers, table.add_frames(frames))
+            assert frame_numbers.dtype == np.uint64
+            new = {"obs": frame_numbers[None], "x": np.array([i], np.int32)}
             np.testing.assert_array_equal(client.insert(new), table.insert(new))
             same(client.sample(5), table.sample(5))
         assert client.sample(1).rows["obs"].shape == (1, 3, 5, 5)
@@ -231,14 +231,14 @@ def test_the_process_of_the_server_uses_its_table_too() -> None:
         for carrier in CARRIERS:
             table.clear()
             client = connect(address(server, carrier))
-            thread, found = in_thread(lambda c=client: numbers(c.sample(2, timeout=PATIENCE)))
+            thread, outcome = in_thread(lambda c=client: numbers(c.sample(2, timeout=PATIENCE)))
             table.insert(rows(4, 4))
             thread.join(PATIENCE)
-            assert found == [[4, 4]]
-            thread, found = in_thread(lambda: table.sample(1, timeout=PATIENCE))
+            assert outcome == [[4, 4]]
+            thread, outcome = in_thread(lambda: table.sample(1, timeout=PATIENCE))
             client.insert(rows(5))
             thread.join(PATIENCE)
-            assert len(found) == 1
+            assert len(outcome) == 1
 
 
 @each_carrier
@@ -259,9 +259,9 @@ print(len(replay), flush=True)
         serving(Table(SCHEMA, 10, seed=9)) as server,
         client_elsewhere(address(server, carrier), script) as process,
     ):
-        found, problems = process.communicate(timeout=PATIENCE)
+        printed, problems = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, problems
-    assert found == (
+    assert printed == (
         f"{keys.tolist()} {batch.rows['action'].tolist()} {batch.probability.tolist()}\n"
         "0 True 0.0\n0\n"
     )
@@ -274,11 +274,11 @@ print(len(replay), flush=True)
 def test_one_thread_waits_and_another_inserts(carrier: str) -> None:
     with serving(Table(SCHEMA, 10)) as server, connect(address(server, carrier)) as client:
         for number in range(20):
-            thread, found = in_thread(lambda: numbers(client.sample(1, timeout=PATIENCE)))
-            eventually(lambda found=found: client.info()["waiting"] == 1 or found)
+            thread, outcome = in_thread(lambda: numbers(client.sample(1, timeout=PATIENCE)))
+            eventually(lambda outcome=outcome: client.info()["waiting"] == 1 or outcome)
             client.insert(rows(number))
             thread.join(PATIENCE)
-            assert found == [[number]]
+            assert outcome == [[number]]
             client.clear()
         assert client.info()["waiting"] == 0
 
@@ -299,9 +299,9 @@ def test_threads_share_a_client(carrier: str) -> None:
             return 100
 
         threads = [in_thread(lambda seed=seed: work(seed)) for seed in range(6)]
-        for thread, found in threads:
+        for thread, outcome in threads:
             thread.join(PATIENCE)
-            assert found == [100]
+            assert outcome == [100]
         assert table.info()["inserts"] == 3001
 
 
@@ -311,12 +311,14 @@ def test_many_threads_wait_on_one_client(carrier: str) -> None:
     with serving(Table(SCHEMA, 200, min_size=150)) as server:
         client = connect(address(server, carrier))
         threads = [in_thread(lambda: client.sample(1, timeout=PATIENCE)) for _ in range(70)]
-        eventually(lambda: client.info()["waiting"] + sum(len(found) for _, found in threads) == 70)
+        eventually(
+            lambda: client.info()["waiting"] + sum(len(outcome) for _, outcome in threads) == 70
+        )
         client.insert(rows(*range(150)))
-        for thread, found in threads:
+        for thread, outcome in threads:
             thread.join(PATIENCE)
-            assert len(found) == 1
-        refused = [found[0] for _, found in threads if isinstance(found[0], Exception)]
+            assert len(outcome) == 1
+        refused = [outcome[0] for _, outcome in threads if isinstance(outcome[0], Exception)]
         assert len(refused) == (6 if carrier in STREAMS else 0)
         for error in refused:
             assert isinstance(error, ValueError) and "64 requests" in str(error)
@@ -340,9 +342,9 @@ def test_a_request_that_waits_holds_up_no_others() -> None:
         for _ in range(5):  # 26 MB each, and a server keeps at most 64 MB for a client
             assert client.sample(400).rows["x"].all()
         waits.insert(ones)
-        for thread, found in threads:
+        for thread, outcome in threads:
             thread.join(PATIENCE)
-            assert found[0].rows["x"].all()
+            assert outcome[0].rows["x"].all()
 
 
 # Leases

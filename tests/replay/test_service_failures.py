@@ -62,10 +62,10 @@ def test_a_server_is_killed_while_clients_wait(carrier: str) -> None:
         ]
         eventually(lambda: clients[2].info()["waiting"] == 3)
         server.kill()
-        for thread, found in waiting:
+        for thread, outcome in waiting:
             thread.join(PATIENCE)
-            assert isinstance(found[0], ConnectionError), found
-            assert f"the replay server at {_name(at)} {_gone(carrier)}" in str(found[0])
+            assert isinstance(outcome[0], ConnectionError), outcome
+            assert f"the replay server at {_name(at)} {_gone(carrier)}" in str(outcome[0])
         for client in clients[: 3 if carrier in CONNECTED else 2]:
             for _ in range(2):
                 with pytest.raises(ConnectionError, match=_gone(carrier)):
@@ -95,9 +95,9 @@ def test_a_server_is_killed_in_the_middle_of_large_replies(carrier: str) -> None
         threads = [in_thread(sample) for _ in range(3)]
         assert begun.wait(PATIENCE)
         server.kill()
-        for thread, found in threads:
+        for thread, outcome in threads:
             thread.join(PATIENCE)
-            assert isinstance(found[0], ConnectionError), found
+            assert isinstance(outcome[0], ConnectionError), outcome
 
 
 @each_connected
@@ -107,9 +107,9 @@ def test_a_server_is_closed_while_clients_wait(carrier: str) -> None:
         threads = [in_thread(lambda: client.sample(1)) for _ in range(3)]
         eventually(lambda: watcher.info()["waiting"] == 3)
         server.close()
-        for thread, found in threads:
+        for thread, outcome in threads:
             thread.join(PATIENCE)
-            assert isinstance(found[0], ConnectionError) and "is gone" in str(found[0])
+            assert isinstance(outcome[0], ConnectionError) and "is gone" in str(outcome[0])
         server.close()
         with pytest.raises(ConnectionError):
             connect(address(server, carrier))
@@ -122,9 +122,11 @@ def test_a_client_is_closed_while_its_threads_wait(carrier: str) -> None:
         threads = [in_thread(lambda: client.sample(1)) for _ in range(3)]
         eventually(lambda: watcher.info()["waiting"] == 3)
         client.close()
-        for thread, found in threads:
+        for thread, outcome in threads:
             thread.join(PATIENCE)
-            assert isinstance(found[0], ConnectionError) and "was closed" in str(found[0]), found
+            assert isinstance(outcome[0], ConnectionError) and "was closed" in str(outcome[0]), (
+                outcome
+            )
         eventually(lambda: watcher.info()["waiting"] == 0)
         with pytest.raises(ConnectionError, match="was closed"):
             client.info()
@@ -147,9 +149,9 @@ def test_a_client_is_closed_while_large_replies_come(carrier: str) -> None:
             threads = [in_thread(sample) for _ in range(3)]
             begun.wait(PATIENCE)
             client.close()
-            for thread, found in threads:
+            for thread, outcome in threads:
                 thread.join(PATIENCE)
-                assert isinstance(found[0], ConnectionError), found
+                assert isinstance(outcome[0], ConnectionError), outcome
         assert connect(server.address).sample(50).rows["x"].all()
 
 
@@ -160,9 +162,9 @@ def test_a_table_is_closed_while_clients_wait() -> None:
         threads = [in_thread(lambda c=c: c.sample(1)) for c in clients]
         eventually(lambda: clients[0].info()["waiting"] == len(CARRIERS))
         table.close()
-        for thread, found in threads:
+        for thread, outcome in threads:
             thread.join(PATIENCE)
-            assert isinstance(found[0], ValueError) and "`replay` was closed" in str(found[0])
+            assert isinstance(outcome[0], ValueError) and "`replay` was closed" in str(outcome[0])
 
 
 def _name(at: str) -> str:
@@ -202,8 +204,8 @@ print(replay.sample(2).rows["action"].tolist(), flush=True)
         serving(Table(**options)) as server,
         client_elsewhere(address(server, carrier), script) as process,
     ):
-        found, problems = process.communicate(timeout=PATIENCE)
-        assert found == "ended\nended\n[3, 3]\n", problems
+        printed, problems = process.communicate(timeout=PATIENCE)
+        assert printed == "ended\nended\n[3, 3]\n", problems
 
 
 @pytest.mark.parametrize("carrier", STREAMS)
@@ -235,8 +237,8 @@ while replay.info()["waiting"] < 3: pass
             serving(Table(SCHEMA, 5)) as server,
             client_elsewhere(address(server, carrier), script) as process,
         ):
-            found = process.communicate(timeout=PATIENCE)
-            assert (process.returncode, *found) == (0, "", "")
+            printed = process.communicate(timeout=PATIENCE)
+            assert (process.returncode, *printed) == (0, "", "")
 
 
 def test_python_may_end_while_it_serves(tmp_path: Path) -> None:
@@ -331,14 +333,14 @@ def test_a_server_restarts_and_clients_over_udp_go_on() -> None:
     limited = LIMITED["replay"]
     with serve(Table(**limited), udp=at.partition("://")[2]) as server:
         client.insert(rows(*range(10)))
-        thread, found = in_thread(lambda: client.insert(rows(*range(5))))
+        thread, outcome = in_thread(lambda: client.insert(rows(*range(5))))
         watcher = connect(at)
         eventually(lambda: watcher.info()["waiting"] == 1)
         eventually(lambda: watcher.info()["requests"] > 200)  # until the request was repeated
     with serve(Table(**limited), udp=at.partition("://")[2]):
         thread.join(PATIENCE)
-        assert isinstance(found[0], ConnectionError), found
-        assert "whether this request was carried out before is not known" in str(found[0])
+        assert isinstance(outcome[0], ConnectionError), outcome
+        assert "whether this request was carried out before is not known" in str(outcome[0])
         assert len(connect(at)) == 0
 
 
@@ -419,12 +421,12 @@ def test_nobody_looks_for_longer_than_a_server_may_be_silent() -> None:
         early, waits = (client._ask(2, None, None, PATIENCE) for client in clients)
         time.sleep(5.2)
         assert numbers(early()) == [1, 1]
-        thread, found = in_thread(lambda: numbers(waits()))
+        thread, outcome = in_thread(lambda: numbers(waits()))
         clients[0].info()
-        assert not found
+        assert not outcome
         empty.insert(rows(2))
         thread.join(PATIENCE)
-        assert found == [[2, 2]]
+        assert outcome == [[2, 2]]
 
 
 @contextlib.contextmanager
@@ -449,8 +451,8 @@ def pretending(carrier: str, folder: Path, answer: bytes | None) -> Iterator[str
         yield f"tcp://127.0.0.1:{port}" if carrier == "tcp" else f"{carrier}://{folder}/s"
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(PATIENCE)
-        for found in accepted:
-            found.close()
+        for connection in accepted:
+            connection.close()
 
 
 @each_connected
@@ -474,14 +476,14 @@ def test_servers_that_are_none(carrier: str, tmp_path: Path) -> None:
 
 def test_many_connections_come_and_go() -> None:
     with serving_elsewhere(TABLES) as server:
-        watcher, found = connect(server.addresses[0]), []
+        watcher, resources = connect(server.addresses[0]), []
         watcher.insert(rows(*range(10)))
         for _ in range(3):
             come_and_go(server)
             eventually(lambda: watcher.info()["clients"] == 1)
-            found.append((server.files(), server.regions(), server.resident()))
-        assert found[0][:2] == found[-1][:2]
-        assert found[-1][2] < found[0][2] + 2**23
+            resources.append((server.files(), server.regions(), server.resident()))
+        assert resources[0][:2] == resources[-1][:2]
+        assert resources[-1][2] < resources[0][2] + 2**23
 
 
 def come_and_go(server: Elsewhere) -> None:

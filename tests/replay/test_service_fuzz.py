@@ -68,14 +68,14 @@ def message(rng: random.Random) -> Message:
         FRAMES: b"",
     }
     op = rng.choice([HELLO, INSERT, INSERT, SAMPLE, SAMPLE, UPDATE, FRAMES, INFO])
-    found = Message(
+    message = Message(
         op, body.get(op, b""), num, 1, request=rng.randrange(100), flags=flags,
         schema=schema_hash(OTHER), timeout_ms=rng.choice([0, 1, 20, FOREVER]),
     )  # fmt: skip
     if rng.random() < 0.2:
         name = rng.choice(["rows", "table", "flags", "op", "version", "length", "schema"])
-        setattr(found, name, rng.choice([0, 1, 7, 2**16 - 1]))
-    return found
+        setattr(message, name, rng.choice([0, 1, 7, 2**16 - 1]))
+    return message
 
 
 def mutated(rng: random.Random) -> bytes:
@@ -204,9 +204,9 @@ def test_nonsense_for_a_while() -> None:
                     assert keys.shape == (2, 2)
                     for num in (1, 64, 1000):
                         batch = client.sample(num, timeout=PATIENCE)
-                        found = batch.rows["action"]
-                        np.testing.assert_array_equal(batch.rows["obs"][:, 3], found)
-                        assert set(found.tolist()) <= set(range(len(CARRIERS)))
+                        actions = batch.rows["action"]
+                        np.testing.assert_array_equal(batch.rows["obs"][:, 3], actions)
+                        assert set(actions.tolist()) <= set(range(len(CARRIERS)))
                         client.update(batch.keys, np.ones(num))
             except BaseException as error:
                 problems.append((carrier, error))

@@ -47,15 +47,15 @@ def test_nobody_starves(carrier: str) -> None:
         client = connect(address(server, carriers[0]))
         for _ in range(1000):
             client.sample(1, timeout=PATIENCE)
-        found = list(counts)
+        inserted = list(counts)
         done.set()
         while any(thread.is_alive() for thread, _ in threads):
             with contextlib.suppress(TimeoutError):
                 client.sample(1, timeout=0.01)
-        assert [found for _, found in threads] == [[None]] * 4
+        assert [outcome for _, outcome in threads] == [[None]] * 4
         # If the same client is always first, others have 1. How many more they have depends on
         # how often a busy machine lets their threads run.
-        assert min(found) >= 5, found
+        assert min(inserted) >= 5, inserted
 
 
 @each_carrier
@@ -74,9 +74,9 @@ def test_inserts_and_samples_keep_their_distance(carrier: str) -> None:
                 client.sample(8, timeout=PATIENCE)
 
         threads = [in_thread(work) for work in (insert, insert, sample)]
-        for thread, found in threads:
+        for thread, outcome in threads:
             thread.join(PATIENCE)
-            assert found == [None]
+            assert outcome == [None]
         info = connect(address(server, carrier)).info()
         assert (info["inserts"], info["samples"], info["waiting"]) == (400, 784, 0)
         assert (info["samples_per_insert"], info["least"], info["most"]) == (2.0, -20.0, 60.0)
@@ -176,14 +176,14 @@ def test_saving_while_others_go_on(tmp_path: Path) -> None:
             for x, bulk in zip(batch.rows["number"], batch.rows["bulk"], strict=True):
                 assert (bulk == x % 251).all()
         saves = [in_thread(client.save) for client in clients * 3]
-        for thread, found in saves:
+        for thread, outcome in saves:
             thread.join(PATIENCE)
-            assert found == [None] or "another one of this table is under way" in str(found[0])
+            assert outcome == [None] or "another one of this table is under way" in str(outcome[0])
         done.set()
-        for thread, found in others:
+        for thread, outcome in others:
             thread.join(PATIENCE)
-            assert isinstance(found[0], int) and found[0] > 0, found
-        assert [None] in [found for _, found in saves]
+            assert isinstance(outcome[0], int) and outcome[0] > 0, outcome
+        assert [None] in [outcome for _, outcome in saves]
         assert sorted(x.name for x in tmp_path.iterdir()) == ["replay.inserts", "replay.replay"]
 
 

@@ -26,10 +26,10 @@ def filled(priority: np.ndarray, num: int) -> tuple[list[Table], Shards]:
     return tables, Shards(tables, CAPACITY, seed=9)
 
 
-def chi_square(found: np.ndarray, wanted: np.ndarray) -> float:
+def chi_square(counts: np.ndarray, wanted: np.ndarray) -> float:
     """The chi-square statistic of frequencies, in standard deviations from its mean."""
     keep = wanted > 0
-    value = ((found[keep] - wanted[keep]) ** 2 / wanted[keep]).sum()
+    value = ((counts[keep] - wanted[keep]) ** 2 / wanted[keep]).sum()
     freedom = keep.sum() - 1
     return float((value - freedom) / np.sqrt(2 * freedom))
 
@@ -45,16 +45,16 @@ def test_rows_are_drawn_in_proportion_to_their_priority() -> None:
     priority = priorities()
     _, shards = filled(priority, 4)
     share, draws = priority / priority.sum(), 1_000_000
-    found = np.zeros(CAPACITY)
+    counts = np.zeros(CAPACITY)
     # In small batches, because the rows of large ones are spread more evenly than by chance.
     for _ in range(draws // 4):
         batch = shards.sample(4)
-        np.add.at(found, batch.rows["x"], 1)
-    assert found[::10].sum() == 0
-    assert -8.0 < chi_square(found, share * draws) < 4.0
+        np.add.at(counts, batch.rows["x"], 1)
+    assert counts[::10].sum() == 0
+    assert -8.0 < chi_square(counts, share * draws) < 4.0
     # The same test rejects shards that are drawn from equally often.
     wrong = np.concatenate([part / part.sum() / 4 for part in np.split(priority, 4)])
-    assert chi_square(found, wrong * draws) > 100.0
+    assert chi_square(counts, wrong * draws) > 100.0
 
 
 def test_one_large_batch_is_even() -> None:
@@ -109,8 +109,8 @@ def clients(tmp_path: Path) -> Iterator[list[Client]]:
     tables, _ = filled(priorities(), 4)
     with ExitStack() as stack:
         servers = [serve(x, unix=tmp_path / f"shard-{k}") for k, x in enumerate(tables)]
-        found = [connect(stack.enter_context(server).address) for server in servers]
-        yield [stack.enter_context(client) for client in found]
+        connected = [connect(stack.enter_context(server).address) for server in servers]
+        yield [stack.enter_context(client) for client in connected]
 
 
 def test_all_servers_are_asked_at_once(

@@ -57,14 +57,14 @@ class Model(RuleBasedStateMachine):
     @rule(target=keys, priorities=st.lists(priority, min_size=1, max_size=4), given=st.booleans())
     def insert(self, priorities: list[float], given: bool) -> Any:
         new = [float(self.next + i) for i in range(len(priorities))]
-        found = self.table.insert(rows(*new), priorities if given else None)
-        for number, priority, key in zip(new, priorities, found, strict=True):
+        new_keys = self.table.insert(rows(*new), priorities if given else None)
+        for number, priority, key in zip(new, priorities, new_keys, strict=True):
             at = np.float32(priority) if given else self.highest
             self.rows.append({"number": number, "priority": at, "key": tuple(key)})
         self.highest = max(self.highest, *(r["priority"] for r in self.rows[-len(new) :]))
         self.rows = self.rows[-self.CAPACITY :]
         self.next += len(new)
-        return tuple(found[0])
+        return tuple(new_keys[0])
 
     @rule(chosen=st.lists(keys, min_size=1, max_size=5), data=st.data())
     def update(self, chosen: list[Any], data: st.DataObject) -> None:
@@ -119,10 +119,10 @@ TestModel.settings = settings(max_examples=150, stateful_step_count=40, deadline
 # Against statistics
 
 
-def chi_square(found: np.ndarray, wanted: np.ndarray) -> float:
+def chi_square(counts: np.ndarray, wanted: np.ndarray) -> float:
     """The chi-square statistic of frequencies, in standard deviations from its mean."""
     keep = wanted > 0
-    value = ((found[keep] - wanted[keep]) ** 2 / wanted[keep]).sum()
+    value = ((counts[keep] - wanted[keep]) ** 2 / wanted[keep]).sum()
     freedom = keep.sum() - 1
     return float((value - freedom) / np.sqrt(2 * freedom))
 
@@ -134,13 +134,13 @@ def test_rows_are_drawn_in_proportion_to_their_priority() -> None:
     table = Table(SCHEMA, capacity, seed=2)
     table.insert(rows(*range(capacity)), priority**alpha)
     share = priority**alpha / (priority**alpha).sum()
-    found = np.zeros(capacity)
+    tally = np.zeros(capacity)
     batch = None
     for _ in range(draws):  # one by one, so that draws are independent
         batch = table.sample(1, out=batch)
-        found[batch.rows["action"]] += 1
-    assert abs(chi_square(found, share * draws)) < 4.0
-    assert found[::10].sum() == 0  # rows of priority zero
+        tally[batch.rows["action"]] += 1
+    assert abs(chi_square(tally, share * draws)) < 4.0
+    assert tally[::10].sum() == 0  # rows of priority zero
     # A batch draws from equal parts, so no row is drawn much more or less often than it should.
     batch = table.sample(100_000)
     counts = np.bincount(batch.rows["action"], minlength=capacity)
@@ -154,12 +154,12 @@ def test_each_of_many_small_priorities_may_be_drawn() -> None:
     table = Table("x:uint32", many, seed=3)
     priority = np.where(np.arange(many) % 2, 1.0, 0.01).astype(np.float32)
     table.insert({"x": np.arange(many, dtype=np.uint32)}, priority)
-    found = np.zeros(many)
+    counts = np.zeros(many)
     for _ in range(draws // 100_000):
-        np.add.at(found, table.sample(100_000).rows["x"], 1)
-    assert found[::2].sum() / found[1::2].sum() == pytest.approx(0.01, rel=0.02)
+        np.add.at(counts, table.sample(100_000).rows["x"], 1)
+    assert counts[::2].sum() / counts[1::2].sum() == pytest.approx(0.01, rel=0.02)
     wanted = 1.0 - math.exp(-draws * 0.01 / priority.sum())
-    assert (found[::2] > 0).mean() == pytest.approx(wanted, rel=0.02)
+    assert (counts[::2] > 0).mean() == pytest.approx(wanted, rel=0.02)
 
 
 def test_uniform_draws_are_even() -> None:
@@ -282,11 +282,11 @@ def test_all_rows_can_be_looked_at() -> None:
     first = table.insert(rows(0, 1, 2), [1.0, 0.0, 3.0])
     second = table.insert(rows(3, 4), [4.0, 5.0])  # the last of them overwrites the very first
     table.update(first[2:], [9.0])
-    found = table.contents()
-    assert found.rows["action"].tolist() == [1, 2, 3, 4]  # oldest first
-    np.testing.assert_array_equal(found.rows["obs"][:, 0], [1, 2, 3, 4])
-    np.testing.assert_array_equal(found.keys, [*first[1:], *second])
-    assert found.priority.tolist() == [0.0, 9.0, 4.0, 5.0]
+    contents = table.contents()
+    assert contents.rows["action"].tolist() == [1, 2, 3, 4]  # oldest first
+    np.testing.assert_array_equal(contents.rows["obs"][:, 0], [1, 2, 3, 4])
+    np.testing.assert_array_equal(contents.keys, [*first[1:], *second])
+    assert contents.priority.tolist() == [0.0, 9.0, 4.0, 5.0]
 
 
 def test_threads_share_a_table() -> None:
@@ -327,9 +327,9 @@ def test_every_dtype() -> None:
         x = np.array([[0, 1], [1, 0]]).astype(dtype)
         table = Table(Schema.of({"x": x}), 2)
         table.insert({"x": x}, [0.0, 1.0])
-        found = table.sample(1).rows["x"]
-        assert found.dtype == dtype
-        np.testing.assert_array_equal(found[0], x[1])
+        drawn = table.sample(1).rows["x"]
+        assert drawn.dtype == dtype
+        np.testing.assert_array_equal(drawn[0], x[1])
         assert Schema.parse(str(table.schema)) == table.schema
 
 
@@ -557,13 +557,13 @@ def test_a_restored_table_goes_on_as_the_one_that_was_saved(
     rng = np.random.default_rng(8)
 
     def work(table: Table, rng: np.random.Generator) -> list[Any]:
-        found = []
+        results = []
         for i in range(10):
-            found.append(table.insert(rows(*range(10 * i, 10 * i + 10)), rng.random(10)))
+            results.append(table.insert(rows(*range(10 * i, 10 * i + 10)), rng.random(10)))
             batch = table.sample(5)
             table.update(batch.keys, rng.random(5))
-            found += [batch.keys, batch.probability, *batch.rows.values()]
-        return found
+            results += [batch.keys, batch.probability, *batch.rows.values()]
+        return results
 
     work(table, rng)
     table.save(tmp_path / "table")

@@ -16,12 +16,12 @@ def limited(**options: Any) -> Table:
 
 
 def drawn(table: Table) -> list[int]:
-    found = []
+    values = []
     while True:
         try:
-            found += list(table.sample(1, timeout=0).rows["x"])
+            values += list(table.sample(1, timeout=0).rows["x"])
         except TimeoutError:
-            return found
+            return values
 
 
 def test_rows_are_inserted_together() -> None:

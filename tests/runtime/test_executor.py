@@ -1,4 +1,4 @@
-"""What every executor offers: blocks that add up, and what they took."""
+"""Every executor runs blocks that add up, and reports how long they took."""
 
 from __future__ import annotations
 

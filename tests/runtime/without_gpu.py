@@ -1,4 +1,4 @@
-"""What tests on machines without a GPU expect there."""
+"""The expectations of tests that run on machines without a GPU."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_everything_that_actors_make_is_inserted_once(options: str) -> None:
     plan = planned(f"apex:actors=4,max_age=8,{options}")
     crew = Seeded(plan, 0, Faults(stall=0.2))
     executor = Split(plan, crew=crew)
-    found = []
+    states = []
     for seed in (0, 1, 2, 1):  # seed 1 twice, but not first: a run's first block has one iteration
         crew.reseed(seed)
         executor.start(jax.random.key(0))
@@ -100,9 +100,9 @@ def test_everything_that_actors_make_is_inserted_once(options: str) -> None:
         if "shards" not in options:  # shards do not number their rows
             assert inserted(state) == (60 + waiting) * each - unreal
         assert metrics[SAMPLE_AGE].max() <= 8
-        found.append(state)
+        states.append(state)
     executor.close()
-    _, one, other, again = found
+    _, one, other, again = states
     assert difference(one.learner, other.learner) > 0.0
     if "prefetch=0" in options:
         assert difference(one, again) == 0.0
@@ -139,8 +139,8 @@ def test_actors_rate_what_they_insert() -> None:
     best = dqn._network.apply(params, rows.next_obs).max(-1)
     error = rows.reward + rows.discount * best - q
     expected = (np.abs(error) + 1e-3) ** dqn.alpha
-    found = replay.tree[replay.capacity :]
-    np.testing.assert_allclose(found[:size], expected[:size], rtol=1e-4)
+    priorities = replay.tree[replay.capacity :]
+    np.testing.assert_allclose(priorities[:size], expected[:size], rtol=1e-4)
     assert float(replay.highest) == pytest.approx(max(1.0, float(expected[:size].max())), rel=1e-4)
 
 

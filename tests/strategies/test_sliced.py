@@ -93,11 +93,11 @@ def test_what_was_searched_is_used(
     assert refused.code == 2
     assert "there was no search yet for PPO" in refused.err and "--search" in refused.err
     picture = tmp_path / "surface.png"
-    found = hocket.well(
+    printed = hocket.well(
         *flags, "--search", "--instances", "1", "2", "--envs", "8", "--seconds", "0.2",
         "--devices", "1", "--plot", str(picture),
     )  # fmt: skip
-    assert "<- best" in found and picture.stat().st_size > 5000
+    assert "<- best" in printed and picture.stat().st_size > 5000
     assert "the best that a search found here" in hocket.well(*use)
     # A search counts for any budget of steps, but not for another number of cores.
     assert "the best that a search found here" in hocket.well(*use, "--env-steps", "999")

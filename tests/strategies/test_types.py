@@ -50,9 +50,9 @@ def test_the_type_checker_knows_the_options(tmp_path: Path) -> None:
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    found = json.loads(done.stdout)["generalDiagnostics"]
+    diagnostics = json.loads(done.stdout)["generalDiagnostics"]
     told: dict[str, list[str]] = {"error": [], "information": []}
-    for each in found:
+    for each in diagnostics:
         line = CALLS.splitlines()[each["range"]["start"]["line"]]
         told[each["severity"]].append(f"{line}: {each['message']}")
     assert len(told["error"]) == len(WRONG), done.stdout

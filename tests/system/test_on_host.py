@@ -1,4 +1,4 @@
-"""What tracing computes at once is computed by the CPU, unless the user chose a device."""
+"""The CPU computes values that tracing needs at once, unless the user chose a device."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from hocket.system.registry import Registry, lacking
 
 
 class Sorter(Protocol):
-    """What each way of these tests is."""
+    """The interface of the ways that these tests register."""
 
     name: str
 

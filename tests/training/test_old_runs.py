@@ -53,9 +53,9 @@ def test_a_run_of_before_goes_on(name: str, runs: Path, hocket: Hocket) -> None:
         assert len(whole.files) == len(leaves)
         for number, leaf in zip(whole.files, leaves, strict=True):
             is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-            found = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+            resumed = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
             # Bit for bit with the JAX version that made them; others compile other programs.
-            np.testing.assert_allclose(found, whole[number], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(resumed, whole[number], rtol=1e-5, atol=1e-6)
     assert len((runs / name / "metrics.jsonl").read_text().splitlines()) >= 20
 
 

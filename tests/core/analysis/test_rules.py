@@ -1,4 +1,4 @@
-"""What each primitive makes of the kinds of its inputs, alone and in the step of an algorithm."""
+"""The kinds that each primitive makes of its inputs' kinds, alone and in an algorithm's step."""
 
 from __future__ import annotations
 

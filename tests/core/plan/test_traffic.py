@@ -1,4 +1,4 @@
-"""What crosses in an iteration, counted by hand: messages and bytes."""
+"""The messages and bytes that cross in an iteration, compared with counts by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ends of our transports share: their counts, and the carrier between them."""
+"""The parts that the ends of our transports share: counts, and the carrier between them."""
 
 from __future__ import annotations
 

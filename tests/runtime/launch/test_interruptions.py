@@ -1,4 +1,4 @@
-"""What a person sees of `hocket train` when an instance fails, or at Ctrl-C."""
+"""`hocket train` tells a person how it ended when an instance fails, or at Ctrl-C."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_every_instance_has_a_seat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What the user has set: nothing but the test's own words."""
+    """The environment of the user, with these two variables alone."""
     own: dict[str, str] = {"JAX_PLATFORMS": "cuda,cpu", "MINE": "1"}
     monkeypatch.setattr(os, "environ", own)
     return own
