@@ -53,7 +53,9 @@ def test_a_device_of_another_node_is_refused() -> None:
     here = platform.node()
     assert find_devices(device_ids([f"{here}/cpu:1"])) == jax.local_devices()[1:2]
     plan = Plan(hocket.plan(Toy()).graph, (Place("all", ALL, on=["n1/cpu:1"]),))
-    expected = f"the place `all`: n1/cpu:1 is a device of the node `n1`, but this is `{here}`: use"
+    expected = (
+        f"the place `all`: n1/cpu:1 is a device of the node `n1`, but this node is `{here}`: use"
+    )
     with pytest.raises(PlanError) as raised:
         refuse(plan)
     assert str(raised.value).startswith(expected)

@@ -67,7 +67,10 @@ class Cluster:
         return ", ".join(f"{device} ({device.kind})" for device in self.devices)
 
     def first(self, count: int | None, asked: str) -> Cluster:
-        """Return a cluster of the first `count` devices, all if None. Errors name who `asked`."""
+        """Return a cluster of the first `count` devices, or of all if `count` is None.
+
+        An error begins with `asked`, the strategy or command that wants the devices.
+        """
         if count is not None and not 1 <= count <= len(self.devices):
             raise PlanError(
                 f"{asked} was asked for {count} devices, but the devices are {self}. "
@@ -137,7 +140,7 @@ def _of_this_node(device: DeviceId) -> DeviceId:
     """Drop the node from an id, after checking that it is this machine."""
     if device.node not in ("", platform.node()):
         raise ValueError(
-            f"{device} is a device of the node `{device.node}`, but this is "
+            f"{device} is a device of the node `{device.node}`, but this node is "
             f"`{platform.node()}`: use devices of this node, such as `cpu:0`."
         )
     return replace(device, node="")

@@ -18,8 +18,8 @@ from typing import Any
 from hocket.errors import PlanError
 
 GAIN = 1.05
-"""The speedup that the next number of instances must bring for the search to go beyond it. It
-applies to one number of environments per instance at a time."""
+"""The least speedup that makes a step to more instances worthwhile. After a smaller one, the search
+takes no further such step with that number of environments."""
 FEW = 3
 """The search may always measure this many points, however small the grid is."""
 TIE = 1.02
@@ -69,15 +69,15 @@ def search(
     shares: bool = False,
     buffers: bool = False,
 ) -> list[Score]:
-    """Measure points by hill climbing, and return their scores in this order; `best` chooses one.
+    """Measure points by hill climbing, and return the scores in that order. `best` chooses one.
 
     The climb begins with the fewest instances and the most environments that they can run. From the
     best point so far it tries, in this order: more instances, the most instances, more instances
     with fewer environments each, and fewer environments. With `shares`, each of k instances first
-    gets 200/k percent of the device, then all of it. At most a third of the grid is
-    measured, or three points if that is more. Numbers of environments that even the fewest
-    instances cannot run do not count for the grid. With `buffers`, two more points are measured
-    with command buffers: the best one so far, and a single instance to compare it with.
+    gets 200/k percent of the device, then all of it. At most a third of the grid is measured, or
+    three points if that is more. The grid leaves out numbers of environments that even the fewest
+    instances cannot run. With `buffers`, two more points are measured with command buffers: the
+    best one so far, and a single instance to compare it with.
     """
     seen: dict[Point, Score] = {}
     whole = 100 if shares else None

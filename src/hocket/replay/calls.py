@@ -46,7 +46,7 @@ class _Function:
 
 @dataclass(frozen=True, repr=False)
 class Insert(_Function):
-    """`(ticket, real, [priority,] columns...) -> (ticket,)`, with the axes of `real` first."""
+    """`(ticket, real, [priority,] columns...) -> (ticket,)`. Columns have `real`'s axes first."""
 
     rated: bool
     changes = True

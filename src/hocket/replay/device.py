@@ -87,7 +87,7 @@ def insert(replay: Replay, rows: Any, real: Array, priority: Array | None = None
     real, lead = real.reshape(num), real.ndim
     end = replay.head + jnp.cumsum(real, dtype=jnp.int32)
     slots = (end - real) % capacity
-    at = jnp.where(real, slots, capacity)  # the index `capacity` is out of bounds: dropped
+    at = jnp.where(real, slots, capacity)  # rows at index `capacity` are dropped
 
     def write(old: Array, new: Array) -> Array:
         return old.at[at].set(new.reshape(num, *new.shape[lead:]), mode="drop")
@@ -112,9 +112,9 @@ def sample(replay: Replay, uniforms: Array, *, minimum: int = 1) -> tuple[Array,
 
     The total priority is divided into B equal parts, and one row is drawn from each. If all
     priorities are zero, the rows are divided instead. Keys are `uint32[B, 2]`: the slot, and its
-    generation, which is the number of times that the slot has been written. So
-    the key of a row that was overwritten has no effect. While there are fewer than `minimum` rows,
-    `batch.ready` is false, and the keys have generation 0, which never has an effect.
+    generation, which is the number of times that the slot has been written. So the key of a row
+    that was overwritten has no effect. While there are fewer than `minimum` rows, `batch.ready` is
+    false, and the keys have generation 0, which never has an effect.
     """
     check_minimum(minimum, replay.capacity)
     num, size = uniforms.shape[0], replay.size
@@ -140,8 +140,8 @@ def reprioritize(replay: Replay, keys: Array, priority: Array) -> tuple[Replay, 
     fresh = ~null & (generation == _generation(replay, slots))
     bad = fresh & ~_is_good(priority)
     priority = jnp.where(bad, replay.highest, priority)
-    # First set zero, then take the maximum. With a single `set`, it would depend on the
-    # device which priority of a slot that is named twice wins.
+    # First set zero, then take the maximum. With a single `set`, it would depend on the device
+    # which priority of a slot that is named twice wins.
     leaves = jnp.where(fresh, slots, replay.capacity) + replay.capacity
     tree = replay.tree.at[leaves].set(0.0, mode="drop").at[leaves].max(priority, mode="drop")
     highest = jnp.maximum(replay.highest, jnp.max(priority, where=fresh, initial=0.0))
@@ -194,7 +194,7 @@ def _generation(replay: Replay, slots: Array) -> Array:
 
 
 def _sum_up(tree: Array, slots: Array) -> Array:
-    """Recompute the ancestors of the changed `slots` from their children, so no errors add up."""
+    """Recompute the ancestors of `slots` from their children, so rounding errors do not add up."""
 
     def up(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         tree, nodes = carry

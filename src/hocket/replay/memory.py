@@ -5,9 +5,9 @@
     keys, batch = sample(replay, uniforms, minimum=1_000)
     replay, counts = reprioritize(replay, keys, priority)
 
-The plan decides which of the two, and the numbers are the same, except if the service has several
-shards or draws batches ahead. Put each call alone into a
-fragment with the role `replay`, because a service can only take over a whole fragment.
+The plan decides which, and the numbers are the same unless the service has several shards or draws
+batches ahead. Put each call alone into a fragment with the role `replay`, because a service can
+only take over a whole fragment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hocket.replay.store.table import store
 
 
 def init(row: Any, capacity: int, name: str = "replay") -> Replay | Served:
-    """Make an empty replay of rows like `row`; see `device.init`. No two may share a `name`."""
+    """Make an empty replay of rows like `row`; see `device.init`. No two replays share a `name`."""
     if not is_served():
         return device.init(row, capacity)
     device.check_capacity(capacity)

@@ -207,7 +207,7 @@ class LiveReplay:
 def _insert(
     table: Table, columns: Mapping[str, np.ndarray], priority: np.ndarray, part: Any, highest: float
 ) -> None:
-    """Insert a part of the rows, and give the table the `highest` priority that ever was."""
+    """Insert a part of the rows, and give the table the `highest` priority of any row so far."""
     mine = priority[part]
     if len(mine):
         keys = table.insert({name: x[part] for name, x in columns.items()}, mine)

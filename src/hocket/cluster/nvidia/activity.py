@@ -90,7 +90,7 @@ class GpuActivity:
         self._samples = []
 
     def report(self) -> dict[str, float]:
-        """Return the average of each counter in percent; {} if unknown, for the reason `why`."""
+        """Return the average of each counter in percent; {} if that failed; see `why`."""
         return dict(self._averages)
 
     def __str__(self) -> str:

@@ -26,7 +26,7 @@ FOLDERS = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/opt/nvi
 """The folders where drivers put these programs, searched if they are not on PATH."""
 START_SECONDS = 15.0
 SETTLE_SECONDS = 3.0
-"""Seconds to wait although the log has errors, since the server may start in spite of them."""
+"""Seconds to wait for a server even if the log has errors, since it may start in spite of them."""
 SHORT = Path("/tmp")
 """A short path for the daemon's folder, since the path of a socket has at most 107 characters."""
 TROUBLE = re.compile(r"fail|error|unable|denied|exited with status [1-9]", re.IGNORECASE)
@@ -113,7 +113,7 @@ class Daemon:
         mps_watch.end_daemon(self._control, self.folder)  # does nothing unless the watcher failed
 
     def _watch(self) -> subprocess.Popen[bytes]:
-        """Start the watcher, which ends the daemon, started later, if this process is killed."""
+        """Start the watcher, before the daemon. It ends the daemon if this process is killed."""
         reading, self._alive = os.pipe()  # programs do not inherit the writing end, but forks do
         try:
             return subprocess.Popen(

@@ -129,7 +129,10 @@ def not_shared(uuid: str) -> str:
 
 
 def call(name: str, *arguments: Any, may: int | str = 0) -> int:
-    """Call a function of the library and return its code, which must be 0 or `may`, or is "any"."""
+    """Call a function of the library and return its code. Raise if it is neither 0 nor `may`.
+
+    With "any" for `may`, it never raises for a code.
+    """
     library = _library()
     try:
         function: Callable[..., int] = getattr(library, name)

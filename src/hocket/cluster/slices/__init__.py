@@ -42,7 +42,7 @@ class Slice(Device):
     count: int
     share: int
     note: str = ""
-    """The way in which the slice is not as requested, with the reason; "" if it is."""
+    """How the slice differs from the request, and why; "" if it does not."""
 
     @property
     def of(self) -> DeviceId:
@@ -160,9 +160,9 @@ def read_slice(device: DeviceId) -> Slice | None:
 
 
 def run_as_one(device: DeviceId) -> bool:
-    """Return True for a slice that computes while others do, and whose memory they can open.
+    """Return True if processes on such slices compute at the same time and can share memory.
 
-    Processes on such slices may wait for each other on the device, but a fault in one affects all.
+    They may wait for each other on the device, but a fault in one affects all.
     """
     part = read_slice(device)
     return part is not None and part.way.at_once and part.way.one_memory
@@ -180,7 +180,7 @@ class Slices:
     def __init__(self, devices: Iterable[DeviceId]) -> None:
         parts = [part for device in dict.fromkeys(devices) if (part := read_slice(device))]
         self.seen: dict[DeviceId, dict[str, Any]] = {}
-        """The description of each slice by its process; its `verified` is true if it is right."""
+        """The report of each slice's process, with `verified` added: true if the slice is right."""
         self._opened: dict[str, Opened] = {}
         self._parts = {part.id: part for part in parts}
         try:

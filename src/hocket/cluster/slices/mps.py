@@ -19,7 +19,7 @@ MOST = 48
 """The most clients that an MPS server accepts on one GPU."""
 NEAR = 0.03
 """The difference allowed between the share of a slice and the fraction of multiprocessors that its
-process sees: they come in groups."""
+process sees. Multiprocessors come in groups."""
 
 
 class Mps:

@@ -26,7 +26,7 @@ class Batch:
     rows: dict[str, NDArray[Any]]
     """`[n, ...]` for each column, or `[n, frames, ...]` for a column of frames."""
     keys: NDArray[np.uint32]
-    """`[n, 2]`: the slot, and how often it was written. So a key never names a later row there."""
+    """`[n, 2]`: the slot, and how often it has been written, so that no two rows share a key."""
     probability: NDArray[np.float32]
     """The probability with which each row was drawn, `[n]`. Importance weights come from it."""
     evenly: bool

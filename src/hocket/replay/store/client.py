@@ -37,7 +37,7 @@ def connect(address: str, *, table: str | None = None, timeout: float = 10.0) ->
 
     `shm` shares memory with a server on this machine, and `unix` copies through its socket. `udp`
     sends lost packets again, and treats a server that is silent for 5 s as dead. `table` may be
-    left out if the server has only one. Connecting may take `timeout` seconds.
+    left out if the server has only one. Connecting may take up to `timeout` seconds.
     """
     seconds = seconds_of(timeout)
     native = _connected(address, seconds)
@@ -62,8 +62,8 @@ class Client(Access):
     """A table at a server; see `connect`. Threads may share one.
 
     Over `shm`, the arrays of a sample lie in memory that the server writes to. The memory is
-    reused once nobody refers to these arrays any more. So if a batch is put on a
-    CPU device without copying, keep the batch until the computation is done.
+    reused once nobody refers to these arrays any more. So if a batch is put on a CPU device without
+    copying, keep the batch until the computation is done.
     """
 
     def __init__(self, native: Any, address: str, name: str, number: int, schema: str) -> None:

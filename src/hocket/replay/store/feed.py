@@ -38,8 +38,8 @@ def feed(
 ) -> Feed:
     """Iterate for ever over samples of `num` rows, as arrays of a device. Keys stay numpy arrays.
 
-    Up to `ahead` samples are drawn before they are asked for, so they may have been drawn before
-    the newest updates of priorities. If the table's rate limits make the thread wait for more than
+    Up to `ahead` samples are drawn before they are needed, so they may not reflect the newest
+    updates of priorities. If the table's rate limits make the thread wait for more than
     `timeout` seconds, iterating raises TimeoutError.
     """
     if ahead < 1:
@@ -119,7 +119,7 @@ class _Unpinned:
 
 
 class _Pinned:
-    """Pinned memory, which an accelerator reads by itself. A batch is one block, sent at once."""
+    """Pinned memory, which an accelerator reads by itself. A batch is one block and one copy."""
 
     def __init__(self, table: Access, num: int, device: Any) -> None:
         columns = {c.name: ((num, *c.drawn), c.dtype) for c in table.schema.columns}

@@ -23,7 +23,7 @@ _COLUMN = re.compile(
 
 @dataclass(frozen=True)
 class Column:
-    """A column: an array in each row, or frames that each row refers to. Each has this shape."""
+    """A column: an array of this shape in each row, or such frames that each row refers to."""
 
     name: str
     dtype: np.dtype[Any]
@@ -38,12 +38,12 @@ class Column:
 
     @property
     def given(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """The dtype and shape of a row in an insert. A column of frames is given frame numbers."""
+        """The dtype and shape of the column in one inserted row; for frames, of their numbers."""
         return (np.dtype(np.uint64), (self.frames,)) if self.frames else (self.dtype, self.shape)
 
     @property
     def drawn(self) -> tuple[int, ...]:
-        """The shape of a row in a sample."""
+        """The shape of the column in one sampled row."""
         return (self.frames, *self.shape) if self.frames else self.shape
 
     @property

@@ -42,9 +42,8 @@ class Server(Closing):
             raise OSError(f"{error}.") from None
         native.start()
         self._native = native
-        self._stop = weakref.finalize(
-            self, native.stop
-        )  # `close` calls it, or the end of Python does
+        # The server also stops when nobody refers to it any more, and when Python ends.
+        self._stop = weakref.finalize(self, native.stop)
 
     @property
     def address(self) -> str:

@@ -201,7 +201,7 @@ def _limits(
     if tolerance is None:
         raise ValueError(
             "samples_per_insert needs a tolerance: the number of samples by which inserting may be "
-            "ahead of sampling, or behind it. Use the rows of a few batches."
+            "ahead of sampling, or behind it. Use the size of a few batches."
         )
     middle = min_size * samples_per_insert
     return middle - tolerance, middle + tolerance
