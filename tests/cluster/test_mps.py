@@ -82,7 +82,7 @@ def test_one_that_refuses_is_told_with_its_log(programs: Path) -> None:
     with pytest.raises(PlanError) as raised:
         Daemon(["GPU-a"])
     said = str(raised.value)
-    assert said.startswith(f"NVIDIA MPS does not start: `{programs / mps.CONTROL} -d` ended with")
+    assert said.startswith(f"NVIDIA MPS does not start: `{programs / mps.CONTROL} -d` should exit")
     assert "Failed to start: the stand-in refuses" in said  # from its log
     assert "An instance of this daemon is already running" in said  # from its output
     assert "Use `cut=shared`" in said
