@@ -153,7 +153,7 @@ def test_exact_has_no_clock_choose() -> None:
         assert asked(names, is_exact=True).choices == ("shm",)
     assert asked(FOUR, "hier", is_exact=True).choices == ("hier",)
     table = only(asked(FOUR, is_exact=True))
-    assert table and table.chosen == "shm" and "with exact=True no clock chooses" in str(table)
+    assert table and table.chosen == "shm" and "exact=True forbids a choice by speed" in str(table)
 
 
 @pytest.mark.parametrize("names", [TWO, APART, FOUR, MPS])

@@ -74,7 +74,9 @@ def test_a_free_channel_goes_its_own_way() -> None:
 def test_where_nothing_can_carry_a_link_all_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, ends = planned(), Ends(CPU, CPU, one_process=False, share_memory=False)
     monkeypatch.setattr("hocket.runtime.channels.choice.ends_of", lambda *_: ends)
-    with pytest.raises(PlanError, match=r"nothing can carry `actor/0 -> learner/0` w") as caught:
+    with pytest.raises(
+        PlanError, match=r"no transport can carry `actor/0 -> learner/0` w"
+    ) as caught:
         transport_of(plan, upwards(plan))
     assert all(f"  {name}: " in str(caught.value) for name in TRANSPORTS.names)
 

@@ -1,11 +1,11 @@
 """The mean over replicas in several processes, and the Protocols that a way to average implements.
 
-known.py    the ways there are, and those that the replicas of a place can choose from
-table.py    how all replicas agree on a way, and the table that says why
-choice.py   one replica's part: it measures the ways it can choose from, and uses one
-ways/       the ways, a file each
-groups.py   the part that ways by the native library share
-vectors.py  the arrays of a call, as vectors
+known.py    lists all ways, and the ways that the replicas of a place can choose from
+table.py    has all replicas agree on one way, and makes the table that gives the reasons
+choice.py   is one replica's part: it measures the ways to choose from, and averages by one of them
+ways/       has one file for each way
+groups.py   is shared by the ways that use the native library
+vectors.py  puts the arrays of a call together as vectors
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ __all__ = [
 ]  # fmt: skip
 
 Sites = Sequence[Sequence[Any]]
-"""The arrays (or their shapes) of every call of `averaged` in a replica's programs."""
+"""The arrays, or their shapes, that each call of `averaged` in a replica's programs averages."""
 Address: TypeAlias = Any
 """The address of a replica: bytes, a path, or any other small value that can be pickled."""
 Epoch: TypeAlias = int
-"""How often the instances of a run were started before. Messages of earlier epochs are dropped."""
+"""The number of earlier starts of a run's instances. Messages of earlier epochs are dropped."""
 
 
 @dataclass(frozen=True)
 class Members:
-    """The replicas that average: the device or slice of each, None where the plan names none."""
+    """The replicas that average. `on` has the device or slice of each, or None if none is named."""
 
     on: tuple[DeviceId | None, ...]
     shares_memory: bool = True
     """True if all replicas can see the same memory."""
     delay: float = 0.0
-    """The seconds by which every mean is made to take longer, for experiments."""
+    """Seconds added to every mean, to try out a slow network."""
 
     @staticmethod
     def of(plan: Plan, place: str) -> Members:
@@ -60,12 +60,12 @@ class Members:
 
     @property
     def run_as_one(self) -> bool:
-        """True if all are on slices where processes may wait for each other on the device."""
+        """True if all are on slices whose processes can wait for each other on the device."""
         return all(device is not None and run_as_one(device) for device in self.on)
 
     @property
     def groups(self) -> list[tuple[int, ...]]:
-        """The numbers of the replicas on each device."""
+        """The indices of the replicas on each device, a tuple for each device."""
         by_device: dict[DeviceId | None, list[int]] = {}
         for index, device in enumerate(self.on):
             by_device.setdefault(device and device.whole, []).append(index)
@@ -86,30 +86,30 @@ class Members:
 class Joined(Protocol):
     """A replica that has joined the others, and averages with them.
 
-    `joined(*arrays)` is called while a program is traced, once for every call of `averaged`. The
-    arrays have any floating-point or complex type and any size, zero included. All replicas trace
-    the same calls in the same order, and must get the same bits.
+    Tracing a program calls `joined(*arrays)` once for each call of `averaged` in it. The arrays may
+    have any floating-point or complex type, and any size, zero included. All replicas trace the
+    same calls in the same order, and their means must agree bit for bit.
     """
 
     def __call__(self, *xs: jax.Array) -> list[jax.Array]:
-        """Return the means over replicas."""
+        """Return the mean of each array over all replicas."""
         ...
 
     def counts(self) -> tuple[int, int, int]:
-        """Return the number of calls, this replica's bytes, and the nanoseconds of its waits."""
+        """Return this replica's totals: calls, bytes it averaged, nanoseconds it waited."""
         ...
 
     def check(self) -> None:
-        """Raise the error of an average inside a compiled program, which cannot raise it itself."""
+        """Raise the error of a mean that failed in a compiled program without raising it there."""
 
     def close(self) -> None:
-        """End every wait of this replica, and every wait for it, now and later, with an error.
+        """End all waits of this replica and all waits for it, now and later, with an error.
 
-        Called from any thread, and by every replica when a run ends.
+        Any thread may call this. When a run ends, every replica does.
         """
 
     def free(self) -> None:
-        """Free this replica's resources. All replicas do so together, and average no more."""
+        """Free this replica's resources. All replicas call this together, after their last mean."""
 
 
 class Listener(Protocol):
@@ -118,53 +118,55 @@ class Listener(Protocol):
     address: Address
 
     def join(self, addresses: Sequence[Address], epoch: Epoch) -> Joined:
-        """Join the others, who do the same. `addresses` has all replicas in order, this one too.
+        """Join the other replicas, which call this too.
 
-        It may wait for the others, though not for ever. Raise `Unavailable` if joining fails.
+        `addresses` has the address of every replica, in order, and includes this replica. The call
+        may wait for the others, but not for ever. Raise `Unavailable` if joining fails.
         """
         ...
 
     def close(self) -> None:
-        """Free what it holds. Called if `join` never is."""
+        """Free the resources of this listener. Called in place of `join`."""
 
 
 @runtime_checkable
 class Average(Protocol):
     """A way to average.
 
-    Replicas come together in two phases: each of them listens, and when the run has handed the
-    addresses of all replicas to everybody, each of them joins.
+    Replicas connect in two phases. First each of them listens. Then the run hands the addresses of
+    all replicas to each of them, and each joins.
     """
 
     name: str
     preference: int
-    """The rank of this way, lowest first, in tables and in a choice without measurements, as with
-    `exact=True`. `shm` has 0."""
+    """The rank of this way. The table shows lower ranks first. If nothing is measured, as with
+    `exact=True`, the lowest rank is chosen. `shm` has rank 0."""
 
     def note(self, members: Members) -> str:
-        """Return a remark about this way for the table of ways."""
+        """Return the remark that the table of ways shows next to this way."""
         ...
 
     def why_not(self, members: Members) -> str:
-        """Say why these replicas cannot average this way, as far as is known before they start.
+        """Return "" if these replicas can average this way, or else a sentence that says why not.
 
-        Return "" if nothing is against it.
+        This is asked before the replicas start. `Unavailable` reports later failures.
         """
         ...
 
     def is_choice(self, members: Members) -> bool:
-        """Return True if this way should be measured; otherwise it is used only if named."""
+        """Return True if this way should be measured, False if it must be named to be used."""
         ...
 
     def room(self, members: Members, sites: Sites) -> int:
-        """Return how many bytes of memory the replicas have to share; 0 for none."""
+        """Return the bytes of shared memory that the replicas need for this way; 0 for none."""
         ...
 
     def listen(
         self, members: Members, index: int, sites: Sites, space: Space | None
     ) -> Listener:  # fmt: skip
-        """Prepare replica `index` for the others to join, without waiting for any of them.
+        """Prepare replica `index` so that the others can join it, but do not wait for them.
 
-        `space` has the bytes that `room` asked for. Raise `Unavailable` if this way fails here.
+        `space` is the shared memory that `room` asked for. Raise `Unavailable` if this replica
+        cannot average this way.
         """
         ...

@@ -1,8 +1,8 @@
-"""One replica's average between processes: it measures the ways it can choose from, and uses one.
+"""One replica's average between processes: it measures the ways to choose from, and uses one.
 
 Each *way* is a file of `ways/`: `shm` goes through the host's memory, `ipc` stays on one GPU,
-`nccl` goes between GPUs, `hier` averages on each GPU first and then between them. All replicas
-together measure before the run which one is fastest.
+`nccl` goes between GPUs, `hier` averages on each GPU first and then between them. Before the run,
+all replicas together measure which way is fastest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hocket.runtime.averaging import Address, Epoch, Joined, Listener, Space, Un
 from hocket.runtime.averaging.known import Averaging, data_bytes, find_way, largest
 
 TRIAL_SECONDS = 60.0
-"""The seconds after which a way that is being measured counts as failed."""
+"""The time limit in seconds for measuring one way, which counts as failed if it takes longer."""
 
 
 class Offer(NamedTuple):
@@ -28,15 +28,15 @@ class Offer(NamedTuple):
 
     address: Address = None
     why_not: str = ""
-    """The reason why this replica has no address and cannot average this way; or ""."""
+    """The reason why this replica cannot average this way and has no address; "" if it can."""
 
 
 class Reduction:
-    """The `averaged` of one replica, by whichever way was chosen.
+    """One replica's implementation of `averaged`, by the way that was chosen.
 
-    All replicas `listen`, the run gathers their offers and hands them to everybody, and all of them
-    `join`. If there are several ways to choose from, they first listen for each way and `measure`
-    it (`table.agree`). `space` is the memory that the replicas need, the same one in all of them.
+    `table.agree` calls `listen` in all replicas, hands every replica the offers of all, and calls
+    `join`. If there are several ways to choose from, it first calls `listen` and `measure` for each
+    way. `space` is memory that all replicas share.
 
         with averaging(reduction):
             step(state)     # a jitted program, in which `averaged` is the mean over all processes
@@ -47,11 +47,11 @@ class Reduction:
         self._index, self._space = index, space
         self._listening: dict[str, Listener] = {}
         self._open: list[Joined] = []
-        """The way in use, or the one that is being measured. `close` ends both."""
+        """The groups that `close` has to end: the one in use, or the one that is being measured."""
         self._is_closed = False
 
     def listen(self, way: str, is_trial: bool) -> Offer:
-        """Prepare for the others to join this replica, for use or for a trial."""
+        """Prepare this replica so that the others can join it, for a trial or for the run."""
         members, sites = self._averaging.given(is_trial=is_trial)
         space = self._averaging.part(way, self._space, is_trial=is_trial)
         try:
@@ -62,10 +62,10 @@ class Reduction:
         return Offer(listener.address)
 
     def measure(self, way: str, offers: Sequence[Offer], epoch: Epoch = 0) -> float | str:
-        """Return the seconds that one call of the largest site takes, or why there are none.
+        """Return the seconds that the largest call of `averaged` takes, or the reason it failed.
 
-        All replicas do this together. A replica that fails closes the group, so the others do not
-        wait for it, and all go on to the next way.
+        All replicas call this together. A replica that fails closes the group, so that the others
+        do not wait for it, and all replicas go on to the next way.
         """
         if self._is_closed:
             return "another replica has ended"
@@ -73,7 +73,7 @@ class Reduction:
             joined = self._join(way, offers, epoch)
         except Unavailable as error:
             return str(error)
-        # Not every way has a time limit of its own, so this ends a wait for a replica that is gone.
+        # Some ways have no time limit of their own. This timer ends a wait for a dead replica.
         limit = threading.Timer(TRIAL_SECONDS, joined.close)
         limit.daemon = True
         limit.start()
@@ -92,7 +92,7 @@ class Reduction:
         return seconds
 
     def join(self, way: str, offers: Sequence[Offer], epoch: Epoch = 0) -> None:
-        """Average by this way from now on. Call before any program is compiled."""
+        """Average by this way from now on. Call this before any program is compiled."""
         try:
             self._join(way, offers, epoch)
         except Unavailable as error:
@@ -102,15 +102,15 @@ class Reduction:
         return self._used(*xs)
 
     def counts(self) -> tuple[int, int, int]:
-        """Return the number of calls, this replica's bytes, and the nanoseconds of its waits."""
+        """Return this replica's totals: calls, bytes it averaged, nanoseconds it waited."""
         return self._used.counts()
 
     def check(self) -> None:
-        """Raise the error of an average inside a compiled program, which cannot raise it itself."""
+        """Raise the error of a mean that failed in a compiled program without raising it there."""
         self._used.check()
 
     def close(self) -> None:
-        """End every wait, now and later, in every replica, with an error there."""
+        """End all waits of all replicas, now and later, with an error in the waiting replica."""
         self._is_closed = True
         for joined in list(self._open):
             joined.close()
@@ -128,7 +128,7 @@ class Reduction:
         if listener and not why:
             joined = listener.join([offer.address for offer in offers], epoch)
             self._open.append(joined)
-            if self._is_closed:  # another thread called `close` before it could find `joined` here
+            if self._is_closed:  # another thread called `close` before `joined` was in `_open`
                 joined.close()
             return joined
         if listener:
@@ -137,7 +137,7 @@ class Reduction:
 
 
 def timed(joined: Joined, site: Sequence[Any], replicas: int, index: int) -> float:
-    """Return the seconds of one call inside a compiled loop. All replicas begin together."""
+    """Return the seconds that a call takes in a compiled loop. All replicas do this together."""
     xs = [jnp.full(x.shape, index, x.dtype) for x in site]
 
     calls = 50 if data_bytes(site) < 1 << 22 else 10
@@ -148,9 +148,11 @@ def timed(joined: Joined, site: Sequence[Any], replicas: int, index: int) -> flo
     run = jax.jit(loop).lower(xs).compile()
     mean = (replicas - 1) / 2
     means = jax.block_until_ready(run(xs))
-    joined.check()  # first, because this error says more than that of a wrong mean
+    joined.check()  # before the means are compared, because its error says more
     if not all(jnp.allclose(x, mean, rtol=1e-2) for x in means):
-        raise RuntimeError(f"a trial did not give {mean}, the mean of 0 to {replicas - 1}")
+        raise RuntimeError(
+            f"a trial gave a wrong mean: not {mean}, the mean of 0 to {replicas - 1}"
+        )
     seconds = []
     for _ in range(3):
         start = time.perf_counter()

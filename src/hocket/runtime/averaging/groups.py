@@ -1,4 +1,4 @@
-"""Groups of replicas that average by the native library, in memory that all of them share."""
+"""Groups of replicas that average with the native library, in memory that all replicas share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ J = TypeVar("J", bound=Joined)
 
 
 class SharedMemoryWay:
-    """The methods that our ways have in common, because all of them go through shared memory."""
+    """The methods that all built-in ways have in common. Every built-in way needs shared memory."""
 
     def why_not(self, members: Members) -> str:
         if members.shares_memory:
@@ -36,10 +36,10 @@ class SharedMemoryWay:
 
 @dataclass(frozen=True)
 class InMemory(Generic[J]):
-    """A replica that the others find in the memory they share, so it needs no address."""
+    """A listener without an address: the replicas find each other in the memory they share."""
 
     enter: Callable[[], J]
-    """Joins the others through this memory, without their addresses."""
+    """A function that joins the others through the shared memory, without their addresses."""
     address: Address = b""
 
     def join(self, addresses: Sequence[Address], epoch: Epoch) -> J:
@@ -52,25 +52,26 @@ class InMemory(Generic[J]):
 class Group:
     """One replica of a group that averages by an FFI target of the native library.
 
-    Each call site gets a number when its program is compiled. So all replicas must compile the same
-    programs in the same order; another order is an error.
+    Each call site gets a number when its program is compiled, and the number must be the same in
+    all replicas. So all replicas must compile the same programs in the same order, or else the
+    means fail with an error.
     """
 
     target: ClassVar[str]
-    """The name of the FFI target, in the library and for XLA."""
+    """The name of the FFI target, which is the same in the library and in XLA."""
     counter: ClassVar[str]
-    """The function of the library that returns its counts."""
+    """The name of the library's function that returns `counts`."""
 
     line: ClassVar[int] = 1
-    """The alignment in bytes: the size of a vector is rounded up to a multiple of it."""
+    """The alignment in bytes. The size of each vector is rounded up to a multiple of it."""
 
     def __init__(self, space: Space) -> None:
         self._space, self._library, self._num_sites = space, library(), 0
         self._group = -1
-        """The number by which programs know the group."""
+        """The number that compiled programs use for this group."""
 
     def __call__(self, *xs: jax.Array, root: int = -1) -> list[jax.Array]:
-        """Return the means, or with a `root` the arrays of that replica."""
+        """Return the mean of each array, or, if `root` is not -1, the arrays of replica `root`."""
 
         def mean(flat: jax.Array) -> jax.Array:
             spec = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
@@ -80,7 +81,7 @@ class Group:
         return through_vectors(mean, xs)
 
     def called(self, specs: Any, parts: Sequence[jax.Array], nbytes: int, root: int) -> Any:
-        """Call the target at a new call site, and return its results."""
+        """Add a call of the FFI target to the program that is traced, and return its results."""
         tag, self._num_sites = self._num_sites, self._num_sites + 1
         given = {"group": self._group, "tag": tag, "nbytes": nbytes, "root": root}
         call = jax.ffi.ffi_call(self.target, specs, has_side_effect=True)
@@ -91,10 +92,10 @@ class Group:
         numbers = [ctypes.c_int64() for _ in count.argtypes[1:]]
         count(self._group, *map(ctypes.byref, numbers))
         calls, nbytes, *waited = (number.value for number in numbers)
-        return calls, nbytes, sum(waited)  # some targets do not know how long they waited
+        return calls, nbytes, sum(waited)  # `waited` is empty if the target does not count it
 
     def check(self) -> None:
-        """Do nothing, because a call that fails raises its error."""
+        """Do nothing, because a failed call raises its error when the program runs."""
 
     def close(self) -> None:
         self._library.hocket_average_close(self._space.address)
@@ -104,9 +105,9 @@ class Group:
 
 
 class GpuGroup(Group, ABC):
-    """One replica of a group on GPUs, whose processes introduce themselves before they average.
+    """One replica of a group on GPUs. The replicas exchange introductions before they average.
 
-    They do so in a rendezvous, which follows the group's own part of the shared memory.
+    They use a `Rendezvous`, which lies in the shared memory behind the memory of the group.
     """
 
     def __init__(self, space: Space, replicas: int, index: int, sites: Sites) -> None:
@@ -125,46 +126,48 @@ class GpuGroup(Group, ABC):
 
     @abstractmethod
     def _introduction(self, sites: Sites) -> bytes:
-        """Return the bytes that the others need to know of this replica."""
+        """Return the bytes that the other replicas need to know about this replica."""
 
     @abstractmethod
     def _enter(self, introductions: Sequence[bytes]) -> None:
         """Enter the group, given the introductions of all replicas."""
 
     def _compared(self) -> int:
-        """Join the group in which replicas compare what they are about to average."""
+        """Join the group in which replicas check that they average the same arrays."""
         return joined_group(self._space, self._replicas, self._index)
 
 
 def control_bytes(sites: Sites, replicas: int) -> int:
-    """Return the bytes of memory in which replicas compare what they are about to average."""
+    """Return the size of the memory in which replicas check that they average the same arrays."""
     vectors = sum(len(vector_bytes(xs)) for xs in sites)
     lines = vectors * replicas * library().hocket_average_line_bytes()
     return pages(library().hocket_average_header_bytes() + lines)
 
 
 def joined_group(space: Space, replicas: int, index: int, delay: float = 0.0) -> int:
-    """Join the group of replicas with this memory, and return the number programs know it by."""
-    # Compiled programs and native threads hold addresses into this memory, and nothing says when
-    # the last of them has used it. So it stays mapped for as long as the process lives, even while
-    # Python shuts down: this reference is never given back.
+    """Join the group of replicas in this memory. Return the number that programs use for it."""
+    # Compiled programs and native threads hold addresses into this memory, and nothing tells when
+    # the last of them is done. So this reference is never released, and the memory stays mapped
+    # until the process ends, even while Python shuts down.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(space.file.memory))
     group = library().hocket_average_join(
         space.address, space.nbytes, replicas, index, SPIN_NS, int(1e9 * delay)
     )
     if group < 0:
-        raise RuntimeError("this process has joined too many groups of replicas: start a new one.")
+        raise RuntimeError(
+            "this process has joined too many groups of replicas: start a new process."
+        )
     return group
 
 
 @cache
 def register(target: str, platform: str) -> None:
-    """Make a target of the library known to XLA, with the type of its call sites.
+    """Register an FFI target of the library with XLA, and the type of its call sites.
 
-    The names of its functions are those that `native/call_site.h` defines.
+    `native/call_site.h` defines the functions that are registered, and their names.
     """
-    # JAX queues registrations until the platform has started, and would then register the handlers
-    # before the type that they need. So the platform is started here.
+    # Before the platform has started, JAX only queues registrations, and it later makes them in an
+    # order in which the handlers come before the type that they need. So start the platform first.
     jax.local_devices(backend="cpu" if platform == "cpu" else None)
     loaded, capsule = library(), jax.ffi.pycapsule
     type_id, type_info = loaded[f"{target}_type_id"], loaded[f"{target}_type_info"]

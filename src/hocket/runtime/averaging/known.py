@@ -1,4 +1,4 @@
-"""The ways to average that there are, and those that the replicas of a place can choose from."""
+"""All ways to average, and the ways that the replicas of a place can choose from."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ AVERAGES = Registry(
 
 
 def ways() -> dict[str, Average]:
-    """Return all ways by name, ours and those of other packages, in order of preference."""
+    """Return all ways by name, built-in or from installed packages, in order of preference."""
     every = sorted((find_way(name).preference, name) for name in AVERAGES.names)
     return {name: find_way(name) for _, name in every}
 
 
 @cache
 def find_way(name: str) -> Average:
-    """Return the way of this name, or at `module:NAME` or `file.py:NAME`. A class is called."""
+    """Return the way with this name, `module:NAME` or `file.py:NAME`. If it is a class, call it."""
     try:
         return AVERAGES.make(name, Average)
     except ValueError as error:
@@ -35,15 +35,16 @@ def find_way(name: str) -> Average:
 
 
 def choices(members: Members, wanted: str = "", *, is_exact: bool = False) -> list[str]:
-    """Return the names of the ways to choose from. Refuse a wanted way that is impossible here.
+    """Return the names of the ways to choose from. Refuse a `wanted` way that cannot work here.
 
-    With `is_exact` there is only one, because ways round differently and no clock may choose.
+    With `is_exact`, return only the most preferred way: ways round differently, so a choice by
+    measured speed could change the numbers from run to run.
     """
     if wanted:
         if why := find_way(wanted).why_not(members):
             raise PlanError(
-                f"`averaged` cannot use `{wanted}` here: {why} Leave the way out, "
-                f"and hocket chooses one."
+                f"`averaged` cannot use `{wanted}` here: {why} Leave it out, "
+                f"and hocket chooses a way."
             )
         return [wanted]
     reasons = {name: way.why_not(members) for name, way in ways().items()}
@@ -53,21 +54,21 @@ def choices(members: Members, wanted: str = "", *, is_exact: bool = False) -> li
         raise PlanError(
             f"there is no way to average between these replicas. {text} Use "
             f'launch="processes", or give your plan a way that needs no shared memory, '
-            f'`means={{PLACE: Mean(way="file.py:NAME")}}` (examples/own_average.py).'
+            f'`means={{PLACE: Mean(way="file.py:NAME")}}`, as in examples/own_average.py.'
         )
     return names[:1] if is_exact else names
 
 
 def check_averages(plan: Plan) -> None:
-    """Refuse ways to average that do not exist, or that the replicas of a plan cannot use."""
+    """Refuse a plan with a way to average that does not exist, or that its replicas cannot use."""
     for place in sorted(plan.means.keys() & plan.grouped):
         raise PlanError(
             f"the replicas of `{place}` are one program in this process, so their mean takes "
-            f'neither a way nor a delay. Use launch="processes".'
+            f'neither a way nor a delay. Leave `{place}` out of `means`, or use launch="processes".'
         )
     for place in sorted(plan.averaging - plan.grouped):
         try:
-            # Ask for the bytes, too, because some ways check their settings only in `room`.
+            # Computing the bytes calls `room`, where some ways check their settings.
             Averaging.of(plan, place).nbytes  # noqa: B018
         except PlanError as error:
             raise PlanError(f"the replicas of `{place}`: {error}") from None
@@ -75,7 +76,7 @@ def check_averages(plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class Averaging:
-    """The arrays that the replicas of a place average, and the way that was asked for."""
+    """The arrays that the replicas of a place average. `wanted` is the way the plan names."""
 
     members: Members
     sites: Sites
@@ -93,17 +94,17 @@ class Averaging:
 
     @cached_property
     def nbytes(self) -> int:
-        """The bytes of shared memory for the way in use, and for a trial of each choice."""
+        """The bytes of shared memory, enough to use any of the choices and for a trial of each."""
         return max(begin + nbytes for begin, nbytes in self._parts.values())
 
     def part(self, way: str, space: Space | None, *, is_trial: bool) -> Space | None:
-        """Return the part of `space`, of `nbytes` bytes, for a way in use or in a trial."""
+        """Return the part of `space` for a way in use, or for its trial."""
         return space and space.part(*self._parts[way, is_trial])
 
     def given(self, *, is_trial: bool) -> tuple[Members, Sites]:
-        """Return the replicas and calls of a way in use, or of a trial.
+        """Return the replicas and the calls for a way in use, or for a trial.
 
-        A trial is of the largest call alone, without a delay.
+        A trial makes only the largest call, and without a delay.
         """
         if is_trial:
             return self.members.at_once(), [largest(self.sites)]
@@ -111,7 +112,7 @@ class Averaging:
 
     @cached_property
     def _parts(self) -> dict[tuple[str, bool], tuple[int, int]]:
-        """The beginning and the bytes of each way's memory, by way and whether it is a trial."""
+        """The offset and the size in bytes of each way's memory, by (way, is_trial)."""
 
         def room(way: str, is_trial: bool) -> int:
             return pages(find_way(way).room(*self.given(is_trial=is_trial)))
@@ -133,5 +134,5 @@ def data_bytes(site: Sequence[Any]) -> int:
 
 
 def roomy(sites: Sites) -> list[Sequence[Any]]:
-    """Return the sites twice, because XLA may copy a part of a program, and a site with it."""
+    """Return every site twice, because XLA may duplicate a part of a program that contains it."""
     return sorted(sites, key=data_bytes, reverse=True) * 2

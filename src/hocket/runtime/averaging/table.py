@@ -1,4 +1,4 @@
-"""How replicas agree on a way to average, and the table that tells people which and why."""
+"""How replicas agree on a way to average, and the table that shows the choice and its reasons."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hocket.runtime.averaging import Epoch
 from hocket.runtime.averaging.known import Averaging, data_bytes, find_way, largest, ways
 from hocket.system.text import bytes_text
 
-UNTRIED = "not tried: it stands for another way, and is used only if asked for by name"
+UNTRIED = "not tried: it is used only if asked for by name"
 
 
 @dataclass(frozen=True)
 class WayRow:
-    """A row of the table: the seconds of a call in the slowest replica, or why there are none."""
+    """A row of the table: the seconds of a call in the slowest replica; None if not measured."""
 
     way: str
     seconds: float | None
@@ -25,12 +25,12 @@ class WayRow:
 
 @dataclass(frozen=True)
 class WayTable:
-    """All ways, and the chosen one, which was the fastest at the size of the largest call."""
+    """All ways and the chosen one. If ways were measured, it was the fastest at the largest call."""
 
     rows: tuple[WayRow, ...]
     chosen: str
     nbytes: int
-    """The bytes of the largest call, in one replica."""
+    """The bytes that one replica averages in its largest call."""
     replicas: int
 
     @property
@@ -48,7 +48,7 @@ class WayTable:
 
     @property
     def sentence(self) -> str:
-        """The choice, in one line."""
+        """The chosen way and the measured times, in one line of text."""
         took = {row.way: f"{1e6 * row.seconds:.0f} us" for row in self.rows if row.seconds}
         others = ", ".join(f"`{way}` {time}" for way, time in took.items() if way != self.chosen)
         more = f", against {others}" if others else ""
@@ -57,9 +57,9 @@ class WayTable:
 
 
 def agree(averaging: Averaging, ask: Callable[..., list[Any]], epoch: Epoch = 0) -> WayTable:
-    """Have all replicas average by the same way: the only one, or the one they measure as fastest.
+    """Have all replicas average by the same way: the only possible one, or the fastest measured.
 
-    `ask(command, *arguments)` sends a command of `choice.Reduction` to all replicas, and returns
+    `ask(command, *arguments)` calls a method of `choice.Reduction` in all replicas, and returns
     their answers in order.
     """
     table = only(averaging)
@@ -71,17 +71,17 @@ def agree(averaging: Averaging, ask: Callable[..., list[Any]], epoch: Epoch = 0)
 
 
 def only(averaging: Averaging) -> WayTable | None:
-    """Return the table if there is only one way, so that nothing is measured; None otherwise."""
+    """Return the table if there is only one way to choose; None if the ways must be measured."""
     first, *others = averaging.choices
     if others:
         return None
-    why = "with exact=True no clock chooses" if averaging.is_exact else "the only way here"
+    why = "exact=True forbids a choice by speed" if averaging.is_exact else "the only way here"
     asked = f"`{averaging.wanted}` was asked for"
     return _table(averaging, {}, first, asked if averaging.wanted else why)
 
 
 def choose(averaging: Averaging, answers: Mapping[str, Sequence[float | str]]) -> WayTable:
-    """Choose the way whose slowest replica is fastest, among those that work in all replicas."""
+    """Choose the way whose slowest replica is fastest, among ways that work in all replicas."""
     costs: dict[str, float | str] = {}
     for way, measured in answers.items():
         why = [f"{x} (replica {i})" for i, x in enumerate(measured) if isinstance(x, str)]

@@ -1,4 +1,4 @@
-"""The arrays of one call of `averaged`, as one vector of float32 and one of float64."""
+"""The arrays of one call of `averaged`, joined into one float32 and one float64 vector."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 def through_vectors(
     fn: Callable[[jax.Array], jax.Array], xs: Sequence[jax.Array]
 ) -> list[jax.Array]:
-    """Apply `fn` to these arrays: once to a vector of all float32, once to one of all float64."""
+    """Apply `fn` once to all float32 elements as one vector, and once to all float64 elements."""
     parts = [widened(x) for x in xs]
     means: dict[int, jax.Array] = {}
     for mine in _vectors(parts):
@@ -27,16 +27,16 @@ def through_vectors(
 
 
 def vector_bytes(xs: Sequence[Any]) -> list[int]:
-    """Return the bytes of each vector that `through_vectors` makes of these arrays."""
+    """Return the size in bytes of each vector that `through_vectors` makes of these arrays."""
     parts = [jax.eval_shape(widened, x) for x in xs]
     return [sum(parts[i].size * parts[i].dtype.itemsize for i in mine) for mine in _vectors(parts)]
 
 
 def widened(x: Any) -> jax.Array:
-    """Return `x` in float32 or float64, the types that are averaged.
+    """Return `x` as float32 or float64, the only types that are averaged.
 
-    A narrow float becomes float32, in which it would be summed anyway. A complex array becomes its
-    real and imaginary parts.
+    A narrower float becomes float32, in which it would be summed anyway. A complex array becomes
+    the stack of its real and imaginary parts.
     """
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return jnp.stack([x.real, x.imag])
@@ -44,14 +44,14 @@ def widened(x: Any) -> jax.Array:
 
 
 def narrowed(mean: jax.Array, like: jax.Array) -> jax.Array:
-    """Return the mean of `widened(like)` in the type of `like`."""
+    """Undo `widened`: return the mean of `widened(like)` in the type of `like`."""
     if jnp.issubdtype(like.dtype, jnp.complexfloating):
         return jax.lax.complex(mean[0], mean[1])
     return mean.astype(like.dtype)
 
 
 def _vectors(parts: Sequence[Any]) -> list[list[int]]:
-    """Return the indices of the arrays in each vector. Empty arrays are left out."""
+    """Return, for each vector, the indices of its arrays. Empty arrays are left out."""
     dtypes = sorted({str(part.dtype) for part in parts if part.size})
     return [
         [i for i, part in enumerate(parts) if part.size and str(part.dtype) == dtype]

@@ -2,20 +2,21 @@
 
 The modules, from a plan to the arrays that arrive:
 
-joins.py        how a value is put together from the parts that several instances send
-links.py        one sender and one receiver of one transfer, and the arrays of their messages
-late.py         messages on their way between two blocks, and the names under which they are saved
-choice.py       the transport that carries a link
-transports/     the transports, a file each
-link_end.py     the part that the ends of our transports share
-packing.py      the small arrays of a message as one block
-host_arrays.py  arrays of a device as numpy arrays, random keys included
-device_work.py  the work that an instance has begun on a device that keeps the order of messages
+joins.py        puts a value together from the parts that several instances send
+links.py        links: one sender and one receiver of a transfer, and the arrays of their messages
+late.py         messages that are under way between two blocks, and their names in a saved run
+choice.py       chooses the transport that carries a link
+transports/     has one file for each transport
+link_end.py     is shared by the link ends of the built-in transports
+packing.py      puts the small arrays of a message into one block
+host_arrays.py  turns arrays of a device, random keys included, into numpy arrays and back
+device_work.py  keeps the work that an instance has begun on its device and not waited for
 
-A transport is an object with the members of `Transport`. Ours are found by listing. Another one is
-named in a channel, `Channel(transport="my_package.my_module:NAME")` or `"my_file.py:NAME"`, or
-comes with an installed package that has an entry point in the group `hocket.transports`. Writing
-one needs nothing from hocket except the Protocols here (`examples/own_transport.py`).
+A transport is an object with the members of `Transport`. The built-in transports are the files of
+`transports/`. A channel names any other, as `Channel(transport="my_package.my_module:NAME")` or
+`"my_file.py:NAME"`. An installed package adds its transports by the entry point
+`hocket.transports`. To write a transport, the Protocols here are enough
+(see `examples/own_transport.py`).
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ from hocket.system.events import Event
 from hocket.system.shared_memory import Space
 
 Address: TypeAlias = Any
-"""The address at which a receiver listens. It is pickled on its way to a sender in another process;
-within one process it may be any object."""
+"""The address at which a receiver listens. If the sender is in another process, the address is
+pickled on its way; otherwise it may be any object."""
 
 
 class Ends(NamedTuple):
-    """The devices of a link's two ends, and what the two share. Both ends are told the same."""
+    """The devices of a link's two ends, and what the ends share. It is the same at both ends."""
 
     source: tuple[DeviceId, ...]
-    """The devices of the sender; empty for the first device of its process."""
+    """The devices of the sender. Empty if the plan names none: the first device of the process."""
     target: tuple[DeviceId, ...]
     """The devices of the receiver."""
     one_process: bool
     """True if both ends are threads of one process."""
     share_memory: bool
-    """True if both can reach the shared memory that `Transport.room` asks for."""
+    """True if both ends can reach the shared memory that `Transport.room` asks for."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,11 @@ class Here:
     devices: tuple[Any, ...] = ()
     """The JAX devices on which the instance at this end computes."""
     homes: tuple[Any, ...] = ()
-    """The sharding that a receiving end wants for each array of a message."""
+    """The sharding that the receiver wants for each array of a message. Empty at a sending end."""
     space: Space | None = None
-    """The link's part of the shared memory, the same bytes at both ends; None if `room` is 0."""
+    """The link's part of the shared memory, which both ends see; None if `room` returned 0."""
     work: DeviceWork | None = None
-    """All that this instance has begun on its device, for device-ordered transports."""
+    """The work that this instance has begun on its device. Device-ordered transports add to it."""
 
 
 class EitherEnd(Protocol):
@@ -68,14 +69,14 @@ class EitherEnd(Protocol):
 
     @property
     def waited_ns(self) -> int:
-        """The nanoseconds for which this end has waited for the other so far."""
+        """The nanoseconds for which this end has waited for the other end so far."""
         ...
 
     def settle(self) -> None:
-        """Wait until the device has finished the work that this end has begun; raise its errors."""
+        """Wait until the device has finished the work that this end has begun. Raise its errors."""
 
     def close(self) -> None:
-        """End every wait, now and later, at both ends, with `hocket.system.events.Closed`."""
+        """End all waits at both ends, now and later, with `hocket.system.events.Closed`."""
 
 
 class Outbox(EitherEnd, Protocol):
@@ -83,14 +84,14 @@ class Outbox(EitherEnd, Protocol):
 
     @property
     def sent(self) -> int:
-        """The number of messages handed over so far in this epoch."""
+        """The number of messages sent so far in this epoch."""
         ...
 
     def send(self, arrays: Sequence[Any]) -> None:
-        """Hand over a message, waiting while there is no room. Raise `Closed` on a closed link.
+        """Send a message, waiting while the link is full. Raise `Closed` if the link is closed.
 
-        There is room for the first `link.slots` messages even if nobody receives any. The arrays
-        may change as soon as this returns.
+        The link has room for `link.slots` messages that nobody has received yet. The caller may
+        change the arrays as soon as this returns.
         """
         ...
 
@@ -104,17 +105,17 @@ class Inbox(EitherEnd, Protocol):
         ...
 
     def ready(self) -> bool:
-        """Return True if `receive` would not have to wait."""
+        """Return True if `receive` can return a message without waiting."""
         ...
 
     def wake(self, event: Event) -> None:
         """From now on, signal `event` whenever a message arrives.
 
-        To wait for any of several inboxes, give all of them the same event.
+        A reader of several inboxes gives all of them the same event, to wait for any of them.
         """
 
     def receive(self) -> Sequence[Any]:
-        """Take the oldest message, waiting until there is one. Raise `Closed` on a closed link.
+        """Take the oldest message, waiting for one if needed. Raise `Closed` if the link is closed.
 
         The arrays belong to the caller: no later message changes them.
         """
@@ -125,41 +126,42 @@ class Inbox(EitherEnd, Protocol):
 class Transport(Protocol):
     """A way to carry messages from one instance to another.
 
-    Links are made in two phases: all receivers listen, and when each sender has the address of its
-    receiver, all ends connect. `listen` and `connect` never wait for the other end. When a run
-    begins anew, all ends are closed, and both phases are repeated with a higher epoch. No message
-    of an earlier epoch may arrive then.
+    Links are made in two phases. First all receivers listen. When each sender has the address of
+    its receiver, all ends connect. `listen` and `connect` never wait for the other end. When a run
+    begins anew, all ends are closed, and both phases are repeated with a higher epoch. From then
+    on, no message of an earlier epoch may arrive.
 
-    A message has the arrays of `link.specs` (shapes and dtypes of numpy). They lie in
-    `link.message_nbytes` bytes as `link.views(buffer)` shows, and exactly those bytes must arrive.
-    The two ends may see them as different arrays, because one end may have several small arrays as
-    one block.
+    A message has the arrays of `link.specs`, a list of numpy shapes and dtypes. In memory a message
+    has `link.message_nbytes` bytes, in which its arrays lie as `link.views(buffer)` shows. The
+    receiver must get exactly the bytes that were sent, but `link.specs` may differ between the two
+    ends, because each end may see several small arrays as one block.
     """
 
     preference: float
-    """The rank of this transport, lowest first, among those to try for a channel that names none.
-    The built-in ones have 0 to 30."""
+    """The rank of this transport. A channel that names no transport gets the lowest-ranked one that
+    can carry its link. The built-in transports have ranks 0 to 30."""
     on_devices: bool
-    """True if messages are lists of JAX arrays, handed over as they are; False if they are the
-    numpy arrays of `link.specs`."""
+    """True if messages are lists of JAX arrays, which are handed over as they are. False if they are
+    lists of numpy arrays, as in `link.specs`."""
     device_ordered: bool
-    """True if a message may be sent before it is computed, because the device itself keeps the
-    order of programs and messages. Such a transport tells `here.work` what it has begun."""
+    """True if `send` accepts arrays that the device has not computed yet, because the device itself
+    keeps the order of programs and messages. Then an end must tell `here.work` what it begins."""
 
     def why_not(self, link: Link, ends: Ends) -> str:
-        """Return a sentence that says why not to carry this link, or "" if nothing is against it.
+        """Return "" if this transport can carry the link, or else a sentence that says why not.
 
-        `link.transport` is not empty if the channel asks for this transport by name.
+        `link.transport` is the name by which the channel asks for this transport. If it is "", this
+        transport may decline a link that another transport carries faster.
         """
         ...
 
     def room(self, link: Link) -> int:
-        """Return the bytes of shared memory that this link needs; 0 for none."""
+        """Return the bytes of shared memory that the two ends of this link need; 0 for none."""
         ...
 
     def listen(self, link: Link, here: Here) -> Address:
-        """Empty the link, and prepare to receive. Called in the receiver's process."""
+        """Drop all messages of the link, and prepare to receive. The receiver calls this."""
 
     def connect(self, link: Link, address: Address, here: Here, epoch: int) -> Outbox | Inbox:
-        """Return the sending end if `here.sends`, else the receiving one."""
+        """Return the sending end if `here.sends`, or else the receiving end."""
         ...

@@ -1,4 +1,4 @@
-"""The transport of a link: the one that its channel names, or else the first that can carry it."""
+"""The transport of a link: the one its channel names, or else the first that can carry the link."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRANSPORTS = Registry(
 
 
 def check_transports(plan: Plan) -> None:
-    """Refuse links that no transport can carry, or that the transport they name cannot."""
+    """Refuse a plan with a link that no transport, or not the one its channel names, can carry."""
     free = plan.free
     if free and (named := plan.channel(free.learner, free.maker).transport):
         raise PlanError(
@@ -30,14 +30,14 @@ def check_transports(plan: Plan) -> None:
 
 
 def transport_of(plan: Plan, link: Link) -> Transport:
-    """Return the transport of a link. Every process that asks gets the same one."""
+    """Return the transport of a link. All processes of a run get the same answer."""
     ends, reasons = ends_of(plan, link), ""
     if link.transport:
         named = _named(link)
         if not (reason := named.why_not(link, ends)):
             return named
-        # A message without arrays may use any transport: it makes no difference to the user, and
-        # some transports cannot carry one.
+        # For a message without arrays, ignore the name and take any transport: the user sees no
+        # difference, and some transports cannot carry such a message.
         if link.arrays:
             raise PlanError(
                 f"{_channel(link)} cannot use `{link.transport}`: {reason} Leave `transport` out "
@@ -48,14 +48,14 @@ def transport_of(plan: Plan, link: Link) -> Transport:
             return _made(name)
         reasons += f"  {name}: {reason}\n"
     raise PlanError(
-        f"nothing can carry `{link.name}` where instances run as `{plan.launch.name}`:\n{reasons}"
+        f"no transport can carry `{link.name}` with the launcher `{plan.launch.name}`:\n{reasons}"
         f'Use launch="processes", or give your plan a transport that can, '
-        f'`Channel(transport="file.py:NAME")` (examples/own_transport.py).'
+        f'`Channel(transport="file.py:NAME")`, as in examples/own_transport.py.'
     )
 
 
 def ends_of(plan: Plan, link: Link) -> Ends:
-    """Return the devices of a link's two ends, and what the two share."""
+    """Return the devices of a link's two ends, and what the ends share."""
     launch = plan.launch
     source = devices_of(plan, link.transfer.source, link.source)
     shares = not launch.one_process and launch.shares_memory != "none"
@@ -64,7 +64,7 @@ def ends_of(plan: Plan, link: Link) -> Ends:
 
 
 def devices_of(plan: Plan, place: str, index: int) -> tuple[DeviceId, ...]:
-    """Return the devices of an instance, or of its place if the replicas are one program."""
+    """Return the devices of an instance: all of its place if the replicas run as one program."""
     spot = plan.place(place)
     return spot.on if place in plan.grouped else spot.share(index)
 
@@ -74,7 +74,7 @@ def _channel(link: Link) -> str:
 
 
 def _named(link: Link) -> Transport:
-    """Return the transport that a channel names."""
+    """Return the transport that the channel of a link names."""
     try:
         return _made(link.transport)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The work that an instance has begun on a device that keeps the order of its messages."""
+"""The work that an instance has begun on its device and has not waited for."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from hocket.runtime.observe.status import WORKING
 
 
 class DeviceWork:
-    """The last work that each device-ordered end of an instance has begun.
+    """The work that the device-ordered link ends of an instance have begun on its device.
 
-    Such an end does not wait for the device. So while its host waits for the other instance, its
-    device may still be at work, and the other instance may be waiting for that very work.
+    Such an end does not wait for the device. So while the instance waits for another instance, its
+    own device may still be at work, and the other instance may be waiting for that very work.
     """
 
     def __init__(self, status: Any) -> None:
         self._status = status
-        self._last: dict[Any, Any] = {}  # the last noted array of each end
+        self._last: dict[Any, Any] = {}  # by end, an array of its last program
         self._settle: list[Callable[[], None]] = []
 
     def add(self, settle: Callable[[], None]) -> None:
-        """Add an end, given its method that waits for the work it has begun."""
+        """Add an end, given its `settle`, which waits for the work that the end has begun."""
         self._settle.append(settle)
 
     def begun(self, end: Any, array: Any) -> None:
-        """Note an array that is ready when the last program begun by an end has finished."""
+        """Record an end's newest work: `array` is ready when the device has finished that work."""
         self._last[end] = array
 
     def since(self) -> list[Any]:
-        """Return the work begun so far, for `is_busy` to ask about later."""
+        """Return the newest work of each end, which `is_busy` takes."""
         return list(self._last.values())
 
     def settle(self) -> None:
         """Wait until the device has finished the work of all ends.
 
-        Meanwhile the status shows work. If it showed a wait for the other instance, two instances
-        that wait for their own devices would look like a deadlock.
+        Meanwhile the status shows this instance at work. If it showed a wait for the other
+        instance, two instances that both wait for their own devices would look like a deadlock.
         """
         phase = int(self._status["phase"])
         self.resume()
@@ -45,15 +45,15 @@ class DeviceWork:
         self._status["phase"] = phase
 
     def resume(self) -> None:
-        """Show work again, not a wait, since the next program may have to be compiled."""
+        """Show this instance at work, not waiting, because it may compile its next program now."""
         self._status["phase"] = WORKING
 
     def forget(self) -> None:
-        """Drop all ends and their work, when a run begins anew."""
+        """Drop all ends and their work. Call this when a run begins anew."""
         self._last.clear()
         self._settle.clear()
 
 
 def is_busy(begun: list[Any]) -> bool:
-    """Return True if the device has not finished all of this work."""
+    """Return True if the device has not finished all this work, which `DeviceWork.since` returned."""
     return any(not x.is_ready() for x in begun)

@@ -1,4 +1,4 @@
-"""How a value is put together again from the parts that several instances send."""
+"""How a receiver puts a value together from the parts that several instances send."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hocket.core.graph.trace import ValueId
 
 @dataclass(frozen=True)
 class Concat:
-    """The join of parts that have different environments: one after another."""
+    """The join of parts that hold different environments: it concatenates them."""
 
     axis: int
 
@@ -23,7 +23,7 @@ class Concat:
 
 @dataclass(frozen=True)
 class First:
-    """The join of parts that are each the whole value: it takes the first."""
+    """The join of parts that are all the same whole value: it takes the first."""
 
     def __call__(self, parts: Sequence[Any]) -> Any:
         return parts[0]
@@ -34,14 +34,14 @@ FIRST = First()
 
 
 class Part(NamedTuple):
-    """The position of an array: the index of its message, and its index in that message."""
+    """The position of one part of a value: the index of its message, and of the array in it."""
 
     message: int
     array: int
 
 
 class Assembly(NamedTuple):
-    """The recipe for one value: where its parts are in several messages, and how to join them."""
+    """The recipe for one value: where its parts are in the messages, and how to join them."""
 
     join: Join
     parts: tuple[Part, ...]
@@ -50,7 +50,7 @@ class Assembly(NamedTuple):
 def assemblies(
     messages: Sequence[Sequence[ValueId]], axes: Mapping[ValueId, int | None]
 ) -> tuple[Assembly, ...]:
-    """Return the assembly of each value, from all messages that have a part of it."""
+    """Return the assembly of each value. `messages` lists the values of each message, in order."""
     return tuple(
         Assembly(
             FIRST if axis is None else Concat(axis),

@@ -1,9 +1,10 @@
-"""Late values: arrays on their way between two blocks of iterations, and their names when saved.
+"""Late values: arrays that are under way between two blocks of iterations, and their saved names.
 
-They are the messages that late channels hold and, with lag=free, the samples that nobody has
-learned from yet. The name of an array says its value, the place that receives it, the replica and
-how old the message is, as in `learner.params.bias/actor/0/0`. It does not depend on the numbers
-that a plan gives its transfers, so a run can resume under another plan.
+Late values are the messages that late channels hold and, with lag=free, the samples that nobody has
+learned from yet. The name of an array has four parts, as in `learner.params.bias/actor/0/0`: its
+value, the place that receives it, the replica, and the position of its message, where 0 is the
+oldest. It has no transfer number, because that depends on the plan, and a run may resume under
+another plan.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from hocket.core.plan.data import Plan
 from hocket.runtime.channels.links import Link, LinkKey, links
 
 SAMPLE = "sample-"
-"""The beginning of a sample's names: `sample-MAKER-NUMBER-`, then `age` or the name of an array."""
+"""The prefix of the names in a sample: `sample-MAKER-NUMBER-age` or `sample-MAKER-NUMBER-ARRAY`."""
 
 
 def sample_name(maker: int, number: int, name: str) -> str:
-    """Return the name of an array, or of the age, of a maker's sample. Number 0 is the oldest."""
+    """Return the saved name of an array or the age in a maker's sample. Sample 0 is the oldest."""
     return f"{SAMPLE}{maker}-{number}-{name}"
 
 
 def late_links(plan: Plan) -> list[Link]:
-    """Return the links of late channels."""
+    """Return the links of all channels with a lag."""
     return [link for link in links(plan) if plan.channel_of(link.transfer).lag]
 
 
 def late_names(plan: Plan) -> dict[LinkKey, list[list[str]]]:
-    """Return the names of each message's arrays, by late link, the oldest message first."""
+    """Return, for each late link, the array names of each of its messages, oldest message first."""
     late = late_links(plan)
     lags = {link.key: range(plan.channel_of(link.transfer).lag) for link in late}
     names = array_names(plan, late)
@@ -42,7 +43,7 @@ def late_names(plan: Plan) -> dict[LinkKey, list[list[str]]]:
 
 
 def late_specs(plan: Plan) -> dict[str, jax.ShapeDtypeStruct]:
-    """Describe all messages that are on their way between two blocks, by the names of arrays."""
+    """Return, by name, the shape and dtype of every array that is under way between two blocks."""
     names = late_names(plan)
     return {
         name: spec
@@ -53,7 +54,7 @@ def late_specs(plan: Plan) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def array_names(plan: Plan, chosen: Iterable[Link]) -> dict[LinkKey, list[str]]:
-    """Return a unique name for every array of a message, by link."""
+    """Return, for each of these links, a unique name for every array of its messages."""
     values = value_names(plan.graph)
     return {
         link.key: [
@@ -67,8 +68,8 @@ def array_names(plan: Plan, chosen: Iterable[Link]) -> dict[LinkKey, list[str]]:
 def value_names(graph: Graph) -> list[str]:
     """Return a unique name for every value of a graph: its `name` without the source line.
 
-    A name that occurs again gets a number. All plans of an algorithm have the same graph, so they
-    have the same names.
+    If several values have the same name, all but the first get a number. All plans of an algorithm
+    have the same graph, and so the same names.
     """
     names, counts = list[str](), Counter[str]()
     for value in graph.values:
@@ -79,13 +80,13 @@ def value_names(graph: Graph) -> list[str]:
 
 
 def renamed(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
-    """Return saved late values under their current names."""
+    """Return saved late values under the names of this version, whatever version saved them."""
     table = _earlier_names(plan)
     return {table.get(name, name): x for name, x in late.items()}
 
 
 def _earlier_names(plan: Plan) -> dict[str, str]:
-    """Map the names of earlier versions, made of numbers of transfers, to the current ones."""
+    """Map the names of earlier versions, which were made of transfer numbers, to today's names."""
     every, late, table = list(links(plan)), late_names(plan), dict[str, str]()
     names = array_names(plan, every)
     for link in every:

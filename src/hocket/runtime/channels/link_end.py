@@ -1,4 +1,4 @@
-"""The part that the ends of our transports share: how they count and how they close."""
+"""The base class of the built-in transports' link ends: it counts messages, and closes the link."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ WRITER, READER = 0, 1
 
 
 class Carrier(Protocol):
-    """The queue or the ring between the two ends of a link."""
+    """A queue or a ring, through which the two ends of a link exchange messages."""
 
     @property
     def waited_ns(self) -> Sequence[int]:
-        """The nanoseconds for which the writer and the reader have waited."""
+        """The nanoseconds for which the writer and the reader have waited, in this order."""
         ...
 
     def close(self) -> None:
-        """End every wait, now and later, at both ends, with `hocket.system.events.Closed`."""
+        """End all waits at both ends, now and later, with `hocket.system.events.Closed`."""
         ...
 
 
@@ -25,7 +25,7 @@ C = TypeVar("C", bound=Carrier)
 
 
 class LinkEnd(Generic[C]):
-    """One end of a link, which counts its messages, and waits in the carrier between the ends."""
+    """One end of a link. It counts its messages, and waits in the carrier that the ends share."""
 
     side = READER
 
@@ -38,7 +38,7 @@ class LinkEnd(Generic[C]):
         return self._carrier.waited_ns[self.side]
 
     def settle(self) -> None:
-        """Return at once, because no work on a device is left behind by `send` or `receive`."""
+        """Do nothing, because `send` and `receive` leave no unfinished work on a device."""
 
     def close(self) -> None:
         self._carrier.close()

@@ -1,4 +1,4 @@
-"""Links, each from one sender to one receiver of a transfer, and the layout of their messages."""
+"""Links and the layout of their messages. A link goes from one sender to one receiver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LinkKey: TypeAlias = tuple[TransferId, int, int]  # (transfer, source instance, 
 
 @dataclass(frozen=True)
 class Link:
-    """A transfer from one instance to another."""
+    """The part of a transfer that goes from one instance, `source`, to another, `target`."""
 
     transfer: Transfer
     source: int
@@ -29,13 +29,13 @@ class Link:
     values: tuple[ValueId, ...]
     """The values of the transfer that cross on this link."""
     arrays: tuple[jax.ShapeDtypeStruct, ...]
-    """The arrays of one message, as instances have them."""
+    """The shapes and dtypes of one message's JAX arrays, before packing."""
     slots: int
-    """The number of messages that may be under way at once."""
+    """The number of messages that may be sent before the first of them is received."""
     delay: float = 0.0
-    """The seconds by which every message is made to arrive later."""
+    """Seconds added to the way of every message, to try out a slow network."""
     packed: bool = False
-    """True if this end has the small arrays of a message as one block."""
+    """True if this end sees the small arrays of a message as one block."""
     transport: str = ""
     """The transport that the channel names; empty if it names none."""
 
@@ -49,12 +49,12 @@ class Link:
 
     @property
     def end(self) -> tuple[str, int]:
-        """The receiving instance: its place and its number."""
+        """The place and the index of the receiving instance."""
         return self.transfer.target, self.target
 
     @functools.cached_property
     def specs(self) -> list[Spec]:
-        """The shapes and dtypes of one message's arrays on the host, as this end has them."""
+        """The numpy shapes and dtypes of one message's arrays, as this end sees them."""
         return packing(self.arrays).specs(packed=self.packed)
 
     @property
@@ -72,31 +72,31 @@ class Link:
 
 
 def versions(plan: Plan) -> list[Transfer]:
-    """Return the transfers that carry a version, which only a plan with lag=free has."""
+    """Return the transfers that carry a version. Only a plan with lag=free has any."""
     return [t for t in plan.projection.transfers if plan.free and plan.free.is_version(t)]
 
 
 def version_specs(plan: Plan) -> list[jax.ShapeDtypeStruct]:
-    """Return the arrays of a version."""
+    """Return the shape and dtype of each array of a version."""
     values = [plan.graph.values[v] for t in versions(plan) for v in t.values]
     return [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values]
 
 
 def pairs(plan: Plan, transfer: Transfer) -> list[tuple[int, int]]:
-    """Return who sends to whom, as numbers of instances: (source, target)."""
+    """Return the (source, target) indices of all pairs of instances that a transfer connects."""
     sources, targets = plan.instances(transfer.source), plan.instances(transfer.target)
     most = max(sources, targets)
     return [(k * sources // most, k * targets // most) for k in range(most)]
 
 
 def links(plan: Plan) -> Iterator[Link]:
-    """Yield every link that the instances of a plan need. Versions go without links."""
+    """Yield every link between the instances of a plan. Versions need no links."""
     free = plan.free
     for t in plan.projection.transfers:
         if free and free.is_version(t):
             continue
         every, channel = pairs(plan, t), plan.channel_of(t)
-        # A value that is the same in all sources comes from the first source of each target.
+        # A value that is the same in all sources is sent to each target only by its first source.
         leader = {b: a for a, b in reversed(every)}
         for a, b in every:
             leads = a == leader[b] or (free is not None and free.is_any(t))
@@ -107,7 +107,7 @@ def links(plan: Plan) -> Iterator[Link]:
 
 
 def _array(plan: Plan, transfer: Transfer, shares: int, value: ValueId) -> jax.ShapeDtypeStruct:
-    """Describe a value's array in one message, where it has one share of the environments."""
+    """Return the shape and dtype of a value in one message, with one share of the environments."""
     whole, axis = plan.graph.values[value], plan.axes.axis(value)
     shape: list[Any] = list(whole.shape)
     if axis is not None:

@@ -1,10 +1,11 @@
-"""The small arrays of a message in one block of memory, which is one copy from or to a device.
+"""Packing: the small arrays of a message become one block, which needs only one copy to the host.
 
-Unpacked, each array is a copy of its own, and each copy is waited for. So the end of a channel on
-an accelerator packs: one compiled program lays the arrays next to each other, as words of 32 bits,
-and one copy brings them to the host. At the other end, one program takes the block apart, and joins
-the samples of several senders. The words lie as the arrays of a slot do, so each end may pack or
-not, and the other sees no difference. Only bits are moved, so nothing is rounded.
+Without packing, each array is copied and waited for by itself. So the end of a channel that is on
+an accelerator packs: one compiled program puts the arrays next to each other, as words of 32 bits,
+and one copy brings the block to the host. At the receiving end, one program takes the block apart,
+and joins the samples of several senders. In a block the arrays lie exactly as they do in a slot
+without packing, so each end may pack or not, whatever the other end does. Only bits are moved, so
+nothing is rounded.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from hocket.runtime.channels.joins import Assembly
 from hocket.system.ring import Spec, slot_layout
 
 LARGE = 1 << 20
-"""The bytes of the smallest array that is not packed, since packing copies it once more. This is an
-estimate: at 50 GB/s that copy takes 20 us, which is about the cost of one more transfer."""
+"""The size in bytes from which an array is not packed, because packing copies it once more. This is
+an estimate: at 50 GB/s the copy takes 20 us, about as long as packing saves in transfers."""
 
-_LINE = 16  # words of 32 bits in 64 bytes: the arrays of a slot begin at multiples of it
+_LINE = 16  # the alignment of arrays in a slot: 64 bytes, in words of 32 bits
 
 
 def packs(asked: bool | None, devices: Sequence[Any], *, sends: bool, loops: bool = False) -> bool:
-    """Return True if the end of a channel on these devices packs; `asked` decides if it is set.
+    """Return True if the end of a channel on these devices packs. `asked`, if not None, decides.
 
-    An accelerator packs. A CPU device packs only to receive outside of loops: JAX takes in 12
-    arrays one by one two to three times slower than one program does (`benchmarks/packing.py`). To
-    send, a CPU needs no transfer, and in a loop that crosses places its program reads the host's
-    arrays as they are. No end on several devices packs, because each device has its own part of an
-    array.
+    An end on several devices never packs, because each device has its own part of an array. By
+    default, an accelerator packs. A CPU device packs only to receive outside of loops, because one
+    program takes in 12 arrays two to three times faster than JAX does one by one
+    (see `benchmarks/packing.py`). To send, a CPU needs no transfer. In a loop, its program reads
+    the arrays in the host's memory as they are.
     """
     usual = devices[0].platform != "cpu" or not (sends or loops)
     return len(devices) == 1 and (usual if asked is None else asked)
@@ -46,13 +47,13 @@ def packs(asked: bool | None, devices: Sequence[Any], *, sends: bool, loops: boo
 
 @functools.cache
 def packing(like: tuple[jax.ShapeDtypeStruct, ...]) -> Packing:
-    """Return the one packing for messages of these arrays, so that they share compiled programs."""
+    """Return the packing for messages of these arrays. Equal messages share it and its programs."""
     return Packing(like)
 
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """The order of a message's arrays in a slot: small ones first, so that they are one block."""
+    """The layout of a message in a slot: the small arrays come first, so that they are one block."""
 
     like: tuple[jax.ShapeDtypeStruct, ...]
 
@@ -70,7 +71,7 @@ class Packing:
 
     @functools.cached_property
     def _words(self) -> tuple[dict[int, slice], int]:
-        """The words of each small array in the block, and the number of words in the block."""
+        """The slice of the block that each small array has, and the size of the block, in words."""
         specs = [self._host[k] for k in self.small]
         starts = [start // 4 for start in slot_layout(specs)[0]]
         counts = [math.ceil(math.prod(shape) * dtype.itemsize / 4) for shape, dtype in specs]
@@ -78,20 +79,20 @@ class Packing:
         return words, sum(n + -n % _LINE for n in counts)
 
     def pays(self) -> bool:
-        """Return True if packing saves a transfer: at least two small arrays are not empty."""
+        """Return True if packing saves a transfer: two or more small arrays are not empty."""
         return sum(math.prod(self.like[k].shape) > 0 for k in self.small) > 1
 
     def specs(self, *, packed: bool) -> list[Spec]:
-        """Return the arrays of a slot, as an end sees them if it is `packed` or if it is not."""
+        """Return the shapes and dtypes of the arrays in a slot, as a `packed` or other end sees them."""
         if packed:
             return [((self._words[1],), np.dtype(np.uint32)), *(self._host[k] for k in self.large)]
         return [self._host[k] for k in (*self.small, *self.large)]
 
     def to_slot(self, message: Sequence[Any], *, packed: bool) -> list[np.ndarray]:
-        """Return the arrays of a message as `specs` describes them."""
+        """Return a message as numpy arrays with the shapes and dtypes of `specs`."""
         small, large = ([message[k] for k in chosen] for chosen in (self.small, self.large))
         if packed:
-            # Results of host functions are on the host already, and stay there.
+            # Results of host functions are numpy arrays already, so they are packed on the host.
             on_device = all(isinstance(x, jax.Array) for x in small)
             small = [_packed(small) if on_device else self._packed_on_host(small)]
         arrays = [jax.random.key_data(x) if is_key(x) else x for x in (*small, *large)]
@@ -101,10 +102,10 @@ class Packing:
         return [np.asarray(x) for x in arrays]
 
     def from_slot(self, arrays: Sequence[np.ndarray], *, packed: bool) -> Any:
-        """Return the message that arrived as these arrays; a `Packed` if they are packed.
+        """Return the message that arrived as these arrays: a `Packed` if they are packed.
 
-        They must not be views of a slot. JAX on a CPU takes aligned memory without a copy, so its
-        arrays would change when the sender fills the slot again.
+        The arrays must not be views of a slot. JAX on a CPU uses aligned memory without a copy, so
+        the message would change when the sender fills the slot again.
         """
         if packed:
             return Packed(self, arrays[0], tuple(arrays[1:]))
@@ -118,13 +119,13 @@ class Packing:
         return block
 
     def on_host(self, block: np.ndarray, k: int) -> np.ndarray:
-        """Return a small array as a view of the block in which it lies."""
+        """Return small array `k` as a view of the block."""
         shape, dtype = self._host[k]
         nbytes = math.prod(shape) * dtype.itemsize
         return block[self._words[0][k]].view(np.uint8)[:nbytes].view(dtype).reshape(shape)
 
     def array(self, k: int, block: Any, large: Sequence[Any]) -> Any:
-        """Return one of the arrays, inside a compiled program."""
+        """Return array `k` of a packed message. This works under `jit`."""
         like, (shape, dtype) = self.like[k], self._host[k]
         if k in self.large:
             x = large[self.large.index(k)]
@@ -139,7 +140,7 @@ class Packing:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A message with its small arrays in one block. Iterating over it yields arrays of the host."""
+    """A message with its small arrays in one block. Iteration yields all its arrays, unpacked."""
 
     packing: Packing
     block: np.ndarray
@@ -154,7 +155,7 @@ class Packed:
 def unpack(
     messages: Sequence[Packed], joins: tuple[Assembly, ...], where: jax.sharding.Sharding
 ) -> list[Any]:
-    """Put messages on a device, and assemble their values there, in one compiled program."""
+    """Copy messages to a device. There, one compiled program unpacks and assembles their values."""
     put = jax.device_put([(m.block, m.large) for m in messages], where)
     return _program(tuple(m.packing for m in messages), joins, where)(put)
 
@@ -176,7 +177,7 @@ def _packed(arrays: Sequence[Any]) -> jax.Array:
 
 
 def _as_words(x: Any) -> jax.Array:
-    """Return the bits of an array as words, with zeros up to a whole word."""
+    """Return the bits of an array as words of 32 bits, padded with zeros to a whole word."""
     x = (jax.random.key_data(x) if is_key(x) else x).ravel()
     x = x.astype(np.uint8) if x.dtype == np.bool_ else x
     each = 4 // x.dtype.itemsize
@@ -185,7 +186,7 @@ def _as_words(x: Any) -> jax.Array:
 
 
 def _is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Return True for an array that is packed. Complex numbers, int4 and the like never are."""
+    """Return True if an array is packed. Complex arrays and arrays of int4 or the like never are."""
     if math.prod(shape) * dtype.itemsize >= LARGE or jnp.issubdtype(dtype, np.complexfloating):
         return False
     info = jnp.finfo if jnp.issubdtype(dtype, np.floating) else jnp.iinfo

@@ -1,9 +1,9 @@
-"""Host functions, called inside programs and between them, and the services they work on.
+"""Host functions, called inside programs or between programs, and the services they use.
 
 calls.py       the host functions that an instance keeps open
-lowering.py    how a program on the CPU is lowered, so that it calls them by itself
-call_slot.py   one such call, with arrays that both sides read and write
-inline.py      how programs run in the thread that calls them
+lowering.py    lowers a program for the CPU, so that the program itself calls host functions
+call_slot.py   one host function that compiled programs call, and the arrays of its calls
+inline.py      runs programs in the thread that calls them
 thread.py      a thread for calls that may hang
 services.py    the services of a run
 """

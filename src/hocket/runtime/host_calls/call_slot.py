@@ -1,6 +1,7 @@
 """The slot through which a compiled program on the CPU calls a host function.
 
-It is faster than XLA's own callback into Python, and can leave Python out altogether.
+A call through a slot is faster than XLA's callback into Python. If the host function has a version
+in C, the call does not use Python at all.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ from hocket.core.program.host import NativeCall, Specs
 from hocket.runtime.host_calls.lowering import CALL_TARGET
 from hocket.system.native import library, pointers
 
-# Reentrant, because the garbage collector may close a slot while this thread opens another.
+# Reentrant, because while a thread opens a slot, the garbage collector may close another slot in
+# the same thread.
 _changing = threading.RLock()
-# The slots that programs may call. The library has only addresses of their functions and arrays,
-# so this keeps them alive. A slot that is at work when it is closed stays here, since its call may
-# never return.
+# The slots that programs may call. The library has only the addresses of their functions and
+# arrays, so this dict keeps the slots alive. If a slot is closed during a call, it stays here,
+# because the call uses its arrays and may never return.
 _OPEN: dict[int, CallSlot] = {}
 
 
 class CallSlot:
-    """A function that programs call by a number, with the arrays that both sides read and write.
+    """A host function that programs call by a number, with the arrays of its calls.
 
-    `call` takes arrays as `ins` describes them, and returns arrays as `outs` does. If it fails,
-    `failed` gets the exception, and the program that called it ends with an error. After a call,
-    `native` may name a C function that makes all further calls.
+    `call` takes arrays with the shapes and dtypes of `ins`, and returns arrays like `outs`. If it
+    raises, `failed` gets the exception, and the calling program ends with an error. After each call
+    `native` is asked for a C function; once it returns one, that function makes all further calls.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class CallSlot:
                 return 1
             return 0
 
-        self._work = _Function(work)  # kept, because the library has no more than its address
+        self._work = _Function(work)  # kept alive here, because the library has only its address
         with _changing:
             self.number: int = _registered().hocket_host_open(
                 self._work, len(ins), *pointers(self._ins), len(outs), *pointers(self._outs)
@@ -71,24 +73,24 @@ class CallSlot:
             _OPEN[self.number] = self
 
     def note(self, noted: bool) -> None:
-        """Begin or stop noting when calls begin and end."""
+        """Turn the recording of each call's start and end time on or off. Drop earlier records."""
         library().hocket_host_note(self.number, int(noted))
 
     def noted(self) -> list[tuple[float, float]]:
-        """Return when each noted call began and ended, by the clock of `time.perf_counter`."""
+        """Return the (start, end) times of all recorded calls, by the clock `time.perf_counter`."""
         times = np.zeros((library().hocket_host_noted(self.number, None, 0) // 2, 2))
         library().hocket_host_noted(self.number, times.ctypes.data, times.size)
         return [(start, end) for start, end in times.tolist()]
 
     def slow_down(self) -> bool:
-        """Make calls in Python again, not natively. During a call do nothing, and return False."""
+        """Take further calls back from C to Python. During a call, do nothing and return False."""
         if self._native is not None and not library().hocket_host_slow(self.number):
             return False
         self._native = None
         return True
 
     def close(self) -> None:
-        """Close the slot. Programs that call it from now on end with an error."""
+        """Close the slot. A program that calls it from now on ends with an error."""
         with _changing:
             if _OPEN.get(self.number) is self and library().hocket_host_close(self.number):
                 del _OPEN[self.number]
@@ -99,7 +101,7 @@ _Function = ctypes.CFUNCTYPE(ctypes.c_int)
 
 @cache
 def _registered() -> ctypes.CDLL:
-    """Return the library, with its function made known to XLA."""
+    """Return the native library, after registering its function `hocket_host` with XLA."""
     handler = jax.ffi.pycapsule(library().hocket_host)
     jax.ffi.register_ffi_target(CALL_TARGET, handler, platform="cpu")
     return library()

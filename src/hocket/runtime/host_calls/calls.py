@@ -1,4 +1,4 @@
-"""The host functions that an instance, or a program that calls the host, keeps open."""
+"""The host functions that an instance, or a fused program, keeps open."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ PREFIX = "host-"
 class HostFunctions:
     """The open host functions of an instance. Each is opened when it is first called.
 
-    With `inside`, compiled programs call them by themselves, which those of one CPU device can.
+    With `inside`, compiled programs call the host functions from within. Only programs for a single
+    CPU device can do so.
     """
 
     def __init__(self, name: str = "all", *, inside: bool = False) -> None:
@@ -36,12 +37,12 @@ class HostFunctions:
         self._calling = threading.Lock()
         self._noted = False
         self.find: Callable[[Service], At] | None = None
-        """A function that returns where to find a service that a host function works on."""
+        """A function that returns how to reach the service that a host function uses."""
         self._live: dict[HostFunction, LiveFunction] = {}
         self._pieces: dict[str, bytes] = {}
         self._ended = False
         self.failure: BaseException | None = None
-        """The exception that a call raised, because XLA passes on only its text."""
+        """The first exception that a call raised, kept because XLA passes on only its text."""
 
     def get(self, of: HostFunction) -> LiveFunction:
         if self._ended:
@@ -65,12 +66,12 @@ class HostFunctions:
             raise
 
     def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
-        """Return the number by which programs call a function; None if not `inside`."""
+        """Return the number by which programs call a host function; None if not `inside`."""
         if not self.inside:
             return None
         key = of, *((x.shape, x.dtype) for x in (*ins, *outs))
         if key not in self._slots:
-            # A weak reference, since a slot may stay open for ever, and must not keep this alive.
+            # A weak reference: a slot may stay open for ever, and must not keep `self` alive.
             me = weakref.ref(self)
 
             def call(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -90,18 +91,18 @@ class HostFunctions:
         return self._slots[key].number
 
     def note(self, noted: bool) -> None:
-        """Begin or stop noting when programs call these functions."""
+        """Turn the recording of each call's start and end time on or off. Drop earlier records."""
         self._noted = noted
         for slot in self._slots.values():
             slot.note(noted)
 
     def noted(self) -> list[tuple[str, float, float]]:
-        """Return the name of each noted call, its beginning and its end, in order."""
+        """Return the (name, start, end) of each recorded call, in the order of the starts."""
         calls = [(key[0].name, *at) for key, slot in self._slots.items() for at in slot.noted()]
         return sorted(calls, key=lambda call: call[1])
 
     def run(self, program: Callable[[], Any]) -> Any:
-        """In a thread of its own, run a program that calls these functions. Raise if one hangs."""
+        """Run a program that calls host functions in a thread of its own. Raise if a call hangs."""
         self._thread = self._thread or WatchedThread(self._name)
         try:
             return self._in_thread(lambda: run_inline(program))
@@ -109,14 +110,14 @@ class HostFunctions:
             raise self.failure or error from None
 
     def load(self, late: Mapping[str, Any]) -> None:
-        """Begin anew, with the state of host functions that `late` has, if any."""
+        """Close all host functions. When they open again, they take their states from `late`."""
         self._in_thread(self._close_all)
         self.failure = None
         blobs = [np.asarray(x) for name, x in late.items() if name.startswith(PREFIX)]
         self._pieces = {name: piece for blob in blobs for name, piece in _unpack(blob).items()}
 
     def late(self) -> dict[str, np.ndarray]:
-        """Return the state of all functions as bytes; nothing if one cannot save its own."""
+        """Return the states of all host functions as one array; {} if any state cannot be saved."""
         mine = [live for of, live in self._live.items() if of.service is None]
         states = self._in_thread(lambda: [live.snapshot() for live in mine]) or [self._pieces]
         if not all(states):
@@ -124,20 +125,23 @@ class HostFunctions:
         return {self._name: _pack({k: x for pieces in states for k, x in pieces.items()})}
 
     def end(self, *, at_rest: bool = True) -> None:
-        """Close all for good: a program that still runs in another thread opens nothing again."""
+        """Close all host functions for good. A program that still runs cannot open them again.
+
+        `at_rest` is False if a thread may still be running a program of this instance.
+        """
         self._ended = True
         if at_rest and not (self._thread and self._thread.hangs):
             self._in_thread(self._close_all)
             _close(self._slots)
         else:
-            self._close_all()  # but not the slots, because a program may still call them
+            self._close_all()  # the slots stay open, because a running program may call them
 
     def _in_thread(self, work: Callable[[], Any]) -> Any:
-        """Call `work` where the environments run, which is in their own thread if they have one."""
+        """Call `work` in the thread of the host functions, or in this thread if they have none."""
         return self._thread.run(work, self._overdue) if self._thread else work()
 
     def _overdue(self) -> Exception | None:
-        """Return the error of a call that hangs, or None. Called by another thread."""
+        """Return the error of a call that hangs, or None. The waiting thread calls this."""
         return next(
             (error for live in list(self._live.values()) if (error := live.overdue())), None
         )
@@ -146,7 +150,8 @@ class HostFunctions:
         self.failure = self.failure or error
 
     def _close_all(self) -> None:
-        # A native call that never returns still uses its functions, so they are left open then.
+        # `slow_down` returns False during a call in C, which may never return and goes on using its
+        # host function. Then drop the host functions without closing any.
         are_slow = [slot.slow_down() for slot in self._slots.values()]
         if not all(are_slow):
             self._live.clear()
@@ -160,15 +165,15 @@ def _close(slots: dict[Any, CallSlot]) -> None:
 
 
 def is_one_cpu(devices: Sequence[Any]) -> bool:
-    """Return True for a single CPU device, whose programs can call the host by themselves.
+    """Return True for a single CPU device. Only its programs can call the host from within.
 
-    On several devices, each of them would make the call.
+    A program on several devices would make each call once for every device.
     """
     return len(devices) == 1 and devices[0].platform == "cpu"
 
 
 def _pack(pieces: Mapping[str, bytes]) -> np.ndarray:
-    """Pack pieces into one array, whose size is a power of two: each size costs a compilation."""
+    """Pack pieces into one array. Its size is a power of two, because each size is compiled for."""
     content = msgspec.msgpack.encode(dict(pieces))
     sized = len(content).to_bytes(8, "little") + content
     room = 1 << max(12, len(sized).bit_length())

@@ -1,11 +1,11 @@
 """Programs on the CPU that run in the thread that calls them, not in one of XLA's threads.
 
 XLA has as many threads as there are cores, and a program that waits for its environments would
-block one of them for everybody else. Where waking a thread takes long, that also costs a fifth of
-the speed. JAX has a setting that avoids this, but it must be made before the first use of JAX, and
-applies to all programs. Instead, we use two properties of callbacks: a program that contains one
-runs in the thread that calls it, and a program called from within a callback runs in the callback's
-thread.
+block one of these threads for all other programs. Where waking a thread takes long, running in
+another thread also costs a fifth of the speed. JAX has a setting that avoids this, but it must be
+made before the first use of JAX, and applies to all programs. Instead, we use two properties of
+callbacks: a program that contains a callback runs in the thread that calls the program, and a
+program that is called from within a callback runs in the thread of the callback.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _here = threading.local()
 
 
 def run_inline(work: Callable[[], Any]) -> Any:
-    """Call `work`, and run all programs of one CPU device that it calls in this thread."""
+    """Call `work`. The programs for one CPU device that it calls run in this thread."""
     # A future, because XLA passes on only the text of an exception in a callback.
     future: Future[Any] = Future()
     _here.job = partial(fulfil, future, work)
@@ -33,13 +33,14 @@ def run_inline(work: Callable[[], Any]) -> Any:
         jax.block_until_ready(_caller()())
     finally:
         _here.job = None
-    # If the callback came in another thread, it found no job there: then programs run as usual.
+    # If XLA made the callback in another thread, it found no job there, and `work` was not called.
+    # Then call `work` here, and its programs run in XLA's threads as usual.
     return future.result() if future.done() else work()
 
 
 @cache
 def _caller() -> Any:
-    """Return a compiled program that does nothing but call back."""
+    """Return a compiled program that only calls the job of the calling thread, if it has one."""
     on_cpu = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
 
     def call() -> np.ndarray:

@@ -1,4 +1,4 @@
-"""How a program on the CPU is lowered, so that it calls host functions by itself."""
+"""How a program is lowered for the CPU, so that the program itself calls host functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax.interpreters import mlir
 from hocket.core.program.host import Caller, HostFunction, current_caller, host_p, lower_by_callback
 
 CALL_TARGET = "hocket_host"
-"""The name by which XLA knows the function of `native/host.cpp`."""
+"""The name under which the function of `native/host.cpp` is registered with XLA."""
 
 
 def _lower_on_cpu(context: Any, *operands: Any, of: HostFunction) -> Any:

@@ -1,6 +1,7 @@
-"""The services of a run, which are started once, and which all instances use.
+"""The services of a run. Each is started once, and all instances use it.
 
-A service keeps a part of the state outside of the programs; they have only a ticket in its place.
+A service keeps a part of the state outside of the programs. The programs have only a ticket in
+place of that part.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ class Services:
         self._last: dict[Service, Any] = {}
 
     def load(self, state: Any) -> Any:
-        """Give the services their parts of a state, and return it with tickets in place of them."""
+        """Give the services their parts of a state. Return it with tickets in place of those parts."""
 
         def keep(mine: Any, x: Any) -> Any:
             if not isinstance(mine, Served):
                 return x
             if mine.by not in self._live:
                 self._live[mine.by] = mine.by.start(self._how)
-            # A first state has a ticket already, because nobody has computed the service's part.
+            # In the first state of a run `x` is a ticket already, and the service begins empty.
             self._live[mine.by].load(None if isinstance(x, Served) else x)
             return ticket_for(mine.by)
 
         return jax.tree.map(keep, self._state, state, is_leaf=_is_served) if self else state
 
     def whole(self, state: Any) -> Any:
-        """Return a state as users see it, with the content of the services in place of tickets."""
+        """Undo `load`: return a state as users see it, with the services' content and no tickets."""
 
         def content(x: Any) -> Any:
             if not isinstance(x, Served):
@@ -57,16 +58,16 @@ class Services:
         return jax.tree.map(content, state, is_leaf=_is_served) if self else state
 
     def at(self, member: int) -> Callable[[Service], At]:
-        """Return how an instance of this process finds a service."""
+        """Return the function by which an instance in this process finds a service."""
         return lambda service: At(self._live[service], self._how, member, self._in_order)
 
     def elsewhere(self, member: int) -> Callable[[Service], At]:
-        """Return how an instance of another process finds a service. It is pickled on its way."""
+        """Return such a function for an instance in another process. It can be pickled."""
         addresses = {service.name: live.addresses() for service, live in self._live.items()}
         return partial(_at_address, addresses, self._how, member)
 
     def close(self, *, keep: bool = False) -> None:
-        """End the services; with `keep`, `whole` can still return their last content."""
+        """End the services. With `keep`, keep their last content, so that `whole` still works."""
         while self._live:
             service, live = self._live.popitem()
             if keep:

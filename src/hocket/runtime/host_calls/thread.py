@@ -1,4 +1,4 @@
-"""A thread in which programs run while their instance watches whether they hang."""
+"""A thread that runs programs, while the thread that waits for them checks if they hang."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 LOOK_SECONDS = 0.1
-"""The seconds between two looks at whether a call is overdue."""
+"""The seconds between two checks if a call is overdue."""
 
 
 class WatchedThread:
-    """A thread that lasts as long as this object. If it hangs, it is abandoned."""
+    """A thread that ends with this object. If a call in it hangs, the thread is abandoned."""
 
     def __init__(self, name: str) -> None:
         self.hangs = False
@@ -23,7 +23,7 @@ class WatchedThread:
         weakref.finalize(self, self._tasks.put, None).atexit = False
 
     def run(self, work: Callable[[], Any], overdue: Callable[[], BaseException | None]) -> Any:
-        """Call `work` in the thread. As soon as `overdue` returns an error, raise that instead."""
+        """Call `work` in the thread and return its result. If `overdue` returns an error, raise that."""
         future: Future[Any] = Future()
         self._tasks.put(lambda: fulfil(future, work))
         while not wait([future], LOOK_SECONDS).done:
@@ -44,4 +44,4 @@ def fulfil(future: Future[Any], work: Callable[[], Any]) -> None:
 def _work(tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
     while (task := tasks.get()) is not None:
         task()
-        del task  # or what it holds would stay alive until the next task comes
+        del task  # otherwise its arrays would stay alive until the next task comes

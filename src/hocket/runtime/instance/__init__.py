@@ -1,17 +1,17 @@
 """One running replica of a place.
 
-The program of a place and a part of the state come in; messages to other instances, metrics and the
-new state go out.
+An instance takes the program of its place and its part of the state. It gives messages to other
+instances, metrics, and the new state.
 
-instance.py      the instance, made of the parts below, and the commands of a run
-interpreter.py   follows the program of its place, instruction by instruction
-store.py         the values it holds, and how each lies on its devices
-programs.py      its compiled programs
+instance.py      the instance, made of the parts below, and the commands that a run gives it
+interpreter.py   follows the program of the place, instruction by instruction
+store.py         the values that an instance holds, and how each lies on its devices
+programs.py      the compiled programs of an instance
 segment.py       neighbouring nodes, compiled as one function
-replicas.py      replicas that average, as one program
-wiring.py        the ends of its links, made in the two phases of a transport
-outbox.py        the messages it sends: to each target its part of every value
-inbox.py         the messages it receives, some of them late, and the values made of them
-account.py       its status: the bytes it has moved, and how long it waited for whom
-metrics.py       the metrics of a block, kept where they are computed
+replicas.py      runs replicas that average as one program
+wiring.py        the ends of an instance's links, made in the two phases of a transport
+outbox.py        the messages that an instance sends: to each target its part of every value
+inbox.py         the messages that an instance receives, some of them late, and their values
+account.py       the status of an instance: bytes moved, and time waited for each place
+metrics.py       the metrics of a block of iterations, kept on the device that computes them
 """

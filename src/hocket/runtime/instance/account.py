@@ -1,4 +1,4 @@
-"""The account of an instance: what it has done and waited for, as numbers and as spans."""
+"""The account of an instance: its work and its waits, as numbers and as spans of a timeline."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from hocket.runtime.observe.timeline import Span
 T = TypeVar("T")
 
 MAX_SPANS = 500_000
-"""The most spans that a timeline keeps of one instance. Further ones are only counted."""
+"""The maximum number of spans that an instance keeps. Further spans are only counted."""
 
 
 class Wait(NamedTuple):
-    """The messages that an instance is about to wait for."""
+    """A wait of an instance for messages of `transfer`, from or to the replicas `peers`."""
 
     phase: int
     transfer: Transfer
     peers: tuple[int, ...]
     ready: Callable[[], bool] | None = None
-    """Returns True if the wait is over. None if the end of a link does the waiting."""
+    """A function that returns True when the wait is over. None if the link's end waits by itself."""
     until: Callable[[Callable[[], bool]], None] | None = None
-    """Waits until `ready` returns True."""
+    """A function that waits until `ready` returns True."""
 
 
 class Account:
-    """The status of an instance, its spans, and the work it has begun on its device."""
+    """The status of an instance, its spans, and the work that it has begun on its device."""
 
     def __init__(
         self, plan: Plan, place: str, index: int, status: Any, average: Reduction | None = None
@@ -48,7 +48,7 @@ class Account:
         self._since = 0
 
     def begin(self) -> None:
-        """Count time as work from now on."""
+        """Count the time from now on as work."""
         self._since = time.perf_counter_ns()
         self.status["phase"] = WORKING
 
@@ -61,12 +61,12 @@ class Account:
         self.status["working"] += self._since - since
 
     def show(self, phase: int, transfer: Transfer, peer: int) -> None:
-        """Show in the status which transfer this instance waits for, and whom."""
+        """Show in the status that this instance waits for replica `peer`, and in which transfer."""
         self.status["transfer"], self.status["peer"] = transfer.id, peer
         self.status["phase"] = phase
 
     def wait(self, wait: Wait) -> None:
-        """Wait until `wait.ready`, or until the run ends. Do nothing if a link does the waiting."""
+        """Wait until `wait.ready()`, and count the time. Do nothing if the link's end waits by itself."""
         if not (wait.ready and wait.until):
             return
         start = time.perf_counter()
@@ -79,12 +79,12 @@ class Account:
             self.note("wait", other, start)
 
     def crossing(self, end: End, move: Callable[[], T]) -> T:
-        """Send or receive through an end of a link, and count how long it waited."""
+        """Call `move`, which sends or receives through a link's end. Count how long the end waits."""
         box, (other, peer), begun = end.box, end.away, self.work.since()
         start, before = time.perf_counter(), box.waited_ns
         self.show(SENDING if end.sends else RECEIVING, end.link.transfer, peer)
         message = move()
-        # If its own device is still at work, the instance lost no time by waiting for the other.
+        # If the instance's own device is still at work, waiting for the other instance cost no time.
         waited = 0 if is_busy(begun) else box.waited_ns - before
         self._moved(other, waited)
         if end.sends:
@@ -96,13 +96,13 @@ class Account:
         return message
 
     def sent(self, transfer: Transfer, nbytes: int) -> None:
-        """Count a message that was handed over."""
+        """Count a message that was sent."""
         self.status["sent"] += nbytes
         self.status["messages"] += 1
         self.status["crossed"][transfer.id] += nbytes
 
     def count_averages(self, start: float) -> None:
-        """Count the averages of this replica's programs since the last call: bytes and waiting."""
+        """Add the bytes and the waits of all means since the last call of this method."""
         if self._average is None:
             return
         before, self._averaged = self._averaged, self._average.counts()
@@ -116,7 +116,7 @@ class Account:
     def note(
         self, kind: str, name: str, start: float, end: float | None = None, nbytes: int = 0
     ) -> None:
-        """Keep a span, which ends now unless `end` is given. Do nothing if no spans are wanted."""
+        """Keep a span, which ends now unless `end` is given. Do nothing if spans are not recorded."""
         if self.spans is None:
             return
         if len(self.spans) >= MAX_SPANS:

@@ -1,4 +1,4 @@
-"""The inbox of an instance: it takes messages off links, and puts values together from them."""
+"""The inbox of an instance: it receives messages, and puts values together from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Key: TypeAlias = tuple[TransferId, int]  # (transfer, source instance)
 
 
 class InstanceInbox:
-    """The receiving ends of an instance's links, and the messages that it took off them early."""
+    """The receiving ends of an instance's links, and the messages received ahead of their use."""
 
     def __init__(self, plan: Plan, ends: Iterable[End], store: Store, account: Account) -> None:
         self._store, self._account = store, account
@@ -31,14 +31,14 @@ class InstanceInbox:
         late = late_names(plan)
         self._late = {k: late[end.link.key] for k, end in self.ends.items() if end.link.key in late}
         self.lines: dict[Key, deque[Any]] = {}
-        """Queues of messages that are off their links already, older than those still on them."""
+        """Queues of messages that were received ahead of their use, oldest first."""
         self.sources: dict[TransferId, Sequence[int]] = {}
-        """The instances from which the messages of a transfer are taken."""
+        """The indices of the instances from which each transfer takes its messages."""
         self._expected: dict[TransferId, tuple[tuple[Assembly, ...], bool]] = {}
         for transfer, mine in groupby(self.ends.values(), lambda end: end.link.transfer):
             links = [end.link for end in mine]
-            # With lag=free an iteration learns from the samples of any `batch` makers. Messages of
-            # all makers look alike, so those of the first stand for them here.
+            # With lag=free an iteration learns from the samples of any `batch` makers. The messages
+            # of all makers are alike, so prepare for the messages of the first `batch` makers.
             taken = links[: plan.free.batch] if plan.free and plan.free.is_any(transfer) else links
             self.sources[transfer.id] = [link.source for link in links]
             self.expect(
@@ -48,17 +48,17 @@ class InstanceInbox:
     def expect(
         self, transfer: Transfer, messages: Sequence[Sequence[ValueId]], *, packed: bool
     ) -> None:
-        """Prepare for messages of a transfer, given the values that each of them has."""
+        """Prepare to receive a transfer. `messages` lists the values of each of its messages."""
         axes = {v: self._store.axis(v) for v in transfer.values}
         self._expected[transfer.id] = assemblies(messages, axes), packed
 
     def wait_for(self, transfer: Transfer) -> Wait | None:
-        """Return the messages to wait for before `receive`; None if all are here already."""
+        """Return the wait that `receive` may need; None if all messages were received ahead."""
         away = [s for s in self.sources[transfer.id] if not self.lines.get((transfer.id, s))]
         return Wait(RECEIVING, transfer, tuple(away)) if away else None
 
     def receive(self, transfer: Transfer) -> Values:
-        """Return the values of a transfer for this iteration, from the messages of its sources."""
+        """Receive the messages of a transfer, and return the values that they make up."""
         messages = [self._next((transfer.id, source)) for source in self.sources[transfer.id]]
         (assembled, packed), store = self._expected[transfer.id], self._store
         if packed:
@@ -68,27 +68,27 @@ class InstanceInbox:
         parts = [[lists[m][k] for m, k in x.parts] for x in assembled]
         joined = join_values(parts, [x.join for x in assembled], store.devices[0])
         values = {v: store.rows(v, x) for v, x in zip(transfer.values, joined, strict=True)}
-        # A program reads a value that crosses in a loop about once, and may do so from the host.
+        # A value that crosses in a loop is read about once, so a program may read it on the host.
         once = bool(transfer.loops)
         store.put([v for v, x in values.items() if not store.is_here(x, once=once)], values)
         return values
 
     def fill(self, key: Key, count: int) -> None:
-        """Take messages off a link until `count` of them are here."""
+        """Receive messages of a link ahead of their use, until `count` of them are in its queue."""
         line = self.lines.setdefault(key, deque())
         while len(line) < count:
             line.append(self._take(key))
 
     def catch_up(self) -> None:
-        """Take all late messages off their links, after a block.
+        """After a block, receive all late messages that are still on their links.
 
-        They are saved with the state, and messages still on a link could not be.
+        Late messages are saved with the state, and a message can be saved only when it is received.
         """
         for key, messages in self._late.items():
             self.fill(key, len(messages))
 
     def late(self) -> dict[str, Any]:
-        """Return the arrays of all late messages by name, one message for each iteration of lag."""
+        """Return the arrays of all late messages by name. A link has a message per iteration of lag."""
         return {
             name: x
             for key, messages in self._late.items()
@@ -98,7 +98,7 @@ class InstanceInbox:
         }
 
     def load(self, late: Mapping[str, Any]) -> None:
-        """Begin anew, with the late messages that `late` of all instances had, if any."""
+        """Drop all messages, and take this instance's late messages from `late`, if it has them."""
         self.lines = {}
         for key, messages in self._late.items() if late else ():
             if all(name in late for names in messages for name in names):
@@ -106,12 +106,12 @@ class InstanceInbox:
                 self.lines[key] = deque(map(self.ends[key].message, saved))
 
     def _next(self, key: Key) -> Any:
-        """Take the next message of a link, from those that are here or off the link."""
+        """Return the next message of a link, from its queue if that has any."""
         if line := self.lines.get(key):
             return line.popleft()
         message = self._take(key)
-        # There are no messages from before the first iteration of a run, so a late reader takes the
-        # first message once more for each of them.
+        # In its first `lag` iterations, a late reader would need messages from before the run. It
+        # reads the first message in place of each.
         if line is None and key in self._late:
             self.lines[key] = deque([message] * len(self._late[key]))
         return message

@@ -1,4 +1,4 @@
-"""One running replica of a place: how its parts fit together, and the commands of a run."""
+"""One running replica of a place: how its parts fit together, and the commands it obeys."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from hocket.runtime.instance.store import Store
 from hocket.runtime.instance.wiring import Spaces, ends
 
 AGES = ValueId(-1)
-"""The key of the samples' ages in the metrics of an instance, which are keyed by `ValueId`."""
+"""The key under which the metrics of an instance have the ages of its samples."""
 NO_SPACES: Spaces = {}
 
 
 class Turns(Protocol):
-    """The turns of an instance in a plan with lag=free: when it may begin an iteration."""
+    """The rules by which an instance may begin an iteration, in a plan with lag=free."""
 
     wait: Wait
-    """The wait before an iteration."""
+    """The wait that comes before each iteration."""
 
     def begin(self) -> bool:
-        """Begin an iteration. Return False if there are no more."""
+        """Begin an iteration. Return False if this instance has no more iterations to do."""
         ...
 
     def end(self) -> None:
@@ -49,7 +49,7 @@ class Turns(Protocol):
 
 
 class Instance:
-    """Replica `index` of a place, which runs the program of the place."""
+    """Replica `index` of `place`. It runs the program of the place."""
 
     def __init__(
         self, plan: Plan, place: str, index: int, status: Any, spaces: Spaces = NO_SPACES,
@@ -80,22 +80,22 @@ class Instance:
         self._reports = [v for v, at in placement.reports.items() if at == place]
 
     def listen(self) -> dict[LinkKey, Address]:
-        """Prepare to receive. Return the address of each link that ends here."""
+        """Prepare to receive messages. Return the address of each link that ends here."""
         return {end.link.key: end.listen() for end in self.ends if not end.sends}
 
     def connect(self, addresses: Mapping[LinkKey, Address], epoch: int) -> None:
-        """Connect all ends. Call when all instances listen."""
+        """Connect all link ends of this instance. Call this when all instances listen."""
         self.account.work.forget()
         for end in self.ends:
             end.connect(addresses[end.link.key], epoch)
 
     def disconnect(self) -> None:
-        """Close all ends, which may end waits at other instances too."""
+        """Close all link ends of this instance. This also ends the waits of instances at the other ends."""
         for end in self.ends:
             end.close()
 
     def load(self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any]) -> None:
-        """Take this instance's part of the state, and of the late values of all instances."""
+        """Take this instance's part of a state, and of the late values, which are of all instances."""
         self.status["iteration"] = 0
         self.inbox.load(late)
         if self.learning:
@@ -104,14 +104,15 @@ class Instance:
         self.store.load(leaves)
 
     def late(self) -> dict[str, Any]:
-        """Return the late values of this instance, with the state of its host functions."""
+        """Return the late values of this instance, and the states of its host functions."""
         samples = self.learning.late() if self.learning else {}
         return {**self.inbox.late(), **samples, **self.hosts.late()}
 
     def run(self, count: int | None) -> dict[ValueId, np.ndarray]:
-        """Run `count` iterations, or all there are, and return the metrics of this place.
+        """Run `count` iterations, and return the metrics of this place.
 
-        A metric has shape `[iterations, ...]`. The ages of samples have the key `AGES`.
+        If `count` is None, run until `turns` has no more iterations. A metric has shape
+        `[iterations, ...]`. The ages of samples have the key `AGES`.
         """
         self.account.begin()
         try:
@@ -124,7 +125,7 @@ class Instance:
             self.account.end()
 
     def steps(self, count: int | None, rows: MetricRows) -> Iterator[Wait | None]:
-        """Run iterations step by step. Yield before each possible wait for other instances."""
+        """Run iterations in steps. Yield before each wait for other instances that may be needed."""
         store, turns = self.store, self.turns
         for _ in itertools.count() if count is None else range(count):
             yield turns.wait if turns else None
@@ -141,17 +142,17 @@ class Instance:
                 rows.add([store.whole(v, values[v]) for v in self._reports])
         self.inbox.catch_up()
         self.account.work.settle()
-        jax.block_until_ready(list(store.values.values()))  # count its work in this block
+        jax.block_until_ready(list(store.values.values()))  # count this work in this block
         if self._average:
             self._average.check()
         self.account.count_averages(time.perf_counter())
 
     def metrics(self, rows: MetricRows) -> dict[ValueId, np.ndarray]:
-        """Return the metrics of some iterations, each as one array."""
+        """Return each metric as one array over the iterations in `rows`."""
         columns = dict(zip(self._reports, rows.columns(), strict=True))
         return {**columns, AGES: self.learning.ages()} if self.learning else columns
 
     def compile(self) -> None:
-        """Compile the first segment of an iteration, if it begins with one."""
+        """If the program of an iteration begins with a segment, compile that segment."""
         if isinstance(step := self._code[0], Compute):
             self.programs.compile(step, {**self.programs.graph.constants, **self.store.values})

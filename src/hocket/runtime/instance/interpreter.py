@@ -1,4 +1,4 @@
-"""The interpreter, which follows the program of a place, instruction by instruction."""
+"""The interpreter, which carries out the program of a place, instruction by instruction."""
 
 from __future__ import annotations
 
@@ -35,32 +35,32 @@ class Learning(Protocol):
     """The versions that a learner sends and the samples it chooses, in a plan with lag=free."""
 
     first: Transfer
-    """The first transfer that an iteration receives. Samples have to be chosen before it."""
+    """The first transfer that an iteration receives. Its samples are chosen just before that."""
 
     def send(self, transfer: Transfer, values: Values) -> None:
-        """Keep a part of the next version."""
+        """Store the values of a transfer as a part of the next version."""
 
     def publish(self) -> Wait:
-        """Publish the version that was sent. Return the samples to wait for before `take`."""
+        """Publish the version that `send` has stored. Return the wait for the samples of `take`."""
         ...
 
     def take(self) -> None:
-        """Choose the samples that the inbox receives from now on."""
+        """Choose the samples that the inbox receives next."""
 
     def ages(self) -> np.ndarray:
-        """Return the ages of the samples that were learned from since the last call."""
+        """Return the ages of the samples that were learned from since the last call of `ages`."""
         ...
 
     def late(self) -> dict[str, Any]:
-        """Return the samples that nobody has learned from yet. Call only between blocks."""
+        """Return the samples that were not learned from yet. Call this only between blocks."""
         ...
 
     def load(self, late: Mapping[str, Any]) -> None:
-        """Begin anew, with the samples of `late`."""
+        """Begin anew, with the samples that `late` has."""
 
 
 class Interpreter:
-    """The part of an instance that follows the program of its place."""
+    """The part of an instance that carries out the program of its place."""
 
     def __init__(
         self, plan: Plan, store: Store, programs: Programs, hosts: HostFunctions,
@@ -76,7 +76,7 @@ class Interpreter:
     def run(
         self, code: Sequence[Instruction], values: Values, parts: int = 1
     ) -> Iterator[Wait | None]:
-        """Follow a program. Yield before every receive, so that another part may take its turn."""
+        """Carry out a program. Yield before every wait, so that the caller may run something else."""
         for step in code:
             match step:
                 case Compute():
@@ -109,13 +109,13 @@ class Interpreter:
         with self._programs.choices():
             outs = segment(args, self._store.devices)
         if account.spans is not None:
-            jax.block_until_ready(outs)  # or the span would end when the segment has only begun
+            jax.block_until_ready(outs)  # otherwise the span would end when the segment has only begun
             account.note("compute", segment.name, start)
             account.count_averages(start)
         _replace(step, values, outs)
 
     def _compute_calling(self, step: Compute, values: Values, parts: int) -> None:
-        """Run a segment that calls the host. Its time is shown as compute and as host by turns."""
+        """Run a segment that calls the host. Record its time as alternating compute and host spans."""
         segment = self._programs.segment(step, parts, calls_host=True)
         note = self._account.note
         noted = self._account.spans is not None
@@ -151,13 +151,13 @@ class Interpreter:
         _replace(step, values, [self._store.unbatch(v, x) for v, x in pairs])
 
     def _repeat_in_parts(self, loop: Repeat, values: Values) -> None:
-        """Run a loop for parts of the environments, by turns: one steps while another waits."""
+        """Run a loop for each part of the environments, by turns: one part runs while others wait."""
         parts, blocks = self._plan.parts, self._plan.blocks(loop.node) // self._store.replicas
         axes = {v: self._store.axis(v) for v in (*loop.reads, *loop.makes)}
         cut = {v: cut_parts(values[v], axes[v], parts, blocks) for v in loop.reads}
         shares = [{v: cut[v][k] for v in loop.reads} for k in range(parts)]
         turns = [self._repeat(loop, share, parts) for share in shares]
-        while turns:  # `next` returns `self` at the end of a turn, since a turn may yield None
+        while turns:  # `next` returns `self` if a turn is over; None is a value that a turn yields
             turns = [turn for turn in turns if next(turn, self) is not self]
         for v in loop.makes:
             values[v] = join_parts([share[v] for share in shares], axes[v], blocks)
@@ -185,7 +185,7 @@ class Interpreter:
 
 
 def _replace(step: Compute | Host, values: Values, outs: Sequence[Any]) -> None:
-    """Drop the values that no later step needs, and keep those that this step has made."""
+    """Drop the values that no later step needs, and add the values that this step has made."""
     for v in step.dead:
         del values[v]
     values |= zip(step.outs, outs, strict=True)

@@ -1,4 +1,4 @@
-"""The outbox of an instance, which sends to each target its part of every value."""
+"""The outbox of an instance, which sends each target its part of every value."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ class InstanceOutbox:
         self._ends: dict[TransferId, list[End]] = {}
         for end in ends:
             self._ends.setdefault(end.link.transfer.id, []).append(end)
-        # A message may be sent before it is computed if the device itself keeps the order. With
-        # lag=free it may not, because the ledger calls a sample ready as soon as it is sent.
+        # If the device itself keeps the order of programs and messages, a message may be sent before
+        # it is computed. Not with lag=free: there a sample counts as ready as soon as it is sent.
         self._early = {
             t
             for t, to in self._ends.items()
             if plan.free is None and all(end.transport.device_ordered for end in to)
         }
-        """The transfers whose messages are sent while they are computed."""
+        """The transfers whose messages may be sent before they are computed."""
         self._cut = {
             t: {v: axis for v in to[0].link.transfer.values if (axis := store.axis(v)) is not None}
             for t, to in self._ends.items()
             if len(to) > 1
         }
-        """The values of a transfer that are split among its targets, with the axis to split."""
+        """By transfer, the values that are split among its targets, each with the axis to split."""
 
     def send(self, transfer: Transfer, values: Values) -> None:
-        """Send each target its message, waiting while there is no room for it."""
+        """Send each target its message of a transfer, waiting while a link is full."""
         ends, cut = self._ends[transfer.id], self._cut.get(transfer.id, {})
         whole = {v: self._store.whole(v, values[v]) for v in transfer.values}
         if transfer.id not in self._early:
-            jax.block_until_ready(list(whole.values()))  # so that a message which arrives is ready
+            jax.block_until_ready(list(whole.values()))  # no message arrives uncomputed
         parts = {v: split_axis(whole[v], axis, len(ends)) for v, axis in cut.items()}
         for k, end in enumerate(ends):
             message = [parts[v][k] if v in parts else whole[v] for v in end.link.values]

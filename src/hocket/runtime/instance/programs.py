@@ -1,4 +1,4 @@
-"""The compiled programs of one instance, for the number of its environments and its devices."""
+"""The compiled programs of one instance, made for its number of environments and its devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hocket.runtime.instance.store import Store, Values
 
 
 class Programs:
-    """The segments that replicas in one process share, and those that belong to one instance."""
+    """The segments of one instance. Replicas in one process share those that call no host functions."""
 
     def __init__(
         self, plan: Plan, place: str, store: Store, average: Reduction | None, shared: Segments
@@ -30,23 +30,23 @@ class Programs:
         self._store, self._average, self._backend = store, average, spot.backend
 
     def segment(self, step: Compute, parts: int, *, calls_host: bool = False) -> Segment:
-        """Return a segment. It is shared unless it calls host functions, which are never shared."""
+        """Return a segment. It is shared with other replicas unless it calls host functions."""
         segments = self.own if calls_host else self.shared
         return segments.get(step, parts, lambda: self._new(step, parts))
 
     def compile(self, step: Compute, values: Values) -> None:
-        """Compile a segment for these values. Other replicas then find it in the cache."""
+        """Compile a segment for these values, so that other replicas find it in the compilation cache."""
         with self.choices():
             self.segment(step, 1).fn.lower(*[values[v] for v in arguments(step)]).compile()
 
     def choices(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which programs compile with this place's backend and average."""
+        """Return a context in which programs compile for this place's backend and way to average."""
         if self._backend == JAX and self._average is None:
             return contextlib.nullcontext()
         return self._chosen()
 
     def graph_of(self, parts: int) -> Graph:
-        """Return the graph that this instance compiles, for its environments and its devices."""
+        """Return the graph to compile for one of `parts` parts of this instance's environments."""
         choice = tuning_for(self._store.devices, exact=self.graph.exact)
         return self.graph.at(self.graph.num_envs // parts, choice)
 

@@ -1,7 +1,7 @@
 """Replicas that use `averaged`, run as one program.
 
-Per-environment values are held stacked, `[replicas, ...]`, with each replica's share in its own
-row; uniform values are held once. `vmap` maps a program over the rows under a name, by which
+Per-environment values are stacked, `[replicas, ...]`, with each replica's share in its own row.
+Uniform values are held once. `vmap` maps a program over the rows under an axis name, over which
 `averaged` computes its mean. On several devices `shard_map` gives each device its rows.
 """
 
@@ -23,22 +23,23 @@ from hocket.runtime.channels.joins import Join
 
 
 def split_axis(x: jax.Array, axis: int, replicas: int) -> jax.Array:
-    """Split a whole value into the shares of replicas, `[replicas, ...]`."""
+    """Split a value along an axis into equal shares, stacked as `[replicas, ...]`."""
     shape = (*x.shape[:axis], replicas, x.shape[axis] // replicas, *x.shape[axis + 1 :])
     return jnp.moveaxis(x.reshape(shape), axis, 0)
 
 
 def merge_axis(x: jax.Array, axis: int) -> jax.Array:
-    """Put the shares of `split_axis` together again."""
+    """Undo `split_axis`: concatenate the shares along the axis."""
     x = jnp.moveaxis(x, 0, axis)
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
 
 def cut_parts(x: Any, axis: int | None, parts: int, blocks: int) -> Sequence[Any]:
-    """Cut a value into parts of its environments, each with an equal share of every block.
+    """Cut a value into parts of its environments. Every part has an equal share of every block.
 
-    A block is the environments of one replica of the place that has most replicas. A replica of
-    another place holds several blocks, and cuts each of them alike, so all places agree on parts.
+    A block is the environments of one replica of the place with the most replicas. A replica of
+    another place may hold several blocks. It cuts every block in the same way, so that all places
+    have the same environments in each part.
     """
     if axis is None:
         return [x] * parts
@@ -48,7 +49,7 @@ def cut_parts(x: Any, axis: int | None, parts: int, blocks: int) -> Sequence[Any
 
 
 def join_parts(parts: Sequence[Any], axis: int | None, blocks: int) -> Any:
-    """Put the parts of `cut_parts` together again."""
+    """Undo `cut_parts`: put the parts together again."""
     if axis is None:
         return parts[0]
     by_part = jnp.stack([split_axis(x, axis, blocks) for x in parts])
@@ -62,7 +63,7 @@ def stack(plan: Plan, place: str, state: Any) -> Any:
 
 
 def unstack(plan: Plan, state: Any) -> Any:
-    """Return the whole state again, as the fused program has it."""
+    """Undo `stack`: return the whole state, as the fused program has it."""
     return _by_leaf(plan, state, merge_axis)
 
 
@@ -76,7 +77,7 @@ def _by_leaf(plan: Plan, state: Any, change: Callable[[Any, int], Any]) -> Any:
 
 
 def without_aliases(values: dict[ValueId, Any]) -> dict[ValueId, Any]:
-    """Copy arrays that occur twice, because each leaf of a state is donated by itself."""
+    """Copy each array that occurs again, because a program may not be given a donated array twice."""
     seen: set[int] = set()
     for v, x in values.items():
         if id(x) in seen:
@@ -86,10 +87,10 @@ def without_aliases(values: dict[ValueId, Any]) -> dict[ValueId, Any]:
 
 
 def join_values(parts: Sequence[Sequence[Any]], joins: Sequence[Join], device: Any) -> list[Any]:
-    """Join the parts of every value."""
+    """Join the parts of every value that has several. `device` is where they are joined."""
     whole = [of_value[0] for of_value in parts]
     if many := [k for k, of_value in enumerate(parts) if len(of_value) > 1]:
-        # On one device, because a part may have too few environments to be split over all devices.
+        # Join on one device, because a part may have too few environments to be split over several.
         on_device = jax.device_put([parts[k] for k in many], device)
         for k, x in zip(many, joined(on_device, tuple(joins[k] for k in many)), strict=True):
             whole[k] = x
@@ -98,7 +99,7 @@ def join_values(parts: Sequence[Sequence[Any]], joins: Sequence[Join], device: A
 
 @functools.partial(jax.jit, static_argnums=1)
 def joined(parts: list[list[Any]], joins: tuple[Join, ...]) -> list[Any]:
-    """Join the parts of every value, in one compiled program."""
+    """Join the parts of all values, in one compiled program."""
     return [join(of_value) for of_value, join in zip(parts, joins, strict=True)]
 
 
@@ -108,12 +109,12 @@ def _stacked(rows: list[list[Any]], axes: Any) -> list[Any]:
 
 
 def stack_rows(rows: list[list[Any]], axes: tuple[int, ...]) -> list[Any]:
-    """Stack each list of rows as one array, on the device or on the host, where its rows are.
+    """Stack each list of rows into one array: JAX rows on the device, numpy rows on the host.
 
-    One program stacks all lists of the device, since a call for each takes 3x as long.
+    One program stacks all lists of JAX rows, because one call per list takes 3x as long.
     """
     there = [k for k, made in enumerate(rows) if isinstance(made[0], jax.Array)]
-    # An axis is passed as the rank of an array, because a rank is static and a number is traced.
+    # Each axis is passed as the rank of a dummy array: a rank is static, but a number is traced.
     stacked = _stacked([rows[k] for k in there], [np.zeros((1,) * axes[k]) for k in there])
     on_device = dict(zip(there, stacked, strict=True))
     return [
@@ -122,7 +123,7 @@ def stack_rows(rows: list[list[Any]], axes: tuple[int, ...]) -> list[Any]:
 
 
 def replica_mesh(devices: Sequence[Any], replicas: int) -> Mesh:
-    """Return the mesh of a place's devices. If each replica has several, they get a second axis."""
+    """Return the mesh of a place's devices, with a second axis if each replica has several devices."""
     auto = AxisType.Auto
     if replicas == 1 or len(devices) <= replicas:
         return Mesh(np.array(devices), ("devices",), axis_types=(auto,))
@@ -132,7 +133,7 @@ def replica_mesh(devices: Sequence[Any], replicas: int) -> Mesh:
 
 @functools.cache
 def home(mesh: Mesh, axis: int | None, *, stacked: bool) -> NamedSharding:
-    """Return how a place holds a value: with its environments split over the devices, if any."""
+    """Return the sharding of a value: if it has an environment axis, that is split over devices."""
     if axis is None or mesh.size == 1:
         return NamedSharding(mesh, PartitionSpec())
     if not stacked:
@@ -149,9 +150,9 @@ def map_program(
     mesh: Mesh,
     replicas: int,
 ) -> Callable[..., Sequence[Any]]:
-    """Map a program of one replica over the rows of the arguments and results that have rows.
+    """Map the program of one replica over rows, which are the first axis of stacked values.
 
-    Where `ins` or `outs` is False, there is one value for all rows.
+    `ins` and `outs` are True for the arguments and results with rows. All rows share the others.
     """
     axes_in = tuple(0 if rows else None for rows in ins)
     axes_out = [0 if rows else None for rows in outs]
@@ -168,7 +169,7 @@ def map_program(
 
 
 def map_replicas(plan: Plan, mesh: Mesh) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
-    """Return the step of a plan whose only place is replicated. It takes a stacked state."""
+    """Return the step of a plan with a single, replicated place. The step takes a stacked state."""
     graph = plan.graph
     algorithm, tree = graph.algorithm, jax.tree.structure(graph.state)
     ins = [plan.axes.axis(v) is not None for v in graph.block.inputs]

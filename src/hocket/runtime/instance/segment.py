@@ -14,9 +14,10 @@ from hocket.core.projection.instructions import Compute
 
 
 class Segment:
-    """A jitted segment, with the names of its fragments.
+    """A jitted segment. Its name lists the names of its fragments.
 
-    Replicas in one process share it. The first to call it compiles it, while the others wait.
+    Replicas in one process may share a segment. The first replica to call it compiles it, while the
+    others wait.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Segment:
 
 
 class Segments:
-    """The segments of a place, by instruction and number of parts."""
+    """The segments of a place, by instruction and by the number of parts of its environments."""
 
     def __init__(self) -> None:
         self._segments: dict[tuple[Compute, int], Segment] = {}
@@ -55,7 +56,7 @@ class Segments:
 
     def get(self, step: Compute, parts: int, make: Callable[[], Segment]) -> Segment:
         if (step, parts) not in self._segments:
-            with self._making:  # and look again, since another thread may have made it meanwhile
+            with self._making:  # look again, because another thread may have made it meanwhile
                 if (step, parts) not in self._segments:
                     self._segments[step, parts] = make()
         return self._segments[step, parts]
@@ -65,20 +66,20 @@ class Segments:
 
 
 def arguments(step: Compute) -> list[ValueId]:
-    """Return the values that a segment takes, beginning with those it may overwrite."""
+    """Return the arguments of a segment, in order. The values that it may overwrite come first."""
     return [*step.donate, *(v for v in step.ins if v not in step.donate)]
 
 
 def _build(graph: Graph, step: Compute) -> Callable[..., list[Any]]:
-    """Return the function of a segment, which runs its nodes one after another."""
+    """Return the Python function that runs the nodes of a segment one after another."""
 
     def segment(*args: Any) -> list[Any]:
         values = {**graph.constants, **dict(zip(arguments(step), args, strict=True))}
         for number in step.nodes:
             node = graph.nodes[number]
             values |= zip(node.outs, node([values[v] for v in node.ins]), strict=True)
-        # A result that is an unchanged argument is copied. Otherwise the two would share a buffer,
-        # and donating one of them would delete the other.
+        # Copy a result that is an unchanged argument. Otherwise the argument and the result would
+        # share a buffer, and donating one of the two would delete both.
         given = {id(x) for x in args}
         outs = [values[v] for v in step.outs]
         return [jnp.copy(x) if id(x) in given else x for x in outs]

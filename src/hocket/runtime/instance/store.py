@@ -1,6 +1,7 @@
 """The values of one instance, and how it holds each of them on its devices.
 
-If replicas run as one program, values that are not uniform are stacked, with a row per replica.
+If replicas run as one program, the values that differ between replicas are stacked, with a row for
+each replica.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Store:
         self.mesh = replica_mesh(devices, spot.replicas if self.grouped else 1)
         self.devices: tuple[Any, ...] = tuple(self.mesh.devices.flat)
         self._here = set(self.devices)
-        # On JAX's default device a program takes numpy arrays as they are.
+        # A program on JAX's default device takes numpy arrays as they are.
         self.is_default = self.devices == (jax.local_devices()[0],)
         kinds = plan.kinds[place] if self.grouped else {}
         rows = (v for v, kind in kinds.items() if kind.tag != "uniform")
@@ -50,7 +51,7 @@ class Store:
         self._holds = [(v, out) for v, out in pairs if placement.home[v] == place]
 
     def load(self, leaves: Mapping[ValueId, Any]) -> None:
-        """Take this instance's part of a state, as a copy, because it will be donated."""
+        """Take a copy of this instance's part of a state: the first iteration donates the copy."""
         self.values = {}
         for value, _ in self._holds:
             x, axis = jnp.copy(leaves[value]), self.axis(value)
@@ -60,40 +61,41 @@ class Store:
             self.values[value] = jax.device_put(x, self.home(value))
 
     def keep(self, values: Values) -> None:
-        """Keep the state that an iteration has made."""
+        """Keep, of an iteration's values, the new state."""
         self.values = without_aliases({v: values[out] for v, out in self._holds})
 
     def held(self) -> Values:
-        """Return this instance's part of the state, as a copy: the next iteration donates it."""
+        """Return a copy of this instance's part of the state: the next iteration donates the original."""
         return {v: jnp.copy(self.whole(v, x)) for v, x in self.values.items()}
 
     def home(self, value: ValueId) -> NamedSharding:
-        """Return how this instance holds a value on its devices."""
+        """Return the sharding with which this instance holds a value."""
         return home(self.mesh, self.axis(value), stacked=self.grouped)
 
     def whole(self, value: ValueId, x: Any) -> Any:
-        """Return a value without rows, as other places have it."""
+        """Merge the rows of a value, if it has any, as other places need it."""
         axis = self.axis(value) if value in self.stacked else None
         return x if axis is None else merge_axis(x, axis)
 
     def rows(self, value: ValueId, x: Any) -> Any:
-        """Return a whole value as this instance holds it, which may be in rows."""
+        """Undo `whole`: split a value into rows, if this instance holds it in rows."""
         axis = self.axis(value) if self.grouped else None
         return x if axis is None else split_axis(x, axis, self.replicas)
 
     def batch(self, value: ValueId, x: Any) -> Any:
-        """Return a value without rows, as a host function takes it: one batch for all replicas."""
+        """Merge the rows of a value, if it has any, into one batch, as a host function takes it."""
         return x.reshape(-1, *x.shape[2:]) if value in self.stacked else x
 
     def unbatch(self, value: ValueId, x: Any) -> Any:
-        """Return a result of a host function as this instance holds it, which may be in rows."""
+        """Undo `batch`: split a host function's result into rows, if this instance holds it in rows."""
         return x.reshape(self.replicas, -1, *x.shape[1:]) if value in self.stacked else x
 
     def is_here(self, x: Any, *, once: bool) -> bool:
         """Return True if programs can use an array as it is.
 
-        They can if it is on the only device here. On the default device they also take an array of
-        the host that is read `once`, because a program copies it faster than JAX puts it there.
+        That is so if the array is on this instance's only device. On the default device it is also
+        so for a numpy array that is read `once`, because a program copies it to the device faster
+        than `device_put` does.
         """
         if len(self.devices) > 1:
             return False
@@ -102,12 +104,12 @@ class Store:
         return once and self.is_default
 
     def put(self, chosen: Sequence[ValueId], values: Values) -> None:
-        """Put some of the values on this instance's devices."""
-        if chosen:  # the call takes 100 us even if there is nothing to do
+        """Put the `chosen` values on this instance's devices."""
+        if chosen:  # `device_put` takes 100 us even for nothing
             put = jax.device_put([values[v] for v in chosen], [self.home(v) for v in chosen])
             values |= zip(chosen, put, strict=True)
 
     def put_host_arrays(self, chosen: Sequence[ValueId], values: Values) -> None:
-        """Put numpy arrays on this instance's devices, unless programs take them as they are."""
+        """Put the `chosen` numpy arrays on this instance's devices, unless programs take them as is."""
         if not self.is_default:
             self.put([v for v in chosen if isinstance(values[v], np.ndarray)], values)

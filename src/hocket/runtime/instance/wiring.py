@@ -1,4 +1,4 @@
-"""The ends of links that one instance has, made in the two phases of `Transport`."""
+"""The link ends of one instance, which connect in the two phases of `Transport`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from hocket.runtime.instance.replicas import home, replica_mesh
 from hocket.system.shared_memory import Space
 
 Spaces = Mapping[LinkKey, Space]
-"""The part of the shared memory that each link has, if it needs one."""
+"""The part of the shared memory that belongs to each link, if the link needs any."""
 
 
 class End:
-    """One end of a link, which sends or receives arrays as its instance has them."""
+    """One end of a link. It sends or receives an instance's arrays, and packs them if needed."""
 
     def __init__(self, link: Link, transport: Transport, here: Here) -> None:
         self.link, self.transport, self.here, self.sends = link, transport, here, here.sends
@@ -34,7 +34,7 @@ class End:
 
     @functools.cached_property
     def away(self) -> tuple[str, int]:
-        """The place and the instance at the other end."""
+        """The place and the index of the instance at the other end."""
         return self.link.end if self.sends else (self.link.transfer.source, self.link.source)
 
     def listen(self) -> Address:
@@ -53,19 +53,19 @@ class End:
         self.box.send(message)
 
     def receive(self) -> Any:
-        """Take a message: a sequence of arrays, which is a `Packed` where the link is packed."""
+        """Receive a message: a `Packed` if this end packs, or else a sequence of arrays."""
         arrays, packed = self.box.receive(), self.link.packed
         return self._packing.from_slot(arrays, packed=packed) if self._packing else arrays
 
     def message(self, arrays: Sequence[Any]) -> Any:
-        """Put saved arrays into a message, as if it had been received."""
+        """Make saved arrays into a message like those that `receive` returns."""
         if not (self._packing and self.link.packed):
             return arrays
         return self._packing.from_slot(self._packing.to_slot(arrays, packed=True), packed=True)
 
 
 def ends(plan: Plan, place: str, index: int, spaces: Spaces, work: DeviceWork) -> Iterator[End]:
-    """Yield the ends of links that one instance has."""
+    """Yield the link ends of one instance."""
     devices, me = tuple(find_devices(devices_of(plan, place, index))), (place, index)
     for link in links(plan):
         for sends in (True, False):
@@ -78,7 +78,7 @@ def ends(plan: Plan, place: str, index: int, spaces: Spaces, work: DeviceWork) -
 
 
 def _at_end(plan: Plan, link: Link, transport: Transport, here: Here) -> Link:
-    """Return a link as one end has it, which may pack even if the other end does not."""
+    """Return a link with `packed` set for one end, whatever the other end does."""
     if transport.on_devices:
         return link
     asked, loops = plan.channel_of(link.transfer).pack, bool(link.transfer.loops)
@@ -87,13 +87,13 @@ def _at_end(plan: Plan, link: Link, transport: Transport, here: Here) -> Link:
 
 
 def _homes(plan: Plan, link: Link) -> list[Any]:
-    """Return how the receiver wants the arrays of a message on its devices."""
+    """Return the sharding that the receiver wants for each array of a message."""
     t, free = link.transfer, plan.free
     devices = find_devices(devices_of(plan, *link.end))
     at_once = plan.instances(t.source) // plan.instances(t.target)
     if free and free.is_any(t):
         at_once = free.batch
-    # Parts of several messages are joined on one device before they are split over all.
+    # The parts in several messages are joined on one device, and only then split over all devices.
     if t.target in plan.grouped or at_once > 1:
         return [jax.sharding.SingleDeviceSharding(devices[0])] * len(link.values)
     mesh = replica_mesh(devices, 1)

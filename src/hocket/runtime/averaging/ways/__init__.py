@@ -1,10 +1,10 @@
-"""The ways to average over replicas in processes, a file each. The listing is the registry.
+"""The ways to average over replicas in processes. Each file here is registered under its name.
 
-shm.py    through the host's memory, which is always possible
+shm.py    through the host's memory, for replicas on any devices
 ipc.py    on one GPU, in memory that all replicas see
 nccl.py   between GPUs
 hier.py   on each GPU first, then between them
 
-Each file has its `hocket.runtime.averaging.Average` as `AVERAGE`. Installed packages add others by
-the entry point `hocket.averages`, and `module:NAME` or `file.py:NAME` names any other.
+Each file has a `hocket.runtime.averaging.Average` as `AVERAGE`. Installed packages add ways by the
+entry point `hocket.averages`. Any other way is named as `module:NAME` or `file.py:NAME`.
 """

@@ -1,8 +1,8 @@
-"""Means in two steps: among the replicas of each device, then among one replica of each.
+"""Means in two steps: over the replicas of each device, then over the devices.
 
 The first replica of a device is its leader. The leaders average the means of their devices, and
-each passes the result on to the other replicas of its device. So only one vector for each GPU
-crosses between GPUs.
+each leader passes the result on to the other replicas of its device. So each GPU exchanges only one
+vector with the others, however many replicas it has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hocket.system.shared_memory import pages
 
 
 class Hier(SharedMemoryWay):
-    """The way `hier`."""
+    """The way named `hier`."""
 
     name, preference = "hier", 30
 
@@ -35,7 +35,8 @@ class Hier(SharedMemoryWay):
         if set(sizes) == {1}:
             return "every replica has a device of its own, so there is only one step."
         if len(set(sizes)) > 1:
-            # A mean of means is the mean only if every device has the same number of replicas.
+            # The mean of the devices' means is the mean over replicas only if the devices have
+            # equally many.
             text = ", ".join(map(str, sizes))
             return f"the devices must have equally many replicas, and they have {text}."
         inner, between = _on_device(members), _leaders(members)
@@ -53,7 +54,7 @@ class Hier(SharedMemoryWay):
         self, members: Members, index: int, sites: Sites, space: Space | None
     ) -> InMemory[InTwoSteps]:
         assert space is not None
-        # The memory has a part for the replicas of each device, and one for the leaders.
+        # The memory has one part for each device's replicas, and then a part for the leaders.
         within, between = _rooms(members, sites)
         at, group = next((i, g) for i, g in enumerate(members.groups) if index in g)
         rank, here = group.index(index), members.some(group).at_once()
@@ -67,17 +68,17 @@ class Hier(SharedMemoryWay):
 
 
 class InTwoSteps:
-    """A replica that averages in both steps; `leaders` is None unless it is the leader."""
+    """A replica that averages in two steps. Only a device's leader has the group `leaders`."""
 
     def __init__(self, mine: Group, leaders: Group | None = None) -> None:
         self._mine, self._leaders = mine, leaders
         self._all = [mine, *([leaders] if leaders else [])]
 
     def __call__(self, *xs: jax.Array) -> list[jax.Array]:
-        means = self._mine(*map(widened, xs))  # widened, so that a narrow float is rounded once
+        means = self._mine(*map(widened, xs))  # widened, so that it rounds only once
         if self._leaders:
             means = self._leaders(*means)
-        means = self._mine(*means, root=0)  # the leader's result, for all of this device
+        means = self._mine(*means, root=0)  # every replica takes the leader's result
         return [narrowed(mean, x) for mean, x in zip(means, xs, strict=True)]
 
     def counts(self) -> tuple[int, int, int]:
@@ -101,17 +102,17 @@ AVERAGE = Hier()
 
 
 def _leader(inner: InMemory[Any], leaders: InMemory[Any]) -> InTwoSteps:
-    """Join a leader's two groups."""
+    """Join both groups of a leader: its device's replicas, and the leaders."""
     mine = inner.enter()
     try:
         return InTwoSteps(mine, leaders.enter())
     except BaseException:
-        mine.close()  # or the other replicas of this device would wait for ever
+        mine.close()  # otherwise the other replicas of this device would wait for ever
         raise
 
 
 def _on_device(members: Members) -> shm.Shm | ipc.Ipc:
-    """Return the way for the replicas of one device."""
+    """Return the way by which the replicas of one device average."""
     return ipc.AVERAGE if members.run_as_one else shm.AVERAGE
 
 
@@ -121,8 +122,8 @@ def _leaders(members: Members) -> Members:
 
 
 def _rooms(members: Members, sites: Sites) -> tuple[int, int]:
-    """Return the bytes for the replicas of one device, the same for each, and for the leaders."""
+    """Return the bytes of memory that each device's replicas need, and that the leaders need."""
     here = members.some(members.groups[0]).at_once()
-    # Every site is there twice: for the mean, and for the result that the leader passes on.
+    # On a device, every site makes two calls: the mean, and the leader's result passed on.
     within = _on_device(members).room(here, [*sites, *sites])
     return pages(within), pages(nccl.AVERAGE.room(_leaders(members), sites))

@@ -1,8 +1,9 @@
-"""Means on one GPU between processes, each with memory there that all others see.
+"""Means between processes on one GPU. Each process has memory there that all others can read.
 
-A kernel of each process copies its vector to its own memory, raises a flag, waits for the flags of
-the others and computes the mean (`native/reduce.cu`). The host only launches it. A kernel that
-waits needs the others to run at the same time, so this is for processes under MPS.
+A kernel in each process copies its vector to the memory of that process, raises a flag, waits for
+the flags of the other processes and computes the mean (`native/reduce.cu`). The host only launches
+the kernel. The waiting kernels of all processes must run at the same time, so this way is only for
+processes under MPS.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from hocket.system.native import KERNEL, checked, library
 from hocket.system.rendezvous import Rendezvous
 
 WAIT_SECONDS = "HOCKET_REDUCE_SECONDS"
-"""The environment variable for the seconds a replica waits on the GPU for another, 60 if unset."""
+"""The environment variable that sets the seconds for which a replica waits for another on the GPU.
+If it is not set, that is 60."""
 
 _CLOSED = 2
 _HANDLE, _UUID = 64, 16
 
 
 class Ipc(SharedMemoryWay):
-    """The way `ipc`."""
+    """The way named `ipc`."""
 
     name, preference = "ipc", 10
 
@@ -51,7 +53,7 @@ class Ipc(SharedMemoryWay):
         return super().why_not(members)
 
     def room(self, members: Members, sites: Sites) -> int:
-        patience()  # refuses a wrong WAIT_SECONDS before anything starts
+        patience()  # called to refuse a wrong value of WAIT_SECONDS before anything starts
         return control_bytes(sites, len(members)) + Rendezvous.nbytes(len(members))
 
     def listen(
@@ -63,7 +65,7 @@ class Ipc(SharedMemoryWay):
 
 
 class WithinGpu(GpuGroup):
-    """One replica of a mean over `replicas` processes on one GPU, CUDA's number `ordinal`."""
+    """One of `replicas` processes that average on the GPU to which CUDA gives number `ordinal`."""
 
     target, counter = "hocket_reduce_ipc", "hocket_reduce_ipc_counts"
 
@@ -82,19 +84,19 @@ class WithinGpu(GpuGroup):
             raise RuntimeError("another replica has ended, so there is no mean")
         if code:
             raise RuntimeError(
-                f"`averaged` waited {self._wait:g} s for replica {rank.value}: if it is only slow, "
-                f"set {WAIT_SECONDS} to more seconds"
+                f"`averaged` waited {self._wait:g} s for replica {rank.value}: if it is alive but slow, "
+                f"set the environment variable {WAIT_SECONDS} to more seconds"
             )
 
     def free(self) -> None:
-        # A slot must not be freed while another process has it open. So each replica closes
-        # the slots of the others, and frees its own once all have done so.
+        # A slot must not be freed while another process has it open. So each replica first closes
+        # the slots of the others, waits until all replicas have, and then frees its own slot.
         self._library.hocket_reduce_ipc_free(self._group, 0)
         self._rendezvous.tell(b"")
         self._library.hocket_reduce_ipc_free(self._group, 1)
 
     def _introduction(self, sites: Sites) -> bytes:
-        """Allocate this replica's slot on the GPU; return a handle to it, and the GPU's UUID."""
+        """Allocate this replica's slot on the GPU. Return a handle to it and the GPU's UUID."""
         major, minor = ctypes.c_int(), ctypes.c_int()
         numbers = map(ctypes.byref, (major, minor))
         checked(self._library.hocket_cuda_capability, self._ordinal, *numbers)
@@ -121,7 +123,7 @@ AVERAGE = Ipc()
 
 
 def patience() -> float:
-    """Return the seconds for which a replica waits for another."""
+    """Return the seconds for which a replica waits for another, read from WAIT_SECONDS."""
     text = os.environ.get(WAIT_SECONDS, "60")
     try:
         seconds = float(text)

@@ -1,6 +1,6 @@
 """Means between GPUs by NCCL, which takes only one process for each GPU.
 
-On CPUs, for tests, the host's memory stands in for it.
+On CPUs, where tests run, the host's memory stands in for NCCL.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ID = 128
 
 
 class Nccl(SharedMemoryWay):
-    """The way `nccl`."""
+    """The way named `nccl`."""
 
     name, preference = "nccl", 20
 
@@ -33,11 +33,11 @@ class Nccl(SharedMemoryWay):
     def why_not(self, members: Members) -> str:
         if (devices := len(members.groups)) < len(members):
             return (
-                f"NCCL takes one process a device, and these are {len(members)} replicas on "
+                f"NCCL takes one process per device, and these are {len(members)} replicas on "
                 f"{devices}."
             )
         if members.delay and not members.on_host:
-            return "it cannot make a mean take longer, as the channel's delay asks."
+            return "it cannot make a mean take longer, as `Mean(delay=...)` asks."
         return super().why_not(members)
 
     def is_choice(self, members: Members) -> bool:
@@ -59,9 +59,9 @@ class Nccl(SharedMemoryWay):
 
 
 class BetweenGpus(GpuGroup):
-    """One replica of a mean over `replicas` processes, which has GPU `ordinal` to itself.
+    """One of `replicas` processes that average by NCCL. It has GPU number `ordinal` to itself.
 
-    The communicator lasts as long as the process, because its programs hold on to it.
+    NCCL's communicator is kept until the process ends, because compiled programs refer to it.
     """
 
     target, counter = "hocket_reduce_nccl", "hocket_reduce_nccl_counts"
@@ -75,8 +75,8 @@ class BetweenGpus(GpuGroup):
             raise RuntimeError("another replica has ended, so there is no mean")
 
     def _introduction(self, sites: Sites) -> bytes:
-        # Only the first replica's identity is used. The others make one, too, so that a replica
-        # without NCCL fails here, and not while the others wait for it.
+        # Only the identity from replica 0 is used. The other replicas make one too, so that a
+        # replica without NCCL fails here, and not later, while the others wait for it.
         return new_id()
 
     def _enter(self, introductions: Sequence[bytes]) -> None:
@@ -89,7 +89,7 @@ AVERAGE = Nccl()
 
 
 def in_time(call: Callable[[], int], what: str) -> int:
-    """Return the result of a call that might wait for ever. If it takes too long, abandon it."""
+    """Return the result of a call that may wait for ever. Abandon the call after `SECONDS`."""
     pool = ThreadPoolExecutor(1)
     try:
         return pool.submit(call).result(SECONDS)
@@ -100,7 +100,7 @@ def in_time(call: Callable[[], int], what: str) -> int:
 
 
 def new_id() -> bytes:
-    """Load NCCL, and return an identity for a new group."""
+    """Load NCCL, and return the unique identity that a new NCCL group needs."""
     identity, tried = ctypes.create_string_buffer(_ID), []
     for path in _candidates():
         try:
@@ -109,7 +109,7 @@ def new_id() -> bytes:
             tried.append(f"{path}: {error}")
         else:
             return identity.raw
-    raise Unavailable(f"NCCL was not found: install `jax[cuda13]` ({'; '.join(tried[:3])})")
+    raise Unavailable(f"NCCL was not found: install `jax[cuda13]` (tried {'; '.join(tried[:3])})")
 
 
 def _candidates() -> Iterator[str]:

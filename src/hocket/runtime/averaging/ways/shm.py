@@ -1,7 +1,7 @@
-"""Means through the host's memory, the way that is always possible.
+"""Means through the host's memory, for replicas on any devices.
 
-The arrays of a program on the CPU are averaged where they are. Arrays on a GPU are copied to the
-host and back, and the thread that runs the program waits meanwhile.
+The arrays of a program on the CPU are there already. Arrays on a GPU are copied to the host and
+back, while the thread that runs the program waits.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from hocket.runtime.averaging.vectors import narrowed, vector_bytes, widened
 from hocket.system.native import library
 
 LINE = 64
-"""The alignment of every array in bytes."""
+"""The alignment in bytes of every array in the shared memory."""
 
 
 class Shm(SharedMemoryWay):
-    """The way `shm`."""
+    """The way named `shm`."""
 
     name, preference = "shm", 0
 
@@ -41,9 +41,9 @@ class Shm(SharedMemoryWay):
 
 
 class OnHost(Group):
-    """Replica `index` of a mean over `replicas` processes, of arrays on the CPU.
+    """Replica `index` of `replicas` processes that average arrays on the CPU.
 
-    Every mean takes `delay` seconds longer, for experiments.
+    Every mean takes `delay` seconds longer, to try out a slow network.
     """
 
     target, counter = "hocket_average", "hocket_average_counts"
@@ -62,7 +62,7 @@ class OnHost(Group):
 
 
 class OnGpu(OnHost):
-    """One replica of a mean of arrays on GPUs, which go through the host as vectors."""
+    """One replica that averages arrays on a GPU, which cross to the host as vectors."""
 
     target, platform, line = "hocket_reduce_shm", "CUDA", LINE
     __call__ = Group.__call__
@@ -72,7 +72,7 @@ AVERAGE = Shm()
 
 
 def nbytes(sites: Sites, replicas: int) -> int:
-    """Return the bytes of memory that call sites take, as arrays or as vectors."""
+    """Return the bytes of shared memory for these call sites, enough for arrays and for vectors."""
     header, line = library().hocket_average_header_bytes(), library().hocket_average_line_bytes()
     wanted = [
         max(line + 2 * _leaf_bytes(xs), sum(line + 2 * _lines(n) for n in vector_bytes(xs)))
@@ -82,7 +82,7 @@ def nbytes(sites: Sites, replicas: int) -> int:
 
 
 def _leaf_bytes(xs: Sequence[Any]) -> int:
-    """Return the bytes of one replica's arrays, each of which begins on a line of its own."""
+    """Return the bytes of one replica's arrays, each rounded up to whole lines."""
     parts = [jax.eval_shape(widened, x) for x in xs]
     return sum(_lines(math.prod(x.shape) * x.dtype.itemsize) for x in parts)
 

@@ -1,7 +1,7 @@
-"""The built-in transports. Each file has its own as `TRANSPORT`, and the listing is the registry.
+"""The built-in transports. Each file has one as `TRANSPORT`, and is registered under its name.
 
 same_device.py     between threads on one device: hands over the arrays themselves
-device.py          between devices of one process
-shared_memory.py   between processes: a ring of slots in memory that they share
-one_gpu.py         between processes on one GPU: the message stays on it
+device.py          between devices of one process: copies arrays from device to device
+shared_memory.py   between processes: copies arrays through a ring of slots in shared memory
+one_gpu.py         between processes on one GPU: leaves the message on the GPU
 """

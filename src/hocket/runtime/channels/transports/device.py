@@ -1,6 +1,6 @@
 """The transport between devices of one process.
 
-The sender starts the copy, so that it overlaps with the work that follows.
+The sender starts the copy, so that the copy overlaps with the work of both threads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hocket.runtime.channels.transports.same_device import Queue, SameDevice
 
 
 class DeviceToDevice(SameDevice):
-    """The transport by which JAX copies arrays to the devices where the receiver wants them."""
+    """The transport in which JAX copies arrays to the devices where the receiver wants them."""
 
     preference = 10.0
 

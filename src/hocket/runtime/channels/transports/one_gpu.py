@@ -1,8 +1,8 @@
-"""The transport between processes on one GPU: messages stay on it, in memory that both can see.
+"""The transport between processes on one GPU: messages stay there, in memory that both can see.
 
-A ring in the host's memory says which slots are full. Their content lies on the GPU, and the GPU
-itself tells the ring when it has filled or emptied one (`native/slots.cpp`). So the host waits
-neither for a message to be computed nor for its copies, and can send the GPU the next program.
+A ring in the host's memory says which slots are full. The messages in the slots lie on the GPU, and
+the GPU itself updates the ring when it has filled or emptied a slot (`native/slots.cpp`). So the
+host need not wait until a message is computed or copied before it launches the next program.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _FILL, _EMPTY = "hocket_slots_fill", "hocket_slots_empty"
 _HANDLE = (
     (64,),
     np.dtype(np.uint8),
-)  # the content of the ring's slots: it opens the sender's memory
+)  # each slot of the ring has only this: a handle that opens the sender's memory on the GPU
 SOON = 1.0
-"""The seconds after which an end that waits for the other finishes its own work first. A deadlock
-is reported only after a longer time."""
+"""The seconds after which an end that waits for the other end waits for its own device first. This
+is shorter than the time after which a deadlock is reported."""
 WATCH_SECONDS = 0.001
-"""The seconds between two looks at a ring, which the GPU changes without signalling anybody."""
+"""The seconds between two checks of a ring, because the GPU changes a ring without a signal."""
 
 
 class OneGpu:
     """The transport that leaves messages on the GPU, where the other process copies them.
 
-    If no channel names it, it is used only between slices and outside of loops, where it was
-    measured to be faster.
+    Unless the channel names it, it is used only between slices and outside of loops, where
+    measurements showed it to be faster.
     """
 
     preference = 20.0
@@ -54,8 +54,8 @@ class OneGpu:
     device_ordered = True
 
     def __init__(self) -> None:
-        # The memory of a link is made once and serves all epochs: compiled programs know it by a
-        # number, and nobody ever frees it.
+        # The memory of a link is made once, serves all epochs, and is never freed, because compiled
+        # programs refer to it by a number.
         self._ends: dict[tuple[int, bool], OnOneGpu] = {}
 
     def why_not(self, link: Link, ends: Ends) -> str:
@@ -66,7 +66,7 @@ class OneGpu:
             return why
         if link.transport or measured:
             return ""
-        return "it was measured only between slices and outside of loops: elsewhere, ask for it."
+        return "it is used without being named only between slices and outside of loops."
 
     def room(self, link: Link) -> int:
         return OnOneGpu.nbytes(link)
@@ -91,9 +91,9 @@ TRANSPORT = OneGpu()
 
 
 def _why_not(link: Link, ends: Ends) -> str:
-    """Say why not, as far as the plan tells, so that every process gives the same answer."""
+    """Return why this transport cannot carry a link, or "". All processes get the same answer."""
     if not link.arrays:
-        return "a message without arrays has nothing to leave there."
+        return "a message without arrays has nothing to leave on the GPU."
     for place, on in ((link.transfer.source, ends.source), (link.transfer.target, ends.target)):
         if len(on) != 1:
             return f"`{place}` must name exactly one device for each instance."
@@ -105,8 +105,8 @@ def _why_not(link: Link, ends: Ends) -> str:
     if any((part := read_slice(device)) and not part.way.one_memory for device in both):
         return "slices such as instances of MIG do not see each other's memory."
     if link.delay:
-        return "a message with a delay waits in the host's memory."
-    # Ask GPU 0, since the number of this GPU may differ from process to process.
+        return "a message with a delay waits in the host's memory, and so cannot stay on the GPU."
+    # Ask about GPU 0, because processes may number this GPU differently.
     if gpu_uuid(0) is None:
         return f"{devices.pop()} is not a CUDA GPU."
     if "microsoft" in platform.release().lower():
@@ -117,8 +117,9 @@ def _why_not(link: Link, ends: Ends) -> str:
 class OnOneGpu(LinkEnd[Ring]):
     """One end of a link between processes on one GPU.
 
-    The sender allocates the memory when it first sends, and each message has a handle to it. XLA
-    runs the programs of a process in their order, so slots are filled and emptied in order.
+    The sender allocates the memory on the GPU when it first sends. Each slot of the ring has a
+    handle to that memory. XLA runs the programs of a process in the order of their launch, so slots
+    are filled and emptied in order.
     """
 
     def __init__(self, file: MemoryFile, offset: int, link: Link, device: Any = None) -> None:
@@ -132,19 +133,19 @@ class OnOneGpu(LinkEnd[Ring]):
 
     @staticmethod
     def nbytes(link: Link) -> int:
-        """Return the bytes that a link needs of the host's memory."""
+        """Return the bytes of the host's shared memory that a link needs."""
         return Ring.nbytes(link.slots, [_HANDLE])
 
     def begin(self, here: Here) -> None:
-        """Begin an epoch."""
+        """Begin an epoch, in which no message has been sent or received yet."""
         self._here, self._last, self._closed = here, None, threading.Event()
         self.side, self.sent, self.taken = WRITER if here.sends else READER, 0, 0
         if here.work:
             here.work.add(self.settle)
 
     def send(self, arrays: Sequence[Any]) -> None:
-        # A slot is free once the GPU has copied its last message out, so the host may not run ahead
-        # of the GPU by more messages than there are slots.
+        # A slot becomes free when the GPU has copied its message out. So this wait keeps the host
+        # from running ahead of the GPU by more messages than there are slots.
         slot = self._await(self._ring.free_slot)
         handle, fill = self._filling
         self._ring.views[slot][0][:] = handle
@@ -162,13 +163,14 @@ class OnOneGpu(LinkEnd[Ring]):
         slot = self._await(self._ring.full_slot)
         self._theirs = self._ring.views[slot][0].tobytes()
         arrays = self._taking[slot]()
-        # Note the smallest array, because it is kept until the next message.
+        # Any of the arrays would do. Take the smallest, because it stays in memory until the next
+        # message.
         self._note(min(arrays, key=lambda x: x.size))
         self.taken += 1
         return arrays
 
     def settle(self) -> None:
-        """Wait until the ring shows all that this end has done. Raise errors of its programs."""
+        """Wait until this end's last program has finished. Raise its error if it has failed."""
         jax.block_until_ready(self._last)
 
     def close(self) -> None:
@@ -180,7 +182,7 @@ class OnOneGpu(LinkEnd[Ring]):
         self._ring.initialise()
 
     def _note(self, last: Any) -> None:
-        """Keep an array of this end's last program. When it is ready, so is the message."""
+        """Keep an array from this end's last program. It is ready when the program has finished."""
         self._last = last
         if self._here.work:
             self._here.work.begun(self, last)
@@ -189,7 +191,7 @@ class OnOneGpu(LinkEnd[Ring]):
         try:
             slot = wait(SOON)
         except TimeoutError:
-            # The other end may be waiting for work that this end still has on the GPU.
+            # The other end may be waiting for work of this end that the GPU has not finished.
             (self._here.work or self).settle()
             slot = wait(None)
         if self._here.work:
@@ -206,7 +208,7 @@ class OnOneGpu(LinkEnd[Ring]):
 
     @cached_property
     def _filling(self) -> tuple[np.ndarray, list[Any]]:
-        """A handle to the memory that this end sends through, and a program to fill each slot."""
+        """The handle to the memory that this end sends through, and a program to fill each slot."""
         handle = ctypes.create_string_buffer(_HANDLE[0][0])
         number = self._asked("hocket_slots_make", self._link.slots * self._stride, handle)
 
@@ -223,7 +225,7 @@ class OnOneGpu(LinkEnd[Ring]):
 
     @cached_property
     def _taking(self) -> list[Any]:
-        """A program for each slot that copies a message out of it."""
+        """The programs that copy a message out of a slot, one for each slot."""
         number = self._asked("hocket_slots_open", self._theirs)
         specs = [jax.ShapeDtypeStruct(*host_spec(x)) for x in self._link.arrays]
 
@@ -241,7 +243,7 @@ class OnOneGpu(LinkEnd[Ring]):
         return jax.ffi.ffi_call(target, makes, has_side_effect=True)(*given, **where)
 
     def _asked(self, name: str, *arguments: Any) -> int:
-        """Have the library make or open the memory, and return the number programs know it by."""
+        """Have the library make or open the memory. Return the number that programs use for it."""
         _register()
         call, ordinal = getattr(library(), name), self._device.local_hardware_id
         try:
@@ -256,6 +258,6 @@ class OnOneGpu(LinkEnd[Ring]):
 
 @cache
 def _register() -> None:
-    """Make the two functions of the library known to XLA."""
+    """Register the library's functions that fill and empty slots with XLA."""
     for name in (_FILL, _EMPTY):
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(library()[name]), platform="CUDA")

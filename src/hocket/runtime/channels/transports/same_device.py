@@ -1,4 +1,4 @@
-"""The transport between threads on one device: arrays are handed over, and nothing is copied."""
+"""The transport between threads on one device: it hands over arrays without copying them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from hocket.system.events import Closed, Event
 
 
 class Queue:
-    """The messages between two threads, as arrays that both of them hold.
+    """The messages between two threads, which both hold the same arrays.
 
-    No program donates an array that was sent, so neither thread can overwrite what the other reads.
+    No program donates an array that was sent, so neither thread can overwrite an array that the
+    other still reads.
     """
 
     def __init__(self, slots: int, delay: float = 0.0, homes: Sequence[Any] = ()) -> None:
@@ -37,10 +38,10 @@ class Queue:
         )
 
     def wait(self, side: int, ready: Callable[[], bool]) -> None:
-        """Wait until `ready()`. The caller holds the lock."""
+        """Wait until `ready()` returns True. The caller must hold the lock."""
         start = time.perf_counter_ns()
         while not self._closed and not ready():
-            # Nobody signals that a delayed message has fallen due, so the reader wakes by itself.
+            # No signal comes when a message's delay is over, so the reader waits with a timeout.
             due = self.messages[0][0] if side == READER and self.messages else None
             self.changed.wait(due and max(due - time.perf_counter(), 0.0))
         if self._closed:
@@ -54,7 +55,7 @@ class Queue:
 
 
 class QueueOutbox(LinkEnd[Queue]):
-    """The sending end of a queue, which puts arrays in the receiver's `homes`, if it has any."""
+    """The sending end of a queue. It puts arrays on the receiver's devices if `homes` names any."""
 
     side = WRITER
 

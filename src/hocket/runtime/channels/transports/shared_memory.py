@@ -16,12 +16,12 @@ from hocket.system.events import Event, SharedEvent
 from hocket.system.ring import Ring, Spec
 from hocket.system.shared_memory import Space
 
-_STAMP = ((1,), np.dtype(np.float64))  # the time from which a delayed message may be read
-_LINE = 64  # the bytes of a cache line: fields with different writers lie on different lines
+_STAMP = ((1,), np.dtype(np.float64))  # the time at which a message's delay is over
+_LINE = 64  # bytes of a cache line; fields with different writers must not share a line
 
 
 class RingMemory:
-    """A link's part of the shared memory: a flag that somebody watches, an event, and a ring."""
+    """A link's part of the shared memory: a ring, a flag set by a watcher, and the watcher's event."""
 
     def __init__(self, link: Link, space: Space) -> None:
         memory, offset = space.file.memory, space.offset
@@ -49,7 +49,7 @@ class RingMemory:
 
     @staticmethod
     def _head() -> int:
-        return _LINE + SharedEvent.nbytes()  # an event has a line of its own too
+        return _LINE + SharedEvent.nbytes()  # the event, too, has a cache line to itself
 
     @staticmethod
     def _specs(link: Link) -> list[Spec]:
@@ -67,8 +67,8 @@ class RingOutbox(LinkEnd[RingMemory]):
             arrays = [*arrays, np.array([time.monotonic() + memory.delay])]
         memory.ring.send(arrays)
         self.sent += 1
-        # The ring wakes its own reader. The event is for a watcher, and signalling it costs a
-        # system call, which a link that nobody watches is spared.
+        # The ring wakes a reader that waits in it. Only a watcher needs the event, whose signal
+        # costs a system call, so it is not signalled without a watcher.
         if memory.watched[0]:
             memory.arrived.signal()
 
@@ -80,7 +80,7 @@ class RingInbox(LinkEnd[RingMemory]):
         memory = self._carrier
         if memory.ring.messages == self.taken:
             return False
-        # A message that was published and not yet released stays in its slot, so this may read it.
+        # The oldest message stays in its slot until this end releases it, so its stamp may be read.
         stamp = memory.ring.views[self.taken % memory.slots][-1]
         return not memory.delay or float(stamp[0]) <= time.monotonic()
 
@@ -93,18 +93,18 @@ class RingInbox(LinkEnd[RingMemory]):
             if self._carrier.delay:
                 time.sleep(max(0.0, float(views[-1][0]) - time.monotonic()))
                 views = views[:-1]
-            # Copies, because the sender fills the slot again when the lease ends, and JAX on a CPU
-            # takes aligned memory as it is: its arrays would change.
+            # Copies, because the sender may fill the slot again when the lease ends. JAX on a CPU
+            # uses aligned memory without a copy, so without these copies its arrays would change.
             arrays = [np.array(view) for view in views]
         self.taken += 1
         return arrays
 
     def _watch(self, event: Event) -> None:
-        """Signal `event` of this process whenever the sender signals its own in shared memory."""
+        """Signal `event`, which belongs to this process, whenever a message arrives in the ring."""
         memory, seen = self._carrier, 0
         while not memory.closed:
-            # The count is taken before the look, so a message that comes after the look has changed
-            # it, and the wait below ends at once.
+            # Take the event's count before looking at the ring. If a message comes after the look,
+            # its signal changes the count, and the wait below ends at once.
             count = memory.arrived.count()
             if memory.ring.messages > seen:
                 seen = memory.ring.messages
@@ -113,7 +113,7 @@ class RingInbox(LinkEnd[RingMemory]):
 
 
 class SharedMemory:
-    """The transport by which the sender fills slots of a ring, and the receiver empties them."""
+    """The transport in which the sender fills slots of a ring, and the receiver empties them."""
 
     preference = 30.0
     on_devices = False
@@ -128,7 +128,7 @@ class SharedMemory:
         return RingMemory.nbytes(link)
 
     def listen(self, link: Link, here: Here) -> None:
-        # The sender connects only after this, so nobody else uses the ring while it is emptied.
+        # The sender connects only later, so nobody else uses the ring while this empties it.
         assert here.space
         RingMemory(link, here.space).empty()
 
