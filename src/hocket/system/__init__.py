@@ -1,18 +1,18 @@
-"""The layer over the operating system, without any RL: memory, events, processes, names.
+"""The layer over the operating system: memory, events, processes, names. It knows nothing of RL.
 
 shared_memory.py   memory that a group of processes shares
 ring.py            messages through a ring of slots in shared memory
 events.py          events, which wake threads or processes that wait for a change
-rendezvous.py      an exchange of messages within a group of processes before it starts work
+rendezvous.py      an exchange of messages within a group of processes before they start work
 messages.py        messages through a socket
 children.py        child processes: starting, reading, watching and ending them
-as_child.py        the other side: how a child process behaves
+as_child.py        the behaviour of a child process towards the process that started it
 signals.py         Ctrl-C and SIGTERM
 on_host.py         running small computations on the CPU instead of the default device
 platforms.py       JAX's names for the kinds of devices
-garbage.py         how often Python looks for garbage
-registry.py        plugins of one kind: our own, those of installed packages, and the user's
+garbage.py         settings of Python's garbage collector
+registry.py        plugins of one kind: built in, from installed packages, or the user's own
 names.py           objects by name: `module:name`, `file.py:name`
-text.py            numbers for people
+text.py            numbers as text for people
 native/            the C++ library and its functions
 """

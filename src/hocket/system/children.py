@@ -1,9 +1,10 @@
 """Child processes: starting them, reading what they print, watching and ending them.
 
-`as_child.py` is the other side: how such a process behaves.
+`as_child.py` is the other side: the behaviour of such a process.
 
-This process passes on what a child prints, line by line. It keeps the first line of the output back
-for `Child.first_line`, and remembers the last lines of standard error for `Child.poll`.
+The parent prints what its children print, line by line. Only the first line of a child's output is
+not printed, but kept for `Child.first_line`. The last lines of a child's standard error are printed
+and also kept, for `Child.poll`.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 LAST_BYTES = 4096
-"""How much of a child's standard error is remembered."""
+"""The bytes of a child's standard error that are kept: its last lines."""
 KILL_SECONDS = 2.0
-"""How long to wait for a child to end after killing it."""
+"""The seconds to wait for a child to end after killing it."""
 
 
 class Child:
-    """A child process. It has its own session, so Ctrl-C in the terminal does not reach it."""
+    """A child process with its own session, so that Ctrl-C in the terminal does not reach it."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class Child:
         stdin: bytes = b"",
         fds: Sequence[int] = (),
     ) -> None:
-        """Start the process. It inherits the file descriptors `fds` under the same numbers."""
+        """Start the process. It inherits the file descriptors `fds`, with the same numbers."""
         self.popen = subprocess.Popen(
             argv,
             env=env,
@@ -64,23 +65,23 @@ class Child:
         return self.popen.pid
 
     def first_line(self, seconds: float) -> str:
-        """Return the first line of its output, or "" if it ended without any.
+        """Return the first line of the child's output, or "" if the child ended without output.
 
-        Raise `TimeoutError` if neither happens in time.
+        Raise `TimeoutError` if there is neither a line nor an end within `seconds`.
         """
         try:
             line = self._first.get(timeout=seconds)
         except queue.Empty:
             raise TimeoutError(f"process {self.pid} said nothing for {seconds:g} s") from None
-        self._first.put(line)  # for the next call
+        self._first.put(line)  # put back for the next call
         return line
 
     def poll(self) -> tuple[str, str] | None:
-        """Return how it ended and the last lines of its standard error; None while it runs."""
+        """Return how the child ended and its last lines of standard error; None while it runs."""
         code = self.popen.poll()
         if code is None:
             return None
-        for reader in self._readers:  # with a limit: a grandchild may hold the pipe open
+        for reader in self._readers:  # a time limit, as a grandchild may hold the pipe open
             reader.join(0.2)
         how = (
             f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
@@ -88,14 +89,14 @@ class Child:
         return f"process {self.pid} {how}", b"".join(self._last).decode(errors="replace")
 
     def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds` for it to end, and return True if it has."""
+        """Wait up to `seconds` for the child to end. Return True if it has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.popen.wait(max(0.0, seconds))
             return True
         return False
 
     def kill(self, seconds: float) -> bool:
-        """End it by force, wait up to `seconds`, and return True if it has ended."""
+        """Kill the child, and wait up to `seconds` for its end. Return True if it has ended."""
         self.popen.kill()
         return self.wait(seconds)
 
@@ -117,14 +118,14 @@ class Child:
 
 
 def last_words(how: str, errors: str) -> str:
-    """Return a message that says how a process ended and what it said last."""
+    """Return a message with the end of a process and its last lines of standard error."""
     hint = " Was there enough memory?" if signal.SIGKILL.name in how else ""
     last = f"\n{errors.rstrip()}" if errors.strip() else ""
     return f"{how}.{hint}{last}"
 
 
 def end_all(children: Sequence[Child], grace: float) -> None:
-    """Wait for children that were told to end. Kill those still alive after `grace` seconds."""
+    """Wait for children that were told to end. After `grace` seconds in all, kill the rest."""
     deadline = time.monotonic() + grace
     for child in children:
         if not child.wait(deadline - time.monotonic()):
@@ -132,9 +133,9 @@ def end_all(children: Sequence[Child], grace: float) -> None:
 
 
 def at_end(owner: object, function: Callable[..., Any], *arguments: Any) -> weakref.finalize:
-    """Call a function when `owner` is gone or Python ends, to end the children of `owner`.
+    """Call `function` when `owner` is garbage or Python ends, to end the children of `owner`.
 
-    A fork of this process does not call it, because they are not its children.
+    A fork of this process does not call `function`, because the children are not its own.
     """
     return weakref.finalize(owner, _call_in, os.getpid(), function, arguments)
 

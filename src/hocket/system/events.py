@@ -10,18 +10,18 @@ from typing import Protocol
 from hocket.system.native import library
 
 WAIT_SECONDS = 0.2
-"""The longest that `Event.wait` waits. Its caller then looks again, even without a signal."""
+"""The seconds after which `Event.wait` returns without a signal, so that its caller looks again."""
 
 
 class Closed(Exception):
-    """Raised from a wait because the run is ending. Another instance may have the real error."""
+    """Raised from a wait because the run is ending, maybe by the error of another instance."""
 
 
 class Event(Protocol):
-    """A counter of changes that one can wait for.
+    """A counter of signals. A thread can wait until there is a new signal.
 
-    Take `count` first, then look at the thing that may change, and `wait(count)` if it has not
-    changed. So a change between the look and the wait is not missed.
+    To wait for a change, first take `count`, then check if the change has happened, and if not,
+    call `wait(count)`. So a change between the check and the wait is not missed.
     """
 
     def count(self) -> int: ...
@@ -29,7 +29,7 @@ class Event(Protocol):
     def signal(self) -> None: ...
 
     def wait(self, count: int) -> None:
-        """Wait until the event was signalled after `count` was taken, or for a short time."""
+        """Wait for a signal after `count` was taken, but at most WAIT_SECONDS."""
 
 
 class ThreadEvent:
@@ -57,7 +57,7 @@ class SharedEvent:
 
     def __init__(self, memory: mmap.mmap, offset: int) -> None:
         self._library = library()
-        # An address keeps nothing alive: `memory` must stay mapped as long as the event is used.
+        # An address does not keep `memory` mapped. The caller must, as long as the event is used.
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
 
     @staticmethod

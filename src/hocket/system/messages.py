@@ -1,4 +1,4 @@
-"""Pickled messages between two processes, through a socket. Each is preceded by its length."""
+"""Pickled messages between two processes, through a socket. The length precedes each message."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import threading
 from typing import Any
 
 SHORT_BYTES = 1 << 16
-"""Messages below this size are sent in one piece with their length."""
+"""The size in bytes below which a message and its length are sent together."""
 _LENGTH = struct.Struct("<Q")
 
 
 class MessageSocket:
-    """A socket that carries messages.
+    """A socket that sends and receives pickled messages.
 
     mine, theirs = socket.socketpair()
     MessageSocket(mine).write({"seed": 7})
@@ -34,7 +34,8 @@ class MessageSocket:
         payload = pickle.dumps(message, protocol=5)
         length = _LENGTH.pack(len(payload))
         with self._writing:
-            # Two sends would wake the other side twice, but joining long ones costs a copy.
+            # Sending the length by itself wakes the other side twice. Joining the two costs a copy,
+            # which is too much for a long message.
             if len(payload) < SHORT_BYTES:
                 self._socket.sendall(length + payload)
             else:
@@ -42,7 +43,7 @@ class MessageSocket:
                 self._socket.sendall(payload)
 
     def read(self) -> Any:
-        """Return the next message. Raise `EOFError` if the other side is gone."""
+        """Return the next message, waiting for it. Raise `EOFError` if the connection is closed."""
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
         return pickle.loads(self._exactly(length))
 
@@ -51,14 +52,14 @@ class MessageSocket:
         socket.send_fds(self._socket, [b"f"], [fd])
 
     def receive_fd(self) -> int:
-        """Return the file descriptor that was sent; programs started here do not inherit it."""
+        """Return the file descriptor from `send_fd`. Programs started here do not inherit it."""
         _, (fd,), *_ = socket.recv_fds(self._socket, 1, 1)
         os.set_inheritable(fd, False)
         return fd
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a reading thread; close does not
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a reading thread, unlike `close`
         self._socket.close()
 
     def _exactly(self, count: int) -> bytes:

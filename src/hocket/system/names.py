@@ -1,4 +1,4 @@
-"""Objects by name, `package.module:name` or `path/to/file.py:name`, and options as text."""
+"""Objects by name, as `package.module:name` or `path/to/file.py:name`, and options as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hocket.errors import unknown
 
 
 def path_of(thing: Any, where: str = "") -> str:
-    """Return `module:name`, or `file.py:name` for an object from a file outside any package."""
+    """Return the name by which `find` imports an object: `module:name` or `file.py:name`."""
     name, module = thing.__qualname__, sys.modules[thing.__module__]
     if "<" in name:
         raise ValueError(
@@ -23,21 +23,21 @@ def path_of(thing: Any, where: str = "") -> str:
             f"point to it. Move `{name.rpartition('.')[2]}` to the top level of its module."
         )
     if module.__spec__ is not None and not module.__name__.startswith(_FILE):
-        # Not `module.__name__`: for a script under `python -m`, that is only `__main__`.
+        # Not `module.__name__`, which is `__main__` for a module that `python -m` runs.
         return f"{_public_home(module.__spec__.name, thing)}:{name}"
     file = Path(vars(module).get("__file__") or "")
     if file.suffix != ".py" or not file.is_file():
         raise ValueError(
-            f"`{name}` was not defined in a file, so a configuration cannot point to it. Put it "
-            f"into one and import it from there, or use `hocket.run`, which stores nothing."
+            f"`{name}` was not defined in a file, so a configuration file cannot point to it. "
+            f"Move it to a file and import it from there, or use `hocket.run`, which saves nothing."
         )
     return f"{file.resolve()}:{name}"
 
 
 def _public_home(module: str, thing: Any) -> str:
-    """Return the package to import an object from: `hocket.envs` for `hocket.envs.classic.catch`.
+    """Return the outermost package that exports an object: `hocket.envs`, not `hocket.envs.classic`.
 
-    So a name in a file stays valid when the module moves within its package.
+    So a name in a configuration file stays valid when the module moves within that package.
     """
     package, *rooms = module.split(".")
     for count in range(1, len(rooms)) if package == "hocket" else ():
@@ -62,10 +62,11 @@ def find(path: str) -> Any:
 
 
 def read_words(text: str) -> tuple[str, dict[str, Any]]:
-    """Split `name:option=value,...` into name and options: `("CartPole-v1", {"gravity": 1.6})`.
+    """Split `name:option=value,...` into the name and a dict of the options.
 
-    Numbers, booleans and None are converted. Any other value stays text, which may itself be the
-    name of an object: `sliced:slices=2,reduce=mine.py:Fifo`.
+    `CartPole-v1:gravity=1.6` gives `("CartPole-v1", {"gravity": 1.6})`. Numbers, booleans and None
+    are converted. Any other value stays text, and may itself be the name of an object, as in
+    `sliced:slices=2,reduce=mine.py:Fifo`.
     """
     path, *given = _OPTIONS.split(text, maxsplit=1)
     options: dict[str, Any] = {}
@@ -86,7 +87,7 @@ _FILE = "hocket_file_"
 
 
 def file_modules() -> list[ModuleType]:
-    """Return the modules that `find` loaded from files. Other processes cannot import these."""
+    """Return the modules that `find` loaded from files. Other processes cannot import them."""
     return [module for name, module in sys.modules.items() if name.startswith(_FILE)]
 
 
@@ -103,7 +104,7 @@ def _from_file(file: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # first, because dataclasses look their module up there
+    sys.modules[name] = module  # before its code runs: dataclasses look it up
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -114,12 +115,12 @@ def _from_file(file: str) -> ModuleType:
 
 def _from_module(name: str) -> ModuleType:
     if str(Path.cwd()) not in sys.path and "" not in sys.path:
-        sys.path.append(str(Path.cwd()))  # as `python -m` does, for modules in the working folder
+        sys.path.append(str(Path.cwd()))  # finds modules in the working folder
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module exists, but one that it imports does not
+            raise  # the module exists, but imports one that does not
         raise ValueError(
             f"there is no module `{name}`: install it, or name the file: `path/to/file.py:Name`."
         ) from error

@@ -1,4 +1,4 @@
-"""Computing on the CPU while JAX traces, as physics engines do when they prepare a model."""
+"""Computing on the CPU outside of `jit`, as physics engines do when they prepare a model."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hocket.system.platforms import HOST
 
 
 def on_host() -> contextlib.AbstractContextManager[Any]:
-    """Inside this context, operations outside of `jit` run on the CPU.
+    """Return a context in which operations outside of `jit` run on the CPU.
 
-    A GPU would compile each kind of operation first, and MJX has thousands of them.
+    On a GPU, JAX would first compile each such operation, and MJX makes thousands of them.
     """
     config: Any = jax.config
     if jax.default_backend() == HOST or config.jax_default_device is not None:

@@ -1,10 +1,10 @@
-"""JAX's names for the kinds of devices: all that packages except `cluster` know of hardware."""
+"""JAX's names for the kinds of devices. All other knowledge of hardware is in `cluster`."""
 
 HOST = "cpu"
-"""The kind of the host's own processor."""
+"""The kind of device that every machine has, its own processor."""
 _KINDS = {"cuda": "gpu", "rocm": "gpu"}
 
 
 def kind_of(platform: str) -> str:
-    """Return the kind of device for a platform that a program is lowered for: `gpu` for `cuda`."""
+    """Return the kind of device of a platform for which JAX lowers programs: `gpu` for `cuda`."""
     return _KINDS.get(platform, platform)

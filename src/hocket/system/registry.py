@@ -1,4 +1,4 @@
-"""Plugins of one kind by name: files of a folder, entry points of packages, or `module:NAME`.
+"""Plugins of one kind, by name: built-in files, entry points of packages, or `module:NAME`.
 
 LAUNCHERS = Registry("launcher", "hocket.runtime.launch.launchers", "LAUNCHER",
                      group="hocket.launchers")
@@ -23,7 +23,7 @@ from hocket.system.names import find
 
 
 class Registry:
-    """The plugins of one kind. Each is imported when it is first asked for."""
+    """The plugins of one kind. Each plugin is imported when it is first asked for."""
 
     def __init__(
         self, kind: str, package: str = "", attribute: str = "", *, group: str = ""
@@ -33,16 +33,16 @@ class Registry:
 
     @cached_property
     def built_in(self) -> Mapping[str, Any]:
-        """The plugins that come with hocket, all imported, by the names of their files."""
+        """The plugins that come with hocket, all imported, by their names."""
         return {name: self._built_in(name) for name in self._files}
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of all plugins: our own, then those of installed packages."""
+        """The names of all plugins: built-in plugins first, then plugins of installed packages."""
         return (*self._files, *(name for name in self._installed if name not in self._files))
 
     def __getitem__(self, name: str) -> Any:
-        """Return the plugin with this name, or raise `ValueError` with a suggestion."""
+        """Return the plugin with this name, or raise `ValueError` with the names that exist."""
         if name in self._files:
             return self._built_in(name)
         if name in self._installed:
@@ -57,7 +57,8 @@ class Registry:
     def make(self, name: str, protocol: type, **options: Any) -> Any:
         """Return the plugin with this name. If it is a class or a factory function, call it first.
 
-        Raise `ValueError` if it does not take the options, or lacks a member of the Protocol.
+        Raise `ValueError` if the plugin does not take these options, or if it lacks a member of the
+        Protocol.
         """
         plugin = self[name]
         if callable(plugin) and (isinstance(plugin, type) or lacking(plugin, protocol)):

@@ -1,4 +1,4 @@
-"""Messages from each to all members of a group of processes, before it starts work."""
+"""An exchange of messages between all processes of a group, before they start work."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from hocket.system.native import Unavailable
 from hocket.system.shared_memory import MemoryFile
 
 SECONDS = 60.0
-"""How long a member waits for the others, which may still be starting."""
+"""The seconds for which a member waits for the others, which may still be starting."""
 
 _ROUNDS, _MESSAGE_BYTES, _LOOK_SECONDS = 4, 400, 0.002
 _ABSENT, _HERE, _FAILED = 0, 1, 2
 
 
 class Rendezvous:
-    """Up to 4 rounds in which every member sends one message, or its error, and receives all.
+    """Up to 4 rounds of messages. In a round, every member sends one message or error to all.
 
-    The memory must be zeros at first, and `offset` a multiple of 64 bytes.
+    The memory must be all zeros before the first member uses it. `offset` must be a multiple of 64
+    bytes.
     """
 
     def __init__(self, file: MemoryFile, offset: int, members: int, index: int) -> None:
@@ -36,7 +37,7 @@ class Rendezvous:
         return SharedEvent.nbytes() + _ROUNDS * members * _record().itemsize
 
     def tell(self, mine: bytes, seconds: float = SECONDS) -> list[bytes]:
-        """Send a message in this round, and return the messages of all members, in their order."""
+        """Send a message in the next round. Return the messages of all members, in member order."""
         said, self._round = self._said[self._round], self._round + 1
         self._say(said, _HERE, mine)
         end = time.monotonic() + seconds
@@ -45,7 +46,7 @@ class Rendezvous:
                 late = ", ".join(map(str, np.flatnonzero(said["state"] == _ABSENT)))
                 raise Unavailable(f"waited {seconds:g} s for replica {late}")
             time.sleep(_LOOK_SECONDS)
-        # A memory fence: contents are read after the states that say they are there.
+        # A memory fence, so that contents are read only after the states that announce them.
         self._fence.signal()
         heard = [bytes(x[:n]) for x, n in zip(said["content"], said["size"], strict=True)]
         for who in np.flatnonzero(said["state"] == _FAILED):
@@ -53,13 +54,13 @@ class Rendezvous:
         return heard
 
     def fail(self, why: str) -> None:
-        """Tell the others, in place of a message, that this member cannot go on."""
+        """In place of a message, tell the others that this member cannot go on, and why."""
         if self._round < _ROUNDS:
             self._say(self._said[self._round], _FAILED, why.encode()[:_MESSAGE_BYTES])
 
     @contextlib.contextmanager
     def or_tell_failure(self) -> Iterator[None]:
-        """Inside this context, an error is told to the others, so that they do not wait."""
+        """Return a context whose errors are told to the others, so that they stop waiting."""
         try:
             yield
         except BaseException as error:
@@ -70,7 +71,7 @@ class Rendezvous:
         mine = said[self._index]
         mine["content"][: len(content)] = np.frombuffer(content, np.uint8)
         mine["size"] = len(content)
-        self._fence.signal()  # a memory fence: the content is there before the state says so
+        self._fence.signal()  # a memory fence: the content is written before the state
         mine["state"] = state
 
 

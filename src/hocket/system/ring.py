@@ -1,13 +1,14 @@
 """Messages between two processes of one machine, through a ring of slots in shared memory.
 
 Both sides know the shapes and dtypes of a message beforehand, so nothing is pickled: the writer
-copies a message into its slot, and the reader reads it there.
+copies a message into a slot, and the reader reads it there.
 
-The ring needs no lock. Two counters say where it stands: `head` messages were published and `tail`
-released since the beginning. Only the writer adds to `head`, and only the reader to `tail`, so no
-update can be lost. A slot belongs to one side at a time: to the writer until its message is
-published, then to the reader until that is released, and only then may the writer fill it again.
-The compiled part (`native/ring.cpp`) has the counters, and the memory order that makes this safe.
+The ring needs no lock. It has two counters: `head`, the number of messages published so far, and
+`tail`, the number of messages released so far. Only the writer adds to `head`, and only the reader
+adds to `tail`, so no update can be lost. A slot belongs to one side at a time: to the writer until
+its message is published, then to the reader until the message is released, then to the writer
+again. The compiled part (`native/ring.cpp`) has the counters, and the memory order that makes this
+safe.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from hocket.system.native import library
 Spec = tuple[tuple[int, ...], Any]  # shape, dtype
 
 SPIN_NS = 20_000 if (os.cpu_count() or 1) > 1 else 0
-"""How long a side spins before it sleeps: most messages come within that time. On a single core the
-other side could not run meanwhile, so there nobody spins."""
+"""The nanoseconds for which a side spins before it sleeps. Most messages come within that time. On
+a single core this is 0, because the other side could not run while this side spins."""
 
-_SLICE_NS = 200_000_000  # a long wait is cut into slices, so that Python handles signals in between
+_SLICE_NS = 200_000_000  # the longest wait in C; Python handles signals after it
 _TIMEOUT, _CLOSED = -1, -2
 
 
 class Ring:
     """A bounded queue of messages from one process, the writer, to another, the reader.
 
-    Its memory must be zeros at first, as in a new file; `initialise` makes it so again.
+    The memory of a new ring must be all zeros, as in a new file. `initialise` empties a used ring.
 
         specs = [((8, 4), np.float32), ((8,), np.int32)]
         file = MemoryFile.create(Ring.nbytes(2, specs))
@@ -55,7 +56,7 @@ class Ring:
             raise ValueError(f"a ring must begin at a multiple of 64 bytes, but offset={offset}.")
         self._library, self._slots = library(), slots
         self._memory, self._offset = memory, offset
-        # An address does not keep the memory mapped, but `_memory` and `views` do.
+        # The address does not keep the memory mapped. `_memory` and `views` do.
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
         """The address of the ring in this process."""
         starts, stride = slot_layout(specs)
@@ -67,21 +68,21 @@ class Ring:
             ]
             for slot in range(slots)
         ]
-        """The arrays of each slot, as views of the shared memory."""
+        """The arrays of each slot, as numpy views of the shared memory."""
 
     @staticmethod
     def nbytes(slots: int, specs: Sequence[Spec]) -> int:
-        """Return the bytes that a ring takes, a multiple of 64."""
+        """Return the bytes of memory that a ring needs, a multiple of 64."""
         return library().hocket_ring_header_bytes() + slots * slot_layout(specs)[1]
 
     def initialise(self) -> None:
-        """Make the ring empty and open. Call only while neither side uses it."""
-        # The slots may keep their bytes: nobody reads one before a message was published in it.
+        """Make the ring empty and open. Call this only while neither side uses the ring."""
+        # The slots may keep their bytes, because a slot is read only after a message is published.
         nbytes = self._library.hocket_ring_header_bytes()
         self._memory[self._offset : self._offset + nbytes] = bytes(nbytes)
 
     def send(self, arrays: Sequence[np.ndarray], timeout: float | None = None) -> None:
-        """Copy a message into a free slot, waiting for one while the ring is full."""
+        """Copy a message into a free slot, waiting while the ring is full."""
         for view, array in zip(self.views[0], arrays, strict=True):
             if (array.shape, array.dtype) != (view.shape, view.dtype):
                 raise ValueError(
@@ -89,15 +90,15 @@ class Ring:
                 )
         for view, array in zip(self.views[self.free_slot(timeout)], arrays, strict=True):
             np.copyto(view, array, casting="no")
-        # Only now, when the whole message is in its slot, may the reader have it.
+        # Publish only now, when the whole message is in its slot, because the reader may read it.
         self._library.hocket_ring_publish(self.address)
 
     @contextmanager
     def lease(self, timeout: float | None = None) -> Iterator[list[np.ndarray]]:
-        """Lend the oldest message, waiting until there is one.
+        """Return a context with views of the oldest message, waiting until there is a message.
 
-        The views are the slot itself, which the writer may fill again once the block has ended, so
-        whatever is needed longer must be copied.
+        The views are the slot itself, and the writer may fill the slot again when the context ends.
+        Copy the arrays that are needed longer.
         """
         slot = self.full_slot(timeout)
         try:
@@ -106,25 +107,25 @@ class Ring:
             self._library.hocket_ring_release(self.address)
 
     def free_slot(self, timeout: float | None = None) -> int:
-        """Return the next slot to fill, waiting for one. The caller publishes it, in order."""
+        """Return the next slot to fill, waiting until it is free. The caller must publish it."""
         return self._wait(self._library.hocket_ring_acquire, timeout)
 
     def full_slot(self, timeout: float | None = None) -> int:
-        """Return the next slot to read, waiting for one. The caller releases it, in order."""
+        """Return the next slot to read, waiting until it is full. The caller must release it."""
         return self._wait(self._library.hocket_ring_lease, timeout)
 
     def close(self) -> None:
-        """End every wait, now and later, with `Closed`. A third process may do this too."""
+        """End all waits, now and later, with `Closed`. A third process may call this, too."""
         self._library.hocket_ring_close(self.address)
 
     @property
     def messages(self) -> int:
-        """The number of messages that have been sent."""
+        """The number of messages that have been sent so far."""
         return self._counts()[0]
 
     @property
     def waited_ns(self) -> list[int]:
-        """The nanoseconds that the writer and the reader have waited for each other."""
+        """The nanoseconds for which the writer and the reader have waited, in this order."""
         return self._counts()[1:]
 
     def _counts(self) -> list[int]:
@@ -133,15 +134,13 @@ class Ring:
         return [count.value for count in counts]
 
     def _wait(self, call: Any, timeout: float | None) -> int:
-        """Return the slot that `call` waits for: first by spinning, then asleep."""
+        """Return the slot for which `call` waits, first by spinning, then asleep."""
         end = math.inf if timeout is None else time.monotonic() + timeout
         slot = call(self.address, self._slots, SPIN_NS, 0)
         while slot == _TIMEOUT:
             left = end - time.monotonic()
             if left <= 0:
-                raise TimeoutError(
-                    f"the other side of a ring did not answer for {timeout:g} seconds"
-                )
+                raise TimeoutError(f"waited {timeout:g} s for the other side of a ring")
             slot = call(self.address, self._slots, 0, int(min(1e9 * left, _SLICE_NS)))
         if slot == _CLOSED:
             raise Closed
@@ -149,7 +148,7 @@ class Ring:
 
 
 def slot_layout(specs: Sequence[Spec]) -> tuple[list[int], int]:
-    """Return where each array begins in a slot, and the size of a slot. All are multiples of 64."""
+    """Return the offsets of the arrays in a slot, and the size of a slot: multiples of 64 bytes."""
     starts, end = [], 0
     for shape, dtype in specs:
         starts.append(end)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class MemoryFile:
-    """A memfd, and the mapping of it in this process. It is all zeros at first.
+    """A memfd and its mapping in this process. New memory is all zeros.
 
     To share it, pass `fd` to a new process (`subprocess.Popen(..., pass_fds=[file.fd])`), which
     maps the same memory:
@@ -24,14 +24,15 @@ class MemoryFile:
 
     def __init__(self, fd: int, nbytes: int) -> None:
         self.fd, self.nbytes = fd, nbytes
-        # Mapped at once: taking a page fault for each page costs more than the first copy into it.
+        # All pages are mapped now. A page fault for each page on its first use would cost more than
+        # the copy into the page.
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
         self.memory = mmap.mmap(fd, nbytes, flags=flags)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
     @staticmethod
     def create(nbytes: int) -> MemoryFile:
-        """Reserve new memory. Raise `OSError` if there is too little, so that its use is safe."""
+        """Reserve new memory. Raise `OSError` now if too little is left, not when it is used."""
         if nbytes > _available():
             raise _refusal(nbytes, f"{_available() / 2**20:.1f} MiB are left")
         fd = os.memfd_create("hocket")
@@ -44,18 +45,18 @@ class MemoryFile:
 
     @staticmethod
     def attach(fd: int, nbytes: int) -> MemoryFile:
-        """Map the memory behind a descriptor that another process has passed on."""
+        """Map the memory of a file descriptor that came from another process."""
         return MemoryFile(fd, nbytes)
 
     def close(self) -> None:
-        """Let go of the memory. It is freed when no process maps it and no array here uses it."""
+        """Drop this object's mapping. The memory is freed when no process and no array uses it."""
         os.close(self.fd)
-        # `memory.close()` would unmap it at once, even under numpy arrays that still use it.
+        # Not `memory.close()`, which would unmap the memory even if numpy arrays still use it.
         del self.memory
 
 
 class Space(NamedTuple):
-    """A part of a memory file with a single use, all zeros at first."""
+    """A part of a memory file for a single purpose. It is all zeros at first."""
 
     file: MemoryFile
     offset: int
@@ -66,7 +67,7 @@ class Space(NamedTuple):
         return self.file.address + self.offset
 
     def part(self, offset: int, nbytes: int) -> Space | None:
-        """Return a part of this space; None if `nbytes` is 0."""
+        """Return the part of this space at `offset`; None if `nbytes` is 0."""
         return Space(self.file, self.offset + offset, nbytes) if nbytes else None
 
 
@@ -76,15 +77,15 @@ def pages(nbytes: int) -> int:
 
 
 def _available() -> float:
-    """Return the bytes of memory left. A memfd that is too large takes all before it fails."""
+    """Return the bytes of memory left. Reserving more would use up all memory before it fails."""
     with open("/proc/meminfo") as lines:
         fields = dict(line.split(":") for line in lines)
     left = [1024 * float(fields["MemAvailable"].split()[0])]
     group = Path("/sys/fs/cgroup")
-    with contextlib.suppress(OSError, ValueError):  # no limit: "max", or another layout
+    with contextlib.suppress(OSError, ValueError):  # "max" means no limit
         limit = float((group / "memory.max").read_text())
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        files = float(stat.get("inactive_file", 0))  # cached files, dropped when memory is needed
+        files = float(stat.get("inactive_file", 0))  # file caches, which can be dropped
         left.append(limit - float((group / "memory.current").read_text()) + files)
     return min(left)
 
@@ -92,6 +93,6 @@ def _available() -> float:
 def _refusal(nbytes: int, why: str) -> OSError:
     return OSError(
         errno.ENOMEM,
-        f"cannot reserve {nbytes / 2**20:.1f} MiB of shared memory ({why}): free some, or use "
+        f"cannot reserve {nbytes / 2**20:.1f} MiB of shared memory ({why}): free memory, or use "
         f"fewer environments, smaller messages or fewer replicas",
     )

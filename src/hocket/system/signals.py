@@ -1,6 +1,7 @@
-"""Ctrl-C takes effect between blocks of iterations, so that no finished work is lost.
+"""Ctrl-C, made to take effect between blocks of iterations, so that no finished work is lost.
 
-After `heed_termination`, SIGTERM does the same. Schedulers and containers send it when time is up.
+After `heed_termination`, SIGTERM acts like Ctrl-C. Schedulers and containers send SIGTERM when the
+time of a job is up.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from typing import Any
 
 
 class Abandoned(KeyboardInterrupt):
-    """Raised by the second Ctrl-C, in the middle of a block, whose state must not be kept."""
+    """Raised by a second Ctrl-C in the middle of a block, whose state must not be used."""
 
 
 def heed_termination() -> None:
-    """Let SIGTERM act like Ctrl-C. By default it ends the process at once."""
+    """Let SIGTERM act like Ctrl-C. Otherwise SIGTERM ends the process at once."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 class Deferred:
-    """A context in which the first Ctrl-C only sets `seen`. The second raises `Abandoned`."""
+    """A context in which the first Ctrl-C only sets `seen`, and the second raises `Abandoned`."""
 
     def __init__(self) -> None:
         self.seen = False

@@ -25,7 +25,7 @@ class WayRow:
 
 @dataclass(frozen=True)
 class WayTable:
-    """All ways and the chosen one. If ways were measured, it was the fastest at the largest call."""
+    """All ways and the chosen way. If several were measured, it was fastest in the largest call."""
 
     rows: tuple[WayRow, ...]
     chosen: str

@@ -141,8 +141,8 @@ class Transport(Protocol):
     """The rank of this transport. A channel that names no transport gets the lowest-ranked one that
     can carry its link. The built-in transports have ranks 0 to 30."""
     on_devices: bool
-    """True if messages are lists of JAX arrays, which are handed over as they are. False if they are
-    lists of numpy arrays, as in `link.specs`."""
+    """True if messages are lists of JAX arrays, which are handed over as they are. False if
+    messages are lists of numpy arrays, as in `link.specs`."""
     device_ordered: bool
     """True if `send` accepts arrays that the device has not computed yet, because the device itself
     keeps the order of programs and messages. Then an end must tell `here.work` what it begins."""

@@ -55,5 +55,5 @@ class DeviceWork:
 
 
 def is_busy(begun: list[Any]) -> bool:
-    """Return True if the device has not finished all this work, which `DeviceWork.since` returned."""
+    """Return True if the device is still at work on `begun`, which `DeviceWork.since` returned."""
     return any(not x.is_ready() for x in begun)

@@ -53,7 +53,7 @@ def packing(like: tuple[jax.ShapeDtypeStruct, ...]) -> Packing:
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """The layout of a message in a slot: the small arrays come first, so that they are one block."""
+    """The layout of a message in a slot: small arrays come first, so that they are one block."""
 
     like: tuple[jax.ShapeDtypeStruct, ...]
 
@@ -83,7 +83,7 @@ class Packing:
         return sum(math.prod(self.like[k].shape) > 0 for k in self.small) > 1
 
     def specs(self, *, packed: bool) -> list[Spec]:
-        """Return the shapes and dtypes of the arrays in a slot, as a `packed` or other end sees them."""
+        """Return the shapes and dtypes of a slot's arrays, as an end sees them, `packed` or not."""
         if packed:
             return [((self._words[1],), np.dtype(np.uint32)), *(self._host[k] for k in self.large)]
         return [self._host[k] for k in (*self.small, *self.large)]
@@ -186,7 +186,7 @@ def _as_words(x: Any) -> jax.Array:
 
 
 def _is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Return True if an array is packed. Complex arrays and arrays of int4 or the like never are."""
+    """Return True if an array is packed. Complex arrays and types such as int4 never are."""
     if math.prod(shape) * dtype.itemsize >= LARGE or jnp.issubdtype(dtype, np.complexfloating):
         return False
     info = jnp.finfo if jnp.issubdtype(dtype, np.floating) else jnp.iinfo

@@ -34,7 +34,7 @@ class Services:
         self._last: dict[Service, Any] = {}
 
     def load(self, state: Any) -> Any:
-        """Give the services their parts of a state. Return it with tickets in place of those parts."""
+        """Give the services their parts of a state. Return it with tickets in place of them."""
 
         def keep(mine: Any, x: Any) -> Any:
             if not isinstance(mine, Served):
@@ -48,7 +48,7 @@ class Services:
         return jax.tree.map(keep, self._state, state, is_leaf=_is_served) if self else state
 
     def whole(self, state: Any) -> Any:
-        """Undo `load`: return a state as users see it, with the services' content and no tickets."""
+        """Undo `load`: return a state as users see it, with contents in place of tickets."""
 
         def content(x: Any) -> Any:
             if not isinstance(x, Served):

@@ -23,7 +23,7 @@ class WatchedThread:
         weakref.finalize(self, self._tasks.put, None).atexit = False
 
     def run(self, work: Callable[[], Any], overdue: Callable[[], BaseException | None]) -> Any:
-        """Call `work` in the thread and return its result. If `overdue` returns an error, raise that."""
+        """Call `work` in the thread. If `overdue` returns an error meanwhile, raise that error."""
         future: Future[Any] = Future()
         self._tasks.put(lambda: fulfil(future, work))
         while not wait([future], LOOK_SECONDS).done:

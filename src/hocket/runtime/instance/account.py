@@ -27,7 +27,7 @@ class Wait(NamedTuple):
     transfer: Transfer
     peers: tuple[int, ...]
     ready: Callable[[], bool] | None = None
-    """A function that returns True when the wait is over. None if the link's end waits by itself."""
+    """A function that returns True when the wait is over. None if the link's end waits itself."""
     until: Callable[[Callable[[], bool]], None] | None = None
     """A function that waits until `ready` returns True."""
 
@@ -66,7 +66,7 @@ class Account:
         self.status["phase"] = phase
 
     def wait(self, wait: Wait) -> None:
-        """Wait until `wait.ready()`, and count the time. Do nothing if the link's end waits by itself."""
+        """Wait until `wait.ready()`, and count the time. Do nothing if `wait.ready` is None."""
         if not (wait.ready and wait.until):
             return
         start = time.perf_counter()
@@ -79,12 +79,12 @@ class Account:
             self.note("wait", other, start)
 
     def crossing(self, end: End, move: Callable[[], T]) -> T:
-        """Call `move`, which sends or receives through a link's end. Count how long the end waits."""
+        """Call `move`, which sends or receives through `end`. Count how long `end` waits."""
         box, (other, peer), begun = end.box, end.away, self.work.since()
         start, before = time.perf_counter(), box.waited_ns
         self.show(SENDING if end.sends else RECEIVING, end.link.transfer, peer)
         message = move()
-        # If the instance's own device is still at work, waiting for the other instance cost no time.
+        # If the instance's own device is still at work, the wait for the other cost no time.
         waited = 0 if is_busy(begun) else box.waited_ns - before
         self._moved(other, waited)
         if end.sends:
@@ -116,7 +116,7 @@ class Account:
     def note(
         self, kind: str, name: str, start: float, end: float | None = None, nbytes: int = 0
     ) -> None:
-        """Keep a span, which ends now unless `end` is given. Do nothing if spans are not recorded."""
+        """Record a span, which ends now unless `end` is given. Do nothing if `spans` is None."""
         if self.spans is None:
             return
         if len(self.spans) >= MAX_SPANS:

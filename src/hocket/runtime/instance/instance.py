@@ -90,12 +90,12 @@ class Instance:
             end.connect(addresses[end.link.key], epoch)
 
     def disconnect(self) -> None:
-        """Close all link ends of this instance. This also ends the waits of instances at the other ends."""
+        """Close all link ends of this instance. This also ends waits at the other ends."""
         for end in self.ends:
             end.close()
 
     def load(self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any]) -> None:
-        """Take this instance's part of a state, and of the late values, which are of all instances."""
+        """Take this instance's part of a state. `late` has the late values of all instances."""
         self.status["iteration"] = 0
         self.inbox.load(late)
         if self.learning:
@@ -125,7 +125,7 @@ class Instance:
             self.account.end()
 
     def steps(self, count: int | None, rows: MetricRows) -> Iterator[Wait | None]:
-        """Run iterations in steps. Yield before each wait for other instances that may be needed."""
+        """Run iterations in steps. Yield before each possible wait for another instance."""
         store, turns = self.store, self.turns
         for _ in itertools.count() if count is None else range(count):
             yield turns.wait if turns else None

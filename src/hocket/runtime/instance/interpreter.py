@@ -76,7 +76,7 @@ class Interpreter:
     def run(
         self, code: Sequence[Instruction], values: Values, parts: int = 1
     ) -> Iterator[Wait | None]:
-        """Carry out a program. Yield before every wait, so that the caller may run something else."""
+        """Carry out a program. Yield before each possible wait, so that others may take a turn."""
         for step in code:
             match step:
                 case Compute():
@@ -109,13 +109,15 @@ class Interpreter:
         with self._programs.choices():
             outs = segment(args, self._store.devices)
         if account.spans is not None:
-            jax.block_until_ready(outs)  # otherwise the span would end when the segment has only begun
+            jax.block_until_ready(
+                outs
+            )  # otherwise the span would end when the segment has only begun
             account.note("compute", segment.name, start)
             account.count_averages(start)
         _replace(step, values, outs)
 
     def _compute_calling(self, step: Compute, values: Values, parts: int) -> None:
-        """Run a segment that calls the host. Record its time as alternating compute and host spans."""
+        """Run a segment that calls the host. Record alternating spans of compute and host."""
         segment = self._programs.segment(step, parts, calls_host=True)
         note = self._account.note
         noted = self._account.spans is not None
@@ -151,7 +153,7 @@ class Interpreter:
         _replace(step, values, [self._store.unbatch(v, x) for v, x in pairs])
 
     def _repeat_in_parts(self, loop: Repeat, values: Values) -> None:
-        """Run a loop for each part of the environments, by turns: one part runs while others wait."""
+        """Run a loop for each part of the environments. One part runs while other parts wait."""
         parts, blocks = self._plan.parts, self._plan.blocks(loop.node) // self._store.replicas
         axes = {v: self._store.axis(v) for v in (*loop.reads, *loop.makes)}
         cut = {v: cut_parts(values[v], axes[v], parts, blocks) for v in loop.reads}

@@ -23,8 +23,9 @@ class InstanceOutbox:
         self._ends: dict[TransferId, list[End]] = {}
         for end in ends:
             self._ends.setdefault(end.link.transfer.id, []).append(end)
-        # If the device itself keeps the order of programs and messages, a message may be sent before
-        # it is computed. Not with lag=free: there a sample counts as ready as soon as it is sent.
+        # If the device itself keeps the order of programs and messages, messages are sent before
+        # they are computed. With lag=free they are not, because the ledger calls a sample ready as
+        # soon as it is sent.
         self._early = {
             t
             for t, to in self._ends.items()

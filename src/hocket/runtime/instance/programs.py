@@ -19,7 +19,7 @@ from hocket.runtime.instance.store import Store, Values
 
 
 class Programs:
-    """The segments of one instance. Replicas in one process share those that call no host functions."""
+    """The segments of one instance: `shared` with replicas in the same process, or its `own`."""
 
     def __init__(
         self, plan: Plan, place: str, store: Store, average: Reduction | None, shared: Segments
@@ -35,12 +35,12 @@ class Programs:
         return segments.get(step, parts, lambda: self._new(step, parts))
 
     def compile(self, step: Compute, values: Values) -> None:
-        """Compile a segment for these values, so that other replicas find it in the compilation cache."""
+        """Compile a segment for these values. Other replicas then find it in JAX's cache."""
         with self.choices():
             self.segment(step, 1).fn.lower(*[values[v] for v in arguments(step)]).compile()
 
     def choices(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which programs compile for this place's backend and way to average."""
+        """Return a context in which programs use this place's backend and way to average."""
         if self._backend == JAX and self._average is None:
             return contextlib.nullcontext()
         return self._chosen()

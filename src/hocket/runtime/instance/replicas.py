@@ -77,7 +77,7 @@ def _by_leaf(plan: Plan, state: Any, change: Callable[[Any, int], Any]) -> Any:
 
 
 def without_aliases(values: dict[ValueId, Any]) -> dict[ValueId, Any]:
-    """Copy each array that occurs again, because a program may not be given a donated array twice."""
+    """Copy each array that occurs again, because an array can be donated only once."""
     seen: set[int] = set()
     for v, x in values.items():
         if id(x) in seen:
@@ -123,7 +123,7 @@ def stack_rows(rows: list[list[Any]], axes: tuple[int, ...]) -> list[Any]:
 
 
 def replica_mesh(devices: Sequence[Any], replicas: int) -> Mesh:
-    """Return the mesh of a place's devices, with a second axis if each replica has several devices."""
+    """Return the mesh of a place's devices. If each replica has several, the mesh has two axes."""
     auto = AxisType.Auto
     if replicas == 1 or len(devices) <= replicas:
         return Mesh(np.array(devices), ("devices",), axis_types=(auto,))

@@ -65,7 +65,7 @@ class Store:
         self.values = without_aliases({v: values[out] for v, out in self._holds})
 
     def held(self) -> Values:
-        """Return a copy of this instance's part of the state: the next iteration donates the original."""
+        """Return this instance's state, as a copy because the next iteration donates the original."""
         return {v: jnp.copy(self.whole(v, x)) for v, x in self.values.items()}
 
     def home(self, value: ValueId) -> NamedSharding:
@@ -87,7 +87,7 @@ class Store:
         return x.reshape(-1, *x.shape[2:]) if value in self.stacked else x
 
     def unbatch(self, value: ValueId, x: Any) -> Any:
-        """Undo `batch`: split a host function's result into rows, if this instance holds it in rows."""
+        """Undo `batch`: split a host function's result into rows, if it is held in rows."""
         return x.reshape(self.replicas, -1, *x.shape[1:]) if value in self.stacked else x
 
     def is_here(self, x: Any, *, once: bool) -> bool:
@@ -110,6 +110,6 @@ class Store:
             values |= zip(chosen, put, strict=True)
 
     def put_host_arrays(self, chosen: Sequence[ValueId], values: Values) -> None:
-        """Put the `chosen` numpy arrays on this instance's devices, unless programs take them as is."""
+        """Put the numpy arrays among `chosen` on this instance's devices, if programs need that."""
         if not self.is_default:
             self.put([v for v in chosen if isinstance(values[v], np.ndarray)], values)

@@ -1,10 +1,10 @@
 """The compiled part of hocket: one library of C functions that works with every version of Python.
 
-average.cpp, reduce_*.cpp, reduce.cu   means over replicas: on the host, via the host, on GPUs
+average.cpp, reduce_*.cpp, reduce.cu   means over replicas, on CPUs and GPUs
 ring.cpp, latest.cpp, event.h          messages and events in shared memory
 slots.cpp                              messages in the memory of one GPU
 host.cpp, native_call.h                host functions that compiled programs call
-cuda.h, numbered.h, say.h              the CUDA driver, objects by number, errors as text
+cuda.h, numbered.h, say.h              calls of the CUDA driver, objects by number, error texts
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 PATH = Path(__file__).parent / "libhocket.so"
 KERNEL = Path(__file__).parent / "reduce.cu"
-"""The source of the GPU kernels, which are compiled when they are first needed."""
+"""The source file of the GPU kernels. They are compiled when they are first needed."""
 
 _Counts = POINTER(c_uint64)
 _Pointers, _Sizes, _Ints = POINTER(c_void_p), POINTER(c_int64), POINTER(c_int)
@@ -86,7 +86,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 
 
 class Unavailable(RuntimeError):
-    """Something that is not possible here; the message says why."""
+    """Raised if something is not possible on this machine or in this run. The message says why."""
 
 
 def pointers(arrays: Sequence[np.ndarray]) -> tuple[Any, Any]:
@@ -100,28 +100,31 @@ def pointers(arrays: Sequence[np.ndarray]) -> tuple[Any, Any]:
 
 @cache
 def library() -> ctypes.CDLL:
-    """Load the library, and set the types of its functions."""
+    """Return the library, with the types of its functions set. The first call loads it."""
     if not PATH.is_file():
         raise RuntimeError(
             f"hocket was installed without its compiled part ({PATH.name}), because there was no "
-            f"C++ compiler. Install one (on Debian: `apt-get install g++`), and `pip install` "
-            f"hocket again."
+            f"C++ compiler. Install one (on Debian: `apt-get install g++`), then "
+            f"reinstall hocket with pip."
         )
     loaded = ctypes.CDLL(str(PATH))
     for name, (result, arguments) in _SIGNATURES.items():
         try:
-            function = getattr(loaded, name)  # `loaded[name]` would make a new object each time
+            function = getattr(loaded, name)  # `loaded[name]` would not cache the function
         except AttributeError:
             raise RuntimeError(
-                f"{PATH.name} is older than this hocket and has no `{name}`: `pip install` hocket "
-                f"again."
+                f"{PATH.name} is older than this hocket and has no `{name}`: reinstall hocket "
+                f"with pip."
             ) from None
         function.restype, function.argtypes = result, arguments
     return loaded
 
 
 def checked(call: Any, *arguments: Any) -> Any:
-    """Call a function whose last arguments are a buffer for an error, and raise what it writes."""
+    """Call a C function whose last arguments are a buffer for an error text and its size.
+
+    If the function writes a text, raise `Unavailable` with it.
+    """
     message = ctypes.create_string_buffer(600)
     result = call(*arguments, message, len(message))
     if message.value:

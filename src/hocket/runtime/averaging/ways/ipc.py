@@ -84,8 +84,8 @@ class WithinGpu(GpuGroup):
             raise RuntimeError("another replica has ended, so there is no mean")
         if code:
             raise RuntimeError(
-                f"`averaged` waited {self._wait:g} s for replica {rank.value}: if it is alive but slow, "
-                f"set the environment variable {WAIT_SECONDS} to more seconds"
+                f"`averaged` waited {self._wait:g} s for replica {rank.value}. If that replica "
+                f"is only slow, set the environment variable {WAIT_SECONDS} to more seconds"
             )
 
     def free(self) -> None:
