@@ -29,13 +29,13 @@ def path_of(thing: Any, where: str = "") -> str:
     if file.suffix != ".py" or not file.is_file():
         raise ValueError(
             f"`{name}` was not defined in a file, so a configuration file cannot point to it. "
-            f"Move it to a file and import it from there, or use `hocket.run`, which saves nothing."
+            f"Move it to a file and import it from there, or use `hocket.run`, which needs none."
         )
     return f"{file.resolve()}:{name}"
 
 
 def _public_home(module: str, thing: Any) -> str:
-    """Return the outermost package that exports an object: `hocket.envs`, not `hocket.envs.classic`.
+    """Return the outermost package that has an object: `hocket.envs`, not `hocket.envs.classic`.
 
     So a name in a configuration file stays valid when the module moves within that package.
     """

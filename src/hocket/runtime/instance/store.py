@@ -65,7 +65,7 @@ class Store:
         self.values = without_aliases({v: values[out] for v, out in self._holds})
 
     def held(self) -> Values:
-        """Return this instance's state, as a copy because the next iteration donates the original."""
+        """Return this instance's state, copied because the next iteration donates the original."""
         return {v: jnp.copy(self.whole(v, x)) for v, x in self.values.items()}
 
     def home(self, value: ValueId) -> NamedSharding:
