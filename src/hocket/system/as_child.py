@@ -15,7 +15,7 @@ def leave_signals() -> None:
     A scheduler sends SIGTERM to all processes of a job, so this process gets it as well.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # An empty handler, because programs that this process starts would inherit SIG_IGN.
+    # An empty handler instead of SIG_IGN, which programs that this process starts would inherit.
     signal.signal(signal.SIGTERM, lambda *_: None)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 

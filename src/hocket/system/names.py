@@ -29,7 +29,8 @@ def path_of(thing: Any, where: str = "") -> str:
     if file.suffix != ".py" or not file.is_file():
         raise ValueError(
             f"`{name}` was not defined in a file, so a configuration file cannot point to it. "
-            f"Move it to a file and import it from there, or use `hocket.run`, which needs none."
+            f"Move it to a file and import it from there, or use `hocket.run`, which writes no "
+            f"configuration file."
         )
     return f"{file.resolve()}:{name}"
 

@@ -90,7 +90,7 @@ class Ring:
                 )
         for view, array in zip(self.views[self.free_slot(timeout)], arrays, strict=True):
             np.copyto(view, array, casting="no")
-        # Publish only now, when the whole message is in its slot, because the reader may read it.
+        # Publish only now that the whole message is in its slot: the reader may read it at once.
         self._library.hocket_ring_publish(self.address)
 
     @contextmanager

@@ -32,7 +32,7 @@ class MemoryFile:
 
     @staticmethod
     def create(nbytes: int) -> MemoryFile:
-        """Reserve new memory. Raise `OSError` now if too little is left, not when it is used."""
+        """Reserve new memory. Raise `OSError` here, not when it is used, if too little is left."""
         if nbytes > _available():
             raise _refusal(nbytes, f"{_available() / 2**20:.1f} MiB are left")
         fd = os.memfd_create("hocket")
@@ -82,7 +82,7 @@ def _available() -> float:
         fields = dict(line.split(":") for line in lines)
     left = [1024 * float(fields["MemAvailable"].split()[0])]
     group = Path("/sys/fs/cgroup")
-    with contextlib.suppress(OSError, ValueError):  # "max" means no limit
+    with contextlib.suppress(OSError, ValueError):  # "max" is no limit; files may be missing
         limit = float((group / "memory.max").read_text())
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         files = float(stat.get("inactive_file", 0))  # file caches, which can be dropped

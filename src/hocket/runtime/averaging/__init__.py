@@ -37,7 +37,7 @@ Epoch: TypeAlias = int
 
 @dataclass(frozen=True)
 class Members:
-    """The replicas that average. `on` has the device or slice of each, or None if none is named."""
+    """The replicas that average. `on` has each one's device or slice; None if the plan has none."""
 
     on: tuple[DeviceId | None, ...]
     shares_memory: bool = True

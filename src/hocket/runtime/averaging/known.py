@@ -43,8 +43,8 @@ def choices(members: Members, wanted: str = "", *, is_exact: bool = False) -> li
     if wanted:
         if why := find_way(wanted).why_not(members):
             raise PlanError(
-                f"`averaged` cannot use `{wanted}` here: {why} Leave it out, "
-                f"and hocket chooses a way."
+                f"`averaged` cannot use `{wanted}` here: {why} Leave "
+                f"`{wanted}` out, and hocket chooses a way."
             )
         return [wanted]
     reasons = {name: way.why_not(members) for name, way in ways().items()}

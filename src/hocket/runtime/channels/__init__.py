@@ -37,7 +37,7 @@ pickled on its way; otherwise it may be any object."""
 
 
 class Ends(NamedTuple):
-    """The devices of a link's two ends, and what the ends share. It is the same at both ends."""
+    """The devices of a link's two ends, and what they share. Both ends get equal `Ends`."""
 
     source: tuple[DeviceId, ...]
     """The devices of the sender. Empty if the plan names none: the first device of the process."""
@@ -73,7 +73,7 @@ class EitherEnd(Protocol):
         ...
 
     def settle(self) -> None:
-        """Wait until the device has finished the work that this end has begun. Raise its errors."""
+        """Wait until the device has finished the work of this end. Raise any error of that work."""
 
     def close(self) -> None:
         """End all waits at both ends, now and later, with `hocket.system.events.Closed`."""

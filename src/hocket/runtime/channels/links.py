@@ -33,7 +33,7 @@ class Link:
     slots: int
     """The number of messages that may be sent before the first of them is received."""
     delay: float = 0.0
-    """Seconds added to the way of every message, to try out a slow network."""
+    """Seconds added to the delivery of every message, to try out a slow network."""
     packed: bool = False
     """True if this end sees the small arrays of a message as one block."""
     transport: str = ""

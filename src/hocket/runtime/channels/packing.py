@@ -27,7 +27,7 @@ from hocket.system.ring import Spec, slot_layout
 
 LARGE = 1 << 20
 """The size in bytes from which an array is not packed, because packing copies it once more. This is
-an estimate: at 50 GB/s the copy takes 20 us, about as long as packing saves in transfers."""
+an estimate: at 50 GB/s the copy takes 20 us, about as long as the transfer that packing saves."""
 
 _LINE = 16  # the alignment of arrays in a slot: 64 bytes, in words of 32 bits
 
@@ -47,7 +47,7 @@ def packs(asked: bool | None, devices: Sequence[Any], *, sends: bool, loops: boo
 
 @functools.cache
 def packing(like: tuple[jax.ShapeDtypeStruct, ...]) -> Packing:
-    """Return the packing for messages of these arrays. Equal messages share it and its programs."""
+    """Return the packing of messages like `like`, which all share it and its compiled programs."""
     return Packing(like)
 
 

@@ -165,7 +165,7 @@ def _close(slots: dict[Any, CallSlot]) -> None:
 
 
 def is_one_cpu(devices: Sequence[Any]) -> bool:
-    """Return True for a single CPU device. Only its programs can call the host from within.
+    """Return True if `devices` is one CPU. Only then can programs call the host from within.
 
     A program on several devices would make each call once for every device.
     """
@@ -173,7 +173,7 @@ def is_one_cpu(devices: Sequence[Any]) -> bool:
 
 
 def _pack(pieces: Mapping[str, bytes]) -> np.ndarray:
-    """Pack pieces into one array. Its size is a power of two, because each size is compiled for."""
+    """Pack pieces into an array. Its size is a power of two, because JAX compiles for each size."""
     content = msgspec.msgpack.encode(dict(pieces))
     sized = len(content).to_bytes(8, "little") + content
     room = 1 << max(12, len(sized).bit_length())

@@ -109,9 +109,7 @@ class Interpreter:
         with self._programs.choices():
             outs = segment(args, self._store.devices)
         if account.spans is not None:
-            jax.block_until_ready(
-                outs
-            )  # otherwise the span would end when the segment has only begun
+            jax.block_until_ready(outs)  # otherwise the span would end before the segment does
             account.note("compute", segment.name, start)
             account.count_averages(start)
         _replace(step, values, outs)

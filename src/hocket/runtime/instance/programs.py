@@ -35,7 +35,7 @@ class Programs:
         return segments.get(step, parts, lambda: self._new(step, parts))
 
     def compile(self, step: Compute, values: Values) -> None:
-        """Compile a segment for these values. Other replicas then find it in JAX's cache."""
+        """Compile a segment for these values. Other replicas find it in JAX's compilation cache."""
         with self.choices():
             self.segment(step, 1).fn.lower(*[values[v] for v in arguments(step)]).compile()
 

@@ -35,8 +35,8 @@ class Hier(SharedMemoryWay):
         if set(sizes) == {1}:
             return "every replica has a device of its own, so there is only one step."
         if len(set(sizes)) > 1:
-            # The mean of the devices' means is the mean over replicas only if the devices have
-            # equally many.
+            # The mean of the devices' means is the mean over replicas only if all devices have the
+            # same number of replicas.
             text = ", ".join(map(str, sizes))
             return f"the devices must have equally many replicas, and they have {text}."
         inner, between = _on_device(members), _leaders(members)
@@ -75,7 +75,7 @@ class InTwoSteps:
         self._all = [mine, *([leaders] if leaders else [])]
 
     def __call__(self, *xs: jax.Array) -> list[jax.Array]:
-        means = self._mine(*map(widened, xs))  # widened, so that it rounds only once
+        means = self._mine(*map(widened, xs))  # narrow floats are rounded only at the end
         if self._leaders:
             means = self._leaders(*means)
         means = self._mine(*means, root=0)  # every replica takes the leader's result

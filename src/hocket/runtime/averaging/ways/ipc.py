@@ -23,7 +23,7 @@ from hocket.system.rendezvous import Rendezvous
 
 WAIT_SECONDS = "HOCKET_REDUCE_SECONDS"
 """The environment variable that sets the seconds for which a replica waits for another on the GPU.
-If it is not set, that is 60."""
+Without this variable, a replica waits for 60 seconds."""
 
 _CLOSED = 2
 _HANDLE, _UUID = 64, 16

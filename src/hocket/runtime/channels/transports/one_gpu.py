@@ -36,8 +36,8 @@ _HANDLE = (
     np.dtype(np.uint8),
 )  # each slot of the ring has only this: a handle that opens the sender's memory on the GPU
 SOON = 1.0
-"""The seconds after which an end that waits for the other end waits for its own device first. This
-is shorter than the time after which a deadlock is reported."""
+"""The seconds for which an end waits for the other end before it waits for its own device, and then
+goes on. This is shorter than the time after which a deadlock is reported."""
 WATCH_SECONDS = 0.001
 """The seconds between two checks of a ring, because the GPU changes a ring without a signal."""
 
@@ -66,7 +66,7 @@ class OneGpu:
             return why
         if link.transport or measured:
             return ""
-        return "it is used without being named only between slices and outside of loops."
+        return "it is used only between slices and outside of loops, unless the channel names it."
 
     def room(self, link: Link) -> int:
         return OnOneGpu.nbytes(link)

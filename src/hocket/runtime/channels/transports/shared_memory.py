@@ -21,7 +21,7 @@ _LINE = 64  # bytes of a cache line; fields with different writers must not shar
 
 
 class RingMemory:
-    """A link's part of the shared memory: a ring, and a flag and an event for a watcher of it."""
+    """A link's part of the shared memory: a ring, and the flag and event of the ring's watcher."""
 
     def __init__(self, link: Link, space: Space) -> None:
         memory, offset = space.file.memory, space.offset
