@@ -27,7 +27,7 @@ def test_the_cheapest_way_of_the_slowest_replica_is_chosen() -> None:
     )
     lines = str(table).splitlines()
     assert lines[2].startswith("> ipc") and "20 us" in lines[2] and "MiB/s" in lines[2]
-    assert "one process a device" in lines[3] and "on one device" in lines[4]
+    assert "one process per device" in lines[3] and "on one device" in lines[4]
 
 
 def test_a_way_that_fails_in_one_replica_is_not_chosen() -> None:
