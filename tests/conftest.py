@@ -19,7 +19,7 @@ if metadata.version("jaxlib").startswith("0.10."):
     QUICKLY.append("--xla_cpu_use_fusion_emitters=false")
 
 # Compiled programs are dropped after a test if the process uses more bytes than this.
-ROOMY = 1_500_000_000
+ROOMY = 2_200_000_000
 # Slow files whose tests share no programs. They start first, each test on any free worker.
 FIRST = {
     "test_analysis_is_sound.py", "test_examples.py", "test_failures.py", "test_pages.py",
