@@ -2,8 +2,8 @@
 
 ppo.py  a2c.py  impala.py  dqn.py
 
-actor_critic.py  what algorithms with a policy and a value share: state, agent, one gradient step
-heads.py         from a space of actions to a distribution over them
+actor_critic.py  the parts that actor-critics share: state, agent, gradient step
+heads.py         the distribution over actions that suits an action space
 """
 
 from typing import Any
@@ -26,6 +26,6 @@ ALGORITHMS = {
 
 
 def name_of(algorithm: Any) -> str:
-    """Return the name of an algorithm, or the name of its class if it is not in `ALGORITHMS`."""
+    """Return an algorithm's name on the command line, or its class name if it has none."""
     names = {cls: name for name, cls in ALGORITHMS.items()}
     return names.get(type(algorithm), type(algorithm).__name__)

@@ -24,7 +24,7 @@ from hocket.ops import calm_adam, gae
 
 @dataclass(frozen=True)
 class A2C:
-    """The advantage actor-critic, with a memory or without one.
+    """The advantage actor-critic, with or without a recurrent layer.
 
     hocket.run(A2C(env=make("CartPole-v1")))
     """
@@ -32,35 +32,35 @@ class A2C:
     env: Env | HostEnv
     """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
     env_steps: int = 1_000_000
-    """The total number of environment steps; the learning rate falls to zero over them."""
+    """The total number of environment steps to train for."""
     num_envs: int = 64
-    """How many environments to run, unless the run says otherwise."""
+    """The number of environments. A `num_envs` of `hocket.run` or a search of slices overrides it."""
     length: int = 16
-    """Steps of each environment in an iteration. A memory cannot learn from a longer past."""
+    """Steps of each environment in an iteration. Gradients through time go no further back."""
     learning_rate: float = 2e-3
-    """Adam's learning rate at the beginning."""
+    """The learning rate of Adam at the beginning of the run."""
     anneal: bool = True
-    """Let the learning rate fall to zero over `env_steps`."""
+    """Let the learning rate fall linearly, to zero after `env_steps`."""
     discount: float = 0.99
-    """The weight of a reward that comes one step later."""
+    """The discount factor: the weight of a reward that comes one step later."""
     decay: float = 0.95
     """Lambda of the generalized advantage estimate; 1 gives the n-step return of the paper."""
     entropy_weight: float = 0.001
-    """The weight of the policy's entropy in the loss. More of it keeps the policy exploring."""
+    """The weight of the policy's entropy in the loss. A large weight keeps the policy exploring."""
     value_weight: float = 1.0
-    """The weight of the value's error in the loss."""
+    """The weight of the value function's error in the loss."""
     max_gradient_norm: float = 0.3
-    """Larger gradients are scaled down to this norm."""
+    """The largest norm of a gradient. Larger gradients are scaled down to this norm."""
     normalize_obs: bool = True
     """Normalize floating-point observations by their running mean and variance."""
     hidden: tuple[int, ...] = (64, 64)
-    """The sizes of the layers before the memory, or before the heads if there is none."""
+    """The sizes of the dense layers that the policy and the value share."""
     memory: int = 0
-    """The size of the memory that policy and value share; 0 for none."""
+    """Units of the recurrent layer that policy and value share; 0 for no recurrence."""
     activation: str = "tanh"
-    """The activation of the layers in `hidden`."""
+    """The activation function of the layers in `hidden`."""
     encoder_network: Network | None = None
-    """A network in place of the layers in `hidden`: from observations to `[..., features]`."""
+    """A network that replaces the layers in `hidden`. Maps observations to `[..., features]`."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "env_steps", "num_envs", "length", "hidden")
@@ -106,5 +106,5 @@ class A2C:
     def _agent(self) -> Agent:
         return agent_for(
             self.env, "A2C", self.hidden, self.activation, self.memory, self.encoder_network,
-            calm_adam(self.max_gradient_norm, calm_norm=0.07),  # against noisy steps, as in IMPALA
+            calm_adam(self.max_gradient_norm, calm_norm=0.07),  # IMPALA says why
         )  # fmt: skip

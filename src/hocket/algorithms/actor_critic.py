@@ -1,4 +1,4 @@
-"""Shared by algorithms with a policy and a value: the learner's state, the agent, one step."""
+"""The parts that actor-critics share: the learner's state, the agent and a gradient step."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from hocket.ops import Distribution, Moments, descend
 # Legend: T steps of a rollout, N environments.
 
 Estimate = Callable[[Rollout, Array, Array, Array], tuple[Array, Array, dict[str, Array]]]
-"""A function from a rollout, log ratios of learner to actor, values `[T, N]` and values of the next
-observations to advantages, value targets and metrics."""
+"""A function that estimates advantages. Its arguments are a rollout, the log probability ratios of
+learner to actor, the values `[T, N]`, and the values of the next observations. It returns
+advantages, value targets and metrics."""
 
 
 class Learner(NamedTuple):
@@ -37,9 +38,9 @@ class Learner(NamedTuple):
     params: Any
     optimizer: Any
     moments: Moments | None
-    """The moments of the observations, which normalize them; None leaves them as they are."""
+    """The moments that normalize observations; None if observations stay as they are."""
     returns: Moments
-    """The moments of the value targets. The network predicts values that are normalized by them."""
+    """The moments of the value targets. The network predicts values normalized by these moments."""
     progress: Array
     """The fraction of `env_steps` used so far, from 0 to 1. The learning rate falls with it."""
     pace: Array
@@ -60,10 +61,10 @@ def seen(moments: Moments | None, obs: Array) -> Array:
 
 @dataclass(frozen=True)
 class Agent:
-    """A policy and a value, and the optimizer of their parameters.
+    """A policy and a value function, and the optimizer of their parameters.
 
-    With a `Recurrent` network both read one memory, or the features of one encoder. With a
-    `Separate` network each reads the observation.
+    In a `Recurrent` network both read the state of one recurrent layer, or the features of one
+    encoder. In a `Separate` network each reads the observation.
     """
 
     network: Recurrent | Separate
@@ -73,12 +74,12 @@ class Agent:
     def init(
         self, keys: Array, env: Env | HostEnv, num_envs: int, *, normalize_obs: bool, pace: float
     ) -> State:
-        """Return the first state. The last two keys are the actor's and the learner's."""
+        """Return the first state. The last two of `keys` are for the actor and the learner."""
         *k_network, k_actor, k_learner = keys
         actor = init_actor(env, k_actor, num_envs, memory=self.network.initial)
         obs = jax.tree.map(lambda x: x[0], actor.obs)
-        params = cast(Any, self.network).init(*k_network, obs)  # 2 keys for `Separate`
-        # Integers, such as the bytes of an image, are left to the networks, which know their scale.
+        params = cast(Any, self.network).init(*k_network, obs)  # `Separate` takes two keys
+        # Integers, such as the bytes of an image, stay as they are: the networks scale these.
         normalize = normalize_obs and jnp.issubdtype(obs.dtype, jnp.floating)
         return State(
             actor,
@@ -112,18 +113,18 @@ class Agent:
         """Return the action distributions `[T, N]`, and the values of `obs` and `next_obs`."""
         obs, next_obs = (seen(moments, x) for x in (rollout.obs, rollout.next_obs))
         memory = self.network.replay(params, rollout.memory, obs, rollout.first)
-        # Take one more step from each memory, even where an episode ends and the actor resets it:
-        # what a truncated episode would still have earned depends on its past.
+        # Take one more step from each memory, even where an episode ends and the actor resets the
+        # memory: the value at which a truncated episode bootstraps depends on its past.
         next_memory = self.network.remember(params, memory, next_obs)
         return *self.read(params, memory), self.read(params, next_memory)[1]
 
     def read(self, params: Any, memory: Array) -> tuple[Distribution, Array]:
-        """Return the action distribution and the value, given what the network remembers."""
+        """Return the action distribution and the value, given the result of `network.remember`."""
         policy, value = self.network.read(params, memory)
         return self.head.distribution(policy), value[..., 0]
 
     def policy(self, params: Any, moments: Moments | None, explore: bool) -> Policy:
-        """Return the agent as a function of one observation."""
+        """Return the policy, which acts on one observation at a time."""
 
         def act(obs: Array, memory: Any, key: Array) -> tuple[Array, Any]:
             (policy, *_), memory = self.network.step(params, memory, seen(moments, obs))
@@ -142,10 +143,10 @@ def agent_for(
     reader: Network | None,
     optimizer: optax.GradientTransformation,
 ) -> Agent:
-    """Return an agent whose policy and value share an encoder and a GRU of size `memory`.
+    """Return an agent whose policy and value share an encoder and a GRU with `memory` units.
 
     The encoder is `reader`, or by default one that suits the observations. With `memory=0` there is
-    no GRU.
+    no GRU. Errors name the algorithm `who`.
     """
     head = head_for(env.action_space, who=who)
     policy = linen.Sequential([MLP((head.size,), out_scale=0.01), *head.layers])
@@ -206,7 +207,7 @@ def policy_gradient_loss(
     returns = learner.returns.update(target)
     # Advantages are divided by the running standard deviation of the returns. Tried on CartPole:
     # with advantages of variance 1 in every batch, most runs lost what they had learned, perhaps
-    # because advantages are mostly noise when all goes well.
+    # because the advantages of an agent that acts well are mostly noise.
     policy = -(log_prob * advantage / jnp.sqrt(returns.var + 1e-8)).mean()
     error = 0.5 * jnp.square(value - returns.normalize(target)).mean()
     entropy = choices.entropy().mean()

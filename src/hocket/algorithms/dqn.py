@@ -31,12 +31,12 @@ from hocket.replay.transitions import Tail, Transition, example, init_tail, join
 class Learner(NamedTuple):
     params: Any
     target: Any
-    """Parameters that follow `params` slowly, to bootstrap from."""
+    """The target network's parameters, which follow `params` slowly."""
     optimizer: Any
     progress: Array
     """The fraction of `env_steps` used so far. Exploration and learning rate fall with it."""
     pace: Array
-    """The fraction of `env_steps` that one update uses."""
+    """The fraction of `env_steps` that passes for each update."""
 
 
 class State(NamedTuple):
@@ -54,46 +54,48 @@ class DQN:
     env: Env | HostEnv
     """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
     env_steps: int = 500_000
-    """The total number of environment steps; the learning rate falls to zero over them."""
+    """The total number of environment steps. The learning rate falls to zero over them."""
     num_envs: int = 16
-    """How many environments to run, unless the run says otherwise."""
+    """The number of environments. A `num_envs` of `hocket.run` or a search of slices overrides it."""
     length: int = 8
     """Steps of each environment in an iteration."""
     updates: int = 8
-    """Updates in an iteration, each from a batch of its own."""
+    """Gradient steps in an iteration, each on a batch of its own."""
     batch_size: int = 128
     """Transitions in a batch."""
     capacity: int = 65_536
-    """The most transitions that the replay holds, a power of two."""
+    """The largest number of transitions in the replay. Must be a power of two."""
     min_size: int = 2_000
     """Transitions that the replay must hold before anything is learned."""
     learning_rate: float = 5e-4
-    """Adam's learning rate at the beginning."""
+    """The learning rate of Adam at the beginning of the run."""
     discount: float = 0.99
-    """The weight of a reward that comes one step later."""
+    """The discount factor: the weight of a reward that comes one step later."""
     steps: int = 3
-    """Rewards that are summed before bootstrapping: the n of n-step."""
+    """The n of n-step returns: how many rewards are summed before bootstrapping."""
     epsilon: tuple[float, float] = (1.0, 0.02)
-    """The probability of a random action, at the beginning and after `exploration`."""
+    """The probability of a random action: first at the beginning, then after `exploration`."""
     exploration: float = 0.2
-    """The fraction of `env_steps` over which `epsilon` falls."""
+    """The fraction of `env_steps` over which `epsilon` goes from its first to its last value."""
     alpha: float = 0.6
-    """How much a transition's error raises its chance of being drawn; 0 draws uniformly."""
+    """The exponent of prioritized replay: how much a transition's TD error raises its chance of being
+    drawn. 0 draws uniformly."""
     beta: float = 0.4
-    """How much the weights of a batch correct for drawing by error; 1 corrects fully."""
+    """The exponent of the importance weights, which correct for drawing by TD error. 1 corrects
+    fully."""
     rate_new: bool = False
-    """Let actors set the priorities of new transitions by their errors (Ape-X). Otherwise these get
-    the highest priority so far."""
+    """Let actors set the priority of each new transition from its TD error, as in Ape-X. Otherwise
+    new transitions get the highest priority so far."""
     target_rate: float = 0.005
-    """The fraction of the way to the current parameters that the target moves in an update."""
+    """The fraction by which an update moves the target network toward the current parameters."""
     max_gradient_norm: float = 10.0
-    """Larger gradients are scaled down to this norm."""
+    """The largest norm of a gradient. Larger gradients are scaled down to this norm."""
     hidden: tuple[int, ...] = (128, 128)
-    """Layers before the value and the advantages."""
+    """The sizes of the dense layers before the dueling heads."""
     activation: str = "relu"
-    """The activation of the layers in `hidden`."""
+    """The activation function of the layers in `hidden`."""
     q_network: Network | None = None
-    """A network in place of the default one: from observations to a value for each action."""
+    """A network that replaces the default one. Maps observations to a value for each action."""
 
     def __post_init__(self) -> None:
         check_at_least(
@@ -147,7 +149,7 @@ class DQN:
 
     @fragment(role="act")
     def rate(self, params: Any, transitions: Transition) -> Array:
-        """Return priorities by error, with `params` as the target too: actors have no other."""
+        """Return priorities from TD errors. Actors have no target network, so `params` serve as both."""
         error, _ = jax.vmap(partial(self._error, params, params))(transitions)
         return self._priority(error)
 
@@ -172,8 +174,8 @@ class DQN:
         rate = self.learning_rate * (1.0 - learner.progress).clip(0.0)
         params = descend(learner.params, direction, rate)
         target = optax.incremental_update(params, learner.target, self.target_rate)
-        # Until the batch is ready, keep the old learner. This is a mask, because fragments under a
-        # `cond` must share a place, and the replay may have its own.
+        # Keep the old learner until the replay has enough rows (`ready`). A mask does this, not a
+        # `cond`: the fragments inside a `cond` must share a place, and the replay may have its own.
         learned = jax.tree.map(
             partial(jnp.where, batch.ready), (params, target, optimizer), learner[:3]
         )
@@ -191,7 +193,7 @@ class DQN:
 
     def _loss(self, params: Any, target: Any, batch: Draw) -> tuple[Array, Any]:
         error, q = self._error(params, target, batch.rows)
-        # Weights are divided by the largest one, as in the paper, so the replay's size cancels.
+        # As in the paper, weights are divided by the largest one, which cancels the replay's size.
         loss = jnp.mean((batch.probability.min() / batch.probability) ** self.beta * huber(error))
         return loss, (error, {"loss": loss, "q": q.mean(), "td_error": jnp.abs(error).mean()})
 

@@ -1,4 +1,4 @@
-"""Distributions over actions, by the environment's space of actions."""
+"""The distribution over actions that suits an environment's action space."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from hocket.ops.distributions import Categorical, Distribution, MultiCategorical
 
 @dataclass(frozen=True)
 class Head:
-    """The end of a policy: from outputs of a network to a distribution, from samples to actions."""
+    """The end of a policy. Turns network outputs into a distribution, and samples into actions."""
 
     size: int
     """The number of outputs that the network must have."""
     distribution: Callable[[Array], Distribution]
     action: Callable[[Array], Array]
-    """The environment's action for a sample. If all bounds of a box are finite, samples from -1 to
-    1 span it and others are clipped; else the sample is the action, clipped to the finite bounds.
-    """
+    """The function from samples to actions of the environment. In a box whose bounds are all finite,
+    samples are clipped to -1 to 1, and this range is scaled to the bounds. In any other box, the
+    action is the sample itself, clipped to the bounds that are finite."""
     layers: tuple[Any, ...] = ()
-    """Layers that follow the network's own."""
+    """Layers to append to the policy network."""
 
 
 def head_for(space: Space, who: str) -> Head:
-    """Return the usual head for a space of actions; errors name the algorithm `who`."""
+    """Return the usual head for an action space. Errors name the algorithm `who`."""
     if isinstance(space, Discrete):
         return Head(space.n, Categorical, lambda sample: sample)
     if isinstance(space, MultiDiscrete):

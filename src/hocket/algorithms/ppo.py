@@ -1,8 +1,8 @@
-"""PPO: proximal policy optimization, with a memory or without one.
+"""PPO: proximal policy optimization, with or without a recurrent layer.
 
 Schulman et al. 2017, "Proximal Policy Optimization Algorithms": https://arxiv.org/abs/1707.06347
-The details are those of Huang et al. 2022, "The 37 Implementation Details of PPO". With a memory
-the learner runs the network again over whole rollouts, from the memory that each began with:
+The details follow Huang et al. 2022, "The 37 Implementation Details of PPO". A recurrent learner
+runs the network again over whole rollouts, from the recurrent state in which each began:
 Hausknecht and Stone 2015, "Deep Recurrent Q-Learning": https://arxiv.org/abs/1507.06527
 """
 
@@ -41,8 +41,8 @@ class LossInputs(NamedTuple):
     advantage: Array
     target: Array
     weight: Array | None = None
-    """The samples' probabilities under that policy, divided by those under the policy that acted.
-    None if the two are the same."""
+    """The ratio of the samples' probabilities: under the policy of `log_prob`, divided by under the
+    policy that acted. None if the two policies are the same."""
 
 
 @dataclass(frozen=True)
@@ -56,51 +56,53 @@ class PPO:
     env: Env | HostEnv
     """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
     env_steps: int = 500_000
-    """The total number of environment steps; the learning rate falls to zero over them."""
+    """The total number of environment steps to train for."""
     num_envs: int = 64
-    """How many environments to run, unless the run says otherwise."""
+    """The number of environments. A `num_envs` of `hocket.run` or a search of slices overrides it."""
     # Tried on CartPole, with equal minibatches: 5 of 20 runs with 64 steps lost what they had
     # learned, and none with 128 steps. Perhaps because episodes run in parallel, so that a short
     # batch shows only one part of them.
     length: int = 128
-    """Steps of each environment in an iteration. A memory cannot learn from a longer past."""
+    """Steps of each environment in an iteration. Gradients through time go no further back."""
     epochs: int = 4
-    """Passes over each rollout."""
+    """How many times the learner goes through each rollout."""
     minibatches: int = 8
-    """Minibatches in a pass; must divide `length` (with a memory: a replica's environments)."""
+    """Minibatches in each pass. The number must divide `length`. With `memory`, it must divide the
+    number of environments of each replica instead."""
     learning_rate: float = 2e-3
-    """Adam's learning rate at the beginning."""
+    """The learning rate of Adam at the beginning of the run."""
     anneal: bool = True
-    """Let the learning rate fall to zero over `env_steps`."""
+    """Let the learning rate fall linearly, to zero after `env_steps`."""
     discount: float = 0.99
-    """The weight of a reward that comes one step later."""
+    """The discount factor: the weight of a reward that comes one step later."""
     decay: float = 0.95
     """Lambda of the generalized advantage estimate."""
     clip: float = 0.2
-    """How far a probability ratio may move before its gradient is cut."""
+    """How far a probability ratio may move away from 1 before its gradient becomes zero."""
     decoupled: bool = False
-    """Measure the ratio for `clip` from the policy before the update, even where an older policy
-    chose the samples. For strategies with a lag."""
+    """Clip against the policy just before the update, even if an older policy chose the samples.
+    Useful for strategies with a lag, where samples come from older policies."""
     entropy_weight: float = 0.01
-    """The weight of the policy's entropy in the loss. More of it keeps the policy exploring."""
+    """The weight of the policy's entropy in the loss. A large weight keeps the policy exploring."""
     value_weight: float = 0.5
-    """The weight of the value's error in the loss."""
+    """The weight of the value function's error in the loss."""
     max_gradient_norm: float = 0.5
-    """Larger gradients are scaled down to this norm."""
+    """The largest norm of a gradient. Larger gradients are scaled down to this norm."""
     normalize_obs: bool = True
     """Normalize floating-point observations by their running mean and variance."""
     hidden: tuple[int, ...] = (64, 64)
-    """Layers of the policy's network and of the value's; with a memory, the layers before it."""
+    """The sizes of the dense layers of the policy network, and of the value network. With `memory`
+    both share these layers, which come before the recurrent one."""
     memory: int = 0
-    """The size of the memory that policy and value share; 0 for none."""
+    """Units of the recurrent layer that policy and value share; 0 for no recurrence."""
     activation: str = "tanh"
-    """The activation of the layers in `hidden`."""
+    """The activation function of the layers in `hidden`."""
     policy_network: Network | None = None
-    """A network in place of the default one: from observations to parameters of a distribution."""
+    """A network that maps observations to parameters of the action distribution, for `memory=0`."""
     value_network: Network | None = None
-    """A network in place of the default one: from observations to `[..., 1]`."""
+    """A network that maps observations to values `[..., 1]`, for `memory=0`."""
     encoder_network: Network | None = None
-    """A network in place of the layers before a memory: from observations to `[..., features]`."""
+    """A network before the recurrent layer, instead of `hidden`. Maps observations to features."""
 
     def __post_init__(self) -> None:
         check_at_least(
@@ -111,7 +113,8 @@ class PPO:
             if vars(self)[name] is not None:
                 raise ValueError(
                     f"`{name}` of {type(self).__name__} is not used with memory={self.memory}: set "
-                    f"`encoder_network` with a memory, `policy_network` or `value_network` without."
+                    f"`policy_network` and `value_network` if `memory` is 0, and `encoder_network` "
+                    f"if it is not."
                 )
 
     def init(self, key: Array, num_envs: int) -> State:
@@ -136,7 +139,8 @@ class PPO:
     @fragment(role="learn")
     def update(self, learner: Learner, rollout: Rollout) -> tuple[Learner, dict[str, Array]]:
         batch, returns = self._batch(learner, rollout)
-        # For the next iteration: this rollout was acted, and is learned from, with the old moments.
+        # The new moments count from the next iteration on: the actors made this rollout with the
+        # old moments, so the update must use these too.
         moments = learner.moments and learner.moments.update(rollout.obs)
         rate = self.learning_rate * (1.0 - learner.progress * self.anneal).clip(0.0)
 
@@ -162,7 +166,7 @@ class PPO:
         return self._agent.policy(params, state.learner.moments, explore)
 
     def _batch(self, learner: Learner, rollout: Rollout) -> tuple[LossInputs, Moments]:
-        """Compute advantages and targets, with values by the parameters before the update."""
+        """Return the inputs of the loss, with values predicted before the update."""
         choices, *values = self._agent.replay(learner.params, learner.moments, rollout)
         value, next_value = (learner.returns.denormalize(v) for v in values)
         advantage, target = gae(
@@ -176,7 +180,7 @@ class PPO:
         return LossInputs(obs, sample, log_prob, advantage, target, weight), returns
 
     def _minibatches(self, key: Array, batch: LossInputs, rollout: Rollout) -> tuple[Any, ...]:
-        """Shuffle a batch into minibatches `[M, ...]` of the arguments of `_loss`."""
+        """Return the arguments of `_loss`, shuffled into minibatches `[M, ...]`."""
         if not self.memory:
             return (shuffle_time(key, batch, self.minibatches),)
         batches, first = shuffle_envs(key, (batch, rollout.first), self.minibatches)
@@ -205,7 +209,7 @@ class PPO:
 
 @dataclass(frozen=True)
 class RecurrentPPO(PPO):
-    """PPO with a memory: the same algorithm, with defaults that suit one."""
+    """PPO with a recurrent layer: the same algorithm, with defaults that suit recurrence."""
 
     env_steps: int = 1_000_000
     minibatches: int = 4
@@ -216,10 +220,11 @@ class RecurrentPPO(PPO):
 def staying_near(
     before: Distribution | None, sample: Array, log_prob: Array
 ) -> tuple[Array, Array | None]:
-    """Return `log_prob` and `weight` of a batch, given the log-probabilities when it was sampled.
+    """Return the `log_prob` and the `weight` of `LossInputs`.
 
-    The new policy stays near the one that chose the samples, or the one `before` the update: where
-    samples are late, these differ. Hilton et al. 2022: https://arxiv.org/abs/2110.00641
+    The argument `log_prob` is under the policy that chose the samples. The new policy must stay
+    near that one, or near the policy just `before` the update if that is given. The two differ if
+    samples arrive late. Hilton et al. 2022: https://arxiv.org/abs/2110.00641
     """
     if before is None:
         return log_prob, None
