@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping
 
 
 class PlanError(ValueError):
-    """A plan cannot run here, or cannot give the numbers of the fused program."""
+    """The error of a plan that cannot run here, or cannot give the fused program's numbers."""
 
 
 class ContractError(ValueError):
-    """An algorithm, an environment or an extension breaks its contract."""
+    """The error of an algorithm, an environment or an extension that breaks its contract."""
 
 
 class Mistake(Exception):
     """A user's mistake inside a flag's value.
 
-    Not a `ValueError`: tyro catches those and replaces the message by its own.
+    It is no `ValueError`, because tyro catches every `ValueError` and replaces its message.
     """
 
 
@@ -31,10 +31,10 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> str:
 
 
 def check_at_least(config: object, least: int, *names: str) -> None:
-    """Raise if a named setting of `config`, or any number in a tuple or list of them, is too small.
+    """Raise if a named setting of `config`, or a number in a setting that is a list, is too small.
 
-    Settings that JAX is tracing, as in a `vmap` over hyper-parameters, have no value and are
-    skipped.
+    Settings that JAX is tracing, as in a `vmap` over hyper-parameters, have no value yet and are
+    not checked.
     """
     for name in names:
         value = vars(config)[name]
@@ -51,7 +51,7 @@ def check_options(
     where: str,
     kinds: type | tuple[type, ...] = object,
 ) -> None:
-    """Raise if an option is unknown, or if it has a default of one of `kinds` and another type."""
+    """Raise if an option is unknown. Check its type too, if its default is of one of `kinds`."""
     for name, value in options.items():
         if name not in defaults:
             raise ValueError(unknown("option", name, defaults, where))
@@ -60,7 +60,7 @@ def check_options(
 
 
 def check_option(name: str, value: object, default: object, where: str = "") -> None:
-    """Raise if an option's value is not of the type of `default`; an int will do for a float."""
+    """Raise if an option's value has another type than `default`. An int may stand for a float."""
     kind = type(default)
     fits = isinstance(value, int | float if kind is float else kind)
     if not fits or isinstance(value, bool) != isinstance(default, bool):  # a bool is an int too

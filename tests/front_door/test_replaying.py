@@ -243,7 +243,7 @@ def test_info(hocket: Hocket) -> None:
         (["serve", "--schema", "x:int32:x"], "`x:int32:x` is no column"),
         (["serve", *SCHEMA, "--port", "70000"], "from 0 to 65535"),
         (["serve", *SCHEMA, "--port", "-1"], "a server needs an address"),
-        (["serve", *SCHEMA, "--udp-port", "65536"], "--udp-port is from 0 to 65535, or -1"),
+        (["serve", *SCHEMA, "--udp-port", "65536"], "--udp-port must be from 0 to 65535, or -1"),
         (["serve", *SCHEMA, "--host", "nowhere.invalid"], "cannot listen at nowhere.invalid:7777"),
         (["serve", *SCHEMA, "--snapshot-every", "-1"], "in seconds, found -1"),
         (["serve", *SCHEMA, "--name", "a b"], "`a b` cannot name a table"),

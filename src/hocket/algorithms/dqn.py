@@ -56,7 +56,7 @@ class DQN:
     env_steps: int = 500_000
     """The total number of environment steps. The learning rate falls to zero over them."""
     num_envs: int = 16
-    """The number of environments. A `num_envs` of `hocket.run` or a search of slices overrides it."""
+    """The number of environments. `hocket.run` and a search of slices can override it."""
     length: int = 8
     """Steps of each environment in an iteration."""
     updates: int = 8
@@ -78,8 +78,8 @@ class DQN:
     exploration: float = 0.2
     """The fraction of `env_steps` over which `epsilon` goes from its first to its last value."""
     alpha: float = 0.6
-    """The exponent of prioritized replay: how much a transition's TD error raises its chance of being
-    drawn. 0 draws uniformly."""
+    """The exponent of prioritized replay: how much a transition's TD error raises its chance of
+    being drawn. 0 draws uniformly."""
     beta: float = 0.4
     """The exponent of the importance weights, which correct for drawing by TD error. 1 corrects
     fully."""
@@ -149,7 +149,7 @@ class DQN:
 
     @fragment(role="act")
     def rate(self, params: Any, transitions: Transition) -> Array:
-        """Return priorities from TD errors. Actors have no target network, so `params` serve as both."""
+        """Return priorities from TD errors. Actors have no target network, so `params` stand in."""
         error, _ = jax.vmap(partial(self._error, params, params))(transitions)
         return self._priority(error)
 

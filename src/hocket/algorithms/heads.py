@@ -24,8 +24,8 @@ class Head:
     """The number of outputs that the network must have."""
     distribution: Callable[[Array], Distribution]
     action: Callable[[Array], Array]
-    """The function from samples to actions of the environment. In a box whose bounds are all finite,
-    samples are clipped to -1 to 1, and this range is scaled to the bounds. In any other box, the
+    """The function from samples to actions of the environment. If all bounds of a box are finite,
+    samples are clipped to [-1, 1], and this range is scaled to the bounds. In any other box, the
     action is the sample itself, clipped to the bounds that are finite."""
     layers: tuple[Any, ...] = ()
     """Layers to append to the policy network."""

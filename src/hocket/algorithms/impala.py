@@ -35,7 +35,7 @@ class IMPALA:
     env_steps: int = 1_000_000
     """The total number of environment steps to train for."""
     num_envs: int = 64
-    """The number of environments. A `num_envs` of `hocket.run` or a search of slices overrides it."""
+    """The number of environments. `hocket.run` and a search of slices can override it."""
     length: int = 16
     """Steps of each environment in an iteration. Gradients through time go no further back."""
     learning_rate: float = 1.5e-3

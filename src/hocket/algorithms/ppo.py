@@ -58,7 +58,7 @@ class PPO:
     env_steps: int = 500_000
     """The total number of environment steps to train for."""
     num_envs: int = 64
-    """The number of environments. A `num_envs` of `hocket.run` or a search of slices overrides it."""
+    """The number of environments. `hocket.run` and a search of slices can override it."""
     # Tried on CartPole, with equal minibatches: 5 of 20 runs with 64 steps lost what they had
     # learned, and none with 128 steps. Perhaps because episodes run in parallel, so that a short
     # batch shows only one part of them.

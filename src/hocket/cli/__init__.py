@@ -9,6 +9,6 @@
     flags.py     flags for an algorithm, its environment and its networks
     picture.py   the drawing of a plan
 
-The command NAME is the function `NAME_command`, which takes the arguments, parses them, calls
+The function `NAME_command` carries out the command NAME: it parses the arguments, calls
 `hocket.training` and prints.
 """

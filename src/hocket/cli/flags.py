@@ -1,6 +1,6 @@
 """Flags for an algorithm, its environment and its networks.
 
-Each field of the algorithm is a flag, as is each field of the command's settings (see `parse`).
+Each field of the algorithm and each field of the command's settings is a flag (see `parse`).
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def split_word(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 
 def setting_of(flags: list[str], name: str) -> str:
-    """Return a setting, from the raw flags or the configuration that they name; "" if not found."""
+    """Return a setting from the raw flags or the configuration that they name; "" if unset."""
     value = _value(flags, f"--{name}")
     if value is None:
         try:
             config = _config(None, flags)
             value = read_config(Path(config)).get(name) if config else None
         except ValueError:
-            pass  # `defaults_of` reads the configuration again, and reports the mistake
+            pass  # reported by `defaults_of`, which reads the configuration again
     return "" if value is None else str(value)
 
 
 def defaults_of(word: str | None, flags: list[str], command: str) -> tuple[Any, Settings]:
-    """Return the algorithm and the settings that the flags override: named, or from an old run."""
+    """Return the algorithm, by name or from an old run, and settings, before flags change them."""
     config = _config(word, flags)
     if config is not None:
         if word is not None:
@@ -54,7 +54,7 @@ def defaults_of(word: str | None, flags: list[str], command: str) -> tuple[Any, 
         return _from_config(read_config(Path(config)))
     if word is None:
         if {"-h", "--help"} & set(flags):
-            word = "ppo"  # an example, whose help also shows the flags common to all algorithms
+            word = "ppo"  # help without an algorithm shows the flags of PPO as an example
         else:
             raise ValueError(
                 f"which algorithm? `hocket {command} NAME`, then its flags, with NAME one of "
@@ -72,7 +72,7 @@ def _config(word: str | None, flags: list[str]) -> str | None:
 
 
 def _from_config(config: dict[str, Any]) -> tuple[Any, Settings]:
-    known = {f.name for f in dataclasses.fields(Settings)} - {"name"}  # each run has its own
+    known = {f.name for f in dataclasses.fields(Settings)} - {"name"}  # a new run needs a new name
     return build(config["algorithm"]), Settings(**{k: config[k] for k in known & config.keys()})
 
 
@@ -106,7 +106,7 @@ def _with_default_env(cls: Any, word: str) -> Any:
 
 
 def parse(command: str, word: str | None, flags: list[str], about: str, **parts: Any) -> Any:
-    """Return the dataclasses `parts` with the changes in the flags, which are their field names."""
+    """Return the dataclasses `parts` with the values of the flags; each field is a flag."""
     kinds = [(name, type(part), field(default=part)) for name, part in parts.items()]
     return tyro.cli(
         dataclasses.make_dataclass("Command", kinds), args=flags, description=about,
@@ -157,13 +157,13 @@ def _env(words: str) -> Env | HostEnv:
 
 
 def _named(path: str, **options: Any) -> Any:
-    """Return the object that a path names, or the result of calling it if it can be called."""
+    """Return the object that a path names, or the result of calling it if it is callable."""
     named = find(path)
     return named(**options) if callable(named) else named
 
 
 def _value(flags: list[str], name: str) -> str | None:
-    """Return the value of a flag among the raw flags; None if it is not there."""
+    """Return the value of a flag among the raw flags; None if the flag was not given."""
     for i, flag in enumerate(flags):
         if flag == name and i + 1 < len(flags):
             return flags[i + 1]

@@ -13,18 +13,18 @@ from hocket.training.load import Evaluator, load, load_agents
 
 @dataclass(frozen=True)
 class Eval:
-    """Play episodes with a trained agent, and print its returns."""
+    """Play episodes with a trained agent, and print their returns."""
 
     run: tyro.conf.Positional[Path]
     """The run: its folder, or its name in `runs`."""
     episodes: int | None = None
     """The number of episodes; by default as many as in the evaluations during training."""
     seed: int = 0
-    """The seed of the episodes; 0 plays those of the evaluations during training."""
+    """The seed of the episodes; 0 plays the same episodes as the evaluations during training."""
     checkpoint: str = "latest"
     """The checkpoint: `latest`, `best`, or the number of its iteration."""
     agent: int | None = None
-    """The agent's number, counted from 0, if several seeds were trained; by default all agents."""
+    """The number of the agent, from 0, if several seeds were trained; by default all agents."""
 
 
 def eval_command(arguments: list[str]) -> None:
@@ -59,14 +59,14 @@ def eval_command(arguments: list[str]) -> None:
 
 @dataclass(frozen=True)
 class Plot:
-    """Draw the learning curves of runs. Runs that differ only in the seed share a curve."""
+    """Draw the learning curves of runs. Runs that differ only in the seed become one curve."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """The runs: their folders, or their names in `runs`."""
     out: Path = Path("curves.png")
-    """The picture's file: .png, .svg or .pdf."""
+    """The file to save the picture in: .png, .svg or .pdf."""
     metric: str = "return_mean"
-    """The metric to draw: any number in metrics.jsonl."""
+    """The metric to draw: the name of any number in metrics.jsonl."""
     title: str | None = None
     """The title of the picture; by default the label of the curve, if there is only one."""
 
@@ -92,7 +92,7 @@ class Record:
     run: tyro.conf.Positional[Path]
     """The run: its folder, or its name in `runs`."""
     out: Path = Path("policy.mp4")
-    """The video's file: .mp4 or .gif."""
+    """The file to save the video in: .mp4 or .gif."""
     episodes: int = 1
     """The number of episodes."""
     max_steps: int = 1000
@@ -104,7 +104,7 @@ class Record:
     checkpoint: str = "latest"
     """The checkpoint: `latest`, `best`, or the number of its iteration."""
     agent: int = 0
-    """The agent's number, counted from 0, if several seeds were trained."""
+    """The number of the agent, from 0, if several seeds were trained."""
 
 
 def record_command(arguments: list[str]) -> None:

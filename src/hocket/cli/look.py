@@ -31,27 +31,28 @@ class Planned(Where):
     """Where the algorithm would run, and the search for the best slices."""
 
     svg: Path | None = None
-    """Also draw the plan, in this SVG file."""
+    """The SVG file to save a drawing of the plan in; by default nothing is drawn."""
     search: bool = False
-    """Measure the best way to cut this machine's devices into slices: how many instances, how many
-    environments per instance, and which share of the device for each. `sliced:search=true` then
-    uses the best."""
+    """Measure which way to cut this machine's devices into slices is fastest: how many instances,
+    how many environments per instance, and which share of the device each instance may use. Later
+    runs with `--distribute sliced:search=true` use the fastest way."""
     instances: tuple[int, ...] | None = None
-    """Search: numbers of instances per device to try. Must include 1; by default 1 2 4 8."""
+    """With --search: the numbers of instances per device to try; by default 1 2 4 8. The list must
+    include 1."""
     envs: tuple[int, ...] | None = None
-    """Search: numbers of environments per instance to try; by default 1, 4 and 16 times
+    """With --search: the numbers of environments per instance to try; by default 1, 4 and 16 times
     `num_envs`."""
     devices: int | None = None
-    """Search: how many devices to use; by default all."""
+    """With --search: how many devices to use; by default all."""
     seconds: float = 3.0
-    """Search: how long to measure each configuration."""
+    """With --search: how many seconds to measure each configuration."""
     plot: Path | None = None
-    """Search: draw the measurements in this file."""
+    """With --search: the file to save a figure of the measurements in: .png, .svg or .pdf."""
 
 
 def plan_command(arguments: list[str]) -> None:
-    """Print what would run where, and which values would cross; or search for the best slices."""
-    about = "Print what would run where, and what would cross. Only --search runs anything."
+    """Print the plan of a run, or search for the best slices."""
+    about = "Print what would run where, and which values would cross. Only --search runs anything."
     leave_memory()
     command = _parsed("plan", arguments, about, Planned())
     _check_flags(command.where)
@@ -76,7 +77,7 @@ def _check_flags(where: Planned) -> None:
     for name in ("distribute", "launch", "svg") if where.search else of_search:
         if getattr(where, name) != getattr(Planned, name):
             raise ValueError(
-                f"--{name} has no effect with --search, which measures slices: leave one out."
+                f"--{name} has no effect with --search, which measures slices: leave out either."
                 if where.search
                 else f"--{name} has no effect without --search: add --search, or leave it out."
             )

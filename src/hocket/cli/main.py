@@ -23,7 +23,7 @@ COMMANDS = {
     "devices": ("lists", "list this machine's devices, and how each can be cut into slices"),
     "replay": ("replay", "start a replay server, or show what one holds"),
 }
-"""Each command's module, which defines `NAME_command`, and what the command does."""
+"""Each command's module, which defines `NAME_command`, and a line of help."""
 
 HELP = """usage: hocket COMMAND ...
 
@@ -43,9 +43,10 @@ Add --debug to any command to see the traceback of an error.
 
 
 def main() -> None:
-    """Run one command. A user's mistake prints its message, without a traceback, and exits with 2.
+    """Run one command. After a mistake of the user, print only its message, and exit with 2.
 
-    An instance or an environment that failed exits with 1; its message has the traceback.
+    After a failure of an instance or an environment, print its message, which contains the
+    traceback, and exit with 1.
     """
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
@@ -77,7 +78,8 @@ def main() -> None:
 def _run(name: str, *arguments: str) -> None:
     if name not in COMMANDS:
         raise ValueError(unknown("command", name, COMMANDS))
-    # Import only this command's module: `hocket replay` needs little of hocket; the rest is slow.
+    # Import only this command's module: importing the others is slow, and `hocket replay` needs
+    # little of hocket.
     module = importlib.import_module(f"hocket.cli.{COMMANDS[name][0]}")
     vars(module)[f"{name}_command"](list(arguments))
 
@@ -92,7 +94,7 @@ def _is_mistake(error: Exception) -> bool:
 
 
 def _has_traceback(error: Exception) -> bool:
-    """Return True if the message has a traceback of the failure, which ours would only hide."""
+    """Return True if the message has the traceback of the failure, so that ours is not needed."""
     from hocket.envs import HostEnvError
     from hocket.runtime.launch.watch import Deadlock, InstanceError
 

@@ -13,11 +13,11 @@ from hocket.report.diagram import Drawing, FlowArrow, PlaceBox, svg
 from hocket.system.text import bytes_text
 
 LINE, LINES = 26, 2
-"""The room beside an arrow for the names of values: letters per line, and lines."""
+"""The room beside an arrow for the names of values: letters per line, and number of lines."""
 
 
 def draw_plan(plan: Plan) -> str:
-    """Return a plan as the text of an SVG file: its places, their memory, and what crosses.
+    """Return the text of an SVG file with a plan's places, their memory, and the values that cross.
 
     Path("plan.svg").write_text(draw_plan(hocket.plan(PPO(env=env))))
     """
@@ -102,7 +102,7 @@ def _arrow(plan: Plan, flow: Flow) -> FlowArrow:
 
 
 def _crossing(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of the values that cross, grouped by origin, in a few short lines."""
+    """Return the names of the values that cross between places, by origin, in a few short lines."""
     origins = Counter(map(_origin, names))
     text = ", ".join(name + (f" ({n} arrays)" if n > 1 else "") for name, n in origins.items())
     return tuple(textwrap.wrap(text, LINE, max_lines=LINES, placeholder=" ..."))

@@ -56,23 +56,25 @@ class TableOptions:
     """The options of the table."""
 
     schema: tuple[str, ...] = ()
-    """The columns of a row, each name:dtype:shape, or name:dtype for a single number:
-    obs:float32:4 image:uint8:84x84x3 action:int32. The dtypes are NumPy's, and bfloat16. Stacked
-    frames are written image:uint8:84x84*4, and a frame that several rows share is stored once."""
+    """The columns of a row, each name:dtype:shape, or name:dtype for a single number. An example:
+    obs:float32:4 image:uint8:84x84x3 action:int32. A dtype is one of NumPy's, or bfloat16. A stack
+    of 4 frames is image:uint8:84x84*4; a frame that several rows share is stored once."""
     capacity: int = 1_000_000
-    """The largest number of rows."""
+    """The largest number of rows in the table."""
     sampler: Select = "prioritized"
-    """Which rows are drawn."""
+    """The rule that picks the rows of a sample."""
     remover: Select = "oldest"
-    """Which rows are removed when the table is full."""
+    """The rule that picks the row to remove when the table is full."""
     max_times_sampled: int = 0
-    """How often a row may be drawn before it is removed; 0 for no limit."""
+    """The number of draws after which a row is removed; 0 for no limit."""
     min_size: int = 1
     """Rows that the table must hold before any are drawn."""
     samples_per_insert: float | None = None
-    """Rows sampled for each row inserted; the side that is ahead waits. By default nobody waits."""
+    """The number of rows to sample for each row inserted. Inserts or samples that get too far ahead
+    wait (see `tolerance`). By default nobody waits."""
     tolerance: float | None = None
-    """How many samples one side may be ahead before it waits."""
+    """How many samples the inserts may be ahead, or behind, before one side waits. Required with
+    `samples_per_insert`."""
     num_frames: int | None = None
     """The largest number of frames stored; by default twice the capacity."""
     seed: int = 0
@@ -87,26 +89,27 @@ class Serve:
     name: str = "replay"
     """The name of the table."""
     tables: Path | None = None
-    """A TOML file with a section for each table, instead of the options of one table:
-    [replay] schema = "obs:float32:4 action:int32", capacity = 1000."""
+    """A TOML file with a section for each table, which replaces the options of a single table. The
+    section [replay] may say schema = "obs:float32:4 action:int32" and capacity = 1000."""
     host: str = "127.0.0.1"
     """The address to listen on; 0.0.0.0 for all addresses of the machine. There is no password:
-    everybody who can connect may read and write."""
+    anybody who can connect may read and write."""
     port: int = 7777
-    """The TCP port; 0 for any free one, -1 for none."""
+    """The TCP port; 0 for any free port, -1 for no TCP."""
     udp_port: int = -1
-    """The UDP port (udp://HOST:PORT); 0 for any free one, -1 for none."""
+    """The UDP port (udp://HOST:PORT); 0 for any free port, -1 for no UDP."""
     unix: Path | None = None
     """The path of a Unix socket, through which clients on this machine share memory (shm://PATH)."""
     snapshot_dir: Path | None = None
     """The folder to save tables in, and to restore them from when the server starts."""
     snapshot_every: float = 600.0
-    """Seconds between snapshots; 0 for no regular ones. A snapshot is also made at the end, and
+    """Seconds between regular snapshots; 0 for none. Other snapshots are made at the end, and
     whenever a client asks for one."""
     max_bytes: int = 2**30
-    """The largest size of one request or reply."""
+    """The largest size of one request or reply, in bytes."""
     max_clients: int = 1000
-    """The largest number of connections at a time, and, counted separately, of UDP clients."""
+    """The largest number of connections at a time. UDP clients are counted separately, up to the
+    same number."""
 
 
 def _serve(arguments: list[str]) -> None:
@@ -114,12 +117,16 @@ def _serve(arguments: list[str]) -> None:
     options = {command.name: command.table}
     if command.tables is not None:
         if command.table.schema:
-            raise ValueError("--tables says what the tables are: leave --schema out.")
+            raise ValueError(
+                "--tables names a file with the schemas of all tables: leave --schema out."
+            )
         options = _read(command.tables)
     tcp = _where("--port", command.host, command.port)
     udp = _where("--udp-port", command.host, command.udp_port)
     if not command.snapshot_every >= 0:
-        raise ValueError(f"--snapshot-every is in seconds, found {command.snapshot_every}.")
+        raise ValueError(
+            f"--snapshot-every must be at least 0 seconds, found {command.snapshot_every}."
+        )
     folder = command.snapshot_dir
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -133,7 +140,7 @@ def _serve(arguments: list[str]) -> None:
         print(f"serving {names} at {', '.join(server.addresses)}", flush=True)
         try:
             _until_ended(server, lambda: _save(tables, folder), command.snapshot_every)
-        finally:  # even if the server failed, since this process still holds the rows
+        finally:  # save even if the server failed, since this process still holds the rows
             _save(tables, folder)
     if folder is not None:
         print(f"saved in {folder}")
@@ -145,7 +152,7 @@ def _columns(table: Table) -> str:
 
 def _where(option: str, host: str, port: int) -> str | None:
     if not -1 <= port < 2**16:
-        raise ValueError(f"{option} is from 0 to 65535, or -1 for none, found {port}.")
+        raise ValueError(f"{option} must be from 0 to 65535, or -1 for none, found {port}.")
     return None if port < 0 else f"{host}:{port}"
 
 
@@ -156,14 +163,14 @@ def _read(path: Path) -> dict[str, TableOptions]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}.") from None
     if not sections:
-        raise ValueError(f"{path} has no table: write [replay], and its options below.")
+        raise ValueError(f"{path} has no table: write [replay], and below it the options.")
     return {name: _options(path, name, options) for name, options in sections.items()}
 
 
 _KINDS: dict[str, Any] = {"schema": str | list, "sampler": str, "remover": str} | dict.fromkeys(
     ("samples_per_insert", "tolerance"), int | float
 )
-"""The types of options; the others are whole numbers."""
+"""The types of these options; all other options are whole numbers."""
 
 
 def _options(path: Path, name: str, options: object) -> TableOptions:
@@ -205,13 +212,13 @@ def _open(name: str, about: TableOptions, folder: Path | None) -> Table:
 
 
 def _check_same(restored: Table, table: Table, file: Path) -> None:
-    """Raise if a snapshot is of a table with other columns or options."""
+    """Raise if the table of a snapshot has other columns or options than `table`."""
     asked = {"schema": str(table.schema)} | table.options()
     for name, value in ({"schema": str(restored.schema)} | restored.options()).items():
         if value != asked[name]:
             raise ValueError(
                 f"{file} holds a table with {name} {value}, but you asked for {asked[name]}: ask "
-                f"for the same, or move the file away."
+                f"for {value}, or move the file away to start with an empty table."
             )
 
 
@@ -231,7 +238,7 @@ def _save(tables: Mapping[str, Table], folder: Path | None) -> None:
 
 
 def _until_ended(server: Server, save: Callable[[], None], every: float) -> None:
-    """Wait for Ctrl-C or SIGTERM. Save every `every` seconds meanwhile, or never if that is 0."""
+    """Wait for Ctrl-C or SIGTERM. Until then save every `every` seconds, or never if that is 0."""
     ended, every = threading.Event(), every or math.inf
     before = {
         number: signal.signal(number, lambda *_: ended.set())
@@ -244,7 +251,7 @@ def _until_ended(server: Server, save: Callable[[], None], every: float) -> None
             if time.monotonic() >= next_save:
                 try:
                     save()
-                except OSError as error:  # such as a full disk; the last snapshot is still there
+                except OSError as error:  # such as a full disk; the last snapshot is intact
                     print(f"hocket: not saved: {error}", file=sys.stderr, flush=True)
                 next_save = time.monotonic() + every
     finally:
@@ -259,15 +266,15 @@ class Info:
     address: tyro.conf.Positional[str]
     """shm://PATH, unix://PATH, tcp://HOST:PORT, udp://HOST:PORT or dpdk://PATH."""
     seconds: float = 1.0
-    """How long to measure the rates; 0 shows none."""
+    """Seconds over which to measure the rates; 0 to show no rates."""
     format: Literal["table", "json"] = "table"
-    """A table for people, or a line of JSON for each table of the server."""
+    """The output for each table of the server: a table for people, or a line of JSON."""
 
 
 def _info(arguments: list[str]) -> None:
     command = tyro.cli(Info, args=arguments, prog="hocket replay info")
     if not 0 <= command.seconds <= 3600:
-        raise ValueError(f"--seconds is from 0 to 3600, found {command.seconds}.")
+        raise ValueError(f"--seconds must be from 0 to 3600, found {command.seconds}.")
     clients = [connect(command.address, table=name) for name in tables_at(command.address)]
     before = [client.info() for client in clients]
     time.sleep(command.seconds)
@@ -304,7 +311,8 @@ def _lines(info: dict[str, Any]) -> list[tuple[str, str]]:
 
     pace = "any"
     if info["samples_per_insert"]:
-        # How many samples the inserts are ahead: at `least` samplers wait, at `most` inserters do.
+        # `ahead` is how many samples the inserts have earned but nobody has drawn yet: at `least`
+        # samplers wait, at `most` inserters wait.
         ahead = info["inserts"] * info["samples_per_insert"] - info["samples"]
         pace = (
             f"{info['samples_per_insert']:g} samples per insert, at {ahead:,.0f} of "

@@ -20,19 +20,19 @@ from hocket.training.keep import Experiment
 
 @dataclass(frozen=True)
 class Session:
-    """How to continue or repeat a run, and what to show of it."""
+    """Flags to continue or repeat a run, and to choose what it shows."""
 
     resume: bool = False
     """Continue the run exactly where its last checkpoint left it."""
     config: Path | None = None
-    """Start from the config.json of another run; other flags override it."""
+    """The folder or config.json of another run to start from; other flags override its settings."""
     trace: Path | None = None
     """Write a timeline of all instances (segments, messages, waits) to this file, to be opened at
     https://ui.perfetto.dev. Recording slows the run down."""
     quiet: bool = False
     """Print only one line, at the end."""
     debug: bool = False
-    """Show the traceback of an error."""  # listed for the help only: `main` handles this flag
+    """Show the traceback of an error."""  # for --help only: `main` uses this flag
 
 
 def train_command(arguments: list[str]) -> None:
@@ -40,10 +40,10 @@ def train_command(arguments: list[str]) -> None:
     word, rest = split_word(arguments)
     keep_imports()
     heed_termination()
-    # JAX must have these settings before it starts, and making an environment may start it.
+    # JAX reads these settings when it starts, and making an environment may already start it.
     on_slices = setting_of(rest, "distribute").startswith("sliced")
     seeds = setting_of(rest, "seeds")
-    if seeds.isdigit() and not on_slices:  # slices have their own way to divide the cores
+    if seeds.isdigit() and not on_slices:  # slices divide the cores themselves
         share_cores(int(seeds))
     if on_slices or not launch_named(setting_of(rest, "launch")).one_process:
         leave_memory()

@@ -1,11 +1,11 @@
 """Networks, as flax modules. They take any leading axes, with features last.
 
-    networks.py    what a network is, the default networks, and a policy's beside a value's
+    networks.py    the protocol of networks, the default ones, and a separate policy and value
     layers.py      layers
-    recurrent.py   a memory, and networks around it
+    recurrent.py   a recurrent core, and networks around it
 
 A network is anything with `init(key, obs) -> params` and `apply(params, obs)`, so you can bring
-your own. These compose with flax's:
+your own. The modules here compose with modules of flax:
 
     network = linen.Sequential([nature_cnn(), Dueling(num_actions=6)])
 """

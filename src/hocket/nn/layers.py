@@ -41,7 +41,7 @@ class MLP(linen.Module):
     def __call__(self, x: Array) -> Array:
         activate = _activation(self.activation)
         if tuning().kernels and not self.is_initializing():
-            from hocket.ops import dense  # here: importing Pallas takes a while
+            from hocket.ops import dense  # imported late: Pallas is slow
 
             if dense.fits((x.shape[-1], *self.sizes), self.activation, x):
                 return dense.dense(
@@ -78,7 +78,7 @@ class LogStd(linen.Module):
 
 
 class Conv(NamedTuple):
-    """The shape of a convolution: its channels, and the side and stride of its square kernel."""
+    """The shape of a convolution: the channels, and the side and stride of the square kernel."""
 
     channels: int
     kernel: int

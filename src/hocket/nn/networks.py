@@ -1,4 +1,4 @@
-"""What a network is, and the default networks: any leading axes, features last."""
+"""The protocol of networks, and the default networks. They take any leading axes, features last."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class SeparateParams(NamedTuple):
 class Separate:
     """A policy network and a value network, each of which reads the observation.
 
-    It has the methods of `Recurrent`, so that an agent can use either. It remembers nothing: where
-    `Recurrent` has a memory, this has the observation.
+    It has the methods of `Recurrent`, so that an agent can use either. It has no recurrent state:
+    the methods that return a memory in `Recurrent` return the observation here.
     """
 
     policy: Network
@@ -43,11 +43,11 @@ class Separate:
         return SeparateParams(self.policy.init(k_policy, obs), self.value.init(k_value, obs))
 
     def step(self, params: Any, memory: None, obs: Any) -> tuple[list[Any], None]:
-        """Return what the policy gives. `params` are the policy's alone: acting needs no value."""
+        """Return the policy's output. `params` are the policy's alone, as acting needs no value."""
         return [self.policy.apply(params, obs)], memory
 
     def remember(self, params: Any, memory: Any, obs: Any, first: Array | None = None) -> Any:
-        """Return what `read` needs: the observation."""
+        """Return the observation, which is all that `read` needs."""
         return obs
 
     replay = remember
@@ -66,15 +66,15 @@ def network(
     out_scale: float = 1.0,
     after: Sequence[linen.Module] = (),
 ) -> Network:
-    """Return the default network from observations like `obs` to `size` numbers.
+    """Return the default network, which maps observations like `obs` to `size` numbers.
 
-    Images (three axes, channels last) pass through convolutions first; the rest is flattened.
+    Images (three axes, channels last) first pass through convolutions; other arrays are flattened.
     """
     return linen.Sequential([_reader(obs), MLP((*hidden, size), activation, out_scale), *after])
 
 
 def encoder(obs: Any, hidden: Sequence[int], activation: str) -> linen.Sequential:
-    """Return the default network from observations like `obs` to features for memory or heads."""
+    """Return the default network from observations like `obs` to features, for a GRU or heads."""
     return linen.Sequential([_reader(obs), MLP(hidden, activation, activate_last=True)])
 
 

@@ -1,4 +1,4 @@
-"""A memory: a recurrent core, and networks around it."""
+"""A recurrent core, whose state is called memory, and networks around it."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class GRU(linen.Module):
 
     @linen.nowrap
     def initial(self, num: int) -> Array:
-        """Return the memory with which episodes begin: zeros."""
+        """Return the memory at the beginning of an episode: zeros."""
         return jnp.zeros((num, self.features))
 
 
 @dataclass(frozen=True)
 class Recurrent:
-    """An encoder, a GRU, and heads that read its memory, such as those of a policy and a value.
+    """An encoder, a GRU, and heads that read the GRU's memory, such as a policy and a value head.
 
     The encoder and the heads take any leading axes at once; only the GRU goes step by step.
-    Without a core nothing is remembered, and the heads read the encoder's features.
+    Without a GRU (`core` is None) the heads read the encoder's features.
     """
 
     encoder: Network
@@ -64,11 +64,11 @@ class Recurrent:
 
     @property
     def initial(self) -> Any:
-        """The memory of one environment where an episode begins: zeros, or None without a core."""
+        """The memory of one environment at the beginning of an episode; None without a core."""
         return None if self.core is None else self.core.initial(1)[0]
 
     def step(self, params: Any, memory: Any, obs: Any) -> tuple[list[Any], Any]:
-        """Return what each head gives after one more observation, and the memory to keep."""
+        """Return the output of each head after one more observation, and the memory to keep."""
         memory = self.remember(params, memory, obs)
         return self.read(params, memory), None if self.core is None else memory
 
@@ -81,9 +81,9 @@ class Recurrent:
         return step[0]
 
     def replay(self, params: Any, memory: Any, obs: Any, first: Array) -> Array:
-        """Return the memory after each step `[T, N, ...]`, given the one before the first step.
+        """Return the memory after each step `[T, N, ...]`, given the memory before the first step.
 
-        It is set to zero before every step that begins an episode (`first`).
+        Before every step that begins an episode (`first`), the memory is set to zero.
         """
         features = self.encoder.apply(params["encoder"], obs)
         if self.core is None:

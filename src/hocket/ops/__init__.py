@@ -6,7 +6,7 @@ distributions.py  distributions over actions
 moments.py        running means and variances
 optimizers.py     optimizers that leave the learning rate to the caller
 initializers.py   orthogonal initial weights
-shuffles.py       shuffles into minibatches that keep environments apart
+shuffles.py       shuffles into minibatches, the same for environments split among replicas
 dense.py          a small dense network as one GPU kernel
 convolution.py    a convolution with a faster gradient on a CPU
 elementwise.py    an elementwise function as one GPU kernel

@@ -1,8 +1,8 @@
 """A convolution with a faster gradient on a CPU.
 
-XLA's gradient of a convolution is 20 times slower inside a loop, such as one over minibatches, than
-outside (64 Atari frames on two cores: 2.0 s instead of 0.1 s). The one here is made of matrix
-products, and takes 0.12 s in both.
+XLA's gradient of a convolution is 20 times slower inside a loop, such as a loop over minibatches,
+than outside (64 Atari frames on two cores: 2.0 s instead of 0.1 s). The gradient here is made of
+matrix products, and takes 0.12 s inside a loop and outside.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _PLAIN: dict[str, Any] = {
 def convolve(x: Array, kernel: Array, strides: Any, padding: Any, **others: Any) -> Array:
     """Compute `lax.conv_general_dilated`; `flax.linen.Conv` takes this as `conv_general_dilated`.
 
-    The faster gradient is for square kernels, with a side that is a multiple of the stride and no
-    padding.
+    The faster gradient is for square kernels without padding, with a side that is a multiple of the
+    stride. All other convolutions get XLA's gradient.
     """
     side, stride = kernel.shape[0], strides[0]
     square = kernel.shape[1] == side and strides[1] == stride and side % stride == 0
@@ -42,7 +42,7 @@ def _plain(stride: int, x: Array, kernel: Array) -> Array:
 
 
 def _by_products(stride: int, x: Array, kernel: Array, g: Array) -> tuple[Array, Array]:
-    """Return the gradients by image and by kernel, as matrix products.
+    """Return the gradients with respect to images and kernel, by matrix products.
 
     Images are cut into blocks of S x S pixels, so that the kernel sees Q x Q whole blocks.
     """
@@ -53,7 +53,7 @@ def _by_products(stride: int, x: Array, kernel: Array, g: Array) -> tuple[Array,
 
     blocks = _to_blocks(x, rows + windows - 1, columns + windows - 1, stride)
     seen = jnp.concatenate([blocks[:, i : i + rows, j : j + columns] for i, j in places], axis=-1)
-    # Transposed first, because a CPU takes twice as long to sum over leading axes as over trailing
+    # Transpose first, because a CPU takes twice as long to sum over leading axes as over trailing
     # ones. The barrier keeps XLA from folding the transpose into the product.
     seen = lax.optimization_barrier(jnp.moveaxis(seen, -1, 0))
     by_kernel = lax.dot_general(seen, g, (((1, 2, 3), (0, 1, 2)), ((), ())))
@@ -78,7 +78,7 @@ def _to_blocks(x: Array, rows: int, columns: int, stride: int) -> Array:
 
 
 def _from_blocks(blocks: Array, like: Array, stride: int) -> Array:
-    """Join blocks into images `like` these, with zeros where no kernel reached."""
+    """Join blocks into images of the shape of `like`, with zeros where no kernel reached."""
     size, rows, columns, _ = blocks.shape
     whole = blocks.reshape(size, rows, columns, stride, stride, like.shape[-1])
     whole = whole.transpose(0, 1, 3, 2, 4, 5).reshape(size, rows * stride, columns * stride, -1)

@@ -1,9 +1,9 @@
 """A small dense network as two GPU kernels, forward and backward. Activations stay on the chip.
 
 XLA writes every layer's activations to memory and reads them back. A minibatch of 524,288 rows then
-moves gigabytes for 20 MB of data, and a small one costs six launches. Here a block of rows passes
-through all layers in registers, and the backward pass computes the activations again. On an H200
-both passes take 0.23 ms instead of XLA's 0.67 ms (layers 4-64-64-2, tanh, 524,288 rows).
+moves gigabytes for 20 MB of data, and a small minibatch costs six launches. Here a block of rows
+passes through all layers in registers, and the backward pass computes the activations again. On an
+H200 both passes take 0.23 ms instead of XLA's 0.67 ms (layers 4-64-64-2, tanh, 524,288 rows).
 
 Products are in TF32, as XLA's are on a GPU. Inputs that a tanh has bounded are multiplied in
 float16, which has the same ten bits of mantissa and twice the speed. All sums are float32.
@@ -36,8 +36,8 @@ BLOCK = 64
 # Tried: 32 rows (2-20 % slower), 128 rows, 2 and 8 warps (1.3-2.3 x slower).
 WARPS = 4
 PROGRAMS = 528
-"""The most programs of a kernel: four for each multiprocessor of an H200. More of them would only
-load the weights more often."""
+"""The largest number of programs of a kernel: four for each multiprocessor of an H200. More
+programs would only load the weights more often."""
 
 
 class Spec(NamedTuple):
@@ -63,13 +63,13 @@ def _tanh(x: Array, interpret: bool) -> Array:
 
 class Activation(NamedTuple):
     of: Callable[[Array, bool], Array]
-    """The activation inside a kernel. The second argument is `Spec.interpret`."""
+    """The activation function inside a kernel. The second argument is `Spec.interpret`."""
     slope: Callable[[Array], Array]
-    """The derivative as a function of the activation's value: the backward pass has only that."""
+    """The derivative, from the activation's value: the backward pass does not know the input."""
     bounded: bool
-    """True if values are at most 1, so that float16 can hold them."""
+    """True if absolute values are at most 1, so that float16 can hold them."""
     plain: Callable[[Array], Array]
-    """The activation outside a kernel."""
+    """The activation function outside a kernel."""
 
 
 ACTIVATIONS = {
@@ -81,7 +81,7 @@ ACTIVATIONS = {
 
 
 def fits(sizes: Sequence[int], activation: str, x: Array) -> bool:
-    """Return True if a network with layers of these sizes, input first, can be a kernel."""
+    """Return True if a kernel can compute a network with layers of these sizes, input first."""
     known = activation in ACTIVATIONS and x.dtype == jnp.float32 and x.ndim >= 2
     return known and max(sizes) <= WIDEST and len(sizes) <= 5
 
@@ -133,13 +133,13 @@ def _backward(
         interpret=spec.interpret,
         name=f"dense_backward_{current_role()}",
     )(x, dy, *leaves)
-    # Each program wrote its part of the gradient. Atomic additions in the kernel would come in any
-    # order, so that the same inputs could give other numbers.
+    # Add up the parts of the gradient that the programs wrote. Atomic additions in the kernel would
+    # come in any order, so that the same inputs could give other numbers.
     flat, at, gradients = parts.sum(0), 0, []
     for leaf in leaves:
         gradients.append(flat[at : at + leaf.size].reshape(leaf.shape))
         at += leaf.size
-    # Nobody asks for the observation's gradient, so XLA drops this.
+    # Training needs no gradient of the observation, so XLA drops `dx` as unused.
     (dx,) = jax.vjp(partial(_plain, spec, layers), x)[1](dy)
     return jax.tree.unflatten(tree, gradients), dx
 
@@ -172,7 +172,7 @@ def _forward(spec: Spec, rows: int, shapes: Shapes, block: int, x_ref: Any, *ref
 
 
 def _gradients(spec: Spec, rows: int, shapes: Shapes, x_ref: Any, dy_ref: Any, *refs: Any) -> None:
-    """Write the part of the gradient from this program's rows, in the order of the leaves."""
+    """Write the gradient of this program's rows, in the order of the leaves."""
     *leaf_refs, out_ref = refs
     layers, activation = _load_layers(shapes, leaf_refs), ACTIVATIONS[spec.activation]
     blocks, start = x_ref.shape[0] // BLOCK, pl.program_id(0) * x_ref.shape[0]
@@ -188,8 +188,8 @@ def _gradients(spec: Spec, rows: int, shapes: Shapes, x_ref: Any, dy_ref: Any, *
             )
             for ref, size in ((x_ref, shapes[0][0]), (dy_ref, shapes[-1][1]))
         )
-        # The gradients of a mean are too small for float16. Divided by 64 times the block's largest
-        # one they fit, with room for layers that multiply them by a million.
+        # The gradients of a mean are too small for float16. Divided by 64 times the largest one of
+        # the block they fit, with room for layers that multiply them by a million.
         unit = 64.0 * jnp.maximum(jnp.max(jnp.max(jnp.abs(g), axis=1), axis=0), 1e-30)
         g, values, sums = g / unit, [x, *_through(spec, layers, x)], list(sums)
         for i in reversed(range(len(layers))):
@@ -198,8 +198,8 @@ def _gradients(spec: Spec, rows: int, shapes: Shapes, x_ref: Any, dy_ref: Any, *
                 g = g * activation.slope(values[i + 1])
             dw, db = sums[i]
             dw = dw + unit * _contract(values[i], g, 0, 0, half)
-            # A product with ones sums over rows. Tensor cores are faster at that than warps, which
-            # saves 17 % of the kernel's time.
+            # Sum over rows by a product with ones. Tensor cores do this faster than warps could,
+            # which saves 17 % of the kernel's time.
             sums[i] = dw, db + unit * _contract(ones, g, 0, 0)
             g = _contract(g, layers[i][0], 1, 1, half) if i else g
         return sums
@@ -255,7 +255,7 @@ def _load_layers(shapes: Shapes, refs: Sequence[Any]) -> list[Layer]:
 
 
 def _inside(shape: Sequence[int], real: Sequence[int], first: Any = 0) -> Array:
-    """Return the mask of a padded block `shape` that starts at row `first` of a `real` array."""
+    """Return which elements of a padded block, which starts at row `first`, lie in shape `real`."""
     return (first + _iota(shape, 0) < real[0]) & (_iota(shape, 1) < real[1])
 
 
@@ -275,25 +275,25 @@ def _whole(layers: Sequence[Layer]) -> list[pl.BlockSpec]:
 
 
 def _padded(size: int) -> int:
-    """Return the next power of two, at least 16: tensor cores multiply nothing smaller."""
+    """Return the next power of two, or 16 if that is larger: tensor cores need at least 16."""
     return max(16, pl.next_power_of_2(size))
 
 
 def _cut_forward(rows: int) -> tuple[int, int, int]:
-    """Return the rows of a block, the blocks of a program, and its warps."""
-    # Few rows are those of one of many agents under `vmap`. Tried with 2,048 agents: 2 warps cost
-    # 6 % of PPO's time, and a block of 64 rows 3 %.
+    """Return the rows of a block, the blocks of a program, and the warps of a program."""
+    # Few rows mean one of many agents under `vmap`. Tried with 2,048 agents: 2 warps cost 6 % of
+    # PPO's time, and a block of 64 rows 3 %.
     if rows <= 16:
         return 16, 1, 1
-    if rows <= 2 * BLOCK:  # such an agent's minibatch: one program loads the weights once
+    if rows <= 2 * BLOCK:  # one program, so that the weights are loaded once
         return BLOCK, pl.cdiv(rows, BLOCK), WARPS
-    # Small blocks, so that every multiprocessor gets one, save 3 % of PPO's time.
+    # Small blocks save 3 % of PPO's time, because every multiprocessor gets a block.
     if 1024 < rows <= 8192:
         return 16, 1, WARPS
     return BLOCK, pl.cdiv(pl.cdiv(rows, BLOCK), PROGRAMS), WARPS
 
 
 def _cut_backward(rows: int) -> int:
-    """Return the blocks of a program: at least four, as each program writes a whole gradient."""
+    """Return the blocks of a program: at least four, as every program writes a whole gradient."""
     blocks = pl.cdiv(rows, BLOCK)
     return min(blocks, max(4, pl.cdiv(blocks, PROGRAMS)))

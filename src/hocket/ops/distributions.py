@@ -1,4 +1,4 @@
-"""Distributions over actions, as pytrees. They have any leading axes; the last is the action's."""
+"""Distributions over actions, as pytrees with any leading axes. The last axis is the action's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Distribution(ABC):
 
     def sample_each(self, keys: Array) -> Array:
         """Draw a sample for each environment (the first axis), from a key of its own."""
-        # A parameter of lower rank, such as one log_std for all states, is shared, so not mapped.
+        # A parameter of lower rank, such as one log_std for all states, has no axis to map over.
         rank = max(x.ndim for x in jax.tree.leaves(self))
         axes = jax.tree.map(lambda x: 0 if x.ndim == rank else None, self)
         return jax.vmap(type(self).sample, in_axes=(axes, 0))(self, keys)
@@ -46,7 +46,7 @@ class Distribution(ABC):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Categorical(Distribution):
-    """One of A actions, with unnormalized log-probabilities `[..., A]`."""
+    """A choice of one of A actions, with unnormalized log-probabilities `[..., A]`."""
 
     logits: Array
 
@@ -80,7 +80,7 @@ class MultiCategorical(Distribution):
 
     @classmethod
     def split(cls, logits: Array, sizes: Sequence[int]) -> Self:
-        """Make one from the logits of all choices side by side, `[..., sum(sizes)]`."""
+        """Return the distribution for the logits of all choices in a row, `[..., sum(sizes)]`."""
         ends = np.cumsum(sizes)[:-1].tolist()
         return cls(tuple(Categorical(part) for part in jnp.split(logits, ends, axis=-1)))
 

@@ -22,7 +22,7 @@ Function = Callable[..., Sequence[Array]]
 def elementwise(fn: Function, *arrays: Array, name: str, interpret: bool = False) -> list[Array]:
     """Compute `fn(*arrays)` as one kernel. `fn` maps arrays of one shape to arrays of that shape.
 
-    With `interpret` it runs without a GPU, for tests.
+    With `interpret` the kernel runs without a GPU, for tests.
     """
     shape, size = arrays[0].shape, arrays[0].size
     specs = jax.eval_shape(fn, *arrays)

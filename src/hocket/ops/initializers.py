@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 PANEL = 32
-"""The columns of a panel. A panel is first made orthogonal to all columns on its left by matrix
-products, then its columns to each other one by one."""
+"""The number of columns of a panel. Matrix products first make a panel orthogonal to all columns on
+its left. Then its columns are made orthogonal to each other, one by one."""
 
 
 def orthogonal(scale: float = 1.0) -> Callable[..., Array]:

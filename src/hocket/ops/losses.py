@@ -9,7 +9,7 @@ from jax import Array, lax
 def clipped_surrogate(
     log_prob: Array, old_log_prob: Array, advantage: Array, *, clip: float | Array
 ) -> Array:
-    """Return PPO's policy loss, which gains nothing when the ratio moves beyond `clip` from one.
+    """Return PPO's policy loss. A ratio farther than `clip` from 1 cannot lower the loss further.
 
     Schulman et al. 2017, "Proximal Policy Optimization Algorithms":
     https://arxiv.org/abs/1707.06347
@@ -51,9 +51,9 @@ def double_q(
 ) -> Array:
     """Return the TD error of double Q-learning.
 
-    The online network picks the next action, and the target network says what it is worth. Action
-    values are `[..., A]`, other arguments `[...]`. `discount` is 0 where the episode terminated. No
-    gradient flows through the target.
+    The online network picks the next action, and the target network gives that action's value.
+    Action values are `[..., A]`, other arguments `[...]`. `discount` is 0 where the episode
+    terminated. No gradient flows through the target.
 
     van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning":
     https://arxiv.org/abs/1509.06461

@@ -13,8 +13,8 @@ from hocket.core.program.averaged import averaged
 class Moments(NamedTuple):
     """The mean and variance of all batches so far. They are learner state, equal on all replicas.
 
-    Every batch has the same weight, however many samples it has. A replica sees only its own
-    environments, so a count of samples would differ from that of the fused program.
+    Every batch has the same weight, however many samples it has. Weights by the number of samples
+    would differ between one program and replicas, which see only their own environments.
 
         moments = Moments.init(obs.shape[1:]).update(obs)
         obs = moments.normalize(obs)
@@ -29,7 +29,7 @@ class Moments(NamedTuple):
 
     @classmethod
     def init(cls, shape: tuple[int, ...]) -> Moments:
-        """Return moments of no batch: with these, `normalize` only clips."""
+        """Return the moments before any batch, with which `normalize` only clips."""
         return cls(jnp.zeros(shape), jnp.ones(shape), jnp.zeros(()))
 
     def update(self, batch: Array) -> Moments:
@@ -37,7 +37,8 @@ class Moments(NamedTuple):
         x = batch.astype(self.mean.dtype)
         axes = tuple(range(x.ndim - self.mean.ndim))
         mean = averaged(x.mean(axes))
-        # Around the mean over all replicas: variances around each replica's own are too small.
+        # The variance is around the mean over all replicas. Averaging the variances around each
+        # replica's own mean would give too small a result.
         var = averaged(jnp.square(x - jnp.expand_dims(mean, axes)).mean(axes))
         updates = self.updates + 1.0
         delta, weight = mean - self.mean, 1.0 / updates
@@ -48,7 +49,7 @@ class Moments(NamedTuple):
         )
 
     def normalize(self, x: Array, clip: float = 10.0) -> Array:
-        """Return `x` in standard deviations from the mean, clipped to `clip` of them."""
+        """Return `x` in standard deviations from the mean, clipped to [-clip, clip]."""
         axes = tuple(range(x.ndim - self.mean.ndim))
         mean, var = jnp.expand_dims(self.mean, axes), jnp.expand_dims(self.var, axes)
         return jnp.clip((x - mean) / jnp.sqrt(var + 1e-8), -clip, clip)

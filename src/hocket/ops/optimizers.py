@@ -17,7 +17,7 @@ def clipped_adam(
 ) -> optax.GradientTransformation:
     """Return Adam without a learning rate, for gradients clipped to a norm. Step with `descend`.
 
-    Adam divides gradients by their past size; the larger `b2`, the longer it remembers that size.
+    Adam divides gradients by a running mean of their size; a larger `b2` averages over more steps.
 
     Kingma and Ba 2015, "Adam: A Method for Stochastic Optimization":
     https://arxiv.org/abs/1412.6980
@@ -30,9 +30,9 @@ def calm_adam(max_norm: float, calm_norm: float, b2: float = 0.99) -> optax.Grad
     """Return a `clipped_adam` whose steps shrink with gradients of a norm below `calm_norm`.
 
     Adam divides gradients by their size, so steps stay large even where gradients are small and
-    mostly noise. A large epsilon prevents that. Here epsilon is the size of one parameter's
-    gradient when the whole gradient has the norm `calm_norm`, so that one `calm_norm` suits small
-    and large networks.
+    mostly noise. A large epsilon prevents that. Here epsilon is the mean size of one parameter's
+    gradient when the whole gradient has the norm `calm_norm`, so that the same `calm_norm` suits
+    small and large networks.
     """
     adam = optax.scale_by_adam(b2=b2)
 

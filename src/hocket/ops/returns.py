@@ -95,7 +95,7 @@ class NStep(NamedTuple):
     """N-step transitions, one for each start t."""
 
     reward: Array
-    """The discounted sum of the rewards of n steps, or of fewer where the episode ends before."""
+    """The discounted sum of the rewards of n steps, or of fewer if the episode ends sooner."""
     discount: Array
     """The weight of the bootstrap value: discount ** steps taken, or 0 after a termination."""
     last: Array
@@ -107,7 +107,7 @@ def n_step(
 ) -> NStep:
     """Return overlapping n-step transitions from the `T - steps + 1` starts that have all steps.
 
-    To lose no start, put the last `steps - 1` steps of one rollout before the next rollout.
+    The last `steps - 1` steps start no transition: put them before the next rollout to use them.
 
         target = n_step(reward, terminated, truncated, discount=0.99, steps=3)
         next_obs = take_steps(rollout.next_obs, target.last)

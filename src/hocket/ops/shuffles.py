@@ -1,8 +1,8 @@
 """Shuffles into minibatches that stay the same if environments are split among replicas or devices.
 
-A replica or device with some of the environments puts the same steps of them into each minibatch as
-one program with all environments would, and as many into each minibatch. So environments are not
-mixed at random.
+One program with all environments must put the same steps into each minibatch as replicas or devices
+that each have some of them. So environments are not mixed at random, and each replica contributes
+equally many steps to every minibatch.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ Tree = TypeVar("Tree")
 
 
 def shuffle_time(key: Array, tree: Tree, minibatches: int) -> Tree:
-    """Shuffle the steps of `[T, N, ...]`, all environments in one order: `[M, T / M, N, ...]`."""
+    """Shuffle the steps of `[T, N, ...]`, in the same order for all environments.
+
+    The result is `[M, T / M, N, ...]`.
+    """
     length = _size(tree, axis=0)
-    _check_divides(minibatches, length, "time steps", "the rollout")
+    _check_divides(minibatches, length, "time steps", "the rollout (`length`)")
     order = jax.random.permutation(key, length)
     return jax.tree.map(lambda x: _cut_time(x[order], minibatches), tree)
 
 
 def shuffle_time_each(keys: Array, tree: Tree, minibatches: int) -> Tree:
-    """Shuffle the steps of `[T, N, ...]`, each environment in its own order, by `keys [N]`."""
+    """Shuffle the steps of `[T, N, ...]`, with an order of its own for each environment's key."""
     length = _size(tree, axis=0)
-    _check_divides(minibatches, length, "time steps", "the rollout")
+    _check_divides(minibatches, length, "time steps", "the rollout (`length`)")
     order = jax.vmap(lambda key: jax.random.permutation(key, length), out_axes=1)(keys)
     return jax.tree.map(lambda x: _cut_time(x, minibatches), take_steps(tree, order))
 
@@ -38,11 +41,12 @@ def shuffle_envs(key: Array, tree: Tree, minibatches: int, axis: int = 1) -> Tre
     """Deal out the environments of `[T, N, ...]` with their steps in order: `[M, T, N / M, ...]`.
 
     Every minibatch takes one environment from each block of M neighbours, at the same position in
-    all blocks. So the environments that go together are fixed, and the key only decides the order
-    of the minibatches. For a tree `[N, ...]`, such as memories, use `axis=0` and the same key.
+    all blocks. So the same environments always share a minibatch, and the key only decides the
+    order of the minibatches. For a tree `[N, ...]`, such as memories, use `axis=0` and the same
+    key.
     """
     num_envs = _size(tree, axis)
-    _check_divides(minibatches, num_envs, "environments", "each replica")
+    _check_divides(minibatches, num_envs, "environments", "each replica (`num_envs` / replicas)")
     order = jax.random.permutation(key, minibatches)
 
     def deal(x: Array) -> Array:
@@ -66,6 +70,6 @@ def _check_divides(minibatches: int, size: int, what: str, owner: str) -> None:
         return
     fewer = max((m for m in range(1, minibatches) if size % m == 0), default=1)
     raise ValueError(
-        f"cannot cut {size} {what} into {minibatches} minibatches of one size. Use "
+        f"cannot cut {size} {what} into {minibatches} minibatches of equal size. Use "
         f"`minibatches={fewer}`, or a multiple of {max(minibatches, 1)} {what} in {owner}."
     )
