@@ -13,11 +13,11 @@ from hocket.core.plan.device_id import device_ids
 from hocket.strategies import resolve
 
 OPTIONS = {
-    "sebulba:lag=fre": "`lag` of the strategy `sebulba` is a whole number, or `free`: found 'fre'",
+    "sebulba:lag=fre": "`lag` of the strategy `sebulba` must be a whole number, or `free`",
     "sebulba:lag=1,max_age=3": "max_age=3 is for lag=free, but lag=1",
     "sebulba:batch=3": "batch=3 does not divide the 8 environments",
-    "sebulba:actors=9": "asked for 9 actor devices, but 3 do not learn",
-    "sebulba:acting=gpu": "acting='gpu': actions are computed on actor devices, or with acting=cpu",
+    "sebulba:actors=9": "actors=9 must be from 1 to 3, the number of devices that can act",
+    "sebulba:acting=gpu": "acting='gpu': leave it out to compute actions on the actor devices",
     "actor_learner:lag=free,max_age=0": "max_age=0: with 2 of `actor`",
 }
 

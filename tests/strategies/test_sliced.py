@@ -210,7 +210,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "one that cuts other devices": ("sliced:cut=mps,devices=1", "cannot be cut by `mps`"),
     "a single dedicated slice": (
         "sliced:slices=1,devices=1,dedicated=true",
-        "learners=1 of 1 dedicated slices: at least 1 learns and 1 acts. Use more `slices`",
+        "at least 1 must learn, and at least 1 must act. Use more `slices`",
     ),
     "a lag of colocated slices": ("sliced:lag=1", "the option `lag` of `sliced` is for dedicated"),
     "a batch of colocated slices": ("sliced:batch=2", "`batch` of `sliced` is for dedicated"),
@@ -227,11 +227,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "learners that do not wait": (
         "sliced:slices=4,devices=1,dedicated=true,learners=2",
-        "learners=2, but with lag=free one slice learns: use lag=1",
+        "learners=2, but with lag=free only one slice can learn: use lag=1",
     ),
     "nobody who acts": (
         "sliced:slices=2,devices=1,dedicated=true,learners=2,lag=1",
-        "learners=2 of 2 dedicated slices: at least 1 learns and 1 acts",
+        "learners=2 of 2 dedicated slices: at least 1 must learn, and at least 1 must act",
     ),
     "no learner": ("sliced:devices=1,dedicated=true,learners=0", "learners=0 of 2 dedicated"),
     "slices beside what was searched": ("sliced:search=true,slices=4", "`slices`.*by the search"),

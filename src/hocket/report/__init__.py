@@ -1,6 +1,6 @@
 """Everything that a person sees of a run.
 
-outcome.py   the progress and results of a run, which the others show
+outcome.py   the progress and results of a run, which displays and loggers read
 records.py   turns the metrics of iterations into rows for loggers
 loggers/     where rows go: metrics.jsonl, TensorBoard, the live display
 display.py   the contents of the live display

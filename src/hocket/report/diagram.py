@@ -57,11 +57,11 @@ class PlaceBox:
     replicas: int = 1
     note: str = ""
     loop: str = ""
-    """The label of the exchange among the replicas; empty for none."""
+    """The label of the exchange among the replicas; empty if they exchange nothing."""
 
     @property
     def behind(self) -> float:
-        """How far the cards of the other replicas stick out behind, upward and to the right."""
+        """The distance by which the cards of other replicas stick out upward and to the right."""
         return CARD * (min(self.replicas, 3) - 1)
 
 
@@ -141,7 +141,7 @@ def lay_out(drawing: Drawing) -> Canvas:
 
 def _ordered(drawing: Drawing) -> tuple[PlaceBox, ...]:
     """Order the boxes from left to right so that arrows pass over as few boxes as possible."""
-    if len(drawing.boxes) > 6:  # too many orders to try
+    if len(drawing.boxes) > 6:  # there are too many orders to try
         return drawing.boxes
     orders = permutations(drawing.boxes)
     return min(orders, key=lambda boxes: sum(_spans(boxes, drawing.arrows).values()))
@@ -270,7 +270,7 @@ def _arrow_height(arrow: FlowArrow) -> float:
 
 
 def _draw_gap(canvas: Canvas, arrows: Sequence[FlowArrow], a: PlaceBox, right: Rect) -> None:
-    """Draw the arrows between two neighbours, one below another, those that point right first."""
+    """Draw the arrows between two neighbours from top to bottom, first the ones to the right."""
     card = canvas.cards[a.name]
     x1, x2 = card.right + a.behind + 4, right.left - 4
     y = card.top + (card.height - sum(map(_arrow_height, arrows))) / 2 + 4
@@ -300,7 +300,7 @@ def _draw_lanes(canvas: Canvas, far: Sequence[FlowArrow], boxes: dict[str, Place
         y1, y2 = (canvas.cards[n].top - boxes[n].behind for n in (arrow.source, arrow.target))
         corners = [(x1, y1), (x1, lane), (x2, lane), (x2, y2 - 3)]
         _draw_line(canvas, corners, _thickness(arrow.nbytes), bool(arrow.late))
-        # The arrows of higher lanes cross this lane on their way up and down: avoid them.
+        # Arrows of higher lanes cross this lane on their way up and down: keep the label off them.
         others = [x for (j, _), x in ports.items() if j > i]
         half = _lane_width(arrow) / 2
         free = (x for x in _middles(canvas, x1, x2) if all(abs(x - o) > half for o in others))
@@ -317,7 +317,7 @@ def _middles(canvas: Canvas, x1: float, x2: float) -> Iterator[float]:
 
 
 def _ports(canvas: Canvas, far: Sequence[FlowArrow]) -> dict[tuple[int, str], float]:
-    """Return where each arrow meets the top of its boxes, so that nested lanes do not cross."""
+    """Return the x where each arrow meets its boxes, so that nested lanes do not cross."""
     ports: dict[tuple[int, str], float] = {}
     for name, card in canvas.cards.items():
         mine = [i for i, arrow in enumerate(far) if name in (arrow.source, arrow.target)]

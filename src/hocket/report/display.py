@@ -1,4 +1,4 @@
-"""The live display of a run: its progress, mean return and speed, and where the time goes.
+"""The live display of a run: progress, mean return, speed, and the share of each activity.
 
     ╭─ ppo on CartPole-v1 ──────────────────────────────────────────────────────╮
     │ steps   ━━━━━━━━━━━━━━━━━━━╺━━━━━━━━━━━━  352,256 of 507,904, 0:00:01 left │
@@ -11,7 +11,7 @@ If the run has several places, a row for each follows:
 
     │ actor x4  busy ██████░░  71%  waits for learner 22%           1.3 MB/s out │
 
-and with a free channel, the ages of the samples that the learner learned from:
+and with `lag=free`, the ages of the samples that the learner learned from:
 
     │ ages      ▁▃▇█▂▁              0 to 5 iterations, mean 2.6                   │
 
@@ -34,7 +34,7 @@ from rich.text import Text
 from hocket.report.outcome import Activity, Outcome
 
 BUSY = 8
-"""The width of the bar that shows how busy a place is."""
+"""The width in characters of the bar that shows how busy a place is."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 ROLES = {
     "env": "environment",
@@ -64,7 +64,7 @@ SECONDS = {
     "saving": "save",
     "other": "other",
 }
-"""Activities whose time is in `Outcome.seconds`, with its name there."""
+"""For each activity that `Outcome.seconds` times by itself, its key there."""
 
 
 def picture(run: Outcome, returns: Sequence[float]) -> Panel:
@@ -119,7 +119,7 @@ def time_parts(run: Outcome) -> dict[str, str]:
 
 
 def returns_text(run: Outcome) -> str:
-    """Return the mean return, with its range over seeds, and that of the last evaluation."""
+    """Return the mean return with its range over seeds, and the return of the last evaluation."""
     known = [x for x in run.return_means if not math.isnan(x)]
     if not known:
         return "no episode has ended yet"
@@ -150,13 +150,13 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     if len(known) < 2 or max(known) == min(known):
         return ""
     step = max(1, math.ceil(len(known) / width))
-    chosen = known[::-1][::step][::-1]  # counted from the end, so that the last value is shown
+    chosen = known[::-1][::step][::-1]  # step back from the end, so that the last value is shown
     low, high = min(chosen), max(chosen)
     return "".join(BLOCKS[int((x - low) / ((high - low) or 1.0) * 7)] for x in chosen)
 
 
 def waits_text(place: Activity) -> str:
-    """Return the places that a place waits for, the longest wait first."""
+    """Return, as text, the places that a place waits for, the longest wait first."""
     order = sorted(place.waits, key=lambda whom: -place.waits[whom])
     parts = [f"{whom} {place.waits[whom]:.0%}" for whom in order if place.waits[whom] >= 0.005]
     return f"waits for {', '.join(parts)}" if parts else "never waits"

@@ -11,16 +11,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Activity:
-    """How a place spends its time: means over its instances; only the bytes are a sum."""
+    """The use of time by a place, as means over its instances, and the bytes it sends, as a sum."""
 
     name: str
     replicas: int
     busy: float
-    """The share of the time in which it computes."""
+    """The share of the time in which the place computes."""
     waits: Mapping[str, float] = field(default_factory=dict)
-    """The share of the time that it waits for each other place."""
+    """The share of the time that the place waits, for each other place."""
     bytes_per_second: float = 0.0
-    """The bytes that it sends per second."""
+    """The bytes per second that all instances of the place send."""
 
 
 @dataclass(repr=False)
@@ -41,13 +41,13 @@ class Outcome:
     seconds: dict[str, float] = field(default_factory=dict)
     """The seconds spent on each activity: trace, compile, run, profile, evaluate, save, other."""
     shares: dict[str, float] = field(default_factory=dict)
-    """Each role's share of the seconds in `run`."""
+    """The share of `seconds["run"]` that each role takes; empty until it has been measured."""
     places: Sequence[Activity] = ()
-    """How each place spent its time lately; empty if the whole run is one program."""
+    """The recent activity of each place; empty if the whole run is one program."""
     ages: list[int] = field(default_factory=list)
-    """With a free channel, `ages[n]` samples were n iterations old when they were learned from."""
+    """With `lag=free`, `ages[n]` is the number of samples that were learned from at age n."""
     reductions: dict[str, Any] = field(default_factory=dict)
-    """For each place that averages between processes, the way chosen and the cost of each way."""
+    """For each place that averages between processes, the chosen way and the cost of every way."""
     notes: list[str] = field(default_factory=list)
     """Sentences that the user should read."""
     interrupted: bool = False
@@ -68,12 +68,12 @@ class Outcome:
 
     @property
     def return_mean(self) -> float:
-        """The mean over the agents that finished an episode; nan if none did."""
+        """The mean of `return_means` over the agents that finished an episode; nan if none did."""
         return mean_of_known(self.return_means)
 
     @property
     def eval_mean(self) -> float:
-        """The mean over agents in the last evaluation; nan if there was none."""
+        """The mean of `eval_means`; nan if there was no evaluation."""
         return mean_of_known(self.eval_means)
 
     @property

@@ -23,7 +23,7 @@ LETTERS_AN_INCH = 9
 BELOW, LINE_HEIGHT = 0.55, 0.22
 """Inches from the axes to the labels below them, and the height of each line of labels."""
 FEW_POINTS = 30
-"""Curves of at most this many points have a marker at each, to show how few there are."""
+"""The largest number of points for which a curve has a marker at each point."""
 
 # Okabe & Ito, 2008: distinguishable with every kind of color blindness.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -97,7 +97,7 @@ def new_figure(size: tuple[float, float]) -> Figure:
 
 def _figure_class() -> type[Figure]:
     try:
-        # Not pyplot, which looks for a display and keeps every figure that it has made.
+        # `Figure` and not pyplot, which looks for a display and keeps every figure alive.
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
@@ -122,7 +122,7 @@ def _draw(axes: Axes, curves: list[Curve], metric: str, title: str | None) -> No
     dress(axes, "environment steps", _words(metric))
     axes.margins(x=0.01)
     axes.set_xlim(left=0)
-    # A single curve needs no legend, because its label is the title.
+    # A single curve needs no legend if its label is the title.
     if title is None and len(curves) == 1:
         title = curves[0].text
     elif len(curves) > 1 or curves[0].num_seeds > 1:

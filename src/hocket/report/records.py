@@ -10,25 +10,27 @@ from typing import Any
 import numpy as np
 
 WINDOW = 100
-"""How many of the last episodes `return_mean` averages."""
+"""The number of latest episodes that `return_mean` averages, or a few more."""
 
 Metrics = dict[str, np.ndarray]
 Row = dict[str, Any]
 Tell = Callable[[int, Row, int], None]
-"""A function that receives each row: its environment steps, its numbers, and the agent's index."""
+"""A function that receives a row: the environment steps, the numbers, and the agent's index."""
 
 
 class Window:
-    """The episodes of the last iterations: as few iterations as together have `WINDOW` episodes."""
+    """The episodes of the fewest last iterations that together have at least `WINDOW` episodes."""
 
     def __init__(self) -> None:
-        self._parts: deque[tuple[float, float]] = deque()  # (episodes, sum of their returns)
+        self._parts: deque[tuple[float, float]] = (
+            deque()
+        )  # (number of episodes, sum of their returns) of each iteration
 
     def add(self, episodes: float, total: float) -> None:
-        """Add the number of episodes that ended, and the sum of their returns."""
+        """Add the number of episodes that ended in an iteration, and the sum of their returns."""
         if episodes:
             self._parts.append((episodes, total))
-        # Drop the oldest part as long as the others have enough episodes without it.
+        # Drop the oldest iteration while the others have enough episodes without it.
         while sum(n for n, _ in self._parts) - (self._parts[0][0] if self._parts else 0) >= WINDOW:
             self._parts.popleft()
 
@@ -42,7 +44,7 @@ class AgentRows:
     """The rows of one agent: its last episodes, and the metrics that are in no row yet."""
 
     def __init__(self, before: Iterable[Mapping[str, Any]] = ()) -> None:
-        """Continue after the rows `before`, written until a run was interrupted."""
+        """Continue after the rows `before`, which the run wrote until it was interrupted."""
         self.window = Window()
         self._pending: list[Metrics] = []
         for row in before:
@@ -56,7 +58,7 @@ class AgentRows:
             self.window.add(episodes, total)
 
     def row(self, iteration: int, seconds: float, more: Mapping[str, float]) -> Row | None:
-        """Return a row of all that was added since the last one; None if nothing was."""
+        """Return a row of the metrics added since the last row; None if there are none."""
         if not self._pending and not more:
             return None
         row = {"iteration": iteration, "seconds": round(seconds, 3), **_summed(self._pending)}
@@ -67,8 +69,8 @@ class AgentRows:
 class Records:
     """The rows of all agents of a run. Each is passed to `tell` when it is complete.
 
-    A row covers `every` iterations, whatever the blocks in which they ran. A save or an evaluation
-    ends a row early.
+    A row covers `every` iterations, however many iterations each call of `add` brings. A save or an
+    evaluation ends a row early.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class Records:
         start_at: int = 0,
         before: Sequence[Iterable[Mapping[str, Any]]] = (),
     ) -> None:
-        """`agents` is None if metrics have no axis of agents; `before` has the old rows of each."""
+        """`agents` is None if metrics have no axis of agents; `before` has the agents' old rows."""
         rows = before or [()] * (agents or 1)
         self.agents = [AgentRows(mine) for mine in rows]
         self._alone, self._tell = agents is None, tell
@@ -91,7 +93,8 @@ class Records:
         count = len(next(iter(metrics.values())))
         start = 0
         while start < count:
-            # Rows end at multiples of `every` in the whole run, so that a resumed run has the same.
+            # Rows end at multiples of `every` from the run's first iteration on, so that a resumed
+            # run has the same rows.
             stop = min(count, start + self._every - self._at % self._every)
             for i, agent in enumerate(self.agents):
                 agent.add(
@@ -112,7 +115,7 @@ class Records:
 
     @property
     def return_means(self) -> list[float]:
-        """The mean return of each agent's last episodes; nan if none ended."""
+        """The mean return of each agent's last episodes; nan if no episode has ended."""
         return [agent.window.mean for agent in self.agents]
 
 

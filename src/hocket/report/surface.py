@@ -20,7 +20,7 @@ class Series:
 
 
 def draw_surface(lines: Sequence[Series], chosen: tuple[int, float], out: Path) -> None:
-    """Draw environment steps per second over environments per instance, and circle the best."""
+    """Draw the speed over the environments per instance, and circle the fastest point."""
     figure = new_figure((8.0, 5.0))
     from matplotlib.ticker import EngFormatter, ScalarFormatter
 

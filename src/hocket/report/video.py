@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 
 GIF_MAX_FPS = 50
-"""The fastest GIF. GIFs count hundredths of a second, and viewers do not honor a delay of 1."""
+"""The fastest rate of a GIF. Delays are in hundredths of a second, and viewers do not honor 1."""
 
 
 def write_video(path: Path | str, frames: np.ndarray, fps: float = 30) -> Path:
     """Write `frames`, uint8 `[T, H, W, 3]`, to a file that ends in `.mp4` or `.gif`.
 
     An MP4 is H.264, which browsers play. A GIF loops forever, shows each frame for a whole number
-    of hundredths of a second, and merges equal frames into a longer one.
+    of hundredths of a second, and merges equal frames into one longer frame.
     """
     path = Path(path)
     check_name(path)
@@ -55,7 +55,7 @@ def _write_mp4(path: Path, frames: np.ndarray, fps: float) -> None:
     size = f"{frames.shape[2]}x{frames.shape[1]}"
     raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", str(fps), "-i", "-"]
     coded = ["-c:v", "libx264", "-pix_fmt", "yuv420p", "-crf", "18", "-movflags", "+faststart"]
-    # Not through imageio, which forks: that may hang in a process where JAX has started threads.
+    # Start ffmpeg here: imageio would fork, which may hang in a process where JAX has threads.
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", *raw, *coded, str(path)]
     done = subprocess.run(command, input=frames.reshape(-1).data, capture_output=True, check=False)
     if done.returncode:

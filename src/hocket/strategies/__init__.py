@@ -1,6 +1,6 @@
 """Strategies decide where the fragments of a graph run. Each is one function in one file.
 
-strategy.py           what a strategy is, and how its name finds it
+strategy.py           the protocol of strategies, and how to find one by its name
 anakin.py             one program on all devices
 actor_learner.py      actors beside a learner
 central_inference.py  environments around one place that acts and learns

@@ -29,7 +29,7 @@ def actor_learner(
 
     With several devices the learner gets the last `learners` of them, and the actors share the
     others. With `lag=free` nobody waits: the learner learns from the trajectories of any actor, or
-    of a `batch` of actors, as soon as they are there.
+    of a `batch` of actors, as soon as they arrive.
     """
     others, learning = apart(cluster, learners)
     acting = share_out(others, actors, graph.num_envs)

@@ -37,7 +37,7 @@ def anakin(
     if on_host and (devices or 1) > 1:
         raise PlanError(
             f"{on_host[0].name} runs on the host, and a program on {devices} devices cannot call "
-            f"back from each: leave out `devices`, or use `sebulba`."
+            f"the host from each of them: leave out `devices`, or use `sebulba`."
         )
     on = cluster.first(1 if on_host and devices is None else devices, "anakin").devices
     return Plan(graph, (Place("anakin", run=ROLES, on=on, backend=backend),))

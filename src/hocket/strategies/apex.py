@@ -5,9 +5,9 @@
     actor 2: [ env act insert ] --experience-->  service <--priorities--
         ^------------ the newest parameters, at the next rollout ------------+
 
-Nobody waits. An iteration of the learner goes with one rollout of any actor, so the algorithm's
-ratio of samples to inserts is kept. With `lag=0` everybody waits and the learner inserts, so that
-rows lie in the same order as in one program. Horgan et al. 2018, "Distributed Prioritized
+Nobody waits. The learner does one iteration for each rollout of any actor, which keeps the
+algorithm's ratio of samples to inserts. With `lag=0` everybody waits and the learner inserts, so
+that rows lie in the same order as in one program. Horgan et al. 2018, "Distributed Prioritized
 Experience Replay": https://arxiv.org/abs/1803.00933
 """
 
@@ -30,11 +30,11 @@ def apex(
 ) -> Plan:  # fmt: skip
     """`actors` replicas step, act and insert into a replay service; one learner draws and learns.
 
-    `carrier` is how the service is reached: `shm`, `tcp`, or by default a plain call within its
-    process and shared memory from others. It has `shards`, each filled by some of the actors. While
-    the learner computes, `prefetch` batches are drawn ahead: by default 2, or 0 where everybody
-    waits. With several devices the learner gets the last `learners` of them, and the actors share
-    the others.
+    `carrier` is the way to reach the service: `shm`, `tcp`, or by default a plain call in the same
+    process and shared memory from other processes. The service has `shards`, each filled by some of
+    the actors. While the learner computes, `prefetch` batches are drawn ahead: by default 2, or 0
+    if everybody waits. With several devices the learner gets the last `learners` of them, and the
+    actors share the others.
     """
     graph, free = served(graph), lag == FREE
     others, learning = apart(cluster, learners)

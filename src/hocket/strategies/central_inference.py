@@ -28,9 +28,9 @@ def central_inference(
     """Observations up, actions down, each step: `envs` replicas step, one place does the rest.
 
     With several devices the last `learners` act and learn, and the environments share the others.
-    With the environments in two `parts` both sides are busy; with one part they take turns. With a
-    `lag` a third place acts while the learner learns: with parameters `lag` iterations late, or the
-    newest for `lag=free`.
+    With the environments in two `parts` both sides are busy; with one part the sides take turns.
+    With a `lag` a third place acts while the learner learns: its parameters are `lag` iterations
+    late, or for `lag=free` the newest.
     """
     others, learning = apart(cluster, learners)
     stepping = share_out(others, envs, graph.num_envs)

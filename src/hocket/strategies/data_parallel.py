@@ -22,6 +22,6 @@ from hocket.strategies.strategy import strategy
 def data_parallel(
     graph: Graph, cluster: Cluster, *, replicas: int = 2, backend: str = "jax"
 ) -> Plan:
-    """The whole loop in `replicas`, each on one device with its share of the environments."""
+    """`replicas` of the whole loop, each on one device with its share of the environments."""
     on = share_out(cluster.devices[: max(1, replicas)], replicas, graph.num_envs)
     return Plan(graph, (Place("replica", ROLES, on=on, replicas=replicas, backend=backend),))

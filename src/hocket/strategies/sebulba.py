@@ -29,26 +29,26 @@ def sebulba(
 ) -> Plan:  # fmt: skip
     """`threads` for each of `actors` devices step and act; the last `learners` devices learn.
 
-    Instead of `threads`, `batch` can give the environments of each thread. A run with `lag=1` is
-    deterministic. With `lag=free` it is not, and nobody waits. With `acting=cpu` actions are
-    computed on the CPU, while an accelerator learns.
+    `batch` sets the number of environments of each thread, and so replaces `threads`. A run with
+    `lag=1` is deterministic. With `lag=free` it is not, and nobody waits. With `acting=cpu` actions
+    are computed on the CPU, while an accelerator learns.
     """
     others, learning = apart(cluster, learners)
     if acting not in (None, HOST):
         raise PlanError(
-            f"acting={acting!r}: actions are computed on actor devices, or with acting={HOST} "
-            f"on the host."
+            f"acting={acting!r}: leave it out to compute actions on the actor devices, or use "
+            f"acting={HOST} to compute them on the host."
         )
     if acting == HOST:
         others = (Device(DeviceId(HOST, 0), HOST),)
     if actors is not None and not 1 <= actors <= len(others):
         raise PlanError(
-            f"sebulba was asked for {actors} actor devices, but {len(others)} do not learn: "
+            f"actors={actors} must be from 1 to {len(others)}, the number of devices that can act: "
             f"there are {cluster}."
         )
     if batch is not None and (batch < 1 or graph.num_envs % batch):
         raise PlanError(
-            f"batch={batch} does not divide the {graph.num_envs} environments: use one that does."
+            f"batch={batch} does not divide the {graph.num_envs} environments: use a divisor."
         )
     fitting = [
         n for n in range(1, len(others) + 1) if graph.num_envs % (n * (batch or threads)) == 0

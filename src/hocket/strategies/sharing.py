@@ -13,7 +13,7 @@ from hocket.strategies.strategy import FREE, Lag
 
 
 class PlanArguments(TypedDict, total=False):
-    """The arguments of `Plan` that say how places exchange samples and parameters."""
+    """The arguments of `Plan` for the exchange of samples and parameters."""
 
     channels: dict[str, Channel]
     schedule: Schedule
@@ -24,9 +24,10 @@ PROCESSES = Launch("processes", one_process=False, one_program=False, shares_mem
 
 
 def share_out(devices: Sequence[Device], replicas: int, num_envs: int) -> Sequence[Device]:
-    """Return the most devices, from the first on, that the replicas can share equally.
+    """Return the longest part of `devices`, from the first on, that the replicas share equally.
 
-    Several replicas may share a device; or a replica has several, which share its environments.
+    Several replicas may share a device, or each replica has several devices, which share its
+    environments.
     """
 
     def fits(n: int) -> bool:
@@ -37,11 +38,11 @@ def share_out(devices: Sequence[Device], replicas: int, num_envs: int) -> Sequen
 
 
 def apart(cluster: Cluster, learners: int) -> tuple[Sequence[Device], Sequence[Device]]:
-    """Return the devices before the last `learners`, and the last. A single device is in both."""
+    """Return all devices but the last `learners`, and the last. A single device is in both."""
     devices, most = cluster.devices, max(1, len(cluster.devices) - 1)
     if not 1 <= learners <= most:
         raise PlanError(
-            f"learners={learners}: there are {cluster}, where 1 to {most} can learn beside others."
+            f"learners={learners}: there are {cluster}, so `learners` must be from 1 to {most}."
         )
     return (devices[:-learners], devices[-learners:]) if len(devices) > 1 else (devices, devices)
 
@@ -51,9 +52,9 @@ def sampling(
 ) -> PlanArguments:
     """Return channels for samples from `makers` to `learner`, and for parameters on the way back.
 
-    Parameters arrive `lag` iterations late. With `lag=free` makers use the newest there are, and
+    Parameters arrive `lag` iterations late. With `lag=free` makers use the newest parameters, and
     the learner learns from `batch` samples at a time, each at most `max_age` iterations old. The
-    default `max_age` is just enough for one sample of each of the `replicas`.
+    default `max_age` is just enough to learn from one sample of each of the `replicas`.
     """
     if not isinstance(lag, int):
         age = -(-replicas // max(1, batch)) if max_age is None else max_age

@@ -34,12 +34,12 @@ from hocket.strategies.strategy import FREE, Lag, in_words, strategy
 
 AUTO = "auto"
 COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer=+WHILE"
-"""The flag of XLA that runs whole loops on the GPU. Otherwise a small program waits for the host to
-launch kernels."""
+"""The flag with which XLA runs whole loops on the GPU. Without it, a small program waits for the
+host to launch each kernel."""
 
 
 def about_search(algorithm: Algorithm, cluster: Cluster) -> dict[str, Any]:
-    """Return what the outcome of a search depends on, beside the values that it tries."""
+    """Return all that the outcome of a search depends on, except the values that it tries."""
     driver = Path("/sys/module/nvidia/version")
     fields = describe(algorithm)
     return {
@@ -77,14 +77,18 @@ def sliced(
     `cut` is the way to cut a device: `mps`, `shared` (processes that take turns), `mig` or `cpu`;
     by default the best one here. `reduce` is the way to average between slices: `shm`, `ipc`,
     `nccl`, `hier` or your own `file.py:NAME`; by default the one that measures fastest. With
-    `dedicated` the last slice learns, from the samples of any `batch` of the others, which act.
-    With `lag=1` they wait for each other, and the last slices of each device can be several
-    `learners`. `direct` keeps what crosses on the GPU, by default where it can. `search` takes the
-    slices, share and environments that `hocket plan ... --search` found best.
+    `dedicated` the last slice learns, from the samples of any `batch` of the other slices, which
+    act. With `lag=1` actors and learners wait for each other, and several `learners` are allowed:
+    the last slices of each device. `direct` keeps messages on the GPU, by default wherever that
+    works. `search` takes the slices, share and environments that `hocket plan ... --search` found
+    best.
     """
     asked, cluster = graph.num_envs, cluster.first(devices, "sliced")
     if command_buffers and cluster.devices[0].id.is_host:
-        raise PlanError(f"command buffers are for GPUs, and these are slices of {cluster}.")
+        raise PlanError(
+            f"command buffers are for GPUs, and these are slices of {cluster}: leave "
+            f"`command_buffers` out."
+        )
     if not dedicated:
         _refuse_idle(
             "is for dedicated slices: add dedicated=true, or leave it out", learners=learners != 1,
@@ -92,7 +96,10 @@ def sliced(
             direct=direct is not None,
         )  # fmt: skip
     elif lag == FREE and learners > 1:
-        raise PlanError(f"learners={learners}, but with lag=free one slice learns: use lag=1.")
+        raise PlanError(
+            f"learners={learners}, but with lag=free only one slice can learn: use lag=1, or leave "
+            f"`learners` out."
+        )
     if search:
         _refuse_idle(
             "is chosen by the search: leave it out, or leave out `search`", slices=slices != 2,
@@ -135,18 +142,18 @@ def sliced(
 def _apart(
     parts: Sequence[Slice], learners: int, notes: Sequence[str]
 ) -> tuple[list[Slice], list[Slice]]:
-    """Return the slices that act and those that learn, which are the last ones of each device."""
+    """Return the slices that act, and the slices that learn: the last ones of each device."""
     if not 1 <= learners < len(parts):
         raise PlanError(
-            f"learners={learners} of {len(parts)} dedicated slices: at least 1 learns and 1 acts. "
-            f"Use more `slices`, or other `learners`. {'; '.join(notes)}".strip()
+            f"learners={learners} of {len(parts)} dedicated slices: at least 1 must learn, and at "
+            f"least 1 must act. Use more `slices`, or other `learners`. {'; '.join(notes)}".strip()
         )
     last = sorted(parts, key=lambda part: part.index)[-learners:]
     return [part for part in parts if part not in last], [part for part in parts if part in last]
 
 
 def _averaging_by(made: Plan, reduce: str) -> Plan:
-    """Return the same plan with this way to average."""
+    """Return the plan with `reduce` as its way to average."""
     if not made.averaging:
         raise PlanError(f"nothing averages here, so reduce={reduce} has no effect: leave it out.")
     return replace(made, means={place: Mean(way=reduce) for place in sorted(made.averaging)})

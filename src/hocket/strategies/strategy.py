@@ -1,4 +1,4 @@
-"""What a strategy is, and how its name finds it."""
+"""The protocol of strategies, and how to find one by its name."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hocket.system.registry import Registry
 
 FREE = "free"
 Lag: TypeAlias = int | str
-"""An option of strategies: a number of iterations, or `free` for a schedule where nobody waits."""
+"""The lag of parameters: a number of iterations, or `free` for a schedule where nobody waits."""
 Options = ParamSpec("Options")
 """The options of a strategy with their types: its parameters after `(graph, cluster, *, ...`."""
 
 
 class Strategy(Protocol):
-    """Maps a graph onto a cluster."""
+    """A function that decides where on a cluster each fragment of a graph runs."""
 
     def __call__(self, graph: Graph, cluster: Cluster, /) -> Plan: ...
 
@@ -31,7 +31,7 @@ class Strategy(Protocol):
 _DECORATED: dict[str, Callable[..., Strategy]] = {}
 _INSTALLED = Registry("strategy", group="hocket.strategies")
 _OPTIONAL = {f"{type(x).__name__} | None": x for x in (False, 0, 0.0, "")}
-"""A value of the right type for each annotation that an option with the default None may have."""
+"""For each annotation of an option that is None by default, a value of the type it may have."""
 
 
 def strategy(
@@ -60,7 +60,7 @@ def strategy(
         made = functools.partial(fn, **chosen)
         return lambda graph, cluster: check(made(graph, cluster))
 
-    # `help` and editors show only the options.
+    # This signature makes `help` and editors show only the options.
     signature = inspect.Signature([*options.values()], return_annotation="Strategy")
     vars(configure)["__signature__"] = signature
     _DECORATED[fn.__name__] = configure
@@ -70,7 +70,7 @@ def strategy(
 def _check_option(
     strategy: str, options: dict[str, inspect.Parameter], name: str, value: object
 ) -> None:
-    """Refuse an option that the strategy does not have, or a value of another kind."""
+    """Refuse an option that the strategy does not have, or a value of the wrong type."""
     where = f"of the strategy `{strategy}`"
     if name not in options:
         raise ValueError(unknown("option", name, options, where))
@@ -78,7 +78,7 @@ def _check_option(
     if annotation == "Lag":
         if type(value) is not int and value != FREE:
             raise ValueError(
-                f"the option `{name}` {where} is a whole number, or `{FREE}`: found {value!r}."
+                f"the option `{name}` {where} must be a whole number, or `{FREE}`: found {value!r}."
             )
         return
     if default is None and value is not None:
@@ -94,7 +94,10 @@ def strategies() -> dict[str, Callable[..., Strategy]]:
 
 
 def resolve(distribute: str | Strategy) -> Strategy:
-    """Return a strategy, given itself or in words: `anakin:devices=2`, `file.py:mine:x=1`."""
+    """Return the strategy that words such as `anakin:devices=2` or `file.py:mine:x=1` name.
+
+    A strategy that is given itself is returned unchanged.
+    """
     if not isinstance(distribute, str):
         return distribute
     name, options = read_words(distribute)
@@ -104,7 +107,7 @@ def resolve(distribute: str | Strategy) -> Strategy:
         raise ValueError(f"`{distribute}` has an option without a value: write {option}=value.")
     if not separator and name not in {*_DECORATED, *_INSTALLED.names}:
         raise ValueError(unknown("strategy", name, {*_DECORATED, *_INSTALLED.names}))
-    # An installed strategy is imported only when it is asked for.
+    # Import an installed strategy only now that it is asked for.
     configure = find(name) if separator else _DECORATED.get(name) or _INSTALLED[name]
     if configure not in _DECORATED.values():
         raise ValueError(f"`{name}` is not a strategy: decorate it with `@hocket.strategy`.")

@@ -29,9 +29,9 @@ from hocket.testing import replica
 from hocket.testing.replica import SITES, SMALL, TURNS, Job, expected_means
 
 SECONDS = 120.0
-"""The time limit for a command to the replicas, most of it for starting and compiling."""
+"""The time limit in seconds for a command to the replicas, which may have to start and compile."""
 WAITING_SECONDS = 30.0
-"""The time limit for a replica to notice that another one has ended, or that it is closed."""
+"""The seconds in which a replica must notice that another one has ended, or that it is closed."""
 EPOCHS = 5
 
 
@@ -44,10 +44,10 @@ class AverageCheck:
     room: int
     """The bytes of shared memory that the way needs."""
     difference: float
-    """The largest difference from NumPy's means, relative for values above one. In types under
-    32 bits, a difference of one rounding step does not count."""
+    """The largest difference from NumPy's means, relative for values above one. In types narrower
+    than 32 bits, a difference of one rounding step does not count."""
     seconds: Mapping[str, float]
-    """How long the other replicas took to notice that one was gone, for each way to end it."""
+    """The seconds that other replicas took to notice that one had ended, for each way to end it."""
 
     def __str__(self) -> str:
         exact = "bit for bit" if not self.difference else f"to {self.difference:.2g}"
@@ -89,14 +89,16 @@ def check_average(
 
 
 def _checked(name: str, members: Members) -> int:
-    """Return how much shared memory a way needs. If any, it must refuse members that share none."""
+    """Return the bytes of shared memory that a way needs, and check its answers about itself."""
     choices(members, name)
     way = find_way(name)
     room = way.room(members, roomy(SITES))
     if type(room) is not int or room < 0:
-        raise ContractError(f"`{name}` has room {room!r}: it must be a number of bytes, or 0.")
+        raise ContractError(
+            f"`room` of `{name}` returned {room!r}: it must be a number of bytes, or 0."
+        )
     if type(way.preference) is not int:
-        raise ContractError(f"`{name}` has preference {way.preference!r}: it must be an int.")
+        raise ContractError(f"`preference` of `{name}` is {way.preference!r}: it must be an int.")
     if room and not way.why_not(replace(members, shares_memory=False)):
         raise ContractError(
             f"`{name}` takes {room} bytes of shared memory, but does not refuse to run where there "
@@ -150,7 +152,7 @@ def _spawn(file: MemoryFile, environment: Mapping[str, str]) -> _Process:
 
 
 class _Group:
-    """All replicas, as the process that started them commands them."""
+    """The connections to all replicas, on the side of the process that commands them."""
 
     def __init__(self, name: str, processes: Sequence[_Process]) -> None:
         self._name, self._processes = name, list(processes)
@@ -181,7 +183,7 @@ class _Group:
         return answers
 
     def come_together(self, epoch: int) -> None:
-        """Have all replicas listen and then join. Each epoch has its own part of the memory."""
+        """Have all replicas listen and then join. Each epoch uses a separate part of the memory."""
         self.ask("join", self.ask("listen", epoch), epoch)
 
     def average(self, tolerance: float) -> float:
@@ -194,8 +196,8 @@ class _Group:
                     f"`{self._name}`: replica {index} got different bits than replica 0, so the "
                     f"replicas would drift apart."
                 )
-            # Each of two runs calls every site once and the loop's `TURNS` times. The site without
-            # numbers need not count, since there is nothing to average.
+            # The program runs twice. Each run calls the loop's site `TURNS` times, and every other
+            # site once. The site with an empty array need not count: it has nothing to average.
             if counts[0] < 2 * (len(SITES) - 2 + TURNS):
                 raise ContractError(
                     f"`{self._name}` counts only {counts[0]} calls: `counts` must include every "
@@ -219,7 +221,7 @@ class _Group:
         self._must_be_errors(errors, "averages arrays of different sizes")
 
     def leave(self) -> float:
-        """Have the last replica leave. Return how long until no other waits for it any more."""
+        """Have the last replica leave. Return how long the others still wait for it."""
         *others, last = self._processes
         self._wait(others)
         last.connection.send(("leave",))
@@ -229,7 +231,7 @@ class _Group:
         return time.monotonic() - start
 
     def kill(self) -> float:
-        """Kill the last replica, and close the others as a run does. Return how long they wait."""
+        """Kill the last replica, and close the others as a run does. Return how long these wait."""
         *self._processes, last = self._processes
         self._wait(self._processes)
         last.popen.send_signal(signal.SIGKILL)
@@ -244,7 +246,7 @@ class _Group:
     def _wait(self, processes: Sequence[_Process]) -> None:
         for process in processes:
             process.connection.send(("wait", SMALL[0].size))
-        # After this they most likely wait. If not, the check still holds: later waits must end too.
+        # By now the replicas most likely wait. If one is late, its wait must end just the same.
         time.sleep(0.5)
 
     def _must_be_errors(self, errors: Sequence[str], mistake: str) -> None:
@@ -253,7 +255,7 @@ class _Group:
 
 
 def _apart(mean: np.ndarray, expected: np.ndarray) -> float:
-    """Return the largest difference; in a type under 32 bits, one rounding step does not count."""
+    """Return the largest difference; one rounding step of a type under 32 bits does not count."""
     if mean.dtype != expected.dtype or mean.shape != expected.shape:
         return float("inf")
     wide = np.complex128 if np.iscomplexobj(expected) else np.float64

@@ -18,12 +18,12 @@ from hocket.testing.same_numbers import SMALL, carried_out, compared, names_of
 
 @dataclass
 class LauncherCheck:
-    """The results of `check_launcher`. Printed, they are a line for each thing it tried."""
+    """The results of `check_launcher`. Printed, they are a line for each requirement it tested."""
 
     name: str
     tried: list[str] = field(default_factory=list)
     differences: dict[str, float] = field(default_factory=dict)
-    """For each plan that ran, how far its state is from the fused program's."""
+    """For each plan that ran, the largest difference of its state from the fused program's."""
 
     def __str__(self) -> str:
         ran = [f"{name}: max difference {value:.2g}" for name, value in self.differences.items()]
@@ -107,7 +107,7 @@ def _check_members(check: LauncherCheck, seconds: float) -> None:
         silent.kill(seconds)
     finally:
         launcher.release()
-        launcher.release()  # a second call must do nothing
+        launcher.release()  # `release` must do nothing the second time
 
 
 def _times_out(member: Member) -> bool:

@@ -34,11 +34,11 @@ class LoggerCheck:
     """The results of `check_logger`."""
 
     rows: int
-    """How many rows the logger got in a whole run."""
+    """The number of rows that the logger got in an uninterrupted run."""
     files: tuple[str, ...]
-    """The files that it wrote in the run's folder."""
+    """The files that the logger wrote in the run's folder."""
     compared: bool
-    """True if it keeps something that could be compared."""
+    """True if the logger keeps records that could be compared; False if none were found."""
 
     def __str__(self) -> str:
         if not self.compared:
@@ -59,8 +59,8 @@ def check_logger(
 
     The logger gets the rows of runs of two seeds, with evaluations and missing numbers, in a
     temporary folder. It must keep every number, and what it keeps of a run must not change if
-    the run is killed and resumed. `read` returns what it keeps of the run in a folder; by default
-    the files that it wrote there.
+    the run is killed and resumed. `read` takes the folder of a run, and returns what the logger
+    keeps of it; by default, the files that the logger wrote there.
     """
     make = (lambda: make_logger(logger)) if isinstance(logger, str) else logger
     name = f"`{logger if isinstance(logger, str) else logger.__name__}`"
@@ -91,7 +91,7 @@ def _rows() -> Iterator[LoggedRow]:
     for iteration, step in enumerate(STEPS, 1):
         for seed in range(SEED, SEED + SEEDS):
             at = {"iteration": iteration, "seconds": 0.5 * iteration}
-            mean = None if iteration == 1 else 10.0 * iteration + seed  # at first no episode ended
+            mean = None if iteration == 1 else 10.0 * iteration + seed  # no episode has ended yet
             yield LoggedRow(
                 step, {**at, "episodes": 2, "return_mean": mean, "loss": 1 / step}, seed
             )
@@ -100,7 +100,7 @@ def _rows() -> Iterator[LoggedRow]:
 
 
 def _changed(rows: list[LoggedRow]) -> Iterator[tuple[list[LoggedRow], str]]:
-    """Yield, for several numbers, the rows with that number changed, and words that name it."""
+    """For each of several numbers, yield the rows with that number changed, and its description."""
     for index in (len(rows) - 2, len(rows) - 1, len(rows) // 2):
         row = rows[index]
         name = list(row.numbers)[-1]
@@ -162,7 +162,9 @@ def _check_early_end(make: Callable[[], Logger], run: Path) -> None:
         shutil.rmtree(run, ignore_errors=True)
         _begun(make, run, last_step).end({"finished": False, "env_steps": 0, "error": "failed"})
         if (run / "config.json").read_text() != "{}":
-            raise ContractError("the logger has changed config.json, which belongs to the run.")
+            raise ContractError(
+                "the logger has changed config.json, which belongs to the run: use other files."
+            )
 
 
 def _files(run: Path) -> dict[str, bytes]:

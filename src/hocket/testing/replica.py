@@ -25,9 +25,9 @@ from hocket.system.shared_memory import MemoryFile, pages
 
 TURNS = 20
 SMALL = [jax.ShapeDtypeStruct((1000,), jnp.float32)]
-"""The arrays averaged in the loop, and by replicas that wait in vain for another one."""
+"""The array that is averaged in the loop, and by replicas whose partners never come."""
 SITES: Sites = [
-    [jax.ShapeDtypeStruct((57_288,), jnp.float32)],  # more than fits into a pipe
+    [jax.ShapeDtypeStruct((57_288,), jnp.float32)],  # too large for a pipe
     [jax.ShapeDtypeStruct((), jnp.float32)],
     [jax.ShapeDtypeStruct((0,), jnp.float32)],
     [
@@ -74,7 +74,7 @@ def expected_means(count: int) -> list[np.ndarray]:
 
 
 def mean_of(xs: Sequence[np.ndarray]) -> np.ndarray:
-    """Average arrays as a way must: in the order of the replicas, narrow floats as float32."""
+    """Average arrays as every way must: in the order of the replicas, narrow floats as float32."""
     wide = np.result_type(xs[0].dtype, np.float32)
     return np.mean(np.stack([x.astype(wide) for x in xs]), 0).astype(xs[0].dtype)
 
@@ -122,7 +122,7 @@ class Replica:
         self._at_work.free()
 
     def wait(self, size: int) -> str:
-        """Average without a partner. Leave and return the error, or "" if there is none."""
+        """Average without a partner, which must fail. Leave, and return the error, or "" if none."""
         try:
             with jax.default_device(self._device):
                 jax.block_until_ready(jax.jit(self._at_work)(jnp.ones(size)))

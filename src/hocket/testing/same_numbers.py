@@ -53,13 +53,13 @@ class Check:
 
     graph: Graph
     differences: dict[str, float] = field(default_factory=dict)
-    """For each plan that ran, how far its state is from the fused program's."""
+    """For each plan that ran, the largest difference of its state from the fused program's."""
     refused: dict[str, str] = field(default_factory=dict)
-    """For each plan that cannot give the fused numbers, the reason. That is no fault if something
-    in the algorithm, such as a replay, cannot be replicated."""
+    """For each plan that cannot give the fused program's numbers, the reason. A refusal is no fault
+    if a part of the algorithm, such as a replay, cannot be replicated."""
     unchanged: tuple[str, ...] = ()
     """Floating-point leaves of the state that never changed, so that the code that computes them
-    was not tested. If the algorithm has a warm-up, use sizes at which it ends in time."""
+    was not tested. If the algorithm has a warm-up, use sizes at which the warm-up ends in time."""
 
     def __str__(self) -> str:
         names = ", ".join(self.unchanged)
@@ -97,7 +97,8 @@ def check_algorithm(
     )
     if not difference(first, expected):
         raise ContractError(
-            f"{iterations} iterations of {type(algorithm).__name__} changed nothing."
+            f"{iterations} iterations of {type(algorithm).__name__} changed nothing: return the "
+            f"new state from `step`, or use more `iterations`."
         )
     if not isinstance(algorithm.policy(expected), Policy):
         raise ContractError(f"{type(algorithm).__name__}.policy must return a hocket.Policy.")
@@ -123,10 +124,10 @@ class StrategyCheck:
     """The results of `check_strategy`. Printed, they are a line for each algorithm and launcher."""
 
     differences: dict[str, float] = field(default_factory=dict)
-    """For each algorithm and launcher, how far the state is from the fused program's."""
+    """For each algorithm and launcher, the largest difference from the fused program's state."""
     moved: dict[str, float] = field(default_factory=dict)
-    """For each algorithm, how far the fused program's state moved. If it is 0, two runs that do
-    nothing were compared."""
+    """For each algorithm, how far the fused program moved the state. If this is 0, the comparison
+    shows nothing."""
     refused: dict[str, str] = field(default_factory=dict)
     """For each algorithm that the strategy cannot place, the reason."""
 
@@ -196,9 +197,9 @@ def _lines(differences: dict[str, float], refused: dict[str, str], what: str) ->
 def compared(
     title: str, state: Any, fused: Any, tolerance: float, error: type[ValueError], hint: str
 ) -> float:
-    """Return the difference of a state from the fused program's; raise `error` if too large."""
+    """Return how far a state is from the fused program's; raise `error` if it is too far."""
     apart = difference(state, fused)
-    if not apart <= tolerance:  # a nan is too large as well
+    if not apart <= tolerance:  # a nan fails too
         raise error(
             f"{title}: the numbers differ from the fused program's by {apart:.2g} "
             f"(allowed: {tolerance:.2g}). {hint}"
@@ -254,7 +255,7 @@ def names_of(graph: Graph) -> list[str]:
 
 
 def _plans(graph: Graph) -> dict[str, tuple[Place, ...]]:
-    """Return the plans to try that the roles in this graph allow."""
+    """Return the plans to try, as far as the roles in this graph allow them."""
     actors = [label.name for label in graph.labels if label.role in ("env", "act")]
     rest = [name for name in names_of(graph) if name not in actors]
     plans: dict[str, tuple[Place, ...]] = {

@@ -1,8 +1,8 @@
 """Runs the instances of a plan in one thread, in an order that a seed decides.
 
-Again and again, one of the instances that can go on is drawn at random, and runs until it may have
-to wait. So an asynchronous run can be repeated exactly, and each seed tests an order of events
-that threads would show once in a thousand runs.
+In each turn, one of the instances that can go on is drawn at random, and runs until it may have to
+wait. So an asynchronous run can be repeated exactly, and each seed tests an order of events that
+threads would show once in a thousand runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Faults:
     stall: float = 0.0
     """The probability that an instance stalls when it is drawn."""
     turns: int = 20
-    """The longest stall, in turns of other instances."""
+    """The length of the longest stall, in turns."""
     crash: tuple[str, int] | None = None
     """An instance and the iteration in which it crashes: `("actor/0", 3)`."""
 
@@ -65,7 +65,7 @@ class Seeded(Crew):
             )
         super().__init__(plan)
         for instance in self.instances:
-            # Room for all messages, since a `send` that waited would block the only thread.
+            # Give links room for all messages: a `send` that waits would block the only thread.
             for end in instance.ends:
                 end.link = replace(end.link, slots=sys.maxsize)
         self._seed, self._faults = seed, faults or Faults()
@@ -94,7 +94,7 @@ class Seeded(Crew):
         return [self._rows.pop(i.name, {}) for i in self.instances]
 
     def starve(self) -> None:
-        """Give the learner no turn until nobody else can go on."""
+        """Give no turn to the learner until no other instance can go on."""
         with self._or_end():
             self._let_go_on()
             while able := [task for task in self._tasks.values() if self._is_ready(task)]:
@@ -116,7 +116,7 @@ class Seeded(Crew):
             return [getattr(workers[n], name)(*given) for n, (name, *given) in commands.items()]
 
     def _let_go_on(self) -> None:
-        """Start the instances that run until they are stopped. Only free plans have any."""
+        """Start the instances that run until they are stopped, which only free plans have."""
         if self.ledger:
             self.ledger.set_stop(False)
         for instance in self.instances:

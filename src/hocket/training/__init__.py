@@ -6,11 +6,11 @@
     loggers.py    the loggers of such a run, which get every row of its metrics
     settings.py   the settings of such a run
     folder.py     the folder of a run and its configuration
-    homes.py      the present names of classes that have moved, for old runs
+    homes.py      the present names of classes that have moved, so that old runs can be read
     curves.py     learning curves from the folders of runs
     load.py       a kept run as Python objects: its algorithm, state and policy
     summary.py    the summary of a run
     search.py     measures the best way to cut the devices of this machine
 
-Algorithms and environments, on one side, meet strategies and the runtime, on the other, here.
+Only here do algorithms and environments meet strategies and the runtime.
 """

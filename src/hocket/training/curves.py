@@ -1,4 +1,4 @@
-"""Learning curves from the folders of runs: which runs share a curve, and its points."""
+"""Learning curves from the folders of runs: decides which runs share a curve, and its points."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hocket.report.plot import Curve
 from hocket.training.folder import find_run, flat, metrics_files, read_config
 
 MAX_POINTS = 1000
-"""The most points of a curve over several seeds; a figure cannot show more."""
+"""The largest number of points of a curve over several seeds; a figure cannot show more."""
 MAX_DIFFERENCES = 3
-"""The most settings in a label. Runs that differ in more are labelled by their folder."""
+"""The largest number of settings in a label. Runs that differ in more show their folder."""
 HOW_IT_WAS_KEPT = {"seed", "seeds", "name", "keep", "save_every", "eval_every", "eval_episodes"} | {
     "loggers", "hocket",
 }  # fmt: skip
@@ -47,7 +47,7 @@ class Trained:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """The settings that define the experiment, without the seeds and the record keeping."""
+        """The settings that define the experiment: all but the seeds and the record keeping."""
         return {k: v for k, v in self.config.items() if k not in HOW_IT_WAS_KEPT}
 
     @property
@@ -58,8 +58,8 @@ class Trained:
 def read_curves(runs: Sequence[Path], metric: str = "return_mean") -> list[Curve]:
     """Return the curves of `metric` over environment steps, from the folders of runs.
 
-    Runs that differ only in the seed are one curve, and so is a run of several seeds: the mean,
-    the minimum and the maximum, over the steps for which all seeds have values.
+    Runs that differ only in the seed become one curve, and so do the seeds of one run. It has the
+    mean, the minimum and the maximum over the seeds, at the steps for which all have values.
 
         draw_curves(read_curves([Path("runs/ppo"), Path("runs/dqn")]), Path("curves.png"))
     """
@@ -81,7 +81,7 @@ def _grouped(runs: list[Trained]) -> list[list[Trained]]:
 
 
 def _labels(groups: list[list[Trained]]) -> list[str]:
-    """Return the label of each group: its title, and what tells it from others of that title."""
+    """Return the label of each group: its title, and the settings that differ from namesakes."""
     firsts = [group[0] for group in groups]
     return [_label(run, [other for other in firsts if other.title == run.title]) for run in firsts]
 
@@ -108,13 +108,13 @@ def _curve(label: str, group: list[Trained], metric: str) -> Curve:
 
 
 def _shared_steps(label: str, seeds: list[Seed]) -> np.ndarray:
-    """Return the steps of all seeds that lie in the range common to all of them."""
+    """Return the steps of all seeds, within the range that all seeds have in common."""
     first = max(seed.env_steps[0] for seed in seeds)
     last = min(seed.env_steps[-1] for seed in seeds)
     if first > last:
         raise ValueError(
             f"the seeds of `{label}` have no steps in common: one ends at {last:,}, another begins "
-            f"at {first:,}. Plot them separately, or train the short one further."
+            f"at {first:,}. Plot them separately, or continue the short one with --resume."
         )
     steps = np.unique(np.concatenate([seed.env_steps for seed in seeds]))
     steps = steps[(steps >= first) & (steps <= last)]
@@ -122,10 +122,10 @@ def _shared_steps(label: str, seeds: list[Seed]) -> np.ndarray:
 
 
 def _seed(path: Path, metric: str) -> Seed:
-    """Read the values of `metric` in one file, skipping rows in which it has none."""
+    """Read the values of `metric` in one file, without the rows that have no value."""
     rows, first = list(read_rows(path)), math.inf
     points: dict[float, float] = {}
-    # Backwards, because a resumed run may repeat the rows after its checkpoint, and the last ones
+    # Backwards, because a resumed run may repeat rows after its checkpoint, and the later ones
     # count. An evaluation has a row of its own at the same step as a row of training.
     for row in reversed(rows):
         step, value = row["env_steps"], row.get(metric)

@@ -26,7 +26,7 @@ from hocket.training.homes import with_present_settings
 
 CONFIG, SUMMARY, CHECKPOINTS = "config.json", "summary.json", "checkpoints"
 
-# The settings that may change when a run is resumed: none of them changes a number.
+# Settings that may change when a run is resumed, because they change no number.
 MAY_CHANGE = {
     "title", "hocket", "distribute", "launch", "name", "save_every", "keep", "loggers",
     "eval_every", "eval_episodes",
@@ -34,7 +34,7 @@ MAY_CHANGE = {
 
 
 def configuration(algorithm: Any, settings: Any) -> dict[str, Any]:
-    """Return all that a run depends on, in the form of `config.json`."""
+    """Return all settings that a run depends on, in the form of `config.json`."""
     return {
         "title": f"{algorithms.name_of(algorithm)} on {envs.name_of(algorithm.env)}",
         "algorithm": describe(algorithm, type(algorithm).__name__),
@@ -57,9 +57,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def as_planned(algorithm: Any, num_envs: int, old: Path | None) -> Any:
-    """Return an algorithm with `num_envs` environments, as its strategy chose.
+    """Return the algorithm with the `num_envs` that the strategy chose.
 
-    Raise if the run to resume, in the folder `old`, began with another number.
+    Raise if the run to resume, in the folder `old`, began with another number of environments.
     """
     if algorithm.num_envs == num_envs:
         return algorithm
@@ -74,7 +74,7 @@ def as_planned(algorithm: Any, num_envs: int, old: Path | None) -> Any:
 
 
 def check_unchanged(folder: Path, config: dict[str, Any]) -> None:
-    """Raise if a setting that changes numbers is not as it was when the run began."""
+    """Raise if a setting that changes numbers has another value than when the run began."""
     before, after = flat(read_config(folder)), flat(json.loads(json.dumps(config)))
     changed = [
         f"{name.removeprefix('algorithm.')} was {before.get(name)!r} and is {after.get(name)!r}"
@@ -83,8 +83,8 @@ def check_unchanged(folder: Path, config: dict[str, Any]) -> None:
     ]
     if changed:
         raise ValueError(
-            f"{folder} cannot be resumed with another configuration: {'; '.join(changed)}. Leave "
-            f"that as it was, or start a new run."
+            f"{folder} cannot be resumed with another configuration: {'; '.join(changed)}. Use "
+            f"the old values, or leave --resume out to start a new run."
         )
 
 
@@ -99,15 +99,18 @@ def checkpoints_of(folder: Path, keep: int = 3) -> Checkpoints:
 
 
 def find_run(run: Path) -> Path:
-    """Return the folder of a run, given that folder or its name in `runs`."""
+    """Return the folder of a run, given its path or its name in `runs`."""
     for folder in (run, Path("runs") / run):
         if (folder / CONFIG).exists():
             return folder
-    # `run` may be a folder of runs, or a misspelled run beside others: suggest those.
+    # `run` may be a folder of runs, or a misspelled name beside other runs: suggest these runs.
     for folder in (run, run.parent, Path("runs")):
         if names := _runs_in(folder):
             raise ValueError(unknown("run", run.name, names, where=f"in {folder}"))
-    raise ValueError(f"there is no run `{run}`, nor any other in runs: `hocket train` one.")
+    raise ValueError(
+        f"there is no run `{run}`, and the folder `runs` has no other run: start one with "
+        f"`hocket train`."
+    )
 
 
 def _runs_in(folder: Path) -> list[str]:
@@ -115,9 +118,9 @@ def _runs_in(folder: Path) -> list[str]:
 
 
 def new_folder(runs: Path, title: str, name: str | None) -> Path:
-    """Make the folder of a new run: `name`, or else the title with the next number.
+    """Make the folder of a new run: `name`, or by default the title with the next number.
 
-    Making it also claims it, so two runs that start at once get two folders.
+    Making the folder also claims it, so two runs that start at once get two folders.
     """
     folder = runs / (name or f"{_slug(title)}-{max([0, *_numbers(runs, title)]) + 1}")
     try:
@@ -133,7 +136,7 @@ def new_folder(runs: Path, title: str, name: str | None) -> Path:
 
 
 def old_folder(runs: Path, title: str, name: str | None) -> Path:
-    """Return the folder of the run to resume: `name`, or else the last with this title."""
+    """Return the folder of the run to resume: `name`, or by default the last with this title."""
     if name is not None:
         return find_run(runs / name)
     numbers = _numbers(runs, title)
@@ -152,7 +155,7 @@ def clear_records(folder: Path) -> None:
 
 
 def agent_folders(folder: Path, seed: int, seeds: int) -> dict[int, Path]:
-    """Return the folder for each seed's records: the run's, or `seed-I` in it for several seeds.
+    """Return the folder of each seed's records: the run's folder, or `seed-I` if there are several.
 
     `I` counts from 0, whatever the first seed is.
     """
@@ -173,7 +176,7 @@ def metrics_files(folder: Path) -> list[Path]:
 
 
 def rows_before(folders: Iterable[Path], last_step: int) -> list[list[dict[str, Any]]]:
-    """Read the rows of each agent up to the step from which the run resumes."""
+    """Read the rows of each agent up to the environment step from which the run resumes."""
     return [list(rows_until(folder / METRICS, last_step)) for folder in folders]
 
 

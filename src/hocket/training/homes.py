@@ -1,7 +1,7 @@
 """The present names of classes that have moved, so that the folders of old runs stay readable.
 
 A configuration names classes and functions as `module:name`. When one of them moves to another
-public module, its old module goes into this table, and old folders need no change.
+public module, list the old module in `HOMES`, so that old folders need no change.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ HOMES = {
 """For each module of an earlier version, the module that has its contents today."""
 
 ADDED: dict[str, dict[str, Any]] = {"hocket.algorithms:PPO": {"memory": 0}}
-"""Fields that a class has gained, with the values for which it works as it did without them."""
+"""Fields that a class has gained, with the values that keep its old behavior."""
 
 
 def with_present_settings(config: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of an earlier version in the form of the present one."""
     settings = {**config, "algorithm": with_present_names(config["algorithm"])}
-    if settings.pop("tensorboard", False):  # once a flag, now a logger
+    if settings.pop("tensorboard", False):  # this was once a flag, and is now a logger
         settings["loggers"] = ["tensorboard"]
     return settings
 

@@ -45,11 +45,11 @@ from hocket.training.settings import Settings
 from hocket.training.summary import note_reductions, write_summary
 
 ROWS = 500
-"""About how many rows of metrics a whole run writes."""
+"""The approximate number of rows of metrics that a whole run writes."""
 SAVE_SECONDS = 60.0
 """Seconds between checkpoints, unless `save_every` is set."""
 NOTHING_YET: dict[str, Any] = {"seconds": {}, "best": -math.inf, "eval_means": [], "shares": {}}
-"""The data that a checkpoint holds besides the state, as a new run begins with them."""
+"""The initial values of the data that a checkpoint holds besides the state."""
 
 
 def train(
@@ -60,15 +60,15 @@ def train(
     trace: Path | str | None = None,
     **settings: Any,
 ) -> Outcome:
-    """Train, and keep the run in a folder, to be resumed, loaded, evaluated and plotted.
+    """Train, and keep the run in a folder, so that it can be resumed, loaded and plotted.
 
         hocket.train(PPO(env=make("CartPole-v1")), name="first", seed=1, eval_every=50_000)
         policy = hocket.load("runs/first").policy
 
     The keywords are the fields of `Settings`. Ctrl-C ends the run after saving it, and `resume`
-    continues it exactly where its last checkpoint left it. `watch` is called with the progress
-    about every quarter of a second. `trace` names a file for a timeline of all instances, to be
-    opened at https://ui.perfetto.dev; recording slows the run down.
+    continues a run exactly where its last checkpoint left it. `watch` is called with the progress
+    about every quarter of a second. `trace` names a file for a timeline of all instances, which
+    https://ui.perfetto.dev can show; recording it slows the run down.
     """
     known = [f.name for f in fields(Settings)]
     for name in settings.keys() - known:
@@ -88,7 +88,7 @@ class Experiment:
         trace: Path | str | None = None,
         loggers: Mapping[str, Logger] | None = None,
     ) -> None:
-        """`loggers` are used besides those of the settings, and are not in the configuration."""
+        """`loggers` are added to those of the settings, but not recorded in the configuration."""
         self.started = time.perf_counter()
         self.settings, self.watch, self.trace = settings, watch, trace
         # Everything that can be refused is refused here, before anything is written.
@@ -99,7 +99,7 @@ class Experiment:
         self.loggers = {**make_loggers(settings.loggers), **(loggers or {})}
         self.plan = plan(algorithm, distribute=settings.distribute, launch=settings.launch)
         self.algorithm = as_planned(algorithm, self.plan.graph.num_envs, begun)
-        # What a search chose is recorded, since a later search may choose something else.
+        # Record the choice of a search, since a later search may choose something else.
         words = self.plan.words or settings.distribute
         self.config = configuration(self.algorithm, replace(settings, distribute=words))
         if begun:
@@ -111,8 +111,8 @@ class Experiment:
         )
         self.resume = resume
         self.base = 0, 0
-        """The iteration and the environment steps at which this plan took over. Under the plan
-        before it, an iteration may have had another number of steps."""
+        """The iteration and the environment steps at which this plan took over. Before a resume,
+        another plan may have made another number of steps in an iteration."""
         self.evaluator = Evaluator(self.algorithm, settings.eval_episodes)
         self.folder = old or new_folder(settings.runs, title, settings.name)
         self.folders = agent_folders(self.folder, settings.seed, settings.seeds)
@@ -128,7 +128,7 @@ class Experiment:
             self._train()
         except OSError as error:
             raise OSError(
-                f"{self.folder} could not be written: {error}. Fix that, then continue with "
+                f"{self.folder} could not be written: {error}. Fix the cause, then continue with "
                 f"--resume."
             ) from error
         except Exception as error:
@@ -176,7 +176,7 @@ class Experiment:
         last = replace(last, late=renamed(self.plan, last.late))
         checkpoints.refuse_after(last.iteration)
         steps = last.about.get("env_steps", last.iteration * self.plan.graph.env_steps)
-        # This plan may make more or fewer steps in an iteration than the one of the checkpoint.
+        # This plan may make more or fewer steps in an iteration than the plan of the checkpoint.
         self.base = last.iteration, steps
         rest = (self.algorithm.env_steps - steps) / self.plan.iteration.env_steps
         self.iterations = last.iteration + max(0, math.ceil(rest))
@@ -185,7 +185,7 @@ class Experiment:
         return start
 
     def _notes(self, last: Checkpoint, late: Mapping[str, Any]) -> Iterator[str]:
-        """Tell the user what resuming from a checkpoint did; `late` are the late values it kept."""
+        """Yield notes for the user about a resume; `late` are the late values that were kept."""
         yield from (f"{why}: using the one before it" for why in last.refused)
         yield f"resumed after {self.steps(last.iteration):,} steps"
         if not late.keys() >= self.executor.late_specs().keys():
@@ -201,8 +201,8 @@ class Experiment:
     def _late(self, last: Checkpoint) -> dict[str, Any]:
         """Return the late values of a checkpoint that fit this plan.
 
-        Saved environments of the host fit every plan. The samples fit all together or not at all.
-        So do the values in late channels, whose names belong to the channels of one plan.
+        Saved environments of the host fit every plan. The samples fit all together or not at all,
+        and so do the values in late channels, which are named by the channels of one plan.
         """
         specs = self.executor.late_specs()
         kept = {name: x for name, x in last.late.items() if name.startswith(HOST)}
@@ -219,12 +219,12 @@ class Experiment:
         return steps + (iteration - start) * self.plan.iteration.env_steps
 
     def period(self, env_steps: int | None) -> int | None:
-        """Convert environment steps to iterations, rounded up."""
+        """Convert environment steps to iterations, rounded up; None stays None."""
         return env_steps and math.ceil(env_steps / self.plan.iteration.env_steps)
 
 
 class _Keeper:
-    """Keeps a run: turns its reports into records and checkpoints, and updates the outcome."""
+    """Turns the reports of a run into records and checkpoints, and updates the outcome."""
 
     def __init__(
         self, of: Experiment, checkpoints: Checkpoints, loggers: Loggers, start: Checkpoint | None
@@ -233,9 +233,9 @@ class _Keeper:
         self.outcome = of.outcome
         about = start.about if start else NOTHING_YET
         self.before: dict[str, float] = about["seconds"]
-        """Seconds spent before this resume."""
+        """The seconds spent on each activity before this resume."""
         self.best: float = about["best"]
-        """The best evaluation so far."""
+        """The best mean return of an evaluation so far."""
         self.spent = {"evaluate": 0.0, "save": 0.0}
         self.saved_at = time.perf_counter()
         self.saved = self.evaluated = start.iteration if start else 0
@@ -263,7 +263,7 @@ class _Keeper:
         )  # fmt: skip
         try:
             for report in reports:
-                # A Ctrl-C in here waits, so that no row, evaluation or checkpoint is cut short.
+                # Defer a Ctrl-C, so that no row, evaluation or checkpoint is cut short.
                 with Deferred() as interrupt:
                     self._take(report)
                     last = report.iteration == of.iterations
@@ -275,7 +275,7 @@ class _Keeper:
                     self._update(report)
                 if interrupt.seen:
                     raise KeyboardInterrupt
-        except Abandoned:  # the second Ctrl-C may leave no consistent state to save
+        except Abandoned:  # after a second Ctrl-C there may be no consistent state to save
             raise
         except KeyboardInterrupt:
             if report is None:
@@ -319,7 +319,7 @@ class _Keeper:
         with self._timed("save"):
             self.records.flush(steps, self._elapsed())
             score = outcome.return_mean
-            if self.of.settings.eval_every:  # then only an agent just evaluated can be the best
+            if self.of.settings.eval_every:  # the best checkpoint is the best evaluated one
                 score = outcome.eval_mean if self.evaluated == report.iteration else math.nan
             about = {
                 "env_steps": steps, "seconds": self._seconds(report), "shares": outcome.shares,

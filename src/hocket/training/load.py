@@ -29,7 +29,7 @@ class Run:
     algorithm: Any
     iteration: int
     state: Any = field(repr=False)
-    """The algorithm's whole state. Many arrays, so `repr` leaves it out."""
+    """The algorithm's whole state. It has many arrays, so `repr` leaves it out."""
     notes: tuple[str, ...] = ()
     """Reasons why later checkpoints could not be used."""
 
@@ -44,7 +44,7 @@ class Run:
         return Policy(jax.jit(policy.act), policy.memory)
 
     def evaluate(self, episodes: int | None = None, seed: int = 0) -> Evaluation:
-        """Play whole episodes; by default as many as the evaluations during training."""
+        """Play whole episodes, by default as many as each evaluation during training."""
         count = self.config["eval_episodes"] if episodes is None else episodes
         return Evaluator(self.algorithm, count, seed)(self.state)
 
@@ -62,8 +62,8 @@ def load(
         action, memory = run.policy(obs)
 
     `agent` selects one of several seeds, counted from 0. Unless `algorithm` is given, it is built
-    from the run's configuration. (A script that defines its class is imported for that, so the
-    script must train only under `if __name__ == "__main__"`.)
+    from the run's configuration. This imports the script that defines its class, so that script
+    must train only under `if __name__ == "__main__"`.
     """
     runs = load_agents(run, checkpoint=checkpoint, algorithm=algorithm)
     if not 0 <= agent < len(runs):
@@ -108,7 +108,8 @@ def agents_of(state: Any, seeds: int | None) -> list[Any]:
 class Evaluator:
     """Evaluates greedy policies, in one compiled program.
 
-    If the environment runs on the host, only the policy is compiled, and a Python loop calls both.
+    If the environment runs on the host, only the policy is compiled, and a Python loop calls the
+    policy and the environment.
     """
 
     def __init__(self, algorithm: Any, episodes: int, seed: int = 0) -> None:

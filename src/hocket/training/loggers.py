@@ -1,4 +1,4 @@
-"""The loggers of a run: finds them by name, passes them every row, and names one that fails."""
+"""Finds the loggers of a run by name, passes them every row, and names a logger that fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALWAYS = ("jsonl",)
 
 
 class LoggerError(Exception):
-    """A logger failed during a run."""
+    """The error of a logger that failed during a run."""
 
 
 def make_loggers(chosen: Sequence[str]) -> dict[str, Logger]:
@@ -40,9 +40,9 @@ def make_logger(words: str) -> Logger:
 
 
 class Loggers:
-    """All loggers of one run. As a context manager, it ends those that have begun if the run fails.
+    """All loggers of one run. A run that succeeds calls `end` with its summary.
 
-    (A run that succeeds calls `end` itself, with its summary.)
+    If the run fails, leaving the context ends the loggers that have begun.
     """
 
     def __init__(self, named: Mapping[str, Logger]) -> None:
@@ -83,7 +83,7 @@ class Loggers:
                 logger.media(path)
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """End every logger, even if ending one of them fails; then raise its error."""
+        """End every logger, even if one of them fails to end. Raise its error after that."""
         with ExitStack() as stack:
             while self._open:
                 name, logger = self._open.popitem()

@@ -34,11 +34,11 @@ from hocket.system.signals import Abandoned, Deferred
 from hocket.training.report import Report, Result
 
 BLOCK_SECONDS = 0.25
-"""The length of a block of iterations, after which a run reports."""
+"""The seconds that a block of iterations should take. A run reports after each block."""
 LATE_BLOCK_SECONDS = 0.5
-"""The same with late channels: longer, since all places wait for each other at a block's end."""
+"""The seconds of a block with late channels: more, as all places wait for each other at its end."""
 PROFILE_AFTER = 0.5
-"""Seconds of running before an iteration is profiled, by when the speed is steady."""
+"""Seconds of running after which the speed is steady, so that an iteration can be profiled."""
 
 
 def plan(
@@ -52,7 +52,7 @@ def plan(
     """Return the plan of a run, without starting it. Print it to see what runs where.
 
     The strategy is `anakin` by default, or `sebulba` if the environments run on the host. `launch`
-    says how instances run: as `threads` or as `processes`. By default the strategy decides.
+    says how instances run, as `threads` or as `processes`; by default the strategy decides.
     """
     count = algorithm.num_envs if num_envs is None else num_envs
     graph = trace(algorithm, count, exact=exact)
@@ -83,7 +83,7 @@ def iterate(
             print(report.env_steps, report.return_mean)
 
     `report.state` is the whole state at that moment; leaving the loop ends the run. `record` keeps
-    every segment, message and wait for `report.executor.timeline()`, which slows the run down.
+    every segment, message and wait for `report.executor.timeline()`; it slows the run down.
     """
     made = plan(algorithm, distribute=distribute, launch=launch, num_envs=num_envs, exact=exact)
     total = count_iterations(made.iteration, iterations)
@@ -107,10 +107,10 @@ def carry_out(
 ) -> Iterator[Report]:
     """Carry out a plan up to `iterations`, with a report after each block.
 
-    The run begins with `key`, or with the state `start_from`, which was reached after `start_at`
-    iterations; `late` holds the values then on their way in late channels. No block passes a
-    multiple of a number in `pauses`, so there is a report at each. With `profile`, one iteration is
-    profiled, and later reports give each role's share of the time.
+    The run begins with `key`, or with the state `start_from` after `start_at` iterations and the
+    values `late`, which were then on their way in late channels. A block ends at every multiple of
+    each number in `pauses`, so there is a report at these iterations. With `profile`, one iteration
+    is profiled, and the reports after it give each role's share of the time.
     """
     enable_cache()
     try:
@@ -131,7 +131,7 @@ def _advance(
     while done < iterations:
         before = executor.timings.run
         limit = min([iterations - done, *(p - done % p for p in pauses)])
-        # Ctrl-C waits until the block is reported, so that no state is seen without its metrics.
+        # Defer a Ctrl-C until the block is reported, so that no state is seen without its metrics.
         with Deferred() as interrupt:
             if profile and before > PROFILE_AFTER:
                 count, metrics, shares = executor.profile(min(block, limit))
@@ -169,9 +169,9 @@ def run(
 
     `iterations` overrides the algorithm's budget of environment steps; `watch` is called with every
     report. Ctrl-C ends the run, and the result is what has been learned so far. `seeds` trains that
-    many agents in one program: `result.agent(i)` is the one of seed `seed + i`. `launch` says how
-    instances run, as `threads` or `processes`. `record` keeps `result.timeline`, which slows the
-    run down. `hocket.train` does the same and keeps the run in a folder.
+    many agents in one program: `result.agent(i)` is the agent of seed `seed + i`. `launch` says how
+    instances run, as `threads` or `processes`. `record` fills `result.timeline`, and slows the run
+    down. `hocket.train` does the same and keeps the run in a folder.
     """
     rows: list[dict[str, np.ndarray]] = []
     report: Report | None = None
@@ -183,7 +183,7 @@ def run(
             rows.append(report.metrics)
             if watch:
                 watch(report)
-    except Abandoned:  # the second Ctrl-C: there may be no consistent state
+    except Abandoned:  # after a second Ctrl-C there may be no consistent state
         raise
     except KeyboardInterrupt:
         if report is None:
@@ -204,7 +204,7 @@ def program(
     iterations: int | None = None,
     exact: bool = False,
 ) -> Callable[[jax.Array], tuple[Any, dict[str, jax.Array]]]:
-    """Return a whole run as a pure function, `train(key) -> (state, metrics)`: jit it, vmap it.
+    """Return a whole run as a pure function, `train(key) -> (state, metrics)`, to jit or vmap.
 
     A `vmap` runs several seeds, or several values of a hyper-parameter:
 
@@ -227,7 +227,7 @@ def program(
 
 
 def first_key(seed: int, seeds: int | None) -> jax.Array:
-    """Return the key that a run begins with, or the keys `[seeds]` of several, from `seed` on."""
+    """Return the first key of a run, or the first keys of several `seeds`, from `seed` on."""
     if seeds is None:
         return jax.random.key(seed)
     return jax.vmap(jax.random.key)(np.arange(seed, seed + seeds))
@@ -243,7 +243,7 @@ def make_executor(
     driven = len(made.places[0].on) > 1 and (made.graph.served or bool(hosts(made.graph)))
     if seeds is not None and made.graph.served:
         raise PlanError(
-            f"{seeds} seeds at once are one program, but here a service keeps one replay: "
+            f"{seeds} seeds at once need one program, but here a service keeps one replay: "
             f'train them one after another, or use `distribute="anakin"`.'
         )
     if alone and one_process and not driven:
@@ -255,9 +255,9 @@ def make_executor(
     names = ", ".join(place.name for place in made.places)
     fused = "anakin:callback=true" if hosts(made.graph) else "anakin"
     raise PlanError(
-        f"{seeds} seeds at once are one program, but this plan runs as "
+        f"{seeds} seeds at once need one program, but this plan runs as "
         f"{'threads' if one_process else 'processes'} of {names}. Use "
-        f'`distribute="{fused}"` as threads, or train them one after another.'
+        f'`distribute="{fused}"` without `launch`, or train them one after another.'
     )
 
 
@@ -276,6 +276,6 @@ def count_iterations(graph: Graph, iterations: int | None = None) -> int:
 
 
 def _next_block(block: int, seconds: float, wanted: float) -> int:
-    """Return how many iterations fit into the wanted time, at most four times the last block."""
+    """Return how many iterations fit into the wanted seconds, at most four times the last block."""
     fitting = int(block * wanted / max(seconds, 1e-6))
     return max(1, min(fitting, 4 * block))

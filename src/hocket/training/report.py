@@ -21,27 +21,27 @@ class Report:
     """The progress of a run after a block of iterations, with the metrics of that block."""
 
     iteration: int
-    """Iterations so far."""
+    """The number of iterations so far."""
     env_steps: int
-    """Environment steps so far."""
+    """The number of environment steps so far."""
     metrics: dict[str, np.ndarray] = field(repr=False)
     """The metrics of the block, `[iterations, ...]`."""
     timings: Timings
-    """Seconds so far."""
+    """The seconds spent so far on tracing, on compiling, on running and on profiling."""
     shares: dict[str, float]
-    """Each role's share of the running time; empty until it has been measured."""
+    """The share of the running time that each role takes; empty until it has been measured."""
     executor: Executor = field(repr=False)
     places: tuple[Activity, ...] = ()
-    """How busy each place was, and for whom it waited; empty if one program does everything."""
+    """How busy each place was, and which places it waited for; empty if there is one program."""
 
     @property
     def state(self) -> Any:
-        """The whole state at present. Read it before the loop goes on."""
+        """The whole state at present. Read it before the next block, which replaces it."""
         return self.executor.state()
 
     @property
     def return_mean(self) -> float:
-        """Mean return of the episodes that ended in these iterations; nan where none did."""
+        """The mean return of the episodes that ended in this block; nan if none ended."""
         return mean_of_episodes(self.metrics, "episode_return")
 
 
@@ -58,10 +58,10 @@ class Result:
     env_steps: int
     timings: Timings
     seeds: int | None = None
-    """How many agents were trained at once; if several, state and metrics have an axis of seeds."""
+    """The number of agents trained at once. State and metrics have an axis for them, if not None."""
     timeline: Timeline | None = None
-    """With `record=True`, when each instance computed, sent, received and waited. Begins with the
-    second iteration, since the first one compiles."""
+    """The times at which each instance computed, sent, received and waited; None without
+    `record=True`. Begins with the second iteration, since the first one compiles."""
 
     def __repr__(self) -> str:
         """Return the mean return and the number of steps, without the arrays."""
@@ -73,10 +73,12 @@ class Result:
         )
 
     def agent(self, index: int) -> Result:
-        """Return the result of one agent, where several seeds were trained."""
+        """Return the result of one agent, if several seeds were trained."""
         if self.seeds is None or not 0 <= index < self.seeds:
-            trained = "one agent was trained" if self.seeds is None else f"{self.seeds} agents were"
-            raise ValueError(f"there is no agent {index}: {trained}.")
+            trained = (
+                "1 agent, this result" if self.seeds is None else f"agents 0 to {self.seeds - 1}"
+            )
+            raise ValueError(f"there is no agent {index}: this run trained {trained}.")
         state = jax.tree.map(lambda x: x[index], self.state)
         metrics = {name: rows[:, index] for name, rows in self.metrics.items()}
         return replace(self, state=state, metrics=metrics, seeds=None)
@@ -85,12 +87,15 @@ class Result:
     def policy(self) -> Policy:
         """The policy that was learned."""
         if self.seeds is not None:
-            raise ValueError(f"{self.seeds} agents were trained: use `result.agent(0).policy`.")
+            raise ValueError(
+                f"{self.seeds} agents were trained, each with its policy: use "
+                f"`result.agent(0).policy` for the first."
+            )
         return self.algorithm.policy(self.state)
 
     @property
     def return_mean(self) -> float:
-        """Mean return of the last 100 episodes, or a few more, since it covers whole iterations.
+        """The mean return of the last 100 episodes, or a few more: it covers whole iterations.
 
         nan if the algorithm does not report `{**rollout.episodes}` among its metrics.
         """

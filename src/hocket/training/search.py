@@ -27,9 +27,9 @@ INSTANCES = (1, 2, 4, 8)
 ENVS = (1, 4, 16)
 """Environments per instance, as multiples of the algorithm's own number."""
 SECONDS = 3.0
-"""How long a point is measured, after it has been compiled."""
+"""The seconds for which a point is measured, after it has been compiled."""
 PARTS = 3
-"""The number of measurements that the time for a point is divided into, to show their spread."""
+"""The number of measurements of each point, which share its seconds and show the spread."""
 
 
 def search_here(
@@ -53,8 +53,8 @@ def search_here(
     instances = instances or [k for k in INSTANCES if k <= most]
     if min(*envs, *instances, 1) < 1 or 1 not in instances:
         raise ValueError(
-            f"a search needs numbers of environments, and of instances with 1 among them, found "
-            f"{list(envs)} and {list(instances)}."
+            f"`envs` and `instances` must be numbers of at least 1, and `instances` must include "
+            f"1: found envs={list(envs)} and instances={list(instances)}."
         )
 
     def scored(point: Point) -> Score:
@@ -63,7 +63,7 @@ def search_here(
         return score
 
     about = about_search(algorithm, cluster)
-    room_for(about)  # may refuse, as `about_search` may: do both before the search
+    room_for(about)  # refuse before the search, which takes minutes, and not after it
     scores = search(scored, instances, envs, shares=on_gpu, buffers=on_gpu)
     if all(score.failed for score in scores):
         raise PlanError(f"nothing could be measured: {scores[-1].failed}")
@@ -90,7 +90,7 @@ def measure(algorithm: Algorithm, point: Point, seconds: float, cluster: Cluster
 
 
 def reason(message: str) -> str:
-    """Return the line that says what went wrong: in a traceback, the last one with an error."""
+    """Return the line that says what went wrong: in a traceback, the last line with an error."""
     lines = message.strip().splitlines() or ["no reason was given"]
     named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     return (named or lines[:1])[-1]
@@ -115,7 +115,7 @@ def told(score: Score) -> str:
 
 
 def table(scores: Sequence[Score]) -> str:
-    """Return a table of all scores, with the best marked, and how much faster it is."""
+    """Return a table of all scores, with the best marked and compared with one instance."""
     chosen = best(scores)
     rows = [_row(score, chosen) for score in scores]
     alone = max((s for s in scores if s.point.instances == 1), key=lambda score: score.value)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Settings:
-    """How to carry out a run, and what to keep of it."""
+    """The settings of a run: how to carry it out, and what to keep of it."""
 
     seed: int = 0
-    """The random seed. The same seed gives the same agent."""
+    """The random seed. Runs with the same seed give the same agent."""
     seeds: int = 1
-    """How many agents to train in one program, with the seeds `seed`, `seed` + 1, ..."""
+    """The number of agents to train in one program, with the seeds `seed`, `seed` + 1, ..."""
     distribute: str | None = None
     """The strategy, which says where to run: NAME or NAME:option=value,... (see `hocket
     strategies`). By default `anakin`, or `sebulba` if the environments run on the host."""
@@ -21,20 +21,21 @@ class Settings:
     """How to run the instances of a strategy: as `threads` (the default), as `processes`, or by
     your own launcher, `file.py:NAME`."""
     name: str | None = None
-    """The name of the run's folder; by default algorithm, environment and a number."""
+    """The name of the run's folder; by default the algorithm, the environment and a number."""
     runs: Path = Path("runs")
     """The folder that holds the folders of all runs."""
     save_every: int | None = None
-    """Environment steps between checkpoints; by default one a minute. The end is always saved."""
+    """Environment steps between checkpoints; by default there is a checkpoint every minute. The end
+    of the run is always saved."""
     keep: int = 3
-    """How many of the latest checkpoints to keep. The best one is kept as well."""
+    """The number of latest checkpoints to keep. The best checkpoint is kept as well."""
     eval_every: int | None = None
     """Environment steps between evaluations of the greedy policy; by default there are none."""
     eval_episodes: int = 64
     """The number of episodes of an evaluation."""
     loggers: tuple[str, ...] = ()
-    """Loggers that get every row of metrics, besides metrics.jsonl: tensorboard, your own
-    path/to/file.py:Name, or one of an installed package; with options as NAME:option=value,..."""
+    """Loggers that get every row of metrics, besides metrics.jsonl: `tensorboard`, your own
+    path/to/file.py:Name, or one of an installed package. Write options as NAME:option=value,..."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "runs", Path(self.runs))

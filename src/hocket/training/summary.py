@@ -25,7 +25,7 @@ def note_reductions(outcome: Outcome, tables: Mapping[str, WayTable]) -> None:
 
 
 def write_summary(outcome: Outcome, seed: int) -> dict[str, Any]:
-    """Write `summary.json`, for several seeds also one for each seed; return the whole run's."""
+    """Write `summary.json`, with several seeds also one for each; return that of the whole run."""
     seconds = outcome.seconds
     about = {
         "title": outcome.title,
@@ -54,7 +54,7 @@ def write_summary(outcome: Outcome, seed: int) -> dict[str, Any]:
 
 
 def _results(outcome: Outcome, agents: Sequence[int]) -> dict[str, float | None]:
-    """Return the mean returns over some agents, None if no episode ended."""
+    """Return the mean returns of some agents; None if no episode ended."""
 
     def mean(values: list[float]) -> float | None:
         average = mean_of_known([values[i] for i in agents] if values else [])

@@ -99,7 +99,7 @@ class Meddles(Jsonl):
         (Buffers, r"a row must be safe when `row`"),
         (OneSeed, r"does not keep `loss` of seed 4 at step 800"),
         (FirstNames, r"does not keep `eval_return_mean` of seed"),
-        (Meddles, r"changed config.json, which belongs to the run"),
+        (Meddles, r"changed config.json, which belongs to the run: use other"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

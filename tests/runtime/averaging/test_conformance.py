@@ -54,7 +54,7 @@ def test_who_waits_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "why"),
     [
         ("Greedy", "takes 4096 bytes of shared memory, but does not refuse to run where there"),
-        ("Vague", "has preference 'first': it must be an int"),
+        ("Vague", "is 'first': it must be an int"),
     ],
 )
 def test_what_a_way_says_of_itself_is_checked(name: str, why: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 from hocket.report.outcome import Outcome
 
 Numbers = Mapping[str, float | None]
-"""The numbers of a row by name; None for a missing one, as before the first episode has ended."""
+"""The numbers of a row by name. A missing number is None, such as the mean return of no episode."""
 
 
 @dataclass(frozen=True)
@@ -30,22 +30,22 @@ class About:
     folder: Path
     """The run's folder, in which a logger may keep files."""
     folders: Mapping[int, Path]
-    """The folder for each seed's records; with one seed, the run's folder."""
+    """The folder for the records of each seed, by seed; with one seed, the run's folder."""
     config: Mapping[str, Any]
-    """All that the run depends on, as in `config.json`."""
+    """Every setting that the run depends on, as in `config.json`."""
     progress: Outcome
     """The progress of the run, which is up to date at every row."""
     last_step: int = 0
-    """The step from which a resumed run continues; 0 for a new run. The rows of later steps come
-    again unchanged, even if the logger got them before."""
+    """The environment step from which a resumed run continues; 0 for a new run. The logger gets the
+    same rows of later steps again, even if the interrupted run has sent them already."""
 
 
 @runtime_checkable
 class Logger(Protocol):
     """A logger keeps or shows the metrics of a run.
 
-    It is made before anything runs, and should raise then if it cannot work, for example because a
-    package is missing. An error in any of its methods ends the run and names the logger.
+    It is made before anything runs. Its constructor should raise if the logger cannot work, for
+    example because a package is missing. An error in a method ends the run and names the logger.
     """
 
     def begin(self, about: About, /) -> None:
@@ -55,11 +55,11 @@ class Logger(Protocol):
         """Keep a row of one seed's numbers, after `step` environment steps.
 
         Names may differ from row to row, since an evaluation has a row of its own. The row must be
-        safe when this returns: the process may be killed right after, and resumed from this step.
+        safe when this returns, since the process may be killed, and the run resumed from this step.
         """
 
     def media(self, path: Path, /) -> None:
-        """Take note of a file that the run has written, such as a trace."""
+        """Handle a file that the run has written, such as a trace."""
 
     def end(self, summary: Mapping[str, Any], /) -> None:
         """Close what is open, because the run is over.

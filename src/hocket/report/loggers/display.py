@@ -16,15 +16,15 @@ from hocket.report.loggers import About, Numbers
 from hocket.report.outcome import Outcome
 
 LINE_SECONDS = 2.0
-"""The least time between two plain lines."""
+"""The least number of seconds between two plain lines."""
 DRAW_SECONDS = 0.25
-"""The least time between two updates by `row`, which may be called far more often."""
+"""The least number of seconds between two updates by `row`, which may be called more often."""
 
 
 class Display:
     """Shows the progress of a run, as a panel in a terminal and as plain lines elsewhere.
 
-    Rows update it. So do calls of `update`, because a long run may take a minute between two rows.
+    Rows update it, and so does `update`, because a long run may take a minute between two rows.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -47,7 +47,7 @@ class Display:
 
     def row(self, step: int, numbers: Numbers, seed: int) -> None:
         is_due = time.monotonic() - self._drawn > DRAW_SECONDS
-        # With the first rows the progress has no speed yet.
+        # The first rows come before the progress has a speed: leave the display as it is.
         if self._run is not None and is_due and self._run.env_steps_per_second:
             self.update(self._run)
 
@@ -70,7 +70,7 @@ class Display:
         had_ended, self._ended = self._ended, run.env_steps >= run.total_steps
         if self._live:
             self._live.update(picture(run, self._returns))
-        elif had_ended:  # updates after the end only come from saving
+        elif had_ended:  # saving at the end updates again: print no second last line
             return
         elif self._ended or time.monotonic() - self._printed > LINE_SECONDS:
             self._printed = time.monotonic()

@@ -42,13 +42,13 @@ LOGGER = Jsonl
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the rows of a file, except for a last one that is incomplete."""
+    """Read the rows of a file, without the last row if that is incomplete."""
     text = path.read_text(errors="replace") if path.exists() else ""
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         try:
             row = json.loads(line)
         except ValueError as error:
-            # Only the last line can be incomplete: a run is writing it, or was killed while it did.
+            # Only the last line can be incomplete, because a run is writing it or was killed.
             if not line.endswith("\n"):
                 return
             raise ValueError(
@@ -60,7 +60,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def rows_until(path: Path, last_step: int) -> Iterator[dict[str, Any]]:
-    """Read the rows up to a step. A run that was killed may have left later ones."""
+    """Read the rows up to an environment step. A run that was killed may have left later rows."""
     return (row for row in read_rows(path) if row["env_steps"] <= last_step)
 
 

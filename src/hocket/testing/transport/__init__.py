@@ -43,10 +43,10 @@ def check_transport(name: str) -> TransportCheck:
         print(check_transport("shared_memory"))
         print(check_transport("my_file.py:FIFO"))
 
-    For all pairs of ends that it can connect: both sides can send messages of 8 MiB, as many as a
-    link has slots, before anybody receives one. Arrays of every type arrive whole and in order,
-    even if only one end packs. Closing either end wakes both. Nothing of an earlier epoch arrives.
-    Raise a `ContractError` if one of these does not hold.
+    The contract, for all pairs of ends that the transport can connect: Before anybody receives,
+    each side can send as many messages of 8 MiB as a link has slots. Arrays of every type arrive
+    whole and in order, even if only one end packs. Closing either end wakes both. Nothing of an
+    earlier epoch arrives. Raise a `ContractError` if the transport breaks the contract.
     """
     transport, check = TRANSPORTS[name], TransportCheck()
     for title, ends in _pairs().items():
@@ -141,7 +141,7 @@ class _Check:
         ends = {"sender": sender, "receiver": receiver}
         who = sender if waiting == "send" else receiver
         waits = who("until_closed", number, waiting)
-        # After this it most likely waits. If not, the check still holds: a later wait must end too.
+        # By now `who` most likely waits. If it is late, its wait must end just the same.
         time.sleep(0.2)
         self._take(ends[closer]("close", number), "`close`")
         self._take(waits, f"`{waiting}` of a link that its {closer} has closed")
@@ -159,7 +159,10 @@ class _Check:
         one, other = self._sides
         sender, receiver = (other, one) if kinds()[number].back else (one, other)
         address = self._take(receiver("listen", number), "`listen`")
-        for end in (sender, receiver):  # in turn: a `connect` that waits for the other end fails
+        for end in (
+            sender,
+            receiver,
+        ):  # one by one, so that a `connect` that waits for the other fails
             connecting = end("connect", number, address, self._epoch, end is sender)
             self._take(connecting, "`connect`, which may not wait for the other end,")
         return sender, receiver

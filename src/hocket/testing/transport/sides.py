@@ -36,18 +36,18 @@ from hocket.system.messages import MessageSocket
 from hocket.system.shared_memory import MemoryFile, Space, pages
 
 SECONDS = 30.0
-"""The time after which a call that has not returned counts as stuck."""
+"""The seconds after which a call that has not returned counts as stuck."""
 SLOTS = 3
 _DTYPES = ("bool", "int8", "uint16", "int32", "float16", "bfloat16", "float32", "complex64")
 
 
 class MessageKind(NamedTuple):
-    """A link to test: from the first side to the second, or with `back` the other way."""
+    """A link to test: from the first side to the second, or with `back` from second to first."""
 
     link: Link
     back: bool = False
     packed: tuple[bool, bool] = (False, False)
-    """For the sender and the receiver, True if it packs."""
+    """True for the sender if it packs messages, and the same for the receiver."""
 
 
 @functools.cache
@@ -99,7 +99,7 @@ class Side:
             self._ends[number].send(self._message(number, k))
 
     def receive(self, number: int, first: int, count: int) -> None:
-        # Compared only after the last one, because no message may change one before it.
+        # Compare only after the last message, because no message may change an earlier one.
         messages = [list(self._ends[number].receive()) for _ in range(count)]
         for k, arrays in enumerate(messages, first):
             self._compare(number, k, arrays)
@@ -280,7 +280,7 @@ class _Remote:
 
 
 def serve(fd: int, memory: int, nbytes: int, name: str, devices: Sequence[str]) -> None:
-    """Be the side in the other process, until the connection closes."""
+    """Act as the side in the other process, until the connection closes."""
     connection, transport = MessageSocket(socket.socket(fileno=fd)), TRANSPORTS[name]
     spaces = _spaces(transport, MemoryFile.attach(memory, nbytes) if nbytes else None)
     tell = _here(Side(transport, tuple(find_devices(device_ids(devices))), spaces))
@@ -294,6 +294,6 @@ def serve(fd: int, memory: int, nbytes: int, name: str, devices: Sequence[str]) 
         try:
             number, command, arguments = connection.read()
         except EOFError:
-            os._exit(0)  # even if a thread still waits
+            os._exit(0)  # end the process even if a thread still waits
         told = tell(command, *arguments)
         told.add_done_callback(lambda told, number=number: answer(number, told))
