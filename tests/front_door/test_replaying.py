@@ -245,7 +245,10 @@ def test_info(hocket: Hocket) -> None:
         (["serve", *SCHEMA, "--port", "-1"], "a server needs an address"),
         (["serve", *SCHEMA, "--udp-port", "65536"], "--udp-port must be from 0 to 65535, or -1"),
         (["serve", *SCHEMA, "--host", "nowhere.invalid"], "cannot listen at nowhere.invalid:7777"),
-        (["serve", *SCHEMA, "--snapshot-every", "-1"], "in seconds, found -1"),
+        (
+            ["serve", *SCHEMA, "--snapshot-every", "-1"],
+            "--snapshot-every must be at least 0 seconds, found -1",
+        ),
         (["serve", *SCHEMA, "--name", "a b"], "`a b` cannot name a table"),
         (["serve", *SCHEMA, "--min-size", "9", "--capacity", "8"], "never holds the 9"),
         (["serve", *SCHEMA, "--samples-per-insert", "2"], "needs a tolerance"),

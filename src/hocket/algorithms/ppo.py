@@ -65,7 +65,7 @@ class PPO:
     length: int = 128
     """Steps of each environment in an iteration. Gradients through time go no further back."""
     epochs: int = 4
-    """How many times the learner goes through each rollout."""
+    """Passes over each rollout."""
     minibatches: int = 8
     """Minibatches in each pass. The number must divide `length`. With `memory`, it must divide the
     number of environments of each replica instead."""

@@ -181,7 +181,10 @@ def _options(path: Path, name: str, options: object) -> TableOptions:
         if option not in known:
             raise ValueError(f"{path}, [{name}]: {unknown('option', option, known)}")
         if not isinstance(value, _KINDS.get(option, int)) or isinstance(value, bool):
-            raise ValueError(f"{path}, [{name}]: `{option}` cannot be {value!r}.")
+            raise ValueError(
+                f"{path}, [{name}]: `{option}` cannot be {value!r}: see its type in `hocket replay "
+                f"serve --help`."
+            )
     columns = options.get("schema", "")
     words = columns.split() if isinstance(columns, str) else map(str, columns)
     given: dict[str, Any] = {**options, "schema": tuple(words)}

@@ -122,7 +122,7 @@ class Replica:
         self._at_work.free()
 
     def wait(self, size: int) -> str:
-        """Average without a partner, which must fail. Leave, and return the error, or "" if none."""
+        """Average without a partner, which must fail. Leave, and return the error; "" for none."""
         try:
             with jax.default_device(self._device):
                 jax.block_until_ready(jax.jit(self._at_work)(jnp.ones(size)))

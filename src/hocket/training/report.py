@@ -58,7 +58,7 @@ class Result:
     env_steps: int
     timings: Timings
     seeds: int | None = None
-    """The number of agents trained at once. State and metrics have an axis for them, if not None."""
+    """The number of agents trained at once, on an axis of state and metrics; None without it."""
     timeline: Timeline | None = None
     """The times at which each instance computed, sent, received and waited; None without
     `record=True`. Begins with the second iteration, since the first one compiles."""
