@@ -17,7 +17,7 @@ OPTIONS = {
     "sebulba:lag=1,max_age=3": "max_age=3 is for lag=free, but lag=1",
     "sebulba:batch=3": "batch=3 does not divide the 8 environments",
     "sebulba:actors=9": "actors=9 must be from 1 to 3, the number of devices that can act",
-    "sebulba:acting=gpu": "acting='gpu': leave it out to compute actions on the actor devices",
+    "sebulba:acting=gpu": "acting='gpu' is unknown: leave it out to act on the actor devices",
     "actor_learner:lag=free,max_age=0": "max_age=0: with 2 of `actor`",
 }
 

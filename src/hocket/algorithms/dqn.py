@@ -36,7 +36,7 @@ class Learner(NamedTuple):
     progress: Array
     """The fraction of `env_steps` used so far. Exploration and learning rate fall with it."""
     pace: Array
-    """The fraction of `env_steps` that passes for each update."""
+    """The fraction of `env_steps` between two updates."""
 
 
 class State(NamedTuple):
@@ -74,7 +74,7 @@ class DQN:
     steps: int = 3
     """The n of n-step returns: how many rewards are summed before bootstrapping."""
     epsilon: tuple[float, float] = (1.0, 0.02)
-    """The probability of a random action: first at the beginning, then after `exploration`."""
+    """Two probabilities of a random action: at the beginning, and once `exploration` has passed."""
     exploration: float = 0.2
     """The fraction of `env_steps` over which `epsilon` goes from its first to its last value."""
     alpha: float = 0.6

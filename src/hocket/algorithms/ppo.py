@@ -41,8 +41,8 @@ class LossInputs(NamedTuple):
     advantage: Array
     target: Array
     weight: Array | None = None
-    """The ratio of the samples' probabilities: under the policy of `log_prob`, divided by under the
-    policy that acted. None if the two policies are the same."""
+    """The samples' probabilities under the policy of `log_prob`, divided by their probabilities
+    under the policy that acted. None if the two policies are the same."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class PPO:
     activation: str = "tanh"
     """The activation function of the layers in `hidden`."""
     policy_network: Network | None = None
-    """A network that maps observations to parameters of the action distribution, for `memory=0`."""
+    """A network that maps observations to action distribution parameters. Only for `memory=0`."""
     value_network: Network | None = None
-    """A network that maps observations to values `[..., 1]`, for `memory=0`."""
+    """A network that maps observations to values `[..., 1]`. Only for `memory=0`."""
     encoder_network: Network | None = None
     """A network before the recurrent layer, instead of `hidden`. Maps observations to features."""
 

@@ -77,7 +77,7 @@ def _check_flags(where: Planned) -> None:
     for name in ("distribute", "launch", "svg") if where.search else of_search:
         if getattr(where, name) != getattr(Planned, name):
             raise ValueError(
-                f"--{name} has no effect with --search, which measures slices: leave out either."
+                f"--{name} has no effect with --search, which measures slices: leave one out."
                 if where.search
                 else f"--{name} has no effect without --search: add --search, or leave it out."
             )

@@ -36,8 +36,8 @@ def sebulba(
     others, learning = apart(cluster, learners)
     if acting not in (None, HOST):
         raise PlanError(
-            f"acting={acting!r}: leave it out to compute actions on the actor devices, or use "
-            f"acting={HOST} to compute them on the host."
+            f"acting={acting!r} is unknown: leave it out to act on the actor devices, or use "
+            f"acting={HOST} to act on the host."
         )
     if acting == HOST:
         others = (Device(DeviceId(HOST, 0), HOST),)

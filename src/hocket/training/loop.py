@@ -239,7 +239,7 @@ def make_executor(
     """Make the executor of a plan, for blocks of at most `iterations`, without starting it."""
     refuse(check(made))
     alone, one_process = len(made.places) == 1, made.launch.one_process
-    # A program on several devices cannot call the host from each of them, so the host drives it.
+    # A program on several devices cannot call the host from each of them, so `Split` must run it.
     driven = len(made.places[0].on) > 1 and (made.graph.served or bool(hosts(made.graph)))
     if seeds is not None and made.graph.served:
         raise PlanError(
