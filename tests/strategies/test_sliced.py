@@ -186,7 +186,7 @@ def test_what_cannot_be_drawn_is_not_searched_for(
 
 
 NO_SEARCH = {
-    "--search --instances 2 4": "must include 1",
+    "--search --instances 2 4": "with 1 among them",
     "--search --devices 0": "the search was asked for 0 devices, but the devices are cpu:0",
     "--search --devices 9": "the search was asked for 9 devices",
     "--search --distribute anakin": "--distribute has no effect with --search",

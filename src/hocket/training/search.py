@@ -53,8 +53,8 @@ def search_here(
     instances = instances or [k for k in INSTANCES if k <= most]
     if min(*envs, *instances, 1) < 1 or 1 not in instances:
         raise ValueError(
-            f"`envs` and `instances` must be numbers of at least 1, and `instances` must include "
-            f"1: found envs={list(envs)} and instances={list(instances)}."
+            f"`envs` and `instances` must be numbers from 1 on, `instances` with 1 among them: "
+            f"found envs={list(envs)} and instances={list(instances)}."
         )
 
     def scored(point: Point) -> Score:
