@@ -193,7 +193,7 @@ class _Reprioritizing(_Calls):
         if real.any():
             keys, priority = keys[real], priority[real]
             wrong = _wrong(priority)
-            if wrong.any():  # the highest priority so far replaces them
+            if wrong.any():  # replace unusable priorities by the highest one so far
                 highest = self._store.info()["highest"]
                 priority = np.where(wrong, np.float32(highest), priority)
                 bad = wrong.sum() - self._store.update(keys[wrong], priority[wrong])

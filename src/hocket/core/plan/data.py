@@ -156,7 +156,7 @@ class Plan:
 
     @functools.cached_property
     def free(self) -> Sampling | None:
-        """The learner and the makers that do not wait for each other; None if everybody waits."""
+        """The learner and the makers of its samples in a free plan; None if everybody waits."""
         if not (isinstance(self.schedule, Free) and self.schedule.pairs):
             return None
         pair = self.schedule.pairs[0]

@@ -89,7 +89,7 @@ class Placement:
                         self.home[after] = next(place for place in self.places if place in near)
 
     def held(self, place: str) -> dict[ValueId, ValueId]:
-        """Return the leaves of the state that a place holds, each with its next version."""
+        """Return the leaves of the state that live on a place, each with its value after the step."""
         return {v: out for v, out in self.graph.next_state.items() if self.home[v] == place}
 
     def ends(self, place: str) -> set[ValueId]:

@@ -119,7 +119,7 @@ class _Unpinned:
 
 
 class _Pinned:
-    """Pinned memory, which an accelerator reads by itself. A batch is one block and one copy."""
+    """Pinned memory, which an accelerator reads by itself. One transfer moves a whole batch."""
 
     def __init__(self, table: Access, num: int, device: Any) -> None:
         columns = {c.name: ((num, *c.drawn), c.dtype) for c in table.schema.columns}

@@ -145,7 +145,8 @@ class Transport(Protocol):
     messages are lists of numpy arrays, as in `link.specs`."""
     device_ordered: bool
     """True if `send` accepts arrays that the device has not computed yet, because the device itself
-    keeps the order of programs and messages. Then an end must tell `here.work` what it begins."""
+    keeps the order of programs and messages. Then each end must report the work that it starts on
+    the device to `here.work`, so that a busy device is not taken for a deadlock."""
 
     def why_not(self, link: Link, ends: Ends) -> str:
         """Return "" if this transport can carry the link, or else a sentence that says why not.

@@ -28,11 +28,11 @@ _OPEN: dict[int, CallSlot] = {}
 
 
 class CallSlot:
-    """A host function that programs call by a number, with the arrays of its calls.
+    """A host function that programs call by a number, with buffers for its arguments and results.
 
     `call` takes arrays with the shapes and dtypes of `ins`, and returns arrays like `outs`. If it
     raises, `failed` gets the exception, and the calling program ends with an error. After each call
-    `native` is asked for a C function; once it returns one, that function makes all further calls.
+    `native` is asked for a C function. Once it returns one, programs call that instead of `call`.
     """
 
     def __init__(
