@@ -59,7 +59,7 @@ class Draw(NamedTuple):
     probability: Array
     """The probability with which each row was drawn, `[B]`."""
     ready: Array
-    """True if the replay holds `minimum` rows. Until then, mask whatever is learned from them."""
+    """True if the replay holds `minimum` rows. Until then, mask what these rows teach."""
 
 
 def init(row: Any, capacity: int) -> Replay:

@@ -47,7 +47,7 @@ class Population:
 
 
 def agents(plan: Plan, seeds: int, *, record: bool = False) -> Split:
-    """Return the executor that trains `seeds` agents on the slices of a plan of one place.
+    """Return the executor that trains `seeds` agents on the slices of a plan, which has one place.
 
     Each agent gets the same numbers as if it were trained alone.
     """

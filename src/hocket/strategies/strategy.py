@@ -31,7 +31,7 @@ class Strategy(Protocol):
 _DECORATED: dict[str, Callable[..., Strategy]] = {}
 _INSTALLED = Registry("strategy", group="hocket.strategies")
 _OPTIONAL = {f"{type(x).__name__} | None": x for x in (False, 0, 0.0, "")}
-"""For each annotation of an option that is None by default, a value of the type it may have."""
+"""For each annotation such as `int | None`, an example of a value that is not None."""
 
 
 def strategy(

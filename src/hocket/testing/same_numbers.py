@@ -58,8 +58,8 @@ class Check:
     """For each plan that cannot give the fused program's numbers, the reason. A refusal is no fault
     if a part of the algorithm, such as a replay, cannot be replicated."""
     unchanged: tuple[str, ...] = ()
-    """Floating-point leaves of the state that never changed, so that the code that computes them
-    was not tested. If the algorithm has a warm-up, use sizes at which the warm-up ends in time."""
+    """Floating-point leaves of the state that never changed. So the code that computes them was not
+    tested. If the algorithm has a warm-up, use sizes at which the warm-up ends in time."""
 
     def __str__(self) -> str:
         names = ", ".join(self.unchanged)
@@ -168,8 +168,8 @@ def check_strategy(
         late += [f"`{plan.free.learner}` waits for nobody"] if plan.free else []
         if late:
             raise ValueError(
-                f"{late[0]}, so the numbers are not the fused program's: check the strategy with "
-                f"lag=0."
+                f"{late[0]}, so this strategy does not compute the numbers of the fused program. "
+                f"To check it, set lag=0."
             )
         first, expected = carried_out(
             Plan(graph, (Place("all", run=names_of(graph)),)), seed, iterations

@@ -115,7 +115,7 @@ def told(score: Score) -> str:
 
 
 def table(scores: Sequence[Score]) -> str:
-    """Return a table of all scores, with the best marked and compared with one instance."""
+    """Return a table of all scores. It marks the best, and compares it with a single instance."""
     chosen = best(scores)
     rows = [_row(score, chosen) for score in scores]
     alone = max((s for s in scores if s.point.instances == 1), key=lambda score: score.value)

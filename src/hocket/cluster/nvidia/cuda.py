@@ -20,7 +20,7 @@ DEVICE_SHARE = 0.9
 
 
 def is_gpu(device: DeviceId) -> bool:
-    """Return True for a GPU. The index in its id is its CUDA ordinal in this process."""
+    """Return True if a device is a GPU. In this process, its index is its CUDA ordinal."""
     return device.kind == "gpu"
 
 

@@ -76,7 +76,7 @@ def _moves(axis_map: AxisMap, combine: Rule = join) -> Rule:
 
 
 def _removed(axis: int, gone: Sequence[int]) -> int | None:
-    """Return the new index of an axis after the axes `gone` were removed; None if it is one."""
+    """Return the index of an axis after the axes `gone` are removed; None if it is removed, too."""
     return None if axis in gone else axis - sum(g < axis for g in gone)
 
 

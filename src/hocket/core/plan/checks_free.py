@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_pairs(plan: Plan) -> None:
-    """Refuse pairs whose places, `batch` or `max_age` do not fit. Other checks rely on this."""
+    """Refuse a free pair with unknown places, or with a `batch` or `max_age` out of range."""
     if not isinstance(plan.schedule, Free):
         return
     if len(plan.schedule.pairs) != 1:

@@ -89,7 +89,7 @@ class Placement:
                         self.home[after] = next(place for place in self.places if place in near)
 
     def held(self, place: str) -> dict[ValueId, ValueId]:
-        """Return the leaves of the state that live on a place, each with its value after the step."""
+        """Return the leaves of the state that live on a place, with their values after the step."""
         return {v: out for v, out in self.graph.next_state.items() if self.home[v] == place}
 
     def ends(self, place: str) -> set[ValueId]:
@@ -252,7 +252,8 @@ class Placement:
         made = {v for node in group for v in node.outs}
         # A value whose next version this glue makes need not cross: it will live with the glue.
         needed = {v for n in group for v in n.ins if self.carried.get(v) not in made}
-        # Other values cross, unless they are on `place` anyway: made there, or read by its nodes.
+        # Other values cross, unless they are on `place` already: because they are made there, or
+        # because its nodes read them, too.
         coming = [
             v for v in needed - made - self._everywhere
             if place not in self._places_of(used_by[v], members) | {self._home(v)}

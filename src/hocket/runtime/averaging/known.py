@@ -37,8 +37,8 @@ def find_way(name: str) -> Average:
 def choices(members: Members, wanted: str = "", *, is_exact: bool = False) -> list[str]:
     """Return the names of the ways to choose from. Refuse a `wanted` way that cannot work here.
 
-    With `is_exact`, return only the most preferred way: ways round differently, so a choice by
-    measured speed could change the numbers from run to run.
+    With `is_exact`, return only the most preferred way. The means of different ways differ in
+    rounding, so a choice by measured speed could change the numbers from run to run.
     """
     if wanted:
         if why := find_way(wanted).why_not(members):

@@ -138,8 +138,8 @@ class Transport(Protocol):
     """
 
     preference: float
-    """The rank of this transport. A channel that names no transport gets the lowest-ranked one that
-    can carry its link. The built-in transports have ranks 0 to 30."""
+    """The place of this transport in the order of choice, smallest first. A channel that names no
+    transport gets the first one that can carry its link. The built-in transports have 0 to 30."""
     on_devices: bool
     """True if messages are lists of JAX arrays, which are handed over as they are. False if
     messages are lists of numpy arrays, as in `link.specs`."""

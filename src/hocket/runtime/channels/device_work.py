@@ -17,7 +17,7 @@ class DeviceWork:
 
     def __init__(self, status: Any) -> None:
         self._status = status
-        self._last: dict[Any, Any] = {}  # by end, an array of its last program
+        self._last: dict[Any, Any] = {}  # end -> an output of the last program it began
         self._settle: list[Callable[[], None]] = []
 
     def add(self, settle: Callable[[], None]) -> None:

@@ -67,7 +67,7 @@ class SampleTaker:
         self._inbox.sources |= dict.fromkeys(self._made, makers)
 
     def ages(self) -> np.ndarray:
-        """Return the ages of the samples learned from since the last call, by iteration."""
+        """Return, for each iteration since the last call, the ages of its samples."""
         ages, self._ages = np.array(self._ages, int).reshape(-1, self._ledger.batch), []
         return ages if self._ledger.batch > 1 else ages[:, 0]
 

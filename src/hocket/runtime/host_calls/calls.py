@@ -150,8 +150,8 @@ class HostFunctions:
         self.failure = self.failure or error
 
     def _close_all(self) -> None:
-        # `slow_down` returns False while a call in C is under way. That call may never return, and it
-        # still uses its host function. So do not close any of them: only forget them.
+        # `slow_down` returns False while a call in C is under way. That call may never return, and
+        # it still uses its host function. So do not close any of them: only forget them.
         are_slow = [slot.slow_down() for slot in self._slots.values()]
         if not all(are_slow):
             self._live.clear()

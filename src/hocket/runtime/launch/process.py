@@ -80,7 +80,7 @@ def main() -> None:
     connection = accept(listening)
     try:
         _work(connection, commands, shutdown)
-    except EOFError:  # the run ended before the thread that notices it was started
+    except EOFError:  # the run ended before a thread was watching for that
         shutdown.end()
     except BaseException:  # noqa: BLE001 (the run reports it with this instance's name)
         tell(connection, ("failed", Failure(traceback.format_exc())))
