@@ -130,9 +130,9 @@ def test_without_the_best_the_latest_is_read(two: Checkpoints) -> None:
 def test_one_of_another_algorithm_is_no_damage(two: Checkpoints) -> None:
     """The checkpoint before it is of that algorithm, too, so it is not tried."""
     other = SPECS._replace(w=jax.ShapeDtypeStruct((2, 4), jnp.float32))
-    with pytest.raises(Misfit, match=r"checkpoint 2 .*: `w` was float32\[2, 3\] and is now .*2, 4"):
+    with pytest.raises(Misfit, match=r"checkpoint 2 .*array `w` was .*2, 3.*, and is now .*2, 4"):
         two.latest(other)
-    with pytest.raises(Misfit, match=r"`count` was int32\[\] and is now not there"):
+    with pytest.raises(Misfit, match=r"`count` was int32\[\], and is now"):
         two.latest(SPECS._replace(count=()))
 
 

@@ -94,6 +94,14 @@ def test_round_trip(message: list[Any]) -> None:
     check_round_trip(message)
 
 
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float8_e4m3fn", "float32"])
+def test_every_bit_of_a_nan_is_kept(kind: str) -> None:
+    """Arithmetic may set a bit of it, so a message must not go through any."""
+    size = jnp.dtype(kind).itemsize
+    bits = np.frombuffer(b"\xad\x7f\x81\xff" * 6, f"uint{8 * size}")[:3]
+    check_round_trip([jnp.asarray(bits.view(jnp.dtype(kind)))])
+
+
 @settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_round_trip_of_wide_numbers(data: st.DataObject) -> None:

@@ -132,9 +132,10 @@ class Packing:
         else:
             words = block[self._words[0][k]]
             words = words.reshape(-1, 2) if dtype.itemsize == 8 else words
-            bits = np.uint8 if dtype == np.bool_ else dtype
-            x = lax.bitcast_convert_type(words, bits).ravel()[: math.prod(shape)]
-            x = x.reshape(shape).astype(dtype)
+            bits = lax.bitcast_convert_type(words, f"uint{8 * dtype.itemsize}").ravel()
+            bits = bits[: math.prod(shape)].reshape(shape)
+            is_bool = dtype == np.bool_
+            x = bits.astype(dtype) if is_bool else lax.bitcast_convert_type(bits, dtype)
         return from_host(x, like)
 
 
@@ -181,7 +182,10 @@ def _as_words(x: Any) -> jax.Array:
     x = (jax.random.key_data(x) if is_key(x) else x).ravel()
     x = x.astype(np.uint8) if x.dtype == np.bool_ else x
     each = 4 // x.dtype.itemsize
-    x = jnp.pad(x, (0, -x.size % each)).reshape(-1, each) if each > 1 else x
+    if each > 1:
+        # Integers, because a CPU moves small floats as float32, which changes the bits of a nan.
+        x = lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
+        x = jnp.pad(x, (0, -x.size % each)).reshape(-1, each)
     return lax.bitcast_convert_type(x, np.uint32).ravel()
 
 
