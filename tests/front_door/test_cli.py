@@ -245,7 +245,7 @@ MISTAKES = [
     (None, ("train", "ppo", "--env", "nowhere.module:Env"), "there is no module `nowhere.module`"),
     (None, ("train", "ppo", "--env", "math:pi"), "is not an environment"),
     (None, ("train", "ppo", "--distribute", "anakinn"), "Did you mean `anakin`?"),
-    (None, ("train", "ppo", "--distribute", "anakin:devices=9"), "asked for 9 devices; there are"),
+    (None, ("train", "ppo", "--distribute", "anakin:devices=9"), "asked for 9 devices, but the"),
     (None, ("train", "ppo", "--distribute", "anakin:device=1"), "Did you mean `devices`?"),
     (None, ("train", "ppo", "--distribute", "math:floor"), "is not a strategy"),
     (None, ("train", "ppo", "--launch", "proceses"), "Did you mean `processes`?"),

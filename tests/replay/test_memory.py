@@ -160,7 +160,7 @@ def test_calls_out_of_order_are_told() -> None:
     ]
     call.start([TICKET, *arrays])
     assert call.finish()[0] == 1
-    with pytest.raises(RuntimeError, match=r"version 0 of the replay, but the newest is 1\. Pass"):
+    with pytest.raises(RuntimeError, match=r"version 0 of the replay, but the newest is 1\. "):
         call.start([TICKET, *arrays])
     free = Insert(SERVICE, rated=False).open(at=At(service.live, service.how, in_order=False))
     free.start([TICKET, *arrays])

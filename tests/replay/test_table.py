@@ -386,7 +386,7 @@ MISTAKES = {
     "frames": (lambda t: t.add_frames(np.zeros(1)), "has no column of frames"),
     "a huge priority": (lambda t: t.insert(rows(0), [1e30]), "from 0 to 1e.29, found 1e.30 in row"),
     "fractions as keys": (lambda t: t.update([[0.5, 1.0]], [1]), "found float64"),
-    "keys that are too large": (lambda t: t.update([[2**32, 1]], [1]), "found 1, 4294967296"),
+    "keys that are too large": (lambda t: t.update([[2**32, 1]], [1]), "found 1 to 4294967296"),
     "a timeout of nothing": (
         lambda t: t.sample(1, timeout=math.nan),
         "0 seconds, found nan",
@@ -693,7 +693,7 @@ def test_an_install_without_the_store_says_what_to_do(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "hocket.replay.store._store", None)
     monkeypatch.delattr("hocket.replay.store._store", raising=False)
     with pytest.raises(
-        RuntimeError, match=r"apt-get install g\+\+ python3-dev`\), and `pip install"
+        RuntimeError, match=r"apt-get install g\+\+ python3-dev`\), then install"
     ):
         Table(SCHEMA, 8)
     with pytest.raises(RuntimeError, match="without its replay store"):

@@ -18,7 +18,7 @@ OPTIONS = {
     "sebulba:batch=3": "batch=3 does not divide the 8 environments",
     "sebulba:actors=9": "actors=9 must be from 1 to 3, the number of devices that can act",
     "sebulba:acting=gpu": "acting='gpu' is unknown: leave it out to act on the actor devices",
-    "actor_learner:lag=free,max_age=0": "max_age=0: with 2 of `actor`",
+    "actor_learner:lag=free,max_age=0": "max_age=0: with 2 replicas of `actor`",
 }
 
 

@@ -201,5 +201,5 @@ def test_trees_of_a_script(tmp_path: Path) -> None:
 def test_a_tree_that_registers_itself_is_refused_by_name(tmp_path: Path) -> None:
     done = run(ITSELF, tmp_path)
     assert "`Weights` is a `flax.struct.PyTreeNode` that other" in done.stderr
-    assert "decorate it with `@flax.struct.dataclass`" in done.stderr
+    assert "Decorate it with `@flax.struct.dataclass`" in done.stderr
     assert "InstanceError" not in done.stderr  # before any process has begun
