@@ -692,9 +692,7 @@ def test_no_byte_of_a_file_may_change(tmp_path: Path) -> None:
 def test_an_install_without_the_store_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hocket.replay.store._store", None)
     monkeypatch.delattr("hocket.replay.store._store", raising=False)
-    with pytest.raises(
-        RuntimeError, match=r"apt-get install g\+\+ python3-dev`\), then install"
-    ):
+    with pytest.raises(RuntimeError, match=r"apt-get install g\+\+ python3-dev`\), then install"):
         Table(SCHEMA, 8)
     with pytest.raises(RuntimeError, match="without its replay store"):
         Table.restore(__file__)
