@@ -63,8 +63,8 @@ def seen(moments: Moments | None, obs: Array) -> Array:
 class Agent:
     """A policy and a value function, and the optimizer of their parameters.
 
-    In a `Recurrent` network both read the state of one recurrent layer, or the features of one
-    encoder. In a `Separate` network each reads the observation.
+    In a `Recurrent` network both read the memory of one shared GRU. Without a GRU they read the
+    features of one shared encoder. In a `Separate` network each has a network of its own.
     """
 
     network: Recurrent | Separate
@@ -74,7 +74,10 @@ class Agent:
     def init(
         self, keys: Array, env: Env | HostEnv, num_envs: int, *, normalize_obs: bool, pace: float
     ) -> State:
-        """Return the first state. The last two of `keys` are for the actor and the learner."""
+        """Return the state at the beginning of training.
+
+        The last two of `keys` are for the actor and the learner, the others for the network.
+        """
         *k_network, k_actor, k_learner = keys
         actor = init_actor(env, k_actor, num_envs, memory=self.network.initial)
         obs = jax.tree.map(lambda x: x[0], actor.obs)
@@ -110,7 +113,10 @@ class Agent:
     def replay(
         self, params: Any, moments: Moments | None, rollout: Rollout
     ) -> tuple[Distribution, Array, Array]:
-        """Return the action distributions `[T, N]`, and the values of `obs` and `next_obs`."""
+        """Run the network over a rollout.
+
+        Return the action distributions `[T, N]`, and the values of `obs` and `next_obs`.
+        """
         obs, next_obs = (seen(moments, x) for x in (rollout.obs, rollout.next_obs))
         memory = self.network.replay(params, rollout.memory, obs, rollout.first)
         # Take one more step from each memory, even where an episode ends and the actor resets the

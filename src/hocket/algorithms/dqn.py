@@ -36,7 +36,7 @@ class Learner(NamedTuple):
     progress: Array
     """The fraction of `env_steps` used so far. Exploration and learning rate fall with it."""
     pace: Array
-    """The fraction of `env_steps` between two updates."""
+    """The fraction of `env_steps` that each update adds to `progress`."""
 
 
 class State(NamedTuple):
@@ -149,7 +149,10 @@ class DQN:
 
     @fragment(role="act")
     def rate(self, params: Any, transitions: Transition) -> Array:
-        """Return priorities from TD errors. Actors have no target network, so `params` stand in."""
+        """Return the priorities of transitions from their TD errors.
+
+        Actors have no target network, so `params` are also used as its parameters.
+        """
         error, _ = jax.vmap(partial(self._error, params, params))(transitions)
         return self._priority(error)
 

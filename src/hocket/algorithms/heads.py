@@ -18,7 +18,7 @@ from hocket.ops.distributions import Categorical, Distribution, MultiCategorical
 
 @dataclass(frozen=True)
 class Head:
-    """The end of a policy. Turns network outputs into a distribution, and samples into actions."""
+    """The end of a policy. Turns network outputs into a distribution, its samples into actions."""
 
     size: int
     """The number of outputs that the network must have."""
@@ -48,7 +48,7 @@ def head_for(space: Space, who: str) -> Head:
 
 
 def _scaled(space: Box) -> Callable[[Array], Array]:
-    """Return the function from samples to actions of a box."""
+    """Return the function that turns samples of a distribution into actions in a box space."""
     low, high = (np.asarray(bound, space.dtype) for bound in (space.low, space.high))
     if not space.bounded:
         return lambda sample: jnp.clip(sample, low, high)

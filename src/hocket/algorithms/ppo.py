@@ -41,8 +41,8 @@ class LossInputs(NamedTuple):
     advantage: Array
     target: Array
     weight: Array | None = None
-    """The samples' probabilities under the policy of `log_prob`, divided by their probabilities
-    under the policy that acted. None if the two policies are the same."""
+    """The importance weight of each sample: its probability under the policy of `log_prob`, divided
+    by its probability under the policy that acted. None if the two policies are the same."""
 
 
 @dataclass(frozen=True)
@@ -222,9 +222,10 @@ def staying_near(
 ) -> tuple[Array, Array | None]:
     """Return the `log_prob` and the `weight` of `LossInputs`.
 
-    The argument `log_prob` is under the policy that chose the samples. The new policy must stay
-    near that one, or near the policy just `before` the update if that is given. The two differ if
-    samples arrive late. Hilton et al. 2022: https://arxiv.org/abs/2110.00641
+    `log_prob` has the log-probabilities under the policy that chose the samples. Without `before`,
+    the new policy must stay near that policy. `before` has the action distributions of the policy
+    just before the update; if given, the new policy must stay near this one. The two policies
+    differ if samples arrive late. Hilton et al. 2022: https://arxiv.org/abs/2110.00641
     """
     if before is None:
         return log_prob, None

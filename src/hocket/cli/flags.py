@@ -34,7 +34,10 @@ def split_word(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 
 def setting_of(flags: list[str], name: str) -> str:
-    """Return a setting from the raw flags or the configuration that they name; "" if unset."""
+    """Return a setting before the flags are parsed; "" if unset.
+
+    It comes from its own flag, or from the configuration that other flags name.
+    """
     value = _value(flags, f"--{name}")
     if value is None:
         try:
@@ -46,7 +49,10 @@ def setting_of(flags: list[str], name: str) -> str:
 
 
 def defaults_of(word: str | None, flags: list[str], command: str) -> tuple[Any, Settings]:
-    """Return the algorithm, by name or from an old run, and settings, before flags change them."""
+    """Return the algorithm and the settings to start from, before flags change them.
+
+    They come from the algorithm's name (`word`), or from the configuration of an earlier run.
+    """
     config = _config(word, flags)
     if config is not None:
         if word is not None:

@@ -16,7 +16,7 @@ from hocket.training.loop import plan
 
 @dataclass(frozen=True)
 class Where:
-    """Where the algorithm would run."""
+    """The strategy and launcher to plan with."""
 
     distribute: str | None = None
     """The strategy: NAME or NAME:option=value,... (see `hocket strategies`). By default `anakin`,
@@ -28,7 +28,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Planned(Where):
-    """Where the algorithm would run, and the search for the best slices."""
+    """The strategy and launcher to plan with, and the search for the best slices."""
 
     svg: Path | None = None
     """The SVG file to save a drawing of the plan in; by default nothing is drawn."""
@@ -106,7 +106,7 @@ def _search(command: Any) -> None:
 
 
 def graph_command(arguments: list[str]) -> None:
-    """Print the fragments of an algorithm."""
+    """Print the parts (fragments) of an algorithm, and what flows between them."""
     about = "Print an algorithm's fragments and what flows between them."
     print(_planned(_parsed("graph", arguments, about, Where())).graph)
 

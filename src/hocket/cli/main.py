@@ -94,7 +94,7 @@ def _is_mistake(error: Exception) -> bool:
 
 
 def _has_traceback(error: Exception) -> bool:
-    """Return True if the message has the traceback of the failure, so that ours is not needed."""
+    """Return True if the error's message already contains the traceback of the failure."""
     from hocket.envs import HostEnvError
     from hocket.runtime.launch.watch import Deadlock, InstanceError
 

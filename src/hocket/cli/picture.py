@@ -17,7 +17,7 @@ LINE, LINES = 26, 2
 
 
 def draw_plan(plan: Plan) -> str:
-    """Return the text of an SVG file with a plan's places, their memory, and the values that cross.
+    """Return an SVG drawing of a plan: its places, their memory, and the values sent between them.
 
     Path("plan.svg").write_text(draw_plan(hocket.plan(PPO(env=env))))
     """
@@ -102,7 +102,10 @@ def _arrow(plan: Plan, flow: Flow) -> FlowArrow:
 
 
 def _crossing(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of the values that cross between places, by origin, in a few short lines."""
+    """Return a few short lines that say which values cross between two places.
+
+    Values from one fragment, or from one part of the state, are counted instead of listed.
+    """
     origins = Counter(map(_origin, names))
     text = ", ".join(name + (f" ({n} arrays)" if n > 1 else "") for name, n in origins.items())
     return tuple(textwrap.wrap(text, LINE, max_lines=LINES, placeholder=" ..."))

@@ -73,8 +73,8 @@ class TableOptions:
     """The number of rows to sample for each row inserted. Inserts or samples that get too far ahead
     wait (see `tolerance`). By default nobody waits."""
     tolerance: float | None = None
-    """How many samples the inserts may be ahead, or behind, before one side waits. Required with
-    `samples_per_insert`."""
+    """The number of samples by which inserting or sampling may get ahead of the other before it
+    waits. Required with `samples_per_insert`."""
     num_frames: int | None = None
     """The largest number of frames stored; by default twice the capacity."""
     seed: int = 0
@@ -99,7 +99,8 @@ class Serve:
     udp_port: int = -1
     """The UDP port (udp://HOST:PORT); 0 for any free port, -1 for no UDP."""
     unix: Path | None = None
-    """The path of a Unix socket, through which clients on this machine share memory (shm://PATH)."""
+    """The path of a Unix socket for clients on this machine. They connect to unix://PATH, or to
+    shm://PATH to share memory with the server."""
     snapshot_dir: Path | None = None
     """The folder to save tables in, and to restore them from when the server starts."""
     snapshot_every: float = 600.0
@@ -170,7 +171,7 @@ def _read(path: Path) -> dict[str, TableOptions]:
 _KINDS: dict[str, Any] = {"schema": str | list, "sampler": str, "remover": str} | dict.fromkeys(
     ("samples_per_insert", "tolerance"), int | float
 )
-"""The types of these options; all other options are whole numbers."""
+"""The types of table options in a TOML file. An option that is not listed is a whole number."""
 
 
 def _options(path: Path, name: str, options: object) -> TableOptions:
@@ -267,7 +268,8 @@ class Info:
     """Show the tables of a replay server, and how fast they are used."""
 
     address: tyro.conf.Positional[str]
-    """shm://PATH, unix://PATH, tcp://HOST:PORT, udp://HOST:PORT or dpdk://PATH."""
+    """The address of the server: shm://PATH, unix://PATH, tcp://HOST:PORT, udp://HOST:PORT or
+    dpdk://PATH."""
     seconds: float = 1.0
     """Seconds over which to measure the rates; 0 to show no rates."""
     format: Literal["table", "json"] = "table"

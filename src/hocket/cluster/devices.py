@@ -100,12 +100,11 @@ def host_memory() -> int | None:
 
 
 def share_cores(parts: int) -> None:
-    """Let JAX simulate several CPU devices, so that `parts` parts of the work share the cores.
+    """Let JAX simulate several CPU devices, so that equal parts of the work share the cores.
 
-    There will be at most one device per core, each with the same number of equal parts. A single
-    CPU device would run one small program at a time, and leave the other cores mostly idle. Call
-    this before JAX starts. It does nothing for one part, or if the user has set the number of
-    devices.
+    Their number is the greatest that divides both `parts` and the number of cores. A single CPU
+    device would run one small program at a time, and leave the other cores mostly idle. Call this
+    before JAX starts. It does nothing for one part, or if the user has set the number of devices.
     """
     chosen = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if parts < 2 or chosen or jax.config.values["jax_num_cpu_devices"] > 0:
@@ -118,7 +117,7 @@ def find_devices(ids: Iterable[DeviceId]) -> list[Any]:
     """Return the JAX devices with these ids, or the first device of this process if `ids` is empty.
 
     The CPU can be named even on a machine with an accelerator, for example for small networks. The
-    id of a slice means the first device, because a process sees the slice that it runs on as such.
+    id of a slice stands for the first device, because JAX shows a process its slice as that device.
     """
     known = {id_of(d): d for d in jax.local_devices()}
     first = next(iter(known))

@@ -18,18 +18,18 @@ from typing import Any
 from hocket.errors import PlanError
 
 GAIN = 1.05
-"""The least speedup that makes a step to more instances worthwhile. After a smaller one, the search
-takes no further such step with that number of environments."""
+"""The least factor of speedup that justifies a step to more instances. If a step gains less, the
+search takes no other such step with that number of environments."""
 FEW = 3
 """The search may always measure this many points, however small the grid is."""
 TIE = 1.02
-"""Several instances are chosen over a single one only if they are faster by this factor, or
-by `GAIN` if their slowest measurement was slower than the fastest one of the single instance."""
+"""The factor by which several instances must be faster than a single one to be chosen. It is `GAIN`
+instead if their ranges of measurements overlap."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One way to cut a device."""
+    """One way to cut a device into instances, which the search can measure."""
 
     instances: int
     envs: int
@@ -46,7 +46,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Score:
-    """The measurement of a point."""
+    """The measured speed of a point, which is one way to cut a device."""
 
     point: Point
     value: float
@@ -69,15 +69,17 @@ def search(
     shares: bool = False,
     buffers: bool = False,
 ) -> list[Score]:
-    """Measure points by hill climbing, and return the scores in that order. `best` chooses one.
+    """Measure points by hill climbing, and return their scores in the order of measurement.
+
+    `best` chooses one of the scores. A point is one way to cut a device into instances.
 
     The climb begins with the fewest instances and the most environments that they can run. From the
     best point so far it tries, in this order: more instances, the most instances, more instances
     with fewer environments each, and fewer environments. With `shares`, each of k instances first
-    gets 200/k percent of the device, then all of it. At most a third of the grid is measured, or
-    three points if that is more. The grid leaves out numbers of environments that even the fewest
-    instances cannot run. With `buffers`, two more points are measured with command buffers: the
-    best one so far, and a single instance to compare it with.
+    gets 200/k percent of the device, then all of it. At most a third of all points is measured, or
+    three points if that is more. Numbers of environments that even the fewest instances cannot run
+    do not count. With `buffers`, two more points are measured with command buffers: the best one so
+    far, and a single instance to compare it with.
     """
     seen: dict[Point, Score] = {}
     whole = 100 if shares else None
@@ -113,7 +115,7 @@ def search(
 
 
 def best(scores: Sequence[Score]) -> Score:
-    """Choose the fastest point, or the fastest single instance if several are hardly faster."""
+    """Return the score of the fastest point, or of a single instance if that is almost as fast."""
     fastest = max(scores, key=lambda score: score.value)
     alone = [score for score in scores if score.point.instances == 1]
     rival = max(alone, key=lambda score: score.value, default=fastest)
@@ -133,16 +135,19 @@ def grid(instances: Sequence[int], envs: Sequence[int], shares: bool) -> list[Po
 
 
 def advised(instances: int) -> int:
-    """Return the share that NVIDIA advises: twice an even share, as not all are always busy."""
+    """Return the percentage of a device that NVIDIA advises for each of several instances.
+
+    It is twice an even share, because instances are seldom all busy at the same time.
+    """
     return min(100, 200 // instances)
 
 
 def _neighbours(
     at: Point, instances: Sequence[int], envs: Sequence[int], wider: Sequence[int], shares: bool
 ) -> Iterator[Point]:
-    """Return the next points from `at`, most promising first.
+    """Yield the points to try after `at`, most promising first.
 
-    The next number of instances is tried with as many environments each if it is in `wider`.
+    The first has the next larger number of instances, but only if `wider` contains that number.
     """
 
     def usual(k: int, n: int) -> Point:
@@ -160,10 +165,11 @@ def _neighbours(
 
 @dataclass(frozen=True)
 class Found:
-    """The outcome of a search as it is stored: what it was for, and all measurements."""
+    """The stored outcome of a search: the conditions that it holds for, and all measurements."""
 
     about: dict[str, Any]
-    """The devices, the versions of the driver and jax, and the algorithm with its settings."""
+    """The conditions of the search: the devices, the versions of the driver and jax, and the
+    algorithm with its settings. Later runs use the outcome only under the same conditions."""
     scores: tuple[Score, ...]
 
     @property
@@ -184,7 +190,7 @@ class Found:
 
 
 def room_for(about: dict[str, Any]) -> Path:
-    """Return the path of an outcome's file, after checking that its folder can be written to."""
+    """Return the path where an outcome is stored, after checking that its folder is writable."""
     path = _path(about)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

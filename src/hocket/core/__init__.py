@@ -2,8 +2,8 @@
 
     program/      what a `step` may say: fragments, `averaged`, host functions, services
     graph/        the step, traced: fragments, loops, and the values between them
-    analysis/     what each value on a replicated place is, and what is refused because of it
-    projection/   from one program for all places to one program for each
+    analysis/     which values replicas compute right, and the refusal of those that may be wrong
+    projection/   splits one program for all places into one program for each
     plan/         places, channels and schedule as data, with the checks that refuse a plan
 
 In this order: a sub-package imports only those before it.

@@ -16,17 +16,17 @@ from hocket.cluster.nvidia.cuda import gpu_uuid, is_gpu
 from hocket.core.plan.device_id import DeviceId
 
 METRICS = {"sm_active": 2, "sm_occupancy": 3, "tensor": 5, "dram": 10, "fp32": 12}
-"""The metrics, with the number of each in `nvmlGpmMetricId_t`: multiprocessors with work, warps on
-them, tensor cores, memory bandwidth and float32 units, each in percent of what the GPU has."""
+"""The metrics, each with its NVML id (`nvmlGpmMetricId_t`). They are the use of multiprocessors,
+warps, tensor cores, memory bandwidth and float32 units, in percent of what the GPU has."""
 VERSION = 1
 MOST = 512
-"""The number of metrics that a request has room for. NVML reads only the first `count` of them."""
+"""The fixed length of the metrics array in a request. NVML reads only the first `count` entries."""
 SHORTEST = 0.1
 """The least number of seconds between two samples that gives meaningful counters."""
 
 
 class _GpmSample(ctypes.Structure):
-    """An opaque type of NVML."""
+    """A sample of the GPU's counters, as an opaque type of NVML."""
 
 
 class _MetricInfo(ctypes.Structure):
@@ -90,7 +90,7 @@ class GpuActivity:
         self._samples = []
 
     def report(self) -> dict[str, float]:
-        """Return the average of each counter in percent; {} if that failed; see `why`."""
+        """Return the average of each counter in percent; {} if measuring failed (see `why`)."""
         return dict(self._averages)
 
     def __str__(self) -> str:

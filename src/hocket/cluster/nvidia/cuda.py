@@ -14,21 +14,23 @@ from functools import cache
 from hocket.core.plan.device_id import DeviceId
 
 MULTIPROCESSOR_COUNT = 16
-"""`CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`. Under MPS, it counts what this process may use."""
+"""CUDA's `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`. Under MPS, this attribute of a GPU counts only
+the multiprocessors that this process may use."""
 DEVICE_SHARE = 0.9
-"""The fraction of a GPU's memory that XLA may take, in all processes. Contexts need the rest."""
+"""The fraction of a GPU's memory that XLA may take in all processes together. CUDA contexts need
+the rest."""
 
 
 def is_gpu(device: DeviceId) -> bool:
-    """Return True if a device is a GPU. In this process, its index is its CUDA ordinal."""
+    """Return True if a device is a GPU. Its index is then its CUDA number in this process."""
     return device.kind == "gpu"
 
 
 def gpu_uuid(ordinal: int) -> str | None:
     """Return a GPU's UUID, `GPU-...`, the same in every process; None if there is no such GPU.
 
-    `ordinal` is the number that CUDA gives the GPU, among those in CUDA_VISIBLE_DEVICES. NVML would
-    number all GPUs.
+    `ordinal` is CUDA's number of the GPU, which counts only the GPUs in CUDA_VISIBLE_DEVICES.
+    NVML's numbers count all GPUs.
     """
     number = _uuid("cuDeviceGetUuid", ordinal) or _uuid("cuDeviceGetUuid_v2", ordinal)
     return f"GPU-{number}" if number else None

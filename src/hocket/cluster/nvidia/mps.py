@@ -1,7 +1,7 @@
 """A private control daemon of NVIDIA MPS: starting it, querying it, and ending it in any case.
 
-Processes that are clients of such a daemon run on a GPU at the same time; others take turns. Its
-pipes and logs are in a private folder, so that it does not meet the daemons of other users.
+Processes that are clients of such a daemon run on a GPU at the same time; others take turns. The
+daemon's pipes and logs are in a private folder, apart from those of other users' daemons.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hocket.errors import PlanError
 
 CONTROL, SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 FOLDERS = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/opt/nvidia/bin")
-"""The folders where drivers put these programs, searched if they are not on PATH."""
+"""The folders where drivers put the MPS programs, searched if the programs are not on PATH."""
 START_SECONDS = 15.0
 SETTLE_SECONDS = 3.0
 """Seconds to wait for a server even if the log has errors, since it may start in spite of them."""

@@ -13,10 +13,10 @@ from functools import cache
 from typing import Any
 
 NOT_SUPPORTED = 3
-"""`NVML_ERROR_NOT_SUPPORTED`."""
+"""NVML's error code for a query that the GPU does not support."""
 COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 NVLINK = 2
-"""`NVML_P2P_CAPS_INDEX_NVLINK`."""
+"""NVML's code to ask for NVLink in `nvmlDeviceGetP2PStatus`: `NVML_P2P_CAPS_INDEX_NVLINK`."""
 PCIE_LEVELS = {
     0: "one board",
     10: "one PCIe switch",
@@ -25,7 +25,8 @@ PCIE_LEVELS = {
     40: "one NUMA node",
     50: "between NUMA nodes",
 }
-"""The nearest thing that two GPUs share, by its `nvmlGpuTopologyLevel_t`, nearest first."""
+"""The names of NVML's topology levels (`nvmlGpuTopologyLevel_t`), closest first. A level says which
+component two GPUs have in common, such as a switch or a NUMA node."""
 
 
 class NvmlError(RuntimeError):
@@ -129,9 +130,9 @@ def not_shared(uuid: str) -> str:
 
 
 def call(name: str, *arguments: Any, may: int | str = 0) -> int:
-    """Call a function of the library and return its code. Raise if it is neither 0 nor `may`.
+    """Call a function of the library and return its code, which is 0 for success.
 
-    With "any" for `may`, it never raises for a code.
+    Raise for any other code except `may`. With `may="any"`, raise for no code.
     """
     library = _library()
     try:

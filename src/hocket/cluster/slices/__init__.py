@@ -30,7 +30,7 @@ NOT_FOR_JAX = {
     "green": "XLA does not support green contexts: it computes in the primary context, which also "
     "runs on the multiprocessors that a green context has reserved.",
 }
-"""Ways to cut a device that JAX cannot use, with the reasons."""
+"""Slice backends that do not work with JAX, each with the reason."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Slice(Device):
 
 
 class Opened(Protocol):
-    """Slices of one backend in use, with whatever had to be started for them."""
+    """Slices that one backend has prepared for use. It may have started a daemon for them."""
 
     def env(self, part: Slice) -> Mapping[str, str | None]:
         """Return the environment variables that a slice's process needs before it imports jax.
@@ -65,7 +65,7 @@ class Opened(Protocol):
         ...
 
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
-        """Return the fault of a slice whose process has `seen` this; "" if it has none.
+        """Return what is wrong with a slice, as its process sees it; "" if nothing is wrong.
 
         `seen` is what `seen_here` returned in that process.
         """
@@ -82,7 +82,7 @@ class Backend(Protocol):
     at_once: bool
     """True if processes on slices of one device run at the same time."""
     one_memory: bool
-    """True if these processes can open each other's memory on the device."""
+    """True if processes on slices of one device can open each other's memory on that device."""
 
     def probe(self, device: Device) -> str:
         """Return the reason why the backend cannot cut this device; "" if it can."""
@@ -137,7 +137,7 @@ def split(
 def named(
     device: Device, backend: str, index: int, count: int, share: int, note: str = ""
 ) -> Slice:
-    """Make a slice, with the id that describes it."""
+    """Return a slice with an id that contains its backend, index, count and share."""
     id = replace(device.id, slice=f"{backend}:{index}of{count}@{share}%")
     return Slice(id, device.kind, backend, index, count, share, note)
 
@@ -160,27 +160,27 @@ def read_slice(device: DeviceId) -> Slice | None:
 
 
 def run_as_one(device: DeviceId) -> bool:
-    """Return True if processes on such slices compute at the same time and can share memory.
+    """Return True for a slice if slices of its kind run at the same time and can share memory.
 
-    They may wait for each other on the device, but a fault in one affects all.
+    Processes on such slices may wait for each other on the device. A fault in one affects all.
     """
     part = read_slice(device)
     return part is not None and part.way.at_once and part.way.one_memory
 
 
 class Slices:
-    """The slices among the devices of a plan's processes, open until `close`.
+    """The slices among some devices, ready for processes to run on until `close`.
 
         with closing(Slices(devices)) as slices:
             Popen(..., env=changed(os.environ, slices.env(device)))
 
-    Whole devices are ignored.
+    Devices that are not slices are ignored.
     """
 
     def __init__(self, devices: Iterable[DeviceId]) -> None:
         parts = [part for device in dict.fromkeys(devices) if (part := read_slice(device))]
         self.seen: dict[DeviceId, dict[str, Any]] = {}
-        """The report of each slice's process, with `verified` added: true if the slice is right."""
+        """What each process saw of its slice. The entry `verified` says if the slice is right."""
         self._opened: dict[str, Opened] = {}
         self._parts = {part.id: part for part in parts}
         try:
@@ -197,7 +197,7 @@ class Slices:
         return dict(self._opened[part.backend].env(part)) if part else {}
 
     def verify(self, device: DeviceId, seen: Mapping[str, Any]) -> None:
-        """Keep what a slice's process has `seen`, and refuse the slice if that is wrong."""
+        """Record what a process has `seen` of its slice, and raise if the slice is not right."""
         part = self._parts.get(device)
         if part is None:
             return
@@ -213,13 +213,13 @@ class Slices:
 
 
 def changed(environment: Mapping[str, str], by: Mapping[str, str | None]) -> dict[str, str]:
-    """Return a copy of an environment with some variables set, or unset where the value is None."""
+    """Return environment variables with the changes in `by`, where None unsets a variable."""
     kept = {name: value for name, value in environment.items() if name not in by}
     return kept | {name: value for name, value in by.items() if value is not None}
 
 
 def seen_here() -> dict[str, Any]:
-    """Describe the slice of this process as JAX and the driver see it, for `Slices.verify`."""
+    """Return what JAX and the driver say of this process's slice, for `Slices.verify` to check."""
     import jax
 
     device = jax.local_devices()[0]

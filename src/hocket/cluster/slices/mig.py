@@ -55,7 +55,7 @@ class Mig:
 
 
 class MigSlices(Opened):
-    """The first MIG instances of each GPU, one for each slice."""
+    """MIG instances in use as slices: slice `i` of a GPU is the `i`-th MIG instance of that GPU."""
 
     def __init__(self, slices: Sequence[Slice]) -> None:
         self._uuids = {part.id: instances(part.of)[part.index][0] for part in slices}

@@ -19,7 +19,7 @@ MOST = 48
 """The most clients that an MPS server accepts on one GPU."""
 NEAR = 0.03
 """The difference allowed between the share of a slice and the fraction of multiprocessors that its
-process sees. Multiprocessors come in groups."""
+process sees. The two differ because multiprocessors come in groups."""
 
 
 class Mps:
@@ -73,8 +73,8 @@ class MpsSlices:
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
         """Check that a slice is on its GPU, is a client of the daemon, and has its share.
 
-        In a container, the server may know the processes by other ids than their own. But it has no
-        other clients, so if it has as many clients as there are slices, all slices are connected.
+        In a container, a process may have another id than the one that the daemon lists. But the
+        daemon has no other clients, so if it lists as many as there are slices, all are connected.
         """
         if seen["uuid"] != self._gpus[part.of]:
             return f"its process is on the GPU {seen['uuid']}, not on {self._gpus[part.of]}."

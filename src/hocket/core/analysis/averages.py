@@ -1,4 +1,4 @@
-"""The calls of `averaged` in a node."""
+"""The calls of `averaged`, the mean over replicas, in a node of a traced step."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ def uses_averaged(eqn: JaxprEqn) -> bool:
 
 
 def averages(node: Node) -> list[tuple[int, tuple[Any, ...]]]:
-    """Return how often one run of a node makes each of its calls of `averaged`, and the arrays."""
+    """Return a pair for each call of `averaged` in a node.
+
+    A pair has the number of times that one run of the node makes the call, and its arrays' shapes.
+    """
     return list(_averages(node.eqn, lambda params: params["length"]))
 
 
 def average_sites(node: Node) -> list[tuple[Any, ...]]:
-    """Return the arrays of each call of `averaged` in a node's compiled program.
+    """Return the shapes of the arrays in each call of `averaged` in a node's compiled program.
 
-    A call in the body of a loop appears there once, or as often as the loop is unrolled.
+    The program has a call in a loop's body once, or as often as the loop is unrolled.
     """
     calls = _averages(node.eqn, lambda params: min(int(params["unroll"]), params["length"]))
     return [arrays for times, arrays in calls for _ in range(times)]

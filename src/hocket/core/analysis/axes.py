@@ -1,8 +1,9 @@
 """The environment axis of each value, and the kinds of the values on a replicated place.
 
-Nobody annotates anything. A step is traced at `num_envs` and at another number of environments; the
-environment axis of a value is the one whose size is the number of environments both times. For a
-replicated place, the whole step and the step of one replica are walked together (`equations`).
+Programs need no annotations. A step is traced at `num_envs` and at another number of environments;
+the environment axis of a value is the one whose size is the number of environments both times. For
+the kinds on a replicated place, `equations` walks two traces together: that of the whole step and
+that of one replica's step.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from hocket.errors import PlanError
 
 
 class Axes:
-    """The environment axes of a graph's values, and their kinds on a replicated place.
+    """The environment axes of a graph's values, and the values' kinds on a replicated place.
 
-    `other` is the same step at another number of environments. For a replicated place this is the
-    number that one replica has, because the replica runs that program. Otherwise it is twice as
-    many.
+    `other` is the graph of the same step with another number of environments. For a replicated
+    place it has the environments of one replica, because a replica runs that program. Otherwise it
+    has twice as many environments as `graph`.
     """
 
     def __init__(self, graph: Graph, other: Graph) -> None:
@@ -53,7 +54,7 @@ class Axes:
         return sizes[0][0][0] if exact else None
 
     def from_outside(self, value: ValueId) -> Kind:
-        """Return the kind of a value that comes to a replicated place from elsewhere.
+        """Return the kind that a value from another place has when it reaches the replicas.
 
         A value with an environment axis is split among the replicas. Any other goes whole to each.
         """
@@ -66,7 +67,7 @@ class Axes:
         return UNIFORM if not self.grown(value) else local("it has no environment axis of its own")
 
     def on_place(self, inside: Callable[[Node], bool]) -> dict[ValueId, Kind]:
-        """Return the kinds of all values that the nodes chosen by `inside` read or make."""
+        """Return the kinds of all values on a place. `inside` is True for the place's nodes."""
         kinds = {v: self.from_outside(v) for v in self.graph.block.inputs}
         self._block(self.graph.block, self.other.block, inside, kinds)
         return kinds
@@ -89,7 +90,7 @@ class Axes:
     def _loop(
         self, n: Loop, m: Loop, inside: Callable[[Node], bool], kinds: dict[ValueId, Kind]
     ) -> None:
-        """Add the kinds of the values in this place's part of a loop that crosses places."""
+        """Add the kinds of this place's values in a loop that runs on several places."""
 
         def body(given: Sequence[Kind]) -> list[Kind]:
             for v in _made(n.body):  # forget the kinds found by the previous walk
@@ -104,10 +105,10 @@ class Axes:
 
 
 def check_kind(axes: Axes, value: ValueId, kind: Kind, what: str, place: str) -> None:
-    """Refuse a value that is seen, if it may be wrong or cannot be put together from shares.
+    """Raise if replicas would show a value that may be wrong, or whose shares do not fit together.
 
-    A value is seen if it is sent to another place, kept in the state, or a metric. Then it must be
-    uniform, or per-environment with the replicas' shares in order.
+    Replicas show a value if they send it to another place, keep it in the state, or return it as a
+    metric. Its kind must be uniform, or per-environment with the environments in order.
     """
     uneven = axes.grown(value) and axes.axis(value) is None
     if uneven:
@@ -133,7 +134,7 @@ def check_kind(axes: Axes, value: ValueId, kind: Kind, what: str, place: str) ->
 
 
 def shrinks_to_one(graph: Graph, other: Graph) -> bool:
-    """Return True if an axis that grows with the environments has size one in the smaller trace."""
+    """Return True if any axis has size one in `other`, but a different size in `graph`."""
     return _shrinks(graph.closed.jaxpr, other.closed.jaxpr)
 
 
@@ -148,7 +149,7 @@ def _shrinks(a: Any, b: Any) -> bool:
 
 
 def _made(block: Block) -> Iterator[ValueId]:
-    """Yield the values that a block makes at any depth."""
+    """Yield the values that are made in a block, and in the loops inside it."""
     for node, _ in block.walk():
         yield from node.outs
         yield from node.body.inputs if isinstance(node, Loop) else ()

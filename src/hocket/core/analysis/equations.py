@@ -1,7 +1,8 @@
 """The kinds of an equation's outputs, found by walking two traces of one program together.
 
-The traces have different numbers of environments, and should otherwise be the same program. Where
-a parameter or the equations of a function differ, the values made there are local.
+The traces differ in the number of environments, and should differ in nothing else. If an equation
+has different parameters in the two traces, or a function different equations, their results are
+local: nothing is known about them.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Walker:
     def equation(self, a: JaxprEqn, b: JaxprEqn, given: Iterable[Kind], within: str) -> list[Kind]:
         """Return the kinds of an equation's outputs, given those of its inputs.
 
-        `given` has the kinds of the variables only. A literal's kind follows from its values in the
-        two traces.
+        `given` has no kinds of literals, only those of variables. A literal's kind follows from its
+        values in the two traces.
         """
         name = a.primitive.name
         sizes = [(len(e.invars), len(e.outvars)) for e in (a, b)]
@@ -124,7 +125,7 @@ _CALLS = {
 
 
 def site_of(a: JaxprEqn, b: JaxprEqn, within: str = "") -> Site:
-    """Return what the rules need to know about an equation, which is given in both traces."""
+    """Return what the rules need to know about an equation: `a` in one trace, `b` in the other."""
 
     def shapes(us: Sequence[Any], vs: Sequence[Any]) -> list[ShapePair]:
         return [
@@ -143,7 +144,10 @@ def scan_kinds(
     kinds: Sequence[Kind],
     body: Callable[[Sequence[Kind]], list[Kind]],
 ) -> list[Kind]:
-    """Return the kinds of what a `scan` makes; `body` maps the inputs of a pass to its outputs."""
+    """Return the kinds of a `scan`'s outputs.
+
+    `body` returns the kinds of one pass's outputs, given those of its inputs.
+    """
     nc, nk = scan_sizes(params)
     rows = [_first_axis(k, -1, site) for k in kinds[nc + nk :]]
     carry, outs = _settled(
@@ -155,10 +159,11 @@ def scan_kinds(
 def _settled(
     body: Callable[[Sequence[Kind]], list[Kind]], carry: Sequence[Kind], site: Site
 ) -> tuple[Sequence[Kind], list[Kind]]:
-    """Walk a loop's body until the kinds that it carries no longer change.
+    """Walk a loop's body until the kinds of the carried values no longer change.
 
-    A value has one kind in all passes, so what comes out is joined with what went in. This ends
-    because `join` only goes forward: from zero to uniform, to per-environment or partial, to local.
+    A carried value has one kind in all passes, so its kinds before and after a pass are joined.
+    The walk ends because `join` only goes forward: from zero to uniform, to per-environment or
+    partial, to local. Return the carried kinds, and those of the body's outputs.
     """
     while True:
         outs = body(carry)
@@ -169,7 +174,7 @@ def _settled(
 
 
 def _first_axis(kind: Kind, by: int, site: Site) -> Kind:
-    """Return a kind after a `scan` removed its first axis (`by=-1`) or added one (`by=1`)."""
+    """Return a value's kind after `scan` removed its first axis (`by=-1`) or added one (`by=1`)."""
     if kind.tag != "per_env":
         return kind
     if kind.axis + by < 0:
@@ -178,7 +183,7 @@ def _first_axis(kind: Kind, by: int, site: Site) -> Kind:
 
 
 def _under(predicate: Kind, eqn: JaxprEqn, site: Site, results: Sequence[Kind]) -> list[Kind]:
-    """Return the kinds of what a branch or loop makes, given the kind of its predicate."""
+    """Return `results`, the kinds that a branch or loop makes, adjusted to the predicate's kind."""
     if predicate.tag == "uniform" and not predicate.degree:
         return list(results)
     # Some replicas would call `averaged` and wait for others that never call it.
@@ -201,7 +206,7 @@ def _under(predicate: Kind, eqn: JaxprEqn, site: Site, results: Sequence[Kind]) 
 
 
 def constant(a: Any, b: Any, factor: float) -> Kind:
-    """Return the kind of a constant of the program, given its value in both traces."""
+    """Return the kind of a program's constant, which is `a` in one trace and `b` in the other."""
     if np.shape(a) != np.shape(b):
         return local(
             "a constant has an environment axis, and every replica would have the same one: make "
@@ -218,10 +223,10 @@ def constant(a: Any, b: Any, factor: float) -> Kind:
 
 
 def _degree(a: float, b: float, factor: float) -> int | None:
-    """Return the degree of a number that is `a`, and `b` with `factor` times the environments.
+    """Return the exponent in `b == a * factor ** exponent`; None if there is none.
 
-    None if it grows in no such way. `x.shape[0]` has degree 1. Dividing a sum by it makes a mean,
-    which has degree 0.
+    The number is `a` in one trace, and `b` in the other with `factor` times the environments.
+    `x.shape[0]` has degree 1. Dividing a sum by it makes a mean, which has degree 0.
     """
     for degree in (1, -1, 2, -2):
         if a and math.isclose(b / a, factor**degree, rel_tol=1e-6):
@@ -230,7 +235,10 @@ def _degree(a: float, b: float, factor: float) -> int | None:
 
 
 def _same_settings(a: JaxprEqn, b: JaxprEqn) -> bool:
-    """Return True if all parameters agree, apart from sizes of axes that grow."""
+    """Return True if an equation has the same parameters in both traces.
+
+    Axis sizes among the parameters may differ, as they do in its inputs and outputs.
+    """
     pairs: list[Any] = [*zip(a.invars, b.invars), *zip(a.outvars, b.outvars)]  # noqa: B905
     sizes = {size for u, v in pairs for size in zip(u.aval.shape, v.aval.shape, strict=False)}
     return all(_same(v, b.params.get(k), sizes) for k, v in a.params.items())

@@ -1,7 +1,7 @@
-"""The rules of primitives that read or write at indices.
+"""The rules of primitives that read or write at indices, such as gather and scatter.
 
-Indices are positions in one replica's arrays, so they may be used only along axes that are
-the same on every replica, or by each environment within its own row.
+An index is a position in one replica's array. It is safe along an axis that is the same on every
+replica, and within the row of one environment. Any other use makes a local value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hocket.core.analysis.kinds import ZERO, Kind, Site, join, local, moved, non
 
 
 def _at_uniform(data: Sequence[Kind], index: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of data that is read or written at indices; local unless they are uniform."""
+    """Return the kind of data that is used at indices; local if the replicas' indices differ."""
     for k in index:
         if k.tag == "per_env":
             return local(f"`{site.name}` at {site.where} indexes with per-environment numbers")
@@ -23,20 +23,23 @@ def _at_uniform(data: Sequence[Kind], index: Sequence[Kind], site: Site) -> Kind
 
 
 def dynamic_slice(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of a slice; local if it leaves out some environments."""
+    """Return the kind of a slice of an array; local if it leaves out some environments."""
     k = _at_uniform(kinds[:1], kinds[1:], site)
     return moved(k, site, None if k.tag == "per_env" and site.resizes(k.axis) else k.axis)
 
 
 def dynamic_update(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of data with a slice replaced; local if that is of some environments only."""
+    """Return the kind of an array after a slice of it was replaced.
+
+    It is local if the slice has only some of the environments.
+    """
     k = _at_uniform(kinds[:2], kinds[2:], site)
     part = k.tag == "per_env" and site.ins[0].shape[k.axis] != site.ins[1].shape[k.axis]
     return moved(k, site, None if part else k.axis)
 
 
 def gather(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of the data that is read at indices."""
+    """Return the kind of a gather's result: what is read from an array at indices."""
     data, index = kinds
     d, sizes = site.params["dimension_numbers"], site.params["slice_sizes"]
     batch = [i for i in range(len(site.outs[0].shape)) if i not in d.offset_dims]
@@ -62,7 +65,7 @@ def gather(kinds: Sequence[Kind], site: Site) -> Kind:
 
 
 def scatter(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of an array after updates were written into it or added at indices."""
+    """Return the kind of a scatter's result: an array with updates written or added at indices."""
     data, index, update = kinds
     d = site.params["dimension_numbers"]
     if index.tag in ("local", "partial") or index.degree:
@@ -93,7 +96,7 @@ def scatter(kinds: Sequence[Kind], site: Site) -> Kind:
 
 
 def scatter_product(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of an array after its values at indices were multiplied by updates."""
+    """Return the kind of a multiplying scatter's result: data times updates at indices."""
     data, _, update = kinds
     k = nonlinear([replace(data, axis=0, outer=0), replace(update, axis=0, outer=0)], site)
     return k if k.tag == "local" else scatter(kinds, site)

@@ -6,17 +6,17 @@ value in the fused program:
 
 - *per-environment*: it has an environment axis, and replica `i` holds the `i`-th share of it;
 - *uniform*: every replica holds the fused program's value;
-- *partial*: made linearly from a sum or mean over the replica's own environments. It differs
-  between replicas. The mean of the replicas' values is the fused program's value, unless that grows
-  with the number of environments, as a sum does (`Kind.degree`);
+- *partial*: a linear function of a sum or mean over the replica's own environments. It differs
+  between replicas, and the mean of the replicas' values is the fused program's value. That is not
+  so for a value that grows with the number of environments, as a sum does (`Kind.degree`);
 - *local*: nothing is known. It may differ from the fused program's value in any way.
 
-A replica goes wrong where it takes its own environments for all of them: in a maximum over them,
-or a mean that is not averaged; in their number or their numbering (`arange(num_envs)`); in noise
-drawn for all of them from one key; in an order of them or a choice among them.
+A replica computes a wrong value where it mistakes its own environments for all of them. Examples
+are a maximum over them, a mean that is not averaged over replicas, their number, their indices
+(`arange(num_envs)`), noise for all of them from one key, their order, and a choice among them.
 
-A partial value may be used linearly until it reaches `averaged`, and not otherwise, because only
-linear functions commute with the mean over replicas. Two replicas with the means 1 and 3
+Until a partial value reaches `averaged` (the mean over replicas), it may be used only linearly,
+because only linear functions commute with that mean. Two replicas with the means 1 and 3
 have the fused mean 2, whose square is 4; the mean of their squares is 5. So the square of a partial
 value is local, while the square of `averaged(mean)` is uniform.
 
@@ -37,19 +37,20 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Kind:
-    """The kind of one value on a replicated place."""
+    """The relation of a replica's value to the right value: that of a program without replicas."""
 
     tag: Tag
     axis: int = -1
     """The environment axis of a per-environment value."""
     outer: int = 0
-    """The number of times that the environments repeat along `axis`, whose layout is
-    [outer][environments]. It exceeds 1 if another axis was merged into `axis`, and is 0 if the
-    value is constant along `axis`, so that any layout fits."""
+    """The number of times that the sequence of environments occurs along `axis`. It is more than 1
+    if another axis was merged into `axis`, as in [time * environments]. It is 0 if the value is
+    constant along `axis`, because then any number fits."""
     degree: int = 0
-    """The exponent with which the value grows with the environments: 1 for a sum, 0 for a mean."""
+    """The power of the number of environments to which the value is proportional: 1 for a sum over
+    environments, 0 for a mean."""
     zero: bool = False
-    """True if the value is known to be zero. A zero counts as a value of any degree."""
+    """True if the value is known to be zero. A zero can be added to values of any degree."""
     why: str = ""
     """The reason why a value is local, for the error message."""
 
@@ -72,7 +73,7 @@ class ShapePair(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """An equation as the rules see it: its parameters, and its shapes in both traces."""
+    """An equation as the rules see it, with the shapes of its inputs and outputs in both traces."""
 
     name: str
     params: dict[str, Any]
@@ -80,8 +81,8 @@ class Site:
     outs: Sequence[ShapePair]
     where: str
     floats: bool
-    """True if all inputs and outputs are floating point. Only then are conversions and divisions
-    linear: whole numbers are rounded."""
+    """True if all inputs and outputs are floating point. Conversions and divisions that involve
+    whole numbers round, so they are not linear."""
 
     def grown(self, out: int = 0) -> list[int]:
         """Return the axes of an output that grow with the number of environments."""
@@ -93,12 +94,15 @@ class Site:
 
 
 def summed(k: Kind) -> Kind:
-    """Return the kind of the sum over the environments of a per-environment value."""
+    """Return the kind of the sum over environments of a per-environment value of kind `k`."""
     return Kind("partial", degree=k.degree + 1, zero=k.zero)
 
 
 def moved(k: Kind, site: Site, axis: int | None) -> Kind:
-    """Return `k` with its environment axis at `axis`; local if `axis` is None, as after a mix."""
+    """Return `k` with its environment axis moved to `axis`.
+
+    If `axis` is None, the environments were mixed, and the result is local.
+    """
     if k.tag != "per_env":
         return k
     if axis is None:
@@ -110,7 +114,7 @@ def moved(k: Kind, site: Site, axis: int | None) -> Kind:
 
 
 def not_yet_averaged(site: Site) -> Kind:
-    """Return the kind of a value made by a nonlinear function from a partial one: local."""
+    """Return the local kind that results if a nonlinear function is applied to a partial value."""
     return local(
         f"`{site.name}` at {site.where} uses a mean over this replica's environments before it is "
         f"averaged: wrap the mean in `averaged(...)`"
