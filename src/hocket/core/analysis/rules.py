@@ -1,8 +1,9 @@
-"""The rules of the analysis: what each primitive makes of the kinds of its inputs.
+"""The rules of the analysis: the kind of a primitive's output, given the kinds of its inputs.
 
-The rules need not be complete, only right. A primitive without one makes a local value, unless
-all its inputs are uniform (`_opaque`). So the worst that a missing rule does is to refuse a program
-that would have been right.
+The kind of a replica's value says how it relates to the value in one program for all environments.
+The rules need not be complete, only right. A primitive without a rule makes a local value, which
+may be wrong, unless all its inputs are the same on every replica (`_opaque`). So the worst that a
+missing rule does is to refuse a program that would have been right.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ mixes, reorders or leaves out environments."""
 
 
 def apply_rule(kinds: Sequence[Kind], site: Site) -> list[Kind]:
-    """Return the kinds of an equation's outputs."""
+    """Return the kinds of an equation's outputs, which say how replicas hold them.
+
+    `kinds` are those of its inputs.
+    """
     if site.name in ("optimization_barrier", "device_put"):
         return list(kinds)
     if site.name == "averaged":
@@ -48,10 +52,10 @@ def apply_rule(kinds: Sequence[Kind], site: Site) -> list[Kind]:
 
 
 def _fitting(kind: Kind, site: Site, out: int) -> Kind:
-    """Return `kind` if the output has an environment axis where that kind says so, else local.
+    """Return `kind` if the shapes of the output agree with it, else a local kind.
 
-    The shapes in the two traces are a second opinion on every rule: the environment axis, and only
-    that axis, must have a different size at a different number of environments.
+    The step is traced with two numbers of environments. The environment axis, and no other axis,
+    must have different sizes in the two traces. So the shapes check every rule.
     """
     wanted = [kind.axis] if kind.tag == "per_env" else []
     if kind.tag == "local" or site.grown(out) == wanted:
@@ -65,7 +69,8 @@ def _fitting(kind: Kind, site: Site, out: int) -> Kind:
 def _moves(axis_map: AxisMap, combine: Rule = join) -> Rule:
     """Return the rule of a primitive that puts the environment axis where `axis_map` says.
 
-    `combine` is `join` for a linear primitive and `nonlinear` for any other.
+    `combine` makes one kind of those of the inputs: by `join` for a linear primitive, by
+    `nonlinear` for any other.
     """
 
     def rule(kinds: Sequence[Kind], site: Site) -> Kind:
@@ -81,12 +86,15 @@ def _removed(axis: int, gone: Sequence[int]) -> int | None:
 
 
 def _unless(changed: Callable[[int, Site], bool]) -> AxisMap:
-    """Return the map of a primitive that moves no axis: None for an axis that is `changed`."""
+    """Return the axis map of a primitive that moves no axis. A `changed` axis maps to None."""
     return lambda axis, site: None if changed(axis, site) else axis
 
 
 def _works_along(*names: str) -> AxisMap:
-    """Return the map of a primitive that mixes values only along the axes in these parameters."""
+    """Return the axis map of a primitive that mixes values along some axes and keeps the others.
+
+    The primitive's parameters called `names` hold the axes along which it mixes.
+    """
     return _unless(lambda axis, site: axis in [site.params[name] for name in names])
 
 
@@ -199,8 +207,8 @@ def _sum(kinds: Sequence[Kind], site: Site) -> Kind:
 def _dot(kinds: Sequence[Kind], site: Site) -> Kind:
     """Return the kind of a matrix product.
 
-    The result keeps the environment axis. It is partial if both sides are summed over theirs, as
-    in a gradient.
+    The result keeps the environment axis. If both sides have one and the product sums over both, as
+    in a gradient, the result is partial: a sum over this replica's environments only.
     """
     contracted, batched = site.params["dimension_numbers"]
     free = [

@@ -20,7 +20,8 @@ class Source(NamedTuple):
     """Where an argument of a host function, or a result of its node, comes from."""
 
     kind: Literal["literal", "in", "made"]
-    """A constant of the program, an input of the node, or a result of the host function."""
+    """The origin: a constant (`literal`), an input of the node (`in`), or a result of the host
+    function (`made`)."""
     what: Any
     """The constant itself, or the index of the input or result."""
 
@@ -32,7 +33,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class HostCall:
-    """A node that only calls a host function, and where the arguments and results come from."""
+    """A node that is nothing but a host call, with the sources of its arguments and results."""
 
     of: HostFunction
     args: tuple[Source, ...]
@@ -42,7 +43,10 @@ class HostCall:
         return [np.asarray(source.value(ins)) for source in self.args]
 
     def shapes(self, ins: Sequence[Any]) -> list[tuple[int, ...]]:
-        """Return the shapes of the arguments; `ins` needs only shapes, no values."""
+        """Return the shapes of the call's arguments.
+
+        `ins` are the inputs of the node: arrays, or any objects that have a `shape`.
+        """
         return [np.shape(source.value(ins)) for source in self.args]
 
     def results(self, ins: Sequence[Any], made: Sequence[np.ndarray]) -> list[Any]:

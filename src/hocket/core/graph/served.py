@@ -12,9 +12,10 @@ from hocket.errors import ContractError, PlanError
 
 
 def served(graph: Graph) -> Graph:
-    """Return the same step, where services keep every part of the state that they can.
+    """Return the graph of the same step, with services that keep all parts of the state they can.
 
-    Refuse a step that uses such a part without its service. A strategy calls this for its plan:
+    Refuse a step that uses such a part other than by the service's functions. A strategy calls this
+    for its plan:
 
         return Plan(served(graph), places=...)
     """
@@ -38,11 +39,14 @@ def served(graph: Graph) -> Graph:
 
 
 def writers(graph: Graph) -> tuple[str, ...]:
-    """Return the fragments that only give something to a service. Any replica may run them."""
+    """Return the names of the fragments that only write to a service.
+
+    In a free plan, any replica may run them.
+    """
     calls = [(node, host_call(node)) for node in graph.nodes]
     return tuple(node.title for node, call in calls if call and only_gives(call))
 
 
 def only_gives(call: HostCall) -> bool:
-    """Return True if a call changes what a service keeps and returns nothing but the ticket."""
+    """Return True if a call writes to a service and reads nothing, like an insert into a replay."""
     return call.of.service is not None and call.of.changes and len(call.outs) == 1

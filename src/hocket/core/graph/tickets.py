@@ -1,7 +1,7 @@
 """The check that a step never needs an old version of what a service keeps.
 
-A step may use an old value again, but a service keeps only the newest content. In the program,
-each version of the content has a ticket in its place. The check follows these tickets.
+A step may read an old value of an array again, but a service keeps only its newest content. In the
+program, a ticket stands for each version of the content. The check follows these tickets.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from hocket.errors import ContractError
 
 
 def check_tickets(graph: Graph) -> None:
-    """Refuse a step that a service could not serve.
+    """Refuse a step that could not run if services kept parts of its state.
 
-    In such a step something besides the service's functions reads the ticket, or a ticket is used
-    after the content was changed with it.
+    In the step, a ticket stands for each version of a service's content. Only the functions of the
+    service may use the ticket, and no function may use it after a change has made it old.
     """
     leaves = zip(graph.block.inputs, parts(graph.state), strict=True)
     tickets = {v: x.by for v, x in leaves if isinstance(x, Served)}
@@ -43,9 +43,10 @@ class _Walk:
         self.root = root  # value -> the first value that was this ticket
         self.kept = kept
         self.changed: set[ValueId] = set()
-        """Old tickets, which were used for a change of the content."""
+        """Tickets that a change has made old: they stand for content that no longer exists."""
         self.fixed: set[ValueId] = set()
-        """Tickets that every pass of a loop reads. A change in one pass would make them old."""
+        """Tickets from outside a loop that every pass reads. A change in one pass would make such a
+        ticket old for the next pass."""
 
     def block(self, block: Block) -> None:
         for node in block.nodes:

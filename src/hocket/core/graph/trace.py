@@ -82,7 +82,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A straight run of nodes: the step itself, or the body of a loop."""
+    """A sequence of nodes: the whole step, or the body of a loop."""
 
     inputs: tuple[ValueId, ...]
     nodes: tuple[Node, ...]
@@ -198,7 +198,7 @@ class Graph:
         return jax.tree.unflatten(jax.tree.structure((self.state, self.metrics)), outs)
 
     def at(self, num_envs: int, choice: Tuning = PLAIN) -> Graph:
-        """Return the same step traced for another number of environments, or with other choices."""
+        """Return the same step traced for another number of environments or another `Tuning`."""
         if (num_envs, choice) == (self.num_envs, PLAIN):
             return self
         if (num_envs, choice) not in self._others:
@@ -250,7 +250,7 @@ def init_state(algorithm: Algorithm, key: jax.Array, num_envs: int, served: bool
 def first_state(graph: Graph, key: jax.Array) -> Any:
     """Return the first state of a run, made by one compiled program whatever the plan.
 
-    From an array of keys, make one state for each, the same as that key would make alone.
+    From an array of keys, make one state for each key, equal to the state from that key alone.
     """
 
     def init(key: jax.Array) -> Any:

@@ -55,12 +55,15 @@ def equations(eqn: JaxprEqn) -> Iterator[JaxprEqn]:
 
 
 def named_by(primitive: Any, eqn: JaxprEqn) -> Iterator[Any]:
-    """Yield the parameter `of` of each call of `primitive` in an equation, at any depth."""
+    """Yield the functions that an equation calls through `primitive`, at any depth.
+
+    The parameter `of` of each such call names its function.
+    """
     return (inner.params["of"] for inner in equations(eqn) if inner.primitive is primitive)
 
 
 def count_calls(jaxpr: Jaxpr, role: str) -> int:
-    """Return the number of runs of fragments of a role in one run of a program."""
+    """Return how often fragments with a certain role run in one run of a program."""
     total = 0
     for eqn in jaxpr.eqns:
         label = label_of(eqn)

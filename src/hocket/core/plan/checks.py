@@ -1,4 +1,4 @@
-"""The refusals of plans that cannot run, or would not give the fused program's numbers."""
+"""The refusals of plans that cannot run, or whose numbers would differ from one program's."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _unequal_devices(plan: Plan, place: Place) -> str:
 
 
 def _check_slices(plan: Plan) -> None:
-    """Refuse slices unless every instance is a process with one slice."""
+    """Refuse slices of devices, unless every instance that uses one is a process with one slice."""
     slices = [device for place in plan.places for device in place.on if device.slice]
     if slices and plan.launch.one_process:
         raise PlanError(
@@ -180,10 +180,10 @@ def _check_means(plan: Plan) -> None:
 
 
 def _check_replicas(plan: Plan, place: Place) -> None:
-    """Refuse wrong values wherever they would be seen: on another place, in the state, in a metric.
+    """Refuse values that may be wrong and would go to another place, into the state or a metric.
 
-    These are all the ways out of a replica, apart from `averaged`, which leaves a local value
-    local. So a local value that is not refused is seen by nobody.
+    Values leave a replica in no other way, except through `averaged`. The mean of local values,
+    which may be wrong, is local again. So a wrong value that is not refused is seen by nobody.
     """
     axes, kinds = plan.axes_on(place), plan.kinds[place.name]
     values = plan.graph.values
@@ -218,7 +218,7 @@ def _check_averaging(plan: Plan, place: Place) -> None:
 
 
 def _check_parts(plan: Plan) -> None:
-    """Refuse to run loops in parts of the environments if that would change a number.
+    """Refuse `parts` if running loops for one part of the environments at a time changes a number.
 
     A part is like a replica: it has a share of the environments, and must not look at the others.
     """

@@ -1,4 +1,4 @@
-"""The refusals of a place's backend, which chooses implementations other than JAX's."""
+"""The checks of a place's backend, which replaces JAX's code for some functions by other code."""
 
 from __future__ import annotations
 

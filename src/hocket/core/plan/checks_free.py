@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_pairs(plan: Plan) -> None:
-    """Refuse a free pair with unknown places, or with a `batch` or `max_age` out of range."""
+    """Check that a free plan has one pair, of known places, with a valid `batch` and `max_age`."""
     if not isinstance(plan.schedule, Free):
         return
     if len(plan.schedule.pairs) != 1:
@@ -100,10 +100,10 @@ def _check_transfers(plan: Plan, learner: str, maker: str) -> None:
 
 
 def _check_order(plan: Plan, learner: str, maker: str) -> None:
-    """Refuse a plan in which versions and samples alternate within an iteration.
+    """Refuse a plan in which the learner and a maker would answer each other within an iteration.
 
-    The learner must send its version before it receives a sample. A maker must receive the version
-    before it sends a sample.
+    The learner must send all of its version (what makers act with) before it receives a sample. A
+    maker must receive all of the version before it sends a sample.
     """
     for place, first in ((learner, Send), (maker, Receive)):
         talk = [
@@ -123,7 +123,7 @@ def _check_order(plan: Plan, learner: str, maker: str) -> None:
 
 
 def _check_values(plan: Plan, free: Sampling) -> None:
-    """Refuse values that do not suit a learner that learns from some replicas at a time."""
+    """Refuse values that need all makers at once, since the learner takes samples from a few."""
     learner, maker = free.learner, free.maker
     if free.makers == 1:
         return

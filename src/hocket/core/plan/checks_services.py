@@ -1,4 +1,4 @@
-"""The refusals of services that a plan could not run, or whose calls have no fixed order."""
+"""The checks that a plan can run its services, and that their calls come in a fixed order."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _check_shards(plan: Plan, service: Service) -> None:
 
 
 def _given(plan: Plan, service: Service) -> list[Shapes]:
-    """Return the shapes of one replica's arguments, for each call that only gives."""
+    """Return the shapes of one replica's arguments, for each call that only writes to a service."""
     shapes = []
     for place, node, call in _gives(plan, service):
         each = plan.graph.at(plan.envs_of(place) // plan.place(place).replicas)
@@ -94,6 +94,6 @@ def _given(plan: Plan, service: Service) -> list[Shapes]:
 
 
 def _gives(plan: Plan, service: Service) -> Iterator[tuple[str, Node, HostCall]]:
-    """Yield the calls that only give something to a service, with their places and nodes."""
+    """Yield the place, the node and the call for each call that only writes to a service."""
     for place, calls in users(plan, service).items():
         yield from ((place, node, call) for node, call in calls if only_gives(call))

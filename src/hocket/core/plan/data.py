@@ -33,7 +33,7 @@ class Place:
     name: str
     run: tuple[str, ...]
     on: tuple[DeviceId, ...] = ()
-    """The devices: given as devices of a cluster, as ids, or as text."""
+    """The place's devices. They may be given as devices of a cluster, as ids, or as text."""
     replicas: int = 1
     backend: str = "jax"
 
@@ -49,25 +49,25 @@ class Place:
         vars(self).update(given, on=device_ids(on))  # the class is frozen
 
     def share(self, index: int) -> tuple[DeviceId, ...]:
-        """Return the devices of one replica: its own, or one that it shares with others."""
+        """Return the devices of replica `index`. If replicas outnumber devices, some share one."""
         size = max(1, len(self.on) // self.replicas)
         return self.on[index * len(self.on) // self.replicas :][:size]
 
 
 @dataclass(frozen=True)
 class Channel:
-    """The way values cross between two places. With `lag=0` numbers are the fused program's."""
+    """The way values cross between two places. With `lag=0` numbers are those of one program."""
 
     capacity: int = 1
-    """How many messages of a transfer may be under way, not counting the `lag` late ones."""
+    """How many messages of a transfer may be under way at once. A `lag` allows that many more."""
     lag: int = 0
-    """How many iterations old the values are that the reader gets. In iteration i it reads what was
-    sent in iteration i - lag; in the first `lag` iterations, it reads what was sent first."""
+    """The age, in iterations, of the values that the reader gets. In iteration i it reads what was
+    sent in iteration i - lag. In the first `lag` iterations it reads what was sent first."""
     delay: float = 0.0
     """Seconds added to every message, to try out a slow network."""
     pack: bool | None = None
-    """True to pack the small arrays of a message into one, between processes, at an end with one
-    device. None chooses what is faster. No number depends on it."""
+    """True to pack the small arrays of a message into one. Only ends with a single device pack, and
+    only between processes. None chooses what is faster. No number depends on it."""
     transport: str = ""
     """The transport of the messages: a name, `module:NAME` or `file.py:NAME`. "" chooses the best
     between the two ends. No number depends on it."""
@@ -86,9 +86,9 @@ class Mean:
 
 @dataclass(frozen=True)
 class Launch:
-    """The abilities that a plan needs of its launcher. The default is threads of this process.
+    """The launcher that a plan needs, and its abilities. The default is threads of this process.
 
-    A plan is refused if the launcher of this name has other abilities.
+    The plan is refused if the launcher called `name` has other abilities.
     """
 
     name: str = ""
@@ -97,9 +97,9 @@ class Launch:
     """True if all instances are in the process of the run. They are handed arrays instead of bytes,
     and cannot have settings of their own that a process reads at its start, such as XLA flags."""
     one_program: bool = True
-    """True if replicas that average run as one program, mapped over them."""
+    """True if replicas that use `averaged` run as one program, in which they are a mapped axis."""
     shares_memory: Literal["all", "node", "none"] = "all"
-    """The instances that see the same memory: all, those of one machine ("node"), or none."""
+    """The instances that can share memory: all, those on one machine ("node"), or none."""
 
     def __post_init__(self) -> None:
         if self.shares_memory not in (known := ("all", "node", "none")):
@@ -156,7 +156,7 @@ class Plan:
 
     @functools.cached_property
     def free(self) -> Sampling | None:
-        """The learner and the makers of its samples in a free plan; None if everybody waits."""
+        """A learner and the makers of its samples, if they do not wait for each other; or None."""
         if not (isinstance(self.schedule, Free) and self.schedule.pairs):
             return None
         pair = self.schedule.pairs[0]
@@ -166,9 +166,9 @@ class Plan:
 
     @functools.cached_property
     def iteration(self) -> Graph:
-        """The step, traced for the environments of one iteration.
+        """The graph of the step for as many environments as one iteration uses.
 
-        These are all environments, or in a free plan those of one batch of samples.
+        An iteration uses all environments. In a free plan, it uses those of one batch of samples.
         """
         return self.graph.at(self.graph.num_envs // (self.free.shares if self.free else 1))
 
@@ -184,9 +184,10 @@ class Plan:
 
     @functools.cached_property
     def axes(self) -> Axes:
-        """The environment axes of all values, found by comparing two numbers of environments.
+        """The environment axes of all values: the axes whose size differs between two traces.
 
-        With replicas, the other number is the share of one, since the step is traced for it anyway.
+        The traces are for two numbers of environments. If a place has replicas, the second number
+        is the share of one replica, since the step is traced for it anyway.
         """
         graph = self.graph
         shared = (p for p in self.places if p.replicas > 1 and graph.num_envs % p.replicas == 0)
@@ -203,8 +204,8 @@ class Plan:
     def grouped(self) -> frozenset[str]:
         """The replicated places that use `averaged` and whose replicas run as one program.
 
-        They are not threads. Those would wait for each other in callbacks of compiled programs on
-        one CPU device, and callbacks that block hang XLA's thread pool.
+        They do not run in threads, because threads would wait for each other in callbacks of
+        compiled programs on one CPU device. Callbacks that block hang XLA's thread pool.
         """
         return self.averaging if self.launch.one_program else frozenset()
 
@@ -221,7 +222,7 @@ class Plan:
 
     @functools.cached_property
     def kinds(self) -> dict[str, dict[ValueId, Kind]]:
-        """The kinds of the values on every replicated place."""
+        """Replicated place -> value -> the value's kind, which says how the replicas hold it."""
         placement = self.projection.placement
         return {
             place.name: self.axes_on(place).on_place(
@@ -232,7 +233,7 @@ class Plan:
         }
 
     def axes_on(self, place: Place, parts: int = 1) -> Axes:
-        """Return the axes found by comparing the step with that of a replica, or of one part."""
+        """Return the environment axes, found by comparing the step with a replica's or a part's."""
         graph, share = self.graph, self.graph.num_envs // (place.replicas * parts)
         if shrinks_to_one(graph, graph.at(share)):
             # jax leaves out equations on axes of size one, so the two traces would not match. With
@@ -242,7 +243,7 @@ class Plan:
 
     @functools.cached_property
     def cut_loops(self) -> frozenset[NodeId]:
-        """The loops that run in `parts`: those whose messages all have a per-environment value."""
+        """The loops that run in `parts`. Every message in one has a per-environment value."""
         if self.parts == 1:
             return frozenset()
         inside = [t for t in self.projection.transfers if t.loops]
@@ -250,7 +251,10 @@ class Plan:
         return frozenset(t.loops[0] for t in inside) - {t.loops[0] for t in uncut}
 
     def blocks(self, loop: NodeId) -> int:
-        """Return the largest number of replicas among the places that take part in a loop."""
+        """Return how many blocks of environments a loop has, each of which is cut into `parts`.
+
+        It is the largest number of replicas of a place that takes part in the loop.
+        """
         node = self.graph.nodes[loop]
         assert isinstance(node, Loop)
         return max(self.place(p).replicas for p in self.projection.placement.members(node))

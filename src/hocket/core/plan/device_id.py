@@ -1,4 +1,4 @@
-"""Devices as a plan names them, as data and as text."""
+"""`DeviceId`: the name of a device in a plan, which can be written as text and read back."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class DeviceId:
     kind: str
     """Its kind, as JAX names it: `cpu`, `gpu`."""
     index: int
-    """Its number among the devices of that kind."""
+    """The device's number among the devices of the same kind."""
     node: str = ""
     """The host name of its machine; "" for this machine."""
     slice: str = ""
-    """The part of the device, in the notation of whatever cuts it; "" for all of it."""
+    """The slice of the device, in the notation of the method that cuts it; "" for all of it."""
 
     @staticmethod
     def read(text: str) -> DeviceId:
-        """Return the device of a text: `cpu:0`, `n1/gpu:1`, `gpu:0/mps:1of4@50%`.
+        """Return the device that a text names, such as `cpu:0`, `n1/gpu:1` or `gpu:0/mps:1of4@50%`.
 
         A node's name has no colon, so the `gpu:0` before a slice is never taken for a node.
         """
@@ -58,5 +58,5 @@ class DeviceId:
 
 
 def device_ids(devices: Iterable[object]) -> tuple[DeviceId, ...]:
-    """Return devices of a cluster, ids or texts as ids."""
+    """Return the ids of devices, which may be given as devices of a cluster, as ids or as text."""
     return tuple(DeviceId.read(str(device)) for device in devices)

@@ -38,7 +38,7 @@ def to_json(plan: Plan) -> str:
 
 
 def from_json(text: str, graph: Graph) -> Plan:
-    """Return the plan of a text, checked."""
+    """Return the plan that `to_json` wrote as `text`, after checking it against `graph`."""
     data = json.loads(text)
     if data["digest"] != graph.digest:
         raise PlanError(

@@ -19,11 +19,12 @@ class Memory:
     """The bytes that one instance of a place needs."""
 
     state: int
-    """The leaves of the state that it holds: its share of a per-environment leaf, or all of it."""
+    """The bytes of the instance's part of the state. A leaf with an environment axis is shared out
+    among the replicas; any other leaf counts in full."""
     peak: int
-    """The most that is alive at once in an iteration, with the state. A lower bound."""
+    """A lower bound of the most bytes that are in use at once in an iteration, with the state."""
     messages: int
-    """All messages that fit into its incoming channels."""
+    """The bytes of the messages to the instance when all channels to it are full."""
 
     def __str__(self) -> str:
         waiting = f", up to {bytes_text(self.messages)} in messages" if self.messages else ""
@@ -71,7 +72,7 @@ def _sizes(plan: Plan, place: str) -> Callable[[ValueId], int]:
 
 
 def _waiting(plan: Plan, transfer: Transfer) -> int:
-    """Return the bytes of all messages of a transfer that fit into the channel to one instance."""
+    """Return the bytes of a transfer's messages in a full channel to one instance."""
     total = 0
     for v in transfer.values:
         room = plan.slots(transfer) * plan.graph.values[v].nbytes
@@ -89,7 +90,7 @@ class _Alive:
     same: dict[ValueId, ValueId]
     """A value in or after a loop that only passes it on -> the same value before the loop."""
     nothing: frozenset[ValueId]
-    """The constants, which are part of the compiled programs."""
+    """The constants. They count as no bytes, because they are part of the compiled programs."""
 
     def total(self, values: Iterable[ValueId]) -> int:
         return sum(self.size(v) for v in {self._root(v) for v in values} - self.nothing)
@@ -97,7 +98,10 @@ class _Alive:
     def code(
         self, code: Sequence[Instruction], live: set[ValueId], around: set[ValueId]
     ) -> tuple[int, set[ValueId]]:
-        """Return the peak, and the values alive at the beginning. `around` is alive throughout."""
+        """Return the peak bytes of a program, and the values that are alive at its beginning.
+
+        `live` are the values alive at its end, and `around` those alive throughout.
+        """
         peak, live = self.total(live | around), set(live)
         for step in reversed(code):
             if isinstance(step, Repeat):
@@ -124,7 +128,7 @@ class _Alive:
 
 
 def _same(code: Sequence[Instruction]) -> Iterable[tuple[ValueId, ValueId]]:
-    """Yield (a value in or after a loop, the same value before it)."""
+    """For each value that a loop does not change, yield its id in or after the loop, and before."""
     for step in walk(code):
         if isinstance(step, Repeat):
             yield from ((x.inside, x.outside) for x in step.consts)

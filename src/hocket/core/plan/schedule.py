@@ -1,4 +1,7 @@
-"""Schedules: everybody waits (`Lockstep`), or a learner and its makers do not (`Free`)."""
+"""Schedules, which say where places wait for each other's values.
+
+In `Lockstep`, every place waits. In `Free`, a learner and the makers of its samples do not.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Free:
-    """Nobody waits within a pair. Numbers are not repeatable; the age of samples is bounded."""
+    """The schedule in which a learner and the makers of its samples do not wait for each other.
+
+    So numbers are not repeatable, but the age of samples is bounded.
+    """
 
     pairs: tuple[Pair, ...]
 
@@ -50,7 +56,7 @@ LOCKSTEP = Lockstep()
 
 
 class Sampling(NamedTuple):
-    """The pair of a free plan, with the number of replicas that make its samples."""
+    """The `Pair` of a free plan. `maker` is the place of its makers, and `makers` their number."""
 
     learner: str
     maker: str
@@ -60,20 +66,23 @@ class Sampling(NamedTuple):
 
     @property
     def shares(self) -> int:
-        """The number of iterations in which the learner learns from every environment once."""
+        """The number of shares of the environments. One iteration of the learner uses one share."""
         return self.makers // self.batch
 
     @property
     def window(self) -> int:
-        """The number of samples of one maker that may be waiting or under way."""
+        """The most samples of one maker that may be in the making or waiting for the learner."""
         return self.max_age * self.batch // self.makers
 
     def is_version(self, transfer: Transfer) -> bool:
-        """Return True if a transfer carries versions to the makers."""
+        """Return True if a transfer carries what the learner sends, its versions, to the makers."""
         return (transfer.source, transfer.target) == (self.learner, self.maker)
 
     def is_any(self, transfer: Transfer) -> bool:
-        """Return True if any maker may send a transfer's message, which is complete by itself."""
+        """Return True if a transfer goes from the makers to the learner.
+
+        Each of its messages is complete by itself, so it may come from any maker.
+        """
         return (transfer.source, transfer.target) == (self.maker, self.learner)
 
     def is_sample(self, transfer: Transfer) -> bool:

@@ -142,7 +142,7 @@ def _flow_lines(plan: Plan, flow: Flow) -> Iterator[str]:
 
 
 def shortened(names: Iterable[str]) -> list[str]:
-    """Return names, with one for all arrays of a tree: `learner.params (12 arrays)`."""
+    """Return the names, with one entry for all arrays of a tree: `learner.params (12 arrays)`."""
     heads = (
         ".".join(name.split(".")[:2]) if "`" not in name else name.partition(" of ")[2]
         for name in names

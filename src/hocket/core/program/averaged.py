@@ -64,7 +64,7 @@ def averaging(how: Average) -> AbstractContextManager[Any]:
 
 
 def undivided() -> AbstractContextManager[Any]:
-    """Trace programs without `averaged` inside this context: each has all environments."""
+    """Trace `averaged` as the identity inside this context: each program has all environments."""
     return _alone(True)
 
 

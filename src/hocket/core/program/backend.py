@@ -33,7 +33,7 @@ source_info_util.register_exclusion(__file__)  # equations get the caller's line
 # This setting is in the key of every jax cache, so no program is reused under another backend.
 _backend = jax.make_user_context(JAX)
 KNOWN = {JAX}
-"""The names of the backends that at least one function has."""
+"""The names of all backends for which some function has an implementation."""
 
 
 class _Implementation(NamedTuple):
@@ -57,7 +57,7 @@ class Swappable:
         return (JAX, *self._others)
 
     def register(self, backend: str, fn: Function, platforms: Iterable[str]) -> None:
-        """Add an implementation, which can be traced like the JAX one, for some platforms."""
+        """Add an implementation for some platforms. JAX must be able to trace it, like its own."""
         self._others[backend] = _Implementation(fn, tuple(platforms))
         KNOWN.add(backend)
 
@@ -66,7 +66,7 @@ class Swappable:
         return backend not in self._others or kind_of(platform) in self._others[backend].platforms
 
     def chosen(self) -> Function:
-        """Return the implementation by the backend in whose context a program is being lowered."""
+        """Return the implementation for the backend that the current `backend` context selects."""
         other = self._others.get(_backend.value)
         return other.fn if other else self.fn
 
@@ -97,7 +97,8 @@ def swappable(name: str) -> Callable[[Function], Swappable]:
     """Mark a function of arrays that other backends may implement as well.
 
     The function is elementwise: arrays of one shape in, a tuple of arrays of that shape out. Its
-    first argument holds the settings and must be hashable. A method has its frozen dataclass there.
+    first argument holds the settings and must be hashable. In a method it is `self`, a frozen
+    dataclass.
 
         @swappable("spring")
         def dynamics(self, x, v): return x + self.dt * v, v - self.dt * self.stiffness * x
@@ -108,9 +109,10 @@ def swappable(name: str) -> Callable[[Function], Swappable]:
 
 
 def backend(name: str) -> AbstractContextManager[None]:
-    """Lower programs inside this context with a backend's implementations, or JAX's if it has none.
+    """Inside this context, lower programs with the implementations of the backend called `name`.
 
-    Call jitted functions inside the context too: outside, they run programs that use JAX's.
+    A function without such an implementation keeps JAX's. Call jitted functions inside the context,
+    too: a call outside runs a program with JAX's implementations.
     """
     if name not in KNOWN:
         raise ValueError(unknown("backend", name, KNOWN))
@@ -147,7 +149,7 @@ def _batch(arrays: Arrays, dims: Sequence[Any], **params: Any) -> tuple[Arrays, 
 
 
 def _jvp(arrays: Arrays, tangents: Arrays, *, of: Swappable, settings: Any) -> Any:
-    """Return the derivative of the JAX function: other implementations compute the same values."""
+    """Return the derivative of the JAX function. Other implementations compute the same values."""
     tangents = [ad.instantiate_zeros(t) for t in tangents]
     return jax.jvp(lambda *xs: list(of.fn(settings, *xs)), tuple(arrays), tuple(tangents))
 

@@ -1,4 +1,4 @@
-"""The checks of an algorithm's contract that a trace allows."""
+"""The checks of an algorithm's contract that need only names, shapes and dtypes, not a run."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Label:
-    """The name and role of a fragment, as the name of its traced call carries them."""
+    """The name and role of a fragment. As text, they name its call in a traced program."""
 
     name: str
     role: str

@@ -1,8 +1,8 @@
 """Host functions: ordinary code that a traced program calls, such as an environment in Python.
 
 Each call is one equation of the program, and can run in three ways. A program compiled for one CPU
-device calls the function by itself. Otherwise a place calls it between its programs, or, where one
-program does everything, the program stops and calls back.
+device calls the function itself. Otherwise, a place calls it between its compiled programs. If one
+compiled program runs the whole step, it calls back into Python instead and waits for the results.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LiveFunction(Protocol):
     """
 
     def start(self, arrays: Sequence[np.ndarray]) -> None:
-        """Begin a call, which may go on elsewhere."""
+        """Begin a call. It may go on in other threads or processes until `finish` is called."""
 
     def finish(self) -> list[np.ndarray]:
         """Return the results of the call, in arrays that nobody else holds."""
@@ -48,9 +48,9 @@ class LiveFunction(Protocol):
         """Restore the state from the pieces that the function needs. Called before any `start`."""
 
     def overdue(self) -> Exception | None:
-        """Return an error that names what hangs, if the function is watched; None if nothing does.
+        """Return an error that names what hangs, or None. Only a `watched` function looks for this.
 
-        Called from another thread.
+        Another thread asks this while a call is under way.
         """
 
     def close(self) -> None:
@@ -78,10 +78,10 @@ class NativeFunction(Protocol):
 
 
 class HostFunction(Protocol):
-    """A host function as the program names it: a frozen value with a hash and a short `repr`.
+    """The declaration of a host function in a traced program: frozen, with a short `repr`.
 
-    The first axis of all its arrays is the environments', which must not influence each other. A
-    function of a service may break both rules.
+    The first axis of each of its arrays is the environment axis. One environment must not influence
+    another. A function of a service may break both rules.
     """
 
     @property
@@ -94,11 +94,14 @@ class HostFunction(Protocol):
 
     @property
     def service(self) -> Service | None:
-        """The service whose content the function uses. Its first argument is then the ticket."""
+        """The service that the function uses, or None.
+
+        The first argument of a service's function is a ticket, which orders the call among others.
+        """
 
     @property
     def changes(self) -> bool:
-        """True if it changes the service's content. Its first result is then the new ticket."""
+        """True if it changes its service's content. Its first result is then a new ticket."""
         ...
 
     def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
@@ -106,7 +109,7 @@ class HostFunction(Protocol):
         ...
 
     def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
-        """Open the function; `watched` means that somebody will ask whether it is overdue."""
+        """Open the function. With `watched`, another thread asks `overdue` whether it hangs."""
         ...
 
 
@@ -116,7 +119,7 @@ class Caller(Protocol):
     def __call__(self, of: HostFunction, arrays: Sequence[np.ndarray]) -> list[np.ndarray]: ...
 
     def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
-        """Return the number by which CPU programs call `of` directly; None to call it in Python."""
+        """Return the number by which compiled CPU programs call `of`; None to use a callback."""
 
 
 # This setting is in the key of every jax cache, so no program is reused with another caller.
@@ -173,7 +176,7 @@ def lower_by_callback(context: Any, *operands: Any, of: HostFunction) -> Any:
 
 
 def _batch(arrays: Sequence[Any], dims: Sequence[Any], *, of: HostFunction) -> Any:
-    """Call the function once for the whole `vmap`, with all rows, since it keeps rows apart."""
+    """Call the function once for all rows of a `vmap`, which it treats like more environments."""
     if of.service is not None:
         raise PlanError(
             f"a service keeps one {of.service.name}, and `vmap` would need several: train one seed "

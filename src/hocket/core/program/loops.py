@@ -1,4 +1,4 @@
-"""`has_loops`: does XLA see loops in a function? Unrolling its caller's loop would copy them."""
+"""`has_loops`: does XLA see loops in a function? Unrolling a loop that calls it copies them all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hocket.core.program.backend import swappable_p
 def has_loops(function: Callable[..., Any], *args: Any) -> bool:
     """Return True if XLA sees loops in a function. It sees none in a kernel.
 
-    A swappable function counts with the implementation that a program lowered now would get.
+    For a swappable function, the implementation of the current backend counts.
     """
     return _loops(jax.make_jaxpr(function)(*args).jaxpr)
 

@@ -1,8 +1,8 @@
-"""Services, each of which keeps a part of the state outside of the program: a replay, say.
+"""Services. Each keeps a part of the state, such as a replay, outside of the program.
 
-The program has a ticket instead. The service's host functions take the ticket, and those that
-change something return a new one, so the calls have an order. Seen from outside, in a checkpoint
-for example, a state has the whole content again, wherever it was kept.
+The program holds a ticket in place of that content. The service's host functions take the ticket,
+and those that change the content return a new one, so the calls have an order. A state that leaves
+the program, in a checkpoint for example, has the content in it again.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class Serving:
 
 
 class Service(Protocol):
-    """A service as the program names it: a frozen value with a hash and a short `repr`."""
+    """The declaration of a service in a traced program: frozen, with a short `repr`."""
 
     @property
     def name(self) -> str: ...
 
     def specs(self) -> Any:
-        """Return the shapes and dtypes of the content in a state that has no service."""
+        """Return the shapes and dtypes of the content, as a state without the service holds it."""
 
     def check(self, how: Serving, given: Sequence[Shapes] = ()) -> None:
-        """Refuse what the service cannot do, before anything starts.
+        """Refuse settings with which the service cannot run, before anything starts.
 
-        Some calls only give something to the service. For each of them, `given` has the shapes of
-        the arguments in one instance.
+        `given` is about the calls that write to the service and read nothing. For each of them, it
+        lists the shapes of one replica's arguments.
         """
 
     def about(self, how: Serving) -> str:
@@ -76,7 +76,7 @@ class LiveService(Protocol):
 
 @dataclass(frozen=True)
 class At:
-    """The service of a host function, as one instance reaches it."""
+    """The way in which one instance reaches the service of a host function."""
 
     service: LiveService | Sequence[str]
     """The service itself, or its addresses if it runs in another process."""
@@ -84,7 +84,7 @@ class At:
     member: int = 0
     """The index of this instance among those that use the service."""
     in_order: bool = True
-    """True if calls come in the order of one program. A ticket is then the number of changes."""
+    """True if calls come in the order of a single program. A ticket then counts the changes."""
 
 
 class Kept(PlanError, AttributeError):
@@ -94,7 +94,7 @@ class Kept(PlanError, AttributeError):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Served:
-    """The ticket that a state has in place of what a service keeps."""
+    """The stand-in for a part of a state that a service keeps. Its ticket orders the calls."""
 
     ticket: Array
     by: Service = field(metadata={"static": True})
@@ -109,7 +109,7 @@ class Served:
 
 
 def ticket_for(service: Service) -> Served:
-    """Return the ticket that the first state has in place of the content of `service`."""
+    """Return the ticket that stands for the content of `service` in a run's first state."""
     return Served(jnp.zeros((), jnp.uint32), service)
 
 
@@ -117,12 +117,12 @@ _served: ContextVar[bool] = ContextVar("served", default=False)
 
 
 def is_served() -> bool:
-    """Return True if a state made in this context has tickets for what services can keep."""
+    """Return True inside `served_state`, where states get tickets for what services can keep."""
     return _served.get()
 
 
 def served_state(served: bool = True) -> AbstractContextManager[None]:
-    """Give states that are made inside this context tickets for what services can keep."""
+    """Inside this context, make states with tickets in place of parts that services can keep."""
     return setting(_served, served)
 
 
@@ -132,7 +132,7 @@ def services(state: Any) -> list[Service]:
 
 
 def whole_specs(state: Any) -> Any:
-    """Return the shapes and dtypes of a state as seen from outside, with all content in it."""
+    """Return the shapes and dtypes of a state, with the services' content in place of tickets."""
     return jax.tree.map(
         lambda x: x.by.specs() if isinstance(x, Served) else x, state, is_leaf=_is_served
     )

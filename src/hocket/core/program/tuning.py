@@ -25,15 +25,15 @@ class Tuning:
 
 PLAIN = Tuning()
 MOST_UNROLLED = 8
-"""The largest `Tuning.unroll`, for code that must count calls before the choice is made."""
+"""The largest `Tuning.unroll` on any hardware, for code that runs before the hardware is known."""
 _tuning: ContextVar[Tuning] = ContextVar("tuning", default=PLAIN)
 
 
 def tuning() -> Tuning:
-    """Return the choices for the program that is being traced."""
+    """Return the `Tuning` for the program that is being traced."""
     return _tuning.get()
 
 
 def tuned(choice: Tuning) -> AbstractContextManager[None]:
-    """Trace programs with these choices inside this context."""
+    """Inside this context, trace programs with these choices for the hardware."""
     return setting(_tuning, choice)

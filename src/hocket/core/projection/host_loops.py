@@ -32,7 +32,10 @@ def host_nodes(code: Sequence[Instruction]) -> Iterator[NodeId]:
 
 
 def undriven(graph: Graph, loop: Repeat) -> Compute | None:
-    """Return a loop as one segment that calls the host by itself; None if values cross in it."""
+    """Return a loop as one segment that calls the host by itself.
+
+    Return None if values cross to or from another place within the loop.
+    """
     node = graph.nodes[loop.node]
     ins = set(node.ins) - set(graph.constants)
     crosses = any(isinstance(step, Send | Receive) for step in walk(loop.code))

@@ -59,7 +59,7 @@ class Host:
     ins: tuple[ValueId, ...]
     outs: tuple[ValueId, ...]
     dead: tuple[ValueId, ...] = ()
-    """The inputs that this place does not need after this."""
+    """The inputs that this place does not need after the call."""
 
     @property
     def reads(self) -> set[ValueId]:

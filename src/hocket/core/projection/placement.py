@@ -23,9 +23,10 @@ from hocket.errors import PlanError
 class Placement:
     """The place of every node (`node`) and of every value (`home`).
 
-    Neighbouring glue stays together. A loop with fragments of one place is a node there. One with
-    fragments of several places, or with a host function, is on none: every place runs its own part.
-    Values made from constants alone have no home, since every place makes them for itself.
+    Glue, the equations between fragments, stays together where it is connected. A loop whose
+    fragments are all on one place is a node of that place. A loop with fragments on several places,
+    or with a host function, is on no place: every place runs its own part of it. Values made from
+    constants alone have no home, since every place makes them for itself.
     """
 
     def __init__(
@@ -68,10 +69,10 @@ class Placement:
         self.reports = {out: reporter or self.home[out] for out in graph.reported}
 
     def _stack_where_used(self) -> None:
-        """Let arrays that a loop stacks live where they are needed, if each row is there anyway.
+        """Stack a loop's rows on a place that needs the array, if this place gets every row anyway.
 
-        An action that goes to the environment in every pass would otherwise cross twice: row by
-        row in the loop, and once more as the stacked array after it.
+        An action, for example, goes to the environment in every pass. Stacked on another place, it
+        would cross twice: row by row in the loop, and once more as an array after it.
         """
         for block in self.open_blocks(self.graph.block):
             wants = self.users(block)
@@ -158,7 +159,7 @@ class Placement:
         return wants
 
     def _place_fragments(self, block: Block, where: Mapping[str, str]) -> None:
-        """Place the nodes that have fragments, open loops that cross, and note what is free."""
+        """Place nodes with fragments, open loops that cross places, and note constant values."""
         for node in block.nodes:
             self._producer |= dict.fromkeys(node.outs, node)
             places = {where[label.name] for label in node.labels}
@@ -178,7 +179,7 @@ class Placement:
                 self._everywhere |= set(node.outs)
 
     def _open(self, loop: Loop) -> None:
-        """Record which values are the same on both sides of a loop's edge."""
+        """Record where each value inside a loop and each value after it comes from."""
         self._source |= {inside: outside for outside, inside in (*loop.consts, *loop.xs)}
         for c in loop.carry:
             self._source[c.after] = c.inside
@@ -198,7 +199,7 @@ class Placement:
     def _home(self, value: ValueId, seen: frozenset[ValueId] = frozenset()) -> str | None:
         """Return where a value lives; None if that is not known yet.
 
-        `seen` ends the search where values only change places, as in `(a, b) -> (b, a)`.
+        `seen` ends the search where a step or loop only swaps values, as in `(a, b) -> (b, a)`.
         """
         if value in self._source:
             return self._home(self._source[value], seen)
@@ -227,9 +228,9 @@ class Placement:
             self.node |= {node.id: best for node in group}
 
     def _glue(self, block: Block) -> list[list[Node]]:
-        """Return the glue of a block in groups that are connected by values made in glue.
+        """Return the glue of a block, the equations between fragments, in connected groups.
 
-        Each group moves as a whole, because a cut inside it would be one more message.
+        Each group gets one place, because a cut inside it would cost one more message.
         """
         groups: list[tuple[set[ValueId], list[Node]]] = []
         for node in block.nodes:
@@ -247,7 +248,7 @@ class Placement:
     def _cost(
         self, block: Block, group: list[Node], place: str, used_by: Mapping[ValueId, list[Node]]
     ) -> int:
-        """Return the bytes that cross if this glue goes to `place`."""
+        """Return the bytes that would cross between places if `group` ran on `place`."""
         members = {node.id for node in group}
         made = {v for node in group for v in node.outs}
         # A value whose next version this glue makes need not cross: it will live with the glue.
@@ -267,7 +268,7 @@ class Placement:
         return cost
 
     def _places_of(self, nodes: list[Node], members: set[NodeId]) -> set[str | None]:
-        """Return the places that run some of these nodes, apart from the group `members`.
+        """Return the places that run some of `nodes`. The nodes in `members` do not count.
 
         A loop that crosses places counts for all places with a fragment in it, because nobody
         knows which of them reads the value before the glue inside is placed.

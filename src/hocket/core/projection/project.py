@@ -91,10 +91,10 @@ class _Stream:
         self.code.append(step)
 
     def make(self, node: Node) -> None:
-        """Run a node in the open segment, or in the one before the last call of the host.
+        """Add a node to the open segment, or to the segment before the last call of the host.
 
-        The latter saves a segment, and is possible if the node reads nothing made since then. No
-        message moves, so the order that prevents deadlock stays.
+        The earlier segment saves making another one. A node can run there if it reads no value that
+        was made later. No message moves, so the order that prevents deadlock stays.
         """
         match self.code:
             case [*_, Compute(nodes), Host()] if self.late.isdisjoint(node.ins):
@@ -148,7 +148,7 @@ class _Writer:
         return self.streams
 
     def _carry_home(self) -> None:
-        """Bring next versions to where the values live, and metrics to where they are reported."""
+        """Bring next versions of values to the values' homes, and metrics to their reporters."""
         for value in self.block.inputs:
             if value in self.placement.carried:
                 self._bring([self.placement.carried[value]], self.placement.home[value])
@@ -159,7 +159,7 @@ class _Writer:
                 self._bring([out], place)
 
     def _bring(self, values: Sequence[ValueId], place: str) -> None:
-        """Bring values to `place` unless it has them, with one message from each other place."""
+        """Bring to `place` the values that it lacks, in one message from each other place."""
         away: dict[str, list[ValueId]] = defaultdict(list)
         for v in values:
             if v in self.graph.constants or v in self.streams[place].has:
@@ -231,7 +231,7 @@ class _Writer:
 
 
 def _kept(loop: Loop) -> list[Given]:
-    """Return the values that a loop carries without a change: inside, they are constants."""
+    """Return the values that no pass of a loop changes. The loop's body reads them as constants."""
     return [Given(c.first, c.inside) for c in loop.carry if c.is_kept]
 
 

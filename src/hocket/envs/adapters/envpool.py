@@ -48,8 +48,8 @@ class EnvPoolEnv:
     """An EnvPool environment, given by its name.
 
     The options are EnvPool's own; see its documentation. For Atari the defaults are those of DQN:
-    four grey frames, four frames per step, up to 30 no-ops. Their rewards are the game's own,
-    unless `reward_clip=True`. Images have their channels moved to the last axis. An episode that
+    four grey frames, four frames per step, up to 30 no-ops. Rewards are the game's own, unless
+    `reward_clip=True`. Images have their channels moved to the last axis. An episode that
     terminates exactly at the time limit counts as truncated, because EnvPool reports it so.
     """
 

@@ -148,7 +148,7 @@ class GymnasiumEnv:
         )
 
     def stage(self) -> Stage:
-        """Make one environment that renders itself."""
+        """Make one environment that can return images of itself, for a recording."""
         env = _make_env(_spec(self.id), self.id, {**self.options, "render_mode": "rgb_array"})
         return GymnasiumStage(env, self.name, *self._converters)
 
@@ -192,7 +192,7 @@ def _make_env(spec: Any, id: str, options: dict[str, Any]) -> gym.Env[Any, Any]:
 
 
 def _make_vector(spec: Any, options: dict[str, Any], num_envs: int) -> Any:
-    """Make the environment's own vector version if `same_step` accepts it, else a generic one."""
+    """Make one vector environment, of the environment's own vector class if `same_step` allows."""
     from hocket.envs.gymnasium.vector import same_step
 
     if spec.vector_entry_point is not None:
