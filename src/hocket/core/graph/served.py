@@ -12,7 +12,7 @@ from hocket.errors import ContractError, PlanError
 
 
 def served(graph: Graph) -> Graph:
-    """Return the graph of the same step, with services that keep all parts of the state they can.
+    """Return the same step as a graph in which services keep as much of the state as they can.
 
     Refuse a step that uses such a part other than by the service's functions. A strategy calls this
     for its plan:

@@ -156,7 +156,7 @@ class Plan:
 
     @functools.cached_property
     def free(self) -> Sampling | None:
-        """A learner and the makers of its samples, if they do not wait for each other; or None."""
+        """The learner and the makers that do not wait for each other; None if every place waits."""
         if not (isinstance(self.schedule, Free) and self.schedule.pairs):
             return None
         pair = self.schedule.pairs[0]
@@ -233,7 +233,10 @@ class Plan:
         }
 
     def axes_on(self, place: Place, parts: int = 1) -> Axes:
-        """Return the environment axes, found by comparing the step with a replica's or a part's."""
+        """Return the environment axes, found by comparing the step with that of one replica.
+
+        With `parts`, compare it with that of one part of a replica's environments.
+        """
         graph, share = self.graph, self.graph.num_envs // (place.replicas * parts)
         if shrinks_to_one(graph, graph.at(share)):
             # jax leaves out equations on axes of size one, so the two traces would not match. With
@@ -243,7 +246,7 @@ class Plan:
 
     @functools.cached_property
     def cut_loops(self) -> frozenset[NodeId]:
-        """The loops that run in `parts`. Every message in one has a per-environment value."""
+        """The loops that run in `parts`. Each of their messages has a per-environment value."""
         if self.parts == 1:
             return frozenset()
         inside = [t for t in self.projection.transfers if t.loops]
@@ -253,7 +256,7 @@ class Plan:
     def blocks(self, loop: NodeId) -> int:
         """Return how many blocks of environments a loop has, each of which is cut into `parts`.
 
-        It is the largest number of replicas of a place that takes part in the loop.
+        This is the largest number of replicas of any place that takes part in the loop.
         """
         node = self.graph.nodes[loop]
         assert isinstance(node, Loop)

@@ -66,12 +66,12 @@ class Sampling(NamedTuple):
 
     @property
     def shares(self) -> int:
-        """The number of shares of the environments. One iteration of the learner uses one share."""
+        """The number of shares of the environments, one of which each learner iteration uses."""
         return self.makers // self.batch
 
     @property
     def window(self) -> int:
-        """The most samples of one maker that may be in the making or waiting for the learner."""
+        """The most samples that one maker may have begun and the learner has not yet taken."""
         return self.max_age * self.batch // self.makers
 
     def is_version(self, transfer: Transfer) -> bool:

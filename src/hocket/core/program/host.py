@@ -48,9 +48,9 @@ class LiveFunction(Protocol):
         """Restore the state from the pieces that the function needs. Called before any `start`."""
 
     def overdue(self) -> Exception | None:
-        """Return an error that names what hangs, or None. Only a `watched` function looks for this.
+        """Return an error that names what hangs, or None.
 
-        Another thread asks this while a call is under way.
+        Another thread calls this during a call, if the function was opened with `watched`.
         """
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class NativeFunction(Protocol):
 
 
 class HostFunction(Protocol):
-    """The declaration of a host function in a traced program: frozen, with a short `repr`.
+    """The declaration of a host function in a program: frozen and hashable, with a short `repr`.
 
     The first axis of each of its arrays is the environment axis. One environment must not influence
     another. A function of a service may break both rules.

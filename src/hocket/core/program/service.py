@@ -36,7 +36,7 @@ class Serving:
 
 
 class Service(Protocol):
-    """The declaration of a service in a traced program: frozen, with a short `repr`."""
+    """The declaration of a service in a program: frozen and hashable, with a short `repr`."""
 
     @property
     def name(self) -> str: ...
@@ -94,7 +94,7 @@ class Kept(PlanError, AttributeError):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Served:
-    """The stand-in for a part of a state that a service keeps. Its ticket orders the calls."""
+    """The stand-in for a part of a state that a service keeps: a ticket, not the content."""
 
     ticket: Array
     by: Service = field(metadata={"static": True})

@@ -93,8 +93,8 @@ class _Stream:
     def make(self, node: Node) -> None:
         """Add a node to the open segment, or to the segment before the last call of the host.
 
-        The earlier segment saves making another one. A node can run there if it reads no value that
-        was made later. No message moves, so the order that prevents deadlock stays.
+        The earlier segment is used if the node reads no value that was made later. That can save a
+        segment. No message moves, so the order that prevents deadlock stays.
         """
         match self.code:
             case [*_, Compute(nodes), Host()] if self.late.isdisjoint(node.ins):

@@ -192,7 +192,7 @@ def _make_env(spec: Any, id: str, options: dict[str, Any]) -> gym.Env[Any, Any]:
 
 
 def _make_vector(spec: Any, options: dict[str, Any], num_envs: int) -> Any:
-    """Make one vector environment, of the environment's own vector class if `same_step` allows."""
+    """Make one vector environment, by the environment's own class if `same_step` accepts it."""
     from hocket.envs.gymnasium.vector import same_step
 
     if spec.vector_entry_point is not None:
