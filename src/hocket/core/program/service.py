@@ -28,7 +28,7 @@ class Serving:
     """How a plan runs its services."""
 
     carrier: str = "near"
-    """The way to reach a service: `near` is a call in one process, and `shm` between processes."""
+    """The carrier of calls to a service: `near` (one process), `shm` (shared memory) or `tcp`."""
     shards: int = 1
     """The number of parts into which each service is divided."""
     prefetch: int = 0
