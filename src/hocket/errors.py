@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping
 
 
 class PlanError(ValueError):
-    """The error of a plan that cannot run here, or cannot give the fused program's numbers."""
+    """The error of a plan (a division of the program among devices) that cannot be carried out.
+
+    The plan cannot run here, or its results would differ from those of one undivided program.
+    """
 
 
 class ContractError(ValueError):
@@ -51,7 +54,10 @@ def check_options(
     where: str,
     kinds: type | tuple[type, ...] = object,
 ) -> None:
-    """Raise if an option is unknown. Check its type too, if its default is of one of `kinds`."""
+    """Raise if an option is unknown or has the wrong type.
+
+    The type is checked only for options whose default is an instance of one of `kinds`.
+    """
     for name, value in options.items():
         if name not in defaults:
             raise ValueError(unknown("option", name, defaults, where))

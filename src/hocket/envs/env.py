@@ -89,7 +89,7 @@ class TimeLimitState(NamedTuple):
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """`env` with its episodes truncated after `max_steps` steps, unless they terminate then."""
+    """`env` with a time limit. An episode that has not ended after `max_steps` is truncated."""
 
     env: Env
     max_steps: int

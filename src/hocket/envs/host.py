@@ -13,9 +13,9 @@ from hocket.envs.spaces import Space
 # Legend: n environments. All arrays are numpy arrays `[n, ...]`, with a row for each environment.
 
 ALIGNMENT = 64
-"""XLA uses host arrays without a copy if they begin at a multiple of this many bytes."""
+"""The alignment in bytes that a host array needs for XLA to use it without a copy."""
 SMALL = 4096
-"""Arrays of fewer bytes are not aligned, because XLA's copy of them costs less."""
+"""The size in bytes below which arrays are not aligned, because a copy by XLA costs less."""
 OPEN_SECONDS = 120.0
 """Maximum number of seconds for making environments, unless their own timeout is longer."""
 
@@ -54,14 +54,20 @@ class LiveEnvs(Protocol):
         """
 
     def send(self, actions: Any) -> None:
-        """Start a step of all environments. If other threads or processes take it, do not wait."""
+        """Start a step of all environments.
+
+        If other threads or processes carry it out, do not wait for its end.
+        """
 
     def recv(self) -> HostStep:
         """Wait for the step, and return its results."""
         ...
 
     def snapshot(self) -> list[bytes] | None:
-        """Return each environment's state, generator and elapsed steps; None if not possible."""
+        """Return each environment's saved state, or None if the environments cannot be saved.
+
+        The state includes the random generator, and the number of steps taken in the episode.
+        """
         return None
 
     def restore(self, snapshots: list[bytes]) -> None:
@@ -79,7 +85,10 @@ class NativeEnvs(LiveEnvs, Protocol):
     """Environments that native code can step; see `native/pool.cpp`."""
 
     def native(self, seed: np.ndarray, steps: np.ndarray) -> NativeCall | None:
-        """Return a C function that takes steps and counts them in `steps`, or None."""
+        """Return a C function that steps the environments, or None if only Python can.
+
+        It adds the steps that it takes to `steps`.
+        """
 
 
 @runtime_checkable

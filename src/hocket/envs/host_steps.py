@@ -30,7 +30,10 @@ COUNTS = len(EpisodeStats._fields)
 
 
 class HostState(NamedTuple):
-    """The state of host environments that the program itself keeps, `[N, ...]`."""
+    """The small part of the environments' state that is in the program, `[N, ...]`.
+
+    The rest stays in the environments on the host.
+    """
 
     seed: Array
     """The seed with which each environment began."""
@@ -43,8 +46,9 @@ class HostState(NamedTuple):
 def begin(env: HostEnv, keys: Array) -> HostState:
     """Return the environments before their first step, each seeded from its key.
 
-    They are opened once here, for their first observations, and again where they will run. So the
-    same seed must always give the same first observation.
+    The environments are opened only to get their first observations, and closed again. They are
+    opened a second time where they will run. So the same seed must always give the same first
+    observation.
     """
     seed = jax.vmap(lambda key: jax.random.bits(key, (), jnp.uint32))(keys)
     shape = jax.tree.structure(env.observation_space.spec())
@@ -67,7 +71,7 @@ def step(
 
 @dataclass(frozen=True)
 class _EnvFunction:
-    """The common part of the two host functions of `env`, which begin and step it."""
+    """The base of two host functions: the one that begins `env`, and the one that steps it."""
 
     env: HostEnv
     keeps_state = False
@@ -130,9 +134,9 @@ class _Stepping(_EnvFunction):
 
 
 class _Stepped:
-    """The live environments of one instance, in the batches in which its program steps them.
+    """The live environments of one program, in batches of environments that step together.
 
-    A program may step several batches in turn, so each batch is identified by the seed of its first
+    A program may step several batches in turn. Each batch is identified by the seed of its first
     environment.
     """
 
@@ -242,11 +246,14 @@ class _LiveBatch:
         return step
 
     def _names(self) -> list[str]:
-        """Return the names of the environments' saved pieces, made of their seeds and steps."""
+        """Return the name of each environment's snapshot: its seed and its number of steps."""
         return [f"{a}-{b}" for a, b in zip(self._seed, self._steps, strict=True)]
 
     def _cut_short(self, rest: Sequence[np.ndarray]) -> HostStep:
-        """Return a step that moves nothing, but truncates the episodes from before a restart."""
+        """Return a step that truncates all episodes, without an action in any environment.
+
+        After a restart of the run, episodes that were not saved cannot continue.
+        """
         first, self._first = self._first, None
         shape = jax.tree.structure(first)
         last = jax.tree.unflatten(shape, rest[COUNTS : COUNTS + shape.num_leaves])

@@ -23,7 +23,7 @@ class _OneArray(ABC):
 
     @abstractmethod
     def _holds(self, x: Array) -> Array:
-        """Return True if the values of `x`, of a member's shape and dtype, are within the space."""
+        """Return True if all values of `x` are allowed. Its shape and dtype are already checked."""
 
     def contains(self, x: Any) -> Array:
         """Return True if `x` has a member's shape, kind of dtype and values. NaN is not valid."""

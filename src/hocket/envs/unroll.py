@@ -94,8 +94,9 @@ def init_actor(env: Env | HostEnv, key: Array, num_envs: int, memory: Any = None
 def unroll(env: Env | HostEnv, act: Act, actor: Actor, length: int) -> tuple[Actor, Rollout]:
     """Act for `length` steps: `act(obs, memory, keys) -> (action, memory, extras)`, all `[N, ...]`.
 
-    Stepping the environments is a fragment with the role `env`. Episodes restart by themselves,
-    memory is set to zero where one begins, and each environment draws from a key of its own.
+    The environments are stepped in a fragment, a function that a plan can place, with the role
+    `env`. Episodes restart by themselves, memory is set to zero where one begins, and each
+    environment draws from a key of its own.
     """
 
     @fragment(role="env", name="env")

@@ -43,7 +43,7 @@ class Separate:
         return SeparateParams(self.policy.init(k_policy, obs), self.value.init(k_value, obs))
 
     def step(self, params: Any, memory: None, obs: Any) -> tuple[list[Any], None]:
-        """Return the policy's output. `params` are the policy's alone, as acting needs no value."""
+        """Return the policy's output, and `memory` unchanged. `params` are the policy network's."""
         return [self.policy.apply(params, obs)], memory
 
     def remember(self, params: Any, memory: Any, obs: Any, first: Array | None = None) -> Any:

@@ -24,10 +24,11 @@ _PLAIN: dict[str, Any] = {
 
 
 def convolve(x: Array, kernel: Array, strides: Any, padding: Any, **others: Any) -> Array:
-    """Compute `lax.conv_general_dilated`; `flax.linen.Conv` takes this as `conv_general_dilated`.
+    """Compute `lax.conv_general_dilated`, with a gradient that is faster on a CPU.
 
-    The faster gradient is for square kernels without padding, with a side that is a multiple of the
-    stride. All other convolutions get XLA's gradient.
+    Pass this function to `flax.linen.Conv` as its argument `conv_general_dilated`. The faster
+    gradient is for square kernels without padding, with a side that is a multiple of the stride.
+    All other convolutions get XLA's gradient.
     """
     side, stride = kernel.shape[0], strides[0]
     square = kernel.shape[1] == side and strides[1] == stride and side % stride == 0

@@ -80,7 +80,7 @@ class MultiCategorical(Distribution):
 
     @classmethod
     def split(cls, logits: Array, sizes: Sequence[int]) -> Self:
-        """Return the distribution for the logits of all choices in a row, `[..., sum(sizes)]`."""
+        """Return the distribution for logits `[..., sum(sizes)]`, concatenated from all choices."""
         ends = np.cumsum(sizes)[:-1].tolist()
         return cls(tuple(Categorical(part) for part in jnp.split(logits, ends, axis=-1)))
 

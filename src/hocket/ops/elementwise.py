@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 BLOCK = 256
-"""The elements of one program: two for each thread."""
+"""The number of elements that one program of the kernel computes: two for each thread."""
 WARPS = 4
 
 Function = Callable[..., Sequence[Array]]

@@ -29,7 +29,7 @@ class Moments(NamedTuple):
 
     @classmethod
     def init(cls, shape: tuple[int, ...]) -> Moments:
-        """Return the moments before any batch, with which `normalize` only clips."""
+        """Return mean 0 and variance 1. Until the first `update`, `normalize` only clips."""
         return cls(jnp.zeros(shape), jnp.ones(shape), jnp.zeros(()))
 
     def update(self, batch: Array) -> Moments:

@@ -46,5 +46,5 @@ def calm_adam(max_norm: float, calm_norm: float, b2: float = 0.99) -> optax.Grad
 
 
 def descend(params: Params, direction: Params, rate: float | Array) -> Params:
-    """Return the parameters after a step of size `rate` against the direction."""
+    """Return `params - rate * direction`, leaf by leaf."""
     return jax.tree.map(lambda p, d: p - rate * d, params, direction)

@@ -105,9 +105,10 @@ class NStep(NamedTuple):
 def n_step(
     reward: Array, terminated: Array, truncated: Array, *, discount: float | Array, steps: int
 ) -> NStep:
-    """Return overlapping n-step transitions from the `T - steps + 1` starts that have all steps.
+    """Return n-step transitions, one from each of the first `T - steps + 1` time steps.
 
-    The last `steps - 1` steps start no transition: put them before the next rollout to use them.
+    The last `steps - 1` time steps start no transition, because too few steps follow them. Put them
+    before the next rollout to use them.
 
         target = n_step(reward, terminated, truncated, discount=0.99, steps=3)
         next_obs = take_steps(rollout.next_obs, target.last)

@@ -1,8 +1,8 @@
-"""Shuffles into minibatches that stay the same if environments are split among replicas or devices.
+"""Shuffles into minibatches. The result does not depend on how environments are split up.
 
-One program with all environments must put the same steps into each minibatch as replicas or devices
-that each have some of them. So environments are not mixed at random, and each replica contributes
-equally many steps to every minibatch.
+Replicas or devices that each have some of the environments must put the same steps into each
+minibatch as one program that has them all. So environments are not mixed at random, and each
+replica contributes equally many steps to every minibatch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def shuffle_time(key: Array, tree: Tree, minibatches: int) -> Tree:
 
 
 def shuffle_time_each(keys: Array, tree: Tree, minibatches: int) -> Tree:
-    """Shuffle the steps of `[T, N, ...]`, with an order of its own for each environment's key."""
+    """Shuffle the steps of `[T, N, ...]`. Each environment's order is drawn from its own key."""
     length = _size(tree, axis=0)
     _check_divides(minibatches, length, "time steps", "the rollout (`length`)")
     order = jax.vmap(lambda key: jax.random.permutation(key, length), out_axes=1)(keys)
@@ -38,12 +38,12 @@ def shuffle_time_each(keys: Array, tree: Tree, minibatches: int) -> Tree:
 
 
 def shuffle_envs(key: Array, tree: Tree, minibatches: int, axis: int = 1) -> Tree:
-    """Deal out the environments of `[T, N, ...]` with their steps in order: `[M, T, N / M, ...]`.
+    """Deal the N environments of `[T, N, ...]` into M minibatches: `[M, T, N / M, ...]`.
 
-    Every minibatch takes one environment from each block of M neighbours, at the same position in
-    all blocks. So the same environments always share a minibatch, and the key only decides the
-    order of the minibatches. For a tree `[N, ...]`, such as memories, use `axis=0` and the same
-    key.
+    The steps of an environment stay in order. Every minibatch takes one environment from each block
+    of M neighbours, at the same position in all blocks. So the same environments always share a
+    minibatch, and the key only decides the order of the minibatches. For a tree `[N, ...]`, such as
+    memories, use `axis=0` and the same key.
     """
     num_envs = _size(tree, axis)
     _check_divides(minibatches, num_envs, "environments", "each replica (`num_envs` / replicas)")

@@ -1,4 +1,4 @@
-"""The host functions of a replay that a service keeps: their declarations, and their calls.
+"""The host functions through which a program uses a replay that a service keeps.
 
 With one shard and no batches drawn ahead, they give the same rows as the functions in `device`.
 """
@@ -46,7 +46,11 @@ class _Function:
 
 @dataclass(frozen=True, repr=False)
 class Insert(_Function):
-    """`(ticket, real, [priority,] columns...) -> (ticket,)`. Columns have `real`'s axes first."""
+    """The host function that stores rows, but only those for which `real` is true.
+
+    Its signature is `(ticket, real, [priority,] columns...) -> (ticket,)`. The ticket counts the
+    changes of the replay so far. Every column begins with the axes of `real`.
+    """
 
     rated: bool
     changes = True
@@ -57,7 +61,11 @@ class Insert(_Function):
 
 @dataclass(frozen=True, repr=False)
 class Sample(_Function):
-    """`(ticket, uniforms) -> (keys, probability, ready, columns...)`."""
+    """The host function that draws rows, one for each number in `uniforms`.
+
+    Its signature is `(ticket, uniforms) -> (keys, probability, ready, columns...)`. The ticket
+    counts the changes of the replay so far.
+    """
 
     minimum: int
 
@@ -70,7 +78,11 @@ class Sample(_Function):
 
 @dataclass(frozen=True, repr=False)
 class Reprioritize(_Function):
-    """`(ticket, keys, priority) -> (ticket, stale_keys, bad_priorities)`."""
+    """The host function that gives rows new priorities.
+
+    Its signature is `(ticket, keys, priority) -> (ticket, stale_keys, bad_priorities)`. The ticket
+    counts the changes of the replay so far.
+    """
 
     changes = True
 
@@ -80,7 +92,7 @@ class Reprioritize(_Function):
 
 
 class _Calls(LiveFunction):
-    """An open host function. `start` does the whole call, and `finish` only returns its results."""
+    """A host function, ready for calls. `start` does all the work, `finish` returns the results."""
 
     def __init__(self, of: _Function, at: At) -> None:
         self._of, self._at = of, at

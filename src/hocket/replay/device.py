@@ -23,7 +23,7 @@ from jax import Array, lax
 # Legend: C capacity, B rows of a batch.
 
 HIGHEST = 1e29
-"""The highest priority allowed, here and in a service: sums of higher ones could overflow."""
+"""The highest priority that a replay accepts. Sums of higher ones could overflow."""
 
 
 class Replay(NamedTuple):
@@ -59,7 +59,7 @@ class Draw(NamedTuple):
     probability: Array
     """The probability with which each row was drawn, `[B]`."""
     ready: Array
-    """True if the replay holds `minimum` rows. Until then, mask what these rows teach."""
+    """True if the replay holds at least `minimum` rows. Otherwise, do not learn from these rows."""
 
 
 def init(row: Any, capacity: int) -> Replay:
@@ -79,8 +79,8 @@ def insert(replay: Replay, rows: Any, real: Array, priority: Array | None = None
 
     Rows and `real` may have several leading axes, such as `[T, N]`, in row-major order. A new row
     gets the given priority, or the highest so far. A priority that is NaN, negative or above
-    `HIGHEST` is replaced by the highest so far. So its row is drawn soon, and if its next priority
-    is invalid too, `reprioritize` counts that.
+    `HIGHEST` is replaced by the highest so far. Such a row is drawn soon. If its next priority is
+    invalid too, `reprioritize` counts it.
     """
     capacity, num = replay.capacity, real.size
     check_rows(num, capacity)
@@ -111,10 +111,11 @@ def sample(replay: Replay, uniforms: Array, *, minimum: int = 1) -> tuple[Array,
     """Draw one row for each of `uniforms` in [0, 1), and return `(keys, batch)`.
 
     The total priority is divided into B equal parts, and one row is drawn from each. If all
-    priorities are zero, the rows are divided instead. Keys are `uint32[B, 2]`: the slot, and its
-    generation, which is the number of times that the slot has been written. So the key of a row
-    that was overwritten has no effect. While there are fewer than `minimum` rows, `batch.ready` is
-    false, and the keys have generation 0, which never has an effect.
+    priorities are zero, all rows are equally likely. Keys are `uint32[B, 2]`: the slot, and its
+    generation, which is the number of times that the slot has been written. By the generation,
+    `reprioritize` recognizes and ignores keys of rows that were overwritten since. While there are
+    fewer than `minimum` rows, `batch.ready` is false, and `reprioritize` ignores all keys, because
+    their generation is 0.
     """
     check_minimum(minimum, replay.capacity)
     num, size = uniforms.shape[0], replay.size

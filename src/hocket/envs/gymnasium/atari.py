@@ -99,7 +99,7 @@ class AtariEnv:
 
 
 class _LiveAtari(LiveEnvs):
-    """Running games. ALE offers no snapshot of a vector of games."""
+    """Running Atari games. They have no snapshots, because ALE offers none of several games."""
 
     def __init__(self, vector: Any) -> None:
         self._vector = vector

@@ -77,8 +77,8 @@ class EnvBlock(Protocol):
 
 
 MakeBlock = Callable[[int, Any], EnvBlock]
-"""`make_block(num_envs, at)` makes a block, which keeps in `at[0]` the number of the environment
-that it is working on. `at` is a list or an array."""
+"""`make_block(num_envs, at)` makes a block of `num_envs` environments. The block always keeps the
+number of the environment that it is working on in `at[0]`, where `at` is a list or an array."""
 
 
 class BlockJob(NamedTuple):
@@ -101,7 +101,7 @@ class BlockJob(NamedTuple):
         return [slice(*pair) for pair in pairwise(bounds)]
 
     def error(self, number: int | None, text: str) -> HostEnvError:
-        """Return the error of environment `number`, which is None if nobody knows which failed."""
+        """Return the error of environment `number`, or of an unknown one if `number` is None."""
         which = "an environment" if number is None else f"environment {number}"
         return HostEnvError(f"{which} of `{self.name}` {text}")
 
@@ -211,7 +211,7 @@ class PlainBlock:
             raise self._fault(error, did) from None
 
     def _fault(self, error: Exception, did: str) -> EnvFault:
-        """Return the fault to raise for the `error` of the environment in `at[0]`."""
+        """Convert an environment's `error` to an `EnvFault`, with the environment's number."""
         if isinstance(error, EnvFault):
             return error
         wrong = f"returned an observation that {error}." if isinstance(error, Wrong) else ""

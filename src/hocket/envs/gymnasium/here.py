@@ -68,7 +68,10 @@ class InCaller(LiveBlocks):
                 self._begun = None
 
     def _end(self) -> None:
-        """Close the environments. If one is at work, it may hang, so leave them behind instead."""
+        """Close the environments, unless one of them is stepping.
+
+        That one may hang, so all of them are then left open.
+        """
         if self._block is not None and self._working.acquire(blocking=False):
             block, self._block = self._block, None
             with suppress(Exception):

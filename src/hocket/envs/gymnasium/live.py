@@ -96,7 +96,10 @@ class LiveBlocks(ABC):
         self._end()
 
     def _content(self, share: slice, answer: Any) -> Any:
-        """Return `answer`. If it is an error, raise it, with the environment's number among all."""
+        """Return a worker's `answer`, or raise it if it is an error.
+
+        An environment's number within its block becomes its number among all environments.
+        """
         if isinstance(answer, EnvFault):
             number = None if answer.number is None else share.start + answer.number
             raise self._job.error(number, answer.text) from None  # the text contains the traceback

@@ -40,7 +40,10 @@ def snapshot(env: gym.Env[Any, Any], elapsed: int) -> bytes | None:
 
 
 def thaw(state: bytes, env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int]:
-    """Return an environment in the saved `state`, and its elapsed steps. MuJoCo reuses `env`."""
+    """Restore an environment from `state`, and return it with its elapsed steps.
+
+    A MuJoCo environment is restored inside `env`. Any other is a new object, which replaces `env`.
+    """
     elapsed, content = pickle.loads(state)
     if not _is_mujoco(env):
         return content, elapsed

@@ -1,4 +1,4 @@
-"""Conversion of Gymnasium's spaces, of observations to rows of arrays, and of rows to actions."""
+"""Conversion of Gymnasium's spaces and observations to hocket's, and of actions back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 
 
 class Wrong(ValueError):
-    """Raised for an observation outside its space. Its message follows "an observation that"."""
+    """Raised for an observation outside its space.
+
+    The message is the end of a sentence that begins with "returned an observation that".
+    """
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,11 @@ class Leaf:
 
     @property
     def is_choice(self) -> bool:
-        """True for integers that Gymnasium counts from the space's `start`, and hocket from 0."""
+        """True for choices, which Gymnasium numbers from the space's `start`, but hocket from 0."""
         return isinstance(self.space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
 
     def is_as(self, rows: np.ndarray) -> bool:
-        """Return True if `rows` from the environments need no conversion to rows of this leaf."""
+        """Return True if `rows` can be used as the environments gave them, without conversion."""
         unchanged = isinstance(self.space, gym.spaces.Box) or (
             self.is_choice and not np.any(self.space.start)
         )
@@ -117,7 +120,7 @@ class Actions:
         return _tree(self.leaves, self._converted(arrays))
 
     def rows(self, arrays: Sequence[np.ndarray]) -> list[Any]:
-        """Convert `arrays` to one action per environment, in memory of their own."""
+        """Return a list with one action for each environment, copied from `arrays`."""
         columns = [
             x.tolist() if isinstance(leaf.space, gym.spaces.Discrete) else list(x)
             for leaf, x in zip(self.leaves, self._converted(arrays), strict=True)
@@ -131,7 +134,10 @@ class Actions:
 
 
 def _converted(space: Any, name: str, *, acting: bool) -> Space:
-    """Return our equivalent of Gymnasium's `space`, for actions if `acting`, else observations."""
+    """Return hocket's equivalent of Gymnasium's `space`.
+
+    Set `acting` for a space of actions, since some of them convert differently from observations.
+    """
     match space:
         case gym.spaces.Discrete():
             return Discrete(int(space.n)) if acting else Box(0.0, 1.0, (int(space.n),))

@@ -67,7 +67,7 @@ class _Bell:
         os.write(self._out, b".")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the bell rings, and return True if that is in time."""
+        """Wait until the bell rings. Return False if `timeout` seconds pass first."""
         if timeout is not None and not self._poll.poll(1000 * timeout):
             return False
         return bool(os.read(self._in, 1))

@@ -21,10 +21,10 @@ from hocket.envs.gymnasium.spaces import Actions, Observations
 
 
 class VectorBlock(EnvBlock):
-    """A vector environment of `gymnasium.make_vec`, for which `same_step` is true.
+    """A vector environment of `gymnasium.make_vec`, which steps all environments as one object.
 
-    It is one object for all environments, and has no snapshot. If its environments share one
-    random generator, that generator is seeded from all seeds together.
+    It must begin a new episode in the step that ends the previous one. It has no snapshot. If its
+    environments share one random generator, that generator is seeded from all seeds together.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ def same_step(vector: VectorEnv[Any, Any, Any]) -> bool:
 def _begin_cartpoles(env: CartPoleVectorEnv) -> np.ndarray:
     """Begin new episodes where others ended, and return the observations to act on next.
 
-    By itself, `env` would begin them one step later, with the same random numbers. So the episodes
-    are the same.
+    Without this function, `env` would begin them one step later. It would draw the same random
+    numbers then, so the episodes are those of Gymnasium.
     """
     done = env.prev_done
     assert env.state is not None

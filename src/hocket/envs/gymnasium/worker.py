@@ -59,14 +59,17 @@ class SharedArrays:
 
 
 class Share(NamedTuple):
-    """The message that says what a worker makes. The shared memory's file descriptor follows it."""
+    """The message that tells a worker which environments to make.
+
+    Right after it, the parent sends the file descriptor of the shared memory.
+    """
 
     make_block: MakeBlock
     memory: SharedArrays
     of: slice
     """The range of environments that this worker steps."""
     number: int
-    """The number of this worker."""
+    """The index of this worker among all workers."""
 
 
 class SharedBlock:

@@ -22,10 +22,11 @@ class Offered(NamedTuple):
 
 
 class NativePool:
-    """A pool that `native/pool.cpp` steps. It leaves steps in which an episode ends to Python.
+    """A pool that C++ steps (`native/pool.cpp`). If an episode ends, Python finishes that step.
 
-    C++ sends the arrays `given`, of which the actions are the last, and receives the arrays
-    `results`. `where` has the positions in `results` of observations, rewards, ends, truncations.
+    C++ sends the arrays `given`, and receives the arrays `results`. The last array of `given` has
+    the actions. `where` says which arrays of `results` are the observations, rewards, ends and
+    truncations.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class NativePool:
 
     @property
     def has_received(self) -> bool:
-        """True if C++ has sent and received a step that Python has to finish."""
+        """True if C++ has received a step that Python has to finish, because an episode ended."""
         return bool(self._received[0])
 
     def take(self) -> list[np.ndarray]:
@@ -61,7 +62,10 @@ class NativePool:
 
 
 def offered(pool: Any) -> tuple[Offered, list[tuple[tuple[int, ...], np.dtype]]] | None:
-    """Return a pool's handlers, and its results' shapes and dtypes; None if C++ cannot step it."""
+    """Return a pool's XLA handlers, and the shapes and dtypes of the results of a step.
+
+    Return None if C++ cannot step the pool.
+    """
     if not PATH.is_file():
         return None
     parts = dict(pool._xla())

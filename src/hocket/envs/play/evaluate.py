@@ -16,7 +16,7 @@ from hocket.envs.play.host_play import Act, batched, seeds, step_keys
 
 
 class Evaluation(NamedTuple):
-    """The results of each episode, `[episodes]`."""
+    """The results of all episodes, in arrays with one element for each, `[episodes]`."""
 
     returns: Array
     lengths: Array

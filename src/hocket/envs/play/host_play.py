@@ -33,7 +33,10 @@ def batched(policy: Policy) -> Act:
 def watch(
     env: HostEnv, policy: Policy, key: Array, *, episodes: int, max_steps: int
 ) -> Iterator[list[Shot]]:
-    """Play episodes one after another. Yield each one's shots: its beginning and every step."""
+    """Play episodes one after another, and yield each as a list of shots.
+
+    The first shot is of the episode's beginning, and one more follows after every step.
+    """
     act = batched(policy)
     stage: Stage = env.stage() if isinstance(env, Filmable) else _ObservedStage(env)
     try:
@@ -58,7 +61,7 @@ def _watched(stage: Stage, act: Act, memory: Any, key: Array, max_steps: int) ->
 
 
 class _ObservedStage:
-    """An environment that cannot render, filmed by the newest frame of its image observations."""
+    """A `Stage` for an environment that cannot render. It shows the newest image observation."""
 
     def __init__(self, env: HostEnv) -> None:
         spec = env.observation_space.spec()

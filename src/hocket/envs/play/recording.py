@@ -76,7 +76,7 @@ def record(
 def _painted(
     played: list[list[Any]], show: Callable[[Any], Picture], size: Size, caption: bool
 ) -> Recording:
-    """Paint every moment of the episodes; each moment has the return so far as `total`."""
+    """Paint every moment of the episodes. The `total` of a moment must be the return so far."""
     # Filled in place, because stacking a list of frames at the end would need the memory twice.
     frames = np.empty((sum(map(len, played)), size[1], size[0], 3), np.uint8)
     captions = _captions(played) if caption else iter(lambda: "", None)

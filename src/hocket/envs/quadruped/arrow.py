@@ -30,13 +30,13 @@ class Joints(NamedTuple):
 
 
 class LegSystem(NamedTuple):
-    """The part of the matrix and of the right-hand side that one leg adds."""
+    """One leg's contribution to the linear system: to its matrix, and to its right-hand side."""
 
     torso: Triangle
     hip: Six
-    """The matrix's row of the hip, in the six columns of the torso."""
+    """The hip's row of the matrix, in the six columns of the torso."""
     knee: Six
-    """The matrix's row of the knee, in the six columns of the torso."""
+    """The knee's row of the matrix, in the six columns of the torso."""
     hip_hip: Array
     hip_knee: Array
     knee_knee: Array
@@ -101,7 +101,7 @@ def _joints(leg: LegSystem, torso: Six) -> Joints:
 
 
 def _eliminated(leg: LegSystem) -> tuple[Six, Six]:
-    """Return how much a unit of each torso acceleration takes from each joint's acceleration."""
+    """Return how much acceleration hip and knee lose per unit of each torso acceleration."""
     pairs = (_invert(leg, h, k) for h, k in zip(leg.hip, leg.knee, strict=True))
     by_hip, by_knee = zip(*pairs, strict=True)
     return by_hip, by_knee

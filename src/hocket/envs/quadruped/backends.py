@@ -1,4 +1,4 @@
-"""The quadruped's step as one GPU kernel, which takes all time steps of the physics."""
+"""The quadruped's environment step as one GPU kernel, with all the time steps of its physics."""
 
 from __future__ import annotations
 

@@ -107,8 +107,8 @@ class Quadruped:
     def dynamics(self, *arrays: Array) -> tuple[Array, ...]:
         """Return the state after a step, and the height of the lowest knee.
 
-        Takes and returns one array for each number of the state and the action, in any shape. Also
-        available as a GPU kernel.
+        Each number of the state and of the action is an array of its own. All arrays have the same
+        shape. `dynamics_as_kernel` computes the same on a GPU.
         """
         q, v, action = arrays[:15], arrays[15:29], arrays[29:]
         legs = (Joints(*(jnp.stack(x[i::2]) for i in (0, 1))) for x in (q[7:], v[6:], action))
@@ -182,7 +182,7 @@ def _observe(state: QuadrupedState) -> Array:
 
 
 def unpacked(torso: Sequence[Array], angles: Joints, speeds: Joints) -> tuple[Pose, Motion]:
-    """Return a state in the form that the physics uses, with the spin around the world's axes."""
+    """Return pose and motion, with the torso's spin converted from its own axes to the world's."""
     rotation = Rotation(*torso[3:7])
     forward, left, up = rotation.axes()
     spin = forward * torso[10] + left * torso[11] + up * torso[12]
@@ -191,7 +191,7 @@ def unpacked(torso: Sequence[Array], angles: Joints, speeds: Joints) -> tuple[Po
 
 
 def spread(state: QuadrupedState) -> tuple[Pose, Motion]:
-    """Return a state in the form that the physics uses, from its arrays."""
+    """Return a state's pose and motion, which are what the functions of the physics take."""
     angles, speeds = (Joints(x[0::2], x[1::2]) for x in (state.q[7:], state.v[6:]))
     return unpacked((*state.q[:7], *state.v[:6]), angles, speeds)
 

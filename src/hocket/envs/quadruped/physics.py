@@ -26,7 +26,7 @@ from hocket.envs.quadruped.body import NUM_LEGS, Body
 from hocket.envs.quadruped.vectors import Rotation, Vector
 
 ITERATIONS = 6
-"""Rounds of Newton's method. Each decides anew which constraints push, that is, exert a force."""
+"""Rounds of Newton's method. Each round decides again which constraints exert a force."""
 
 
 class Pose(NamedTuple):
@@ -107,7 +107,7 @@ def accelerate(body: Body, pose: Pose, motion: Motion, torques: Joints) -> Motio
 
 
 def torso_diagonal(body: Body) -> tuple[float, ...]:
-    """Return the torso's own inertia, against forces and against moments."""
+    """Return the torso's diagonal of the inertia matrix: three masses, three moments of inertia."""
     return (body.torso_mass,) * 3 + (body.torso_inertia,) * 3
 
 
@@ -283,7 +283,10 @@ def constrain(
     motion: Motion,
     guess: Motion,
 ) -> LegSystem:
-    """Return a leg's system, including the constraints that push at the guessed acceleration."""
+    """Return the system `free` of a leg, with the forces of its constraints added.
+
+    Only some constraints exert a force. Which ones is decided at the guessed acceleration.
+    """
     # A constraint asks for the acceleration -damp * speed - stiff * distance.
     stiff, damp = body.spring
     by_hip, by_knee = (
@@ -330,10 +333,11 @@ def constrain(
 def friction(
     body: Body, weights: Weights, height: Array, excess: Vector
 ) -> tuple[Vector, Vector, Vector]:
-    """Return the force on a foot per unit of acceleration: the columns of a symmetric matrix.
+    """Return the columns of the 3 x 3 matrix by which the ground resists a foot's acceleration.
 
-    `excess` is the acceleration beyond the one that the contact asks for. The pyramid of friction
-    has four edges, and each pushes if the excess along it is negative.
+    The force on the foot is minus this symmetric matrix times `excess`, which is the acceleration
+    beyond the one that the contact asks for. The pyramid of friction has four edges. While the foot
+    touches the ground, an edge pushes if the excess along it is negative.
     """
     mu, hardness = body.friction, body.hardness
     softness = (1 - hardness) / hardness * weights.foot * (1 + mu**2) * 2 * mu**2
@@ -353,7 +357,10 @@ def friction(
 def limit(
     bounds: tuple[float, float], weight: float, body: Body, angle: Array, speed: Array, guess: Array
 ) -> tuple[Array, Array]:
-    """Return what a joint beyond its range adds to its inertia and takes from its torque."""
+    """Return two terms for a joint: one to add to its inertia, one to subtract from its torque.
+
+    Both are 0, unless the joint is beyond its range and has to be pushed back.
+    """
     beyond = angle - jnp.clip(angle, *bounds)
     stiff, damp = body.spring
     wanted = damp * speed + stiff * beyond

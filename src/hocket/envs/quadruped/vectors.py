@@ -63,7 +63,10 @@ class Rotation:
         )
 
     def turned(self, by: Vector) -> Rotation:
-        """Return this rotation followed by one around `by`, whose length is the angle."""
+        """Return this rotation followed by a second one.
+
+        The direction of `by` is the second rotation's axis, its length is the angle in radians.
+        """
         # In any real turn, 1e-24 is lost in rounding. Without a turn, it makes sin(half) / half 1
         # instead of 0 / 0.
         half = 0.5 * jnp.sqrt(by.dot(by) + 1e-24)
