@@ -27,7 +27,10 @@ from hocket.replay.store.table import store
 
 
 def init(row: Any, capacity: int, name: str = "replay") -> Replay | Served:
-    """Make an empty replay of rows like `row`; see `device.init`. No two replays share a `name`."""
+    """Make an empty replay of rows like `row`; see `device.init`.
+
+    Give each replay of a program a `name` of its own.
+    """
     if not is_served():
         return device.init(row, capacity)
     device.check_capacity(capacity)

@@ -39,13 +39,13 @@ CARRIERS = ("near", "shm", "tcp")
 
 @dataclass(frozen=True)
 class ReplayService:
-    """The declaration of a replay, which a traced program holds."""
+    """The name, columns and capacity of a replay, which a program holds in place of the rows."""
 
     name: str
     schema: Schema
     capacity: int
     tree: Any = field(repr=False)
-    """The structure of the tree that the columns of a row form."""
+    """The pytree structure of a row, whose leaves are the columns."""
 
     @classmethod
     def of(cls, row: Any, capacity: int, name: str) -> ReplayService:
@@ -136,7 +136,7 @@ class LiveReplay:
             table.close()
 
     def _by_slot(self) -> Replay:
-        """Return the content of a single table, with each row in its slot of the table."""
+        """Return the only table as a device replay, with each row in the slot that it has now."""
         (table,) = self.tables
         contents, info = table.contents(), table.info()
         laps, head = divmod(info["inserts"], self._of.capacity)
@@ -146,7 +146,7 @@ class LiveReplay:
         )  # fmt: skip
 
     def _by_age(self) -> Replay:
-        """Return the rows of all shards in one ring, the oldest first."""
+        """Return all shards together as one device replay, with the oldest row first."""
         contents = [table.contents() for table in self.tables]
         # The age of a row is how many rows of its shard came later. Shards share no clock, but they
         # are filled at about the same pace.
@@ -191,7 +191,10 @@ class LiveReplay:
         self._laps = max(0, int(content.lap) - 2)
 
     def _parts(self, head: int, is_full: bool) -> Iterator[tuple[Table, Any]]:
-        """Yield each table and the slots of the ring whose rows to insert into it, in order."""
+        """Yield pairs of a table and the slots in the loaded replay whose rows it gets.
+
+        The pairs come in the order of insertion.
+        """
         capacity, num = self._of.capacity, len(self.tables)
         if num == 1:
             # A full ring is inserted whole, then the part before its head again. So each row keeps
@@ -218,7 +221,7 @@ def _insert(
 
 
 def stores(at: At) -> Sequence[Access]:
-    """Return the shards of a replay for an instance: the tables, or connections to them."""
+    """Return all shards of a replay, as tables in this process or as connections to servers."""
     if not isinstance(at.service, LiveReplay):
         assert isinstance(at.service, Sequence)  # the addresses of tables in another process
         addresses = at.service

@@ -51,7 +51,7 @@ def example(obs: Any, action: Any) -> Transition:
 
 
 def init_tail(obs: Any, action: Any, num_envs: int, *, steps: int) -> Tail:
-    """Make the tail before the first rollout; `obs` and `action` are those of one environment."""
+    """Make the tail for the first rollout: zeros. Give `obs` and `action` of one environment."""
     number, flag = jnp.zeros(()), jnp.zeros((), bool)
     step = Tail(obs, action, number, flag, flag, obs, real=flag)
     return jax.tree.map(lambda x: jnp.zeros((steps - 1, num_envs, *x.shape), x.dtype), step)

@@ -48,7 +48,7 @@ ARROW, DETAIL = 54.0, 13.0
 
 @dataclass(frozen=True)
 class PlaceBox:
-    """A place. `pills` are fragments with their roles, `facts` are rows of a name and a value."""
+    """The box of a place. `pills` are pairs (fragment, role), and `facts` pairs (name, value)."""
 
     name: str
     pills: tuple[tuple[str, str], ...] = ()
@@ -61,7 +61,10 @@ class PlaceBox:
 
     @property
     def behind(self) -> float:
-        """The distance by which the cards of other replicas stick out upward and to the right."""
+        """The distance by which cards stick out behind the box, upward and to the right.
+
+        A place with several replicas is drawn as a stack of two or three cards.
+        """
         return CARD * (min(self.replicas, 3) - 1)
 
 
@@ -270,7 +273,7 @@ def _arrow_height(arrow: FlowArrow) -> float:
 
 
 def _draw_gap(canvas: Canvas, arrows: Sequence[FlowArrow], a: PlaceBox, right: Rect) -> None:
-    """Draw the arrows between two neighbours from top to bottom, first the ones to the right."""
+    """Draw the arrows between two neighbours from top to bottom. Arrows to the right come first."""
     card = canvas.cards[a.name]
     x1, x2 = card.right + a.behind + 4, right.left - 4
     y = card.top + (card.height - sum(map(_arrow_height, arrows))) / 2 + 4
@@ -292,7 +295,7 @@ def _draw_label(
 
 
 def _draw_lanes(canvas: Canvas, far: Sequence[FlowArrow], boxes: dict[str, PlaceBox]) -> None:
-    """Draw the arrows that pass over other boxes, each up, along a lane of its own, and down."""
+    """Draw the arrows that pass over other boxes. Each goes up, along its own lane, and down."""
     ports = _ports(canvas, far)
     for i, arrow in reversed(list(enumerate(far))):  # shorter arrows last, on top where lines cross
         lane = HEADER + LANE * (len(far) - i) - 20
@@ -309,7 +312,7 @@ def _draw_lanes(canvas: Canvas, far: Sequence[FlowArrow], boxes: dict[str, Place
 
 
 def _middles(canvas: Canvas, x1: float, x2: float) -> Iterator[float]:
-    """Yield the positions for a lane's label: the middle of the lane, then the gaps below it."""
+    """Yield x to try for a lane's label: the middle of the lane, then gaps between boxes."""
     yield (x1 + x2) / 2
     for a, b in pairwise(canvas.cards.values()):
         if min(x1, x2) < a.right and b.left < max(x1, x2):
@@ -317,7 +320,7 @@ def _middles(canvas: Canvas, x1: float, x2: float) -> Iterator[float]:
 
 
 def _ports(canvas: Canvas, far: Sequence[FlowArrow]) -> dict[tuple[int, str], float]:
-    """Return the x where each arrow meets its boxes, so that nested lanes do not cross."""
+    """Return the x coordinates at which arrows meet boxes, so that nested lanes do not cross."""
     ports: dict[tuple[int, str], float] = {}
     for name, card in canvas.cards.items():
         mine = [i for i, arrow in enumerate(far) if name in (arrow.source, arrow.target)]

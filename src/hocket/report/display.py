@@ -64,7 +64,7 @@ SECONDS = {
     "saving": "save",
     "other": "other",
 }
-"""For each activity that `Outcome.seconds` times by itself, its key there."""
+"""The activities that have an entry of their own in `Outcome.seconds`, with its key."""
 
 
 def picture(run: Outcome, returns: Sequence[float]) -> Panel:

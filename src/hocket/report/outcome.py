@@ -11,14 +11,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Activity:
-    """The use of time by a place, as means over its instances, and the bytes it sends, as a sum."""
+    """The busy and waiting time of a place, averaged over its instances, and its total traffic."""
 
     name: str
     replicas: int
     busy: float
     """The share of the time in which the place computes."""
     waits: Mapping[str, float] = field(default_factory=dict)
-    """The share of the time that the place waits, for each other place."""
+    """The share of the time in which the place waits for another place, by that place's name."""
     bytes_per_second: float = 0.0
     """The bytes per second that all instances of the place send."""
 

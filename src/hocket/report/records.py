@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 WINDOW = 100
-"""The number of latest episodes that `return_mean` averages, or a few more."""
+"""The number of latest episodes that `return_mean` averages, rounded up to whole iterations."""
 
 Metrics = dict[str, np.ndarray]
 Row = dict[str, Any]
@@ -19,7 +19,7 @@ Tell = Callable[[int, Row, int], None]
 
 
 class Window:
-    """The episodes of the fewest last iterations that together have at least `WINDOW` episodes."""
+    """The latest episodes, from as many whole iterations as it takes to have `WINDOW` episodes."""
 
     def __init__(self) -> None:
         self._parts: deque[tuple[float, float]] = (
@@ -41,7 +41,7 @@ class Window:
 
 
 class AgentRows:
-    """The rows of one agent: its last episodes, and the metrics that are in no row yet."""
+    """The data for an agent's next row: its latest episodes, and metrics that are in no row yet."""
 
     def __init__(self, before: Iterable[Mapping[str, Any]] = ()) -> None:
         """Continue after the rows `before`, which the run wrote until it was interrupted."""
@@ -106,7 +106,7 @@ class Records:
             start = stop
 
     def flush(self, env_steps: int, seconds: float, more: Sequence[dict[str, float]] = ()) -> None:
-        """End the row of each agent here, and add the numbers in `more` to it."""
+        """End each agent's row here. `more` has numbers to add to the row of each agent."""
         extras = more or [{}] * len(self.agents)
         for i, (agent, extra) in enumerate(zip(self.agents, extras, strict=True)):
             row = agent.row(self._at, seconds, extra)

@@ -11,7 +11,10 @@ from hocket.report.plot import COLORS, INK, dress, new_figure
 
 @dataclass(frozen=True)
 class Series:
-    """The speed of one way to cut a device, over the number of environments per instance."""
+    """One line of the figure: the speed for each number of environments per instance.
+
+    A line belongs to one way to cut a device into instances.
+    """
 
     label: str
     envs: Sequence[int]

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 GIF_MAX_FPS = 50
-"""The fastest rate of a GIF. Delays are in hundredths of a second, and viewers do not honor 1."""
+"""The highest frame rate of a GIF. A frame lasts a whole number of hundredths of a second, and
+viewers do not honor a duration of one."""
 
 
 def write_video(path: Path | str, frames: np.ndarray, fps: float = 30) -> Path:

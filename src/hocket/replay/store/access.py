@@ -24,9 +24,10 @@ class Batch:
     """The rows of one sample."""
 
     rows: dict[str, NDArray[Any]]
-    """`[n, ...]` for each column, or `[n, frames, ...]` for a column of frames."""
+    """Each column's array, `[n, ...]`, or `[n, frames, ...]` for a column of frames."""
     keys: NDArray[np.uint32]
-    """`[n, 2]`: the slot, and how often it has been written, so that no two rows share a key."""
+    """The key of each row, `[n, 2]`: its slot, and how often that slot has been written. So no two
+    rows have the same key."""
     probability: NDArray[np.float32]
     """The probability with which each row was drawn, `[n]`. Importance weights come from it."""
     evenly: bool
@@ -99,9 +100,10 @@ class Access(Closing):
         out: Batch | None = None,
         timeout: float | None = None,
     ) -> Callable[[], Batch]:
-        """Start a sample, and return a function to call once for the batch.
+        """Ask for a sample, and return a function. Call it once to get the batch.
 
-        A server draws the rows now, and a table in this process when that function is called.
+        A server draws the rows at once. A table in this process draws them when the function is
+        called.
         """
         if uniforms is not None:
             uniforms = _below_one(_floats("uniforms", uniforms, num), uniforms)
@@ -122,7 +124,7 @@ class Access(Closing):
             yield batch
 
     def update(self, keys: ArrayLike, priority: ArrayLike) -> int:
-        """Give rows new priorities. Return how many keys were skipped, as their rows are gone."""
+        """Give rows new priorities, and return the number of keys whose rows no longer exist."""
         keys = np.asarray(keys)
         if keys.ndim != 2 or keys.shape[1] != 2 or keys.dtype.kind not in "iu":
             raise ValueError(

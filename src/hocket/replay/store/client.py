@@ -115,7 +115,10 @@ class Client(Access):
         return out if evenly == out.evenly else Batch(out.rows, out.keys, out.probability, evenly)
 
     def _views(self, memory: Any, num: int, evenly: bool) -> Batch:
-        """Make a batch in `memory`, which is not reused while one of its arrays lives."""
+        """Return a batch whose arrays are views of `memory`.
+
+        The memory is not reused while any of these arrays exists.
+        """
         offset = 0
 
         def view(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
@@ -161,12 +164,12 @@ def _connected(address: str, seconds: float) -> Any:
 
 _CARRIERS = ("shm", "unix", "tcp", "udp", "dpdk")
 _SLOTS = 64
-"""The number of requests that one region of shared memory has room for. It is large, because order
-is kept only between requests in the same region, and unused slots cost nothing."""
+"""The number of requests that one region of shared memory has room for. Only requests in the same
+region keep their order, so this number is large. Unused slots cost nothing."""
 
 
 def _tables(native: Any, seconds: float) -> dict[str, tuple[int, str]]:
-    """Return the number and schema of each table of a server, by its name."""
+    """Return the tables of a server: for each name, the table's index and its schema."""
     text = _said(store().Remote(native, 0, "", []), "HELLO", seconds)
     lines = (line.split(" ", 2) for line in text.splitlines())
     return {name: (number, schema) for number, (name, _, schema) in enumerate(lines)}

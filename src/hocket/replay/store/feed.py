@@ -157,7 +157,8 @@ class _Pinned:
 _Buffer = _Unpinned | _Pinned
 """Memory that one batch is drawn into, and sent from."""
 _PROBABILITY = ":probability"
-"""The name of the probabilities among the columns. No column has a colon in its name."""
+"""The name under which the probabilities are sent along with the columns. It has a colon, which no
+name of a column has."""
 _Offsets = dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]
 
 
@@ -185,6 +186,6 @@ def _unpack(layout: _Offsets, memory: jax.Array) -> dict[str, Any]:
 
 
 def _writable(array: jax.Array) -> Any:
-    """Return the memory of an array on the host. Write to it only while no computation reads it."""
+    """Return a host array's memory as writable bytes. Do not write while a computation reads it."""
     memory: Any = (ctypes.c_uint8 * array.size).from_address(array.unsafe_buffer_pointer())
     return np.frombuffer(memory, np.uint8)

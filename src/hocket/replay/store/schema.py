@@ -23,7 +23,10 @@ _COLUMN = re.compile(
 
 @dataclass(frozen=True)
 class Column:
-    """A column: an array of this shape in each row, or such frames that each row refers to."""
+    """A column of a table.
+
+    Each row has an array of this dtype and shape, or refers to `frames` such arrays.
+    """
 
     name: str
     dtype: np.dtype[Any]
@@ -38,7 +41,10 @@ class Column:
 
     @property
     def given(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """The dtype and shape of the column in one inserted row; for frames, of their numbers."""
+        """The dtype and shape of the column's data in one inserted row.
+
+        A row refers to frames by their numbers, so a column of frames takes these numbers.
+        """
         return (np.dtype(np.uint64), (self.frames,)) if self.frames else (self.dtype, self.shape)
 
     @property

@@ -21,8 +21,8 @@ from hocket.replay.store.client import Client
 class Shards:
     """Several tables that are drawn from as one. Insert rows into the tables themselves.
 
-    The slot in a key says which shard it belongs to: with a capacity of C rows in S shards,
-    shard k has the slots from k C / S on.
+    The slot of a row, which is the first number of its key, says which shard the row is in. With a
+    capacity of C rows in S shards, shard k has the slots from k C / S to (k + 1) C / S - 1.
     """
 
     def __init__(self, shards: Sequence[Access], capacity: int, seed: int = 0) -> None:
@@ -32,7 +32,7 @@ class Shards:
         self._reported: dict[int, tuple[int, float]] = {}
 
     def sample(self, num: int, *, uniforms: Any = None) -> Batch:
-        """Draw `num` rows. The `uniforms` decide only how many of them come from each shard."""
+        """Draw `num` rows. `uniforms` decide how many rows come from each shard, but not which."""
         uniforms = self._random.random(num) if uniforms is None else uniforms
         sizes, totals = np.array(self._sizes_and_totals(), np.float64).T
         weights = totals if totals.any() else sizes
@@ -53,7 +53,7 @@ class Shards:
         )
 
     def update(self, keys: Any, priority: Any) -> int:
-        """Give rows new priorities, and return how many keys were skipped: their rows are gone."""
+        """Give rows new priorities, and return the number of keys whose rows no longer exist."""
         keys, priority, stale = np.asarray(keys), np.asarray(priority), 0
         owner = keys[:, 0] // self._each
         for k in np.unique(owner):
@@ -63,7 +63,10 @@ class Shards:
         return stale
 
     def info(self) -> dict[str, Any]:
-        """Return the rows held and inserted in all shards, their total and highest priority."""
+        """Return the rows held, the rows inserted, the total priority and the highest priority.
+
+        Each number is for all shards together.
+        """
         infos = [shard.info() for shard in self._shards]
         summed = {name: sum(info[name] for info in infos) for name in ("size", "inserts", "total")}
         return {**summed, "highest": max(info["highest"] for info in infos)}
@@ -84,7 +87,10 @@ class Shards:
 
 
 def _at(points: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return the shard at each point of [0, 1). Its share is never 0, however sums are rounded."""
+    """Divide [0, 1) among the shards by their shares, and return the shard at each point.
+
+    Never return a shard whose share is 0, even where the sum of the shares is rounded.
+    """
     shard = np.searchsorted(np.cumsum(shares), points, side="right")
     last = np.flatnonzero(shares).max()
     return np.minimum(shard, last)

@@ -42,7 +42,7 @@ class Contents:
 
     rows: dict[str, NDArray[Any]]
     keys: NDArray[np.uint32]
-    """`[n, 2]`, as in `Batch`."""
+    """The key of each row, `[n, 2]`, as in `Batch.keys`."""
     priority: NDArray[np.float32]
 
 
@@ -127,7 +127,10 @@ class Table(Access):
             raise OSError(f"{error}.") from None
 
     def options(self) -> dict[str, Any]:
-        """Return the options of the table; `least` and `most` follow from `tolerance`."""
+        """Return the options of the table.
+
+        They have `tolerance` as the two limits that it sets, `least` and `most`.
+        """
         options, names = self._native.made(), get_args(Select)
         return options | {which: names[options[which]] for which in ("sampler", "remover")}
 

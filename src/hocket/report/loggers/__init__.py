@@ -1,6 +1,6 @@
-"""Loggers, which get every row of a run's metrics. One logger, one file.
+"""Loggers, which get every row of a run's metrics. Each file here has one logger.
 
-    jsonl.py        `metrics.jsonl`, which every kept run has
+    jsonl.py        `metrics.jsonl`, which every run with a folder has
     tensorboard.py  event files for TensorBoard
     display.py      the live display, or plain lines
 
@@ -30,14 +30,14 @@ class About:
     folder: Path
     """The run's folder, in which a logger may keep files."""
     folders: Mapping[int, Path]
-    """The folder for the records of each seed, by seed; with one seed, the run's folder."""
+    """The folder of each seed's records. A single seed has the folder of the run itself."""
     config: Mapping[str, Any]
     """Every setting that the run depends on, as in `config.json`."""
     progress: Outcome
     """The progress of the run, which is up to date at every row."""
     last_step: int = 0
-    """The environment step from which a resumed run continues; 0 for a new run. The logger gets the
-    same rows of later steps again, even if the interrupted run has sent them already."""
+    """The environment step from which a resumed run continues; 0 for a new run. The interrupted
+    run may have sent rows of later steps already. The logger gets these rows again."""
 
 
 @runtime_checkable

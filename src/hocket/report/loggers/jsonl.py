@@ -13,7 +13,10 @@ NAME = "metrics.jsonl"
 
 
 class Jsonl:
-    """The logger of every kept run. `read_rows` reads what it writes."""
+    """Writes the rows to `metrics.jsonl`, which `read_rows` reads.
+
+    Every run with a folder has this logger.
+    """
 
     def __init__(self) -> None:
         self._files: dict[int, TextIO] = {}

@@ -28,7 +28,8 @@ __all__ = [
 ]  # fmt: skip
 
 Sites = Sequence[Sequence[Any]]
-"""The arrays, or their shapes, that each call of `averaged` in a replica's programs averages."""
+"""The calls of `averaged` in a replica's programs. Each call is given by its arrays, or by their
+shapes and dtypes."""
 Address: TypeAlias = Any
 """The address of a replica: bytes, a path, or any other small value that can be pickled."""
 Epoch: TypeAlias = int
@@ -37,7 +38,10 @@ Epoch: TypeAlias = int
 
 @dataclass(frozen=True)
 class Members:
-    """The replicas that average. `on` has each one's device or slice; None if the plan has none."""
+    """The replicas that average.
+
+    `on` has the device or slice of each replica, or None if the plan gives it none.
+    """
 
     on: tuple[DeviceId | None, ...]
     shares_memory: bool = True
@@ -60,7 +64,7 @@ class Members:
 
     @property
     def run_as_one(self) -> bool:
-        """True if all are on slices whose processes can wait for each other on the device."""
+        """True if all replicas are on slices where processes may wait for each other on a device."""
         return all(device is not None and run_as_one(device) for device in self.on)
 
     @property
@@ -79,7 +83,7 @@ class Members:
         return replace(self, on=tuple(self.on[i] for i in indices))
 
     def at_once(self) -> Members:
-        """Return the same replicas without a delay."""
+        """Return the same replicas with a `delay` of 0."""
         return replace(self, delay=0.0)
 
 
@@ -100,10 +104,10 @@ class Joined(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise the error of a mean that failed in a compiled program without raising it there."""
+        """Raise an error if a mean failed in a compiled program that did not raise it itself."""
 
     def close(self) -> None:
-        """End all waits of this replica and all waits for it, now and later, with an error.
+        """Make all present and future waits, by this replica and for it, end with an error.
 
         Any thread may call this. When a run ends, every replica does.
         """

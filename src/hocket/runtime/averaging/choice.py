@@ -28,15 +28,16 @@ class Offer(NamedTuple):
 
     address: Address = None
     why_not: str = ""
-    """The reason why this replica cannot average this way and has no address; "" if it can."""
+    """The reason why this replica cannot average this way; "" if it can. A replica
+    that cannot has no address."""
 
 
 class Reduction:
     """One replica's implementation of `averaged`, by the way that was chosen.
 
-    `table.agree` calls `listen` in all replicas, hands every replica the offers of all, and calls
-    `join`. If there are several ways to choose from, it first calls `listen` and `measure` for each
-    way. `space` is memory that all replicas share.
+    `table.agree` calls `listen` in all replicas, collects the offers that it returns, and passes
+    all of them to `join` in every replica. If there are several ways to choose from, it first calls
+    `listen` and `measure` for each way. `space` is memory that all replicas share.
 
         with averaging(reduction):
             step(state)     # a jitted program, in which `averaged` is the mean over all processes
@@ -51,7 +52,10 @@ class Reduction:
         self._is_closed = False
 
     def listen(self, way: str, is_trial: bool) -> Offer:
-        """Prepare this replica so that the others can join it, for a trial or for the run."""
+        """Prepare this replica so that the others can join it, to average by `way`.
+
+        A trial only measures the way. Otherwise the run uses it.
+        """
         members, sites = self._averaging.given(is_trial=is_trial)
         space = self._averaging.part(way, self._space, is_trial=is_trial)
         try:
@@ -106,11 +110,11 @@ class Reduction:
         return self._used.counts()
 
     def check(self) -> None:
-        """Raise the error of a mean that failed in a compiled program without raising it there."""
+        """Raise an error if a mean failed in a compiled program that did not raise it itself."""
         self._used.check()
 
     def close(self) -> None:
-        """End all waits of all replicas, now and later, with an error in the waiting replica."""
+        """Make all present and future waits, in every replica, end with an error."""
         self._is_closed = True
         for joined in list(self._open):
             joined.close()
@@ -137,7 +141,7 @@ class Reduction:
 
 
 def timed(joined: Joined, site: Sequence[Any], replicas: int, index: int) -> float:
-    """Return the seconds that a call takes in a compiled loop. All replicas do this together."""
+    """Return the seconds that one mean takes in a compiled loop. All replicas must call this."""
     xs = [jnp.full(x.shape, index, x.dtype) for x in site]
 
     calls = 50 if data_bytes(site) < 1 << 22 else 10

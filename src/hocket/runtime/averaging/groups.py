@@ -105,9 +105,10 @@ class Group:
 
 
 class GpuGroup(Group, ABC):
-    """One replica of a group on GPUs. The replicas exchange introductions before they average.
+    """One replica of a group on GPUs. First the replicas tell each other what they need to connect.
 
-    They use a `Rendezvous`, which lies in the shared memory behind the memory of the group.
+    The bytes that a replica tells are its introduction. They pass through a `Rendezvous`, which
+    lies in the shared memory, behind the memory of the group.
     """
 
     def __init__(self, space: Space, replicas: int, index: int, sites: Sites) -> None:

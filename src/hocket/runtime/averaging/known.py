@@ -35,7 +35,9 @@ def find_way(name: str) -> Average:
 
 
 def choices(members: Members, wanted: str = "", *, is_exact: bool = False) -> list[str]:
-    """Return the names of the ways to choose from. Refuse a `wanted` way that cannot work here.
+    """Return the names of the ways to average that hocket may choose from.
+
+    If `wanted` names a way, return only that one, or raise PlanError if it cannot work here.
 
     With `is_exact`, return only the most preferred way. The means of different ways differ in
     rounding, so a choice by measured speed could change the numbers from run to run.
@@ -76,7 +78,10 @@ def check_averages(plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class Averaging:
-    """The arrays that the replicas of a place average. `wanted` is the way the plan names."""
+    """The replicas of one place, and the arrays that they average.
+
+    `wanted` is the name of the way to average that the plan asks for; "" if hocket may choose.
+    """
 
     members: Members
     sites: Sites
@@ -94,17 +99,17 @@ class Averaging:
 
     @cached_property
     def nbytes(self) -> int:
-        """The bytes of shared memory, enough to use any of the choices and for a trial of each."""
+        """The bytes of shared memory to reserve, for any way in use and for the trials of all."""
         return max(begin + nbytes for begin, nbytes in self._parts.values())
 
     def part(self, way: str, space: Space | None, *, is_trial: bool) -> Space | None:
-        """Return the part of `space` for a way in use, or for its trial."""
+        """Return the part of the shared memory that a way uses in the run, or in its trial."""
         return space and space.part(*self._parts[way, is_trial])
 
     def given(self, *, is_trial: bool) -> tuple[Members, Sites]:
-        """Return the replicas and the calls for a way in use, or for a trial.
+        """Return the replicas and the calls of `averaged` that a way must be prepared for.
 
-        A trial makes only the largest call, and without a delay.
+        A trial, which measures the way, makes only the largest call, without an added delay.
         """
         if is_trial:
             return self.members.at_once(), [largest(self.sites)]
@@ -112,7 +117,7 @@ class Averaging:
 
     @cached_property
     def _parts(self) -> dict[tuple[str, bool], tuple[int, int]]:
-        """The offset and the size in bytes of each way's memory, by (way, is_trial)."""
+        """The offset and size, in bytes, of the shared memory for each (way, is_trial)."""
 
         def room(way: str, is_trial: bool) -> int:
             return pages(find_way(way).room(*self.given(is_trial=is_trial)))
@@ -134,5 +139,5 @@ def data_bytes(site: Sequence[Any]) -> int:
 
 
 def roomy(sites: Sites) -> list[Sequence[Any]]:
-    """Return every site twice, because XLA may duplicate a part of a program that contains it."""
+    """Return every call site twice, because XLA may duplicate the code that contains it."""
     return sorted(sites, key=data_bytes, reverse=True) * 2

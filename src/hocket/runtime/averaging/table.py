@@ -16,7 +16,10 @@ UNTRIED = "not tried: it is used only if asked for by name"
 
 @dataclass(frozen=True)
 class WayRow:
-    """A row of the table: the seconds of a call in the slowest replica; None if not measured."""
+    """One way to average, and the seconds that a call takes in the slowest replica.
+
+    `seconds` is None if the way was not measured.
+    """
 
     way: str
     seconds: float | None
@@ -25,7 +28,10 @@ class WayRow:
 
 @dataclass(frozen=True)
 class WayTable:
-    """All ways and the chosen way. If several were measured, it was fastest in the largest call."""
+    """All ways to average, and the one that was chosen.
+
+    If several were measured, the chosen one took the least time for the largest call.
+    """
 
     rows: tuple[WayRow, ...]
     chosen: str
@@ -81,7 +87,10 @@ def only(averaging: Averaging) -> WayTable | None:
 
 
 def choose(averaging: Averaging, answers: Mapping[str, Sequence[float | str]]) -> WayTable:
-    """Choose the way whose slowest replica is fastest, among ways that work in all replicas."""
+    """Choose the fastest of the ways to average that work in all replicas.
+
+    The time of a way is that of its slowest replica.
+    """
     costs: dict[str, float | str] = {}
     for way, measured in answers.items():
         why = [f"{x} (replica {i})" for i, x in enumerate(measured) if isinstance(x, str)]

@@ -44,14 +44,14 @@ def widened(x: Any) -> jax.Array:
 
 
 def narrowed(mean: jax.Array, like: jax.Array) -> jax.Array:
-    """Undo `widened`: return the mean of `widened(like)` in the type of `like`."""
+    """Undo `widened`: convert a mean of widened arrays back to the dtype of `like`."""
     if jnp.issubdtype(like.dtype, jnp.complexfloating):
         return jax.lax.complex(mean[0], mean[1])
     return mean.astype(like.dtype)
 
 
 def _vectors(parts: Sequence[Any]) -> list[list[int]]:
-    """Return, for each vector, the indices of its arrays. Empty arrays are left out."""
+    """Group non-empty arrays by dtype, one group for each vector. Return each group's indices."""
     dtypes = sorted({str(part.dtype) for part in parts if part.size})
     return [
         [i for i, part in enumerate(parts) if part.size and str(part.dtype) == dtype]

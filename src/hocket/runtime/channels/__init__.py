@@ -37,10 +37,14 @@ pickled on its way; otherwise it may be any object."""
 
 
 class Ends(NamedTuple):
-    """The devices of a link's two ends, and what they share. Both ends get equal `Ends`."""
+    """The devices of a link's two ends, and whether the ends share a process or memory.
+
+    The sender and the receiver get equal `Ends`.
+    """
 
     source: tuple[DeviceId, ...]
-    """The devices of the sender. Empty if the plan names none: the first device of the process."""
+    """The devices of the sender. If the plan names none, this is empty, and the sender uses the
+    first device of its process."""
     target: tuple[DeviceId, ...]
     """The devices of the receiver."""
     one_process: bool
@@ -51,7 +55,10 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class Here:
-    """One end of a link, as its own process sees it. Most transports read only `sends`."""
+    """The end of a link that is in this process, described for the transport.
+
+    Most transports read only `sends`, which is True at the sending end.
+    """
 
     sends: bool
     devices: tuple[Any, ...] = ()
@@ -59,9 +66,10 @@ class Here:
     homes: tuple[Any, ...] = ()
     """The sharding that the receiver wants for each array of a message. Empty at a sending end."""
     space: Space | None = None
-    """The link's part of the shared memory, which both ends see; None if `room` returned 0."""
+    """The memory that both ends of the link share; None if `Transport.room` asked for none."""
     work: DeviceWork | None = None
-    """The work that this instance has begun on its device. Device-ordered transports add to it."""
+    """A record of the work that this instance has begun on its device. A transport that is
+    `device_ordered` must add its own work to the record."""
 
 
 class EitherEnd(Protocol):
@@ -76,7 +84,7 @@ class EitherEnd(Protocol):
         """Wait until the device has finished the work of this end. Raise any error of that work."""
 
     def close(self) -> None:
-        """End all waits at both ends, now and later, with `hocket.system.events.Closed`."""
+        """Make all present and future waits at both ends raise `hocket.system.events.Closed`."""
 
 
 class Outbox(EitherEnd, Protocol):

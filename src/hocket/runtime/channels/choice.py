@@ -17,7 +17,10 @@ TRANSPORTS = Registry(
 
 
 def check_transports(plan: Plan) -> None:
-    """Refuse a plan with a link that no transport, or not the one its channel names, can carry."""
+    """Refuse a plan if no transport can carry one of its links.
+
+    If a channel names a transport, that transport must be able to carry the links of the channel.
+    """
     free = plan.free
     if free and (named := plan.channel(free.learner, free.maker).transport):
         raise PlanError(
@@ -55,7 +58,7 @@ def transport_of(plan: Plan, link: Link) -> Transport:
 
 
 def ends_of(plan: Plan, link: Link) -> Ends:
-    """Return the devices of a link's two ends, and what the ends share."""
+    """Return the devices of a link's two ends, and whether the ends share a process or memory."""
     launch = plan.launch
     source = devices_of(plan, link.transfer.source, link.source)
     shares = not launch.one_process and launch.shares_memory != "none"
@@ -64,7 +67,10 @@ def ends_of(plan: Plan, link: Link) -> Ends:
 
 
 def devices_of(plan: Plan, place: str, index: int) -> tuple[DeviceId, ...]:
-    """Return the devices of an instance: all of its place if the replicas run as one program."""
+    """Return the devices of an instance.
+
+    If the replicas of its place run as one program, the instance has all devices of the place.
+    """
     spot = plan.place(place)
     return spot.on if place in plan.grouped else spot.share(index)
 

@@ -21,15 +21,15 @@ class DeviceWork:
         self._settle: list[Callable[[], None]] = []
 
     def add(self, settle: Callable[[], None]) -> None:
-        """Add an end, given its `settle`, which waits for the work that the end has begun."""
+        """Add an end of a link. Its `settle` waits for the work that it has begun on the device."""
         self._settle.append(settle)
 
     def begun(self, end: Any, array: Any) -> None:
-        """Record an end's newest work: `array` is ready when the device has finished that work."""
+        """Record the newest work of `end`. `array` is ready when this work is finished."""
         self._last[end] = array
 
     def since(self) -> list[Any]:
-        """Return the newest work of each end, which `is_busy` takes."""
+        """Return the newest work of each end, as arrays that are ready when it is finished."""
         return list(self._last.values())
 
     def settle(self) -> None:
@@ -45,7 +45,7 @@ class DeviceWork:
         self._status["phase"] = phase
 
     def resume(self) -> None:
-        """Show this instance at work, not waiting, because it may compile its next program now."""
+        """Set this instance's status to working, because it may now compile its next program."""
         self._status["phase"] = WORKING
 
     def forget(self) -> None:

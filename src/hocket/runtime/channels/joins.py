@@ -23,7 +23,7 @@ class Concat:
 
 @dataclass(frozen=True)
 class First:
-    """The join of parts that are all the same whole value: it takes the first."""
+    """The join of parts that are all equal, because each is the whole value: it takes the first."""
 
     def __call__(self, parts: Sequence[Any]) -> Any:
         return parts[0]
@@ -50,7 +50,11 @@ class Assembly(NamedTuple):
 def assemblies(
     messages: Sequence[Sequence[ValueId]], axes: Mapping[ValueId, int | None]
 ) -> tuple[Assembly, ...]:
-    """Return the assembly of each value. `messages` lists the values of each message, in order."""
+    """Return, for each value of `axes`, how to assemble it from the messages.
+
+    `axes` has the environment axis of each value, None if it has no such axis. `messages` lists the
+    values that each message contains, in order.
+    """
     return tuple(
         Assembly(
             FIRST if axis is None else Concat(axis),

@@ -21,11 +21,15 @@ from hocket.core.plan.data import Plan
 from hocket.runtime.channels.links import Link, LinkKey, links
 
 SAMPLE = "sample-"
-"""The prefix of the names in a sample: `sample-MAKER-NUMBER-age` or `sample-MAKER-NUMBER-ARRAY`."""
+"""The first part of the names that a saved sample uses: `sample-MAKER-NUMBER-ARRAY` for each of its
+arrays, and `sample-MAKER-NUMBER-age` for its age."""
 
 
 def sample_name(maker: int, number: int, name: str) -> str:
-    """Return the saved name of an array or the age in a maker's sample. Sample 0 is the oldest."""
+    """Return the name under which an array of a sample, or its age, is saved.
+
+    `maker` is the index of the instance that made the sample. Its oldest sample has the number 0.
+    """
     return f"{SAMPLE}{maker}-{number}-{name}"
 
 
@@ -43,7 +47,7 @@ def late_names(plan: Plan) -> dict[LinkKey, list[list[str]]]:
 
 
 def late_specs(plan: Plan) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return, by name, the shape and dtype of every array that is under way between two blocks."""
+    """Return the shape and dtype of each array in a late message, by the name it is saved under."""
     names = late_names(plan)
     return {
         name: spec
@@ -80,13 +84,16 @@ def value_names(graph: Graph) -> list[str]:
 
 
 def renamed(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
-    """Return saved late values under the names of this version, whatever version saved them."""
+    """Return saved late values under today's names, whatever version of hocket saved them."""
     table = _earlier_names(plan)
     return {table.get(name, name): x for name, x in late.items()}
 
 
 def _earlier_names(plan: Plan) -> dict[str, str]:
-    """Map the names of earlier versions, which were made of transfer numbers, to today's names."""
+    """Map the names that earlier versions of hocket gave to saved late values to today's names.
+
+    The earlier names contained numbers of transfers, which depend on the plan.
+    """
     every, late, table = list(links(plan)), late_names(plan), dict[str, str]()
     names = array_names(plan, every)
     for link in every:

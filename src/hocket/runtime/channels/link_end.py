@@ -17,7 +17,7 @@ class Carrier(Protocol):
         ...
 
     def close(self) -> None:
-        """End all waits at both ends, now and later, with `hocket.system.events.Closed`."""
+        """Make all present and future waits at both ends raise `hocket.system.events.Closed`."""
         ...
 
 
@@ -25,7 +25,7 @@ C = TypeVar("C", bound=Carrier)
 
 
 class LinkEnd(Generic[C]):
-    """One end of a link. It counts its messages, and waits in the carrier that the ends share."""
+    """One end of a link. It counts its messages, which pass through the carrier of the link."""
 
     side = READER
 

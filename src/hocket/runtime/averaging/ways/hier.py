@@ -19,7 +19,7 @@ from hocket.system.shared_memory import pages
 
 
 class Hier(SharedMemoryWay):
-    """The way named `hier`."""
+    """The way to average on each device first, and then between the devices."""
 
     name, preference = "hier", 30
 
@@ -68,7 +68,10 @@ class Hier(SharedMemoryWay):
 
 
 class InTwoSteps:
-    """A replica that averages in two steps. Only a device's leader has the group `leaders`."""
+    """A replica that averages with the others on its device, and then takes the leader's result.
+
+    In between, the leaders of all devices average. A replica that is no leader has no `leaders`.
+    """
 
     def __init__(self, mine: Group, leaders: Group | None = None) -> None:
         self._mine, self._leaders = mine, leaders
@@ -102,7 +105,7 @@ AVERAGE = Hier()
 
 
 def _leader(inner: InMemory[Any], leaders: InMemory[Any]) -> InTwoSteps:
-    """Join both groups of a leader: its device's replicas, and the leaders."""
+    """Make a leader join both of its groups: the replicas of its device, and the leaders."""
     mine = inner.enter()
     try:
         return InTwoSteps(mine, leaders.enter())
@@ -122,7 +125,7 @@ def _leaders(members: Members) -> Members:
 
 
 def _rooms(members: Members, sites: Sites) -> tuple[int, int]:
-    """Return the bytes of memory that each device's replicas need, and that the leaders need."""
+    """Return two sizes in bytes: the memory for the replicas of one device, and for the leaders."""
     here = members.some(members.groups[0]).at_once()
     # On a device, every site makes two calls: the mean, and the leader's result passed on.
     within = _on_device(members).room(here, [*sites, *sites])

@@ -30,7 +30,7 @@ _HANDLE, _UUID = 64, 16
 
 
 class Ipc(SharedMemoryWay):
-    """The way named `ipc`."""
+    """The way to average on one GPU, in memory there that all its processes can read."""
 
     name, preference = "ipc", 10
 

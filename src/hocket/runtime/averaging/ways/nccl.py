@@ -21,7 +21,7 @@ _ID = 128
 
 
 class Nccl(SharedMemoryWay):
-    """The way named `nccl`."""
+    """The way to average between GPUs by NCCL, with one process on each GPU."""
 
     name, preference = "nccl", 20
 

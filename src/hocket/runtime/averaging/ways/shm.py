@@ -22,7 +22,7 @@ LINE = 64
 
 
 class Shm(SharedMemoryWay):
-    """The way named `shm`."""
+    """The way to average through the host's memory, on any devices."""
 
     name, preference = "shm", 0
 
@@ -62,7 +62,7 @@ class OnHost(Group):
 
 
 class OnGpu(OnHost):
-    """One replica that averages arrays on a GPU, which cross to the host as vectors."""
+    """One replica that averages arrays on a GPU. It copies them to the host, joined into vectors."""
 
     target, platform, line = "hocket_reduce_shm", "CUDA", LINE
     __call__ = Group.__call__
@@ -72,7 +72,7 @@ AVERAGE = Shm()
 
 
 def nbytes(sites: Sites, replicas: int) -> int:
-    """Return the bytes of shared memory for these call sites, enough for arrays and for vectors."""
+    """Return the bytes of shared memory for these calls, enough for replicas on CPUs or GPUs."""
     header, line = library().hocket_average_header_bytes(), library().hocket_average_line_bytes()
     wanted = [
         max(line + 2 * _leaf_bytes(xs), sum(line + 2 * _lines(n) for n in vector_bytes(xs)))
@@ -82,7 +82,7 @@ def nbytes(sites: Sites, replicas: int) -> int:
 
 
 def _leaf_bytes(xs: Sequence[Any]) -> int:
-    """Return the bytes of one replica's arrays, each rounded up to whole lines."""
+    """Return the bytes of one replica's arrays, each rounded up to a multiple of `LINE`."""
     parts = [jax.eval_shape(widened, x) for x in xs]
     return sum(_lines(math.prod(x.shape) * x.dtype.itemsize) for x in parts)
 
