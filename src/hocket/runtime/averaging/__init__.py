@@ -64,7 +64,7 @@ class Members:
 
     @property
     def run_as_one(self) -> bool:
-        """True if all replicas are on slices where processes may wait for each other on a device."""
+        """True if all replicas are on slices where processes can wait for each other on a GPU."""
         return all(device is not None and run_as_one(device) for device in self.on)
 
     @property

@@ -62,7 +62,7 @@ class OnHost(Group):
 
 
 class OnGpu(OnHost):
-    """One replica that averages arrays on a GPU. It copies them to the host, joined into vectors."""
+    """One replica that averages arrays of a GPU. It copies them to the host as joined vectors."""
 
     target, platform, line = "hocket_reduce_shm", "CUDA", LINE
     __call__ = Group.__call__
