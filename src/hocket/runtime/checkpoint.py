@@ -30,7 +30,7 @@ from hocket.system.text import bytes_text
 UNFINISHED = ".orbax-checkpoint-tmp"
 """The suffix that orbax gives to the folder of a checkpoint until it is whole."""
 LATE = "late/"
-"""The prefix that tells the names of late messages from the names of state arrays."""
+"""The prefix of the names of late messages, which state arrays do not have."""
 
 
 class CheckpointError(RuntimeError):
@@ -221,7 +221,7 @@ class Checkpoints:
     def _check_fits(self, iteration: int, before: dict[str, str], wanted: dict[str, Any]) -> None:
         """Raise `Misfit` if the saved arrays differ from the state's in name, shape or dtype.
 
-        A misfit ends the search: it is no damage, so earlier checkpoints would not fit either.
+        No earlier checkpoint is tried then, since it would not fit either.
         """
         now = _shapes(wanted)
         for name in sorted(before.keys() | now.keys()):

@@ -26,16 +26,23 @@ from hocket.runtime.observe.status import activities, names
 from hocket.runtime.observe.timeline import Timeline
 
 SAMPLE_AGE = "sample_age"
-"""The metric of a free plan that has each sample's age, in versions, when it is learned from."""
+"""The metric that holds each sample's age when the learner uses it, in a plan with lag=free. The
+age counts the versions by which the learner's parameters are newer than the sample's."""
 
 
 class Split:
-    """The executor of several instances. Without late channels, it computes what `Fused` does."""
+    """The executor of a plan with several instances.
+
+    Without late channels, it computes the same numbers as `Fused`, which runs a single program.
+    """
 
     max_block = 64
 
     def __init__(self, plan: Plan, *, record: bool = False, crew: Crew | None = None) -> None:
-        """Run the plan of `crew`, which differs from `plan` if several agents train at once."""
+        """Create an executor of `plan`, with a new crew unless `crew` is given.
+
+        If several agents train at once, the plan of `crew` is `plan` with a graph for all agents.
+        """
         self.plan = plan
         self.timings = Timings()
         self.crew = crew or Crew(plan)
@@ -90,10 +97,11 @@ class Split:
 
     @functools.cached_property
     def _sizes(self) -> dict[ValueId, tuple[Any, Any]]:
-        """Two values for each scalar of a first state that depends on the number of environments.
+        """The scalars of the learner's first state that depend on the number of environments.
 
-        The first value is for all environments, the second for the share of them from which an
-        iteration of a free plan learns. A saved state has the first, so any plan can resume it.
+        Each has two values: one for all environments, and one for the share of them from which an
+        iteration learns in a plan with lag=free. A saved state has the value for all, so any plan
+        can resume it.
         """
         free = self._plan.free
         if free is None or free.shares == 1:
@@ -196,7 +204,7 @@ class Split:
 
 
 def _scalars(graph: Graph, numbers: Sequence[int]) -> list[Any]:
-    """Return the leaves with these numbers of a first state, by a program that makes no others."""
+    """Return the leaves with these positions in a first state. No other leaves are computed."""
 
     def chosen(key: jax.Array) -> list[Any]:
         leaves = jax.tree.leaves(init_state(graph.algorithm, key, graph.num_envs, graph.served))
@@ -208,9 +216,10 @@ def _scalars(graph: Graph, numbers: Sequence[int]) -> list[Any]:
 def _resized(
     leaves: Mapping[ValueId, Any], sizes: Mapping[ValueId, tuple[Any, Any]], side: int
 ) -> dict[ValueId, Any]:
-    """Return the leaves; each that equals `sizes[v][side]` becomes `sizes[v][1 - side]`.
+    """Return the leaves, with each scalar of `sizes` replaced by the other of its two values.
 
-    A scalar that training has changed since `init` equals neither, and is left as it is.
+    A leaf `v` that equals `sizes[v][side]` becomes `sizes[v][1 - side]`. A scalar that training has
+    changed since `init` does not equal it, and stays as it is.
     """
     return {
         v: jnp.asarray(sizes[v][1 - side])

@@ -39,17 +39,21 @@ class Executor(Protocol):
     timings: Timings
 
     def start(self, key: jax.Array) -> None:
-        """Make the first state in one compiled program. An array of keys makes a state for each."""
+        """Make the first state in one compiled program. For several keys, make a state for each."""
 
     def load(self, state: Any, late: Mapping[str, Any] | None = None) -> None:
         """Continue from a state, and from the messages that `late` returned with it."""
 
     def late(self) -> dict[str, Any]:
-        """Return the messages on their way in late channels, which a resumed run needs as well."""
+        """Return the arrays that a resumed run needs besides the state.
+
+        These are messages still on their way, samples not yet learned from, and the states of host
+        functions.
+        """
         ...
 
     def late_specs(self) -> dict[str, Any]:
-        """Return the shapes and dtypes of `late`; empty if no channel is late."""
+        """Return, by name, the shape and dtype of each array on its way in a late channel."""
         ...
 
     def state(self) -> Any:
@@ -60,7 +64,7 @@ class Executor(Protocol):
         ...
 
     def profile(self, limit: int) -> tuple[int, dict[str, Any], dict[str, float]]:
-        """Advance as `run` does, and also return how its time divides, such as among roles."""
+        """Advance as `run` does, and also return shares of the time by name, such as `wait`."""
         ...
 
     def activity(self) -> list[Activity]:

@@ -72,12 +72,15 @@ class Link:
 
 
 def versions(plan: Plan) -> list[Transfer]:
-    """Return the transfers that carry a version. Only a plan with lag=free has any."""
+    """Return the transfers from a learner to its makers that carry versions of the parameters.
+
+    Only a plan with lag=free has any.
+    """
     return [t for t in plan.projection.transfers if plan.free and plan.free.is_version(t)]
 
 
 def version_specs(plan: Plan) -> list[jax.ShapeDtypeStruct]:
-    """Return the shape and dtype of each array of a version."""
+    """Return the shape and dtype of each array in a version of the parameters."""
     values = [plan.graph.values[v] for t in versions(plan) for v in t.values]
     return [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values]
 
@@ -90,7 +93,10 @@ def pairs(plan: Plan, transfer: Transfer) -> list[tuple[int, int]]:
 
 
 def links(plan: Plan) -> Iterator[Link]:
-    """Yield every link between the instances of a plan. Versions need no links."""
+    """Yield every link between the instances of a plan.
+
+    The transfers of `versions` have no links, since makers read the newest version from memory.
+    """
     free = plan.free
     for t in plan.projection.transfers:
         if free and free.is_version(t):
@@ -107,7 +113,10 @@ def links(plan: Plan) -> Iterator[Link]:
 
 
 def _array(plan: Plan, transfer: Transfer, shares: int, value: ValueId) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of a value in one message, with one share of the environments."""
+    """Return the shape and dtype that a value has in one message of a transfer.
+
+    A value with an environment axis is split among `shares` links, and again if its loop is cut.
+    """
     whole, axis = plan.graph.values[value], plan.axes.axis(value)
     shape: list[Any] = list(whole.shape)
     if axis is not None:

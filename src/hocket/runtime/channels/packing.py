@@ -33,13 +33,14 @@ _LINE = 16  # the alignment of arrays in a slot: 64 bytes, in words of 32 bits
 
 
 def packs(asked: bool | None, devices: Sequence[Any], *, sends: bool, loops: bool = False) -> bool:
-    """Return True if the end of a channel on these devices packs. `asked`, if not None, decides.
+    """Return True if the end of a channel on these devices packs small arrays into one block.
 
-    An end on several devices never packs, because each device has its own part of an array. By
-    default, an accelerator packs. A CPU device packs only to receive outside of loops, because one
-    program takes in 12 arrays two to three times faster than JAX does one by one
-    (see `benchmarks/packing.py`). To send, a CPU needs no transfer. In a loop, its program reads
-    the arrays in the host's memory as they are.
+    An end on several devices never packs, because each device has its own part of an array. For an
+    end on one device, `asked` decides unless it is None. By default, an accelerator packs. A CPU
+    does not pack to send, since it needs no transfer, nor to receive in a loop, where its program
+    reads the arrays in the host's memory as they are. To receive outside of loops it packs, because
+    one program takes in 12 arrays two to three times faster than JAX does one by one (see
+    `benchmarks/packing.py`).
     """
     usual = devices[0].platform != "cpu" or not (sends or loops)
     return len(devices) == 1 and (usual if asked is None else asked)
@@ -47,7 +48,10 @@ def packs(asked: bool | None, devices: Sequence[Any], *, sends: bool, loops: boo
 
 @functools.cache
 def packing(like: tuple[jax.ShapeDtypeStruct, ...]) -> Packing:
-    """Return the packing of messages like `like`, which all share it and its compiled programs."""
+    """Return the packing of messages with these shapes and dtypes.
+
+    All such messages share one packing, and so its compiled programs.
+    """
     return Packing(like)
 
 
@@ -71,7 +75,7 @@ class Packing:
 
     @functools.cached_property
     def _words(self) -> tuple[dict[int, slice], int]:
-        """The slice of the block that each small array has, and the size of the block, in words."""
+        """Where each small array lies in the block, and the size of the block, in 32-bit words."""
         specs = [self._host[k] for k in self.small]
         starts = [start // 4 for start in slot_layout(specs)[0]]
         counts = [math.ceil(math.prod(shape) * dtype.itemsize / 4) for shape, dtype in specs]
@@ -83,7 +87,10 @@ class Packing:
         return sum(math.prod(self.like[k].shape) > 0 for k in self.small) > 1
 
     def specs(self, *, packed: bool) -> list[Spec]:
-        """Return the shapes and dtypes of a slot's arrays, as an end sees them, `packed` or not."""
+        """Return the shapes and dtypes of a slot's arrays.
+
+        If `packed` is True, all small arrays count as one array, the block.
+        """
         if packed:
             return [((self._words[1],), np.dtype(np.uint32)), *(self._host[k] for k in self.large)]
         return [self._host[k] for k in (*self.small, *self.large)]
@@ -102,7 +109,7 @@ class Packing:
         return [np.asarray(x) for x in arrays]
 
     def from_slot(self, arrays: Sequence[np.ndarray], *, packed: bool) -> Any:
-        """Return the message that arrived as these arrays: a `Packed` if they are packed.
+        """Undo `to_slot`: return the message in these arrays, as a `Packed` if `packed` is True.
 
         The arrays must not be views of a slot. JAX on a CPU uses aligned memory without a copy, so
         the message would change when the sender fills the slot again.

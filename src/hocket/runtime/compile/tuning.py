@@ -15,7 +15,10 @@ SHORTEST_GRAPH = "xla_gpu_graph_min_graph_size"
 
 
 def tuning_for(devices: Sequence[Any], *, exact: bool = False) -> Tuning:
-    """Return the choices for these devices. With `exact` they are the same on every device."""
+    """Return how to tune programs for these devices: loop unrolling, and kernels of our own.
+
+    With `exact`, the choices are the same for all devices.
+    """
     first = devices[0]
     if exact or first.platform != "gpu":
         return Tuning()
@@ -39,7 +42,7 @@ def compiler_options(devices: Sequence[Any]) -> dict[str, Any]:
 
 
 def tuning_here(*, exact: bool = False) -> Tuning:
-    """Return the choices for a program that the user will jit, on JAX's default device."""
+    """Return how to tune a program that the user will jit, for JAX's default device."""
     config: Any = jax.config
     if config.jax_default_device is not None:
         return Tuning()

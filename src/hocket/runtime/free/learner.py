@@ -50,7 +50,7 @@ class SampleTaker:
         self._account.sent(transfer, sum(x.size * x.dtype.itemsize for x in message))
 
     def publish(self) -> Wait:
-        """Publish what this iteration has sent, and return what to wait for before `take`."""
+        """Publish the version kept by `send`. Return the wait that must come before `take`."""
         version = int(self._account.status["iteration"])
         # Write first, so that a maker that sees the number finds this version or a newer one.
         self._newest.write(version, [x for part in self._version.values() for x in part])
@@ -58,7 +58,10 @@ class SampleTaker:
         return self._wait
 
     def take(self) -> None:
-        """Take the samples chosen during the wait, and have the inbox receive from their makers."""
+        """Take the chosen samples. The inbox then receives them from their makers.
+
+        They were chosen at the end of the wait that `publish` returned.
+        """
         # Choosing again here could fail: a maker may since have announced a sample with an outdated
         # version, and until it corrects the version (`Ledger.made_with`), `choice` may return None.
         makers = self._choice
@@ -89,7 +92,7 @@ class SampleTaker:
         return late
 
     def load(self, late: Mapping[str, Any]) -> None:
-        """Clear the ledger and the ages, and enter the samples of `late` as begun and made."""
+        """Begin anew with the saved samples in `late`, which the ledger counts as finished."""
         n, self._ages = self._ledger.numbers, []
         self._ledger.clear()
         for maker, mine in enumerate(self._links):
@@ -108,7 +111,7 @@ class SampleTaker:
         return self._choice is not None
 
     def _put_by(self, link: Link, maker: int, number: int, late: Mapping[str, Any]) -> None:
-        """Put the message that a link carries of a saved sample into the link's queue."""
+        """Queue one link's part of a saved sample, as if the link had delivered it."""
         saved = [late[sample_name(maker, number, name)] for name in self._names[link.key]]
         arrays = [from_host(x, spec) for x, spec in zip(saved, link.arrays, strict=True)]
         message = self._inbox.ends[link.key[:2]].message(arrays)
@@ -131,7 +134,8 @@ def sample_links(plan: Plan) -> list[list[Link]]:
 def fitting_samples(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
     """Return the saved samples if a plan can learn from all of them, else an empty dictionary.
 
-    It can if each will be young enough when its turn comes, and fits the plan's makers and shapes.
+    The plan must have the makers and the shapes of the samples. No sample may be too old by the
+    time the learner takes it.
     """
     saved = {name: x for name, x in late.items() if name.startswith(SAMPLE)}
     free = plan.free

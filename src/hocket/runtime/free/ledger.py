@@ -2,9 +2,9 @@
 
 Each maker may have `window` samples that it has begun and the learner has not taken. The ledger
 holds the version of the parameters with which each of them is made. The learner takes the samples
-that are ready, oldest version first. It waits instead if another sample, which is still being made,
-would then be too old when its turn comes. So every sample is learned from, at most `max_age`
-versions after the one it was made with.
+that are ready, oldest version first. But it waits if taking them would leave another sample, which
+is still being made, too old when its turn comes. So every sample is learned from, at most `max_age`
+versions after the version it was made with.
 
 An iteration of the learner takes `batch` samples at once, the oldest that are ready. If makers may
 have several samples waiting, two of one batch can come from the same maker, so that a fast maker
@@ -12,8 +12,8 @@ need not wait for slow ones.
 
 At most `window` x makers samples exist at once, and that is at most `max_age` x `batch`. So a new
 sample, which is made with the newest version, is in time even if it is taken after all others.
-Nobody waits for ever: a maker with room begins, so the samples that the learner needs are made; and
-if it waits for an unfinished one, that one needs nothing but its maker.
+Nobody waits for ever: a maker with room begins, so the samples that the learner needs are made. If
+the learner waits for an unfinished sample, its maker and helpers finish it without the learner.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ NONE = -1
 
 
 def helpers(plan: Plan) -> list[tuple[str, int]]:
-    """Return the instances that help the only maker to make samples, by place and number."""
+    """Return the instances that compute parts of samples for the maker, as (place, index).
+
+    Only a plan with a single maker has any.
+    """
     assert plan.free
     pair = plan.free.learner, plan.free.maker
     return [(place, index) for place, index in names(plan) if place not in pair]
@@ -60,9 +63,9 @@ class Ledger:
     """The numbers that makers, helpers and the learner share, and what each may do next.
 
     There is no lock. While instances work, each number is one word with one writer: makers and
-    helpers write their own entries, the learner `version` and `taken`, the run `stop` and `closed`.
-    A reader that looks too early waits for the next signal and looks again. Where the order of
-    writes and reads matters, a comment says so.
+    helpers write their own entries, the learner writes `version` and `taken`, and the run writes
+    `stop` and `closed`. A reader that looks too early waits for the next signal and looks again.
+    Where the order of writes and reads matters, a comment says so.
     """
 
     def __init__(self, plan: Plan, event: Event, numbers: np.ndarray | None = None) -> None:
@@ -93,19 +96,19 @@ class Ledger:
     # Makers of samples and their helpers call these methods.
 
     def may_begin(self, maker: int) -> bool:
-        """Return True if a maker need not wait: it has room for a sample, or is told to stop."""
+        """Return True if a maker's wait is over: it has room for a new sample, or has to stop."""
         n = self.numbers
         room = n["begun"][maker] - n["taken"][maker] < self.window
         return bool(n["stop"] or (room and n["version"] != NONE))
 
     def begin(self, maker: int) -> bool:
-        """Announce a sample, before its version is read. Return False instead if told to stop.
+        """Announce a new sample, and return True. If makers have to stop, return False instead.
 
-        It is announced with the newest version; the version read next may be newer, but not older.
-        The maker announces a sample and then reads the newest version. The learner publishes a
-        version and then reads the announcements. Each passes the memory fence of a signal between
-        the two. So either the maker gets the new version, or the learner sees the announcement,
-        and does not let the sample get too old.
+        The sample is announced with the version that is newest now. Only then does the maker read
+        the parameters, whose version may be newer, but not older. The learner publishes a version,
+        and only then reads the announcements. Both signal an event between their two steps, and
+        that is a memory fence. So either the maker reads the new version, or the learner sees the
+        announcement, and does not let the sample get too old.
         """
         n = self.numbers
         if n["stop"]:
@@ -117,7 +120,7 @@ class Ledger:
         return True
 
     def made_with(self, maker: int, version: int) -> None:
-        """Replace the announced version of the last sample by the one that was read."""
+        """Record the version that a maker's last sample uses, in place of the announced version."""
         slot = (self.numbers["begun"][maker] - 1) % self.window
         self._write("made_with", version, (maker, slot))
 
@@ -131,7 +134,7 @@ class Ledger:
         self._write("helped", self.numbers["helped"][helper] + 1, helper)
 
     def led(self) -> int:
-        """Return how many samples the only maker has begun since the last load."""
+        """Return how many samples maker 0 has begun since the last load, for its helpers."""
         return int(self.numbers["begun"][0] - self.numbers["loaded"][0])
 
     # The learner calls these methods.
@@ -144,7 +147,7 @@ class Ledger:
         """Return the makers of the samples to learn from now, or None if the learner must wait.
 
         It must wait if fewer than `batch` samples are ready. It must also wait if taking these
-        would make another sample, ready or not, too old by its turn.
+        would leave another sample, ready or not, too old when its turn comes.
         """
         n = self.numbers
         taken, begun, made = n["taken"], n["begun"], n["made"]
@@ -193,6 +196,6 @@ class Ledger:
         self._write("closed", 1)
 
     def _write(self, field: str, value: Any, at: Any = ()) -> None:
-        """Write a number, and wake everybody who waits, to look again."""
+        """Write a number. Then wake all who wait, so that they look at the numbers again."""
         self.numbers[field][at] = value
         self.event.signal()

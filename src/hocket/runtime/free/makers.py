@@ -1,7 +1,7 @@
 """The makers of samples in a free plan, and their helpers: when each may begin an iteration.
 
-A plan with one maker may have other places work for it, such as environments whose observations
-it acts on. Their instances are its helpers.
+In a plan with one maker, other places may work for the maker, such as one that runs the
+environments in which the maker acts. The instances of these places are the helpers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from hocket.runtime.observe.status import SENDING
 
 
 class Maker:
-    """The turns of a maker: it begins a sample when there is room, with the newest version."""
+    """The rule for a maker: it begins an iteration as soon as the ledger has room for a sample.
+
+    Each sample is made with the newest version of the parameters.
+    """
 
     def __init__(self, instance: Instance, ledger: Ledger, newest: Newest, wait: Wait) -> None:
         self._ledger, self._newest, self._index = ledger, newest, instance.index
@@ -44,7 +47,7 @@ class Maker:
 
 
 class Helper:
-    """The turns of a helper: it begins an iteration after the only maker has begun its sample."""
+    """The rule for a helper: it may begin an iteration once the maker has begun the same sample."""
 
     def __init__(self, instance: Instance, ledger: Ledger, wait: Wait) -> None:
         self._ledger, self._status = ledger, instance.status

@@ -43,8 +43,9 @@ class NewestHere:
 class NewestShared:
     """The newest version in memory that processes share.
 
-    The writer copies a version in, and each reader copies it out. With `packed`, this end copies
-    all small arrays as one block. The bytes in memory are the same with and without it.
+    The writer copies a version in, and each reader copies it out. With `packed`, a writer or reader
+    copies all small arrays as one block. The bytes in memory are the same either way, so each
+    process may choose for itself.
     """
 
     def __init__(
@@ -102,4 +103,4 @@ class NewestShared:
 
 
 Newest: TypeAlias = NewestHere | NewestShared
-"""The newest message with its version, in one process or in memory that processes share."""
+"""The newest version of the parameters, kept in one process or in memory that processes share."""

@@ -32,7 +32,8 @@ class CallSlot:
 
     `call` takes arrays with the shapes and dtypes of `ins`, and returns arrays like `outs`. If it
     raises, `failed` gets the exception, and the calling program ends with an error. After each call
-    `native` is asked for a C function. Once it returns one, programs call that instead of `call`.
+    of `call`, `native` is asked for a C function. Once it returns one, programs call the C function
+    instead.
     """
 
     def __init__(
@@ -83,7 +84,10 @@ class CallSlot:
         return [(start, end) for start, end in times.tolist()]
 
     def slow_down(self) -> bool:
-        """Take further calls back from C to Python. During a call, do nothing and return False."""
+        """Have programs call the Python function again, if they call a C function instead.
+
+        While a call in C is under way, change nothing and return False.
+        """
         if self._native is not None and not library().hocket_host_slow(self.number):
             return False
         self._native = None

@@ -24,8 +24,8 @@ PREFIX = "host-"
 class HostFunctions:
     """The open host functions of an instance. Each is opened when it is first called.
 
-    With `inside`, compiled programs call the host functions from within. Only programs for a single
-    CPU device can do so.
+    If `inside` is True, a compiled program calls host functions while it runs. Only a program for a
+    single CPU device can do so.
     """
 
     def __init__(self, name: str = "all", *, inside: bool = False) -> None:
@@ -37,7 +37,7 @@ class HostFunctions:
         self._calling = threading.Lock()
         self._noted = False
         self.find: Callable[[Service], At] | None = None
-        """A function that returns how to reach the service that a host function uses."""
+        """A function that takes a service, and returns how a host function can reach it."""
         self._live: dict[HostFunction, LiveFunction] = {}
         self._pieces: dict[str, bytes] = {}
         self._ended = False
@@ -66,7 +66,7 @@ class HostFunctions:
             raise
 
     def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
-        """Return the number by which programs call a host function; None if not `inside`."""
+        """Return the number by which programs call a host function, or None if not `inside`."""
         if not self.inside:
             return None
         key = of, *((x.shape, x.dtype) for x in (*ins, *outs))
@@ -102,7 +102,10 @@ class HostFunctions:
         return sorted(calls, key=lambda call: call[1])
 
     def run(self, program: Callable[[], Any]) -> Any:
-        """Run a program that calls host functions in a thread of its own. Raise if a call hangs."""
+        """Run a program, which may call host functions, in a separate thread.
+
+        Raise an error if one of these calls hangs.
+        """
         self._thread = self._thread or WatchedThread(self._name)
         try:
             return self._in_thread(lambda: run_inline(program))
@@ -110,14 +113,17 @@ class HostFunctions:
             raise self.failure or error from None
 
     def load(self, late: Mapping[str, Any]) -> None:
-        """Close all host functions. When they open again, they take their states from `late`."""
+        """Close all host functions. When opened again, they take the states saved in `late`."""
         self._in_thread(self._close_all)
         self.failure = None
         blobs = [np.asarray(x) for name, x in late.items() if name.startswith(PREFIX)]
         self._pieces = {name: piece for blob in blobs for name, piece in _unpack(blob).items()}
 
     def late(self) -> dict[str, np.ndarray]:
-        """Return the states of all host functions as one array; {} if any state cannot be saved."""
+        """Return the states of all host functions in one named array.
+
+        If the state of any of them cannot be saved, return an empty dictionary.
+        """
         mine = [live for of, live in self._live.items() if of.service is None]
         states = self._in_thread(lambda: [live.snapshot() for live in mine]) or [self._pieces]
         if not all(states):
@@ -141,7 +147,7 @@ class HostFunctions:
         return self._thread.run(work, self._overdue) if self._thread else work()
 
     def _overdue(self) -> Exception | None:
-        """Return the error of a call that hangs, or None. The waiting thread calls this."""
+        """Return an error if a call hangs, else None. The thread that waits for it asks this."""
         return next(
             (error for live in list(self._live.values()) if (error := live.overdue())), None
         )
@@ -165,7 +171,7 @@ def _close(slots: dict[Any, CallSlot]) -> None:
 
 
 def is_one_cpu(devices: Sequence[Any]) -> bool:
-    """Return True if `devices` is one CPU. Only then can programs call the host from within.
+    """Return True if `devices` is one CPU, so that programs can call host functions as they run.
 
     A program on several devices would make each call once for every device.
     """
@@ -173,7 +179,10 @@ def is_one_cpu(devices: Sequence[Any]) -> bool:
 
 
 def _pack(pieces: Mapping[str, bytes]) -> np.ndarray:
-    """Pack pieces into an array. Its size is a power of two, because JAX compiles for each size."""
+    """Pack named byte strings into one array.
+
+    Its size is a power of two, because JAX compiles a program for each size.
+    """
     content = msgspec.msgpack.encode(dict(pieces))
     sized = len(content).to_bytes(8, "little") + content
     room = 1 << max(12, len(sized).bit_length())

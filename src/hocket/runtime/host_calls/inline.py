@@ -25,7 +25,10 @@ _here = threading.local()
 
 
 def run_inline(work: Callable[[], Any]) -> Any:
-    """Call `work`. The programs for one CPU device that it calls run in this thread."""
+    """Call `work`, and return its result.
+
+    Programs that `work` calls run in this thread if they are for a single CPU device.
+    """
     # A future, because XLA passes on only the text of an exception in a callback.
     future: Future[Any] = Future()
     _here.job = partial(fulfil, future, work)
@@ -40,7 +43,7 @@ def run_inline(work: Callable[[], Any]) -> Any:
 
 @cache
 def _caller() -> Any:
-    """Return a compiled program that only calls the job of the calling thread, if it has one."""
+    """Return a compiled program that does nothing but call the job of the calling thread."""
     on_cpu = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
 
     def call() -> np.ndarray:

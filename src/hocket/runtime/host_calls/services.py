@@ -34,7 +34,10 @@ class Services:
         self._last: dict[Service, Any] = {}
 
     def load(self, state: Any) -> Any:
-        """Give the services their parts of a state. Return it with tickets in place of them."""
+        """Give each service its part of a state. Return the state with tickets for these parts.
+
+        A ticket is the small array that a program has in place of what a service keeps.
+        """
 
         def keep(mine: Any, x: Any) -> Any:
             if not isinstance(mine, Served):
@@ -48,7 +51,10 @@ class Services:
         return jax.tree.map(keep, self._state, state, is_leaf=_is_served) if self else state
 
     def whole(self, state: Any) -> Any:
-        """Undo `load`: return a state as users see it, with contents in place of tickets."""
+        """Undo `load`: return the state as users see it.
+
+        Each ticket is replaced by what its service keeps.
+        """
 
         def content(x: Any) -> Any:
             if not isinstance(x, Served):

@@ -10,7 +10,7 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 LOOK_SECONDS = 0.1
-"""The seconds between two checks if a call is overdue."""
+"""The seconds between two checks for an overdue call."""
 
 
 class WatchedThread:

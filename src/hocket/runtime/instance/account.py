@@ -17,23 +17,26 @@ from hocket.runtime.observe.timeline import Span
 T = TypeVar("T")
 
 MAX_SPANS = 500_000
-"""The maximum number of spans that an instance keeps. Further spans are only counted."""
+"""The most spans that an instance keeps for its timeline. Further spans are only counted."""
 
 
 class Wait(NamedTuple):
-    """A wait of an instance for messages of `transfer`, from or to the replicas `peers`."""
+    """A wait of an instance until it can receive from the replicas `peers`, or send to them."""
 
     phase: int
     transfer: Transfer
     peers: tuple[int, ...]
     ready: Callable[[], bool] | None = None
-    """A function that returns True when the wait is over. None if the link's end waits itself."""
+    """A function that returns True when the wait is over. If None, `receive` itself waits."""
     until: Callable[[Callable[[], bool]], None] | None = None
     """A function that waits until `ready` returns True."""
 
 
 class Account:
-    """The status of an instance, its spans, and the work that it has begun on its device."""
+    """The status of an instance, its recorded spans, and the work it has begun on its device.
+
+    A span is an interval in which the instance did one thing, such as a computation or a wait.
+    """
 
     def __init__(
         self, plan: Plan, place: str, index: int, status: Any, average: Reduction | None = None
@@ -102,7 +105,7 @@ class Account:
         self.status["crossed"][transfer.id] += nbytes
 
     def count_averages(self, start: float) -> None:
-        """Add the bytes and the waits of all means since the last call of this method."""
+        """Count the bytes and waits of averaging since this method was last called."""
         if self._average is None:
             return
         before, self._averaged = self._averaged, self._average.counts()

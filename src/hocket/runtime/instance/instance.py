@@ -29,7 +29,7 @@ from hocket.runtime.instance.store import Store
 from hocket.runtime.instance.wiring import Spaces, ends
 
 AGES = ValueId(-1)
-"""The key under which the metrics of an instance have the ages of its samples."""
+"""The key of the sample ages in a learner's metrics. It is not the number of any value."""
 NO_SPACES: Spaces = {}
 
 
@@ -84,18 +84,21 @@ class Instance:
         return {end.link.key: end.listen() for end in self.ends if not end.sends}
 
     def connect(self, addresses: Mapping[LinkKey, Address], epoch: int) -> None:
-        """Connect all link ends of this instance. Call this when all instances listen."""
+        """Connect this instance's end of every link. Call this when all instances listen."""
         self.account.work.forget()
         for end in self.ends:
             end.connect(addresses[end.link.key], epoch)
 
     def disconnect(self) -> None:
-        """Close all link ends of this instance. This also ends waits at the other ends."""
+        """Close this instance's end of every link. This also ends waits at the other ends."""
         for end in self.ends:
             end.close()
 
     def load(self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any]) -> None:
-        """Take this instance's part of a state. `late` has the late values of all instances."""
+        """Take this instance's part of a state, and begin at iteration 0.
+
+        The dictionary `late` joins what the method `late` returned in all instances.
+        """
         self.status["iteration"] = 0
         self.inbox.load(late)
         if self.learning:
@@ -104,7 +107,11 @@ class Instance:
         self.store.load(leaves)
 
     def late(self) -> dict[str, Any]:
-        """Return the late values of this instance, and the states of its host functions."""
+        """Return the arrays to save besides the state.
+
+        These are the messages that wait in this instance's late channels, the samples that it has
+        not learned from yet, and the states of its host functions.
+        """
         samples = self.learning.late() if self.learning else {}
         return {**self.inbox.late(), **samples, **self.hosts.late()}
 

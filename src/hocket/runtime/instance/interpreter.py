@@ -35,13 +35,13 @@ class Learning(Protocol):
     """The versions that a learner sends and the samples it chooses, in a plan with lag=free."""
 
     first: Transfer
-    """The first transfer that an iteration receives. Its samples are chosen just before that."""
+    """The first transfer that an iteration receives. Just before it, samples are chosen."""
 
     def send(self, transfer: Transfer, values: Values) -> None:
         """Store the values of a transfer as a part of the next version."""
 
     def publish(self) -> Wait:
-        """Publish the version that `send` has stored. Return the wait for the samples of `take`."""
+        """Publish the version stored by `send`. Return the wait that must come before `take`."""
         ...
 
     def take(self) -> None:
@@ -56,7 +56,7 @@ class Learning(Protocol):
         ...
 
     def load(self, late: Mapping[str, Any]) -> None:
-        """Begin anew, with the samples that `late` has."""
+        """Begin anew with the saved samples in `late`, and forget all other samples."""
 
 
 class Interpreter:

@@ -12,10 +12,10 @@ import numpy as np
 from jax.lax import dynamic_update_index_in_dim
 
 KEPT = 8
-"""The number of rows, one per iteration, in each array of metrics on an accelerator. All rows are
-copied to the host, even rows that were never written, so many rows make short blocks slower. With
-64 rows, and metrics that have an entry for each of 65,536 environments, blocks of one iteration
-took 7 % longer on an H200, and blocks of three 2 %.
+"""The number of rows, one per iteration, in each array of metrics on an accelerator. A large number
+makes short blocks slower, because even rows that were never written are copied to the host. With 64
+rows, and metrics that have an entry for each of 65,536 environments, blocks of one iteration took
+7 % longer on an H200, and blocks of three took 2 % longer.
 """
 
 
@@ -60,9 +60,9 @@ class MetricRows:
 
 @jax.jit
 def _begun(row: list[Any]) -> list[Any]:
-    """Make arrays of KEPT rows, all copies of this row, on its device.
+    """Make an array of KEPT rows for each metric, on the metric's device.
 
-    Arrays of zeros would be made on the default device instead.
+    Each row is a copy of the given one, since an array of zeros would be on the default device.
     """
     return [jnp.broadcast_to(x, (KEPT, *x.shape)) for x in row]
 

@@ -31,13 +31,13 @@ class InstanceOutbox:
             for t, to in self._ends.items()
             if plan.free is None and all(end.transport.device_ordered for end in to)
         }
-        """The transfers whose messages may be sent before they are computed."""
+        """The transfers whose messages are sent without waiting for the device to compute them."""
         self._cut = {
             t: {v: axis for v in to[0].link.transfer.values if (axis := store.axis(v)) is not None}
             for t, to in self._ends.items()
             if len(to) > 1
         }
-        """By transfer, the values that are split among its targets, each with the axis to split."""
+        """The axis along which a value is split among several targets, by transfer and value."""
 
     def send(self, transfer: Transfer, values: Values) -> None:
         """Send each target its message of a transfer, waiting while a link is full."""

@@ -19,7 +19,11 @@ from hocket.runtime.instance.store import Store, Values
 
 
 class Programs:
-    """The segments of one instance: `shared` with replicas in the same process, or its `own`."""
+    """The compiled segments of one instance.
+
+    The segments in `shared` also serve other replicas in the same process. The segments in `own`
+    serve only this instance.
+    """
 
     def __init__(
         self, plan: Plan, place: str, store: Store, average: Reduction | None, shared: Segments
@@ -40,13 +44,13 @@ class Programs:
             self.segment(step, 1).fn.lower(*[values[v] for v in arguments(step)]).compile()
 
     def choices(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which programs use this place's backend and way to average."""
+        """Return a context in which programs use this place's backend and its way to average."""
         if self._backend == JAX and self._average is None:
             return contextlib.nullcontext()
         return self._chosen()
 
     def graph_of(self, parts: int) -> Graph:
-        """Return the graph to compile for one of `parts` parts of this instance's environments."""
+        """Return the graph of one part, if this instance's environments are cut into `parts`."""
         choice = tuning_for(self._store.devices, exact=self.graph.exact)
         return self.graph.at(self.graph.num_envs // parts, choice)
 

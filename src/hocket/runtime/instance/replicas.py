@@ -1,4 +1,4 @@
-"""Replicas that use `averaged`, run as one program.
+"""Replicas that average values among themselves with `averaged`, run as one program.
 
 Per-environment values are stacked, `[replicas, ...]`, with each replica's share in its own row.
 Uniform values are held once. `vmap` maps a program over the rows under an axis name, over which
@@ -35,11 +35,11 @@ def merge_axis(x: jax.Array, axis: int) -> jax.Array:
 
 
 def cut_parts(x: Any, axis: int | None, parts: int, blocks: int) -> Sequence[Any]:
-    """Cut a value into parts of its environments. Every part has an equal share of every block.
+    """Cut a value into parts along its environment axis, which consists of `blocks` equal blocks.
 
-    A block is the environments of one replica of the place with the most replicas. A replica of
-    another place may hold several blocks. It cuts every block in the same way, so that all places
-    have the same environments in each part.
+    Each part gets an equal share of each block. A block is the environments of one replica of the
+    place with the most replicas, and a replica of another place may hold several blocks. Since all
+    places cut every block in the same way, they have the same environments in each part.
     """
     if axis is None:
         return [x] * parts
@@ -87,7 +87,7 @@ def without_aliases(values: dict[ValueId, Any]) -> dict[ValueId, Any]:
 
 
 def join_values(parts: Sequence[Sequence[Any]], joins: Sequence[Join], device: Any) -> list[Any]:
-    """Join the parts of every value that has several. `device` is where they are joined."""
+    """Join the parts of each value on `device`. A value with a single part is returned as it is."""
     whole = [of_value[0] for of_value in parts]
     if many := [k for k, of_value in enumerate(parts) if len(of_value) > 1]:
         # Join on one device, because a part may have too few environments to be split over several.
@@ -152,7 +152,8 @@ def map_program(
 ) -> Callable[..., Sequence[Any]]:
     """Map the program of one replica over rows, which are the first axis of stacked values.
 
-    `ins` and `outs` are True for the arguments and results with rows. All rows share the others.
+    `ins` and `outs` say, by position, which arguments and results have rows. All rows share the
+    arguments and results without rows.
     """
     axes_in = tuple(0 if rows else None for rows in ins)
     axes_out = [0 if rows else None for rows in outs]

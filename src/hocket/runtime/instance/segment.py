@@ -48,7 +48,10 @@ class Segment:
 
 
 class Segments:
-    """The segments of a place, by instruction and by the number of parts of its environments."""
+    """The segments of a place, each made when it is first needed.
+
+    The key is the instruction, and the number of parts that the environments are cut into.
+    """
 
     def __init__(self) -> None:
         self._segments: dict[tuple[Compute, int], Segment] = {}

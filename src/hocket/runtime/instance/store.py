@@ -51,7 +51,10 @@ class Store:
         self._holds = [(v, out) for v, out in pairs if placement.home[v] == place]
 
     def load(self, leaves: Mapping[ValueId, Any]) -> None:
-        """Take a copy of this instance's part of a state: the first iteration donates the copy."""
+        """Take a copy of this instance's part of a state.
+
+        It must be a copy, because the first iteration donates its arrays to a program.
+        """
         self.values = {}
         for value, _ in self._holds:
             x, axis = jnp.copy(leaves[value]), self.axis(value)
@@ -61,7 +64,7 @@ class Store:
             self.values[value] = jax.device_put(x, self.home(value))
 
     def keep(self, values: Values) -> None:
-        """Keep, of an iteration's values, the new state."""
+        """Keep the new state, and drop the other values of an iteration."""
         self.values = without_aliases({v: values[out] for v, out in self._holds})
 
     def held(self) -> Values:
@@ -73,7 +76,7 @@ class Store:
         return home(self.mesh, self.axis(value), stacked=self.grouped)
 
     def whole(self, value: ValueId, x: Any) -> Any:
-        """Merge the rows of a value, if it has any, as other places need it."""
+        """Merge the rows of a value, if it has any. Other places hold values without rows."""
         axis = self.axis(value) if value in self.stacked else None
         return x if axis is None else merge_axis(x, axis)
 
@@ -93,9 +96,9 @@ class Store:
     def is_here(self, x: Any, *, once: bool) -> bool:
         """Return True if programs can use an array as it is.
 
-        That is so if the array is on this instance's only device. On the default device it is also
-        so for a numpy array that is read `once`, because a program copies it to the device faster
-        than `device_put` does.
+        A JAX array must be on this instance's only device. A numpy array that is read `once` may
+        stay on the host if that device is JAX's default, because a program copies it to the device
+        faster than `device_put` does.
         """
         if len(self.devices) > 1:
             return False

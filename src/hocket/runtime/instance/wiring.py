@@ -1,4 +1,4 @@
-"""The link ends of one instance, which connect in the two phases of `Transport`."""
+"""The ends of one instance's links. First all receivers listen, then all ends connect."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class End:
 
 
 def ends(plan: Plan, place: str, index: int, spaces: Spaces, work: DeviceWork) -> Iterator[End]:
-    """Yield the link ends of one instance."""
+    """Yield the end of each link that begins or ends at one instance."""
     devices, me = tuple(find_devices(devices_of(plan, place, index))), (place, index)
     for link in links(plan):
         for sends in (True, False):
@@ -78,7 +78,7 @@ def ends(plan: Plan, place: str, index: int, spaces: Spaces, work: DeviceWork) -
 
 
 def _at_end(plan: Plan, link: Link, transport: Transport, here: Here) -> Link:
-    """Return a link with `packed` set for one end, whatever the other end does."""
+    """Return the link as one end sees it: `packed` is True if this end packs small arrays."""
     if transport.on_devices:
         return link
     asked, loops = plan.channel_of(link.transfer).pack, bool(link.transfer.loops)

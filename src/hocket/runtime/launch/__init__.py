@@ -32,7 +32,7 @@ from hocket.errors import PlanError
 from hocket.system.registry import Registry
 
 HERE = "threads"
-"""The name of the launcher of plans that name none."""
+"""The name of the default launcher, for a plan that names none."""
 
 LAUNCHERS = Registry(
     "launcher", "hocket.runtime.launch.launchers", "LAUNCHER", group="hocket.launchers"
@@ -47,15 +47,15 @@ class Seat:
     """A name that no other seat of the plan has, such as `actor/0`."""
     instances: tuple[str, ...]
     devices: tuple[DeviceId, ...] = ()
-    """Its devices as the plan names them; empty for any devices of the machine."""
+    """The devices of this process, by their names in the plan. If empty, it may use any device."""
     cores: int = 1
     node: str = ""
-    """The machine to start it on; empty for any machine."""
+    """The machine on which to start this process. If empty, any machine will do."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """The work of a seat: a program, or a function if all seats are in one process."""
+    """A program for a launcher to start, or a function if all seats are in one process."""
 
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Member(Protocol):
         """Return how the member ended, or None if it may still be running."""
 
     def kill(self, seconds: float) -> bool:
-        """End the member by force. Within `seconds`, return True if it has certainly ended."""
+        """End the member by force. Return True if it has surely ended within `seconds`."""
         ...
 
 
@@ -93,7 +93,7 @@ class Launcher(Protocol):
     """A way to start, watch and end processes. It carries no messages."""
 
     launch: Launch
-    """The launcher's name, and the abilities that a plan may count on."""
+    """The launcher's name and abilities, such as whether its processes share memory."""
 
     def why_not(self, plan: Plan) -> str:
         """Return "" if a plan can be started here, else a sentence that says why it is refused."""
@@ -111,12 +111,15 @@ class Launcher(Protocol):
 
 
 def launcher_named(name: str) -> Launcher:
-    """Make the launcher of a name such as `threads`, `processes` or `mine.py:MyLauncher`."""
+    """Make the launcher called `name`, such as `threads`, `processes` or `mine.py:MyLauncher`."""
     return LAUNCHERS.make(name or HERE, Launcher)
 
 
 def launch_named(name: str) -> Launch:
-    """Return the `launch` of a plan with this launcher: `Plan(..., launch=launch_named(name))`."""
+    """Return the name and the abilities of a launcher, to be given to a plan.
+
+    plan = Plan(..., launch=launch_named("processes"))
+    """
     return replace(launcher_named(name).launch, name=name)
 
 

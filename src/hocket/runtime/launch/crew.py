@@ -100,7 +100,7 @@ class Crew:
         return [jax.tree.map(jnp.asarray, all_from_host(held, values)) for held in parts]
 
     def late(self) -> dict[str, Any]:
-        """Return the messages that are on their way in late channels."""
+        """Return the arrays that must be saved besides the state, such as messages on their way."""
         late = {name: x for mine in self.ask("late") for name, x in mine.items()}
         return late if self.plan.launch.one_process else all_from_host(late, late_specs(self.plan))
 
@@ -183,7 +183,10 @@ class Crew:
 
     @contextlib.contextmanager
     def _or_end(self) -> Iterator[None]:
-        """End all instances if the context's body fails. Then raise that error on every entry."""
+        """If the body of this context fails, end all instances.
+
+        Every later entry into this context raises the same error.
+        """
         if self._failure:
             raise self._failure
         try:

@@ -47,7 +47,7 @@ class Resources:
         self.memory.close()
 
     def _end_members(self) -> dict[str, bool]:
-        """Wait for every instance to end, or kill it. Return whether each has certainly ended."""
+        """Wait for each instance to end, or kill it. Return, by name, whether it surely ended."""
         # One deadline for all, so that the grace does not add up over instances that hang.
         deadline = time.monotonic() + self.grace
         return {

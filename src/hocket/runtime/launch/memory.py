@@ -1,4 +1,7 @@
-"""The memory that all instances see: statuses, and a free plan's ledger and newest version.
+"""The memory that all instances see. It holds the status of each, such as what it waits for.
+
+In a plan with lag=free it also holds the newest version of the parameters, and the ledger, which
+counts the samples made and taken.
 
 In one process it is plain memory. Processes that share memory map one file, whose parts lie where
 `memory_map` says. Processes that share none have statuses of their own, and report them to the run.
@@ -34,11 +37,11 @@ class MemoryMap:
     links: dict[LinkKey, tuple[int, int]]
     """The part of each link whose transport needs memory."""
     averages: dict[str, tuple[int, int]]
-    """The part in which the replicas of a place average, by place."""
+    """For each place whose replicas average, the part of the memory that they use for it."""
     ledger: int
-    """The offset of a free plan's ledger: its event, then its numbers."""
+    """The offset of the ledger, which counts samples if lag=free. Its event comes first."""
     newest: int
-    """The offset of a free plan's newest version."""
+    """The offset of the newest version of the parameters, which makers read if lag=free."""
     nbytes: int
     """The bytes of all parts together."""
 
@@ -72,11 +75,14 @@ class PlanMemory:
     links: Mapping[LinkKey, Space] = field(default_factory=dict)
     """The part of the file for each link that needs one."""
     averages: Mapping[str, Space] = field(default_factory=dict)
-    """The part of the file in which the replicas of a place average, by place."""
+    """For each place whose replicas average, the part of the file that they use for it."""
 
     @staticmethod
     def create(plan: Plan) -> PlanMemory:
-        """Create the memory of a run, and of its instances if they are in this process."""
+        """Create the memory of a run in the run's process.
+
+        Instances in other processes open it with `attach`, or have their own if none is shared.
+        """
         launch = plan.launch
         if not launch.one_process and launch.shares_memory != "none":
             where = memory_map(plan)
@@ -89,7 +95,10 @@ class PlanMemory:
     def attach(
         plan: Plan, file: MemoryFile | None, place: str, devices: Sequence[Any]
     ) -> PlanMemory:
-        """Open the memory of an instance on these devices, in the run's file if there is one."""
+        """Open the run's memory for an instance in another process, given the run's file.
+
+        If there is no file, return memory of this process alone, with nothing but statuses.
+        """
         if file is None:
             return PlanMemory(new_statuses(plan))
         where = memory_map(plan)

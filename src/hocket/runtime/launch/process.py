@@ -2,9 +2,9 @@
 
     python -m hocket.runtime.launch.process FOLDER RUN NAME
 
-It listens in FOLDER, prints the address as its first line, and waits for the run (process RUN) to
-connect. The run sends an assignment. The worker traces the algorithm itself, and refuses to go on
-if its graph differs from the run's. Then it obeys commands until the run is gone.
+It listens in FOLDER, prints the address as its first line, and waits for the run to connect. RUN is
+the process id of the run. The run sends an assignment. The worker traces the algorithm itself, and
+refuses to go on if its graph differs from the run's. Then it obeys commands until the run is gone.
 """
 
 from __future__ import annotations

@@ -24,7 +24,10 @@ _Registered = tuple[type, list[str], list[str]]
 
 
 def pack(algorithm: Any, state: Any) -> bytes:
-    """Pack an algorithm into bytes for `unpack`, with the user's classes in its `state`."""
+    """Pack an algorithm into bytes, which `unpack` reads in another process.
+
+    The user's classes are packed with it, including those of the trees in `state`.
+    """
     for module in file_modules():
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -48,7 +51,10 @@ def unpack(packed: bytes) -> Any:
 
 
 def _registered(state: Any) -> Iterator[_Registered]:
-    """Yield those classes, of the user's modules or in the state, that JAX knows as trees."""
+    """Yield the user's own classes that are registered with JAX as trees.
+
+    They are found in the user's modules and in the state.
+    """
     modules = [sys.modules["__main__"], *file_modules()]
     named = [x for module in modules for x in vars(module).values() if isinstance(x, type)]
     classes = dict.fromkeys([*named, *(type(node) for node in _nodes(state))])
@@ -84,7 +90,7 @@ def _nodes(tree: Any) -> Iterator[Any]:
 
 
 def _fields(cls: type) -> Iterator[_Registered]:
-    """Yield a dataclass and the names of its fields, if JAX knows the class as a tree."""
+    """Yield a dataclass and the names of its fields if it is registered with JAX, else nothing."""
     # JAX cannot be asked which fields of a class hold arrays. So each field of a probe holds its
     # own name, and the leaves of the flattened probe are the names of these fields.
     probe = object.__new__(cls)

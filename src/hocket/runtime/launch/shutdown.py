@@ -17,12 +17,16 @@ from typing import Any
 FINISH_SECONDS = 5.0
 """Seconds that the current program has to finish before the process ends anyway."""
 STOP_SECONDS = 1.0
-"""Seconds that the main thread has to notice the end. If it takes longer, it is waiting for a
-message, and so starts nothing on the device either."""
+"""Seconds that the main thread has to notice the end. If it takes longer, it must be waiting for a
+message, and so it will start nothing on the device."""
 
 
 class RunEnded(BaseException):
-    """The run is over. Another thread raises this in the main thread, when that is in Python."""
+    """The run is over.
+
+    Another thread raises this in the main thread, where it takes effect when that thread next runs
+    Python code.
+    """
 
 
 class Shutdown:
@@ -34,7 +38,7 @@ class Shutdown:
 
     def __init__(self, wake: Callable[[], Any]) -> None:
         self.first: list[Callable[[], Any]] = []
-        """Functions to call first: they end the waits of programs for other processes."""
+        """Functions that `end` calls first, to end the waits of programs for other processes."""
         self.synchronize: Callable[[], Any] | None = None
         """A function that waits until the device is idle; None to end this process at once."""
         self._wake, self._stopped = wake, threading.Event()

@@ -36,17 +36,18 @@ _HANDLE = (
     np.dtype(np.uint8),
 )  # each slot of the ring has only this: a handle that opens the sender's memory on the GPU
 SOON = 1.0
-"""The seconds for which an end waits for the other end before it waits for its own device, and then
-goes on. This is shorter than the time after which a deadlock is reported."""
+"""The seconds for which an end waits for the other end at first. After that it waits until its own
+device has finished its work, and then for the other end again. This is shorter than the time after
+which a deadlock is reported."""
 WATCH_SECONDS = 0.001
-"""The seconds between two checks of a ring, because the GPU changes a ring without a signal."""
+"""The seconds between two checks of a ring. The GPU changes a ring without giving a signal."""
 
 
 class OneGpu:
     """The transport that leaves messages on the GPU, where the other process copies them.
 
-    Unless the channel names it, it is used only between slices and outside of loops, where
-    measurements showed it to be faster.
+    Unless a channel names this transport, it is used only outside of loops and between processes
+    that each have a slice of the GPU. There it was measured to be faster.
     """
 
     preference = 20.0
@@ -137,7 +138,7 @@ class OnOneGpu(LinkEnd[Ring]):
         return Ring.nbytes(link.slots, [_HANDLE])
 
     def begin(self, here: Here) -> None:
-        """Begin an epoch, in which no message has been sent or received yet."""
+        """Begin anew with no message sent or received, as a run does when it loads a state."""
         self._here, self._last, self._closed = here, None, threading.Event()
         self.side, self.sent, self.taken = WRITER if here.sends else READER, 0, 0
         if here.work:
@@ -182,7 +183,7 @@ class OnOneGpu(LinkEnd[Ring]):
         self._ring.initialise()
 
     def _note(self, last: Any) -> None:
-        """Keep an array from this end's last program. It is ready when the program has finished."""
+        """Keep an output of this end's newest program, which is ready when the program is done."""
         self._last = last
         if self._here.work:
             self._here.work.begun(self, last)
@@ -243,7 +244,10 @@ class OnOneGpu(LinkEnd[Ring]):
         return jax.ffi.ffi_call(target, makes, has_side_effect=True)(*given, **where)
 
     def _asked(self, name: str, *arguments: Any) -> int:
-        """Have the library make or open the memory. Return the number that programs use for it."""
+        """Call the library to allocate or open the link's memory on the GPU.
+
+        Return the number by which programs refer to that memory.
+        """
         _register()
         call, ordinal = getattr(library(), name), self._device.local_hardware_id
         try:

@@ -55,7 +55,7 @@ class Queue:
 
 
 class QueueOutbox(LinkEnd[Queue]):
-    """The sending end of a queue. It puts arrays on the receiver's devices if `homes` names any."""
+    """The sending end of a queue. It first moves arrays to the queue's `homes`, if it has any."""
 
     side = WRITER
 

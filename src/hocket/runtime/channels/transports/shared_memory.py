@@ -21,7 +21,10 @@ _LINE = 64  # bytes of a cache line; fields with different writers must not shar
 
 
 class RingMemory:
-    """A link's part of the shared memory: a ring, and the flag and event of the ring's watcher."""
+    """A link's part of the shared memory: a ring of messages, a flag and an event.
+
+    The flag says if a thread of the receiver watches the ring. The event wakes that thread.
+    """
 
     def __init__(self, link: Link, space: Space) -> None:
         memory, offset = space.file.memory, space.offset

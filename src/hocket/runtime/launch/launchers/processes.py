@@ -29,7 +29,7 @@ class Processes:
 
 
 class ChildMember(Child):
-    """A child process as a member."""
+    """A child process that the launcher has started."""
 
     def hello(self, seconds: float) -> str:
         return self.first_line(seconds)

@@ -31,7 +31,7 @@ class Threads:
 
 
 class ThreadMember:
-    """A thread as a member. Python cannot end it by force."""
+    """A thread that the launcher has started. Python cannot end it by force."""
 
     def __init__(self, thread: threading.Thread) -> None:
         self._thread = thread
