@@ -50,7 +50,7 @@ class Checkpoint:
     about: dict[str, Any]
     """The dictionary that was given to `save` as `about`."""
     late: dict[str, Any]
-    """The messages that were on their way in late channels, with random keys as numbers."""
+    """The arrays that were given to `save` as `late`, with random keys as numbers."""
     refused: tuple[str, ...] = field(default=())
     """A sentence for each half-written or damaged checkpoint that was passed over."""
 
@@ -97,7 +97,7 @@ class Checkpoints:
     ) -> None:
         """Wait until the previous checkpoint is written, then begin to write this one.
 
-        `late` holds the messages on their way in late channels. A `score` of nan is the worst.
+        `late` holds the arrays that `Executor.late` returned. A `score` of nan is the worst.
         """
         import orbax.checkpoint as ocp
 
