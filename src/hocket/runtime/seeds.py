@@ -1,4 +1,4 @@
-"""Several agents at once on slices: each slice trains some of them, and slices exchange no data."""
+"""Train several agents at once, some on each slice of a device. Slices exchange no data."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from hocket.runtime.launch.crew import Crew
 
 @dataclass(frozen=True)
 class Population:
-    """An algorithm whose environments are agents, each with environments of its own.
+    """Several agents as one algorithm, which counts agents where others count environments.
 
-    The replicas of a plan then share the agents as they would share environments.
+    So the replicas of a plan share the agents as they would share environments. Each agent has
+    environments of its own.
     """
 
     algorithm: Algorithm
@@ -47,7 +48,7 @@ class Population:
 
 
 def agents(plan: Plan, seeds: int, *, record: bool = False) -> Split:
-    """Return the executor that trains `seeds` agents on the slices of a plan, which has one place.
+    """Return the executor that trains `seeds` agents on the slices of a plan with one place.
 
     Each agent gets the same numbers as if it were trained alone.
     """

@@ -25,12 +25,13 @@ def central_inference(
     graph: Graph, cluster: Cluster, *, envs: int = 2, learners: int = 1, parts: int = 2,
     lag: Lag = 0, max_age: int | None = None, backend: str = "jax",
 ) -> Plan:  # fmt: skip
-    """Observations up, actions down, each step: `envs` replicas step, one place does the rest.
+    """`envs` replicas step environments, and one place computes all actions and learns.
 
-    With several devices the last `learners` act and learn, and the environments share the others.
-    With the environments in two `parts` both sides are busy; with one part the sides take turns.
-    With a `lag` a third place acts while the learner learns: its parameters are `lag` iterations
-    late, or for `lag=free` the newest.
+    In each step, observations go to that place, and actions come back. With several devices the
+    last `learners` act and learn, and the environments share the others. If the environments are
+    cut into two `parts`, one part steps while the actions of the other are computed. With one part,
+    stepping and acting take turns. With a `lag`, a third place acts while the learner learns. Its
+    parameters are `lag` iterations late, or with `lag=free` the newest.
     """
     others, learning = apart(cluster, learners)
     stepping = share_out(others, envs, graph.num_envs)

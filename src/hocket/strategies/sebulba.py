@@ -27,11 +27,12 @@ def sebulba(
     batch: int | None = None, learners: int = 1, lag: Lag = 1, max_age: int | None = None,
     acting: str | None = None, backend: str = "jax",
 ) -> Plan:  # fmt: skip
-    """`threads` for each of `actors` devices step and act; the last `learners` devices learn.
+    """Threads step environments and act on `actors` devices; the last `learners` devices learn.
 
-    `batch` sets the number of environments of each thread, and so replaces `threads`. A run with
-    `lag=1` is deterministic. With `lag=free` it is not, and nobody waits. With `acting=cpu` actions
-    are computed on the CPU, while an accelerator learns.
+    Each of the `actors` devices has `threads` threads. Instead of `threads`, `batch` can be given:
+    the number of environments of each thread. A run with `lag=1` is deterministic. With `lag=free`
+    actors and learner do not wait for each other, so the numbers depend on timing. With
+    `acting=cpu` actions are computed on the CPU, while an accelerator learns.
     """
     others, learning = apart(cluster, learners)
     if acting not in (None, HOST):

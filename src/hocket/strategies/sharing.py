@@ -20,14 +20,14 @@ class PlanArguments(TypedDict, total=False):
 
 
 PROCESSES = Launch("processes", one_process=False, one_program=False, shares_memory="node")
-"""The launch of a strategy whose instances must be processes."""
+"""The launch setting of strategies whose instances must be processes."""
 
 
 def share_out(devices: Sequence[Device], replicas: int, num_envs: int) -> Sequence[Device]:
-    """Return the longest part of `devices`, from the first on, that the replicas share equally.
+    """Return as many of the first `devices` as can be shared equally among the replicas.
 
-    Several replicas may share a device, or each replica has several devices, which share its
-    environments.
+    Either each device has equally many replicas, or each replica has equally many devices, among
+    which its environments are divided.
     """
 
     def fits(n: int) -> bool:
@@ -38,7 +38,10 @@ def share_out(devices: Sequence[Device], replicas: int, num_envs: int) -> Sequen
 
 
 def apart(cluster: Cluster, learners: int) -> tuple[Sequence[Device], Sequence[Device]]:
-    """Return all devices but the last `learners`, and the last. A single device is in both."""
+    """Return two lists: all devices but the last `learners`, and the last `learners` devices.
+
+    If there is only one device, it is in both lists.
+    """
     devices, most = cluster.devices, max(1, len(cluster.devices) - 1)
     if not 1 <= learners <= most:
         raise PlanError(
@@ -50,11 +53,12 @@ def apart(cluster: Cluster, learners: int) -> tuple[Sequence[Device], Sequence[D
 def sampling(
     makers: str, learner: str, lag: Lag, max_age: int | None, replicas: int, batch: int = 1
 ) -> PlanArguments:
-    """Return channels for samples from `makers` to `learner`, and for parameters on the way back.
+    """Return arguments of `Plan` by which `makers` send samples, and `learner` sends parameters.
 
-    Parameters arrive `lag` iterations late. With `lag=free` makers use the newest parameters, and
-    the learner learns from `batch` samples at a time, each at most `max_age` iterations old. The
-    default `max_age` is just enough to learn from one sample of each of the `replicas`.
+    `makers` and `learner` are the names of two places. Parameters arrive `lag` iterations late.
+    With `lag=free` makers use the newest parameters, and the learner learns from `batch` samples at
+    a time, each at most `max_age` iterations old. The default `max_age` is just enough to learn
+    from one sample of each of the `replicas` of the makers.
     """
     if not isinstance(lag, int):
         age = -(-replicas // max(1, batch)) if max_age is None else max_age

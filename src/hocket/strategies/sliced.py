@@ -72,16 +72,19 @@ def sliced(
     lag: Lag = FREE, max_age: int | None = None, batch: int = 1, direct: bool | None = None,
     reduce: str = AUTO, command_buffers: bool = False, search: bool = False, backend: str = "jax",
 ) -> Plan:  # fmt: skip
-    """`slices` of every device, or of the first `devices`, each with at most `share` percent.
+    """Run several instances on each device, each of them on a slice of the device.
 
-    `cut` is the way to cut a device: `mps`, `shared` (processes that take turns), `mig` or `cpu`;
-    by default the best one here. `reduce` is the way to average between slices: `shm`, `ipc`,
-    `nccl`, `hier` or your own `file.py:NAME`; by default the one that measures fastest. With
-    `dedicated` the last slice learns, from the samples of any `batch` of the other slices, which
-    act. With `lag=1` actors and learners wait for each other, and several `learners` are allowed:
-    the last slices of each device. `direct` keeps messages on the GPU, by default wherever that
-    works. `search` takes the slices, share and environments that `hocket plan ... --search` found
-    best.
+    Every device, or each of the first `devices`, is cut into `slices`, and each slice may use at
+    most `share` percent of its device. `cut` is the way to cut a device: `mps`, `shared` (processes
+    that take turns), `mig` or `cpu`; by default the best one here. `reduce` is the way to average
+    between slices: `shm`, `ipc`, `nccl`, `hier` or your own `file.py:NAME`; by default the one that
+    measures fastest.
+
+    With `dedicated` the last slice learns, from the samples of any `batch` of the other slices,
+    which act. With `lag=1` actors and learners wait for each other, and several `learners` are
+    allowed: the last slices of each device. `direct` keeps messages on the GPU, by default wherever
+    that works. `search` uses the slices, share and environments that `hocket plan ... --search`
+    found best.
     """
     asked, cluster = graph.num_envs, cluster.first(devices, "sliced")
     if command_buffers and cluster.devices[0].id.is_host:
@@ -142,7 +145,7 @@ def sliced(
 def _apart(
     parts: Sequence[Slice], learners: int, notes: Sequence[str]
 ) -> tuple[list[Slice], list[Slice]]:
-    """Return the slices that act, and the slices that learn: the last ones of each device."""
+    """Return the slices that act, and the `learners` slices with the highest indices, to learn."""
     if not 1 <= learners < len(parts):
         raise PlanError(
             f"learners={learners} of {len(parts)} dedicated slices: at least 1 must learn, and at "

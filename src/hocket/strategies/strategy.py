@@ -19,7 +19,7 @@ FREE = "free"
 Lag: TypeAlias = int | str
 """The lag of parameters: a number of iterations, or `free` for a schedule where nobody waits."""
 Options = ParamSpec("Options")
-"""The options of a strategy with their types: its parameters after `(graph, cluster, *, ...`."""
+"""The options of a strategy with their types: its keyword-only parameters."""
 
 
 class Strategy(Protocol):
@@ -31,7 +31,7 @@ class Strategy(Protocol):
 _DECORATED: dict[str, Callable[..., Strategy]] = {}
 _INSTALLED = Registry("strategy", group="hocket.strategies")
 _OPTIONAL = {f"{type(x).__name__} | None": x for x in (False, 0, 0.0, "")}
-"""For each annotation such as `int | None`, an example of a value that is not None."""
+"""A sample value of each optional type, such as 0 for `int | None`, to check options against."""
 
 
 def strategy(

@@ -118,7 +118,7 @@ class Child:
 
 
 def last_words(how: str, errors: str) -> str:
-    """Return a message with the end of a process and its last lines of standard error."""
+    """Return a message that says how a process ended, with its last lines of standard error."""
     hint = " Was there enough memory?" if signal.SIGKILL.name in how else ""
     last = f"\n{errors.rstrip()}" if errors.strip() else ""
     return f"{how}.{hint}{last}"
@@ -133,7 +133,7 @@ def end_all(children: Sequence[Child], grace: float) -> None:
 
 
 def at_end(owner: object, function: Callable[..., Any], *arguments: Any) -> weakref.finalize:
-    """Call `function` when `owner` is garbage or Python ends, to end the children of `owner`.
+    """Call `function` when `owner` is garbage-collected or Python exits, to end its children.
 
     A fork of this process does not call `function`, because the children are not its own.
     """

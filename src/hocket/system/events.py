@@ -14,7 +14,7 @@ WAIT_SECONDS = 0.2
 
 
 class Closed(Exception):
-    """Raised from a wait because the run is ending, maybe by the error of another instance."""
+    """Raised from a wait because the run is ending, perhaps after another instance failed."""
 
 
 class Event(Protocol):

@@ -6,5 +6,5 @@ _KINDS = {"cuda": "gpu", "rocm": "gpu"}
 
 
 def kind_of(platform: str) -> str:
-    """Return the kind of device of a platform for which JAX lowers programs: `gpu` for `cuda`."""
+    """Convert the name of a JAX platform to a kind of device: `cuda` to `gpu`, `cpu` to `cpu`."""
     return _KINDS.get(platform, platform)

@@ -54,7 +54,7 @@ class Rendezvous:
         return heard
 
     def fail(self, why: str) -> None:
-        """In place of a message, tell the others that this member cannot go on, and why."""
+        """Tell the other members why this one cannot go on, instead of sending its next message."""
         if self._round < _ROUNDS:
             self._say(self._said[self._round], _FAILED, why.encode()[:_MESSAGE_BYTES])
 

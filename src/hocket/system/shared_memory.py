@@ -77,7 +77,10 @@ def pages(nbytes: int) -> int:
 
 
 def _available() -> float:
-    """Return the bytes of memory left. Reserving more would use up all memory before it fails."""
+    """Return the bytes of memory that are left.
+
+    Check this before a reservation: one that is too large would use up all memory before it fails.
+    """
     with open("/proc/meminfo") as lines:
         fields = dict(line.split(":") for line in lines)
     left = [1024 * float(fields["MemAvailable"].split()[0])]

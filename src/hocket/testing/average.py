@@ -31,7 +31,7 @@ from hocket.testing.replica import SITES, SMALL, TURNS, Job, expected_means
 SECONDS = 120.0
 """The time limit in seconds for a command to the replicas, which may have to start and compile."""
 WAITING_SECONDS = 30.0
-"""The seconds in which a replica must notice that another one has ended, or that it is closed."""
+"""The time limit in seconds for replicas to stop waiting for an average that cannot be made."""
 EPOCHS = 5
 
 
@@ -42,7 +42,7 @@ class AverageCheck:
     name: str
     replicas: int
     room: int
-    """The bytes of shared memory that the way needs."""
+    """The bytes of shared memory that this way to average needs."""
     difference: float
     """The largest difference from NumPy's means, relative for values above one. In types narrower
     than 32 bits, a difference of one rounding step does not count."""
@@ -89,7 +89,7 @@ def check_average(
 
 
 def _checked(name: str, members: Members) -> int:
-    """Return the bytes of shared memory that a way needs, and check its answers about itself."""
+    """Check what a way to average says of itself. Return the bytes of shared memory it needs."""
     choices(members, name)
     way = find_way(name)
     room = way.room(members, roomy(SITES))
@@ -183,7 +183,7 @@ class _Group:
         return answers
 
     def come_together(self, epoch: int) -> None:
-        """Have all replicas listen and then join. Each epoch uses a separate part of the memory."""
+        """Connect all replicas. Each time (epoch), they use another part of the shared memory."""
         self.ask("join", self.ask("listen", epoch), epoch)
 
     def average(self, tolerance: float) -> float:
@@ -221,7 +221,7 @@ class _Group:
         self._must_be_errors(errors, "averages arrays of different sizes")
 
     def leave(self) -> float:
-        """Have the last replica leave. Return how long the others still wait for it."""
+        """Have the last replica leave. Return the seconds until the others stop waiting for it."""
         *others, last = self._processes
         self._wait(others)
         last.connection.send(("leave",))
@@ -231,7 +231,7 @@ class _Group:
         return time.monotonic() - start
 
     def kill(self) -> float:
-        """Kill the last replica, and close the others as a run does. Return how long these wait."""
+        """Kill the last replica, and close the others. Return the seconds until their waits end."""
         *self._processes, last = self._processes
         self._wait(self._processes)
         last.popen.send_signal(signal.SIGKILL)
@@ -255,7 +255,10 @@ class _Group:
 
 
 def _apart(mean: np.ndarray, expected: np.ndarray) -> float:
-    """Return the largest difference; one rounding step of a type under 32 bits does not count."""
+    """Return the largest difference between a mean and its expected value.
+
+    In types narrower than 32 bits, a difference of one rounding step does not count.
+    """
     if mean.dtype != expected.dtype or mean.shape != expected.shape:
         return float("inf")
     wide = np.complex128 if np.iscomplexobj(expected) else np.float64

@@ -37,9 +37,9 @@ def check_launcher(
 
         print(check_launcher("examples/own_launcher.py:Programs"))
 
-    `launcher` is its name: `processes`, `package.module:Mine` or `path/to/file.py:Mine`. If it
-    starts programs, it first has to start some small ones, pass on the first line that each
-    prints, and end them. Then it runs PPO.
+    `launcher` is its name: `processes`, `package.module:Mine` or `path/to/file.py:Mine`. Unless the
+    launcher runs instances as threads, it must first start some small programs, pass on the first
+    line that each prints, and end them. Then it runs PPO.
     """
     check = LauncherCheck(launcher)
     if not launch_named(launcher).one_process:

@@ -100,7 +100,7 @@ def _rows() -> Iterator[LoggedRow]:
 
 
 def _changed(rows: list[LoggedRow]) -> Iterator[tuple[list[LoggedRow], str]]:
-    """For each of several numbers, yield the rows with that number changed, and its description."""
+    """Yield copies of the rows with a single number changed, each with a description of it."""
     for index in (len(rows) - 2, len(rows) - 1, len(rows) // 2):
         row = rows[index]
         name = list(row.numbers)[-1]

@@ -25,7 +25,7 @@ from hocket.system.shared_memory import MemoryFile, pages
 
 TURNS = 20
 SMALL = [jax.ShapeDtypeStruct((1000,), jnp.float32)]
-"""The array that is averaged in the loop, and by replicas whose partners never come."""
+"""The array that is averaged in a loop, and in tests where another replica is missing."""
 SITES: Sites = [
     [jax.ShapeDtypeStruct((57_288,), jnp.float32)],  # too large for a pipe
     [jax.ShapeDtypeStruct((), jnp.float32)],
@@ -53,7 +53,7 @@ class Job(NamedTuple):
 
 
 def arrays(index: int) -> list[list[np.ndarray]]:
-    """Return the arrays of one replica at every site except the loop."""
+    """Return the arrays that one replica averages: a list for each call outside of the loop."""
     random = np.random.default_rng(index)
 
     def array(x: Any) -> np.ndarray:
@@ -64,7 +64,7 @@ def arrays(index: int) -> list[list[np.ndarray]]:
 
 
 def expected_means(count: int) -> list[np.ndarray]:
-    """Return what each of `count` replicas must get: NumPy's means, and the result of the loop."""
+    """Return the correct means for `count` replicas, computed by NumPy. The loop's is the last."""
     trees = [arrays(index) for index in range(count)]
     means = [mean_of(xs) for site in zip(*trees, strict=True) for xs in zip(*site, strict=True)]
     x = np.arange(SMALL[0].size, dtype=np.float32)
@@ -74,7 +74,7 @@ def expected_means(count: int) -> list[np.ndarray]:
 
 
 def mean_of(xs: Sequence[np.ndarray]) -> np.ndarray:
-    """Average arrays as every way must: in the order of the replicas, narrow floats as float32."""
+    """Compute the mean as any averaging method must: in replica order, and at least in float32."""
     wide = np.result_type(xs[0].dtype, np.float32)
     return np.mean(np.stack([x.astype(wide) for x in xs]), 0).astype(xs[0].dtype)
 
@@ -122,7 +122,10 @@ class Replica:
         self._at_work.free()
 
     def wait(self, size: int) -> str:
-        """Average without a partner, which must fail. Leave, and return the error; "" for none."""
+        """Average while another replica is missing, which must fail. Then leave.
+
+        Return the text of the error, or "" if there was none.
+        """
         try:
             with jax.default_device(self._device):
                 jax.block_until_ready(jax.jit(self._at_work)(jnp.ones(size)))

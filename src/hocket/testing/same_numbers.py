@@ -255,7 +255,7 @@ def names_of(graph: Graph) -> list[str]:
 
 
 def _plans(graph: Graph) -> dict[str, tuple[Place, ...]]:
-    """Return the plans to try, as far as the roles in this graph allow them."""
+    """Return the plans to try, leaving out those that need fragments which this graph lacks."""
     actors = [label.name for label in graph.labels if label.role in ("env", "act")]
     rest = [name for name in names_of(graph) if name not in actors]
     plans: dict[str, tuple[Place, ...]] = {

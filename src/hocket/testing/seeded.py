@@ -33,7 +33,7 @@ class Faults:
     """Failures to inject into a seeded run."""
 
     stall: float = 0.0
-    """The probability that an instance stalls when it is drawn."""
+    """The probability that an instance whose turn it is stalls instead of running."""
     turns: int = 20
     """The length of the longest stall, in turns."""
     crash: tuple[str, int] | None = None
@@ -54,7 +54,7 @@ class _Task:
 
 
 class Seeded(Crew):
-    """A crew in this process that runs one instance at a time, in an order that `seed` decides."""
+    """Runs the instances of a plan in this thread, one at a time, in an order set by `seed`."""
 
     def __init__(self, plan: Plan, seed: int, faults: Faults | None = None) -> None:
         if plan.parts > 1:
@@ -116,7 +116,7 @@ class Seeded(Crew):
             return [getattr(workers[n], name)(*given) for n, (name, *given) in commands.items()]
 
     def _let_go_on(self) -> None:
-        """Start the instances that run until they are stopped, which only free plans have."""
+        """Start the instances that run until they are stopped. Only free plans have any."""
         if self.ledger:
             self.ledger.set_stop(False)
         for instance in self.instances:

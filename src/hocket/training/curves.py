@@ -1,4 +1,4 @@
-"""Learning curves from the folders of runs: decides which runs share a curve, and its points."""
+"""Compute learning curves from run folders. Runs that differ only in the seed share a curve."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hocket.training.folder import find_run, flat, metrics_files, read_config
 MAX_POINTS = 1000
 """The largest number of points of a curve over several seeds; a figure cannot show more."""
 MAX_DIFFERENCES = 3
-"""The largest number of settings in a label. Runs that differ in more show their folder."""
+"""The most settings that a curve's label shows. If more differ, it shows the run's folder."""
 HOW_IT_WAS_KEPT = {"seed", "seeds", "name", "keep", "save_every", "eval_every", "eval_episodes"} | {
     "loggers", "hocket",
 }  # fmt: skip
@@ -81,7 +81,7 @@ def _grouped(runs: list[Trained]) -> list[list[Trained]]:
 
 
 def _labels(groups: list[list[Trained]]) -> list[str]:
-    """Return the label of each group: its title, and the settings that differ from namesakes."""
+    """Return the label of each group: its title, and the settings that tell it from namesakes."""
     firsts = [group[0] for group in groups]
     return [_label(run, [other for other in firsts if other.title == run.title]) for run in firsts]
 

@@ -32,7 +32,7 @@ HOMES = {
 """For each module of an earlier version, the module that has its contents today."""
 
 ADDED: dict[str, dict[str, Any]] = {"hocket.algorithms:PPO": {"memory": 0}}
-"""Fields that a class has gained, with the values that keep its old behavior."""
+"""For each class, fields that old configurations lack, with values that keep the old behavior."""
 
 
 def with_present_settings(config: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def with_present_settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_present_names(description: Any) -> Any:
-    """Return the description of an algorithm, as `describe` makes it, with present names."""
+    """Return the saved description of an algorithm with present names and the fields of `ADDED`."""
     match description:
         case dict():
             present = {

@@ -111,8 +111,8 @@ class Experiment:
         )
         self.resume = resume
         self.base = 0, 0
-        """The iteration and the environment steps at which this plan took over. Before a resume,
-        another plan may have made another number of steps in an iteration."""
+        """The iteration from which this plan runs, and the environment steps made before it. They
+        may come from another plan, with another number of steps in an iteration."""
         self.evaluator = Evaluator(self.algorithm, settings.eval_episodes)
         self.folder = old or new_folder(settings.runs, title, settings.name)
         self.folders = agent_folders(self.folder, settings.seed, settings.seeds)
@@ -185,7 +185,10 @@ class Experiment:
         return start
 
     def _notes(self, last: Checkpoint, late: Mapping[str, Any]) -> Iterator[str]:
-        """Yield notes for the user about a resume; `late` are the late values that were kept."""
+        """Yield notes for the user about a resume from the checkpoint `last`.
+
+        `late` holds the part of `last.late` that fits this plan.
+        """
         yield from (f"{why}: using the one before it" for why in last.refused)
         yield f"resumed after {self.steps(last.iteration):,} steps"
         if not late.keys() >= self.executor.late_specs().keys():
@@ -201,8 +204,9 @@ class Experiment:
     def _late(self, last: Checkpoint) -> dict[str, Any]:
         """Return the late values of a checkpoint that fit this plan.
 
-        Saved environments of the host fit every plan. The samples fit all together or not at all,
-        and so do the values in late channels, which are named by the channels of one plan.
+        These are the values that were saved besides the state. Saved environments of the host fit
+        every plan. Samples that nobody has learned from fit all together or not at all. The same
+        holds for messages in late channels, because their names depend on the plan.
         """
         specs = self.executor.late_specs()
         kept = {name: x for name, x in last.late.items() if name.startswith(HOST)}
@@ -214,7 +218,7 @@ class Experiment:
         return {**{name: from_host(others[name], spec) for name, spec in specs.items()}, **kept}
 
     def steps(self, iteration: int) -> int:
-        """Return the environment steps of one agent after an iteration."""
+        """Return the total environment steps that each agent has made after an iteration."""
         start, steps = self.base
         return steps + (iteration - start) * self.plan.iteration.env_steps
 

@@ -44,7 +44,10 @@ class Run:
         return Policy(jax.jit(policy.act), policy.memory)
 
     def evaluate(self, episodes: int | None = None, seed: int = 0) -> Evaluation:
-        """Play whole episodes, by default as many as each evaluation during training."""
+        """Play `episodes` whole episodes with the greedy policy, and return the results.
+
+        By default they are as many as in each evaluation during training.
+        """
         count = self.config["eval_episodes"] if episodes is None else episodes
         return Evaluator(self.algorithm, count, seed)(self.state)
 

@@ -15,7 +15,7 @@ from hocket.system.registry import Registry
 
 LOGGERS = Registry("logger", "hocket.report.loggers", "LOGGER", group="hocket.loggers")
 ALWAYS = ("jsonl",)
-"""The loggers of every kept run: a resumed run reads its last episodes from metrics.jsonl."""
+"""The loggers that every run with a folder has. A resume reads the file that `jsonl` writes."""
 
 
 class LoggerError(Exception):

@@ -36,7 +36,8 @@ from hocket.training.report import Report, Result
 BLOCK_SECONDS = 0.25
 """The seconds that a block of iterations should take. A run reports after each block."""
 LATE_BLOCK_SECONDS = 0.5
-"""The seconds of a block with late channels: more, as all places wait for each other at its end."""
+"""The seconds that a block should take if the plan has channels with a lag. This is longer, because
+all places wait for each other at the end of a block."""
 PROFILE_AFTER = 0.5
 """Seconds of running after which the speed is steady, so that an iteration can be profiled."""
 
@@ -107,10 +108,11 @@ def carry_out(
 ) -> Iterator[Report]:
     """Carry out a plan up to `iterations`, with a report after each block.
 
-    The run begins with `key`, or with the state `start_from` after `start_at` iterations and the
-    values `late`, which were then on their way in late channels. A block ends at every multiple of
-    each number in `pauses`, so there is a report at these iterations. With `profile`, one iteration
-    is profiled, and the reports after it give each role's share of the time.
+    The run begins with `key`. If `start_from` is given, it continues instead from this state, which
+    was reached after `start_at` iterations, and from `late`, the values saved besides the state. A
+    block ends at every multiple of each number in `pauses`, so there is a report at these
+    iterations. With `profile`, one iteration is profiled, and the reports after it give each role's
+    share of the time.
     """
     enable_cache()
     try:

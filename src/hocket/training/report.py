@@ -58,7 +58,8 @@ class Result:
     env_steps: int
     timings: Timings
     seeds: int | None = None
-    """The number of agents trained at once, on an axis of state and metrics; None without it."""
+    """The number of agents that were trained at once. They are the first axis of `state` and the
+    second axis of `metrics`. Without `seeds` this is None, and there are no such axes."""
     timeline: Timeline | None = None
     """The times at which each instance computed, sent, received and waited; None without
     `record=True`. Begins with the second iteration, since the first one compiles."""
@@ -95,9 +96,9 @@ class Result:
 
     @property
     def return_mean(self) -> float:
-        """The mean return of the last 100 episodes, or a few more: it covers whole iterations.
+        """The mean return of the last 100 episodes, rounded up to whole iterations.
 
-        nan if the algorithm does not report `{**rollout.episodes}` among its metrics.
+        It is nan if no episode ended, or if `{**rollout.episodes}` is not among the metrics.
         """
         if "episode_count" not in self.metrics:
             return math.nan

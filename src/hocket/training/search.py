@@ -29,7 +29,7 @@ ENVS = (1, 4, 16)
 SECONDS = 3.0
 """The seconds for which a point is measured, after it has been compiled."""
 PARTS = 3
-"""The number of measurements of each point, which share its seconds and show the spread."""
+"""The number of times that each combination of settings is measured, to show the spread."""
 
 
 def search_here(

@@ -17,7 +17,7 @@ from hocket.training.folder import SUMMARY, agent_folders, write_json
 
 
 def note_reductions(outcome: Outcome, tables: Mapping[str, WayTable]) -> None:
-    """Record how places average, and add a note about each way that was chosen by measurement."""
+    """Record how each place averages over its replicas, with a note if measurements decided it."""
     if not outcome.reductions:
         outcome.reductions = {place: asdict(table) for place, table in tables.items()}
         measured = [(place, table) for place, table in tables.items() if table.was_measured]
@@ -25,7 +25,10 @@ def note_reductions(outcome: Outcome, tables: Mapping[str, WayTable]) -> None:
 
 
 def write_summary(outcome: Outcome, seed: int) -> dict[str, Any]:
-    """Write `summary.json`, with several seeds also one for each; return that of the whole run."""
+    """Write the `summary.json` of a run, and return its content.
+
+    If there are several seeds, also write a `summary.json` for each.
+    """
     seconds = outcome.seconds
     about = {
         "title": outcome.title,

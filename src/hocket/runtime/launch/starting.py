@@ -35,13 +35,13 @@ from hocket.system.messages import MessageSocket
 from hocket.system.registry import lacking
 
 RESERVE_SECONDS = 60.0
-"""Seconds that a launcher has to reserve room for all processes."""
+"""The time limit in seconds for a launcher to reserve room for all processes."""
 HELLO_SECONDS = 60.0
-"""Seconds that a process has to print its address, and again to accept the connection."""
+"""The time limit in seconds for a process to print its address, and again to be connected."""
 
 
 def start(plan: Plan, held: Resources, watch: Watch) -> None:
-    """Start every instance. Add each to `held.running` at once, so that it will be ended."""
+    """Start every instance. Add each to `held.running` at once, so that cleanup will end it."""
     seats = seats_of(plan)
     held.launcher.reserve(seats, RESERVE_SECONDS)
     if plan.launch.one_process:
@@ -61,7 +61,7 @@ def start(plan: Plan, held: Resources, watch: Watch) -> None:
 
 
 def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers: Answers) -> None:
-    """Start a process for each seat, then connect to each in a folder closed to other users."""
+    """Start a process for each seat, then connect to each by a socket in a private folder."""
     algorithm = pack(plan.graph.algorithm, plan.graph.state)
     folder = Path(tempfile.mkdtemp(prefix="hocket-"))
     waiting: list[tuple[Seat, Member]] = []
@@ -89,7 +89,7 @@ def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers
 
 
 def _started(held: Resources, seat: Seat, command: Command) -> Member:
-    """Start a seat. Refuse at once a result that is no `Member`, since it could not be killed."""
+    """Start a seat. Raise if the launcher returns no `Member`, since it could not be killed."""
     member = held.launcher.start(seat, command)
     if missing := lacking(member, Member):
         raise InstanceError(

@@ -24,13 +24,14 @@ from hocket.runtime.observe.status import deadlock
 from hocket.system.children import last_words
 
 LOOK_SECONDS = 0.2
-"""Seconds between two looks at whether the instances still make progress."""
+"""Seconds between two checks that the instances are alive and make progress."""
 GRACE_SECONDS = 1.0
-"""Seconds that the other instances have to end after one has failed."""
+"""Seconds that the end of an instance may take: first by itself, then after it is killed."""
 PATIENCE = 5.0
 """Seconds after which instances that all wait, and get no message, count as stuck."""
 MAX_STEP = 1.0
-"""The most seconds that one look adds to the time stuck, however long ago the last one was."""
+"""The most seconds that one check adds to the time for which instances count as stuck. The last
+check may be longer ago, as after Ctrl-Z."""
 
 
 class InstanceError(RuntimeError):
@@ -43,7 +44,7 @@ class Deadlock(RuntimeError):
 
 @dataclass
 class RunningInstance:
-    """One running instance: the member that runs it, and how to reach it."""
+    """One running instance: the process or thread that runs it, and how to reach it."""
 
     name: str
     member: Member
@@ -104,7 +105,7 @@ class Watch:
 
 
 class DeadlockWatch:
-    """The watch over the statuses of a run, which raises `Deadlock` if no instance can go on."""
+    """A watch over the statuses of a run. It raises `Deadlock` if no instance can go on."""
 
     def __init__(self, plan: Plan, statuses: np.ndarray) -> None:
         self._plan, self._statuses = plan, statuses

@@ -75,12 +75,12 @@ class Worker:
         self.instance.compile()
 
     def averages(self, command: str, *arguments: Any) -> Any:
-        """Carry out a command of `averaging.table.agree`, which chooses a way to average."""
+        """Call a method of `Reduction` here, for `averaging.table.agree` to choose a way."""
         assert self.average
         return getattr(self.average, command)(*arguments)
 
     def run(self, count: int | None) -> Any:
-        """Run `count` iterations; if None, until the ledger says stop. Return all their metrics."""
+        """Run `count` iterations; if None, run until told to stop. Return all their metrics."""
         return self.instance.run(count)
 
     def late(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Worker:
 
 
 class RemoteWorker(Worker):
-    """An instance whose run is in another process, with which it exchanges arrays of the host."""
+    """An instance in a process of its own. It takes and returns values as arrays of the host."""
 
     def load(self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any], find: Find) -> None:
         mine = all_from_host(leaves, {ValueId(v): x for v, x in enumerate(self.plan.graph.values)})
@@ -140,7 +140,7 @@ def workers_of(plan: Plan, memory: PlanMemory) -> list[Worker]:
 def serve(
     worker: Worker, commands: queue.SimpleQueue[tuple[Any, ...] | None], answers: Answers
 ) -> None:
-    """Obey the commands of a run in the same process, until it sends None."""
+    """Carry out each command from a queue and answer it, until a command is None."""
     while (command := commands.get()) is not None:
         name, *arguments = command
         try:

@@ -79,9 +79,10 @@ def shares(times: Iterable[tuple[str, float]], roles: dict[str, str]) -> dict[st
 
 
 def roles_of(text: str) -> dict[str, str]:
-    """Return the role of each instruction of a compiled program, under its name and its kernel's.
+    """Return the role of each instruction of a compiled program.
 
-    A fusion has the role of most of its instructions.
+    The keys are the names of the instructions and the names of their kernels. A fusion has the most
+    frequent role of its instructions.
     """
     bodies = _computations(text)
     usual = {body: _usual(rows) for body, rows in bodies.items()}
@@ -138,10 +139,11 @@ def _times(file: Path, roles: Container[str]) -> Iterator[tuple[str, float]]:
 
 
 def _of_kernel(kernel: Any, roles: Container[str]) -> str:
-    """Return the name of a kernel's instruction, or of the kernel if it is in a command buffer.
+    """Return the name of the instruction that a kernel carries out, or else the kernel's own name.
 
-    The profile does not name the instructions of a command buffer. Similar instructions share a
-    kernel that is named after one of them, which is good enough to see what takes long.
+    A kernel in a command buffer has only its own name, because the profile does not say which
+    instruction it carries out. Similar instructions share a kernel that is named after one of them,
+    which is good enough to see what takes long.
     """
     operation = str(dict(kernel.stats).get("hlo_op", ""))
     known = operation in roles and not operation.startswith("command_buffer")

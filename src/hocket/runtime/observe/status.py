@@ -22,7 +22,10 @@ def names(plan: Plan) -> list[tuple[str, int]]:
 
 
 def counting(plan: Plan) -> set[str]:
-    """Return the places whose iterations count as the run's; in a free plan, only the learner."""
+    """Return the places whose iterations the run counts.
+
+    In a free plan, where actors and learner do not wait for each other, this is only the learner.
+    """
     return {plan.free.learner} if plan.free else {place.name for place in plan.places}
 
 

@@ -23,7 +23,7 @@ class Span(NamedTuple):
     instance: str
     """A place and a number, such as `actor/0`."""
     kind: str
-    """`compute`, `send`, `receive` or `wait`. A wait may lie inside the receive that waits."""
+    """`compute`, `send`, `receive` or `wait`. A `wait` may lie inside a `send` or `receive`."""
     name: str
     start: float
     end: float
@@ -63,7 +63,10 @@ class Timeline:
         }
 
     def waits(self) -> dict[tuple[str, str], float]:
-        """Return the share of `seconds` for which an instance waits for a place, by these two."""
+        """Return the share of `seconds` for which each instance waits for each place.
+
+        A key is a pair of an instance and a place.
+        """
         waits: dict[tuple[str, str], list[Span]] = defaultdict(list)
         for s in self.spans:
             if s.kind == "wait":
@@ -78,8 +81,8 @@ class Timeline:
     def save(self, path: str | Path) -> Path:
         """Write a trace that https://ui.perfetto.dev and `chrome://tracing` can show.
 
-        There a place looks like a process, an instance like a thread of it, and an arrow leads from
-        each send to its receive.
+        A place is shown as a process, an instance as a thread of that process, and a message as an
+        arrow from its send to its receive.
         """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +90,10 @@ class Timeline:
         return path
 
     def events(self) -> list[dict[str, Any]]:
-        """Return the trace as events: names first, then all others by time, outer before inner."""
+        """Return the events of the trace: names first, then spans and arrows sorted by start.
+
+        A span that contains another comes before it.
+        """
         spans = [s for s in self.spans if s.kind != "wait" or s.end > s.start]
         events = [*map(self._event, spans), *self._arrows()]
         events.sort(key=lambda e: (e["ts"], -e.get("dur", 0.0), e["cat"] == "wait"))
@@ -154,7 +160,7 @@ class Timeline:
         }
 
     def _arrows(self) -> Iterator[dict[str, Any]]:
-        """Yield an arrow from every send to its receive. Messages of one name stay in order."""
+        """Yield an arrow from every send to its receive. Messages of a name keep their order."""
         ends: dict[tuple[str, str], deque[Span]] = defaultdict(deque)
         for s in sorted(self.spans, key=lambda s: s.start):
             ends[s.kind, s.name].append(s)

@@ -42,12 +42,12 @@ _DTYPES = ("bool", "int8", "uint16", "int32", "float16", "bfloat16", "float32", 
 
 
 class MessageKind(NamedTuple):
-    """A link to test: from the first side to the second, or with `back` from second to first."""
+    """A link to test. It leads from the first side to the second, or the other way if `back`."""
 
     link: Link
     back: bool = False
     packed: tuple[bool, bool] = (False, False)
-    """True for the sender if it packs messages, and the same for the receiver."""
+    """For the sender and for the receiver: True if that side joins small arrays into a block."""
 
 
 @functools.cache
@@ -117,7 +117,7 @@ class Side:
         return getattr(self._ends[number], name), self._ends[number].waited_ns
 
     def wake(self, number: int) -> None:
-        """Have every message signal an event from now on."""
+        """Create an event. From now on, every message that arrives signals it."""
         self._events[number] = ThreadEvent()
         self._ends[number].wake(self._events[number])
 
@@ -180,12 +180,12 @@ class Side:
 
 
 def _order(link: Link) -> list[int]:
-    """Return the order in which an unpacked message has the link's arrays, as their indices."""
+    """Return the indices of a link's arrays in the order in which an unpacked message has them."""
     return [*packing(link.arrays).small, *packing(link.arrays).large]
 
 
 def _arrays(link: Link, seed: int) -> list[np.ndarray]:
-    """Return a message's arrays on the host, with random numbers by seed."""
+    """Return the arrays of a message, with random numbers from `seed`."""
     random = np.random.default_rng(seed)
     return [
         np.asarray(random.integers(0, 2 if dtype == np.bool_ else 100, shape)).astype(dtype)
@@ -199,7 +199,7 @@ Tell = Callable[..., Future[Any]]
 
 @contextmanager
 def both_sides(name: str, transport: Transport, ends: Ends) -> Iterator[tuple[Tell, Tell]]:
-    """Start the two sides, the second one in another process if the ends are in two."""
+    """Run the two sides in one process or in two, as `ends` says. Yield how to command each."""
     file = MemoryFile.create(_room(transport)) if ends.share_memory else None
     spaces = _spaces(transport, file)
     source, target = (tuple(find_devices(ids)) for ids in (ends.source, ends.target))
