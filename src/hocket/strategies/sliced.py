@@ -80,11 +80,11 @@ def sliced(
     between slices: `shm`, `ipc`, `nccl`, `hier` or your own `file.py:NAME`; by default the one that
     measures fastest.
 
-    With `dedicated` the last slice learns, from the samples of any `batch` of the other slices,
-    which act. With `lag=1` actors and learners wait for each other, and several `learners` are
-    allowed: the last slices of each device. `direct` keeps messages on the GPU, by default wherever
-    that works. `search` uses the slices, share and environments that `hocket plan ... --search`
-    found best.
+    With `dedicated` the last slice learns and the others act. In each iteration it learns from the
+    samples of any `batch` of them. With `lag=1` actors and learners wait for each other, and
+    several `learners` are allowed: the last slices of each device. `direct` keeps messages on the
+    GPU, by default wherever that works. `search` uses the slices, share and environments that
+    `hocket plan ... --search` found best.
     """
     asked, cluster = graph.num_envs, cluster.first(devices, "sliced")
     if command_buffers and cluster.devices[0].id.is_host:
@@ -145,7 +145,7 @@ def sliced(
 def _apart(
     parts: Sequence[Slice], learners: int, notes: Sequence[str]
 ) -> tuple[list[Slice], list[Slice]]:
-    """Return the slices that act, and the `learners` slices with the highest indices, to learn."""
+    """Divide the slices: the `learners` slices with the highest indices learn, the others act."""
     if not 1 <= learners < len(parts):
         raise PlanError(
             f"learners={learners} of {len(parts)} dedicated slices: at least 1 must learn, and at "

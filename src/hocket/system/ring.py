@@ -134,7 +134,7 @@ class Ring:
         return [count.value for count in counts]
 
     def _wait(self, call: Any, timeout: float | None) -> int:
-        """Call `call` until it returns a slot, and return that. Spin first, then sleep."""
+        """Repeat `call` until it returns a slot, and return that. Spin first, then sleep."""
         end = math.inf if timeout is None else time.monotonic() + timeout
         slot = call(self.address, self._slots, SPIN_NS, 0)
         while slot == _TIMEOUT:

@@ -89,7 +89,7 @@ def check_average(
 
 
 def _checked(name: str, members: Members) -> int:
-    """Check what a way to average says of itself. Return the bytes of shared memory it needs."""
+    """Check the properties of a way to average. Return the bytes of shared memory that it needs."""
     choices(members, name)
     way = find_way(name)
     room = way.room(members, roomy(SITES))

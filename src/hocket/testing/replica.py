@@ -122,9 +122,9 @@ class Replica:
         self._at_work.free()
 
     def wait(self, size: int) -> str:
-        """Average while another replica is missing, which must fail. Then leave.
+        """Average where this must fail, because a replica is missing or has arrays of other sizes.
 
-        Return the text of the error, or "" if there was none.
+        Return the text of the error, or "" if there was none. After an error, leave.
         """
         try:
             with jax.default_device(self._device):

@@ -116,7 +116,7 @@ class Seeded(Crew):
             return [getattr(workers[n], name)(*given) for n, (name, *given) in commands.items()]
 
     def _let_go_on(self) -> None:
-        """Start the instances that run until they are stopped. Only free plans have any."""
+        """In a free plan, start the instances that run until they are stopped."""
         if self.ledger:
             self.ledger.set_stop(False)
         for instance in self.instances:

@@ -111,8 +111,8 @@ class Experiment:
         )
         self.resume = resume
         self.base = 0, 0
-        """The iteration from which this plan runs, and the environment steps made before it. They
-        may come from another plan, with another number of steps in an iteration."""
+        """The iteration from which this plan runs, and the environment steps made before it.
+        Earlier iterations may be of another plan, with another number of steps in each."""
         self.evaluator = Evaluator(self.algorithm, settings.eval_episodes)
         self.folder = old or new_folder(settings.runs, title, settings.name)
         self.folders = agent_folders(self.folder, settings.seed, settings.seeds)
@@ -218,7 +218,7 @@ class Experiment:
         return {**{name: from_host(others[name], spec) for name, spec in specs.items()}, **kept}
 
     def steps(self, iteration: int) -> int:
-        """Return the total environment steps that each agent has made after an iteration."""
+        """Return the environment steps that each agent has made by the end of an iteration."""
         start, steps = self.base
         return steps + (iteration - start) * self.plan.iteration.env_steps
 

@@ -46,7 +46,7 @@ class Run:
     def evaluate(self, episodes: int | None = None, seed: int = 0) -> Evaluation:
         """Play `episodes` whole episodes with the greedy policy, and return the results.
 
-        By default they are as many as in each evaluation during training.
+        By default, play as many as each evaluation during training did.
         """
         count = self.config["eval_episodes"] if episodes is None else episodes
         return Evaluator(self.algorithm, count, seed)(self.state)

@@ -37,7 +37,7 @@ from hocket.system.registry import lacking
 RESERVE_SECONDS = 60.0
 """The time limit in seconds for a launcher to reserve room for all processes."""
 HELLO_SECONDS = 60.0
-"""The time limit in seconds for a process to print its address, and again to be connected."""
+"""The time limit in seconds to get the address of a process, and again to connect to it."""
 
 
 def start(plan: Plan, held: Resources, watch: Watch) -> None:

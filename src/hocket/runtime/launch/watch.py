@@ -30,8 +30,8 @@ GRACE_SECONDS = 1.0
 PATIENCE = 5.0
 """Seconds after which instances that all wait, and get no message, count as stuck."""
 MAX_STEP = 1.0
-"""The most seconds that one check adds to the time for which instances count as stuck. The last
-check may be longer ago, as after Ctrl-Z."""
+"""The most seconds by which one check extends the time without progress. More may have passed since
+the last check, as after Ctrl-Z."""
 
 
 class InstanceError(RuntimeError):
@@ -105,7 +105,7 @@ class Watch:
 
 
 class DeadlockWatch:
-    """A watch over the statuses of a run. It raises `Deadlock` if no instance can go on."""
+    """A watch over what the instances are doing. It raises `Deadlock` if none of them can go on."""
 
     def __init__(self, plan: Plan, statuses: np.ndarray) -> None:
         self._plan, self._statuses = plan, statuses

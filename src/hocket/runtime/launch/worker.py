@@ -66,7 +66,7 @@ class Worker:
         self.instance.connect(addresses, epoch)
 
     def load(self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any], find: Find) -> None:
-        """Continue from this instance's part of a state, and from its late messages."""
+        """Load this instance's part of a state, and late messages that were on their way to it."""
         self.instance.hosts.find = find
         self.instance.load(leaves, late)
 
@@ -75,7 +75,10 @@ class Worker:
         self.instance.compile()
 
     def averages(self, command: str, *arguments: Any) -> Any:
-        """Call a method of `Reduction` here, for `averaging.table.agree` to choose a way."""
+        """Call a method of `Reduction`, which averages over the replicas of this place.
+
+        `averaging.table.agree` uses this to choose the way in which all of them average.
+        """
         assert self.average
         return getattr(self.average, command)(*arguments)
 

@@ -160,7 +160,10 @@ class Timeline:
         }
 
     def _arrows(self) -> Iterator[dict[str, Any]]:
-        """Yield an arrow from every send to its receive. Messages of a name keep their order."""
+        """Yield an arrow from every send to its receive.
+
+        Sends and receives of the same name are matched in order.
+        """
         ends: dict[tuple[str, str], deque[Span]] = defaultdict(deque)
         for s in sorted(self.spans, key=lambda s: s.start):
             ends[s.kind, s.name].append(s)

@@ -199,7 +199,7 @@ Tell = Callable[..., Future[Any]]
 
 @contextmanager
 def both_sides(name: str, transport: Transport, ends: Ends) -> Iterator[tuple[Tell, Tell]]:
-    """Run the two sides in one process or in two, as `ends` says. Yield how to command each."""
+    """Run both sides, in one process or two as `ends` says. Yield a function to command each."""
     file = MemoryFile.create(_room(transport)) if ends.share_memory else None
     spaces = _spaces(transport, file)
     source, target = (tuple(find_devices(ids)) for ids in (ends.source, ends.target))
