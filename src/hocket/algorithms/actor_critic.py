@@ -125,7 +125,10 @@ class Agent:
         return *self.read(params, memory), self.read(params, next_memory)[1]
 
     def read(self, params: Any, memory: Array) -> tuple[Distribution, Array]:
-        """Return the action distribution and the value, given the result of `network.remember`."""
+        """Return the action distribution and the value.
+
+        `memory` is what the network's `remember` or `replay` returned.
+        """
         policy, value = self.network.read(params, memory)
         return self.head.distribution(policy), value[..., 0]
 

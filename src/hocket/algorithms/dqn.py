@@ -149,9 +149,9 @@ class DQN:
 
     @fragment(role="act")
     def rate(self, params: Any, transitions: Transition) -> Array:
-        """Return the priorities of transitions from their TD errors.
+        """Return the priorities of transitions, computed from their TD errors.
 
-        Actors have no target network, so `params` are also used as its parameters.
+        Actors have no target network, so `params` serve for both networks of the TD error.
         """
         error, _ = jax.vmap(partial(self._error, params, params))(transitions)
         return self._priority(error)

@@ -18,7 +18,10 @@ from hocket.ops.distributions import Categorical, Distribution, MultiCategorical
 
 @dataclass(frozen=True)
 class Head:
-    """The end of a policy. Turns network outputs into a distribution, its samples into actions."""
+    """The end of a policy.
+
+    It turns network outputs into a distribution, and samples of this distribution into actions.
+    """
 
     size: int
     """The number of outputs that the network must have."""

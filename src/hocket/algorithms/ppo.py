@@ -222,10 +222,10 @@ def staying_near(
 ) -> tuple[Array, Array | None]:
     """Return the `log_prob` and the `weight` of `LossInputs`.
 
-    `log_prob` has the log-probabilities under the policy that chose the samples. Without `before`,
-    the new policy must stay near that policy. `before` has the action distributions of the policy
-    just before the update; if given, the new policy must stay near this one. The two policies
-    differ if samples arrive late. Hilton et al. 2022: https://arxiv.org/abs/2110.00641
+    They keep the new policy near an old one. If `before` is None, the old one is the policy that
+    chose the samples, with the log-probabilities `log_prob`. Otherwise it is the policy just before
+    the update, with the action distributions `before`. These two differ if samples arrive late.
+    Hilton et al. 2022: https://arxiv.org/abs/2110.00641
     """
     if before is None:
         return log_prob, None
@@ -242,7 +242,10 @@ def ppo_loss(
     value_weight: float,
     entropy_weight: float,
 ) -> tuple[Array, dict[str, Array]]:
-    """Return the loss of a batch and metrics, given the networks' current outputs for it."""
+    """Return the loss of a batch, and metrics.
+
+    `choices` and `value` are the outputs of the networks that are being trained.
+    """
     log_prob = choices.log_prob(batch.sample)
     advantage = standardize(batch.advantage)
     if batch.weight is not None:

@@ -34,9 +34,10 @@ def split_word(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 
 def setting_of(flags: list[str], name: str) -> str:
-    """Return a setting before the flags are parsed; "" if unset.
+    """Return the text of a setting, read before the flags are parsed; "" if it is not set.
 
-    It comes from its own flag, or from the configuration that other flags name.
+    It comes from the setting's own flag, or else from the configuration of an earlier run, if
+    `--config` or `--resume` asks for one.
     """
     value = _value(flags, f"--{name}")
     if value is None:

@@ -16,7 +16,7 @@ from hocket.training.loop import plan
 
 @dataclass(frozen=True)
 class Where:
-    """The strategy and launcher to plan with."""
+    """Flags for the strategy and launcher to plan with."""
 
     distribute: str | None = None
     """The strategy: NAME or NAME:option=value,... (see `hocket strategies`). By default `anakin`,
@@ -28,7 +28,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Planned(Where):
-    """The strategy and launcher to plan with, and the search for the best slices."""
+    """Flags for the strategy and launcher to plan with, and for a search for the best slices."""
 
     svg: Path | None = None
     """The SVG file to save a drawing of the plan in; by default nothing is drawn."""
@@ -47,7 +47,7 @@ class Planned(Where):
     seconds: float = 3.0
     """With --search: how many seconds to measure each configuration."""
     plot: Path | None = None
-    """With --search: the file to save a figure of the measurements in: .png, .svg or .pdf."""
+    """With --search: save a figure of the measurements in this .png, .svg or .pdf file."""
 
 
 def plan_command(arguments: list[str]) -> None:

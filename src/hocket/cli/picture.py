@@ -25,7 +25,7 @@ def draw_plan(plan: Plan) -> str:
 
 
 def drawing_of(plan: Plan) -> Drawing:
-    """Return the contents of a plan's drawing."""
+    """Return the title, boxes and arrows of a plan's drawing, from which `svg` makes an image."""
     memory, crossing, averaged = footprint(plan), flows(plan), averages(plan)
     return Drawing(
         title=type(plan.graph.algorithm).__name__,
@@ -102,9 +102,10 @@ def _arrow(plan: Plan, flow: Flow) -> FlowArrow:
 
 
 def _crossing(names: Iterable[str]) -> tuple[str, ...]:
-    """Return a few short lines that say which values cross between two places.
+    """Return a few short lines that say where the values sent between two places come from.
 
-    Values from one fragment, or from one part of the state, are counted instead of listed.
+    Each fragment or part of the state appears once, with the number of its arrays if it sent more
+    than one.
     """
     origins = Counter(map(_origin, names))
     text = ", ".join(name + (f" ({n} arrays)" if n > 1 else "") for name, n in origins.items())

@@ -242,7 +242,7 @@ def _save(tables: Mapping[str, Table], folder: Path | None) -> None:
 
 
 def _until_ended(server: Server, save: Callable[[], None], every: float) -> None:
-    """Wait for Ctrl-C or SIGTERM. Until then save every `every` seconds, or never if that is 0."""
+    """Wait for Ctrl-C or SIGTERM. Call `save` every `every` seconds, or never if that is 0."""
     ended, every = threading.Event(), every or math.inf
     before = {
         number: signal.signal(number, lambda *_: ended.set())

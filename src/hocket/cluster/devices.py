@@ -102,9 +102,10 @@ def host_memory() -> int | None:
 def share_cores(parts: int) -> None:
     """Let JAX simulate several CPU devices, so that equal parts of the work share the cores.
 
-    Their number is the greatest that divides both `parts` and the number of cores. A single CPU
-    device would run one small program at a time, and leave the other cores mostly idle. Call this
-    before JAX starts. It does nothing for one part, or if the user has set the number of devices.
+    The number of devices is the greatest that divides both `parts` and the number of cores. A
+    single CPU device would run one small program at a time, and leave the other cores mostly idle.
+    Call this before JAX starts. It does nothing for one part, or if the user has set the number of
+    devices.
     """
     chosen = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if parts < 2 or chosen or jax.config.values["jax_num_cpu_devices"] > 0:
@@ -116,8 +117,8 @@ def share_cores(parts: int) -> None:
 def find_devices(ids: Iterable[DeviceId]) -> list[Any]:
     """Return the JAX devices with these ids, or the first device of this process if `ids` is empty.
 
-    The CPU can be named even on a machine with an accelerator, for example for small networks. The
-    id of a slice stands for the first device, because JAX shows a process its slice as that device.
+    The CPU can be named even on a machine with an accelerator, for example for small networks. For
+    the id of a slice, return the first device: a process on a slice sees the slice as that device.
     """
     known = {id_of(d): d for d in jax.local_devices()}
     first = next(iter(known))

@@ -1,4 +1,7 @@
-"""A search for the best way to cut a device into instances: their number, environments and share.
+"""A search for the fastest way to cut a device into instances.
+
+It varies how many instances there are, how many environments each has, and which share of the
+device each may use.
 
 GMI-DRL (Wang et al. 2022) profiles one instance and predicts the speed of several, so it does not
 see how they slow each other down. Here every point is measured, with all its instances at once.
@@ -18,13 +21,13 @@ from typing import Any
 from hocket.errors import PlanError
 
 GAIN = 1.05
-"""The least factor of speedup that justifies a step to more instances. If a step gains less, the
-search takes no other such step with that number of environments."""
+"""The factor of speedup that makes a step to more instances worth it. After a smaller speedup, the
+search no longer tries the next larger number of instances with as many environments in each."""
 FEW = 3
 """The search may always measure this many points, however small the grid is."""
 TIE = 1.02
-"""The factor by which several instances must be faster than a single one to be chosen. It is `GAIN`
-instead if their ranges of measurements overlap."""
+"""The factor by which several instances must be faster than a single one to be chosen. If the
+ranges of their measurements overlap, `GAIN` is used instead of this factor."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,9 @@ def search(
     best point so far it tries, in this order: more instances, the most instances, more instances
     with fewer environments each, and fewer environments. With `shares`, each of k instances first
     gets 200/k percent of the device, then all of it. At most a third of all points is measured, or
-    three points if that is more. Numbers of environments that even the fewest instances cannot run
-    do not count. With `buffers`, two more points are measured with command buffers: the best one so
-    far, and a single instance to compare it with.
+    three points if that is more. Points with more environments than the fewest instances can run
+    are not counted. With `buffers`, two more points are measured with command buffers: the best one
+    so far, and a single instance to compare it with.
     """
     seen: dict[Point, Score] = {}
     whole = 100 if shares else None
@@ -147,7 +150,8 @@ def _neighbours(
 ) -> Iterator[Point]:
     """Yield the points to try after `at`, most promising first.
 
-    The first has the next larger number of instances, but only if `wider` contains that number.
+    The first point has the next larger number of instances. It is left out if that number is not in
+    `wider`, the numbers of instances that may still bring a gain.
     """
 
     def usual(k: int, n: int) -> Point:

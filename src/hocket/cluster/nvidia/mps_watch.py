@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the environment of this process, with the daemon of `folder` in place of any other."""
+    """Return the environment variables of this process, changed to use `folder`'s daemon."""
     mine = {name: x for name, x in os.environ.items() if not name.startswith("CUDA_MPS_")}
     return mine | where(folder)
 

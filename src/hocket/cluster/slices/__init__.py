@@ -35,7 +35,10 @@ NOT_FOR_JAX = {
 
 @dataclass(frozen=True)
 class Slice(Device):
-    """Part `index` of `count` of the device `of`, which may use `share` percent of it."""
+    """One of `count` parts of the device `of`; `index` is its number, from 0.
+
+    The process on a slice may use at most `share` percent of the device.
+    """
 
     backend: str
     index: int
@@ -137,7 +140,7 @@ def split(
 def named(
     device: Device, backend: str, index: int, count: int, share: int, note: str = ""
 ) -> Slice:
-    """Return a slice with an id that contains its backend, index, count and share."""
+    """Return a slice whose id is made of the device's id, the backend, index, count and share."""
     id = replace(device.id, slice=f"{backend}:{index}of{count}@{share}%")
     return Slice(id, device.kind, backend, index, count, share, note)
 
@@ -160,16 +163,17 @@ def read_slice(device: DeviceId) -> Slice | None:
 
 
 def run_as_one(device: DeviceId) -> bool:
-    """Return True for a slice if slices of its kind run at the same time and can share memory.
+    """Return True for a slice whose backend has both `at_once` and `one_memory`.
 
-    Processes on such slices may wait for each other on the device. A fault in one affects all.
+    Processes on such slices run at the same time and can open each other's memory, so they may wait
+    for each other on the device. A fault in one affects all.
     """
     part = read_slice(device)
     return part is not None and part.way.at_once and part.way.one_memory
 
 
 class Slices:
-    """The slices among some devices, ready for processes to run on until `close`.
+    """The slices in a list of devices, prepared so that processes can run on them until `close`.
 
         with closing(Slices(devices)) as slices:
             Popen(..., env=changed(os.environ, slices.env(device)))
@@ -180,7 +184,7 @@ class Slices:
     def __init__(self, devices: Iterable[DeviceId]) -> None:
         parts = [part for device in dict.fromkeys(devices) if (part := read_slice(device))]
         self.seen: dict[DeviceId, dict[str, Any]] = {}
-        """What each process saw of its slice. The entry `verified` says if the slice is right."""
+        """Each process's result of `seen_here`. Its entry `verified` says if the slice is right."""
         self._opened: dict[str, Opened] = {}
         self._parts = {part.id: part for part in parts}
         try:
@@ -213,13 +217,13 @@ class Slices:
 
 
 def changed(environment: Mapping[str, str], by: Mapping[str, str | None]) -> dict[str, str]:
-    """Return environment variables with the changes in `by`, where None unsets a variable."""
+    """Return a copy of environment variables with the changes in `by`. None unsets a variable."""
     kept = {name: value for name, value in environment.items() if name not in by}
     return kept | {name: value for name, value in by.items() if value is not None}
 
 
 def seen_here() -> dict[str, Any]:
-    """Return what JAX and the driver say of this process's slice, for `Slices.verify` to check."""
+    """Return what JAX and the driver say about this process's slice; `Slices.verify` checks it."""
     import jax
 
     device = jax.local_devices()[0]

@@ -28,7 +28,8 @@ def averages(node: Node) -> list[tuple[int, tuple[Any, ...]]]:
 def average_sites(node: Node) -> list[tuple[Any, ...]]:
     """Return the shapes of the arrays in each call of `averaged` in a node's compiled program.
 
-    The program has a call in a loop's body once, or as often as the loop is unrolled.
+    A call in a loop's body counts as often as it occurs in the compiled program: once, or several
+    times if the loop is unrolled.
     """
     calls = _averages(node.eqn, lambda params: min(int(params["unroll"]), params["length"]))
     return [arrays for times, arrays in calls for _ in range(times)]

@@ -22,9 +22,9 @@ from hocket.errors import PlanError
 class Axes:
     """The environment axes of a graph's values, and the values' kinds on a replicated place.
 
-    `other` is the graph of the same step with another number of environments. For a replicated
-    place it has the environments of one replica, because a replica runs that program. Otherwise it
-    has twice as many environments as `graph`.
+    `other` is the graph of the same step with another number of environments. To find only
+    axes, twice the number is enough. To find the kinds on a place with r replicas, it must be 1/r
+    of the number in `graph`, because each replica runs the step on that share of the environments.
     """
 
     def __init__(self, graph: Graph, other: Graph) -> None:
@@ -67,7 +67,7 @@ class Axes:
         return UNIFORM if not self.grown(value) else local("it has no environment axis of its own")
 
     def on_place(self, inside: Callable[[Node], bool]) -> dict[ValueId, Kind]:
-        """Return the kinds of all values on a place. `inside` is True for the place's nodes."""
+        """Return the kinds of all values on a place. `inside(node)` says if a node runs there."""
         kinds = {v: self.from_outside(v) for v in self.graph.block.inputs}
         self._block(self.graph.block, self.other.block, inside, kinds)
         return kinds
@@ -90,7 +90,10 @@ class Axes:
     def _loop(
         self, n: Loop, m: Loop, inside: Callable[[Node], bool], kinds: dict[ValueId, Kind]
     ) -> None:
-        """Add the kinds of this place's values in a loop that runs on several places."""
+        """Find the kinds of this place's values in a loop, and add them to `kinds`.
+
+        The loop runs on several places, so only some of its values are on this one.
+        """
 
         def body(given: Sequence[Kind]) -> list[Kind]:
             for v in _made(n.body):  # forget the kinds found by the previous walk

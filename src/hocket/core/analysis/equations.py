@@ -1,7 +1,7 @@
 """The kinds of an equation's outputs, found by walking two traces of one program together.
 
 The traces differ in the number of environments, and should differ in nothing else. If an equation
-has different parameters in the two traces, or a function different equations, their results are
+has different parameters in the two traces, or a function has different equations, the results are
 local: nothing is known about them.
 """
 
@@ -25,7 +25,10 @@ from hocket.errors import PlanError
 
 
 class Walker:
-    """Walks two traces of a program together. The second has `factor` times the environments."""
+    """A walk over two traces of a program together, which finds the kinds of its values.
+
+    The second trace has `factor` times the environments of the first.
+    """
 
     def __init__(self, factor: float) -> None:
         self.factor = factor
@@ -161,9 +164,10 @@ def _settled(
 ) -> tuple[Sequence[Kind], list[Kind]]:
     """Walk a loop's body until the kinds of the carried values no longer change.
 
-    A carried value has one kind in all passes, so its kinds before and after a pass are joined.
-    The walk ends because `join` only goes forward: from zero to uniform, to per-environment or
-    partial, to local. Return the carried kinds, and those of the body's outputs.
+    The kind of a carried value must hold in every pass of the loop. So after each walk, its kinds
+    before and after the body are joined, and the next walk begins with the result. This ends
+    because `join` moves a kind only forward: from zero to uniform, to per-environment or partial,
+    to local. Return the kinds of the carried values, and those of the body's outputs.
     """
     while True:
         outs = body(carry)
@@ -183,7 +187,10 @@ def _first_axis(kind: Kind, by: int, site: Site) -> Kind:
 
 
 def _under(predicate: Kind, eqn: JaxprEqn, site: Site, results: Sequence[Kind]) -> list[Kind]:
-    """Return `results`, the kinds that a branch or loop makes, adjusted to the predicate's kind."""
+    """Return the kinds of the outputs of a `cond` or `while`, given the kind of its predicate.
+
+    `results` are the kinds of these outputs if the predicate is the same on every replica.
+    """
     if predicate.tag == "uniform" and not predicate.degree:
         return list(results)
     # Some replicas would call `averaged` and wait for others that never call it.
@@ -206,7 +213,7 @@ def _under(predicate: Kind, eqn: JaxprEqn, site: Site, results: Sequence[Kind]) 
 
 
 def constant(a: Any, b: Any, factor: float) -> Kind:
-    """Return the kind of a program's constant, which is `a` in one trace and `b` in the other."""
+    """Return the kind of a program's constant, whose values in the two traces are `a` and `b`."""
     if np.shape(a) != np.shape(b):
         return local(
             "a constant has an environment axis, and every replica would have the same one: make "
@@ -225,8 +232,8 @@ def constant(a: Any, b: Any, factor: float) -> Kind:
 def _degree(a: float, b: float, factor: float) -> int | None:
     """Return the exponent in `b == a * factor ** exponent`; None if there is none.
 
-    The number is `a` in one trace, and `b` in the other with `factor` times the environments.
-    `x.shape[0]` has degree 1. Dividing a sum by it makes a mean, which has degree 0.
+    `a` and `b` are the values of one constant in the two traces. The second trace has `factor`
+    times the environments, so the constant `x.shape[0]` has the exponent 1.
     """
     for degree in (1, -1, 2, -2):
         if a and math.isclose(b / a, factor**degree, rel_tol=1e-6):

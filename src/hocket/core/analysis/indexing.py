@@ -13,7 +13,10 @@ from hocket.core.analysis.kinds import ZERO, Kind, Site, join, local, moved, non
 
 
 def _at_uniform(data: Sequence[Kind], index: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of data that is used at indices; local if the replicas' indices differ."""
+    """Return the joint kind of the arrays `data`, which are read or written at indices.
+
+    It is local (possibly wrong) if the indices may differ between replicas.
+    """
     for k in index:
         if k.tag == "per_env":
             return local(f"`{site.name}` at {site.where} indexes with per-environment numbers")
@@ -23,7 +26,10 @@ def _at_uniform(data: Sequence[Kind], index: Sequence[Kind], site: Site) -> Kind
 
 
 def dynamic_slice(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of a slice of an array; local if it leaves out some environments."""
+    """Return the kind of a slice of an array.
+
+    It is local (possibly wrong) if the slice leaves out some environments.
+    """
     k = _at_uniform(kinds[:1], kinds[1:], site)
     return moved(k, site, None if k.tag == "per_env" and site.resizes(k.axis) else k.axis)
 
@@ -31,7 +37,7 @@ def dynamic_slice(kinds: Sequence[Kind], site: Site) -> Kind:
 def dynamic_update(kinds: Sequence[Kind], site: Site) -> Kind:
     """Return the kind of an array after a slice of it was replaced.
 
-    It is local if the slice has only some of the environments.
+    It is local (possibly wrong) if the slice has only some of the environments.
     """
     k = _at_uniform(kinds[:2], kinds[2:], site)
     part = k.tag == "per_env" and site.ins[0].shape[k.axis] != site.ins[1].shape[k.axis]
@@ -96,7 +102,7 @@ def scatter(kinds: Sequence[Kind], site: Site) -> Kind:
 
 
 def scatter_product(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of a multiplying scatter's result: data times updates at indices."""
+    """Return the kind of the result of a scatter that multiplies an array by updates at indices."""
     data, _, update = kinds
     k = nonlinear([replace(data, axis=0, outer=0), replace(update, axis=0, outer=0)], site)
     return k if k.tag == "local" else scatter(kinds, site)

@@ -37,15 +37,15 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Kind:
-    """The relation of a replica's value to the right value: that of a program without replicas."""
+    """The relation between a replica's value and the right value, from a run without replicas."""
 
     tag: Tag
     axis: int = -1
     """The environment axis of a per-environment value."""
     outer: int = 0
-    """The number of times that the sequence of environments occurs along `axis`. It is more than 1
-    if another axis was merged into `axis`, as in [time * environments]. It is 0 if the value is
-    constant along `axis`, because then any number fits."""
+    """The number of times that `axis` runs through all environments: 1 for a plain environment
+    axis, more if another axis was merged into it, as in [time * environments]. If the value is
+    constant along `axis`, any number would be right, and `outer` is 0."""
     degree: int = 0
     """The power of the number of environments to which the value is proportional: 1 for a sum over
     environments, 0 for a mean."""
@@ -73,7 +73,10 @@ class ShapePair(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """An equation as the rules see it, with the shapes of its inputs and outputs in both traces."""
+    """An equation, described for the rules that find the kinds of its outputs.
+
+    The shapes of its inputs and outputs are those in both traces.
+    """
 
     name: str
     params: dict[str, Any]
@@ -94,7 +97,7 @@ class Site:
 
 
 def summed(k: Kind) -> Kind:
-    """Return the kind of the sum over environments of a per-environment value of kind `k`."""
+    """Return the kind that a per-environment value of kind `k` gets by a sum over environments."""
     return Kind("partial", degree=k.degree + 1, zero=k.zero)
 
 
@@ -165,7 +168,10 @@ def product(kinds: Sequence[Kind], site: Site, sign: int = 1) -> Kind:
 
 
 def nonlinear(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of a nonlinear elementwise function of values of these kinds."""
+    """Return the kind of `f(x, y, ...)` for a nonlinear elementwise `f`.
+
+    `kinds` are the kinds of the arguments.
+    """
     if wrong := [k for k in kinds if k.tag == "local"]:
         return wrong[0]
     if any(k.tag == "partial" for k in kinds):
