@@ -157,10 +157,10 @@ def _check_values(env: Env, key: Array) -> None:
 
 
 def _player(env: Env) -> Callable[[Array], _RandomStep]:
-    """Return a function that takes random actions, in one run for each key.
+    """Return a function that runs one environment with random actions for each key.
 
-    Each call returns a new function, which JAX traces anew. So the results of two functions differ
-    in any randomness that does not come from the key.
+    Each call of `_player` returns a new function, which JAX has to trace again. If two of them give
+    different results for the same keys, some random numbers do not come from the keys.
     """
 
     def advance(carry: tuple[State, Obs], key: Array) -> tuple[tuple[State, Obs], _RandomStep]:

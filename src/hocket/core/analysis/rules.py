@@ -52,10 +52,10 @@ def apply_rule(kinds: Sequence[Kind], site: Site) -> list[Kind]:
 
 
 def _fitting(kind: Kind, site: Site, out: int) -> Kind:
-    """Return `kind` if the shapes of the output agree with it, else a local kind.
+    """Return `kind` if it agrees with the shapes of the output, else a local kind.
 
-    The step is traced with two numbers of environments. The environment axis, and no other axis,
-    must have different sizes in the two traces. So the shapes check every rule.
+    The step is traced with two numbers of environments. The output's sizes in the two traces must
+    differ along the environment axis of `kind`, and along no other axis. This checks every rule.
     """
     wanted = [kind.axis] if kind.tag == "per_env" else []
     if kind.tag == "local" or site.grown(out) == wanted:
@@ -69,7 +69,7 @@ def _fitting(kind: Kind, site: Site, out: int) -> Kind:
 def _moves(axis_map: AxisMap, combine: Rule = join) -> Rule:
     """Return the rule of a primitive that puts the environment axis where `axis_map` says.
 
-    `combine` makes one kind of those of the inputs: by `join` for a linear primitive, by
+    `combine` turns the kinds of all inputs into one kind. It is `join` for a linear primitive, and
     `nonlinear` for any other.
     """
 
@@ -217,7 +217,7 @@ def _dot(kinds: Sequence[Kind], site: Site) -> Kind:
     ]
 
     def goes(side: int, axis: int) -> int | None:
-        """Return where an axis of one side goes; None if it is summed over."""
+        """Return the index in the result of an operand's axis; None if the axis is summed over."""
         if axis in contracted[side]:
             return None
         if axis in batched[side]:
@@ -295,8 +295,8 @@ def _host(kinds: Sequence[Kind], site: Site) -> Kind:
 def _opaque(kinds: Sequence[Kind], site: Site) -> Kind:
     """Return the kind of an output of a primitive without a rule: local, with one exception.
 
-    Equations are pure, so where all inputs are uniform, every replica computes the fused program's
-    output, whatever the primitive does. Otherwise it might mix environments.
+    If every input is the same on all replicas, so is the output, because primitives are pure. In
+    any other case the primitive might mix environments.
     """
     k = nonlinear(kinds, site)
     same = k.tag == "uniform" and not any(site.grown(i) for i in range(len(site.outs)))

@@ -45,8 +45,8 @@ class _Walk:
         self.changed: set[ValueId] = set()
         """Tickets that a change has made old: they stand for content that no longer exists."""
         self.fixed: set[ValueId] = set()
-        """Tickets from outside a loop that every pass reads. A change in one pass would make such a
-        ticket old for the next pass."""
+        """Tickets that come from outside a loop and are read again in every pass. A change in one
+        pass would make such a ticket old for the next pass."""
 
     def block(self, block: Block) -> None:
         for node in block.nodes:

@@ -240,7 +240,7 @@ def trace(
 
 
 def init_state(algorithm: Algorithm, key: jax.Array, num_envs: int, served: bool = False) -> Any:
-    """Return the first state. Call it inside `jit`: computed eagerly it differs in the last bit."""
+    """Return the first state. Call it only inside `jit`: eager results differ in the last bit."""
     with served_state(served):
         state = algorithm.init(key, num_envs)
     # Weak types would make the step's second trace differ from its first.
@@ -248,9 +248,10 @@ def init_state(algorithm: Algorithm, key: jax.Array, num_envs: int, served: bool
 
 
 def first_state(graph: Graph, key: jax.Array) -> Any:
-    """Return the first state of a run, made by one compiled program whatever the plan.
+    """Return the first state of a run. One compiled program makes it, the same for every plan.
 
-    From an array of keys, make one state for each key, equal to the state from that key alone.
+    Given an array of keys, return one state for each key, stacked. Each is equal to the state that
+    its key gives alone.
     """
 
     def init(key: jax.Array) -> Any:

@@ -1,4 +1,4 @@
-"""The refusals of plans that cannot run, or whose numbers would differ from one program's."""
+"""The checks that refuse a plan which cannot run, or computes other numbers than one program."""
 
 from __future__ import annotations
 
@@ -149,7 +149,10 @@ def _check_channels(plan: Plan) -> None:
 
 
 def _check_crossing(plan: Plan) -> None:
-    """Refuse a lag inside a loop, and numbers of replicas that are no multiples of each other."""
+    """Refuse a lag inside a loop, and numbers of replicas that do not fit each other.
+
+    If values cross between two places, one of their numbers of replicas must divide the other.
+    """
     for t in plan.projection.transfers:
         if t.loops and (lag := plan.channel_of(t).lag):
             what = ", ".join(plan.graph.values[v].name for v in t.values[:3])
@@ -180,10 +183,11 @@ def _check_means(plan: Plan) -> None:
 
 
 def _check_replicas(plan: Plan, place: Place) -> None:
-    """Refuse values that may be wrong and would go to another place, into the state or a metric.
+    """Refuse a plan in which a value that may be wrong leaves a replica of `place`.
 
-    Values leave a replica in no other way, except through `averaged`. The mean of local values,
-    which may be wrong, is local again. So a wrong value that is not refused is seen by nobody.
+    A value leaves a replica if it is sent to another place, or is part of the state or a metric. It
+    also leaves through `averaged`, but the mean of values that may be wrong may be wrong, too, and
+    is refused in the same cases. So nobody sees a wrong value.
     """
     axes, kinds = plan.axes_on(place), plan.kinds[place.name]
     values = plan.graph.values
@@ -218,9 +222,10 @@ def _check_averaging(plan: Plan, place: Place) -> None:
 
 
 def _check_parts(plan: Plan) -> None:
-    """Refuse `parts` if running loops for one part of the environments at a time changes a number.
+    """Refuse `parts` if cutting the environments of a loop into parts would change its numbers.
 
-    A part is like a replica: it has a share of the environments, and must not look at the others.
+    A part is like a replica: it has a share of the environments, and nothing that it computes may
+    depend on the environments of other parts.
     """
     if plan.parts < 1:
         raise PlanError(f"parts must be at least 1, found {plan.parts}.")

@@ -14,7 +14,7 @@ def check_backend(
 ) -> None:
     """Refuse a backend that cannot run the swappable functions of the place called `on`.
 
-    `devices` are those of one instance; none if JAX chooses them.
+    `devices` are the devices of one instance, or an empty list if JAX chooses the device.
     """
     if name == JAX:
         return

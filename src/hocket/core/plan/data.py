@@ -59,15 +59,17 @@ class Channel:
     """The way values cross between two places. With `lag=0` numbers are those of one program."""
 
     capacity: int = 1
-    """How many messages of a transfer may be under way at once. A `lag` allows that many more."""
+    """How many messages of a transfer may be under way at once if `lag` is 0. In general,
+    `capacity + lag` messages may."""
     lag: int = 0
     """The age, in iterations, of the values that the reader gets. In iteration i it reads what was
     sent in iteration i - lag. In the first `lag` iterations it reads what was sent first."""
     delay: float = 0.0
     """Seconds added to every message, to try out a slow network."""
     pack: bool | None = None
-    """True to pack the small arrays of a message into one. Only ends with a single device pack, and
-    only between processes. None chooses what is faster. No number depends on it."""
+    """True to send the small arrays of a message as one array; None to do so where it is faster.
+    It must not be True if all instances share a process. An instance on several devices never
+    packs. Numbers are the same either way."""
     transport: str = ""
     """The transport of the messages: a name, `module:NAME` or `file.py:NAME`. "" chooses the best
     between the two ends. No number depends on it."""
@@ -97,9 +99,10 @@ class Launch:
     """True if all instances are in the process of the run. They are handed arrays instead of bytes,
     and cannot have settings of their own that a process reads at its start, such as XLA flags."""
     one_program: bool = True
-    """True if replicas that use `averaged` run as one program, in which they are a mapped axis."""
+    """True if the replicas of a place that uses `averaged` run as one program, which maps over
+    them like `vmap`."""
     shares_memory: Literal["all", "node", "none"] = "all"
-    """The instances that can share memory: all, those on one machine ("node"), or none."""
+    """The instances that can share memory: `all`, those on the same machine (`node`), or `none`."""
 
     def __post_init__(self) -> None:
         if self.shares_memory not in (known := ("all", "node", "none")):
@@ -233,9 +236,10 @@ class Plan:
         }
 
     def axes_on(self, place: Place, parts: int = 1) -> Axes:
-        """Return the environment axes, found by comparing the step with that of one replica.
+        """Return the environment axes of all values, found by comparing two traces of the step.
 
-        With `parts`, compare it with that of one part of a replica's environments.
+        One trace is for all environments. The other is for the share of one replica, or for one of
+        `parts` equal parts of that share.
         """
         graph, share = self.graph, self.graph.num_envs // (place.replicas * parts)
         if shrinks_to_one(graph, graph.at(share)):
@@ -246,7 +250,10 @@ class Plan:
 
     @functools.cached_property
     def cut_loops(self) -> frozenset[NodeId]:
-        """The loops that run in `parts`. Each of their messages has a per-environment value."""
+        """The outermost loops that run separately for each of the plan's `parts` of environments.
+
+        In such a loop, every message contains a value with an environment axis.
+        """
         if self.parts == 1:
             return frozenset()
         inside = [t for t in self.projection.transfers if t.loops]
@@ -254,9 +261,10 @@ class Plan:
         return frozenset(t.loops[0] for t in inside) - {t.loops[0] for t in uncut}
 
     def blocks(self, loop: NodeId) -> int:
-        """Return how many blocks of environments a loop has, each of which is cut into `parts`.
+        """Return the number of blocks of environments in a loop that runs in `parts`.
 
-        This is the largest number of replicas of any place that takes part in the loop.
+        The place with the most replicas in the loop has one block for each replica. Every block is
+        cut into `parts`, so that each replica has environments in each part.
         """
         node = self.graph.nodes[loop]
         assert isinstance(node, Loop)

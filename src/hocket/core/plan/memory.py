@@ -22,7 +22,8 @@ class Memory:
     """The bytes of the instance's part of the state. A leaf with an environment axis is shared out
     among the replicas; any other leaf counts in full."""
     peak: int
-    """A lower bound of the most bytes that are in use at once in an iteration, with the state."""
+    """The most bytes in use at once during an iteration, including the state. It is a lower bound:
+    what fragments need inside is not counted."""
     messages: int
     """The bytes of the messages to the instance when all channels to it are full."""
 
@@ -57,7 +58,7 @@ def _memory(plan: Plan, place: str) -> Memory:
 
 
 def _sizes(plan: Plan, place: str) -> Callable[[ValueId], int]:
-    """Return the function from a value to its bytes on one instance of `place`."""
+    """Return a function that gives the number of bytes of a value on one instance of `place`."""
     replicas = plan.place(place).replicas
     values = plan.graph.at(plan.envs_of(place) // replicas).values
     if place not in plan.grouped:
@@ -115,7 +116,7 @@ class _Alive:
         return peak, live
 
     def _loop(self, loop: Repeat, around: set[ValueId]) -> int:
-        """Return the peak inside a loop in its last pass, when all rows are stacked."""
+        """Return the peak bytes in the last pass of a loop, when the rows of all passes exist."""
         kept = {x.outside for x in (*loop.consts, *loop.xs, *loop.kept)}
         arrays = {y.after for y in loop.ys}
         ends = {*(c.next for c in loop.carry), *(y.row for y in loop.ys)}
@@ -128,7 +129,7 @@ class _Alive:
 
 
 def _same(code: Sequence[Instruction]) -> Iterable[tuple[ValueId, ValueId]]:
-    """For each value that a loop does not change, yield its id in or after the loop, and before."""
+    """Yield two ids of each value that a loop does not change: in or after it, then before it."""
     for step in walk(code):
         if isinstance(step, Repeat):
             yield from ((x.inside, x.outside) for x in step.consts)

@@ -32,7 +32,8 @@ class Pair:
     """The greatest age of a sample when it is learned from, in iterations since the learner sent
     the version that made it. Makers wait before a sample could get older."""
     batch: int = 1
-    """How many samples an iteration takes, the oldest first. Must divide the number of makers."""
+    """How many samples an iteration of the learner takes. It takes the oldest first. This number
+    must divide the number of makers."""
 
     def __str__(self) -> str:
         return f"{self.learner} -> {self.makers}"
@@ -56,7 +57,10 @@ LOCKSTEP = Lockstep()
 
 
 class Sampling(NamedTuple):
-    """The `Pair` of a free plan. `maker` is the place of its makers, and `makers` their number."""
+    """The `Pair` of a free plan, with the number of makers.
+
+    `maker` is the name of the place that makes samples, and `makers` its number of replicas.
+    """
 
     learner: str
     maker: str
@@ -66,22 +70,22 @@ class Sampling(NamedTuple):
 
     @property
     def shares(self) -> int:
-        """The number of shares of the environments, one of which each learner iteration uses."""
+        """How many shares the environments form, if a learner iteration uses one share."""
         return self.makers // self.batch
 
     @property
     def window(self) -> int:
-        """The most samples that one maker may have begun and the learner has not yet taken."""
+        """The most samples that a maker may have begun beyond those that the learner has taken."""
         return self.max_age * self.batch // self.makers
 
     def is_version(self, transfer: Transfer) -> bool:
-        """Return True if a transfer carries what the learner sends, its versions, to the makers."""
+        """Return True if a transfer carries versions: it goes from the learner to the makers."""
         return (transfer.source, transfer.target) == (self.learner, self.maker)
 
     def is_any(self, transfer: Transfer) -> bool:
         """Return True if a transfer goes from the makers to the learner.
 
-        Each of its messages is complete by itself, so it may come from any maker.
+        Each message comes complete from one maker, and the learner can take it from any of them.
         """
         return (transfer.source, transfer.target) == (self.maker, self.learner)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def plan_text(plan: Plan) -> str:
-    """Return the graph, then lines for each place, host function, service and channel."""
+    """Return a plan as text: the graph, then each place, host function, service and channel."""
     host = (*_host_lines(plan), *_service_lines(plan))
     lines = (*_graph_lines(plan), *_place_lines(plan), *host, *_traffic_lines(plan), *plan.notes)
     return "\n".join(lines)
@@ -91,7 +91,7 @@ def _host_lines(plan: Plan) -> Iterator[str]:
 
 
 def _there_and_back(graph: Graph, node: Node, times: int) -> str:
-    """Return the bytes that calls take to the host and bring back, in words."""
+    """Return the bytes of `times` calls as text, such as `1.5 KiB there and 512 B back`."""
     there, back = (
         bytes_text(times * sum(graph.values[v].nbytes for v in vs)) for vs in (node.ins, node.outs)
     )

@@ -24,7 +24,7 @@ class Policy:
 
 
 class Algorithm(Protocol):
-    """A training algorithm: three pure functions, usually of a frozen dataclass.
+    """A training algorithm: three pure functions, usually the methods of a frozen dataclass.
 
     The contract: sizes are read from arrays, never from a configuration; one key per environment
     for whatever happens per environment; a mean over environments that feeds the parameters goes
@@ -50,5 +50,5 @@ class Algorithm(Protocol):
         ...
 
     def policy(self, state: Any, /, explore: bool = False) -> Policy:
-        """Return the policy of a state. It takes the best action, or explores as in training."""
+        """Return the policy of a state. It takes the best action, or explores if `explore`."""
         ...

@@ -57,14 +57,14 @@ def averaged(x: T) -> T:
 def averaging(how: Average) -> AbstractContextManager[Any]:
     """Compile `averaged` as `how(*arrays)` inside this context.
 
-    One `averaged` of a tree is one call with all its arrays. Programs compiled outside, or with
-    another `how`, are not used inside.
+    Each `averaged(tree)` becomes one call, with all arrays of the tree. Inside, JAX does not reuse
+    programs that were compiled outside, or for another `how`.
     """
     return _how(how)
 
 
 def undivided() -> AbstractContextManager[Any]:
-    """Trace `averaged` as the identity inside this context: each program has all environments."""
+    """Inside this context, trace `averaged` as the identity: the step runs without replicas."""
     return _alone(True)
 
 

@@ -57,12 +57,15 @@ class Swappable:
         return (JAX, *self._others)
 
     def register(self, backend: str, fn: Function, platforms: Iterable[str]) -> None:
-        """Add an implementation for some platforms. JAX must be able to trace it, like its own."""
+        """Add an implementation for some platforms. It must be a function that JAX can trace."""
         self._others[backend] = _Implementation(fn, tuple(platforms))
         KNOWN.add(backend)
 
     def runs_on(self, backend: str, platform: str) -> bool:
-        """Return True if a platform can run the implementation that this backend chooses."""
+        """Return True if `platform` can run the function in `backend`.
+
+        Where a function has no implementation in `backend`, JAX's is used, which runs everywhere.
+        """
         return backend not in self._others or kind_of(platform) in self._others[backend].platforms
 
     def chosen(self) -> Function:
@@ -149,7 +152,10 @@ def _batch(arrays: Arrays, dims: Sequence[Any], **params: Any) -> tuple[Arrays, 
 
 
 def _jvp(arrays: Arrays, tangents: Arrays, *, of: Swappable, settings: Any) -> Any:
-    """Return the derivative of the JAX function. Other implementations compute the same values."""
+    """Return the results and their tangents, computed with JAX's implementation.
+
+    This is right for every backend, because all implementations compute the same values.
+    """
     tangents = [ad.instantiate_zeros(t) for t in tangents]
     return jax.jvp(lambda *xs: list(of.fn(settings, *xs)), tuple(arrays), tuple(tangents))
 

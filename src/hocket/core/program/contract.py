@@ -68,7 +68,7 @@ def leaf_names(tree: Any, prefix: str = "") -> list[str]:
 
 
 def _first_difference(expected: Any, state: Any) -> str:
-    """Return the first leaf that has another shape or dtype, in words; "" if all agree."""
+    """Describe the first leaf whose shape or dtype differs between two states; "" if none does."""
     pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(state), strict=True)
     for leaf, (a, b) in zip(leaf_names(expected), pairs, strict=True):
         if (a.shape, a.dtype) != (b.shape, b.dtype):

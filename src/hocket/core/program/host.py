@@ -45,7 +45,10 @@ class LiveFunction(Protocol):
         """Return the state in named pieces; None if the function cannot give it."""
 
     def restore(self, pieces: Mapping[str, bytes]) -> None:
-        """Restore the state from the pieces that the function needs. Called before any `start`."""
+        """Restore the state from the pieces of this function; `pieces` may hold others as well.
+
+        Called before any `start`.
+        """
 
     def overdue(self) -> Exception | None:
         """Return an error that names what hangs, or None.
@@ -58,7 +61,10 @@ class LiveFunction(Protocol):
 
 
 class NativeCall(NamedTuple):
-    """A C function that makes calls without Python where it can: see `native/native_call.h`."""
+    """A C function that can make the calls of a host function, so that they need no Python.
+
+    It may leave a call to Python after all: see `native/native_call.h`.
+    """
 
     address: int
     context: int
@@ -68,7 +74,7 @@ class NativeCall(NamedTuple):
 
 @runtime_checkable
 class NativeFunction(Protocol):
-    """A live function that need not be called through Python each time."""
+    """A live function that can offer a C function, so that most calls need no Python."""
 
     def native(self) -> NativeCall | None:
         """Return the C function to call from now on until `close`; None to go on in Python.
@@ -109,7 +115,7 @@ class HostFunction(Protocol):
         ...
 
     def open(self, *, watched: bool = False, at: At | None = None) -> LiveFunction:
-        """Open the function. With `watched`, another thread asks `overdue` whether it hangs."""
+        """Open the function. If `watched`, another thread calls `overdue` to see if it hangs."""
         ...
 
 
@@ -119,7 +125,10 @@ class Caller(Protocol):
     def __call__(self, of: HostFunction, arrays: Sequence[np.ndarray]) -> list[np.ndarray]: ...
 
     def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
-        """Return the number by which compiled CPU programs call `of`; None to use a callback."""
+        """Return a number for `of`, with which compiled CPU programs call it.
+
+        Return None to let them call it through a Python callback of JAX.
+        """
 
 
 # This setting is in the key of every jax cache, so no program is reused with another caller.
@@ -176,7 +185,7 @@ def lower_by_callback(context: Any, *operands: Any, of: HostFunction) -> Any:
 
 
 def _batch(arrays: Sequence[Any], dims: Sequence[Any], *, of: HostFunction) -> Any:
-    """Call the function once for all rows of a `vmap`, which it treats like more environments."""
+    """Call the function once for all rows of a `vmap`. It sees the rows as environments."""
     if of.service is not None:
         raise PlanError(
             f"a service keeps one {of.service.name}, and `vmap` would need several: train one seed "

@@ -1,4 +1,8 @@
-"""`has_loops`: does XLA see loops in a function? Unrolling a loop that calls it copies them all."""
+"""`has_loops`, which tells if a function contains loops that XLA sees.
+
+A loop that calls such a function is not worth unrolling: each copy of its body would contain all
+these inner loops, and compiling would take long.
+"""
 
 from __future__ import annotations
 

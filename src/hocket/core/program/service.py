@@ -42,13 +42,13 @@ class Service(Protocol):
     def name(self) -> str: ...
 
     def specs(self) -> Any:
-        """Return the shapes and dtypes of the content, as a state without the service holds it."""
+        """Return the content's shapes and dtypes, in the form of a state that holds the content."""
 
     def check(self, how: Serving, given: Sequence[Shapes] = ()) -> None:
         """Refuse settings with which the service cannot run, before anything starts.
 
-        `given` is about the calls that write to the service and read nothing. For each of them, it
-        lists the shapes of one replica's arguments.
+        `given` has one entry for each call that writes to the service and reads nothing: the shapes
+        of the arguments that one replica passes.
         """
 
     def about(self, how: Serving) -> str:
@@ -84,7 +84,8 @@ class At:
     member: int = 0
     """The index of this instance among those that use the service."""
     in_order: bool = True
-    """True if calls come in the order of a single program. A ticket then counts the changes."""
+    """True if calls come in the same order as in a single program. The number in a ticket is then
+    the number of changes so far, so a call out of order can be detected."""
 
 
 class Kept(PlanError, AttributeError):

@@ -199,7 +199,8 @@ class Placement:
     def _home(self, value: ValueId, seen: frozenset[ValueId] = frozenset()) -> str | None:
         """Return where a value lives; None if that is not known yet.
 
-        `seen` ends the search where a step or loop only swaps values, as in `(a, b) -> (b, a)`.
+        `seen` holds the values that the search has passed. It ends the search where a step or loop
+        only swaps values, as in `(a, b) -> (b, a)`.
         """
         if value in self._source:
             return self._home(self._source[value], seen)
@@ -270,8 +271,8 @@ class Placement:
     def _places_of(self, nodes: list[Node], members: set[NodeId]) -> set[str | None]:
         """Return the places that run some of `nodes`. The nodes in `members` do not count.
 
-        A loop that crosses places counts for all places with a fragment in it, because nobody
-        knows which of them reads the value before the glue inside is placed.
+        A loop that crosses places counts for all places with a fragment in it. Which of them reads
+        a value is known only after the equations between the loop's fragments are placed.
         """
         places: set[str | None] = set()
         for node in nodes:

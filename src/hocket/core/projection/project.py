@@ -18,7 +18,7 @@ for is earlier, and so has been done. Hence there is always an instance that can
 `averaged` in a segment waits for the other replicas of the place. They run the same program, and
 `averaged` under a condition that may differ between replicas is refused (`analysis/equations.py`),
 so they all come to it. In a free plan the learner and the makers of its samples also wait for the
-ledger, which says why that ends (`hocket.runtime.free`).
+counts of samples and versions in a shared ledger. `hocket.runtime.free` says why that wait ends.
 """
 
 from __future__ import annotations
@@ -93,8 +93,9 @@ class _Stream:
     def make(self, node: Node) -> None:
         """Add a node to the open segment, or to the segment before the last call of the host.
 
-        The earlier segment is used if the node reads no value that was made later. That can save a
-        segment. No message moves, so the order that prevents deadlock stays.
+        The earlier segment takes the node if the node reads nothing that was made by that call or
+        after it. This can save a segment. Sends and receives keep their order, so a plan still
+        cannot deadlock.
         """
         match self.code:
             case [*_, Compute(nodes), Host()] if self.late.isdisjoint(node.ins):
@@ -148,7 +149,10 @@ class _Writer:
         return self.streams
 
     def _carry_home(self) -> None:
-        """Bring next versions of values to the values' homes, and metrics to their reporters."""
+        """Bring each value's next version to the place where the value lives.
+
+        Also bring each metric to the place that reports it.
+        """
         for value in self.block.inputs:
             if value in self.placement.carried:
                 self._bring([self.placement.carried[value]], self.placement.home[value])
@@ -266,7 +270,10 @@ def _segment(
 
 
 def _seen_by_others(code: Sequence[Instruction]) -> set[ValueId]:
-    """Return the values whose memory others may hold: sent, received, or given to a loop."""
+    """Return the values whose memory no segment may overwrite, because others may still hold it.
+
+    These values are sent, received, given to a host function, or read or made by a loop.
+    """
     seen: set[ValueId] = set()
     for step in walk(code):
         if isinstance(step, Host):  # the function may keep its arguments, but not its results

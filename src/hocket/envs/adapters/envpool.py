@@ -103,7 +103,7 @@ class EnvPoolEnv:
 
 @lru_cache(maxsize=64)
 def _converters(env: EnvPoolEnv) -> tuple[Observations, Actions]:
-    """Return converters for the environment's spaces, read from a pool made only to read them."""
+    """Return converters of observations and actions. The spaces are read from a temporary pool."""
     pool = env.pool([0])
     try:
         observation_space, action_space = _spaces(pool)

@@ -107,7 +107,10 @@ class GymnasiumEnv:
 
     @cached_property
     def _converters(self) -> tuple[Observations, Actions]:
-        """The converters for its spaces, from an environment that is made only to read them."""
+        """Converters of observations and actions.
+
+        The spaces are read from a temporary environment.
+        """
         env = _make_env(_spec(self.id), self.id, dict(self.options))
         try:
             return (

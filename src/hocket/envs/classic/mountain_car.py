@@ -94,7 +94,10 @@ class MountainCar:
 
 
 def _on_hill(position: float) -> tuple[float, float]:
-    """Return the point of the drawn hill, whose slope is proportional to the one in `step`."""
+    """Return the point on the drawn hill at this position.
+
+    The hill is drawn with a slope that is proportional to `slope` in `step`.
+    """
     return position, 0.45 * math.sin(3 * position) + 0.55
 
 
