@@ -34,10 +34,10 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> str:
 
 
 def check_at_least(config: object, least: int, *names: str) -> None:
-    """Raise if a named setting of `config`, or a number in a setting that is a list, is too small.
+    """Raise if a setting in `names`, or any number in a setting that is a list, is below `least`.
 
-    Settings that JAX is tracing, as in a `vmap` over hyper-parameters, have no value yet and are
-    not checked.
+    The settings are attributes of `config`. Those that JAX is tracing, as in a `vmap` over
+    hyper-parameters, have no value yet and are not checked.
     """
     for name in names:
         value = vars(config)[name]

@@ -66,9 +66,9 @@ class Env(Protocol):
 def auto_reset(env: Env, state: State, action: Action, key: Array) -> tuple[State, Obs, Step]:
     """Take a step, start a new episode if this one ended, and return `(state, obs, step)`.
 
-    `obs` is the observation to act on next. If the episode ended, it is the first of the new one.
-    `step.obs` is the observation to which the action led. If the episode ended, it is its final
-    one, from which to bootstrap.
+    `obs` is the observation to act on next. If the episode ended, that is the first one of
+    the new episode. `step.obs` is the observation to which the action led. If the episode ended,
+    that is its final observation, from which to bootstrap.
     """
     # The step's key is folded, not split, because XLA drops a fold if `step` draws nothing. That
     # makes a rollout of CartPole twice as fast, measured with 64 environments on the CPU. `reset`

@@ -87,7 +87,7 @@ class NativeEnvs(LiveEnvs, Protocol):
     def native(self, seed: np.ndarray, steps: np.ndarray) -> NativeCall | None:
         """Return a C function that steps the environments, or None if only Python can.
 
-        It adds the steps that it takes to `steps`.
+        The function adds 1 to each environment's count in `steps` with every step.
         """
 
 
@@ -124,7 +124,7 @@ class WatchedEnvs(LiveEnvs, Protocol):
 
 @runtime_checkable
 class Watchable(Protocol):
-    """A host environment that can step in its caller's thread. If it hangs, so does its caller."""
+    """A host environment that can step in its caller's thread, watched for hangs by another one."""
 
     def open_here(self, num_envs: int) -> WatchedEnvs | None:
         """Start the environments in this thread, or return None if their options rule that out."""
@@ -155,7 +155,7 @@ class Filmable(Protocol):
 
 
 def new_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an uninitialized array. If it is not small, XLA can use it without a copy."""
+    """Return an uninitialized array. If it has at least `SMALL` bytes, XLA needs no copy of it."""
     dtype = np.dtype(dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < SMALL:

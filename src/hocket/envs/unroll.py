@@ -29,7 +29,10 @@ class Envs(NamedTuple):
 
 
 class Actor(NamedTuple):
-    """The state of acting between two rollouts, `[N, ...]`. `obs` is the observation to act on."""
+    """The state that acting carries from one step to the next, `[N, ...]`.
+
+    `obs` is the observation to act on next, and `memory` is the policy's recurrent memory.
+    """
 
     envs: Envs
     obs: Any
@@ -54,7 +57,7 @@ class Rollout(NamedTuple):
     extras: Any
     """Whatever else `act` returned for each step."""
     memory: Any
-    """The memory before the first step, `[N, ...]`: zero where an episode begins."""
+    """The recurrent memory before the first step, `[N, ...]`: zero if an episode begins there."""
     episodes: dict[str, Array]
     """Sums over the episodes that ended in each environment, `[N]`: returns, lengths and counts."""
 
@@ -94,9 +97,9 @@ def init_actor(env: Env | HostEnv, key: Array, num_envs: int, memory: Any = None
 def unroll(env: Env | HostEnv, act: Act, actor: Actor, length: int) -> tuple[Actor, Rollout]:
     """Act for `length` steps: `act(obs, memory, keys) -> (action, memory, extras)`, all `[N, ...]`.
 
-    The environments are stepped in a fragment, a function that a plan can place, with the role
-    `env`. Episodes restart by themselves, memory is set to zero where one begins, and each
-    environment draws from a key of its own.
+    The environments are stepped in a fragment with the role `env`: a function that a plan can place
+    on other devices than the policy. When an episode ends, the environment begins a new one, and
+    its memory is set to zero. Each environment draws from a key of its own.
     """
 
     @fragment(role="env", name="env")

@@ -20,7 +20,8 @@ _PLAIN: dict[str, Any] = {
     "lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "feature_group_count": 1,
     "batch_group_count": None, "precision": None, "preferred_element_type": None,
 }  # fmt: skip
-"""The only options that the faster gradient supports; None stands for the default."""
+"""Options of a convolution, each with the only value (besides None) that the faster gradient
+supports."""
 
 
 def convolve(x: Array, kernel: Array, strides: Any, padding: Any, **others: Any) -> Array:
@@ -45,7 +46,8 @@ def _plain(stride: int, x: Array, kernel: Array) -> Array:
 def _by_products(stride: int, x: Array, kernel: Array, g: Array) -> tuple[Array, Array]:
     """Return the gradients with respect to images and kernel, by matrix products.
 
-    Images are cut into blocks of S x S pixels, so that the kernel sees Q x Q whole blocks.
+    Images are cut into blocks of S x S pixels, where S is the stride. At every position the kernel
+    then covers Q x Q whole blocks.
     """
     side, _, channels, outs = kernel.shape
     windows, rows, columns = side // stride, g.shape[1], g.shape[2]

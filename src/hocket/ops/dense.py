@@ -67,7 +67,7 @@ class Activation(NamedTuple):
     slope: Callable[[Array], Array]
     """The derivative, as a function of the activation's output instead of its input."""
     bounded: bool
-    """True if absolute values are at most 1, so that float16 can hold them."""
+    """True if the output is always between -1 and 1, so that float16 can hold it."""
     plain: Callable[[Array], Array]
     """The activation function outside a kernel."""
 
@@ -172,7 +172,10 @@ def _forward(spec: Spec, rows: int, shapes: Shapes, block: int, x_ref: Any, *ref
 
 
 def _gradients(spec: Spec, rows: int, shapes: Shapes, x_ref: Any, dy_ref: Any, *refs: Any) -> None:
-    """Write one program's part of the parameters' gradient, from its rows alone, leaf by leaf."""
+    """Write one kernel program's part of the parameters' gradient: the sum over its own rows.
+
+    The leaves follow one another in one flat array. `_backward` adds up the parts of all programs.
+    """
     *leaf_refs, out_ref = refs
     layers, activation = _load_layers(shapes, leaf_refs), ACTIVATIONS[spec.activation]
     blocks, start = x_ref.shape[0] // BLOCK, pl.program_id(0) * x_ref.shape[0]
@@ -297,9 +300,10 @@ def _cut_forward(rows: int) -> tuple[int, int, int]:
 
 
 def _cut_backward(rows: int) -> int:
-    """Return how many blocks of rows one program of the kernel takes.
+    """Return the number of blocks of rows that each kernel program processes.
 
-    It takes at least four if there are so many, because every program writes a whole gradient.
+    It is at least four (or all, if there are fewer), because every program writes a gradient of all
+    parameters.
     """
     blocks = pl.cdiv(rows, BLOCK)
     return min(blocks, max(4, pl.cdiv(blocks, PROGRAMS)))

@@ -42,9 +42,9 @@ def orthogonal(scale: float = 1.0) -> Callable[..., Array]:
 def orthonormal(x: Array) -> Array:
     """Make the columns of `[n, m]`, n >= m, orthonormal from left to right, by Gram-Schmidt.
 
-    The components along earlier columns are removed twice, which is enough for rounding errors:
-    Giraud, Langou and Rozloznik 2005, "The loss of orthogonality in the Gram-Schmidt
-    orthogonalization process".
+    Each column's components along earlier columns are removed twice, because the first time leaves
+    rounding errors. Twice is enough: Giraud, Langou and Rozloznik 2005, "The loss of orthogonality
+    in the Gram-Schmidt orthogonalization process".
     """
     made = x[:, :0]
     for start in range(0, x.shape[1], PANEL):
@@ -56,7 +56,7 @@ def orthonormal(x: Array) -> Array:
 
 
 def _one_by_one(panel: Array) -> Array:
-    """Make the columns of a panel orthonormal."""
+    """Make the columns of a panel orthonormal, one after another."""
 
     def column(j: Array, made: Array) -> Array:
         x = panel[:, j]

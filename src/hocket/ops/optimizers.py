@@ -27,12 +27,11 @@ def clipped_adam(
 
 
 def calm_adam(max_norm: float, calm_norm: float, b2: float = 0.99) -> optax.GradientTransformation:
-    """Return a `clipped_adam` whose steps shrink with gradients of a norm below `calm_norm`.
+    """Return a `clipped_adam` that takes smaller steps if the gradient's norm is below `calm_norm`.
 
     Adam divides gradients by their size, so steps stay large even where gradients are small and
-    mostly noise. A large epsilon prevents that. Here epsilon is the mean size of one parameter's
-    gradient when the whole gradient has the norm `calm_norm`, so that the same `calm_norm` suits
-    small and large networks.
+    mostly noise. A large epsilon prevents that. Here epsilon is `calm_norm` divided by the square
+    root of the number of parameters, so that the same `calm_norm` suits small and large networks.
     """
     adam = optax.scale_by_adam(b2=b2)
 

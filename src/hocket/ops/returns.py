@@ -137,7 +137,7 @@ def n_step(
 
 
 def take_steps(tree: Tree, time: Array) -> Tree:
-    """Take the steps `time [S, N]` of each environment from a tree `[T, N, ...]`: `[S, N, ...]`."""
+    """Take each environment's steps at the indices `time [S, N]` from a tree `[T, N, ...]`."""
 
     def take(x: Array) -> Array:
         index = time.reshape(time.shape + (1,) * (x.ndim - time.ndim))

@@ -7,8 +7,8 @@
     calls.py        the host functions through which a program uses that service
     store/          the native tables and their server, usable without the rest of hocket
 
-XLA compiles `hocket.replay.device` into an algorithm's program. `Table` is native code. With
-`serve` and `connect`, several processes use one table.
+`hocket.replay.device` is compiled by XLA into an algorithm's program. `Table`, from `store`, is
+native code. Through `serve` and `connect`, several processes can use the same table.
 """
 
 from hocket.replay.store.access import Batch

@@ -30,7 +30,7 @@ class Replay(NamedTuple):
     """Rows and their priorities. Only the functions of this file read or change the fields."""
 
     rows: Any
-    """The rows, `[C, ...]` in each array."""
+    """The stored rows, as a tree of arrays `[C, ...]` with one row for each slot."""
     tree: Array
     """The sum tree, `[2 C]`. Node 1 is the root, node i is the sum of nodes 2i and 2i + 1, and node
     C + k is the priority of the row in slot k."""
@@ -55,7 +55,7 @@ class Draw(NamedTuple):
     """The rows that `sample` drew."""
 
     rows: Any
-    """The rows, `[B, ...]` in each array."""
+    """The drawn rows, as a tree of arrays `[B, ...]`."""
     probability: Array
     """The probability with which each row was drawn, `[B]`."""
     ready: Array
@@ -77,10 +77,11 @@ def init(row: Any, capacity: int) -> Replay:
 def insert(replay: Replay, rows: Any, real: Array, priority: Array | None = None) -> Replay:
     """Write the rows where `real` is true, in place of the oldest ones.
 
-    Rows and `real` may have several leading axes, such as `[T, N]`, in row-major order. A new row
-    gets the given priority, or the highest so far. A priority that is NaN, negative or above
-    `HIGHEST` is replaced by the highest so far. Such a row is drawn soon. If its next priority is
-    invalid too, `reprioritize` counts it.
+    Rows and `real` may have several leading axes, such as `[T, N]`, in row-major order. Without
+    `priority`, new rows get the highest priority so far, and so does a row whose given priority is
+    NaN, negative or above `HIGHEST`. Such invalid priorities are not reported here. But a row with
+    the highest priority is drawn soon, and if its next priority is invalid too, `reprioritize`
+    counts it.
     """
     capacity, num = replay.capacity, real.size
     check_rows(num, capacity)
@@ -151,7 +152,7 @@ def reprioritize(replay: Replay, keys: Array, priority: Array) -> tuple[Replay, 
 
 
 def check_capacity(capacity: int) -> None:
-    """Refuse a capacity that is no power of two from 2 to 2**29."""
+    """Refuse a capacity that is not a power of two from 2 to 2**29."""
     if capacity > 2**29:
         raise ValueError(f"the capacity of a replay must be at most 2**29, found {capacity}.")
     if capacity < 2 or capacity & (capacity - 1):

@@ -99,7 +99,7 @@ class AtariEnv:
 
 
 class _LiveAtari(LiveEnvs):
-    """Running Atari games. They have no snapshots, because ALE offers none of several games."""
+    """Running Atari games. They have no snapshots, because ALE's vector environment offers none."""
 
     def __init__(self, vector: Any) -> None:
         self._vector = vector

@@ -263,7 +263,7 @@ def _is_number(reward: Any) -> bool:
 
 
 def _unwrapped(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], float]:
-    """Return `env` without its outer wrappers for checks and time limits, and its time limit."""
+    """Return `env` stripped of outer wrappers for checks and time limits, and the time limit."""
     limit = np.inf
     while type(env) in (TimeLimit, OrderEnforcing):
         assert isinstance(env, gym.Wrapper)

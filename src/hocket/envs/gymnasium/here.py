@@ -68,10 +68,7 @@ class InCaller(LiveBlocks):
                 self._begun = None
 
     def _end(self) -> None:
-        """Close the environments, unless one of them is stepping.
-
-        That one may hang, so all of them are then left open.
-        """
+        """Close the environments. If one of them is stepping, it may hang, so leave all open."""
         if self._block is not None and self._working.acquire(blocking=False):
             block, self._block = self._block, None
             with suppress(Exception):

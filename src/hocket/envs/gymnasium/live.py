@@ -18,9 +18,9 @@ Command: TypeAlias = tuple[Any, ...]
 
 
 def stays_failed(method: Method) -> Method:
-    """End the environments if `method` fails, and raise the same error again in later calls.
+    """Wrap a method so that its failure ends the environments, and is raised again by later calls.
 
-    The state of environments is undefined after one of them fails.
+    After one environment fails, the state of the others is undefined.
     """
 
     @wraps(method)
@@ -48,7 +48,7 @@ class LiveBlocks(ABC):
 
     @abstractmethod
     def _tell(self, command: Callable[[slice], Command]) -> None:
-        """Send each worker the `command` for its share of the environments."""
+        """Send each worker `command(share)`, where `share` is the range of its environments."""
 
     @abstractmethod
     def _answers(self) -> list[Any]:

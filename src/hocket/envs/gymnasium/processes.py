@@ -170,7 +170,10 @@ class InProcesses(LiveBlocks):
             return self._how_it_ended(process)
 
     def _restart(self, process: _BlockProcess, lost: _Lost, before: list[np.ndarray]) -> None:
-        """Replace the environments of a lost process with new ones, and truncate their episodes."""
+        """Replace a lost process and its environments, whose episodes end as truncated.
+
+        If `on_death` is `fail`, raise `lost` instead.
+        """
         if self._job.on_death == "fail":
             raise lost
         self.restarts += 1

@@ -14,7 +14,7 @@ from hocket.system.native import PATH, library, pointers
 
 
 class Offered(NamedTuple):
-    """The addresses of a pool's two XLA handlers, and the number by which they know the pool."""
+    """The addresses of a pool's XLA handlers `send` and `recv`, and the pool's handle for them."""
 
     send: int
     recv: int
@@ -22,11 +22,12 @@ class Offered(NamedTuple):
 
 
 class NativePool:
-    """A pool that C++ steps (`native/pool.cpp`). If an episode ends, Python finishes that step.
+    """An environment pool that C++ steps (`native/pool.cpp`).
 
-    C++ sends the arrays `given`, and receives the arrays `results`. The last array of `given` has
-    the actions. `where` says which arrays of `results` are the observations, rewards, ends and
-    truncations.
+    If an episode ends in a step, Python finishes that step. For each step C++ passes the arrays
+    `given` to the pool, which writes its results into the arrays `results`. The last array of
+    `given` has the actions. `where` has the indices of the observations, rewards, ends and
+    truncations in `results`.
     """
 
     def __init__(

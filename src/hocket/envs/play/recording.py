@@ -76,7 +76,7 @@ def record(
 def _painted(
     played: list[list[Any]], show: Callable[[Any], Picture], size: Size, caption: bool
 ) -> Recording:
-    """Paint every moment of the episodes. The `total` of a moment must be the return so far."""
+    """Paint each moment of the episodes as a frame. A moment's `total` is the return so far."""
     # Filled in place, because stacking a list of frames at the end would need the memory twice.
     frames = np.empty((sum(map(len, played)), size[1], size[0], 3), np.uint8)
     captions = _captions(played) if caption else iter(lambda: "", None)
@@ -87,7 +87,7 @@ def _painted(
 
 
 def _play(env: Env, policy: Policy, max_steps: int, key: Array) -> Moment:
-    """Play an episode for `max_steps + 1` moments. After its end, the last moment is repeated."""
+    """Return `max_steps + 1` moments of an episode. If it ends sooner, the last one is repeated."""
 
     def go_on(moment: Moment, key: Array) -> Moment:
         k_act, k_step = jax.random.split(key)

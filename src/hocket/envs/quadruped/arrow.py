@@ -34,16 +34,16 @@ class LegSystem(NamedTuple):
 
     torso: Triangle
     hip: Six
-    """The hip's row of the matrix, in the six columns of the torso."""
+    """The hip's row of the matrix: its entries in the six columns of the torso."""
     knee: Six
-    """The knee's row of the matrix, in the six columns of the torso."""
+    """The knee's row of the matrix: its entries in the six columns of the torso."""
     hip_hip: Array
     hip_knee: Array
     knee_knee: Array
     force: Six
-    """The right-hand side of the torso."""
+    """The right-hand side in the torso's six rows."""
     torques: Joints
-    """The right-hand side of the joints."""
+    """The right-hand side in the rows of hip and knee."""
 
 
 def solve(
@@ -101,7 +101,7 @@ def _joints(leg: LegSystem, torso: Six) -> Joints:
 
 
 def _eliminated(leg: LegSystem) -> tuple[Six, Six]:
-    """Return how much acceleration hip and knee lose per unit of each torso acceleration."""
+    """Return by how much hip and knee accelerate less, per unit of each torso acceleration."""
     pairs = (_invert(leg, h, k) for h, k in zip(leg.hip, leg.knee, strict=True))
     by_hip, by_knee = zip(*pairs, strict=True)
     return by_hip, by_knee

@@ -38,10 +38,10 @@ class Body:
     friction: float = 1.0
     timestep: float = 0.01
     settling: float = 0.02
-    """Time constant in seconds of pushing a foot out of the ground or a joint into its range. It is
-    the first number of MuJoCo's `solref`; the second, the damping ratio, is 1."""
+    """Time constant in seconds for pushing feet out of the ground and joints back into their range.
+    It is the first number of MuJoCo's `solref`. The second, the damping ratio, is 1."""
     hardness: float = 0.9
-    """Share, from 0 to 1, of a constraint's acceleration that is enforced: MuJoCo's `solimp`."""
+    """How strictly to enforce constraints, from 0 (not at all) to 1 (fully): MuJoCo's `solimp`."""
 
     @property
     def spring(self) -> tuple[float, float]:

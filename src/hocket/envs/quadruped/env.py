@@ -107,8 +107,8 @@ class Quadruped:
     def dynamics(self, *arrays: Array) -> tuple[Array, ...]:
         """Return the state after a step, and the height of the lowest knee.
 
-        Each number of the state and of the action is an array of its own. All arrays have the same
-        shape. `dynamics_as_kernel` computes the same on a GPU.
+        `arrays` has a separate array for each number of the state, then for each number of the
+        action, all of the same shape. `dynamics_as_kernel` computes the same on a GPU.
         """
         q, v, action = arrays[:15], arrays[15:29], arrays[29:]
         legs = (Joints(*(jnp.stack(x[i::2]) for i in (0, 1))) for x in (q[7:], v[6:], action))
@@ -123,10 +123,10 @@ class Quadruped:
     def moved(
         self, torso: Sequence[Array], angles: Joints, speeds: Joints, action: Joints
     ) -> tuple[Array, ...]:
-        """Do the work of `dynamics`, with the joints of all legs stacked.
+        """Compute `dynamics` with the joints of all legs stacked, `[4, ...]`.
 
-        Returns 13 numbers of the torso, the height of the lowest knee, then the angles of all hips
-        and of all knees, `[4, ...]`, and their speeds.
+        The results are 13 numbers of the torso, the height of the lowest knee, the angles of the
+        hips, the angles of the knees, the speeds of the hips, and the speeds of the knees.
         """
         torques = jax.tree.map(lambda x: x * self.body.torque, action)
 

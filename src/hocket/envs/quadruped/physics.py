@@ -107,7 +107,7 @@ def accelerate(body: Body, pose: Pose, motion: Motion, torques: Joints) -> Motio
 
 
 def torso_diagonal(body: Body) -> tuple[float, ...]:
-    """Return the torso's diagonal of the inertia matrix: three masses, three moments of inertia."""
+    """Return the diagonal of the torso's inertia matrix: mass three times, inertia three times."""
     return (body.torso_mass,) * 3 + (body.torso_inertia,) * 3
 
 
@@ -237,9 +237,10 @@ def rigid(body: Body, leg: Leg, thigh: Vector, shin: Vector) -> Triangle:
 def resist(
     body: Body, leg: Leg, thigh: Vector, shin: Vector, motion: Motion
 ) -> tuple[Vector, Vector, Joints]:
-    """Return the force, the moment and the torques that balance a leg's weight and inertia.
+    """Return the force, moment and torques at which neither torso nor joints would accelerate.
 
-    With them, neither the torso nor the leg's joints would accelerate.
+    Force and moment act on the torso, the torques on the joints of one leg. They balance the leg's
+    weight, and the centrifugal and gyroscopic effects of its motion.
     """
     (thigh_along, thigh_across), (shin_along, shin_across) = body.thigh_inertia, body.shin_inertia
     w0 = motion.angular
@@ -283,9 +284,9 @@ def constrain(
     motion: Motion,
     guess: Motion,
 ) -> LegSystem:
-    """Return the system `free` of a leg, with the forces of its constraints added.
+    """Return a leg's linear system: `free`, plus the forces of the leg's constraints.
 
-    Only some constraints exert a force. Which ones is decided at the guessed acceleration.
+    `guess` is an estimate of the acceleration. It decides which constraints exert a force.
     """
     # A constraint asks for the acceleration -damp * speed - stiff * distance.
     stiff, damp = body.spring
@@ -333,11 +334,11 @@ def constrain(
 def friction(
     body: Body, weights: Weights, height: Array, excess: Vector
 ) -> tuple[Vector, Vector, Vector]:
-    """Return the columns of the 3 x 3 matrix by which the ground resists a foot's acceleration.
+    """Return the ground's resistance to a foot, as the columns of a symmetric 3 x 3 matrix.
 
-    The force on the foot is minus this symmetric matrix times `excess`, which is the acceleration
-    beyond the one that the contact asks for. The pyramid of friction has four edges. While the foot
-    touches the ground, an edge pushes if the excess along it is negative.
+    The force on the foot is minus the matrix times `excess`, where `excess` is the acceleration of
+    the foot minus the acceleration that the contact asks for. The pyramid of friction has four
+    edges. While the foot touches the ground, an edge pushes if `excess` along it is negative.
     """
     mu, hardness = body.friction, body.hardness
     softness = (1 - hardness) / hardness * weights.foot * (1 + mu**2) * 2 * mu**2
