@@ -39,7 +39,7 @@ CARRIERS = ("near", "shm", "tcp")
 
 @dataclass(frozen=True)
 class ReplayService:
-    """The name, columns and capacity of a replay, which a program holds in place of the rows."""
+    """The name, columns and capacity of a replay. A program holds this in place of the rows."""
 
     name: str
     schema: Schema
@@ -191,9 +191,9 @@ class LiveReplay:
         self._laps = max(0, int(content.lap) - 2)
 
     def _parts(self, head: int, is_full: bool) -> Iterator[tuple[Table, Any]]:
-        """Yield pairs of a table and the slots in the loaded replay whose rows it gets.
+        """Yield pairs: a table, and the slots of the loaded replay whose rows to insert into it.
 
-        The pairs come in the order of insertion.
+        The rows must be inserted in the order of the pairs.
         """
         capacity, num = self._of.capacity, len(self.tables)
         if num == 1:
@@ -210,7 +210,7 @@ class LiveReplay:
 def _insert(
     table: Table, columns: Mapping[str, np.ndarray], priority: np.ndarray, part: Any, highest: float
 ) -> None:
-    """Insert a part of the rows, and give the table the `highest` priority of any row so far."""
+    """Insert the rows in slots `part`. Increase the table's highest priority to `highest`."""
     mine = priority[part]
     if len(mine):
         keys = table.insert({name: x[part] for name, x in columns.items()}, mine)

@@ -60,10 +60,10 @@ def init_tail(obs: Any, action: Any, num_envs: int, *, steps: int) -> Tail:
 def join(
     tail: Tail, rollout: Rollout, *, discount: float, steps: int
 ) -> tuple[Tail, Transition, Array]:
-    """Return the new tail, the `[T, N]` transitions that this rollout completes, and a mask.
+    """Return the new tail, then the `[T, N]` transitions that this rollout completes, then a mask.
 
-    The mask is false only in the first rollout of a run, for transitions that would have begun
-    before it.
+    The mask is false for transitions that would have begun before the run. Only the first rollout
+    has such transitions.
     """
     new = Tail(
         rollout.obs, rollout.action, rollout.reward, rollout.terminated, rollout.truncated,

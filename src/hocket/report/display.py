@@ -64,7 +64,7 @@ SECONDS = {
     "saving": "save",
     "other": "other",
 }
-"""The activities that have an entry of their own in `Outcome.seconds`, with its key."""
+"""The key in `Outcome.seconds` of each activity that has an entry of its own there."""
 
 
 def picture(run: Outcome, returns: Sequence[float]) -> Panel:

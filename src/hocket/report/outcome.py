@@ -45,7 +45,7 @@ class Outcome:
     places: Sequence[Activity] = ()
     """The recent activity of each place; empty if the whole run is one program."""
     ages: list[int] = field(default_factory=list)
-    """With `lag=free`, `ages[n]` is the number of samples that were learned from at age n."""
+    """With `lag=free`, `ages[n]` is how many samples were n iterations old when learned from."""
     reductions: dict[str, Any] = field(default_factory=dict)
     """For each place that averages between processes, the chosen way and the cost of every way."""
     notes: list[str] = field(default_factory=list)

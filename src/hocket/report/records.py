@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 WINDOW = 100
-"""The number of latest episodes that `return_mean` averages, rounded up to whole iterations."""
+"""The number of latest episodes that `return_mean` averages. It may average a few more, because it
+takes all episodes of an iteration."""
 
 Metrics = dict[str, np.ndarray]
 Row = dict[str, Any]
@@ -82,7 +83,10 @@ class Records:
         start_at: int = 0,
         before: Sequence[Iterable[Mapping[str, Any]]] = (),
     ) -> None:
-        """`agents` is None if metrics have no axis of agents; `before` has the agents' old rows."""
+        """Start anew, or continue after each agent's earlier rows, which are in `before`.
+
+        `agents` is the number of agents, or None if metrics have no axis of agents.
+        """
         rows = before or [()] * (agents or 1)
         self.agents = [AgentRows(mine) for mine in rows]
         self._alone, self._tell = agents is None, tell
@@ -128,7 +132,7 @@ def _episodes(metrics: Metrics) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _summed(parts: list[Metrics]) -> Row:
-    """Average metrics over iterations, but returns and lengths over the episodes that ended."""
+    """Return a row: the mean return and length over episodes, other metrics over iterations."""
     if not parts:
         return {}
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

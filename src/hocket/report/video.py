@@ -28,7 +28,7 @@ def write_video(path: Path | str, frames: np.ndarray, fps: float = 30) -> Path:
 
 
 def check_name(path: Path) -> None:
-    """Raise if no video can be written to this file, before anything is recorded."""
+    """Raise an error unless the name ends in `.mp4` or `.gif`. Call this before recording."""
     if path.suffix.lower() not in (".mp4", ".gif"):
         raise ValueError(
             f"a video cannot be written to `{path}`. Use a name that ends in .mp4 or .gif."

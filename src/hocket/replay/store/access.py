@@ -100,10 +100,10 @@ class Access(Closing):
         out: Batch | None = None,
         timeout: float | None = None,
     ) -> Callable[[], Batch]:
-        """Ask for a sample, and return a function. Call it once to get the batch.
+        """Ask for a sample, and return a function that returns its batch. Call that function once.
 
-        A server draws the rows at once. A table in this process draws them when the function is
-        called.
+        A server draws the rows as soon as it is asked. A table in this process draws them when the
+        function is called.
         """
         if uniforms is not None:
             uniforms = _below_one(_floats("uniforms", uniforms, num), uniforms)
@@ -165,7 +165,11 @@ class Access(Closing):
 
     @abstractmethod
     def info(self) -> dict[str, Any]:
-        """Return counts of rows held, inserted, removed and drawn, and `bytes` of a full table."""
+        """Return the counters of the table by name.
+
+        `size` is the number of rows held. `inserts`, `samples` and `removals` count rows inserted,
+        drawn and removed. `bytes` is the memory of a full table.
+        """
 
     @abstractmethod
     def _ask(

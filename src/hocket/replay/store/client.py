@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ALIGNED = 64
-"""Each array of a reply in shared memory begins at a multiple of this many bytes."""
+"""The alignment in bytes of each array of a reply in shared memory."""
 _MOST_AHEAD = 32
 
 

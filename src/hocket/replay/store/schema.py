@@ -54,7 +54,7 @@ class Column:
 
     @property
     def words(self) -> str:
-        """The column for people: `obs float32[4]`, `image uint8[4, 84, 84]`, or `action int32`."""
+        """The column as text: `obs float32[4]`, `image uint8[4, 84, 84]`, or `action int32`."""
         return f"{self.name} {self.dtype.name}{list(self.drawn) or ''}"
 
     def __str__(self) -> str:

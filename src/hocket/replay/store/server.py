@@ -24,7 +24,7 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 class Server(Closing):
-    """A server that answers until it is closed; see `serve`."""
+    """A replay server, which answers clients until it is closed. `serve` starts one."""
 
     def __init__(
         self, tables: Mapping[str, Table], *, tcp: str | None, unix: str | Path | None,

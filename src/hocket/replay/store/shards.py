@@ -32,7 +32,10 @@ class Shards:
         self._reported: dict[int, tuple[int, float]] = {}
 
     def sample(self, num: int, *, uniforms: Any = None) -> Batch:
-        """Draw `num` rows. `uniforms` decide how many rows come from each shard, but not which."""
+        """Draw `num` rows.
+
+        `uniforms` only decide how many rows each shard draws. The shard itself picks them.
+        """
         uniforms = self._random.random(num) if uniforms is None else uniforms
         sizes, totals = np.array(self._sizes_and_totals(), np.float64).T
         weights = totals if totals.any() else sizes
@@ -72,7 +75,7 @@ class Shards:
         return {**summed, "highest": max(info["highest"] for info in infos)}
 
     def _sizes_and_totals(self) -> list[tuple[int, float]]:
-        """Return the size and total priority of each shard, as last reported or by asking it."""
+        """Return each shard's size and total priority. Ask the shards that have reported none."""
         current = dict(self._reported)
         for k, shard in enumerate(self._shards):
             if k not in current:

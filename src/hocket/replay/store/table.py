@@ -127,10 +127,7 @@ class Table(Access):
             raise OSError(f"{error}.") from None
 
     def options(self) -> dict[str, Any]:
-        """Return the options of the table.
-
-        They have `tolerance` as the two limits that it sets, `least` and `most`.
-        """
+        """Return the options of the table. `least` and `most` are the limits from `tolerance`."""
         options, names = self._native.made(), get_args(Select)
         return options | {which: names[options[which]] for which in ("sampler", "remover")}
 

@@ -18,7 +18,7 @@ from hocket.errors import unknown
 from hocket.replay.store.access import Access, Closing
 
 WhenAhead = Literal["wait", "drop_new", "drop_oldest"]
-"""The choices for a batch that the rate limits of the table do not allow yet; see `Writer`."""
+"""How to treat a batch that the rate limits of the table do not allow yet; see `Writer`."""
 
 
 class Writer(Closing):

@@ -19,7 +19,8 @@ from typing import Any, Protocol, runtime_checkable
 from hocket.report.outcome import Outcome
 
 Numbers = Mapping[str, float | None]
-"""The numbers of a row by name. A missing number is None, such as the mean return of no episode."""
+"""The numbers of a row by name. A missing number is None, such as the mean return when no episode
+has ended."""
 
 
 @dataclass(frozen=True)

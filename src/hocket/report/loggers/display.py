@@ -18,7 +18,7 @@ from hocket.report.outcome import Outcome
 LINE_SECONDS = 2.0
 """The least number of seconds between two plain lines."""
 DRAW_SECONDS = 0.25
-"""The least number of seconds between two updates by `row`. Calls before then change nothing."""
+"""The least number of seconds between two updates by `row`. Calls in between do nothing."""
 
 
 class Display:

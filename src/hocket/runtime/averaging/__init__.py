@@ -2,7 +2,7 @@
 
 known.py    lists all ways, and the ways that the replicas of a place can choose from
 table.py    has all replicas agree on one way, and makes the table that gives the reasons
-choice.py   is one replica's part: it measures the ways to choose from, and averages by one of them
+choice.py   runs in each replica: it measures the ways to choose from, and averages by one of them
 ways/       has one file for each way
 groups.py   is shared by the ways that use the native library
 vectors.py  puts the arrays of a call together as vectors
@@ -64,7 +64,10 @@ class Members:
 
     @property
     def run_as_one(self) -> bool:
-        """True if all replicas are on slices where processes can wait for each other on a GPU."""
+        """True if all replicas are on slices that run at the same time and share memory.
+
+        Only on such slices may a kernel of one replica wait for a kernel of another.
+        """
         return all(device is not None and run_as_one(device) for device in self.on)
 
     @property
@@ -104,7 +107,7 @@ class Joined(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise an error if a mean failed in a compiled program that did not raise it itself."""
+        """Raise an error if a mean failed in a compiled program and the program raised none."""
 
     def close(self) -> None:
         """Make all present and future waits, by this replica and for it, end with an error.
@@ -158,11 +161,11 @@ class Average(Protocol):
         ...
 
     def is_choice(self, members: Members) -> bool:
-        """Return True if this way should be measured, False if it must be named to be used."""
+        """Return True if hocket may choose this way, False if a plan must name it to use it."""
         ...
 
     def room(self, members: Members, sites: Sites) -> int:
-        """Return the bytes of shared memory that the replicas need for this way; 0 for none."""
+        """Return the bytes of shared memory needed to average this way, or 0 if none is needed."""
         ...
 
     def listen(

@@ -1,4 +1,4 @@
-"""One replica's average between processes: it measures the ways to choose from, and uses one.
+"""The part of averaging that each replica runs: it measures the possible ways, and uses one.
 
 Each *way* is a file of `ways/`: `shm` goes through the host's memory, `ipc` stays on one GPU,
 `nccl` goes between GPUs, `hier` averages on each GPU first and then between them. Before the run,
@@ -24,7 +24,7 @@ TRIAL_SECONDS = 60.0
 
 
 class Offer(NamedTuple):
-    """The answer of one replica to `listen`, for one way."""
+    """One replica's answer to `listen`, for one way: its address, or why it cannot average."""
 
     address: Address = None
     why_not: str = ""
@@ -33,7 +33,7 @@ class Offer(NamedTuple):
 
 
 class Reduction:
-    """One replica's implementation of `averaged`, by the way that was chosen.
+    """The implementation of `averaged` in one replica. All replicas agree on one way to average.
 
     `table.agree` calls `listen` in all replicas, collects the offers that it returns, and passes
     all of them to `join` in every replica. If there are several ways to choose from, it first calls
@@ -54,7 +54,7 @@ class Reduction:
     def listen(self, way: str, is_trial: bool) -> Offer:
         """Prepare this replica so that the others can join it, to average by `way`.
 
-        A trial only measures the way. Otherwise the run uses it.
+        With `is_trial`, the replicas will only measure this way. Otherwise the run will use it.
         """
         members, sites = self._averaging.given(is_trial=is_trial)
         space = self._averaging.part(way, self._space, is_trial=is_trial)
@@ -96,7 +96,10 @@ class Reduction:
         return seconds
 
     def join(self, way: str, offers: Sequence[Offer], epoch: Epoch = 0) -> None:
-        """Average by this way from now on. Call this before any program is compiled."""
+        """Join the replicas that made these offers, and from now on average with them by `way`.
+
+        Call this before any program is compiled.
+        """
         try:
             self._join(way, offers, epoch)
         except Unavailable as error:
@@ -110,7 +113,7 @@ class Reduction:
         return self._used.counts()
 
     def check(self) -> None:
-        """Raise an error if a mean failed in a compiled program that did not raise it itself."""
+        """Raise an error if a mean failed in a compiled program and the program raised none."""
         self._used.check()
 
     def close(self) -> None:

@@ -105,10 +105,10 @@ class Group:
 
 
 class GpuGroup(Group, ABC):
-    """One replica of a group on GPUs. First the replicas tell each other what they need to connect.
+    """One replica of a group on GPUs. Before they average, the replicas exchange introductions.
 
-    The bytes that a replica tells are its introduction. They pass through a `Rendezvous`, which
-    lies in the shared memory, behind the memory of the group.
+    The introduction of a replica is the bytes that the others need to connect to it. Introductions
+    pass through a `Rendezvous`, which lies in the shared memory, behind the memory of the group.
     """
 
     def __init__(self, space: Space, replicas: int, index: int, sites: Sites) -> None:
@@ -127,14 +127,14 @@ class GpuGroup(Group, ABC):
 
     @abstractmethod
     def _introduction(self, sites: Sites) -> bytes:
-        """Return the bytes that the other replicas need to know about this replica."""
+        """Return the bytes that the other replicas need to connect to this replica."""
 
     @abstractmethod
     def _enter(self, introductions: Sequence[bytes]) -> None:
         """Enter the group, given the introductions of all replicas."""
 
     def _compared(self) -> int:
-        """Join the group in which replicas check that they average the same arrays."""
+        """Join the group that checks if all replicas average the same arrays. Return its number."""
         return joined_group(self._space, self._replicas, self._index)
 
 
@@ -163,7 +163,7 @@ def joined_group(space: Space, replicas: int, index: int, delay: float = 0.0) ->
 
 @cache
 def register(target: str, platform: str) -> None:
-    """Register an FFI target of the library with XLA, and the type of its call sites.
+    """Register with XLA an FFI target of the native library and the type of its call sites' state.
 
     `native/call_site.h` defines the functions that are registered, and their names.
     """

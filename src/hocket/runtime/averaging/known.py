@@ -99,7 +99,10 @@ class Averaging:
 
     @cached_property
     def nbytes(self) -> int:
-        """The bytes of shared memory to reserve, for any way in use and for the trials of all."""
+        """The bytes of shared memory to reserve, before the way to average is known.
+
+        They suffice for the trials of all ways, and for any way that the run then uses.
+        """
         return max(begin + nbytes for begin, nbytes in self._parts.values())
 
     def part(self, way: str, space: Space | None, *, is_trial: bool) -> Space | None:

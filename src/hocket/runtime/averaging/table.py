@@ -77,7 +77,7 @@ def agree(averaging: Averaging, ask: Callable[..., list[Any]], epoch: Epoch = 0)
 
 
 def only(averaging: Averaging) -> WayTable | None:
-    """Return the table if there is only one way to choose; None if the ways must be measured."""
+    """Return the table of ways if only one can be chosen; None if several must be measured."""
     first, *others = averaging.choices
     if others:
         return None

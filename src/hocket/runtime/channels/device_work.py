@@ -21,7 +21,7 @@ class DeviceWork:
         self._settle: list[Callable[[], None]] = []
 
     def add(self, settle: Callable[[], None]) -> None:
-        """Add an end of a link. Its `settle` waits for the work that it has begun on the device."""
+        """Add a link end. `settle` waits for the work that this end has begun on the device."""
         self._settle.append(settle)
 
     def begun(self, end: Any, array: Any) -> None:
@@ -29,7 +29,10 @@ class DeviceWork:
         self._last[end] = array
 
     def since(self) -> list[Any]:
-        """Return the newest work of each end, as arrays that are ready when it is finished."""
+        """Return the latest array that each link end passed to `begun`.
+
+        An array is ready when the device has finished the work that it stands for.
+        """
         return list(self._last.values())
 
     def settle(self) -> None:
@@ -49,7 +52,7 @@ class DeviceWork:
         self._status["phase"] = WORKING
 
     def forget(self) -> None:
-        """Drop all ends and their work. Call this when a run begins anew."""
+        """Drop all link ends and the record of their work. Call this when a run begins anew."""
         self._last.clear()
         self._settle.clear()
 

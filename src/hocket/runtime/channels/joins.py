@@ -34,7 +34,7 @@ FIRST = First()
 
 
 class Part(NamedTuple):
-    """The position of one part of a value: the index of its message, and of the array in it."""
+    """The position of one part of a value: a message index, and an array index in that message."""
 
     message: int
     array: int

@@ -26,9 +26,10 @@ arrays, and `sample-MAKER-NUMBER-age` for its age."""
 
 
 def sample_name(maker: int, number: int, name: str) -> str:
-    """Return the name under which an array of a sample, or its age, is saved.
+    """Return the name under which one array of a sample, or the sample's age, is saved.
 
-    `maker` is the index of the instance that made the sample. Its oldest sample has the number 0.
+    `name` is the name of the array, or `age`. `maker` is the index of the instance that made the
+    sample. `number` counts the saved samples of this maker, from 0 for the oldest.
     """
     return f"{SAMPLE}{maker}-{number}-{name}"
 

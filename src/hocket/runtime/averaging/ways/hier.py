@@ -68,9 +68,11 @@ class Hier(SharedMemoryWay):
 
 
 class InTwoSteps:
-    """A replica that averages with the others on its device, and then takes the leader's result.
+    """A replica that averages with the others on its device, and then across devices.
 
-    In between, the leaders of all devices average. A replica that is no leader has no `leaders`.
+    For the second step, each device has one replica as its leader. The leaders average with each
+    other, and every replica takes the result of its leader. `leaders` is None unless this replica
+    is a leader.
     """
 
     def __init__(self, mine: Group, leaders: Group | None = None) -> None:

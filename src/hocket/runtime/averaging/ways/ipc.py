@@ -1,4 +1,4 @@
-"""Means between processes on one GPU. Each process has memory there that all others can read.
+"""Means between processes on one GPU. Each process has GPU memory that all the others can read.
 
 A kernel in each process copies its vector to the memory of that process, raises a flag, waits for
 the flags of the other processes and computes the mean (`native/reduce.cu`). The host only launches
@@ -30,7 +30,7 @@ _HANDLE, _UUID = 64, 16
 
 
 class Ipc(SharedMemoryWay):
-    """The way to average on one GPU, in memory there that all its processes can read."""
+    """The way to average between processes on one GPU, in GPU memory that all of them can read."""
 
     name, preference = "ipc", 10
 

@@ -1,7 +1,7 @@
 """Means through the host's memory, for replicas on any devices.
 
-The arrays of a program on the CPU are there already. Arrays on a GPU are copied to the host and
-back, while the thread that runs the program waits.
+The arrays of a program on the CPU are in that memory already. Arrays on a GPU are copied to the
+host and back, while the thread that runs the program waits.
 """
 
 from __future__ import annotations
