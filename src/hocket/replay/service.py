@@ -136,7 +136,7 @@ class LiveReplay:
             table.close()
 
     def _by_slot(self) -> Replay:
-        """Return the only table as a device replay, with each row in the slot that it has now."""
+        """Convert the only table to a device replay in which each row keeps its slot."""
         (table,) = self.tables
         contents, info = table.contents(), table.info()
         laps, head = divmod(info["inserts"], self._of.capacity)
@@ -146,7 +146,7 @@ class LiveReplay:
         )  # fmt: skip
 
     def _by_age(self) -> Replay:
-        """Return all shards together as one device replay, with the oldest row first."""
+        """Convert all shards to one device replay, with the oldest row first."""
         contents = [table.contents() for table in self.tables]
         # The age of a row is how many rows of its shard came later. Shards share no clock, but they
         # are filled at about the same pace.

@@ -46,12 +46,12 @@ class Tail(NamedTuple):
 
 
 def example(obs: Any, action: Any) -> Transition:
-    """Return a transition of one environment, as the `row` for `memory.init`."""
+    """Return an example transition of one environment, which `memory.init` takes as its `row`."""
     return Transition(obs, action, jnp.zeros(()), jnp.zeros(()), obs)
 
 
 def init_tail(obs: Any, action: Any, num_envs: int, *, steps: int) -> Tail:
-    """Make the tail for the first rollout: zeros. Give `obs` and `action` of one environment."""
+    """Make the tail for the first rollout, all zeros. `obs` and `action` are one environment's."""
     number, flag = jnp.zeros(()), jnp.zeros((), bool)
     step = Tail(obs, action, number, flag, flag, obs, real=flag)
     return jax.tree.map(lambda x: jnp.zeros((steps - 1, num_envs, *x.shape), x.dtype), step)

@@ -312,7 +312,7 @@ def _draw_lanes(canvas: Canvas, far: Sequence[FlowArrow], boxes: dict[str, Place
 
 
 def _middles(canvas: Canvas, x1: float, x2: float) -> Iterator[float]:
-    """Yield x to try for a lane's label: the middle of the lane, then gaps between boxes."""
+    """Yield x coordinates to try for a lane's label: the lane's middle, then gaps between boxes."""
     yield (x1 + x2) / 2
     for a, b in pairwise(canvas.cards.values()):
         if min(x1, x2) < a.right and b.left < max(x1, x2):

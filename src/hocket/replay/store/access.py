@@ -114,7 +114,7 @@ class Access(Closing):
         return self._ask(num, uniforms, out, seconds_of(timeout))
 
     def batches(self, num: int, *, ahead: int = 2, timeout: float | None = None) -> Iterator[Batch]:
-        """Yield samples for ever. While one is in use, `ahead` more are under way."""
+        """Yield samples for ever. Each is asked for `ahead` samples before it is yielded."""
         if ahead < 1:
             raise ValueError(f"ahead={ahead} must be at least 1.")
         asked = deque(self.ask(num, timeout=timeout) for _ in range(ahead))

@@ -19,7 +19,7 @@ from hocket.replay.store.client import Client
 
 
 class Shards:
-    """Several tables that are drawn from as one. Insert rows into the tables themselves.
+    """Several tables that are drawn from as if they were one. Insert rows into each table directly.
 
     The slot of a row, which is the first number of its key, says which shard the row is in. With a
     capacity of C rows in S shards, shard k has the slots from k C / S to (k + 1) C / S - 1.

@@ -63,7 +63,7 @@ class Writer(Closing):
             self.flush()
 
     def flush(self) -> None:
-        """Insert all collected rows, or do what `when_ahead` says if that is not allowed now."""
+        """Insert all rows. If the rate limits do not allow it now, do what `when_ahead` says."""
         if self._rows.count:
             self._batches.append(self._rows)
             self._rows = _PendingRows(self._table, self._num)

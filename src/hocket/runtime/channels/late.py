@@ -21,8 +21,8 @@ from hocket.core.plan.data import Plan
 from hocket.runtime.channels.links import Link, LinkKey, links
 
 SAMPLE = "sample-"
-"""The first part of the names that a saved sample uses: `sample-MAKER-NUMBER-ARRAY` for each of its
-arrays, and `sample-MAKER-NUMBER-age` for its age."""
+"""The prefix of the names under which a sample is saved: each of its arrays as
+`sample-MAKER-NUMBER-ARRAY`, and its age as `sample-MAKER-NUMBER-age`."""
 
 
 def sample_name(maker: int, number: int, name: str) -> str:
@@ -40,7 +40,7 @@ def late_links(plan: Plan) -> list[Link]:
 
 
 def late_names(plan: Plan) -> dict[LinkKey, list[list[str]]]:
-    """Return, for each late link, the array names of each of its messages, oldest message first."""
+    """Return the names of the arrays in each late message of each link, oldest message first."""
     late = late_links(plan)
     lags = {link.key: range(plan.channel_of(link.transfer).lag) for link in late}
     names = array_names(plan, late)
@@ -48,7 +48,7 @@ def late_names(plan: Plan) -> dict[LinkKey, list[list[str]]]:
 
 
 def late_specs(plan: Plan) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shape and dtype of each array in a late message, by the name it is saved under."""
+    """Return the shape and dtype of each array of each late message, by its saved name."""
     names = late_names(plan)
     return {
         name: spec
