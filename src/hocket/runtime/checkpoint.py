@@ -30,7 +30,7 @@ from hocket.system.text import bytes_text
 UNFINISHED = ".orbax-checkpoint-tmp"
 """The suffix that orbax gives to the folder of a checkpoint until it is whole."""
 LATE = "late/"
-"""The prefix of the names of late messages, which state arrays do not have."""
+"""The prefix that marks the arrays of `Checkpoint.late` in a file. No array of the state has it."""
 
 
 class CheckpointError(RuntimeError):
@@ -151,7 +151,7 @@ class Checkpoints:
         return self._first_whole([iteration], specs)
 
     def refuse_after(self, iteration: int) -> None:
-        """Move half-written checkpoints, and all after `iteration`, to the folder `refused`.
+        """Move half-written checkpoints, and all later than `iteration`, to the folder `refused`.
 
         The run can then write checkpoints of these iterations anew.
         """
@@ -306,7 +306,7 @@ def _together(arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def _state(arrays: dict[str, Any], specs: Any) -> Any:
-    """Undo `_arrays`, given the structure, shapes and dtypes of the state."""
+    """Return the state that `_arrays` took apart. `specs` has its structure, shapes and dtypes."""
 
     def leaf(name: str, spec: Any) -> Any:
         if not spec.size:

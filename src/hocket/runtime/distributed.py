@@ -41,7 +41,8 @@ class Split:
     def __init__(self, plan: Plan, *, record: bool = False, crew: Crew | None = None) -> None:
         """Create an executor of `plan`, with a new crew unless `crew` is given.
 
-        If several agents train at once, the plan of `crew` is `plan` with a graph for all agents.
+        To train several agents at once, pass a `crew`. Its plan has a graph that steps all agents,
+        while the graph of `plan` steps a single agent.
         """
         self.plan = plan
         self.timings = Timings()
@@ -99,9 +100,9 @@ class Split:
     def _sizes(self) -> dict[ValueId, tuple[Any, Any]]:
         """The scalars of the learner's first state that depend on the number of environments.
 
-        Each has two values: one for all environments, and one for the share of them from which an
-        iteration learns in a plan with lag=free. A saved state has the value for all, so any plan
-        can resume it.
+        Each is mapped to a pair: the scalar for all environments, and the scalar for the share of
+        them from which an iteration learns in a plan with lag=free. A saved state has the scalar
+        for all environments, so that any plan can resume it.
         """
         free = self._plan.free
         if free is None or free.shares == 1:
@@ -170,7 +171,7 @@ class Split:
         return Timeline(spans, sum(left_out for _, left_out in answers))
 
     def nbytes(self) -> dict[tuple[str, str], int]:
-        """Return the bytes sent between places so far, by source and target."""
+        """Return the number of bytes sent so far from each place to each other place."""
         crossed, nbytes = self.crew.statuses["crossed"].sum(0), Counter[tuple[str, str]]()
         for t in self._plan.projection.transfers:
             nbytes[t.source, t.target] += int(crossed[t.id])
@@ -204,7 +205,7 @@ class Split:
 
 
 def _scalars(graph: Graph, numbers: Sequence[int]) -> list[Any]:
-    """Return the leaves with these positions in a first state. No other leaves are computed."""
+    """Compute a first state, but return only its leaves at the positions `numbers`."""
 
     def chosen(key: jax.Array) -> list[Any]:
         leaves = jax.tree.leaves(init_state(graph.algorithm, key, graph.num_envs, graph.served))

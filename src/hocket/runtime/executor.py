@@ -57,7 +57,7 @@ class Executor(Protocol):
         ...
 
     def state(self) -> Any:
-        """Return the whole state, with the structure that the fused program gives it."""
+        """Return the whole state, in the structure that a plan of a single program gives it."""
 
     def run(self, iterations: int) -> tuple[int, dict[str, Any]]:
         """Advance by at most `iterations`; return how many were run, and their stacked metrics."""
@@ -76,7 +76,7 @@ class Executor(Protocol):
         ...
 
     def timeline(self) -> Timeline | None:
-        """Return when each instance did what, or None if that was not recorded."""
+        """Return what each instance did at which times, or None if that was not recorded."""
 
     def close(self) -> None:
         """End everything that was started. The last state can still be asked for."""

@@ -27,7 +27,7 @@ class Link:
     source: int
     target: int
     values: tuple[ValueId, ...]
-    """The values of the transfer that cross on this link."""
+    """The values of the transfer that this link carries."""
     arrays: tuple[jax.ShapeDtypeStruct, ...]
     """The shapes and dtypes of one message's JAX arrays, before packing."""
     slots: int
@@ -59,7 +59,7 @@ class Link:
 
     @property
     def message_nbytes(self) -> int:
-        """The bytes of one message."""
+        """The size of one message in bytes."""
         return slot_layout(self.specs)[1]
 
     def views(self, buffer: Any) -> list[np.ndarray]:

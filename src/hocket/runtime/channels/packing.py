@@ -75,7 +75,7 @@ class Packing:
 
     @functools.cached_property
     def _words(self) -> tuple[dict[int, slice], int]:
-        """Where each small array lies in the block, and the size of the block, in 32-bit words."""
+        """Each small array's slice of the block, and the block's size, both in 32-bit words."""
         specs = [self._host[k] for k in self.small]
         starts = [start // 4 for start in slot_layout(specs)[0]]
         counts = [math.ceil(math.prod(shape) * dtype.itemsize / 4) for shape, dtype in specs]

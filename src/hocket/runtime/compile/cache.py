@@ -9,7 +9,7 @@ import jax
 
 
 def enable_cache() -> None:
-    """Cache compiled programs in the user's cache directory, unless JAX has one set already."""
+    """Keep compiled programs in the user's cache directory, unless JAX already uses another."""
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -26,7 +26,7 @@ class SampleTaker:
     """The part of a learner that sends versions, and chooses the samples to receive.
 
     New samples arrive through the inbox's links. Samples from a checkpoint wait in the inbox's
-    queues, `Inbox.lines`.
+    queues, `InstanceInbox.lines`.
     """
 
     def __init__(self, instance: Instance, ledger: Ledger, newest: Newest) -> None:
@@ -134,8 +134,8 @@ def sample_links(plan: Plan) -> list[list[Link]]:
 def fitting_samples(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
     """Return the saved samples if a plan can learn from all of them, else an empty dictionary.
 
-    The plan must have the makers and the shapes of the samples. No sample may be too old by the
-    time the learner takes it.
+    The plan must have all makers of these samples, and make samples of the same shapes. No sample
+    may be too old by the time the learner takes it.
     """
     saved = {name: x for name, x in late.items() if name.startswith(SAMPLE)}
     free = plan.free

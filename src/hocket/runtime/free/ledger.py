@@ -134,7 +134,10 @@ class Ledger:
         self._write("helped", self.numbers["helped"][helper] + 1, helper)
 
     def led(self) -> int:
-        """Return how many samples maker 0 has begun since the last load, for its helpers."""
+        """Return how many samples maker 0 has begun since the last load.
+
+        Each helper may begin that many iterations.
+        """
         return int(self.numbers["begun"][0] - self.numbers["loaded"][0])
 
     # The learner calls these methods.

@@ -47,7 +47,7 @@ class Maker:
 
 
 class Helper:
-    """The rule for a helper: it may begin an iteration once the maker has begun the same sample."""
+    """The rule for a helper: it may begin its part of a sample once the maker has begun it."""
 
     def __init__(self, instance: Instance, ledger: Ledger, wait: Wait) -> None:
         self._ledger, self._status = ledger, instance.status

@@ -1,4 +1,4 @@
-"""The host functions that an instance, or a fused program, keeps open."""
+"""The host functions of a running program, each opened when it is first called."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HostFunctions:
         self._calling = threading.Lock()
         self._noted = False
         self.find: Callable[[Service], At] | None = None
-        """A function that takes a service, and returns how a host function can reach it."""
+        """A function that returns how to reach a given service, for host functions that use it."""
         self._live: dict[HostFunction, LiveFunction] = {}
         self._pieces: dict[str, bytes] = {}
         self._ended = False
@@ -133,7 +133,8 @@ class HostFunctions:
     def end(self, *, at_rest: bool = True) -> None:
         """Close all host functions for good. A program that still runs cannot open them again.
 
-        `at_rest` is False if a thread may still be running a program of this instance.
+        Pass `at_rest=False` if a thread may still be running a program of this instance. The slots,
+        through which programs call host functions, then stay open for that program.
         """
         self._ended = True
         if at_rest and not (self._thread and self._thread.hangs):
@@ -147,7 +148,7 @@ class HostFunctions:
         return self._thread.run(work, self._overdue) if self._thread else work()
 
     def _overdue(self) -> Exception | None:
-        """Return an error if a call hangs, else None. The thread that waits for it asks this."""
+        """Return an error if a host function hangs, else None. Waiting threads call this often."""
         return next(
             (error for live in list(self._live.values()) if (error := live.overdue())), None
         )

@@ -43,7 +43,7 @@ def run_inline(work: Callable[[], Any]) -> Any:
 
 @cache
 def _caller() -> Any:
-    """Return a compiled program that does nothing but call the job of the calling thread."""
+    """Return a compiled program that only makes a callback, which runs the thread's `_here.job`."""
     on_cpu = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
 
     def call() -> np.ndarray:

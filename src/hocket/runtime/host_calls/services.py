@@ -68,7 +68,7 @@ class Services:
         return lambda service: At(self._live[service], self._how, member, self._in_order)
 
     def elsewhere(self, member: int) -> Callable[[Service], At]:
-        """Return the function, to be pickled, by which an instance elsewhere finds a service."""
+        """Return a picklable function by which an instance in another process finds a service."""
         addresses = {service.name: live.addresses() for service, live in self._live.items()}
         return partial(_at_address, addresses, self._how, member)
 

@@ -1,4 +1,4 @@
-"""A thread that runs programs, while the thread that waits for them checks if they hang."""
+"""Run programs in a separate thread, while the calling thread checks if they hang."""
 
 from __future__ import annotations
 

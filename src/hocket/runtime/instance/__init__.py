@@ -1,7 +1,7 @@
 """One running replica of a place.
 
-An instance takes the program of its place and its part of the state. It gives messages to other
-instances, metrics, and the new state.
+An instance takes the program of its place and its part of the state. It exchanges messages with
+other instances, and produces metrics and the new state.
 
 instance.py      the instance, made of the parts below, and the commands that a run gives it
 interpreter.py   follows the program of the place, instruction by instruction

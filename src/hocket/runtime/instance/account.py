@@ -27,7 +27,7 @@ class Wait(NamedTuple):
     transfer: Transfer
     peers: tuple[int, ...]
     ready: Callable[[], bool] | None = None
-    """A function that returns True when the wait is over. If None, `receive` itself waits."""
+    """A function that returns True when the wait is over. If None, the inbox itself waits."""
     until: Callable[[Callable[[], bool]], None] | None = None
     """A function that waits until `ready` returns True."""
 

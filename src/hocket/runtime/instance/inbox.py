@@ -53,7 +53,7 @@ class InstanceInbox:
         self._expected[transfer.id] = assemblies(messages, axes), packed
 
     def wait_for(self, transfer: Transfer) -> Wait | None:
-        """Return the wait that `receive` may need; None if all messages were received ahead."""
+        """Return a `Wait` for the messages that `receive` still needs, or None if it needs none."""
         away = [s for s in self.sources[transfer.id] if not self.lines.get((transfer.id, s))]
         return Wait(RECEIVING, transfer, tuple(away)) if away else None
 

@@ -29,7 +29,7 @@ from hocket.runtime.instance.store import Store
 from hocket.runtime.instance.wiring import Spaces, ends
 
 AGES = ValueId(-1)
-"""The key of the sample ages in a learner's metrics. It is not the number of any value."""
+"""The key of the sample ages in a learner's metrics. No value has this id."""
 NO_SPACES: Spaces = {}
 
 

@@ -76,7 +76,10 @@ class Interpreter:
     def run(
         self, code: Sequence[Instruction], values: Values, parts: int = 1
     ) -> Iterator[Wait | None]:
-        """Carry out a program. Yield before each possible wait, so that others may take a turn."""
+        """Carry out a program.
+
+        Yield before each possible wait, so that the caller can run something else meanwhile.
+        """
         for step in code:
             match step:
                 case Compute():

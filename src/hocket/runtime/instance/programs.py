@@ -34,7 +34,7 @@ class Programs:
         self._store, self._average, self._backend = store, average, spot.backend
 
     def segment(self, step: Compute, parts: int, *, calls_host: bool = False) -> Segment:
-        """Return a segment. It is shared with other replicas unless it calls host functions."""
+        """Return an instruction's segment. Replicas share it unless it calls host functions."""
         segments = self.own if calls_host else self.shared
         return segments.get(step, parts, lambda: self._new(step, parts))
 
@@ -44,13 +44,13 @@ class Programs:
             self.segment(step, 1).fn.lower(*[values[v] for v in arguments(step)]).compile()
 
     def choices(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which programs use this place's backend and its way to average."""
+        """Return a context that sets this place's backend and its way to average over replicas."""
         if self._backend == JAX and self._average is None:
             return contextlib.nullcontext()
         return self._chosen()
 
     def graph_of(self, parts: int) -> Graph:
-        """Return the graph of one part, if this instance's environments are cut into `parts`."""
+        """Return the graph for one of `parts` equal parts of this instance's environments."""
         choice = tuning_for(self._store.devices, exact=self.graph.exact)
         return self.graph.at(self.graph.num_envs // parts, choice)
 

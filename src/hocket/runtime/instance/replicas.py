@@ -37,9 +37,9 @@ def merge_axis(x: jax.Array, axis: int) -> jax.Array:
 def cut_parts(x: Any, axis: int | None, parts: int, blocks: int) -> Sequence[Any]:
     """Cut a value into parts along its environment axis, which consists of `blocks` equal blocks.
 
-    Each part gets an equal share of each block. A block is the environments of one replica of the
-    place with the most replicas, and a replica of another place may hold several blocks. Since all
-    places cut every block in the same way, they have the same environments in each part.
+    Each part gets an equal share of every block. All places cut the same blocks, so part k has the
+    same environments in all of them. A block is what one replica has at the place with the most
+    replicas, so a replica of another place may have several blocks.
     """
     if axis is None:
         return [x] * parts
@@ -57,7 +57,7 @@ def join_parts(parts: Sequence[Any], axis: int | None, blocks: int) -> Any:
 
 
 def stack(plan: Plan, place: str, state: Any) -> Any:
-    """Stack the per-environment leaves of a whole state by replica."""
+    """Split each per-environment leaf of a whole state by replica, as `[replicas, ...]`."""
     replicas = plan.place(place).replicas
     return _by_leaf(plan, state, lambda x, axis: split_axis(x, axis, replicas))
 
@@ -133,7 +133,7 @@ def replica_mesh(devices: Sequence[Any], replicas: int) -> Mesh:
 
 @functools.cache
 def home(mesh: Mesh, axis: int | None, *, stacked: bool) -> NamedSharding:
-    """Return the sharding of a value: if it has an environment axis, that is split over devices."""
+    """Return a value's sharding: split over devices by environments, or copied if it has none."""
     if axis is None or mesh.size == 1:
         return NamedSharding(mesh, PartitionSpec())
     if not stacked:

@@ -76,21 +76,27 @@ class Store:
         return home(self.mesh, self.axis(value), stacked=self.grouped)
 
     def whole(self, value: ValueId, x: Any) -> Any:
-        """Merge the rows of a value, if it has any. Other places hold values without rows."""
+        """Merge the rows of a value, one per replica, into the array that other places expect.
+
+        A value without rows is returned as it is.
+        """
         axis = self.axis(value) if value in self.stacked else None
         return x if axis is None else merge_axis(x, axis)
 
     def rows(self, value: ValueId, x: Any) -> Any:
-        """Undo `whole`: split a value into rows, if this instance holds it in rows."""
+        """Undo `whole`: split a value into one row per replica, if replicas run as one program."""
         axis = self.axis(value) if self.grouped else None
         return x if axis is None else split_axis(x, axis, self.replicas)
 
     def batch(self, value: ValueId, x: Any) -> Any:
-        """Merge the rows of a value, if it has any, into one batch, as a host function takes it."""
+        """Merge the rows of a value, one per replica, into one batch for a host function.
+
+        A value without rows is returned as it is.
+        """
         return x.reshape(-1, *x.shape[2:]) if value in self.stacked else x
 
     def unbatch(self, value: ValueId, x: Any) -> Any:
-        """Undo `batch`: split a host function's result into rows, if it is held in rows."""
+        """Undo `batch`: split a host function's result into a row per replica, if it needs rows."""
         return x.reshape(self.replicas, -1, *x.shape[1:]) if value in self.stacked else x
 
     def is_here(self, x: Any, *, once: bool) -> bool:
@@ -113,6 +119,9 @@ class Store:
             values |= zip(chosen, put, strict=True)
 
     def put_host_arrays(self, chosen: Sequence[ValueId], values: Values) -> None:
-        """Put the numpy arrays among `chosen` on this instance's devices, if programs need that."""
+        """Put those of the `chosen` values that are numpy arrays on this instance's devices.
+
+        Do nothing if its only device is JAX's default, since programs then take numpy arrays too.
+        """
         if not self.is_default:
             self.put([v for v in chosen if isinstance(values[v], np.ndarray)], values)

@@ -20,7 +20,7 @@ from hocket.runtime.instance.replicas import home, replica_mesh
 from hocket.system.shared_memory import Space
 
 Spaces = Mapping[LinkKey, Space]
-"""The part of the shared memory that belongs to each link, if the link needs any."""
+"""Each link's part of the shared memory. A link that needs none has no entry."""
 
 
 class End:

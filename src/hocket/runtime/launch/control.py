@@ -99,7 +99,10 @@ def accept(listening: socket.socket) -> MessageSocket:
 
 
 def _of_one_user(connected: socket.socket) -> MessageSocket:
-    """Wrap a connected socket. Refuse another user, in case the folder's permissions did not."""
+    """Wrap a connected socket. Raise if the process at the other end belongs to another user.
+
+    This is a second check, in case the folder's permissions fail to keep other users out.
+    """
     if hasattr(socket, "SO_PEERCRED"):
         peer = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         _, user, _ = _PEER.unpack(peer)

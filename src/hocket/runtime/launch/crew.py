@@ -44,7 +44,7 @@ class Crew:
         self._held = Resources(launcher, memory, self.slices, grace, self.workers)
         self._watch = Watch(plan, memory, self._held.running)
         self._at_work: set[str] = set()
-        """The names of the instances of a free plan that work until they are told to stop."""
+        """The names of the instances that work until told to stop. Only free plans have any."""
         self._has_state, self._epoch = False, 0
         self._failure: BaseException | None = None
         self._release = at_end(self, self._held.release)
@@ -64,7 +64,7 @@ class Crew:
 
     @property
     def is_well(self) -> bool:
-        """True if there is a state and nothing has failed."""
+        """True once a state has been loaded, as long as nothing has failed."""
         return self._failure is None and self._has_state
 
     def load(

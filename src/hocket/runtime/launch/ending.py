@@ -29,7 +29,7 @@ class Resources:
     running: list[RunningInstance] = field(default_factory=list)
 
     def release(self) -> None:
-        """End every instance, by force after the grace; then give everything back."""
+        """End every instance, by force if it outlasts `grace`. Then give back all resources."""
         # First end every wait, so that instances that wait notice that the run is over.
         if self.memory.ledger:
             self.memory.ledger.close()

@@ -31,19 +31,22 @@ from hocket.system.shared_memory import MemoryFile, Space, pages
 class MemoryMap:
     """The layout of the memory that processes share.
 
-    A part is (offset, bytes). The statuses are at offset 0.
+    Each part is a pair (offset, number of bytes). The statuses are at offset 0.
     """
 
     links: dict[LinkKey, tuple[int, int]]
-    """The part of each link whose transport needs memory."""
+    """Each link's part. A link whose transport needs no memory has no entry."""
     averages: dict[str, tuple[int, int]]
     """For each place whose replicas average, the part of the memory that they use for it."""
     ledger: int
-    """The offset of the ledger, which counts samples if lag=free. Its event comes first."""
+    """The offset of the ledger, which counts samples if lag=free.
+
+    The event that signals its changes lies at this offset, and its numbers follow.
+    """
     newest: int
     """The offset of the newest version of the parameters, which makers read if lag=free."""
     nbytes: int
-    """The bytes of all parts together."""
+    """The size of all parts together, in bytes."""
 
 
 def memory_map(plan: Plan) -> MemoryMap:
@@ -73,15 +76,16 @@ class PlanMemory:
     newest: Newest | None = None
     file: MemoryFile | None = None
     links: Mapping[LinkKey, Space] = field(default_factory=dict)
-    """The part of the file for each link that needs one."""
+    """Each link's part of the file. A link that needs none has no entry."""
     averages: Mapping[str, Space] = field(default_factory=dict)
     """For each place whose replicas average, the part of the file that they use for it."""
 
     @staticmethod
     def create(plan: Plan) -> PlanMemory:
-        """Create the memory of a run in the run's process.
+        """Create the memory of a run, in the process of the run.
 
-        Instances in other processes open it with `attach`, or have their own if none is shared.
+        Instances in other processes open it with `attach`. If processes share no memory, `attach`
+        gives each instance memory of its own.
         """
         launch = plan.launch
         if not launch.one_process and launch.shares_memory != "none":

@@ -55,7 +55,10 @@ class Assignment:
     config: dict[str, Any]
     """The configuration of JAX in the run's process."""
     memory_nbytes: int | None
-    """The bytes of the shared memory, whose file descriptor is sent next; None if there is none."""
+    """The size of the shared memory in bytes, or None without one.
+
+    The file descriptor of the memory is sent right after the assignment.
+    """
 
 
 def worker_command(folder: Path, name: str) -> tuple[str, ...]:
@@ -164,7 +167,7 @@ def _in_thread(function: Callable[..., None], *arguments: Any) -> None:
 def _stay_with(run: int, folder: Path, shutdown: Shutdown) -> None:
     """End this process when the run's process ends, if the run itself started it.
 
-    If another program started this process, only the closed connection reveals the end.
+    If another program started this process, it is `_listen` that notices the end of the run.
     """
     if os.getppid() == run:
         wait_for_end_of(run)

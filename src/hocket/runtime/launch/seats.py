@@ -51,7 +51,8 @@ def uses_accelerator(plan: Plan) -> bool:
 def others_on_gpu(plan: Plan, name: str) -> str:
     """Return a hint that another instance on the same GPU may have caused an instance's error.
 
-    Only slices of a GPU for which `run_as_one` is True share faults. For others, return "".
+    Only slices of a GPU for which `run_as_one` is True share faults. If the instance shares none
+    with another, return "".
     """
     devices = {f"{place}/{i}": plan.place(place).share(i) for place, i in names(plan)}
     mine = {device.whole for device in devices[name] if run_as_one(device)}

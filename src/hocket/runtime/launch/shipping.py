@@ -90,7 +90,10 @@ def _nodes(tree: Any) -> Iterator[Any]:
 
 
 def _fields(cls: type) -> Iterator[_Registered]:
-    """Yield a dataclass and the names of its fields if it is registered with JAX, else nothing."""
+    """Yield a dataclass, its array fields and its other fields, if JAX has it registered as a tree.
+
+    Yield nothing for any other dataclass.
+    """
     # JAX cannot be asked which fields of a class hold arrays. So each field of a probe holds its
     # own name, and the leaves of the flattened probe are the names of these fields.
     probe = object.__new__(cls)

@@ -38,7 +38,7 @@ class Shutdown:
 
     def __init__(self, wake: Callable[[], Any]) -> None:
         self.first: list[Callable[[], Any]] = []
-        """Functions that `end` calls first, to end the waits of programs for other processes."""
+        """Functions that `end` calls first, so that no program waits for another process."""
         self.synchronize: Callable[[], Any] | None = None
         """A function that waits until the device is idle; None to end this process at once."""
         self._wake, self._stopped = wake, threading.Event()

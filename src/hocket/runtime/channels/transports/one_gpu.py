@@ -36,9 +36,9 @@ _HANDLE = (
     np.dtype(np.uint8),
 )  # each slot of the ring has only this: a handle that opens the sender's memory on the GPU
 SOON = 1.0
-"""The seconds for which an end waits for the other end at first. After that it waits until its own
-device has finished its work, and then for the other end again. This is shorter than the time after
-which a deadlock is reported."""
+"""The seconds for which an end first waits for the other end. After that, it waits until its own
+device has finished its work, and then for the other end without a limit. The first wait is shorter
+than the time after which a deadlock is reported."""
 WATCH_SECONDS = 0.001
 """The seconds between two checks of a ring. The GPU changes a ring without giving a signal."""
 
@@ -134,7 +134,7 @@ class OnOneGpu(LinkEnd[Ring]):
 
     @staticmethod
     def nbytes(link: Link) -> int:
-        """Return the bytes of the host's shared memory that a link needs."""
+        """Return how many bytes of the host's shared memory a link needs."""
         return Ring.nbytes(link.slots, [_HANDLE])
 
     def begin(self, here: Here) -> None:
@@ -183,7 +183,7 @@ class OnOneGpu(LinkEnd[Ring]):
         self._ring.initialise()
 
     def _note(self, last: Any) -> None:
-        """Keep an output of this end's newest program, which is ready when the program is done."""
+        """Keep an output of this end's newest program, so that `settle` can wait for it."""
         self._last = last
         if self._here.work:
             self._here.work.begun(self, last)
@@ -262,6 +262,6 @@ class OnOneGpu(LinkEnd[Ring]):
 
 @cache
 def _register() -> None:
-    """Register the library's functions that fill and empty slots with XLA."""
+    """Register with XLA the native functions that fill and empty slots."""
     for name in (_FILL, _EMPTY):
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(library()[name]), platform="CUDA")

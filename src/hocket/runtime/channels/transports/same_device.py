@@ -55,7 +55,10 @@ class Queue:
 
 
 class QueueOutbox(LinkEnd[Queue]):
-    """The sending end of a queue. It first moves arrays to the queue's `homes`, if it has any."""
+    """The sending end of a queue.
+
+    If the queue has `homes`, the shardings that the receiver wants, arrays are copied to these.
+    """
 
     side = WRITER
 

@@ -1,4 +1,4 @@
-"""The ways to start instances, a file each.
+"""The ways to start instances, one in each file.
 
 threads.py     as threads of this process
 processes.py   as processes of this machine, which share memory
