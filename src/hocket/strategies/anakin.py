@@ -24,9 +24,10 @@ def anakin(
     graph: Graph, cluster: Cluster, *, devices: int | None = None, callback: bool = False,
     backend: str = "jax",
 ) -> Plan:  # fmt: skip
-    """One program on the first `devices` devices, by default on all.
+    """One program that runs everything, on the first `devices` devices or by default on all.
 
-    With `callback` the program may call environments that run on the host, once in each step.
+    With `callback` the program may call environments that run on the host, once in each step. A
+    program that calls such environments runs on one device.
     """
     if (on_host := hosts(graph)) and not callback:
         raise PlanError(

@@ -57,8 +57,8 @@ def sampling(
 
     `makers` and `learner` are the names of two places. Parameters arrive `lag` iterations late.
     With `lag=free` makers use the newest parameters, and the learner learns from `batch` samples at
-    a time, each at most `max_age` iterations old. The default `max_age` is just enough to learn
-    from one sample of each of the `replicas` of the makers.
+    a time, each at most `max_age` iterations old. `makers` has `replicas` instances, and by default
+    `max_age` is just enough to learn from one sample of each.
     """
     if not isinstance(lag, int):
         age = -(-replicas // max(1, batch)) if max_age is None else max_age

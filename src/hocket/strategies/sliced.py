@@ -53,7 +53,10 @@ def about_search(algorithm: Algorithm, cluster: Cluster) -> dict[str, Any]:
 
 
 def best_point(algorithm: Algorithm, cluster: Cluster, devices: int | None) -> Point:
-    """Return the best point of an earlier search for this algorithm on this cluster."""
+    """Return the best way to cut the devices of this cluster, as found by an earlier search.
+
+    Raise if no search was made for this algorithm with the same settings on such a cluster.
+    """
     outcome = Found.load(about_search(algorithm, cluster))
     if outcome is None:
         flags = f"--search --devices {devices}" if devices else "--search"
@@ -80,11 +83,11 @@ def sliced(
     between slices: `shm`, `ipc`, `nccl`, `hier` or your own `file.py:NAME`; by default the one that
     measures fastest.
 
-    With `dedicated` the last slice learns and the others act. In each iteration it learns from the
-    samples of any `batch` of them. With `lag=1` actors and learners wait for each other, and
-    several `learners` are allowed: the last slices of each device. `direct` keeps messages on the
-    GPU, by default wherever that works. `search` uses the slices, share and environments that
-    `hocket plan ... --search` found best.
+    With `dedicated` the last slice learns and the others act. By default nobody waits: in each
+    iteration the learner takes `batch` samples, from any of the acting slices. With `lag=1` actors
+    and learners wait for each other, and several `learners` are allowed: the last slices of each
+    device. `direct` keeps messages on the GPU, by default wherever that works. `search` uses the
+    slices, share and environments that `hocket plan ... --search` found best.
     """
     asked, cluster = graph.num_envs, cluster.first(devices, "sliced")
     if command_buffers and cluster.devices[0].id.is_host:

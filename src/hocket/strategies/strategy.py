@@ -37,7 +37,9 @@ _OPTIONAL = {f"{type(x).__name__} | None": x for x in (False, 0, 0.0, "")}
 def strategy(
     fn: Callable[Concatenate[Graph, Cluster, Options], Plan],
 ) -> Callable[Options, Strategy]:
-    """Register `fn(graph, cluster, *, options) -> Plan`. Called with options, it gives a strategy.
+    """Register `fn(graph, cluster, *, options) -> Plan` as a strategy, under its own name.
+
+    The decorated function takes only the options, and returns a `Strategy` with them.
 
     @hocket.strategy
     def wide(graph, cluster, *, actors=4):

@@ -20,7 +20,7 @@ class Closed(Exception):
 class Event(Protocol):
     """A counter of signals. A thread can wait until there is a new signal.
 
-    To wait for a change, first take `count`, then check if the change has happened, and if not,
+    To wait for a change, first read `count`, then check if the change has happened, and if not,
     call `wait(count)`. So a change between the check and the wait is not missed.
     """
 
@@ -29,7 +29,7 @@ class Event(Protocol):
     def signal(self) -> None: ...
 
     def wait(self, count: int) -> None:
-        """Wait for a signal after `count` was taken, but at most WAIT_SECONDS."""
+        """Wait until a signal has come since `count` was read, for at most WAIT_SECONDS."""
 
 
 class ThreadEvent:

@@ -52,7 +52,7 @@ class MessageSocket:
         socket.send_fds(self._socket, [b"f"], [fd])
 
     def receive_fd(self) -> int:
-        """Return the file descriptor from `send_fd`. Programs started here do not inherit it."""
+        """Receive a file descriptor sent by `send_fd` on the other side. No child inherits it."""
         _, (fd,), *_ = socket.recv_fds(self._socket, 1, 1)
         os.set_inheritable(fd, False)
         return fd

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Abandoned(KeyboardInterrupt):
-    """Raised by a second Ctrl-C in the middle of a block, whose state must not be used."""
+    """Raised when a second Ctrl-C interrupts unfinished work. After that, do not use the state."""
 
 
 def heed_termination() -> None:

@@ -6,7 +6,7 @@
     average.py       `check_average`: all replicas get the same mean, and every wait ends
     replica.py       one replica for `average.py`, in a process of its own
     logger.py        `check_logger`: no row is lost, even if a run is killed and resumed
-    seeded.py        `Seeded`: a crew in one thread, in an order that a seed decides
+    seeded.py        `Seeded`: runs the instances of a plan in one thread, in a seeded order
 
 (`check_env` is in `hocket.envs`.)
 """

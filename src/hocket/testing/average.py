@@ -61,15 +61,15 @@ class AverageCheck:
 def check_average(
     name: str, on: Iterable[DeviceId | str] = ("cpu:0", "cpu:0"), *, tolerance: float = 1e-6
 ) -> AverageCheck:
-    """Verify a way to average, named as in `Mean(way=...)`, with processes that use it.
+    """Verify that a way to average keeps its contract. Its `name` is as in `Mean(way=...)`.
 
         print(check_average("mine.py:Fifo"))
 
-    There is a process for each device or slice in `on`. They listen and join. Then they average
-    arrays of several types and sizes in one compiled program, and run it twice. All must get the
-    same bits, within `tolerance` of NumPy's means. They free what they hold, join and average
-    again. Arrays of different sizes must be an error, and if a replica leaves or is killed, the
-    others must stop waiting.
+    Each device or slice in `on` gets a process, which is one replica. The replicas connect to each
+    other, and average arrays of several types and sizes in one compiled program, which runs twice.
+    All must get the same bits, within `tolerance` of NumPy's means. They free their resources, and
+    do all of this once more. If replicas have arrays of different sizes, each must get an error. If
+    a replica leaves or is killed, the others must stop waiting.
     """
     members = Members(device_ids(on))
     room = _checked(name, members)
@@ -183,7 +183,7 @@ class _Group:
         return answers
 
     def come_together(self, epoch: int) -> None:
-        """Connect all replicas. Each time (epoch), they use another part of the shared memory."""
+        """Connect all replicas. Every epoch has its own part of the shared memory."""
         self.ask("join", self.ask("listen", epoch), epoch)
 
     def average(self, tolerance: float) -> float:

@@ -18,7 +18,7 @@ from hocket.testing.same_numbers import SMALL, carried_out, compared, names_of
 
 @dataclass
 class LauncherCheck:
-    """The results of `check_launcher`. Printed, they are a line for each requirement it tested."""
+    """The results of `check_launcher`. Printing them shows a line for each requirement."""
 
     name: str
     tried: list[str] = field(default_factory=list)

@@ -157,7 +157,7 @@ def _kept_if_resumed(
 
 
 def _check_early_end(make: Callable[[], Logger], run: Path) -> None:
-    """Let a new run, and then a resumed one, fail before the first row."""
+    """Check that the logger can be ended before the first row, in a new and in a resumed run."""
     for last_step in (0, LAST_STEP):
         shutil.rmtree(run, ignore_errors=True)
         _begun(make, run, last_step).end({"finished": False, "env_steps": 0, "error": "failed"})

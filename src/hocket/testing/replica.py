@@ -53,7 +53,7 @@ class Job(NamedTuple):
 
 
 def arrays(index: int) -> list[list[np.ndarray]]:
-    """Return the arrays that one replica averages: a list for each call outside of the loop."""
+    """Return the arrays that a replica averages in each call outside of the program's loop."""
     random = np.random.default_rng(index)
 
     def array(x: Any) -> np.ndarray:
@@ -64,7 +64,10 @@ def arrays(index: int) -> list[list[np.ndarray]]:
 
 
 def expected_means(count: int) -> list[np.ndarray]:
-    """Return the correct means for `count` replicas, computed by NumPy. The loop's is the last."""
+    """Return the correct means for `count` replicas, computed by NumPy.
+
+    The last one is the result of the program's loop, which averages in each turn.
+    """
     trees = [arrays(index) for index in range(count)]
     means = [mean_of(xs) for site in zip(*trees, strict=True) for xs in zip(*site, strict=True)]
     x = np.arange(SMALL[0].size, dtype=np.float32)
@@ -122,9 +125,9 @@ class Replica:
         self._at_work.free()
 
     def wait(self, size: int) -> str:
-        """Average where this must fail, because a replica is missing or has arrays of other sizes.
+        """Try to average while a replica is missing or has an array of another size.
 
-        Return the text of the error, or "" if there was none. After an error, leave.
+        This must be an error: return its text, or "" if there was none. After an error, leave.
         """
         try:
             with jax.default_device(self._device):

@@ -49,7 +49,7 @@ SMALL: dict[str, Callable[[], Algorithm]] = {
 
 @dataclass
 class Check:
-    """The results of `check_algorithm`. Printed, they are a line for each plan."""
+    """The results of `check_algorithm`. Printing them shows a line for each plan."""
 
     graph: Graph
     differences: dict[str, float] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def check_algorithm(
 
 @dataclass
 class StrategyCheck:
-    """The results of `check_strategy`. Printed, they are a line for each algorithm and launcher."""
+    """The results of `check_strategy`. Printing them shows a line for each run or refusal."""
 
     differences: dict[str, float] = field(default_factory=dict)
     """For each algorithm and launcher, the largest difference from the fused program's state."""
@@ -153,8 +153,8 @@ def check_strategy(
 
     Every algorithm runs as one program, and under the strategy with each launcher. An algorithm
     that the strategy cannot place is refused, and the result says why. Raise if the numbers
-    differ by more than `tolerance`. Use few iterations: training is chaotic, so rounding errors
-    grow, unless `exact` is set and no batch size changes.
+    differ by more than `tolerance`. Use few iterations, because training makes rounding errors
+    grow. With `exact` there are none, if the strategy changes no batch size.
     """
     check = StrategyCheck()
     for name, algorithm in (algorithms or {k: small() for k, small in SMALL.items()}).items():

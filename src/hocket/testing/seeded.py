@@ -80,7 +80,10 @@ class Seeded(Crew):
         self._begin_anew()
 
     def reseed(self, seed: int) -> None:
-        """Use another order from the next `load` on. Compiled programs are kept."""
+        """Draw the order of the instances from `seed`, from the next `load` on.
+
+        Compiled programs are kept.
+        """
         self._seed = seed
 
     def run(self, count: int) -> list[dict[ValueId, np.ndarray]]:

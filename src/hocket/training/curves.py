@@ -81,7 +81,7 @@ def _grouped(runs: list[Trained]) -> list[list[Trained]]:
 
 
 def _labels(groups: list[list[Trained]]) -> list[str]:
-    """Return a label for each group: its title, and settings that tell it from equal titles."""
+    """Return a label for each group: its title, and how it differs from others with that title."""
     firsts = [group[0] for group in groups]
     return [_label(run, [other for other in firsts if other.title == run.title]) for run in firsts]
 

@@ -111,8 +111,8 @@ class Experiment:
         )
         self.resume = resume
         self.base = 0, 0
-        """The iteration from which this plan runs, and the environment steps made before it.
-        Earlier iterations may be of another plan, with another number of steps in each."""
+        """The iteration at which this plan began, and the environment steps made before it. Before
+        a resume the run may have had another plan, with another number of steps per iteration."""
         self.evaluator = Evaluator(self.algorithm, settings.eval_episodes)
         self.folder = old or new_folder(settings.runs, title, settings.name)
         self.folders = agent_folders(self.folder, settings.seed, settings.seeds)
@@ -202,11 +202,11 @@ class Experiment:
                 yield f"{host.name} cannot be saved: its episodes ended there, truncated"
 
     def _late(self, last: Checkpoint) -> dict[str, Any]:
-        """Return the late values of a checkpoint that fit this plan.
+        """Return what a checkpoint holds besides the state, as far as it fits this plan.
 
-        These are the values that were saved besides the state. Saved environments of the host fit
-        every plan. Samples that nobody has learned from fit all together or not at all. The same
-        holds for messages in late channels, because their names depend on the plan.
+        Saved environments of the host fit every plan. Samples that nobody has learned from yet fit
+        all together or not at all. The same holds for messages in late channels, because their
+        names depend on the plan.
         """
         specs = self.executor.late_specs()
         kept = {name: x for name, x in last.late.items() if name.startswith(HOST)}
@@ -228,7 +228,7 @@ class Experiment:
 
 
 class _Keeper:
-    """Turns the reports of a run into records and checkpoints, and updates the outcome."""
+    """Turns the reports of a run into metrics rows and checkpoints, and updates its `Outcome`."""
 
     def __init__(
         self, of: Experiment, checkpoints: Checkpoints, loggers: Loggers, start: Checkpoint | None
@@ -243,7 +243,7 @@ class _Keeper:
         self.spent = {"evaluate": 0.0, "save": 0.0}
         self.saved_at = time.perf_counter()
         self.saved = self.evaluated = start.iteration if start else 0
-        """The iterations of the last checkpoint and of the last evaluation."""
+        """The iterations at which the last checkpoint and the last evaluation were made."""
         self.outcome.env_steps = steps = of.steps(self.saved)
         self.records = Records(
             of.seeds,

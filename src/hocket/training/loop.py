@@ -229,7 +229,10 @@ def program(
 
 
 def first_key(seed: int, seeds: int | None) -> jax.Array:
-    """Return the first key of a run, or the first keys of several `seeds`, from `seed` on."""
+    """Return the PRNG key with which a run begins, made from `seed`.
+
+    If `seeds` is given, return that many keys, made from `seed`, `seed + 1` and so on.
+    """
     if seeds is None:
         return jax.random.key(seed)
     return jax.vmap(jax.random.key)(np.arange(seed, seed + seeds))

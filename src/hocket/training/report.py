@@ -62,7 +62,7 @@ class Result:
     second axis of `metrics`. Without `seeds` this is None, and there are no such axes."""
     timeline: Timeline | None = None
     """The times at which each instance computed, sent, received and waited; None without
-    `record=True`. Begins with the second iteration, since the first one compiles."""
+    `record=True`. They begin with the second iteration, since the first one compiles."""
 
     def __repr__(self) -> str:
         """Return the mean return and the number of steps, without the arrays."""

@@ -27,7 +27,7 @@ INSTANCES = (1, 2, 4, 8)
 ENVS = (1, 4, 16)
 """Environments per instance, as multiples of the algorithm's own number."""
 SECONDS = 3.0
-"""The seconds for which a point is measured, after it has been compiled."""
+"""The seconds for which each combination of settings is measured, after it has been compiled."""
 PARTS = 3
 """The number of times that each combination of settings is measured, to show the spread."""
 
@@ -73,7 +73,10 @@ def search_here(
 
 
 def measure(algorithm: Algorithm, point: Point, seconds: float, cluster: Cluster) -> Score:
-    """Run all instances of a point together and measure them. A point that cannot run scores 0."""
+    """Measure one way to cut the devices, with all its instances at once.
+
+    The score is in environment steps per second, or 0 if the instances cannot run.
+    """
     total = point.instances * point.envs * len(cluster.devices)
     strategy = sliced(
         slices=point.instances, share=point.share, devices=len(cluster.devices),

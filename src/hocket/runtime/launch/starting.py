@@ -89,7 +89,7 @@ def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers
 
 
 def _started(held: Resources, seat: Seat, command: Command) -> Member:
-    """Start a seat. Raise if the launcher returns no `Member`, since it could not be killed."""
+    """Start a process for a seat. Raise if the launcher returns no `Member` by which to kill it."""
     member = held.launcher.start(seat, command)
     if missing := lacking(member, Member):
         raise InstanceError(

@@ -26,12 +26,13 @@ from hocket.system.children import last_words
 LOOK_SECONDS = 0.2
 """Seconds between two checks that the instances are alive and make progress."""
 GRACE_SECONDS = 1.0
-"""Seconds that the end of an instance may take: first by itself, then after it is killed."""
+"""Seconds that an instance has to end by itself, and the same again after it is killed. Plans that
+use an accelerator add `FINISH_SECONDS` to the first."""
 PATIENCE = 5.0
 """Seconds after which instances that all wait, and get no message, count as stuck."""
 MAX_STEP = 1.0
-"""The most seconds by which one check extends the time without progress. More may have passed since
-the last check, as after Ctrl-Z."""
+"""The most seconds that one check adds to the time without progress. More may have passed since the
+last check, as after Ctrl-Z, but that does not mean that instances are stuck."""
 
 
 class InstanceError(RuntimeError):

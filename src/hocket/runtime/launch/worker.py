@@ -66,7 +66,7 @@ class Worker:
         self.instance.connect(addresses, epoch)
 
     def load(self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any], find: Find) -> None:
-        """Load this instance's part of a state, and late messages that were on their way to it."""
+        """Load this instance's parts of a state and of `late`, the values saved besides a state."""
         self.instance.hosts.find = find
         self.instance.load(leaves, late)
 
@@ -127,13 +127,16 @@ def all_to_host(arrays: Mapping[K, Any]) -> dict[K, np.ndarray]:
 def all_from_host(arrays: Mapping[K, np.ndarray], specs: Mapping[K, Any]) -> dict[K, Any]:
     """Undo `all_to_host`, given the shapes and dtypes of the arrays.
 
-    An array that has no spec is returned as it is, since it holds no random keys.
+    Only random keys need converting. An array without an entry in `specs` is returned unchanged.
     """
     return {name: from_host(x, specs.get(name, x)) for name, x in arrays.items()}
 
 
 def workers_of(plan: Plan, memory: PlanMemory) -> list[Worker]:
-    """Make all instances of a plan in this process. Replicas of a place share compiled programs."""
+    """Make a worker for each instance of a plan, all in this process.
+
+    The replicas of a place share compiled programs.
+    """
     segments = {place.name: Segments() for place in plan.places}
     return [
         Worker(plan, place, index, memory, segments=segments[place]) for place, index in names(plan)

@@ -30,7 +30,7 @@ def counting(plan: Plan) -> set[str]:
 
 
 def status_dtype(plan: Plan) -> np.dtype[Any]:
-    """Return the layout of the numbers of one instance."""
+    """Return the NumPy dtype of one instance's status, a record with a field for each number."""
     return np.dtype([
         ("phase", "i8"),
         ("transfer", "i8"),
@@ -46,7 +46,7 @@ def status_dtype(plan: Plan) -> np.dtype[Any]:
 
 
 def new_statuses(plan: Plan, buffer: Any = None) -> np.ndarray:
-    """Return the statuses of all instances, in the order of `names`; in `buffer` if it is given."""
+    """Return an array with a status for each instance of `names`, in `buffer` if one is given."""
     count, dtype = len(names(plan)), status_dtype(plan)
     return np.zeros(count, dtype) if buffer is None else np.ndarray((count,), dtype, buffer)
 

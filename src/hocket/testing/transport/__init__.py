@@ -25,7 +25,7 @@ from hocket.testing.transport.sides import SECONDS, SLOTS, Tell, both_sides, kin
 
 @dataclass
 class TransportCheck:
-    """The results of `check_transport`. Printed, they are a line for each pair of ends."""
+    """The results of `check_transport`. Printing them shows a line for each pair of ends."""
 
     passed: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
@@ -38,15 +38,16 @@ class TransportCheck:
 
 
 def check_transport(name: str) -> TransportCheck:
-    """Verify that a transport, named as in a channel, keeps its contract.
+    """Verify that a transport keeps its contract. Its `name` is as in `Channel(transport=...)`.
 
         print(check_transport("shared_memory"))
         print(check_transport("my_file.py:FIFO"))
 
     The contract, for all pairs of ends that the transport can connect: Before anybody receives,
     each side can send as many messages of 8 MiB as a link has slots. Arrays of every type arrive
-    whole and in order, even if only one end packs. Closing either end wakes both. Nothing of an
-    earlier epoch arrives. Raise a `ContractError` if the transport breaks the contract.
+    whole and in order, even if only one end joins small arrays into a block. Closing either end
+    wakes both. Once the ends connect again, no earlier message arrives. Raise a `ContractError` if
+    the transport breaks the contract.
     """
     transport, check = TRANSPORTS[name], TransportCheck()
     for title, ends in _pairs().items():
@@ -119,7 +120,10 @@ class _Check:
             self._take(sender("close", number), "`close`")
 
     def _values(self, number: int) -> None:
-        """Send more messages than there are slots, and check that the next epoch sees none."""
+        """Check that messages arrive whole, even if there are more of them than slots.
+
+        One message is never received. It must be gone when the ends connect again.
+        """
         sender, receiver = self._connect(number)
         sending = sender("send", number, 0, 4)
         self._take(receiver("receive", number, 0, 4), "`receive`")

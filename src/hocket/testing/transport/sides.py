@@ -75,7 +75,7 @@ def _link(arrays: tuple[jax.ShapeDtypeStruct, ...], slots: int) -> Link:
 
 
 class Side:
-    """One of the two sides. Its public methods are the commands; `number` is a link's index."""
+    """One of the two sides. Its public methods are commands for the link `kinds()[number]`."""
 
     def __init__(
         self, transport: Transport, devices: tuple[Any, ...], spaces: Mapping[int, Space]
@@ -122,7 +122,7 @@ class Side:
         self._ends[number].wake(self._events[number])
 
     def event(self, number: int) -> bool:
-        """Return True if the event that `wake` made is signalled in time."""
+        """Return True if the event that `wake` made is signalled within half of `SECONDS`."""
         event, deadline = self._events[number], time.monotonic() + SECONDS / 2
         while not (count := event.count()) and time.monotonic() < deadline:
             event.wait(count)
@@ -180,7 +180,7 @@ class Side:
 
 
 def _order(link: Link) -> list[int]:
-    """Return the indices of a link's arrays in the order in which an unpacked message has them."""
+    """Return the indices of a link's arrays in message order: small arrays first, then large."""
     return [*packing(link.arrays).small, *packing(link.arrays).large]
 
 
@@ -194,12 +194,15 @@ def _arrays(link: Link, seed: int) -> list[np.ndarray]:
 
 
 Tell = Callable[..., Future[Any]]
-"""Sends a side, in this process or in another, a command with its arguments."""
+"""The type of a function that sends one side a command, and returns a future of the answer."""
 
 
 @contextmanager
 def both_sides(name: str, transport: Transport, ends: Ends) -> Iterator[tuple[Tell, Tell]]:
-    """Run both sides, in one process or two as `ends` says. Yield a function to command each."""
+    """Run both sides, and yield two functions: one sends commands to the first, one to the second.
+
+    The second side has a process of its own, unless `ends` says that they share one.
+    """
     file = MemoryFile.create(_room(transport)) if ends.share_memory else None
     spaces = _spaces(transport, file)
     source, target = (tuple(find_devices(ids)) for ids in (ends.source, ends.target))
