@@ -2,8 +2,7 @@
 
 Schulman et al. 2017, "Proximal Policy Optimization Algorithms": https://arxiv.org/abs/1707.06347
 The details follow Huang et al. 2022, "The 37 Implementation Details of PPO". A recurrent learner
-runs the network again over whole rollouts, from the recurrent state in which each began:
-Hausknecht and Stone 2015, "Deep Recurrent Q-Learning": https://arxiv.org/abs/1507.06527
+replays whole rollouts, as in Hausknecht and Stone 2015: https://arxiv.org/abs/1507.06527
 """
 
 from __future__ import annotations
@@ -47,11 +46,7 @@ class LossInputs(NamedTuple):
 
 @dataclass(frozen=True)
 class PPO:
-    """Proximal policy optimization.
-
-    hocket.run(PPO(env=make("CartPole-v1")))
-    hocket.run(PPO(env=make("PositionOnlyCartPole"), memory=64))
-    """
+    """Proximal policy optimization: `hocket.run(PPO(env=make("CartPole-v1")))`."""
 
     env: Env | HostEnv
     """The environment: NAME, NAME:option=value,... or module:Env (see `hocket envs`)."""
@@ -80,8 +75,7 @@ class PPO:
     clip: float = 0.2
     """How far a probability ratio may move away from 1 before its gradient becomes zero."""
     decoupled: bool = False
-    """Clip against the policy just before the update, even if an older policy chose the samples.
-    Useful for strategies with a lag, where samples come from older policies."""
+    """Clip against the policy just before the update, even if an older one chose the samples."""
     entropy_weight: float = 0.01
     """The weight of the policy's entropy in the loss. A large weight keeps the policy exploring."""
     value_weight: float = 0.5
@@ -91,8 +85,7 @@ class PPO:
     normalize_obs: bool = True
     """Normalize floating-point observations by their running mean and variance."""
     hidden: tuple[int, ...] = (64, 64)
-    """The sizes of the dense layers of the policy network, and of the value network. With `memory`
-    both share these layers, which come before the recurrent one."""
+    """Sizes of the dense layers in each of the two networks, or with `memory` in the shared one."""
     memory: int = 0
     """Units of the recurrent layer that policy and value share; 0 for no recurrence."""
     activation: str = "tanh"
@@ -220,11 +213,10 @@ class RecurrentPPO(PPO):
 def staying_near(
     before: Distribution | None, sample: Array, log_prob: Array
 ) -> tuple[Array, Array | None]:
-    """Return the `log_prob` and the `weight` of `LossInputs`.
+    """Return `log_prob` and `weight` of `LossInputs`, which keep the new policy near an old one.
 
-    They keep the new policy near an old one. If `before` is None, the old one is the policy that
-    chose the samples, with the log-probabilities `log_prob`. Otherwise it is the policy just before
-    the update, with the action distributions `before`. These two differ if samples arrive late.
+    The old one is the policy just before the update, with the action distributions `before`. If
+    `before` is None, it is the policy that chose the samples, with log-probabilities `log_prob`.
     Hilton et al. 2022: https://arxiv.org/abs/2110.00641
     """
     if before is None:
@@ -242,10 +234,7 @@ def ppo_loss(
     value_weight: float,
     entropy_weight: float,
 ) -> tuple[Array, dict[str, Array]]:
-    """Return the loss of a batch, and metrics.
-
-    `choices` and `value` are the outputs of the networks that are being trained.
-    """
+    """Return the loss of a batch, and metrics; `choices` and `value` are the networks' outputs."""
     log_prob = choices.log_prob(batch.sample)
     advantage = standardize(batch.advantage)
     if batch.weight is not None:

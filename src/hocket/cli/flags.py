@@ -34,10 +34,10 @@ def split_word(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 
 def setting_of(flags: list[str], name: str) -> str:
-    """Return the text of a setting, read before the flags are parsed; "" if it is not set.
+    """Return a setting as text, without parsing the flags; "" if it is not set.
 
     It comes from the setting's own flag, or else from the configuration of an earlier run, if
-    `--config` or `--resume` asks for one.
+    `--config` or `--resume` names one.
     """
     value = _value(flags, f"--{name}")
     if value is None:
@@ -170,7 +170,7 @@ def _named(path: str, **options: Any) -> Any:
 
 
 def _value(flags: list[str], name: str) -> str | None:
-    """Return the value of a flag among the raw flags; None if the flag was not given."""
+    """Find a flag's value in the unparsed arguments; None if the flag was not given."""
     for i, flag in enumerate(flags):
         if flag == name and i + 1 < len(flags):
             return flags[i + 1]

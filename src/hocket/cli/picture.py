@@ -69,7 +69,7 @@ def _box(plan: Plan, place: Place, memory: Memory, averaged: tuple[int, int] | N
 
 
 def _hardware(place: Place) -> str:
-    """Return the devices of a place: `gpu:0, gpu:1`, or for many `gpu:0 to gpu:7`."""
+    """Return a place's devices and backend as text, such as `gpu:0, gpu:1` or `gpu:0 to gpu:7`."""
     devices = (
         ", ".join(map(str, place.on)) if len(place.on) < 4 else f"{place.on[0]} to {place.on[-1]}"
     )
@@ -102,7 +102,7 @@ def _arrow(plan: Plan, flow: Flow) -> FlowArrow:
 
 
 def _crossing(names: Iterable[str]) -> tuple[str, ...]:
-    """Return a few short lines that say where the values sent between two places come from.
+    """Return a few short lines that name the origins of the values sent between two places.
 
     Each fragment or part of the state appears once, with the number of its arrays if it sent more
     than one.

@@ -38,7 +38,7 @@ SUPERSAMPLING = 4
 """Width and height, in painted pixels, of one pixel of the result."""
 CAPTION_HEIGHT = 14
 IMAGE_SIDE = 32
-"""The smallest height and width at which a uint8 grid is taken for an image."""
+"""A uint8 grid whose height and width are at least this large counts as an image."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class HostEnv(Protocol):
 
 @runtime_checkable
 class WatchedEnvs(LiveEnvs, Protocol):
-    """Environments that cannot interrupt a step that hangs, so another thread watches the time."""
+    """Environments in which a hanging step cannot be interrupted. Another thread watches them."""
 
     def overdue(self) -> HostEnvError | None:
         """Return the error of an environment that hangs, else None. Another thread calls this."""
@@ -124,7 +124,7 @@ class WatchedEnvs(LiveEnvs, Protocol):
 
 @runtime_checkable
 class Watchable(Protocol):
-    """A host environment that can step in its caller's thread, watched for hangs by another one."""
+    """A host environment that can step in its caller's thread while another watches for hangs."""
 
     def open_here(self, num_envs: int) -> WatchedEnvs | None:
         """Start the environments in this thread, or return None if their options rule that out."""

@@ -36,8 +36,8 @@ BLOCK = 64
 # Tried: 32 rows (2-20 % slower), 128 rows, 2 and 8 warps (1.3-2.3 x slower).
 WARPS = 4
 PROGRAMS = 528
-"""The largest number of programs of a kernel: four for each multiprocessor of an H200. More
-programs would only load the weights more often."""
+"""The largest number of programs (parallel instances) of a kernel: four for each multiprocessor of
+an H200. If there were more, the weights would only be loaded more often."""
 
 
 class Spec(NamedTuple):
@@ -302,8 +302,8 @@ def _cut_forward(rows: int) -> tuple[int, int, int]:
 def _cut_backward(rows: int) -> int:
     """Return the number of blocks of rows that each kernel program processes.
 
-    It is at least four (or all, if there are fewer), because every program writes a gradient of all
-    parameters.
+    It is at least four (or all, if there are fewer). Every program writes a gradient of all
+    parameters, so fewer programs write less.
     """
     blocks = pl.cdiv(rows, BLOCK)
     return min(blocks, max(4, pl.cdiv(blocks, PROGRAMS)))

@@ -44,7 +44,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def where(folder: Path) -> dict[str, str]:
-    """Return the environment variables that lead a process to the daemon of `folder`."""
+    """Return the environment variables that make a process a client of the daemon in `folder`."""
     return {
         "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
         "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),

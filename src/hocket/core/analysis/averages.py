@@ -20,13 +20,13 @@ def uses_averaged(eqn: JaxprEqn) -> bool:
 def averages(node: Node) -> list[tuple[int, tuple[Any, ...]]]:
     """Return a pair for each call of `averaged` in a node.
 
-    A pair has the number of times that one run of the node makes the call, and its arrays' shapes.
+    A pair says how often the call is made in one run of the node, and the shapes of its arrays.
     """
     return list(_averages(node.eqn, lambda params: params["length"]))
 
 
 def average_sites(node: Node) -> list[tuple[Any, ...]]:
-    """Return the shapes of the arrays in each call of `averaged` in a node's compiled program.
+    """Return the array shapes that each call of `averaged` gets in a node's compiled program.
 
     A call in a loop's body counts as often as it occurs in the compiled program: once, or several
     times if the loop is unrolled.

@@ -13,9 +13,9 @@ from hocket.core.analysis.kinds import ZERO, Kind, Site, join, local, moved, non
 
 
 def _at_uniform(data: Sequence[Kind], index: Sequence[Kind], site: Site) -> Kind:
-    """Return the joint kind of the arrays `data`, which are read or written at indices.
+    """Return one kind for the arrays `data`, which are read or written at indices.
 
-    It is local (possibly wrong) if the indices may differ between replicas.
+    The kind is local (possibly wrong) if the indices may differ between replicas.
     """
     for k in index:
         if k.tag == "per_env":
@@ -102,7 +102,7 @@ def scatter(kinds: Sequence[Kind], site: Site) -> Kind:
 
 
 def scatter_product(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of the result of a scatter that multiplies an array by updates at indices."""
+    """Return the kind of an array that a scatter multiplies by updates at indices."""
     data, _, update = kinds
     k = nonlinear([replace(data, axis=0, outer=0), replace(update, axis=0, outer=0)], site)
     return k if k.tag == "local" else scatter(kinds, site)

@@ -47,8 +47,8 @@ class Kind:
     axis, more if another axis was merged into it, as in [time * environments]. If the value is
     constant along `axis`, any number would be right, and `outer` is 0."""
     degree: int = 0
-    """The power of the number of environments to which the value is proportional: 1 for a sum over
-    environments, 0 for a mean."""
+    """The value grows as the number of environments to this power: 1 for a sum over environments,
+    0 for a mean."""
     zero: bool = False
     """True if the value is known to be zero. A zero can be added to values of any degree."""
     why: str = ""
@@ -125,7 +125,7 @@ def not_yet_averaged(site: Site) -> Kind:
 
 
 def join(kinds: Sequence[Kind], site: Site) -> Kind:
-    """Return the kind of a sum of values of these kinds, or of a choice between them."""
+    """Return the kind of a result that adds up values of these kinds, or chooses one of them."""
     # A known zero takes on the kind and the degree of whatever it is added to, but its environment
     # axis must match.
     known = [k for k in kinds if not k.zero]

@@ -34,8 +34,8 @@ from hocket.core.analysis.kinds import (
 
 Rule = Callable[[Sequence[Kind], Site], Kind]
 AxisMap = Callable[[int, Site], int | None]
-"""A function from an environment axis to the axis where a primitive puts it; None if the primitive
-mixes, reorders or leaves out environments."""
+"""A function from an environment axis to the axis where a primitive puts it. It returns None if the
+primitive mixes, reorders or leaves out environments."""
 
 
 def apply_rule(kinds: Sequence[Kind], site: Site) -> list[Kind]:
@@ -86,7 +86,7 @@ def _removed(axis: int, gone: Sequence[int]) -> int | None:
 
 
 def _unless(changed: Callable[[int, Site], bool]) -> AxisMap:
-    """Return the axis map of a primitive that moves no axis. A `changed` axis maps to None."""
+    """Return an axis map that leaves every axis where it is, but maps `changed` axes to None."""
     return lambda axis, site: None if changed(axis, site) else axis
 
 
@@ -217,7 +217,7 @@ def _dot(kinds: Sequence[Kind], site: Site) -> Kind:
     ]
 
     def goes(side: int, axis: int) -> int | None:
-        """Return the index in the result of an operand's axis; None if the axis is summed over."""
+        """Return the result's axis that an operand's axis becomes; None if it is summed over."""
         if axis in contracted[side]:
             return None
         if axis in batched[side]:

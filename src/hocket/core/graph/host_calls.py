@@ -17,7 +17,7 @@ from hocket.core.program.host import HostFunction, host_p
 
 
 class Source(NamedTuple):
-    """Where an argument of a host function, or a result of its node, comes from."""
+    """The origin of a host function's argument, or of a result of the node that calls it."""
 
     kind: Literal["literal", "in", "made"]
     """The origin: a constant (`literal`), an input of the node (`in`), or a result of the host

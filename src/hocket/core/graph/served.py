@@ -14,8 +14,8 @@ from hocket.errors import ContractError, PlanError
 def served(graph: Graph) -> Graph:
     """Return the same step as a graph in which services keep as much of the state as they can.
 
-    Refuse a step that uses such a part other than by the service's functions. A strategy calls this
-    for its plan:
+    A step may use such a part only through the service's functions, or else it is refused. A
+    strategy calls this for its plan:
 
         return Plan(served(graph), places=...)
     """

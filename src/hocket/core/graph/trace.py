@@ -159,7 +159,7 @@ class Graph:
     served: bool = False
     """True if services keep every part of the state that they can."""
     _others: dict[tuple[int, Tuning], Graph] = field(default_factory=dict, init=False, repr=False)
-    """The same step traced in other ways. They are kept here to be freed with this graph.
+    """Graphs of the same step for another number of environments or `Tuning`, freed with this one.
     A module-level cache would keep the constants of their programs, which can be gigabytes."""
 
     @property

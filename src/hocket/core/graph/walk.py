@@ -57,7 +57,7 @@ def equations(eqn: JaxprEqn) -> Iterator[JaxprEqn]:
 def named_by(primitive: Any, eqn: JaxprEqn) -> Iterator[Any]:
     """Yield the functions that an equation calls through `primitive`, at any depth.
 
-    The parameter `of` of each such call names its function.
+    Each such call names its function in its parameter `of`.
     """
     return (inner.params["of"] for inner in equations(eqn) if inner.primitive is primitive)
 

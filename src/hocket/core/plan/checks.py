@@ -185,9 +185,9 @@ def _check_means(plan: Plan) -> None:
 def _check_replicas(plan: Plan, place: Place) -> None:
     """Refuse a plan in which a value that may be wrong leaves a replica of `place`.
 
-    A value leaves a replica if it is sent to another place, or is part of the state or a metric. It
-    also leaves through `averaged`, but the mean of values that may be wrong may be wrong, too, and
-    is refused in the same cases. So nobody sees a wrong value.
+    A value leaves a replica if it is sent to another place, or is part of the state or a metric.
+    The inputs of `averaged` are not checked: if they may be wrong, so may their mean, which is
+    refused where it leaves a replica. So nobody sees a wrong value.
     """
     axes, kinds = plan.axes_on(place), plan.kinds[place.name]
     values = plan.graph.values

@@ -100,10 +100,10 @@ def _check_transfers(plan: Plan, learner: str, maker: str) -> None:
 
 
 def _check_order(plan: Plan, learner: str, maker: str) -> None:
-    """Refuse a plan in which the learner and a maker would answer each other within an iteration.
+    """Refuse a plan in which the learner and a maker would wait for each other in one iteration.
 
-    The learner must send all of its version (what makers act with) before it receives a sample. A
-    maker must receive all of the version before it sends a sample.
+    Before it receives a sample, the learner must send its whole version, which is what makers act
+    with. Before it sends a sample, a maker must receive the whole version.
     """
     for place, first in ((learner, Send), (maker, Receive)):
         talk = [
@@ -123,7 +123,7 @@ def _check_order(plan: Plan, learner: str, maker: str) -> None:
 
 
 def _check_values(plan: Plan, free: Sampling) -> None:
-    """Refuse values that need all makers at once, since the learner takes samples from a few."""
+    """Refuse values that concern all makers, because each iteration uses samples of only some."""
     learner, maker = free.learner, free.maker
     if free.makers == 1:
         return

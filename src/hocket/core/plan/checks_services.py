@@ -39,7 +39,7 @@ def check_services(plan: Plan) -> None:
 
 
 def users(plan: Plan, service: Service) -> dict[str, list[tuple[Node, HostCall]]]:
-    """Return the nodes that call functions of a service, and their calls, by place."""
+    """Return, for each place, its nodes that call functions of a service, and their calls."""
     calls: dict[str, list[tuple[Node, HostCall]]] = {}
     for node, _ in plan.graph.block.walk():
         call = host_call(node)

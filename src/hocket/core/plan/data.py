@@ -56,7 +56,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Channel:
-    """The way values cross between two places. With `lag=0` numbers are those of one program."""
+    """How values cross between two places. Without a lag, the numbers are those of one program."""
 
     capacity: int = 1
     """How many messages of a transfer may be under way at once if `lag` is 0. In general,
@@ -90,7 +90,7 @@ class Mean:
 class Launch:
     """The launcher that a plan needs, and its abilities. The default is threads of this process.
 
-    The plan is refused if the launcher called `name` has other abilities.
+    The plan is refused if the launcher called `name` does not have exactly these abilities.
     """
 
     name: str = ""
@@ -130,8 +130,8 @@ class Plan:
     """Place -> how its replicas average, for places that do not use the default."""
     schedule: Schedule = LOCKSTEP
     parts: int = 1
-    """The number of parts into which loops that cross places cut the environments. With two, one
-    half steps while the actions of the other half are computed."""
+    """The number of parts into which the environments are cut in loops that cross places. With two,
+    one half steps while the actions of the other half are computed."""
     launch: Launch = Launch()
     """How instances run."""
     serving: Serving = field(default_factory=Serving)
@@ -182,7 +182,7 @@ class Plan:
 
     @functools.cached_property
     def where(self) -> dict[str, str]:
-        """The place of every fragment."""
+        """The name of a fragment -> the name of the place that runs it."""
         return {label.name: _place_of(self.places, label) for label in self.graph.labels}
 
     @functools.cached_property
@@ -207,8 +207,8 @@ class Plan:
     def grouped(self) -> frozenset[str]:
         """The replicated places that use `averaged` and whose replicas run as one program.
 
-        They do not run in threads, because threads would wait for each other in callbacks of
-        compiled programs on one CPU device. Callbacks that block hang XLA's thread pool.
+        They do not run in threads. On one CPU device, threads would wait for each other in
+        callbacks of compiled programs, and a callback that waits can hang XLA's thread pool.
         """
         return self.averaging if self.launch.one_program else frozenset()
 
@@ -278,7 +278,7 @@ class Plan:
         return channel.capacity + channel.lag
 
     def cuts(self, transfer: Transfer) -> int:
-        """Return the number of messages, one for each part, into which a transfer is cut."""
+        """Return how many messages carry a transfer: one for each part if its loop is cut."""
         return self.parts if transfer.loops and transfer.loops[0] in self.cut_loops else 1
 
     def __str__(self) -> str:

@@ -20,11 +20,11 @@ class DeviceId:
     """
 
     kind: str
-    """Its kind, as JAX names it: `cpu`, `gpu`."""
+    """The kind of device, as JAX names it: `cpu`, `gpu`."""
     index: int
     """The device's number among the devices of the same kind."""
     node: str = ""
-    """The host name of its machine; "" for this machine."""
+    """The host name of the device's machine; "" for this machine."""
     slice: str = ""
     """The slice of the device, in the notation of the method that cuts it; "" for all of it."""
 

@@ -73,7 +73,7 @@ def _sizes(plan: Plan, place: str) -> Callable[[ValueId], int]:
 
 
 def _waiting(plan: Plan, transfer: Transfer) -> int:
-    """Return the bytes of a transfer's messages in a full channel to one instance."""
+    """Return how many bytes a transfer's messages to one instance take if the channel is full."""
     total = 0
     for v in transfer.values:
         room = plan.slots(transfer) * plan.graph.values[v].nbytes
@@ -85,11 +85,11 @@ def _waiting(plan: Plan, transfer: Transfer) -> int:
 
 @dataclass(frozen=True)
 class _Alive:
-    """Counts the values that are alive in a program, from its end to its beginning."""
+    """Adds up the bytes of values that are alive, going from a program's end to its beginning."""
 
     size: Callable[[ValueId], int]
     same: dict[ValueId, ValueId]
-    """A value in or after a loop that only passes it on -> the same value before the loop."""
+    """For values that loops pass on unchanged: the id in or after a loop -> the id before it."""
     nothing: frozenset[ValueId]
     """The constants. They count as no bytes, because they are part of the compiled programs."""
 
@@ -129,7 +129,7 @@ class _Alive:
 
 
 def _same(code: Sequence[Instruction]) -> Iterable[tuple[ValueId, ValueId]]:
-    """Yield two ids of each value that a loop does not change: in or after it, then before it."""
+    """For values that loops pass on unchanged, yield the id in or after a loop and the id before."""
     for step in walk(code):
         if isinstance(step, Repeat):
             yield from ((x.inside, x.outside) for x in step.consts)

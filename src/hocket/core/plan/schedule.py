@@ -70,7 +70,7 @@ class Sampling(NamedTuple):
 
     @property
     def shares(self) -> int:
-        """How many shares the environments form, if a learner iteration uses one share."""
+        """The number of equal shares of the environments. An iteration of the learner uses one."""
         return self.makers // self.batch
 
     @property

@@ -44,7 +44,7 @@ def flows(plan: Plan) -> list[Flow]:
 
 
 def averages(plan: Plan) -> dict[str, tuple[int, int]]:
-    """Return the calls of `averaged` in an iteration, and their bytes, by place."""
+    """Return the number of calls of `averaged` in an iteration, and their bytes, for each place."""
     traffic = {}
     for name in plan.averaging:
         calls = [
@@ -56,7 +56,7 @@ def averages(plan: Plan) -> dict[str, tuple[int, int]]:
 
 
 def average_sites(plan: Plan, place: str) -> list[tuple[Any, ...]]:
-    """Return the arrays of each call of `averaged` in the programs of one replica of a place."""
+    """Return the array shapes that each call of `averaged` gets, in the programs of one replica."""
     nodes = [node for node, _ in _nodes(plan, place)]
     if any(isinstance(node, Loop) and uses_averaged(node.eqn) for node in nodes):
         # The hardware is not known here. On some, the loop is unrolled, and each unrolled step has
@@ -80,7 +80,7 @@ def _pairs(plan: Plan, source: str, target: str) -> int:
 
 
 def _nbytes(plan: Plan, transfer: Transfer, value: ValueId) -> int:
-    """Return the bytes of one value in all messages of one transfer."""
+    """Return how many bytes one value takes in all messages of a transfer together."""
     if plan.free and {transfer.source, transfer.target} == {plan.free.learner, plan.free.maker}:
         return plan.iteration.values[value].nbytes
     split = plan.axes.axis(value) is not None

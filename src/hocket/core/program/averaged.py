@@ -28,7 +28,7 @@ _alone = jax.make_user_context(False)
 
 @dataclass(frozen=True)
 class ReplicaAxis:
-    """The name of a mapped axis that holds replicas, over which `averaged` is the mean.
+    """The name of a mapped axis of replicas. `averaged` computes the mean over this axis.
 
     Replicas on several devices are mapped twice: over the devices of `mesh_axis`, and over the
     replicas on each device.
@@ -55,16 +55,16 @@ def averaged(x: T) -> T:
 
 
 def averaging(how: Average) -> AbstractContextManager[Any]:
-    """Compile `averaged` as `how(*arrays)` inside this context.
+    """Inside this context, compile `averaged` as `how(*arrays)`.
 
-    Each `averaged(tree)` becomes one call, with all arrays of the tree. Inside, JAX does not reuse
-    programs that were compiled outside, or for another `how`.
+    Each `averaged(tree)` becomes one call, with all arrays of the tree. Programs that JAX compiled
+    outside, or with another `how`, are not reused here.
     """
     return _how(how)
 
 
 def undivided() -> AbstractContextManager[Any]:
-    """Inside this context, trace `averaged` as the identity: the step runs without replicas."""
+    """Inside this context, trace `averaged` as the identity, for a step without replicas."""
     return _alone(True)
 
 

@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Label:
-    """The name and role of a fragment. As text, they name its call in a traced program."""
+    """The name and role of a fragment. `str(label)` is the name of its call in a traced program."""
 
     name: str
     role: str
@@ -43,7 +43,7 @@ def read_label(call_name: str) -> Label | None:
 
 
 def exact_fragments(exact: bool = True) -> AbstractContextManager[None]:
-    """Trace fragments with barriers at their edges inside this context.
+    """Inside this context, trace fragments with barriers at their edges.
 
     XLA then compiles the same pieces whether a program is fused or split, so the numbers are the
     same bit for bit. Without barriers it may fuse across a fragment's edge, which is about 1 %

@@ -45,7 +45,7 @@ class LiveFunction(Protocol):
         """Return the state in named pieces; None if the function cannot give it."""
 
     def restore(self, pieces: Mapping[str, bytes]) -> None:
-        """Restore the state from the pieces of this function; `pieces` may hold others as well.
+        """Restore the state from this function's pieces; `pieces` may also hold other functions'.
 
         Called before any `start`.
         """
@@ -61,15 +61,15 @@ class LiveFunction(Protocol):
 
 
 class NativeCall(NamedTuple):
-    """A C function that can make the calls of a host function, so that they need no Python.
+    """A C function that does the work of a host function, so that calls need no Python.
 
-    It may leave a call to Python after all: see `native/native_call.h`.
+    It may still hand a call over to Python: see `native/native_call.h`.
     """
 
     address: int
     context: int
     owner: Any
-    """The object that must stay alive as long as the function."""
+    """The object to keep alive for as long as the C function may be called."""
 
 
 @runtime_checkable
@@ -107,7 +107,10 @@ class HostFunction(Protocol):
 
     @property
     def changes(self) -> bool:
-        """True if it changes its service's content. Its first result is then a new ticket."""
+        """True if the function changes its service's content.
+
+        Its first result is then a new ticket, which puts later calls in order after this one.
+        """
         ...
 
     def specs(self, *arrays: jax.ShapeDtypeStruct) -> Specs:
@@ -125,7 +128,7 @@ class Caller(Protocol):
     def __call__(self, of: HostFunction, arrays: Sequence[np.ndarray]) -> list[np.ndarray]: ...
 
     def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
-        """Return a number for `of`, with which compiled CPU programs call it.
+        """Return the number by which compiled CPU programs call the function `of`.
 
         Return None to let them call it through a Python callback of JAX.
         """
@@ -141,12 +144,12 @@ def call_host(of: HostFunction, *arrays: Any) -> list[Any]:
 
 
 def calling(caller: Caller) -> AbstractContextManager[None]:
-    """Lower programs inside this context so that `caller` calls their host functions."""
+    """Inside this context, lower programs so that `caller` calls their host functions."""
     return cast(AbstractContextManager[None], current_caller(caller))
 
 
 def call_once(of: HostFunction, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Open a host function for a single call."""
+    """Open a host function, call it once, close it, and return the results of the call."""
     _check_stateless(of)
     live = of.open()
     try:

@@ -1,8 +1,8 @@
 """Services. Each keeps a part of the state, such as a replay, outside of the program.
 
-The program holds a ticket in place of that content. The service's host functions take the ticket,
-and those that change the content return a new one, so the calls have an order. A state that leaves
-the program, in a checkpoint for example, has the content in it again.
+The program holds only a ticket, a number that stands for the content. The service's host functions
+take the ticket, and those that change the content return a new one, so the calls have an order. A
+state that leaves the program, in a checkpoint for example, has the content in it again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Service(Protocol):
     def name(self) -> str: ...
 
     def specs(self) -> Any:
-        """Return the content's shapes and dtypes, in the form of a state that holds the content."""
+        """Return the content as shapes and dtypes, with the structure that it has in a state."""
 
     def check(self, how: Serving, given: Sequence[Shapes] = ()) -> None:
         """Refuse settings with which the service cannot run, before anything starts.
@@ -118,12 +118,15 @@ _served: ContextVar[bool] = ContextVar("served", default=False)
 
 
 def is_served() -> bool:
-    """Return True inside `served_state`, where states get tickets for what services can keep."""
+    """Return True inside `served_state`, where new states hold tickets, not services' content."""
     return _served.get()
 
 
 def served_state(served: bool = True) -> AbstractContextManager[None]:
-    """Inside this context, make states with tickets in place of parts that services can keep."""
+    """Inside this context, make states that hold a ticket for each part that a service can keep.
+
+    The service then has the part's content, and the ticket stands for it in the program.
+    """
     return setting(_served, served)
 
 
@@ -133,7 +136,7 @@ def services(state: Any) -> list[Service]:
 
 
 def whole_specs(state: Any) -> Any:
-    """Return the shapes and dtypes of a state, with the services' content in place of tickets."""
+    """Return the shapes and dtypes of a state that has the services' content, not their tickets."""
     return jax.tree.map(
         lambda x: x.by.specs() if isinstance(x, Served) else x, state, is_leaf=_is_served
     )

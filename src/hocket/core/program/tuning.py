@@ -15,7 +15,7 @@ from hocket.core.program.context import setting
 
 @dataclass(frozen=True)
 class Tuning:
-    """Choices that pay on one kind of device and not on another. The defaults are for a CPU."""
+    """Choices that make programs faster only on some devices. The defaults suit a CPU."""
 
     unroll: int = 1
     """How many steps of a loop over time run in one pass."""

@@ -48,8 +48,8 @@ def undriven(graph: Graph, loop: Repeat) -> Compute | None:
 def calls_inside(graph: Graph, code: Sequence[Instruction], driven: Collection[NodeId]) -> bool:
     """Return True if compiled loops can make all of a program's calls of host functions.
 
-    The loops in `driven` cannot, because they are never compiled as a whole. Calls of services are
-    ignored, because they can be made from any thread.
+    A loop in `driven` cannot make its calls, because it is never compiled as a whole. Calls of
+    services are ignored, because they can be made from any thread.
     """
 
     def may(step: Instruction) -> bool:

@@ -38,7 +38,7 @@ class Compute:
     ins: tuple[ValueId, ...] = ()
     outs: tuple[ValueId, ...] = ()
     donate: tuple[ValueId, ...] = ()
-    """The dead inputs whose memory the outputs may take, because nobody else ever held it."""
+    """Inputs whose memory the outputs may take, because nothing else needs or holds the inputs."""
     dead: tuple[ValueId, ...] = ()
     """The inputs that this place does not need after the segment."""
 
@@ -111,8 +111,8 @@ class PassedOn(NamedTuple):
 class Repeat:
     """This place's part of a loop that crosses places or calls the host.
 
-    The place runs `code` `length` times, pass by pass. A loop that only calls the host can also run
-    as one segment: see `host_loops`.
+    The place runs `code` in each of `length` passes. A loop that calls the host but crosses no
+    places can also run as one segment: see `host_loops`.
     """
 
     node: NodeId

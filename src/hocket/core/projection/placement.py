@@ -69,10 +69,10 @@ class Placement:
         self.reports = {out: reporter or self.home[out] for out in graph.reported}
 
     def _stack_where_used(self) -> None:
-        """Stack a loop's rows on a place that needs the array, if this place gets every row anyway.
+        """Stack a loop's rows on a place that needs the whole array and gets every row anyway.
 
-        An action, for example, goes to the environment in every pass. Stacked on another place, it
-        would cross twice: row by row in the loop, and once more as an array after it.
+        Actions, for example, go to the environment in every pass. If another place stacked them,
+        they would cross twice: row by row in the loop, and once more as an array after it.
         """
         for block in self.open_blocks(self.graph.block):
             wants = self.users(block)
@@ -114,9 +114,9 @@ class Placement:
         return not node.labels and not node.eqn.effects and self._everywhere.issuperset(node.ins)
 
     def users(self, block: Block) -> dict[str, set[ValueId]]:
-        """Return the values that each place needs in a block, by place.
+        """Return, for each place, the values that it needs in a block.
 
-        A place needs what its nodes read, and the next versions of the values that live on there.
+        A place needs what its nodes read, and the next version of each value that it holds.
         """
         wants: dict[str, set[ValueId]] = defaultdict(set)
         for node in block.nodes:
@@ -159,7 +159,7 @@ class Placement:
         return wants
 
     def _place_fragments(self, block: Block, where: Mapping[str, str]) -> None:
-        """Place nodes with fragments, open loops that cross places, and note constant values."""
+        """Place nodes with fragments. Open the loops that cross places. Note constant values."""
         for node in block.nodes:
             self._producer |= dict.fromkeys(node.outs, node)
             places = {where[label.name] for label in node.labels}
@@ -192,15 +192,15 @@ class Placement:
             self._stacked[row].append(after)
 
     def _homes(self) -> dict[ValueId, str]:
-        """Return the home of every value whose home is known by now."""
+        """Return the home (the place that holds it) of each value whose home is already known."""
         values = map(ValueId, range(len(self.graph.values)))
         return {v: home for v in values if (home := self._home(v))}
 
     def _home(self, value: ValueId, seen: frozenset[ValueId] = frozenset()) -> str | None:
         """Return where a value lives; None if that is not known yet.
 
-        `seen` holds the values that the search has passed. It ends the search where a step or loop
-        only swaps values, as in `(a, b) -> (b, a)`.
+        The search follows a value to its next version. `seen` holds the versions passed so far. It
+        ends the search where values are only swapped, as in `(a, b) -> (b, a)`.
         """
         if value in self._source:
             return self._home(self._source[value], seen)

@@ -77,7 +77,7 @@ class _Stream:
     """The nodes of the segment that is not finished yet."""
     has: set[ValueId] = field(default_factory=set)
     late: set[ValueId] = field(default_factory=set)
-    """The values made by the last call of the host or after it."""
+    """The values made by the last host call or after it."""
 
     def flush(self) -> None:
         """End the open segment."""
@@ -91,10 +91,10 @@ class _Stream:
         self.code.append(step)
 
     def make(self, node: Node) -> None:
-        """Add a node to the open segment, or to the segment before the last call of the host.
+        """Add a node to the open segment, or to the segment before the last host call.
 
-        The earlier segment takes the node if the node reads nothing that was made by that call or
-        after it. This can save a segment. Sends and receives keep their order, so a plan still
+        The earlier segment is chosen if the node reads nothing that was made by the call or after
+        it, because this can save a segment. Sends and receives keep their order, so a plan still
         cannot deadlock.
         """
         match self.code:
@@ -163,7 +163,7 @@ class _Writer:
                 self._bring([out], place)
 
     def _bring(self, values: Sequence[ValueId], place: str) -> None:
-        """Bring to `place` the values that it lacks, in one message from each other place."""
+        """Bring the values that `place` lacks, in one message from each place that has some."""
         away: dict[str, list[ValueId]] = defaultdict(list)
         for v in values:
             if v in self.graph.constants or v in self.streams[place].has:
@@ -261,7 +261,7 @@ def _with_liveness(
 def _segment(
     graph: Graph, nodes: tuple[NodeId, ...], live: set[ValueId], donatable: set[ValueId]
 ) -> Compute:
-    """Return the segment of these nodes, given the values that are needed after it."""
+    """Return a segment that runs these nodes and outputs those of their results that are `live`."""
     made = {v for n in nodes for v in graph.nodes[n].outs}
     ins = {v for n in nodes for v in graph.nodes[n].ins} - made - set(graph.constants)
     outs, dead = made & live, sorted(ins - live)

@@ -109,8 +109,8 @@ class BlockJob(NamedTuple):
 class PlainBlock:
     """Environments from `gymnasium.make`.
 
-    Gymnasium's wrappers for checks and time limits are removed. The block does fewer and cheaper
-    checks, and counts the steps of all environments at once.
+    Gymnasium's wrappers for checks and time limits are removed. The block itself makes checks,
+    which are fewer and cheaper, and counts the steps of all environments at once.
     """
 
     def __init__(

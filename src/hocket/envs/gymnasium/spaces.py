@@ -136,7 +136,7 @@ class Actions:
 def _converted(space: Any, name: str, *, acting: bool) -> Space:
     """Return hocket's equivalent of Gymnasium's `space`.
 
-    Set `acting` for a space of actions, since some of them convert differently from observations.
+    Set `acting` for an action space: some spaces convert differently for actions and observations.
     """
     match space:
         case gym.spaces.Discrete():

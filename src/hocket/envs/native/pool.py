@@ -24,10 +24,9 @@ class Offered(NamedTuple):
 class NativePool:
     """An environment pool that C++ steps (`native/pool.cpp`).
 
-    If an episode ends in a step, Python finishes that step. For each step C++ passes the arrays
-    `given` to the pool, which writes its results into the arrays `results`. The last array of
-    `given` has the actions. `where` has the indices of the observations, rewards, ends and
-    truncations in `results`.
+    If an episode ends in a step, Python finishes that step. `given` are the arrays that the pool
+    reads in each step, the actions last, and `results` are those that it writes. `where` has the
+    indices of the observations, rewards, ends and truncations in `results`.
     """
 
     def __init__(

@@ -101,7 +101,7 @@ def _joints(leg: LegSystem, torso: Six) -> Joints:
 
 
 def _eliminated(leg: LegSystem) -> tuple[Six, Six]:
-    """Return by how much hip and knee accelerate less, per unit of each torso acceleration."""
+    """Return how much hip and knee acceleration one unit of each torso acceleration takes away."""
     pairs = (_invert(leg, h, k) for h, k in zip(leg.hip, leg.knee, strict=True))
     by_hip, by_knee = zip(*pairs, strict=True)
     return by_hip, by_knee

@@ -206,7 +206,7 @@ def unconstrained(body: Body, leg: Leg, motion: Motion, torques: Joints) -> LegS
 
 
 def rigid(body: Body, leg: Leg, thigh: Vector, shin: Vector) -> Triangle:
-    """Return a leg's inertia around the torso's centre, with its joints held."""
+    """Return a leg's inertia around the torso's centre, with its joints locked."""
     (thigh_along, thigh_across), (shin_along, shin_across) = body.thigh_inertia, body.shin_inertia
     parts = (
         (body.thigh_mass, thigh, thigh_along - thigh_across, leg.thigh),
