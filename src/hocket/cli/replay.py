@@ -216,7 +216,7 @@ def _open(name: str, about: TableOptions, folder: Path | None) -> Table:
 
 
 def _check_same(restored: Table, table: Table, file: Path) -> None:
-    """Raise if the table of a snapshot has other columns or options than `table`."""
+    """Raise if the table in a snapshot differs from `table` in its columns or options."""
     asked = {"schema": str(table.schema)} | table.options()
     for name, value in ({"schema": str(restored.schema)} | restored.options()).items():
         if value != asked[name]:

@@ -1,4 +1,4 @@
-"""The host functions through which a program uses a replay that a service keeps.
+"""The host functions with which a program uses a replay kept by a service.
 
 With one shard and no batches drawn ahead, they give the same rows as the functions in `device`.
 """

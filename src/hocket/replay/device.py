@@ -75,7 +75,7 @@ def init(row: Any, capacity: int) -> Replay:
 
 
 def insert(replay: Replay, rows: Any, real: Array, priority: Array | None = None) -> Replay:
-    """Write the rows where `real` is true, in place of the oldest ones.
+    """Insert the rows for which `real` is true. In a full replay they overwrite the oldest rows.
 
     Rows and `real` may have several leading axes, such as `[T, N]`, in row-major order. Without
     `priority`, new rows get the highest priority so far, and so does a row whose given priority is

@@ -4,6 +4,6 @@ cuda.py        the driver library: the UUIDs of GPUs, and what a process may use
 nvml.py        the management library: memory, links, MIG instances
 activity.py    counters that say how busy a GPU was
 mps.py         an MPS daemon that this process starts
-mps_watch.py   a program that ends this daemon when that process is gone
+mps_watch.py   a program that ends the daemon when our process is gone
 nvrtc.py       the compiler for kernels
 """

@@ -73,7 +73,7 @@ class MpsSlices:
     def verify(self, part: Slice, seen: Mapping[str, Any]) -> str:
         """Check that a slice is on its GPU, is a client of the daemon, and has its share.
 
-        In a container, a process may have another id than the one that the daemon lists. But the
+        In a container, a process's id may differ from the id that the daemon lists for it. But the
         daemon has no other clients, so if it lists as many as there are slices, all are connected.
         """
         if seen["uuid"] != self._gpus[part.of]:

@@ -14,7 +14,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 
 def digest_of(closed: ClosedJaxpr, names: Sequence[str]) -> str:
-    """Return the digest of a program and of the names of its values."""
+    """Return one digest of a program and of the `names` of its inputs."""
     text = "\n".join([_Digests().closed(closed), *names])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

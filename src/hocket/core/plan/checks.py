@@ -1,4 +1,4 @@
-"""The checks that refuse a plan which cannot run, or computes other numbers than one program."""
+"""The checks that refuse a plan if it cannot run, or if its numbers would be wrong."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _check_means(plan: Plan) -> None:
 
 
 def _check_replicas(plan: Plan, place: Place) -> None:
-    """Refuse a plan in which a value that may be wrong leaves a replica of `place`.
+    """Refuse a plan if values that may be wrong would leave a replica of `place`.
 
     A value leaves a replica if it is sent to another place, or is part of the state or a metric.
     The inputs of `averaged` are not checked: if they may be wrong, so may their mean, which is

@@ -1,4 +1,4 @@
-"""The checks of a place's backend, which replaces JAX's code for some functions by other code."""
+"""The checks of a place's backend, such as `cpp`, which replaces JAX's code of some functions."""
 
 from __future__ import annotations
 

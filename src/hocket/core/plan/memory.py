@@ -129,7 +129,7 @@ class _Alive:
 
 
 def _same(code: Sequence[Instruction]) -> Iterable[tuple[ValueId, ValueId]]:
-    """For values that loops pass on unchanged, yield the id in or after a loop and the id before."""
+    """For values that loops pass on unchanged, yield two ids: in or after a loop, and before it."""
     for step in walk(code):
         if isinstance(step, Repeat):
             yield from ((x.inside, x.outside) for x in step.consts)

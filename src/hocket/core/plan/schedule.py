@@ -75,7 +75,7 @@ class Sampling(NamedTuple):
 
     @property
     def window(self) -> int:
-        """The most samples that a maker may have begun beyond those that the learner has taken."""
+        """How far a maker may be ahead: the samples begun, but not yet taken by the learner."""
         return self.max_age * self.batch // self.makers
 
     def is_version(self, transfer: Transfer) -> bool:

@@ -138,7 +138,7 @@ class Placement:
         return wants
 
     def members(self, loop: Loop) -> set[str]:
-        """Return the places that take part in a loop that crosses places."""
+        """Return the places that take part in a loop on several places."""
         places = set(self.loop_users(loop)) | {self.home[v] for v in loop.outs if v in self.home}
         for node in loop.body.nodes:
             if node.id in self.node:

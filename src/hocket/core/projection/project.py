@@ -2,9 +2,9 @@
 
 Every place runs its own equations, and sends and receives where a value crosses.
 
-**Why a plan cannot deadlock.** All programs are written together, in one order: that in which one
-program would execute the step's equations, pass after pass and iteration after iteration. A `Send`
-is followed at once by its `Receive`, and both come before the equation that needs the value. The
+**Why a plan cannot deadlock.** All programs are written together, in the order of a single program
+that executes the step's equations, pass after pass and iteration after iteration. A `Send` is
+followed at once by its `Receive`, and both come before the equation that needs the value. The
 program of a place is a subsequence of this order. Since a transport has room for at least one
 message of each transfer, an instruction waits only for earlier ones:
 
