@@ -200,5 +200,5 @@ tell(envs, seen, limited, wide, whole, untold)
     assert all(s["verified"] and s["multiprocessors"] == 33 for s in seen.values())
     assert "sees 132 of 132 multiprocessors" in wide  # a client, but without its share
     assert whole == ""  # a client with all multiprocessors, as it should be
-    assert "is not what it should be: its process" in untold
+    assert "was not set up as planned: its process" in untold
     assert "sees 132 of 132 multiprocessors, and the MPS server has the clients [" in untold

@@ -169,7 +169,7 @@ def test_a_process_on_other_cores_is_found_out() -> None:
         assert slices.seen[part.id]["verified"] and slices.seen[part.id]["cores"] == CORES[:1]
         if len(CORES) == 1:
             pytest.skip("one core is all that there is.")
-        wrong = rf"is not what it should be: cores .*, not \[{CORES[0]}\]"
+        wrong = rf"was not set up as planned: cores .*, not \[{CORES[0]}\]"
         with pytest.raises(PlanError, match=wrong):
             slices.verify(part.id, _seen(changed(os.environ, {"HOCKET_CORES": None})))
         assert not slices.seen[part.id]["verified"]

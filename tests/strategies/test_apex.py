@@ -288,7 +288,7 @@ REFUSED: dict[str, Any] = {
     ),
     "another ticket": (
         misused(Told.Other),
-        "returns a `replay.ticket` of the state that is not what",
+        "returns a state with a `replay.ticket` that no function of the replay",
     ),
     "two of a name": (
         misused(Told.Two),
@@ -334,12 +334,12 @@ REFUSED: dict[str, Any] = {
     ),
     "more shards than actors": (
         lambda: planned("apex:actors=1,shards=4"),
-        "`actor` has 1 replica to fill the 4 shards of the replay with `insert`, which would leave "
-        "some empty: .* a multiple of shards=4. Use 4 replicas, or shards=1",
+        "`actor` fills the 4 shards of the replay with `insert`. Its 1 replica would leave some "
+        "empty: .* a multiple of shards=4. Use 4 replicas, or shards=1",
     ),
     "shards that are not filled equally": (
         lambda: resolve("apex:actors=6,shards=4")(trace(small(), 12), Cluster.local()),
-        "`actor` has 6 replicas to fill the 4 shards.*unequally.*or shards=2",
+        "`actor` fills the 4 shards.* Its 6 replicas would .*unequally.*or shards=2",
     ),
     "shards that hold less than a rollout": (
         lambda: hocket.plan(

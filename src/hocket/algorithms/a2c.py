@@ -106,5 +106,5 @@ class A2C:
     def _agent(self) -> Agent:
         return agent_for(
             self.env, "A2C", self.hidden, self.activation, self.memory, self.encoder_network,
-            calm_adam(self.max_gradient_norm, calm_norm=0.07),  # IMPALA says why
+            calm_adam(self.max_gradient_norm, calm_norm=0.07),  # why: see `impala.py`
         )  # fmt: skip

@@ -142,8 +142,8 @@ def reprioritize(replay: Replay, keys: Array, priority: Array) -> tuple[Replay, 
     fresh = ~null & (generation == _generation(replay, slots))
     bad = fresh & ~_is_good(priority)
     priority = jnp.where(bad, replay.highest, priority)
-    # First set zero, then take the maximum. With a single `set`, it would depend on the device
-    # which priority of a slot that is named twice wins.
+    # First set zero, then take the maximum. A slot may be named twice, with two priorities. Which
+    # of them a single `set` keeps would depend on the device.
     leaves = jnp.where(fresh, slots, replay.capacity) + replay.capacity
     tree = replay.tree.at[leaves].set(0.0, mode="drop").at[leaves].max(priority, mode="drop")
     highest = jnp.maximum(replay.highest, jnp.max(priority, where=fresh, initial=0.0))

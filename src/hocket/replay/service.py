@@ -96,7 +96,8 @@ class LiveReplay:
 
     def __init__(self, of: ReplayService, how: Serving) -> None:
         self._of, self._how = of, how
-        # The laps of the loaded ring that `_fill` does not repeat; `_by_slot` counts them, too.
+        # The number of laps (passes over all slots) of the loaded ring that `_fill` did not repeat
+        # in the table. `_by_slot` adds it to the table's own laps.
         self._laps = 0
         self._serving = ExitStack()
         self._addresses: Sequence[str] = ()
@@ -122,7 +123,7 @@ class LiveReplay:
         if not self._addresses:
             if self._how.carrier == "tcp":
                 servers = [serve(table, tcp="127.0.0.1:0") for table in self.tables]
-            else:  # at Unix sockets, through which processes of this machine share memory with us
+            else:  # Unix sockets, for processes of this machine, which share memory with this one
                 folder = self._serving.enter_context(tempfile.TemporaryDirectory(prefix="hocket-"))
                 paths = [Path(folder, f"shard-{k}") for k in range(len(self.tables))]
                 servers = [serve(x, unix=p) for x, p in zip(self.tables, paths, strict=True)]
@@ -214,7 +215,7 @@ def _insert(
     mine = priority[part]
     if len(mine):
         keys = table.insert({name: x[part] for name, x in columns.items()}, mine)
-        # A table learns of a priority only from a row, so one row has it for a moment.
+        # Only a row can raise a table's highest priority, so the first row has it for a moment.
         if table.info()["highest"] < highest:
             table.update(keys[:1], [highest])
             table.update(keys[:1], mine[:1])

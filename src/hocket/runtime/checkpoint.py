@@ -332,7 +332,7 @@ def _fingerprint(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return {name: _mark(x) for name, x in arrays.items()}
 
 
-@jax.jit  # arrays of one shape share its trace, such as parameters and their moments
+@jax.jit  # arrays of one shape, such as parameters and Adam's moments, share a trace
 def _mark(x: jax.Array) -> jax.Array:
     if x.dtype == jnp.bool_:
         words = x.astype(jnp.uint32)

@@ -43,7 +43,7 @@ class Population:
 
     def policy(self, state: Any, explore: bool = False) -> Policy:
         raise NotImplementedError(
-            "several agents share no policy: call `algorithm.policy` with the state of one agent"
+            "every agent has its own policy: call `algorithm.policy` with the state of one agent"
         )
 
 

@@ -33,7 +33,7 @@ def anakin(
         raise PlanError(
             f"{on_host[0].name} runs on the host, so `anakin` cannot compile it. Use "
             f'`distribute="sebulba"`, a pure environment (`hocket envs`), or '
-            f"`anakin:callback=true`, whose program stops for it at every step."
+            f"`anakin:callback=true`, which stops the compiled program at every step to call it."
         )
     if on_host and (devices or 1) > 1:
         raise PlanError(

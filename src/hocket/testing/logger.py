@@ -79,9 +79,10 @@ def check_logger(
         resumed = _kept_if_resumed(make, run, rows, read)
         if resumed != whole:
             raise ContractError(
-                f"{name} keeps other records of a run that was killed after step {KILLED} and "
-                f"resumed from step {LAST_STEP} than of a whole run: `begin` must delete all rows "
-                f"after `about.last_step`, and a row must be safe when `row` returns.\n"
+                f"{name} does not keep the same records of a whole run and of a run that was "
+                f"killed after step {KILLED} and resumed from step {LAST_STEP}. `begin` must "
+                f"delete all rows after `about.last_step`, and a row must be safe when `row` "
+                f"returns.\n"
                 f"whole:\n{_shown(whole)}\nresumed:\n{_shown(resumed)}"
             )
     return LoggerCheck(len(rows), files, compared=True)

@@ -96,7 +96,7 @@ def a_ticket_of_its_own(s: State) -> tuple[State, State]:
         (one_version_in_every_pass, "^`swap` at .* uses the box as it was before"),
         (a_reader_besides_the_functions, "do nothing else; .* does not call them"),
         (more_than_a_call, "do nothing else; `more` at .* does more than that: take the rest out"),
-        (a_ticket_of_its_own, "returns a `box.ticket` of the state that is not what"),
+        (a_ticket_of_its_own, "a state with a `box.ticket` that no function of the box"),
     ],
 )
 def test_a_step_that_a_service_could_not_serve_is_refused(run: Step, message: str) -> None:

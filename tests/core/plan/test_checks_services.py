@@ -67,14 +67,14 @@ def test_a_plan_that_can_serve_is_accepted(plan: Plan) -> None:
         ),
         (
             APART, 4, {"schedule": FREE, "serving": Serving(shards=3)},
-            "`actor` has 4 replicas to fill the 3 shards of the box with `put`, which would fill "
-            "them unequally: the number of replicas must be a multiple of shards=3. Use 3 "
-            "replicas, or shards=1.",
+            "`actor` fills the 3 shards of the box with `put`. Its 4 replicas would fill them "
+            "unequally: the number of replicas must be a multiple of shards=3. Use 3 replicas, or "
+            "shards=1.",
         ),
         (
             APART, 1, {"schedule": FREE, "serving": Serving(shards=2)},
-            "`actor` has 1 replica to fill the 2 shards of the box with `put`, which would leave "
-            "some empty: the number of replicas must be a multiple of shards=2. Use 2 replicas",
+            "`actor` fills the 2 shards of the box with `put`. Its 1 replica would leave some "
+            "empty: the number of replicas must be a multiple of shards=2. Use 2 replicas",
         ),
     ],
 )  # fmt: skip

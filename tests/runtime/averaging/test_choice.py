@@ -130,7 +130,7 @@ def test_wrong_numbers_are_a_failure_that_ends_the_trial(monkeypatch: pytest.Mon
     way = StandIn(error=0.2)
     reduction = reduction_by(way, monkeypatch)
     both = [reduction.listen("way", is_trial=True)] * 2
-    why = "failed: a trial gave a wrong mean: not 0.5, the mean of 0 to 1"
+    why = "failed: a trial gave a wrong mean of the numbers 0 to 1: it must be 0.5"
     assert reduction.measure("way", both) == why
     assert way.log[-1] == "close"  # so that the others do not wait
 

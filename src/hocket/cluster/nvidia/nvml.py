@@ -138,7 +138,7 @@ def call(name: str, *arguments: Any, may: int | str = 0) -> int:
     try:
         function: Callable[..., int] = getattr(library, name)
     except AttributeError:
-        raise NvmlError(f"the NVIDIA driver is too old for {name}.") from None
+        raise NvmlError(f"the NVIDIA driver has no {name}: install a newer driver.") from None
     code = function(*arguments)
     if code not in (0, may) and may != "any":
         raise NvmlError(f"{name}: {_explain(library, code)}", code)

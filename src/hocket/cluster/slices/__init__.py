@@ -208,7 +208,7 @@ class Slices:
         wrong = self._opened[part.backend].verify(part, seen)
         self.seen[device] = {**seen, "verified": not wrong}
         if wrong:
-            raise PlanError(f"the slice {device} is not what it should be: {wrong}")
+            raise PlanError(f"the slice {device} was not set up as planned: {wrong}")
 
     def close(self) -> None:
         """End whatever was started for the slices."""

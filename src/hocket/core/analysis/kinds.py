@@ -156,8 +156,8 @@ def product(kinds: Sequence[Kind], site: Site, sign: int = 1) -> Kind:
     if "local" in (a.tag, b.tag):
         return a if a.tag == "local" else b
     # A partial value may only be scaled by a uniform one. A product of two partial values is not
-    # linear, nor is division by one. Times a per-environment value, every replica would scale its
-    # rows by a factor of its own.
+    # linear, and neither is division by a partial value. In a product with a per-environment value,
+    # every replica would scale its rows by a different factor.
     if "partial" in (a.tag, b.tag) and (sign < 0 or a.tag != "uniform") and b.tag != "uniform":
         return not_yet_averaged(site)
     both = join([replace(k, degree=0, zero=False) for k in kinds], site)

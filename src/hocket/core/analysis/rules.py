@@ -129,7 +129,7 @@ _NONLINEAR_MOVES: dict[str, AxisMap] = {
 
 
 def _divide(kinds: Sequence[Kind], site: Site) -> Kind:
-    # Whole numbers are rounded, so their division is not linear.
+    # Division of integers rounds, so it is not linear.
     return product(kinds, site, sign=-1) if site.floats else nonlinear(kinds, site)
 
 
@@ -287,8 +287,8 @@ def _averaged(k: Kind, site: Site) -> Kind:
 
 def _host(kinds: Sequence[Kind], site: Site) -> Kind:
     k = nonlinear(kinds, site)
-    # A service need not keep environments apart, so its answer counts as one for all of them. The
-    # checks of the plan decide which places may call it (`plan/checks_services.py`).
+    # A service need not keep environments apart, so its answer is treated as one value that all
+    # environments share. `plan/checks_services.py` decides which places may call a service.
     return UNIFORM if site.params["of"].service and k.tag == "per_env" else k
 
 

@@ -91,7 +91,7 @@ def _read_call(eqn: JaxprEqn) -> HostCall | None:
 
     call: tuple[HostFunction, tuple[Source, ...]] | None = None
     for step in inner.eqns:
-        if step.primitive.name == "optimization_barrier":  # edges of exact fragments
+        if step.primitive.name == "optimization_barrier":  # at both ends of an exact fragment
             known |= dict(zip(step.outvars, sources(step.invars), strict=True))
         elif step.primitive is host_p and call is None:
             call = step.params["of"], sources(step.invars)

@@ -28,8 +28,9 @@ def check_tickets(graph: Graph) -> None:
         root = walk.root.get(graph.next_state[v])
         if root is None or walk.kept[root] != service:
             raise ContractError(
-                f"`step` returns a `{graph.values[v].name}` of the state that is not what the "
-                f"functions of the {service.name} returned: return what the last of them returned."
+                f"`step` returns a state with a `{graph.values[v].name}` that no function of the "
+                f"{service.name} returned. Return the {service.name} that the last such function "
+                f"returned."
             )
         if root in walk.changed:
             _refuse_old("the state that `step` returns", service)
@@ -39,8 +40,8 @@ class _Walk:
     """Follows tickets through a program, in the order of its equations."""
 
     def __init__(self, root: dict[ValueId, ValueId], kept: dict[ValueId, Service]) -> None:
-        # Several values can be one ticket, as where a loop reads it or only passes it on.
-        self.root = root  # value -> the first value that was this ticket
+        # Several values can stand for one ticket: a loop, for example, gives it a new value inside.
+        self.root = root  # value -> the first value that stood for the same ticket
         self.kept = kept
         self.changed: set[ValueId] = set()
         """Tickets that a change has made old: they stand for content that no longer exists."""
@@ -97,5 +98,5 @@ class _Walk:
 def _refuse_old(where: str, service: Service) -> NoReturn:
     raise ContractError(
         f"{where} uses the {service.name} as it was before a change, and a service keeps only the "
-        f"newest version: use what the function that made the change returned."
+        f"newest version: use the {service.name} that the last change returned."
     )

@@ -85,7 +85,8 @@ def _check_share(plan: Plan, place: Place) -> None:
             f"`{place.name}`: make one number a multiple of the other."
         )
     each = max(1, devices // replicas)
-    # In a single program, devices may share something else, such as seeds. Its executor checks it.
+    # In a single program, devices may share something else, such as seeds, which the program's
+    # executor checks.
     if (replicas > 1 or len(plan.places) > 1) and envs // replicas % each:
         raise PlanError(_unequal_devices(plan, place))
 

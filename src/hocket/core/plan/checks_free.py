@@ -74,7 +74,8 @@ def _check_transfers(plan: Plan, learner: str, maker: str) -> None:
         if t.source == learner and t.target != maker:
             raise PlanError(
                 f"`{learner}` has a free channel to `{maker}`, and sends {what} to `{t.target}`, "
-                f"which would have to wait for it: let `{maker}` run the fragments that need it."
+                f"which would have to wait for `{learner}`: let `{maker}` run the fragments that "
+                f"need {what}."
             )
         if learner in ends and t.loops:
             raise PlanError(
@@ -134,9 +135,9 @@ def _check_values(plan: Plan, free: Sampling) -> None:
     for v, where in (*sent, *held):
         if plan.axes.grown(v):
             raise PlanError(
-                f"`{learner}` learns from any {free.batch} of {free.makers} replicas of `{maker}` "
-                f"at a time, and `{values[v].name}`, {where}, has a part for each environment: "
-                f"give `{maker}` one replica, or use lag=0."
+                f"`{learner}` learns from the samples of any {free.batch} of {free.makers} "
+                f"replicas of `{maker}` at a time, but `{values[v].name}`, {where}, has a part for "
+                f"each environment of all replicas: give `{maker}` one replica, or use lag=0."
             )
     alike = [v for t in plan.projection.transfers if t.target == learner for v in t.values
              if plan.axes.axis(v) is None]  # fmt: skip
@@ -148,6 +149,6 @@ def _check_values(plan: Plan, free: Sampling) -> None:
         )
     if maker in plan.averaging:
         raise PlanError(
-            f"the replicas of `{maker}` average, so they wait for each other, and makers of "
-            f"samples do not. Use one replica, or lag=0."
+            f"the replicas of `{maker}` average, so they would wait for each other, but with "
+            f"lag=free they must not wait. Use one replica, or lag=0."
         )

@@ -77,10 +77,10 @@ def _check_shards(plan: Plan, service: Service) -> None:
         if replicas % shards:
             unequal = "leave some empty" if replicas < shards else "fill them unequally"
             raise PlanError(
-                f"`{place}` has {replicas} replica{'s' * (replicas != 1)} to fill the {shards} "
-                f"shards of the {service.name} with `{node.title}`, which would {unequal}: the "
-                f"number of replicas must be a multiple of shards={shards}. Use {shards} replicas, "
-                f"or shards={math.gcd(replicas, shards)}."
+                f"`{place}` fills the {shards} shards of the {service.name} with `{node.title}`. "
+                f"Its {replicas} replica{'s' * (replicas != 1)} would {unequal}: the number of "
+                f"replicas must be a multiple of shards={shards}. Use {shards} replicas, or "
+                f"shards={math.gcd(replicas, shards)}."
             )
 
 

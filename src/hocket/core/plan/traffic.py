@@ -75,7 +75,8 @@ def _nodes(plan: Plan, place: str, choice: Tuning = PLAIN) -> list[tuple[Node, i
 def _pairs(plan: Plan, source: str, target: str) -> int:
     """Return the number of pairs of instances between which a transfer's messages go."""
     if plan.free and {source, target} == {plan.free.learner, plan.free.maker}:
-        return plan.free.batch if source == plan.free.maker else 1  # samples, or a single version
+        # In an iteration the learner takes `batch` samples, and publishes one version.
+        return plan.free.batch if source == plan.free.maker else 1
     return max(plan.instances(source), plan.instances(target))
 
 

@@ -56,8 +56,8 @@ def check_state(algorithm: Algorithm, num_envs: int, expected: Any, state: Any) 
     same = jax.tree.structure(state) == jax.tree.structure(expected)
     if reason := _first_difference(expected, state) if same else "it has another structure":
         raise ValueError(
-            f"the state is not one of {type(algorithm).__name__} with {num_envs} environments: "
-            f"{reason}."
+            f"the state does not fit {type(algorithm).__name__} with {num_envs} environments: "
+            f"{reason}. Use a state that this algorithm made, with the same settings."
         )
 
 

@@ -105,7 +105,7 @@ class _Fragment:
 
 def _named_call(label: Label, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     def body(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with setting(_role, _role.get() or label.role):  # the outermost fragment's role
+        with setting(_role, _role.get() or label.role):  # if nested, the outermost's role
             if not _exact.get():
                 return fn(*args, **kwargs)
             args, kwargs = lax.optimization_barrier((args, kwargs))

@@ -37,13 +37,13 @@ class Placement:
         reporter: str | None = None,
     ) -> None:
         self.graph = graph
-        self.places = places  # name -> replicas
+        self.places = places  # a place's name -> how many replicas it has
         self.node: dict[NodeId, str] = {}
         self.home: dict[ValueId, str] = {}
         self._producer: dict[ValueId, Node] = {}
         # A row that a loop makes in each pass -> the arrays in which it is stacked.
         self._stacked: dict[ValueId, list[ValueId]] = defaultdict(list)
-        # A value -> the value on the other side of a loop's edge from which it comes.
+        # A value inside or after a loop -> the value that it comes from, across the loop's edge.
         self._source: dict[ValueId, ValueId] = {}
         # A value that lives on -> its next version, in the next iteration or pass of a loop.
         self.carried = graph.next_state
@@ -57,12 +57,12 @@ class Placement:
                 self._place_glue(block)
         self.home = self._homes()
         # State that is only passed on has no node that makes it, so it lives with its first reader.
-        # That gives a home to the values inside and after loops that are the same as such state.
+        # Loops may pass such state on, too. The values that stand for it there now get this home.
         self.home |= {v: self._first_user(v) for v in self.carried if v not in self.home}
         self.home |= self._homes()
         self._stack_where_used()
         # A metric that is made from constants has no home. The place with the fewest replicas
-        # reports it, since the number of environments, for example, is smaller in a replica.
+        # reports it. If it is the number of environments, say, a replica would report too few.
         whole = min(places, key=lambda place: places[place])
         for out in graph.reported:
             self.home.setdefault(out, whole)
@@ -224,7 +224,8 @@ class Placement:
                 used_by[v].append(node)
         for group in self._glue(block):
             costs = {place: self._cost(block, group, place, used_by) for place in self.places}
-            # At equal cost prefer a place with one replica: checks refuse values of replicas only.
+            # At equal cost prefer a place with one replica: some checks refuse values only if
+            # several replicas have them.
             best = min(costs, key=lambda place: (costs[place], self.places[place] > 1))
             self.node |= {node.id: best for node in group}
 

@@ -60,8 +60,8 @@ def project(
     homes = {v: {placement.home[v]} for v in graph.block.inputs}
     writer, programs = _Writer(placement, [], graph.block, homes), {}
     for place, stream in writer.write().items():
-        # At the start of an iteration, a leaf of the state is the next version that the iteration
-        # before made. If that was sent or reported, somebody may still be reading it.
+        # A place may overwrite a leaf of the state only if nobody else reads its memory. The leaf
+        # is what the previous iteration made. If that was sent or reported, it may still be read.
         elsewhere = _seen_by_others(stream.code).union(graph.reported)
         own = {v for v, out in placement.held(place).items() if out not in elsewhere}
         programs[place] = _with_liveness(graph, stream.code, placement.ends(place), own)
@@ -276,7 +276,7 @@ def _seen_by_others(code: Sequence[Instruction]) -> set[ValueId]:
     """
     seen: set[ValueId] = set()
     for step in walk(code):
-        if isinstance(step, Host):  # the function may keep its arguments, but not its results
+        if isinstance(step, Host):  # a host function may hold its arguments, not its results
             seen |= step.reads
         elif not isinstance(step, Compute):
             seen |= step.reads | step.makes

@@ -26,7 +26,8 @@ class InCaller(LiveBlocks):
         self._begun: float | None = None
         self._limit = 0.0
         self._working = threading.Lock()
-        # Made by `reset`, not here, because no other thread can call `overdue` yet.
+        # `reset` makes the block. If an environment hung here, in `__init__`, nobody would notice,
+        # because no other thread can call `overdue` yet.
         self._block: EnvBlock | None = None
         self._answer: Any = None
 

@@ -121,7 +121,7 @@ class InProcesses(LiveBlocks):
     def _introduce(self, process: _BlockProcess) -> None:
         """Tell a process which block to make."""
         share = worker.Share(self._job.make_block, self._layout, process.share, process.index)
-        for module in file_modules():  # which another process cannot import by name
+        for module in file_modules():  # another process cannot import these by name
             cloudpickle.register_pickle_by_value(module)
         process.write([path for path in sys.path if path])
         process.write(cloudpickle.dumps(share))

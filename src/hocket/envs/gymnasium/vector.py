@@ -85,7 +85,7 @@ class VectorBlock(EnvBlock):
 def same_step(vector: VectorEnv[Any, Any, Any]) -> bool:
     """Return True if `vector` can begin an episode in the step that ends the previous one."""
     if isinstance(vector, CartPoleVectorEnv):
-        return True  # because `_begin_cartpoles` begins them
+        return True  # `_begin_cartpoles` does that for it
     return vector.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
 
 

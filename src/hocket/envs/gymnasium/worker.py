@@ -97,7 +97,7 @@ def main() -> None:
     """Make one share of the environments, and carry out commands."""
     leave_signals()
     fd, parent = map(int, sys.argv[1:])
-    os.set_inheritable(fd, False)  # else an environment's processes hold the connection open
+    os.set_inheritable(fd, False)  # an environment's processes would keep the connection open
     threading.Thread(target=_stay_with, args=(parent,), daemon=True).start()
     say_hello("here")
     line = MessageSocket(socket(fileno=fd))

@@ -97,8 +97,8 @@ def accelerate(body: Body, pose: Pose, motion: Motion, torques: Joints) -> Motio
 
     # A round of Newton's method. It is exact once the set of pushing constraints no longer changes,
     # because the cost is then quadratic. In 7,200 states of falls and landings six rounds were
-    # always enough; with a friction of 0.3, in all but five. Two variants were slower: to begin
-    # with the previous acceleration, and a line search.
+    # always enough; with a friction of 0.3, in all but five. Two variants were slower: starting
+    # from the previous acceleration, and a line search.
     def refine(_: Array, guess: Motion) -> Motion:
         system = constrain_each(free, legs, pose.joints, motion, guess)
         return Motion(*solve(system, torso_diagonal(body), torso_load(body)))
@@ -126,7 +126,7 @@ def weights(body: Body) -> Weights:
         free = free_systems(body, legs, Motion(nowhere, nowhere, still), still)
         inverse = np.linalg.inv(dense(free, torso_diagonal(body)))
         leg = jax.tree.map(lambda x: np.asarray(x[0], np.float64), legs)
-    # A foot's weight in MuJoCo is the mean over directions, at the centre of the foot's shin.
+    # MuJoCo measures a foot's weight at the centre of its shin, averaged over x, y and z.
     centre = leg.knee + leg.shin * (body.shin_length / 2)
     jacobian = np.zeros((3, len(inverse)))
     jacobian[:, :3] = np.eye(3)

@@ -64,7 +64,7 @@ class Feed(Closing):
 
     def __next__(self) -> Batch:
         if self._closed.is_set():
-            raise ValueError("this feed was closed.")
+            raise ValueError("this feed was closed, so it has no more batches. Make a new one.")
         return self._batches.get()
 
     def close(self) -> None:

@@ -35,7 +35,7 @@ class Prefetch(Generic[T]):
             except queue.Empty:
                 continue
             if isinstance(result, BaseException):
-                self._results.put(result)  # no result follows, so later calls raise it too
+                self._results.put(result)  # put it back, so that later calls raise it
                 raise result
             return result
         raise ValueError("nothing is drawn ahead any more, because this Prefetch was closed.")

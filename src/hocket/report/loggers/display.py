@@ -70,7 +70,7 @@ class Display:
         had_ended, self._ended = self._ended, run.env_steps >= run.total_steps
         if self._live:
             self._live.update(picture(run, self._returns))
-        elif had_ended:  # saving at the end updates again: print no second last line
+        elif had_ended:  # saving at the end updates again: do not repeat the last line
             return
         elif self._ended or time.monotonic() - self._printed > LINE_SECONDS:
             self._printed = time.monotonic()

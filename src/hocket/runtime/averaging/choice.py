@@ -155,10 +155,10 @@ def timed(joined: Joined, site: Sequence[Any], replicas: int, index: int) -> flo
     run = jax.jit(loop).lower(xs).compile()
     mean = (replicas - 1) / 2
     means = jax.block_until_ready(run(xs))
-    joined.check()  # before the means are compared, because its error says more
+    joined.check()  # first, because its error says more than that a mean is wrong
     if not all(jnp.allclose(x, mean, rtol=1e-2) for x in means):
         raise RuntimeError(
-            f"a trial gave a wrong mean: not {mean}, the mean of 0 to {replicas - 1}"
+            f"a trial gave a wrong mean of the numbers 0 to {replicas - 1}: it must be {mean}"
         )
     seconds = []
     for _ in range(3):

@@ -92,7 +92,7 @@ class Group:
         numbers = [ctypes.c_int64() for _ in count.argtypes[1:]]
         count(self._group, *map(ctypes.byref, numbers))
         calls, nbytes, *waited = (number.value for number in numbers)
-        return calls, nbytes, sum(waited)  # `waited` is empty if the target does not count it
+        return calls, nbytes, sum(waited)  # some counters give no waiting time
 
     def check(self) -> None:
         """Do nothing, because a failed call raises its error when the program runs."""

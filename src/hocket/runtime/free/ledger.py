@@ -48,7 +48,7 @@ def ledger_dtype(plan: Plan) -> np.dtype[Any]:
     return np.dtype([
         ("stop", "i8"),  # makers begin no further sample
         ("closed", "i8"),  # the run is over
-        ("version", "i8"),  # the newest published: the learner's current iteration
+        ("version", "i8"),  # the newest version published: the learner's iteration
         ("loaded", "i8", (makers,)),  # samples from a checkpoint, which count as begun and made
         ("begun", "i8", (makers,)),  # samples that each maker has begun
         ("made", "i8", (makers,)),  # samples that each maker has finished

@@ -61,7 +61,8 @@ class Helper:
         self._ledger.help(self._place, self._index)
 
     def _may_begin(self) -> bool:
-        # Not `stop`: the maker may begin one more sample before it sees `stop`, and needs it made.
+        # Read `stopped`, not `stop`: until the maker sees `stop` it may begin one more sample, and
+        # its helpers must make their parts of that.
         return self.begin() or bool(self._ledger.numbers["stopped"][0])
 
 

@@ -91,7 +91,8 @@ class NewestShared:
     def read(self) -> tuple[int, Any]:
         while True:
             number = self._library.hocket_latest_newest(self._address)
-            if not number:  # none is visible yet, though the ledger may already show its version
+            # No message is visible yet, though the ledger may already show its version.
+            if not number:
                 continue
             stamp, *views = self._views[number % SLOTS]
             version = int(stamp[0])

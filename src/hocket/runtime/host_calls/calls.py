@@ -158,7 +158,7 @@ class HostFunctions:
 
     def _close_all(self) -> None:
         # `slow_down` returns False while a call in C is under way. That call may never return, and
-        # it still uses its host function. So do not close any of them: only forget them.
+        # it still uses its host function. In that case close no host function, but forget them all.
         are_slow = [slot.slow_down() for slot in self._slots.values()]
         if not all(are_slow):
             self._live.clear()

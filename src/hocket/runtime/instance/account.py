@@ -87,7 +87,7 @@ class Account:
         start, before = time.perf_counter(), box.waited_ns
         self.show(SENDING if end.sends else RECEIVING, end.link.transfer, peer)
         message = move()
-        # If the instance's own device is still at work, the wait for the other cost no time.
+        # If the instance's own device is still at work, waiting for the other place cost no time.
         waited = 0 if is_busy(begun) else box.waited_ns - before
         self._moved(other, waited)
         if end.sends:

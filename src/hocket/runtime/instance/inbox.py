@@ -111,7 +111,7 @@ class InstanceInbox:
             return line.popleft()
         message = self._take(key)
         # In its first `lag` iterations, a late reader would need messages from before the run. It
-        # reads the first message in place of each.
+        # reads the first message instead.
         if line is None and key in self._late:
             self.lines[key] = deque([message] * len(self._late[key]))
         return message

@@ -149,7 +149,8 @@ class Instance:
                 rows.add([store.whole(v, values[v]) for v in self._reports])
         self.inbox.catch_up()
         self.account.work.settle()
-        jax.block_until_ready(list(store.values.values()))  # count this work in this block
+        # Wait, so that this block's time includes this work.
+        jax.block_until_ready(list(store.values.values()))
         if self._average:
             self._average.check()
         self.account.count_averages(time.perf_counter())

@@ -76,7 +76,7 @@ class Crew:
             with self._or_end():
                 self._start()
         self.pause()
-        # All instances rest now, so none sees the ledger or a link change during an iteration.
+        # All instances rest now, so the ledger and the links do not change during an iteration.
         self._held.memory.clear()
         self._connect()
         if not here:

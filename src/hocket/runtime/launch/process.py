@@ -71,7 +71,7 @@ def main() -> None:
     leave_signals()
     folder, run, name = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     commands: queue.Queue[Any] = queue.Queue()
-    # The command only wakes the main thread, which meets `RunEnded` before it can obey it.
+    # The command only wakes the main thread. There `RunEnded` is raised before a command is run.
     shutdown = Shutdown(wake=lambda: commands.put(("nothing",)))
     _in_thread(_stay_with, run, folder, shutdown)
     listening, address = listen(folder, name)
@@ -110,7 +110,7 @@ def _work(connection: MessageSocket, commands: queue.Queue[Any], shutdown: Shutd
         command, *arguments = commands.get()
         done = getattr(worker, command)(*arguments)
         if file is None:
-            _tell_status(worker, connection)  # so that the run has it before the answer
+            _tell_status(worker, connection)  # the run needs the status before the answer
         connection.write(("done", done))
 
 

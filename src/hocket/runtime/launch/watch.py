@@ -100,7 +100,7 @@ class Watch:
         The connection stays open if a process forked from the ended one still holds it.
         """
         for instance in self._running:
-            # An answer that came just before the end says more, so it is read first.
+            # An answer that came just before the end says more than the end does: read it first.
             if instance.member.poll() is not None and self.answers.empty():
                 raise lost(instance.name, instance.member)
 

@@ -129,6 +129,7 @@ def _leaders(members: Members) -> Members:
 def _rooms(members: Members, sites: Sites) -> tuple[int, int]:
     """Return two sizes in bytes: the memory for the replicas of one device, and for the leaders."""
     here = members.some(members.groups[0]).at_once()
-    # On a device, every site makes two calls: the mean, and the leader's result passed on.
+    # Replicas of a device make two calls at every site: one averages, and one passes on the
+    # leader's result.
     within = _on_device(members).room(here, [*sites, *sites])
     return pages(within), pages(nccl.AVERAGE.room(_leaders(members), sites))
