@@ -5,9 +5,9 @@
     keys, batch = sample(replay, uniforms, minimum=1_000)
     replay, counts = reprioritize(replay, keys, priority)
 
-The plan decides which, and the numbers are the same unless the service has several shards or draws
-batches ahead. Put each call alone into a fragment with the role `replay`, because a service can
-only take over a whole fragment.
+The plan decides who keeps the rows. The numbers are the same either way, unless the service has
+several shards or draws batches ahead. Put each call alone into a fragment with the role `replay`,
+because a service can only take over a whole fragment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def init(row: Any, capacity: int, name: str = "replay") -> Replay | Served:
 
 
 def insert(replay: Replay | Served, rows: Any, real: Array, priority: Array | None = None) -> Any:
-    """Write the rows where `real` is true, in place of the oldest ones; see `device.insert`."""
+    """Insert the rows where `real` is true, over the oldest when full. See `device.insert`."""
     if priority is not None and priority.shape != real.shape:
         raise ValueError(
             f"`insert` takes one priority for each row: `real` has the shape {list(real.shape)}, "

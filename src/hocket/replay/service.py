@@ -1,4 +1,4 @@
-"""The replay as a service: native tables in place of arrays of the program.
+"""The replay as a service, which keeps the rows in native tables, not in the programs.
 
 `LiveReplay.content` converts the tables to the arrays of a device replay, and `load` converts them
 back. So a service can load the checkpoint of a device replay, and the other way round.
@@ -39,7 +39,7 @@ CARRIERS = ("near", "shm", "tcp")
 
 @dataclass(frozen=True)
 class ReplayService:
-    """The name, columns and capacity of a replay. A program holds this in place of the rows."""
+    """The name, columns and capacity of a replay. Programs hold these; a service holds the rows."""
 
     name: str
     schema: Schema
@@ -192,9 +192,9 @@ class LiveReplay:
         self._laps = max(0, int(content.lap) - 2)
 
     def _parts(self, head: int, is_full: bool) -> Iterator[tuple[Table, Any]]:
-        """Yield pairs: a table, and the slots of the loaded replay whose rows to insert into it.
+        """Yield (table, slots): the rows in these slots of the loaded replay belong in that table.
 
-        The rows must be inserted in the order of the pairs.
+        Insert them in the order of the pairs. A table may occur twice.
         """
         capacity, num = self._of.capacity, len(self.tables)
         if num == 1:

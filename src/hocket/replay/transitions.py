@@ -60,10 +60,10 @@ def init_tail(obs: Any, action: Any, num_envs: int, *, steps: int) -> Tail:
 def join(
     tail: Tail, rollout: Rollout, *, discount: float, steps: int
 ) -> tuple[Tail, Transition, Array]:
-    """Return the new tail, then the `[T, N]` transitions that this rollout completes, then a mask.
+    """Join a rollout to the steps before it. Return `(tail, transitions, real)`.
 
-    The mask is false for transitions that would have begun before the run. Only the first rollout
-    has such transitions.
+    Pass `tail` on to the next call. `transitions` are the `[T, N]` transitions that this rollout
+    completes. `real` is false for transitions that would have begun before the run.
     """
     new = Tail(
         rollout.obs, rollout.action, rollout.reward, rollout.terminated, rollout.truncated,

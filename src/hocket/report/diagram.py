@@ -122,7 +122,7 @@ def svg(drawing: Drawing) -> str:
 
 
 def lay_out(drawing: Drawing) -> Canvas:
-    """Decide the position of everything."""
+    """Place all boxes, arrows and texts of a drawing on a canvas."""
     boxes = _ordered(drawing)
     spans = _spans(boxes, drawing.arrows)
     far = sorted((a for a in drawing.arrows if spans[a] > 1), key=lambda a: spans[a])

@@ -64,7 +64,7 @@ SECONDS = {
     "saving": "save",
     "other": "other",
 }
-"""The key in `Outcome.seconds` of each activity that has an entry of its own there."""
+"""For each activity with an entry of its own in `Outcome.seconds`, the key of that entry."""
 
 
 def picture(run: Outcome, returns: Sequence[float]) -> Panel:

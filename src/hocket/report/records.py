@@ -110,7 +110,7 @@ class Records:
             start = stop
 
     def flush(self, env_steps: int, seconds: float, more: Sequence[dict[str, float]] = ()) -> None:
-        """End each agent's row here. `more` has numbers to add to the row of each agent."""
+        """End each agent's row, and pass it to `tell`. `more` has numbers to add to each row."""
         extras = more or [{}] * len(self.agents)
         for i, (agent, extra) in enumerate(zip(self.agents, extras, strict=True)):
             row = agent.row(self._at, seconds, extra)
@@ -132,7 +132,7 @@ def _episodes(metrics: Metrics) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _summed(parts: list[Metrics]) -> Row:
-    """Return a row: the mean return and length over episodes, other metrics over iterations."""
+    """Return a row with the mean return and length of an episode, and the mean of other metrics."""
     if not parts:
         return {}
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -37,7 +37,7 @@ class Rect(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """A line of text with its baseline at `y`. `x` is its `anchor`: the start, middle or end."""
+    """A line of text with its baseline at `y`. Its start, middle or end (`anchor`) is at `x`."""
 
     text: str
     x: float

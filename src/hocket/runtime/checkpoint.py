@@ -297,8 +297,8 @@ def _spec(text: str) -> jax.ShapeDtypeStruct:
 def _together(arrays: dict[str, Any]) -> dict[str, Any]:
     """Move the arrays to one device, unless all lie on the same devices already.
 
-    One program is to take all of them, but each part of a split plan's state lies on the devices of
-    its place.
+    One program takes all of them, so they must share devices. In a plan of several places, each
+    place's part of the state lies on its own devices.
     """
     if len({frozenset(x.sharding.device_set) for x in arrays.values()}) == 1:
         return arrays

@@ -98,11 +98,11 @@ class Split:
 
     @functools.cached_property
     def _sizes(self) -> dict[ValueId, tuple[Any, Any]]:
-        """The scalars of the learner's first state that depend on the number of environments.
+        """The learner's scalars whose first values depend on the number of environments.
 
-        Each is mapped to a pair: the scalar for all environments, and the scalar for the share of
-        them from which an iteration learns in a plan with lag=free. A saved state has the scalar
-        for all environments, so that any plan can resume it.
+        Each has two such values. One is for all environments, and is the one in a saved state, so
+        that any plan can resume it. The other is for the share of the environments that an
+        iteration learns from if lag=free.
         """
         free = self._plan.free
         if free is None or free.shares == 1:
@@ -217,7 +217,7 @@ def _scalars(graph: Graph, numbers: Sequence[int]) -> list[Any]:
 def _resized(
     leaves: Mapping[ValueId, Any], sizes: Mapping[ValueId, tuple[Any, Any]], side: int
 ) -> dict[ValueId, Any]:
-    """Return the leaves, with each scalar of `sizes` replaced by the other of its two values.
+    """Return the leaves, with each scalar of `sizes` changed to the other of its two values.
 
     A leaf `v` that equals `sizes[v][side]` becomes `sizes[v][1 - side]`. A scalar that training has
     changed since `init` does not equal it, and stays as it is.

@@ -42,7 +42,7 @@ class Executor(Protocol):
         """Make the first state in one compiled program. For several keys, make a state for each."""
 
     def load(self, state: Any, late: Mapping[str, Any] | None = None) -> None:
-        """Continue from a state, and from the arrays that the method `late` returned with it."""
+        """Continue from a state, and from what `late` returned when that state was saved."""
 
     def late(self) -> dict[str, Any]:
         """Return the arrays that a resumed run needs besides the state.

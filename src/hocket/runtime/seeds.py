@@ -18,10 +18,10 @@ from hocket.runtime.launch.crew import Crew
 
 @dataclass(frozen=True)
 class Population:
-    """Several agents as one algorithm, which counts agents where others count environments.
+    """Several agents as one algorithm, whose number of environments is the number of agents.
 
-    So the replicas of a plan share the agents as they would share environments. Each agent has
-    environments of its own.
+    So the replicas of a plan divide the agents among them, as they would divide environments. Each
+    agent has environments of its own.
     """
 
     algorithm: Algorithm

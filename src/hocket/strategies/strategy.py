@@ -98,7 +98,7 @@ def strategies() -> dict[str, Callable[..., Strategy]]:
 def resolve(distribute: str | Strategy) -> Strategy:
     """Return the strategy that words such as `anakin:devices=2` or `file.py:mine:x=1` name.
 
-    A strategy that is given itself is returned unchanged.
+    A `Strategy` is returned unchanged.
     """
     if not isinstance(distribute, str):
         return distribute

@@ -60,7 +60,7 @@ class Rendezvous:
 
     @contextlib.contextmanager
     def or_tell_failure(self) -> Iterator[None]:
-        """Return a context whose errors are told to the others, so that they stop waiting."""
+        """Return a context that tells the others of any error in it, so that they stop waiting."""
         try:
             yield
         except BaseException as error:

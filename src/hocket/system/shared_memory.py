@@ -32,7 +32,7 @@ class MemoryFile:
 
     @staticmethod
     def create(nbytes: int) -> MemoryFile:
-        """Reserve new memory. Raise `OSError` here, not when it is used, if too little is left."""
+        """Reserve new memory. If too little is left, raise `OSError` now, not at its first use."""
         if nbytes > _available():
             raise _refusal(nbytes, f"{_available() / 2**20:.1f} MiB are left")
         fd = os.memfd_create("hocket")

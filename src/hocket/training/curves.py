@@ -23,11 +23,11 @@ MAX_DIFFERENCES = 3
 HOW_IT_WAS_KEPT = {"seed", "seeds", "name", "keep", "save_every", "eval_every", "eval_episodes"} | {
     "loggers", "hocket",
 }  # fmt: skip
-"""The settings in which runs of one experiment may differ."""
+"""The settings for seeds and record keeping. Runs of one experiment may differ in them."""
 
 
 class Seed(NamedTuple):
-    """The values of one metric over the environment steps of one agent."""
+    """One agent's values of a metric, and the environment steps at which it had them."""
 
     env_steps: np.ndarray
     values: np.ndarray

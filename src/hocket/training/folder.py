@@ -94,7 +94,7 @@ def has_checkpoints(folder: Path) -> bool:
 
 
 def checkpoints_of(folder: Path, keep: int = 3) -> Checkpoints:
-    """Return the checkpoints of a run: the last `keep` and the best; a save deletes the others."""
+    """Return the checkpoints of a run. A save deletes all but the last `keep` and the best."""
     return Checkpoints(folder / CHECKPOINTS, keep)
 
 

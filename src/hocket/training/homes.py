@@ -36,7 +36,7 @@ ADDED: dict[str, dict[str, Any]] = {"hocket.algorithms:PPO": {"memory": 0}}
 
 
 def with_present_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration of an earlier version in the form of the present one."""
+    """Convert a configuration that an earlier version saved to the form of the present version."""
     settings = {**config, "algorithm": with_present_names(config["algorithm"])}
     if settings.pop("tensorboard", False):  # this was once a flag, and is now a logger
         settings["loggers"] = ["tensorboard"]
@@ -44,7 +44,7 @@ def with_present_settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_present_names(description: Any) -> Any:
-    """Return the saved description of an algorithm with present names and the fields of `ADDED`."""
+    """Convert an algorithm's saved description to present names, and add the fields of `ADDED`."""
     match description:
         case dict():
             present = {

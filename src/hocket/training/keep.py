@@ -202,10 +202,10 @@ class Experiment:
                 yield f"{host.name} cannot be saved: its episodes ended there, truncated"
 
     def _late(self, last: Checkpoint) -> dict[str, Any]:
-        """Return what a checkpoint holds besides the state, as far as it fits this plan.
+        """Return the values that a checkpoint has besides the state, if this plan can use them.
 
-        Saved environments of the host fit every plan. Samples that nobody has learned from yet fit
-        all together or not at all. The same holds for messages in late channels, because their
+        Every plan can use the saved environments of the host. Samples that nobody has learned from
+        yet are used all together or not at all. So are messages in late channels, because their
         names depend on the plan.
         """
         specs = self.executor.late_specs()

@@ -109,7 +109,7 @@ class Result:
 
 
 def mean_of_episodes(metrics: dict[str, np.ndarray], name: str) -> float:
-    """Divide a sum over episodes by their count; nan if no episode ended, or none are counted."""
+    """Divide a sum over episodes by their count; nan if it is zero or not among the metrics."""
     if "episode_count" not in metrics or not metrics["episode_count"].sum():
         return math.nan
     return float(metrics[name].sum() / metrics["episode_count"].sum())

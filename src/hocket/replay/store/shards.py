@@ -75,7 +75,7 @@ class Shards:
         return {**summed, "highest": max(info["highest"] for info in infos)}
 
     def _sizes_and_totals(self) -> list[tuple[int, float]]:
-        """Return each shard's size and total priority. Ask the shards that have reported none."""
+        """Return each shard's size and total priority. Ask shards that have not reported yet."""
         current = dict(self._reported)
         for k, shard in enumerate(self._shards):
             if k not in current:

@@ -33,7 +33,7 @@ shapes and dtypes."""
 Address: TypeAlias = Any
 """The address of a replica: bytes, a path, or any other small value that can be pickled."""
 Epoch: TypeAlias = int
-"""The number of earlier starts of a run's instances. Messages of earlier epochs are dropped."""
+"""The number of times that these replicas have joined before. Earlier messages are dropped."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Joined(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise an error if a mean failed in a compiled program and the program raised none."""
+        """Raise an error if a mean failed in a compiled program without making the program fail."""
 
     def close(self) -> None:
         """Make all present and future waits, by this replica and for it, end with an error.
@@ -133,7 +133,7 @@ class Listener(Protocol):
         ...
 
     def close(self) -> None:
-        """Free the resources of this listener. Called in place of `join`."""
+        """Free the resources of a listener that will not join the others."""
 
 
 @runtime_checkable

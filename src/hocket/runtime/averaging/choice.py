@@ -113,7 +113,7 @@ class Reduction:
         return self._used.counts()
 
     def check(self) -> None:
-        """Raise an error if a mean failed in a compiled program and the program raised none."""
+        """Raise an error if a mean failed in a compiled program without making the program fail."""
         self._used.check()
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ J = TypeVar("J", bound=Joined)
 
 
 class SharedMemoryWay:
-    """The methods that all built-in ways have in common. Every built-in way needs shared memory."""
+    """The methods common to all built-in ways to average. They all need shared memory."""
 
     def why_not(self, members: Members) -> str:
         if members.shares_memory:

@@ -91,7 +91,7 @@ def renamed(plan: Plan, late: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _earlier_names(plan: Plan) -> dict[str, str]:
-    """Map the names that earlier versions of hocket gave to saved late values to today's names.
+    """Return the present name of each late value, by the name that earlier versions saved it under.
 
     The earlier names contained numbers of transfers, which depend on the plan.
     """

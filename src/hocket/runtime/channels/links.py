@@ -95,7 +95,7 @@ def pairs(plan: Plan, transfer: Transfer) -> list[tuple[int, int]]:
 def links(plan: Plan) -> Iterator[Link]:
     """Yield every link between the instances of a plan.
 
-    The transfers of `versions` have no links, since makers read the newest version from memory.
+    With lag=free, parameters need no links, because makers read the newest ones from memory.
     """
     free = plan.free
     for t in plan.projection.transfers:
@@ -115,7 +115,8 @@ def links(plan: Plan) -> Iterator[Link]:
 def _array(plan: Plan, transfer: Transfer, shares: int, value: ValueId) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype that a value has in one message of a transfer.
 
-    A value with an environment axis is split among `shares` links, and again if its loop is cut.
+    A value with an environment axis is divided among `shares` links. If a loop
+    handles the environments in parts, each of its messages has the values of one part.
     """
     whole, axis = plan.graph.values[value], plan.axes.axis(value)
     shape: list[Any] = list(whole.shape)

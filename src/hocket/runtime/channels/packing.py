@@ -83,7 +83,7 @@ class Packing:
         return words, sum(n + -n % _LINE for n in counts)
 
     def pays(self) -> bool:
-        """Return True if packing saves a transfer: two or more small arrays are not empty."""
+        """Return True if packing saves a transfer, as for two or more non-empty small arrays."""
         return sum(math.prod(self.like[k].shape) > 0 for k in self.small) > 1
 
     def specs(self, *, packed: bool) -> list[Spec]:

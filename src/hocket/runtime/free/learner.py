@@ -1,4 +1,4 @@
-"""The learner of a free plan: it publishes versions, and takes the samples that are ready."""
+"""The learner of a free plan: it publishes new parameters, and takes samples that are ready."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hocket.runtime.observe.status import IDLE, RECEIVING
 
 
 class SampleTaker:
-    """The part of a learner that sends versions, and chooses the samples to receive.
+    """The part of a learner that sends new parameters, and chooses the samples to receive.
 
     New samples arrive through the inbox's links. Samples from a checkpoint wait in the inbox's
     queues, `InstanceInbox.lines`.
@@ -44,13 +44,13 @@ class SampleTaker:
         self._wait = Wait(RECEIVING, self.first, (0,), self._may_take, ledger.wait)
 
     def send(self, transfer: Transfer, values: Values) -> None:
-        """Keep a part of the next version, which `publish` publishes as a whole."""
+        """Keep a part of the new parameters, which `publish` publishes as a whole."""
         message = jax.block_until_ready([values[v] for v in transfer.values])
         self._version[transfer.id] = message
         self._account.sent(transfer, sum(x.size * x.dtype.itemsize for x in message))
 
     def publish(self) -> Wait:
-        """Publish the version kept by `send`. Return the wait that must come before `take`."""
+        """Publish what `send` was given. Return the condition to wait for before `take`."""
         version = int(self._account.status["iteration"])
         # Write first, so that a maker that sees the number finds this version or a newer one.
         self._newest.write(version, [x for part in self._version.values() for x in part])
@@ -60,7 +60,7 @@ class SampleTaker:
     def take(self) -> None:
         """Take the chosen samples. The inbox then receives them from their makers.
 
-        They were chosen at the end of the wait that `publish` returned.
+        They were chosen when the condition that `publish` returned came true.
         """
         # Choosing again here could fail: a maker may since have announced a sample with an outdated
         # version, and until it corrects the version (`Ledger.made_with`), `choice` may return None.

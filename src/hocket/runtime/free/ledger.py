@@ -120,7 +120,7 @@ class Ledger:
         return True
 
     def made_with(self, maker: int, version: int) -> None:
-        """Record the version that a maker's last sample uses, in place of the announced version."""
+        """Record the version that a maker's last sample uses, which may be newer than announced."""
         slot = (self.numbers["begun"][maker] - 1) % self.window
         self._write("made_with", version, (maker, slot))
 

@@ -1,6 +1,6 @@
-"""The newest version, which one writer hands to many readers without anyone waiting for another.
+"""The newest version of the parameters: one writer, many readers, and nobody waits.
 
-A reader gets the newest message. It never sees messages that were replaced before it looked.
+Each version is one message. A reader gets the newest one, and so may never see some versions.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from hocket.system.native import library
 from hocket.system.ring import slot_layout
 
 SLOTS = 3
-"""The number of slots. A message can be read until the writer begins the third one after it."""
+"""The number of versions for which shared memory has room. A version can be read until the writer
+begins the third one after it."""
 
 
 class NewestHere:
-    """The newest version in one process: the arrays themselves, not copies."""
+    """The newest version of the parameters, for one process. Readers get the arrays uncopied."""
 
     packed = False
 
@@ -41,7 +42,7 @@ class NewestHere:
 
 
 class NewestShared:
-    """The newest version in memory that processes share.
+    """The newest version of the parameters, in memory that processes share.
 
     The writer copies a version in, and each reader copies it out. With `packed`, a writer or reader
     copies all small arrays as one block. The bytes in memory are the same either way, so each

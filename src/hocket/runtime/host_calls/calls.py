@@ -66,7 +66,7 @@ class HostFunctions:
             raise
 
     def slot(self, of: HostFunction, ins: Specs, outs: Specs) -> int | None:
-        """Return the number by which programs call a host function, or None if not `inside`."""
+        """Return the number by which programs call a host function; None if `inside` is False."""
         if not self.inside:
             return None
         key = of, *((x.shape, x.dtype) for x in (*ins, *outs))

@@ -1,7 +1,7 @@
 """The services of a run. Each is started once, and all instances use it.
 
-A service keeps a part of the state outside of the programs. The programs have only a ticket in
-place of that part.
+A service keeps a part of the state outside of the compiled programs. In the programs a small array,
+the ticket, stands for that part.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Services:
         self._last: dict[Service, Any] = {}
 
     def load(self, state: Any) -> Any:
-        """Give each service its part of a state. Return the state with tickets for these parts.
+        """Give each service its part of a state. Return the state with a ticket for each such part.
 
-        A ticket is the small array that a program has in place of what a service keeps.
+        A ticket is a small array that stands for the part in compiled programs.
         """
 
         def keep(mine: Any, x: Any) -> Any:

@@ -21,7 +21,7 @@ MAX_SPANS = 500_000
 
 
 class Wait(NamedTuple):
-    """A wait of an instance until it can receive from the replicas `peers`, or send to them."""
+    """A condition to wait for: messages from the replicas `peers`, or room to send to them."""
 
     phase: int
     transfer: Transfer

@@ -88,7 +88,7 @@ class InstanceInbox:
             self.fill(key, len(messages))
 
     def late(self) -> dict[str, Any]:
-        """Return the arrays of all late messages by name. A late link has `lag` messages."""
+        """Return the arrays of all messages that wait in late channels, by their saved names."""
         return {
             name: x
             for key, messages in self._late.items()

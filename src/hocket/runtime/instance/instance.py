@@ -29,7 +29,7 @@ from hocket.runtime.instance.store import Store
 from hocket.runtime.instance.wiring import Spaces, ends
 
 AGES = ValueId(-1)
-"""The key of the sample ages in a learner's metrics. No value has this id."""
+"""The key of the sample ages in a learner's metrics, where all other keys are ids of values."""
 NO_SPACES: Spaces = {}
 
 
@@ -37,7 +37,7 @@ class Turns(Protocol):
     """The rules by which an instance may begin an iteration, in a plan with lag=free."""
 
     wait: Wait
-    """The wait that comes before each iteration."""
+    """The condition to wait for before each iteration."""
 
     def begin(self) -> bool:
         """Begin an iteration. Return False if this instance has no more iterations to do."""

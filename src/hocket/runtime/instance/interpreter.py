@@ -32,20 +32,20 @@ from hocket.runtime.instance.store import Store, Values
 
 
 class Learning(Protocol):
-    """The versions that a learner sends and the samples it chooses, in a plan with lag=free."""
+    """The part of a learner that sends new parameters and takes samples, if lag=free."""
 
     first: Transfer
     """The first transfer that an iteration receives. Just before it, samples are chosen."""
 
     def send(self, transfer: Transfer, values: Values) -> None:
-        """Store the values of a transfer as a part of the next version."""
+        """Store the values of a transfer, which are a part of the parameters to publish next."""
 
     def publish(self) -> Wait:
-        """Publish the version stored by `send`. Return the wait that must come before `take`."""
+        """Publish what `send` was given. Return the condition to wait for before `take`."""
         ...
 
     def take(self) -> None:
-        """Choose the samples that the inbox receives next."""
+        """Take samples, so that the inbox receives them next."""
 
     def ages(self) -> np.ndarray:
         """Return the ages of the samples that were learned from since the last call of `ages`."""
@@ -154,7 +154,7 @@ class Interpreter:
         _replace(step, values, [self._store.unbatch(v, x) for v, x in pairs])
 
     def _repeat_in_parts(self, loop: Repeat, values: Values) -> None:
-        """Run a loop for each part of the environments. One part runs while other parts wait."""
+        """Run a loop for each part of the environments. Parts take turns where one may wait."""
         parts, blocks = self._plan.parts, self._plan.blocks(loop.node) // self._store.replicas
         axes = {v: self._store.axis(v) for v in (*loop.reads, *loop.makes)}
         cut = {v: cut_parts(values[v], axes[v], parts, blocks) for v in loop.reads}

@@ -37,7 +37,7 @@ class InstanceOutbox:
             for t, to in self._ends.items()
             if len(to) > 1
         }
-        """The axis along which a value is split among several targets, by transfer and value."""
+        """For each transfer to several targets: the axis along which each value is split."""
 
     def send(self, transfer: Transfer, values: Values) -> None:
         """Send each target its message of a transfer, waiting while a link is full."""

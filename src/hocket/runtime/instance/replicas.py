@@ -38,8 +38,8 @@ def cut_parts(x: Any, axis: int | None, parts: int, blocks: int) -> Sequence[Any
     """Cut a value into parts along its environment axis, which consists of `blocks` equal blocks.
 
     Each part gets an equal share of every block. All places cut the same blocks, so part k has the
-    same environments in all of them. A block is what one replica has at the place with the most
-    replicas, so a replica of another place may have several blocks.
+    same environments in all of them. A block is the share of one replica at the place with
+    the most replicas, so at other places a replica may have several blocks.
     """
     if axis is None:
         return [x] * parts

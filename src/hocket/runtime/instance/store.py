@@ -119,9 +119,9 @@ class Store:
             values |= zip(chosen, put, strict=True)
 
     def put_host_arrays(self, chosen: Sequence[ValueId], values: Values) -> None:
-        """Put those of the `chosen` values that are numpy arrays on this instance's devices.
+        """Copy every numpy array among the `chosen` values to this instance's devices.
 
-        Do nothing if its only device is JAX's default, since programs then take numpy arrays too.
+        If the only device is JAX's default, do nothing, since programs then take numpy arrays, too.
         """
         if not self.is_default:
             self.put([v for v in chosen if isinstance(values[v], np.ndarray)], values)

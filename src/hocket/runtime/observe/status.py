@@ -52,9 +52,10 @@ def new_statuses(plan: Plan, buffer: Any = None) -> np.ndarray:
 
 
 def deadlock(plan: Plan, before: np.ndarray, now: np.ndarray) -> str | None:
-    """Return who waits for whom if all working instances wait and none has moved, else None.
+    """Return who waits for whom if the instances are stuck, else None.
 
-    `before` and `now` are two readings of the statuses.
+    `before` and `now` are two readings of the statuses. The instances are stuck if all that are not
+    idle wait, and none has made progress between the readings.
     """
     busy = now["phase"] != IDLE
     waiting = (now["phase"] == RECEIVING) | (now["phase"] == SENDING)

@@ -45,7 +45,7 @@ class Timeline:
 
     @functools.cached_property
     def seconds(self) -> float:
-        """The seconds from the first start of a span to the last end of one."""
+        """The seconds from the earliest start to the latest end of any span."""
         return max((s.end for s in self.spans), default=0.0) - self._start
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""Means in two steps: over the replicas of each device, then over the devices.
+"""Averages arrays in two steps: over the replicas of each device, then over the devices.
 
 The first replica of a device is its leader. The leaders average the means of their devices, and
 each leader passes the result on to the other replicas of its device. So each GPU exchanges only one

@@ -1,4 +1,4 @@
-"""Means between GPUs by NCCL, which takes only one process for each GPU.
+"""Averages arrays across GPUs by NCCL, which takes only one process for each GPU.
 
 On CPUs, where tests run, the host's memory stands in for NCCL.
 """

@@ -1,4 +1,4 @@
-"""Means through the host's memory, for replicas on any devices.
+"""Averages arrays through the host's memory, for replicas on any devices.
 
 The arrays of a program on the CPU are in that memory already. Arrays on a GPU are copied to the
 host and back, while the thread that runs the program waits.
