@@ -29,7 +29,7 @@ class DeviceWork:
         self._last[end] = array
 
     def since(self) -> list[Any]:
-        """Return the latest array that each link end passed to `begun`.
+        """Return, for each link end, the latest array that it passed to `begun`.
 
         An array is ready when the device has finished the work that it stands for.
         """

@@ -115,8 +115,8 @@ def links(plan: Plan) -> Iterator[Link]:
 def _array(plan: Plan, transfer: Transfer, shares: int, value: ValueId) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype that a value has in one message of a transfer.
 
-    A value with an environment axis is divided among `shares` links. If a loop
-    handles the environments in parts, each of its messages has the values of one part.
+    A value with an environment axis is divided among `shares` links. If a loop handles the
+    environments in parts, each of its messages has the values of one part.
     """
     whole, axis = plan.graph.values[value], plan.axes.axis(value)
     shape: list[Any] = list(whole.shape)

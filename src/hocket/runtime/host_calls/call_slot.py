@@ -84,7 +84,7 @@ class CallSlot:
         return [(start, end) for start, end in times.tolist()]
 
     def slow_down(self) -> bool:
-        """Have programs call the Python function again, if they call a C function instead.
+        """If programs call a C function, have them call the Python function again.
 
         While a call in C is under way, change nothing and return False.
         """

@@ -33,7 +33,7 @@ class InstanceInbox:
         self.lines: dict[Key, deque[Any]] = {}
         """Queues of messages that were received ahead of their use, oldest first."""
         self.sources: dict[TransferId, Sequence[int]] = {}
-        """The indices of the instances from which each transfer takes its messages."""
+        """For each transfer, the indices of the instances whose messages are received."""
         self._expected: dict[TransferId, tuple[tuple[Assembly, ...], bool]] = {}
         for transfer, mine in groupby(self.ends.values(), lambda end: end.link.transfer):
             links = [end.link for end in mine]
