@@ -31,21 +31,21 @@ class MessageSocket:
         return self._socket.fileno()
 
     def write(self, message: Any) -> None:
-        payload = pickle.dumps(message, protocol=5)
-        length = _LENGTH.pack(len(payload))
-        with self._writing:
-            # Sending the length by itself wakes the other side twice. Joining the two costs a copy,
-            # which is too much for a long message.
-            if len(payload) < SHORT_BYTES:
-                self._socket.sendall(length + payload)
-            else:
-                self._socket.sendall(length)
-                self._socket.sendall(payload)
+        self.write_bytes(pickle.dumps(message, protocol=5))
 
     def read(self) -> Any:
         """Return the next message, waiting for it. Raise `EOFError` if the connection is closed."""
+        return pickle.loads(self.read_bytes())
+
+    def write_bytes(self, payload: bytes | bytearray | memoryview) -> None:
+        """Send bytes as they are. The other side takes them with `read_bytes`."""
+        with self._writing:
+            self._send(_LENGTH.pack(memoryview(payload).nbytes), payload)
+
+    def read_bytes(self) -> bytes:
+        """Return the next message as bytes. Raise `EOFError` if the connection is closed."""
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        return pickle.loads(self._exactly(length))
+        return self._exactly(length)
 
     def send_fd(self, fd: int) -> None:
         """Send a file descriptor, which the other side takes with `receive_fd`."""
@@ -61,6 +61,15 @@ class MessageSocket:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes a reading thread, unlike `close`
         self._socket.close()
+
+    def _send(self, *parts: bytes | bytearray | memoryview) -> None:
+        """Send the parts of one message. The caller holds `_writing`."""
+        # Sending the length by itself wakes the other side twice. Joining it to the rest costs a
+        # copy, which is too much for a long message.
+        if sum(memoryview(part).nbytes for part in parts) < SHORT_BYTES:
+            parts = (b"".join(parts),)
+        for part in parts:
+            self._socket.sendall(part)
 
     def _exactly(self, count: int) -> bytes:
         received = b""

@@ -134,17 +134,23 @@ class Ring:
         return [count.value for count in counts]
 
     def _wait(self, call: Any, timeout: float | None) -> int:
-        """Repeat `call` until it returns a slot, and return that. Spin first, then sleep."""
-        end = math.inf if timeout is None else time.monotonic() + timeout
-        slot = call(self.address, self._slots, SPIN_NS, 0)
-        while slot == _TIMEOUT:
-            left = end - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"waited {timeout:g} s for the other side of a ring")
-            slot = call(self.address, self._slots, 0, int(min(1e9 * left, _SLICE_NS)))
-        if slot == _CLOSED:
-            raise Closed
+        return wait_for_slot(call, (self.address, self._slots), timeout)
+
+
+def wait_for_slot(call: Any, arguments: tuple[Any, ...], timeout: float | None) -> int:
+    """Return the slot for which a C function waits, first by spinning, then asleep."""
+    slot = call(*arguments, SPIN_NS, 0)
+    if slot >= 0:
         return slot
+    end = math.inf if timeout is None else time.monotonic() + timeout
+    while slot == _TIMEOUT:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"waited {timeout:g} s for the other side of a link")
+        slot = call(*arguments, 0, int(min(1e9 * left, _SLICE_NS)))
+    if slot == _CLOSED:
+        raise Closed
+    return slot
 
 
 def slot_layout(specs: Sequence[Spec]) -> tuple[list[int], int]:

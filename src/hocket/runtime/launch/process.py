@@ -31,6 +31,7 @@ from hocket.runtime.launch.shutdown import RunEnded, Shutdown
 from hocket.system.as_child import leave_signals, say_hello, wait_for_end_of
 from hocket.system.garbage import keep_imports
 from hocket.system.messages import MessageSocket
+from hocket.system.network import Network, set_network
 from hocket.system.shared_memory import MemoryFile
 
 STATUS_SECONDS = 0.2
@@ -59,6 +60,8 @@ class Assignment:
 
     The file descriptor of the memory is sent right after the assignment.
     """
+    network: Network
+    """The network in which the instance meets the others of its run."""
 
 
 def worker_command(folder: Path, name: str) -> tuple[str, ...]:
@@ -97,6 +100,7 @@ def _work(connection: MessageSocket, commands: queue.Queue[Any], shutdown: Shutd
     """Receive the assignment, then obey commands."""
     sys.path[:0] = [path for path in connection.read() if path not in sys.path]
     given: Assignment = connection.read()
+    set_network(given.network)
     file = None
     if given.memory_nbytes is not None:
         file = MemoryFile.attach(connection.receive_fd(), given.memory_nbytes)

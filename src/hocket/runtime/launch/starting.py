@@ -32,6 +32,7 @@ from hocket.runtime.launch.shipping import pack
 from hocket.runtime.launch.watch import GRACE_SECONDS, InstanceError, RunningInstance, Watch, lost
 from hocket.runtime.launch.worker import serve
 from hocket.system.messages import MessageSocket
+from hocket.system.network import get_network
 from hocket.system.registry import lacking
 
 RESERVE_SECONDS = 60.0
@@ -123,7 +124,7 @@ def _hand_over(
     }
     assignment = Assignment(
         place, int(index), to_json(plan), graph.digest, graph.num_envs, graph.exact,
-        graph.served, algorithm, config, file.nbytes if file else None,
+        graph.served, algorithm, config, file.nbytes if file else None, get_network(),
     )  # fmt: skip
     with contextlib.suppress(OSError):  # if the process has died, its missing answer shows that
         connection.write(sys.path)

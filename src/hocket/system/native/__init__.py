@@ -2,6 +2,7 @@
 
 average.cpp, reduce_*.cpp, reduce.cu   means over replicas, on CPUs and GPUs
 ring.cpp, latest.cpp, event.h          messages and events in shared memory
+tcp.cpp                                messages of one size over a TCP connection
 slots.cpp                              messages in the memory of one GPU
 host.cpp, native_call.h                host functions that compiled programs call
 cuda.h, numbered.h, say.h              calls of the CUDA driver, objects by number, error texts
@@ -39,6 +40,20 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "hocket_latest_publish": (None, [c_void_p]),
     "hocket_latest_newest": (c_uint64, [c_void_p]),
     "hocket_latest_is_whole": (c_int, [c_void_p, c_uint64, c_uint64]),
+    "hocket_tcp_make": (c_void_p, [c_int, c_uint32, c_int64, c_void_p, c_int]),
+    "hocket_tcp_free": (None, [c_void_p]),
+    "hocket_tcp_attach": (None, [c_void_p, c_int]),
+    "hocket_tcp_close": (None, [c_void_p]),
+    "hocket_tcp_acquire": (c_int, [c_void_p, c_int64, c_int64]),
+    "hocket_tcp_publish": (None, [c_void_p]),
+    "hocket_tcp_lease": (c_int, [c_void_p, c_int64, c_int64]),
+    "hocket_tcp_release": (None, [c_void_p]),
+    "hocket_tcp_ready": (c_int, [c_void_p]),
+    "hocket_tcp_arrived_ns": (c_int64, [c_void_p]),
+    "hocket_tcp_watch": (None, [c_void_p]),
+    "hocket_tcp_await": (c_int64, [c_void_p, c_uint64, c_int64]),
+    "hocket_tcp_waited_ns": (c_uint64, [c_void_p]),
+    "hocket_tcp_state": (c_int, [c_void_p]),
     "hocket_event_bytes": (c_int64, []),
     "hocket_event_count": (c_uint32, [c_void_p]),
     "hocket_event_signal": (None, [c_void_p]),

@@ -33,6 +33,7 @@ from hocket.runtime.channels.links import Link
 from hocket.runtime.channels.packing import packing
 from hocket.system.events import Closed, ThreadEvent
 from hocket.system.messages import MessageSocket
+from hocket.system.network import get_network, set_network
 from hocket.system.shared_memory import MemoryFile, Space, pages
 
 SECONDS = 30.0
@@ -217,6 +218,7 @@ def both_sides(name: str, transport: Transport, ends: Ends) -> Iterator[tuple[Te
     command = [sys.executable, "-m", "hocket.testing.transport", str(theirs.fileno())]
     process = subprocess.Popen([*command, *at], pass_fds=fds)
     theirs.close()
+    connection.write(get_network())
     try:
         yield one, _Remote(connection)
     finally:
@@ -285,6 +287,7 @@ class _Remote:
 def serve(fd: int, memory: int, nbytes: int, name: str, devices: Sequence[str]) -> None:
     """Act as the side in the other process, until the connection closes."""
     connection, transport = MessageSocket(socket.socket(fileno=fd)), TRANSPORTS[name]
+    set_network(connection.read())
     spaces = _spaces(transport, MemoryFile.attach(memory, nbytes) if nbytes else None)
     tell = _here(Side(transport, tuple(find_devices(device_ids(devices))), spaces))
 
