@@ -17,7 +17,7 @@ from hocket.runtime.channels.choice import (
     ends_of,
     transport_of,
 )
-from hocket.runtime.channels.transports import device, same_device, shared_memory
+from hocket.runtime.channels.transports import device, same_device, shared_memory, tcp
 from hocket.training.loop import make_executor
 from tests.runtime.channels.two_ends import ACT, LEARN, planned, upwards
 from tests.toys import Toy
@@ -32,6 +32,7 @@ CPU = (DeviceId("cpu", 0),)
         ({"learner": ("cpu:1",)}, device),
         ({"transport": "device"}, device),
         ({"launch": "processes"}, shared_memory),
+        ({"launch": "processes", "transport": "tcp"}, tcp),
     ],
 )
 def test_the_transport_is_chosen_by_where_the_ends_are(options: Any, kind: Any) -> None:
@@ -74,6 +75,8 @@ def test_a_free_channel_goes_its_own_way() -> None:
 def test_where_nothing_can_carry_a_link_all_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, ends = planned(), Ends(CPU, CPU, one_process=False, share_memory=False)
     monkeypatch.setattr("hocket.runtime.channels.choice.ends_of", lambda *_: ends)
+    assert transport_of(plan, upwards(plan)) is tcp.TRANSPORT
+    monkeypatch.setattr(tcp.Tcp, "why_not", lambda *_: "there is no network here.")
     with pytest.raises(
         PlanError, match=r"no transport can carry `actor/0 -> learner/0` w"
     ) as caught:

@@ -27,6 +27,15 @@ from hocket.testing.transport import sides
         ("same_device", ["threads on one device"]),
         ("device", ["threads on one device", "threads on two devices"]),
         ("shared_memory", ["processes that share memory"]),
+        (
+            "tcp",
+            [
+                "threads on one device",
+                "threads on two devices",
+                "processes that share memory",
+                "processes that share none",
+            ],
+        ),
     ],
 )
 def test_ours_pass(name: str, passed: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import jax
@@ -10,14 +11,19 @@ import jax.numpy as jnp
 from hocket import Channel, Place, Plan, trace
 from hocket.runtime.channels import Here
 from hocket.runtime.channels.links import Link, links
-from hocket.runtime.channels.transports import device, same_device, shared_memory
+from hocket.runtime.channels.transports import device, same_device, shared_memory, tcp
 from hocket.runtime.instance.wiring import End
 from hocket.runtime.launch import launch_named
 from hocket.system.shared_memory import MemoryFile, Space
 from tests.toys import Toy
 
 ACT, LEARN = ("env", "act"), ("learn",)
-KINDS = {"same": same_device.TRANSPORT, "device": device.TRANSPORT, "shm": shared_memory.TRANSPORT}
+KINDS = {
+    "same": same_device.TRANSPORT,
+    "device": device.TRANSPORT,
+    "shm": shared_memory.TRANSPORT,
+    "tcp": tcp.TRANSPORT,
+}
 
 
 def planned(
@@ -44,7 +50,17 @@ def connected(kind: str, delay: float = 0.0) -> tuple[End, End]:
     address = there.listen()
     for end in (here, there):
         end.connect(address, 1)
+    if kind == "tcp":
+        greeted(here, there)
     return here, there
+
+
+def greeted(*ends: End) -> None:
+    """Wait until link ends over TCP have greeted each other, which `connect` does not wait for."""
+    deadline = time.monotonic() + 60
+    while not all(end.box._carrier.is_connected for end in ends):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def message(number: float) -> list[Any]:

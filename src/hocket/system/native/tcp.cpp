@@ -27,6 +27,7 @@
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,15 +49,19 @@ using hocket::Wait;
 
 constexpr int kTimeout = -1;
 constexpr int kClosed = -2;
-// Sockets of any system hold this much, so messages of such a link arrive without the pump.
+// Sockets of any system hold a message of this size, so it arrives without the pump.
 constexpr int64_t kHeldByKernel = 64 << 10;
 constexpr int64_t kTurnBytes = 1 << 20;  // what the pump moves before it is the next link's turn
 constexpr int64_t kAloneNs = 5000;       // a yield that takes longer let another thread run
+// A credit for a small message costs as much as the message. So it is sent when the thread has
+// nothing more urgent to do, which is before it waits and after it has sent; at the latest, the
+// pump sends it after this time.
+constexpr int64_t kCreditNs = 300'000;
 
 struct End {
-  End(bool sends, uint32_t slots, int64_t nbytes, char* memory, bool pumped)
-      : sends(sends), slots(slots), nbytes(nbytes), memory(memory), arrived_ns(slots),
-        pumped(pumped || slots * nbytes > kHeldByKernel) {}
+  End(bool sends, uint32_t slots, int64_t nbytes, char* memory, int64_t stride, bool pumped)
+      : sends(sends), slots(slots), nbytes(nbytes), memory(memory), stride(stride),
+        arrived_ns(slots), pumped(pumped || nbytes > kHeldByKernel) {}
   ~End() {
     if (fd >= 0) ::close(fd);
   }
@@ -65,6 +70,7 @@ struct End {
   const uint32_t slots;
   const int64_t nbytes;  // of one message
   char* const memory;    // the slots; the caller keeps them until `hocket_tcp_free` returns
+  const int64_t stride;  // from one slot to the next
 
   // Set once, when the connection is there. The file stays open as long as this object exists, so
   // any thread may shut it down.
@@ -110,7 +116,7 @@ int64_t move(End& end, int64_t most) {
     const bool can = end.moved < bound;
     if (!can && end.sends) break;
     char beyond;  // a byte without a credit: only the end of the connection may come now
-    char* const at = can ? end.memory + end.moved % end.slots * end.nbytes + end.done : &beyond;
+    char* const at = can ? end.memory + end.moved % end.slots * end.stride + end.done : &beyond;
     const size_t left = can ? end.nbytes - end.done : 1;
     const ssize_t n = end.sends ? send(end.fd, at, left, MSG_DONTWAIT | MSG_NOSIGNAL)
                                 : recv(end.fd, at, left, MSG_DONTWAIT);
@@ -176,6 +182,45 @@ class Pump {
     end.events = wanted;
   }
 
+  // Send the credits of a reader soon. No lock is held.
+  void owe(const Handle& handle) {
+    const std::lock_guard<std::mutex> lock(owing_mutex_);
+    if (timer_ < 0) {
+      timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+      const std::lock_guard<std::mutex> ends(mutex_);
+      if (poll_ < 0) start();
+      epoll_event event{};
+      event.events = EPOLLIN;
+      epoll_ctl(poll_, EPOLL_CTL_ADD, timer_, &event);
+    }
+    owing_.push_back(handle);
+    is_owing_ = true;
+    if (is_timed_) return;
+    const itimerspec once{{0, 0}, {0, kCreditNs}};
+    timerfd_settime(timer_, 0, &once, nullptr);
+    is_timed_ = true;
+  }
+
+  // Send all credits that are owed. Called before every wait, so no thread waits while it owes one.
+  void settle() {
+    if (!is_owing_) return;
+    std::vector<Handle> owing;
+    {
+      const std::lock_guard<std::mutex> lock(owing_mutex_);
+      owing.swap(owing_);
+      is_owing_ = false;
+    }
+    for (const Handle& handle : owing) pay(handle);
+  }
+
+  // Send the credits of one reader, and leave to the pump what the socket does not take.
+  void pay(const Handle& handle) {
+    give_credits(*handle);
+    if (!handle->owed) return;
+    const std::lock_guard<std::mutex> lock(handle->io);
+    update(handle);
+  }
+
   // Have the pump forget an end, for good. The caller holds `io`.
   void forget(End& end) {
     if (!end.registered) return;
@@ -207,9 +252,20 @@ class Pump {
     while (true) {
       const int count = epoll_wait(poll_, events, 64, -1);
       for (int i = 0; i < count; ++i) {
-        if (const Handle end = find(static_cast<End*>(events[i].data.ptr))) serve(end);
+        if (!events[i].data.ptr) {
+          time_is_up();
+        } else if (const Handle end = find(static_cast<End*>(events[i].data.ptr))) serve(end);
       }
     }
+  }
+
+  void time_is_up() {
+    {
+      const std::lock_guard<std::mutex> lock(owing_mutex_);
+      uint64_t times;
+      is_timed_ = read(timer_, &times, sizeof(times)) < 0;
+    }
+    settle();
   }
 
   Handle find(End* end) {  // an end may have been forgotten since its event
@@ -231,6 +287,12 @@ class Pump {
   std::mutex mutex_;  // taken after the `io` of an end, if both are
   std::unordered_map<End*, Handle> ends_;
   int poll_ = -1;
+
+  std::mutex owing_mutex_;  // taken before `mutex_`, if both are
+  std::vector<Handle> owing_;
+  std::atomic<bool> is_owing_{false};
+  bool is_timed_ = false;
+  int timer_ = -1;
 };
 
 // Never destroyed: its thread may be at work while the process ends.
@@ -266,12 +328,29 @@ void wait_at_socket(End& end, Step step, int64_t spin_ns, int64_t timeout_ns) {
   }
 }
 
+// Write what has been published, as long as the socket takes more within `spin_ns`: its reader is
+// then at work on another core, and waking the pump would cost more than the rest.
+void push(End& end, int64_t spin_ns) {
+  int64_t since = now_ns();
+  while (end.moved < end.head.load(std::memory_order_relaxed) && !end.ended()) {
+    if (move(end, INT64_MAX) > 0) {
+      since = now_ns();
+      continue;
+    }
+    const int64_t now = now_ns();
+    if (now - since > spin_ns) return;
+    sched_yield();
+    if (now_ns() - now > kAloneNs) return;
+  }
+}
+
 // Wait until `ready()`. Return the slot whose turn it is, or kTimeout or kClosed.
 template <class Ready, class At>
 int wait(End& end, Ready ready, At at_socket, int64_t timeout_ns) {
   if (end.closed) return kClosed;
   if (!ready()) {
     const int64_t start = now_ns();
+    pump.settle();
     const auto begun = [&end] { return end.connected() || end.ended(); };
     if (begun() || end.changed.wait(begun, 0, timeout_ns) == Wait::kReady) {
       if (!end.ended()) at_socket();
@@ -288,10 +367,11 @@ int wait(End& end, Ready ready, At at_socket, int64_t timeout_ns) {
 
 extern "C" {
 
-// Make one end of a connection that is still to come. `memory` has room for all slots.
-void* hocket_tcp_make(int sends, uint32_t slots, int64_t nbytes, void* memory, int pumped) {
-  return new Handle(
-      std::make_shared<End>(sends != 0, slots, nbytes, static_cast<char*>(memory), pumped != 0));
+// Make one end of a connection that is still to come. `memory` has the slots, `stride` bytes apart.
+void* hocket_tcp_make(int sends, uint32_t slots, int64_t nbytes, void* memory, int64_t stride,
+                      int pumped) {
+  return new Handle(std::make_shared<End>(sends != 0, slots, nbytes, static_cast<char*>(memory),
+                                          stride, pumped != 0));
 }
 
 // Close and forget an end that no other call uses. The caller may free the slots after this.
@@ -343,13 +423,17 @@ int hocket_tcp_acquire(Handle* handle, int64_t spin_ns, int64_t timeout_ns) {
 }
 
 // Send the oldest acquired slot. What the socket does not take now is left to the pump.
-void hocket_tcp_publish(Handle* handle) {
+void hocket_tcp_publish(Handle* handle, int64_t spin_ns) {
   End& end = **handle;
   end.head.fetch_add(1, std::memory_order_release);
-  const std::lock_guard<std::mutex> lock(end.io);
-  if (!end.connected() || end.ended()) return;
-  if (!end.events) move(end, INT64_MAX);
-  pump.update(*handle);
+  {
+    // Without the lock, `attach` might look for messages before this one is published, and this
+    // for a connection before it is there.
+    const std::lock_guard<std::mutex> lock(end.io);
+    if (end.connected() && !end.events) push(end, spin_ns);
+    pump.update(*handle);
+  }
+  pump.settle();
 }
 
 // Wait for the reader's next message, and return its slot.
@@ -373,10 +457,7 @@ void hocket_tcp_release(Handle* handle) {
   End& end = **handle;
   end.tail.fetch_add(1, std::memory_order_release);
   end.owed.fetch_add(1);
-  give_credits(end);
-  if (!end.owed) return;
-  const std::lock_guard<std::mutex> lock(end.io);
-  pump.update(*handle);
+  end.pumped ? pump.pay(*handle) : pump.owe(*handle);
 }
 
 // True if `lease` would return a slot without waiting. Only the reader's thread calls this.

@@ -1,0 +1,95 @@
+"""The transport between machines: which links it takes, epochs, and a run over it."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hocket import Channel, Place, Plan
+from hocket.runtime.channels import Ends, Here
+from hocket.runtime.channels.transports.tcp import TRANSPORT, Address
+from hocket.runtime.instance.wiring import End
+from hocket.system.events import Closed
+from hocket.system.network.refusals import REFUSALS
+from tests.cases import LEARN, distance, graph_of
+from tests.forked import quick
+from tests.runtime.channels.two_ends import connected, greeted, message, planned, upwards
+
+NAMED = replace(upwards(planned()), transport="tcp")
+
+
+def test_it_takes_what_nothing_faster_can() -> None:
+    ends = Ends((), (), one_process=False, share_memory=False)
+    assert TRANSPORT.why_not(upwards(planned()), ends) == ""
+    for near in (ends._replace(one_process=True), ends._replace(share_memory=True)):
+        assert "a channel can name it" in TRANSPORT.why_not(upwards(planned()), near)
+        assert TRANSPORT.why_not(NAMED, near) == ""
+    assert TRANSPORT.room(NAMED) == 0
+
+
+def test_an_address_can_be_sent() -> None:
+    address = TRANSPORT.listen(NAMED, Here(sends=False))
+    assert pickle.loads(pickle.dumps(address)) == address
+    other = TRANSPORT.listen(NAMED, Here(sends=False))
+    assert other.address == address.address and other.name != address.name
+    for one in (address, other):
+        TRANSPORT.connect(NAMED, one, Here(sends=False), 1).close()
+
+
+def both(address: Address, sender: int, receiver: int) -> tuple[End, End]:
+    """Connect both ends, which name these epochs."""
+    ends = End(NAMED, TRANSPORT, Here(sends=True)), End(NAMED, TRANSPORT, Here(sends=False))
+    for end, epoch in zip(ends, (sender, receiver), strict=True):
+        end.connect(address, epoch)
+    return ends
+
+
+def send_three(sender: End) -> None:
+    """Send one message more than there are slots, so that the last one needs the receiver."""
+    for k in range(3):
+        sender.send(message(k))
+
+
+def test_a_sender_of_another_epoch_is_refused() -> None:
+    before = REFUSALS.by_reason.get("unexpected", 0)
+    sender, receiver = both(TRANSPORT.listen(NAMED, Here(sends=False)), 1, 2)
+    with pytest.raises(Closed, match="does not expect this connection"):
+        send_three(sender)
+    assert REFUSALS.by_reason["unexpected"] == before + 1 and not receiver.box.ready()
+    receiver.close()
+
+
+def test_a_sender_with_an_old_address_is_refused() -> None:
+    old = TRANSPORT.listen(NAMED, Here(sends=False))
+    sender, receiver = both(old, 1, 1)
+    greeted(sender, receiver)
+    sender.send(message(1.0))
+    late = End(NAMED, TRANSPORT, Here(sends=True))
+    new, now = both(TRANSPORT.listen(NAMED, Here(sends=False)), 2, 2)
+    late.connect(old, 1)
+    with pytest.raises(Closed):
+        send_three(late)
+    new.send(message(2.0))
+    assert float(np.asarray(next(iter(now.receive())))[0, 0, 0]) == 2.0
+    for end in (sender, receiver, new, now):
+        end.close()
+
+
+def test_what_was_received_outlives_its_slot() -> None:
+    sender, receiver = connected("tcp")
+    sender.send(message(1.0))
+    (x,) = receiver.receive()
+    for k in (2.0, 3.0):
+        sender.send(message(k))
+        receiver.receive()
+    assert (np.asarray(x) == 1.0).all()
+
+
+def test_a_run_over_it_has_the_fused_numbers() -> None:
+    places = (Place("actor", ("env", "act"), replicas=2), Place("learner", LEARN))
+    channels = {name: Channel(transport="tcp") for name in ("actor -> learner", "learner -> actor")}
+    plan = Plan(graph_of("ppo"), places, channels, launch=quick("processes"))
+    assert distance(plan, "ppo", 3) <= 1e-5
