@@ -152,7 +152,7 @@ def test_the_cores_are_dealt_out(count: int) -> None:
 
 SEE = """
 import json
-from hocket.cluster.slices.cpu import keep_to_cores
+from hocket.system.cores import keep_to_cores
 keep_to_cores()
 from hocket.cluster.slices import seen_here
 print(json.dumps(seen_here()))

@@ -70,8 +70,8 @@ def test_own_launcher(hocket: Hocket) -> None:
     """The example of a launcher keeps the contract, and a run under it has the fused numbers."""
     file = inspect.getsourcefile(Programs)
     check = check_launcher(f"{file}:Programs")
-    assert check.differences["one place"] <= 1e-5 and len(check.tried) == 9
-    assert check.tried[-1].startswith("not tried: actor | learner")  # the programs share no memory
+    assert len(check.differences) == 2 and max(check.differences.values()) <= 1e-5
+    assert len(check.tried) == 8
     text = hocket.well("plan", "ppo", "--launch", f"{file}:Programs")
     assert f"launched as {file}:Programs" in text
 

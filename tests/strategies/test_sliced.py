@@ -14,10 +14,10 @@ from tests.front import Hocket
 import hocket as package
 from hocket import Plan, PlanError, make
 from hocket.cluster import Cluster
-from hocket.cluster.devices import usable_cores
 from hocket.runtime.channels.choice import check_transports
 from hocket.runtime.executor import advance
 from hocket.strategies import resolve
+from hocket.system.cores import usable_cores
 from hocket.testing import SMALL, difference
 from hocket.training.loop import first_key, make_executor
 from hocket.training.search import reason

@@ -45,7 +45,10 @@ def train_command(arguments: list[str]) -> None:
     seeds = setting_of(rest, "seeds")
     if seeds.isdigit() and not on_slices:  # slices divide the cores themselves
         share_cores(int(seeds))
-    if on_slices or not launch_named(setting_of(rest, "launch")).one_process:
+    elsewhere = (
+        setting_of(rest, "cluster") or not launch_named(setting_of(rest, "launch")).one_process
+    )
+    if on_slices or elsewhere:
         leave_memory()
     defaults, settings = defaults_of(word, rest, "train")
     about = f"Train an agent, and keep the run in a folder.\n\n{strategies_text()}"

@@ -7,7 +7,7 @@ search.py   measures how a device is best cut
 survey.py   a description of all hardware, as text or JSON
 """
 
-from hocket.cluster.devices import Cluster, Device, DeviceLink, hardware, share_cores
+from hocket.cluster.devices import Cluster, Device, DeviceLink, Node, hardware, share_cores
 from hocket.cluster.nvidia.activity import GpuActivity
 
-__all__ = ["Cluster", "Device", "DeviceLink", "GpuActivity", "hardware", "share_cores"]
+__all__ = ["Cluster", "Device", "DeviceLink", "GpuActivity", "Node", "hardware", "share_cores"]

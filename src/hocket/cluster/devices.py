@@ -7,7 +7,6 @@ import itertools
 import math
 import os
 import platform
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,9 +16,12 @@ import jax
 
 from hocket.cluster.nvidia import nvml
 from hocket.cluster.nvidia.cuda import gpu_uuid, is_gpu
+from hocket.core.plan.data import Launch
 from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError, unknown
+from hocket.system.cores import usable_cores
 from hocket.system.platforms import HOST
+from hocket.system.steward import NODE
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,17 @@ class DeviceLink(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Node:
+    """A machine of a cluster."""
+
+    name: str
+    cores: int = 1
+    """The number of CPU cores that instances may use there."""
+    memory: int | None = None
+    """The memory of the machine in bytes; None if unknown."""
+
+
+@dataclass(frozen=True)
 class Cluster:
     """The hardware a strategy may use."""
 
@@ -55,6 +68,10 @@ class Cluster:
     """The memory of the machine in bytes; None if unknown."""
     links: tuple[DeviceLink, ...] = ()
     """The connections between GPUs: NVLink, or the level of PCIe that joins them."""
+    nodes: tuple[Node, ...] = ()
+    """The machines of a cluster; empty for this machine alone."""
+    launch: Launch | None = None
+    """How instances run on the cluster; None if each strategy decides that."""
 
     @staticmethod
     def local() -> Cluster:
@@ -83,11 +100,6 @@ def hardware() -> dict[str, Any]:
     """Describe the hardware of this process, for the record of a run."""
     devices = [f"{id_of(device)} ({device.device_kind})" for device in jax.local_devices()]
     return {"devices": devices, "cores": usable_cores(), "processor": processor()}
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use, possibly fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def host_memory() -> int | None:
@@ -138,10 +150,10 @@ def id_of(device: Any) -> DeviceId:
 
 def _of_this_node(device: DeviceId) -> DeviceId:
     """Drop the node from an id, after checking that it is this machine."""
-    if device.node not in ("", platform.node()):
+    if device.node not in ("", this := os.environ.get(NODE) or platform.node()):
         raise ValueError(
-            f"{device} is a device of the node `{device.node}`, but this node is "
-            f"`{platform.node()}`: use devices of this node, such as `cpu:0`."
+            f"{device} is a device of the node `{device.node}`, but this node is `{this}`: use "
+            f"devices of this node, such as `cpu:0`, or name the cluster that has it (`cluster`)."
         )
     return replace(device, node="")
 

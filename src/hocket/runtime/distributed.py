@@ -22,6 +22,7 @@ from hocket.runtime.executor import Timings
 from hocket.runtime.host_calls.services import Services
 from hocket.runtime.instance.instance import AGES
 from hocket.runtime.launch.crew import Crew
+from hocket.runtime.launch.nodes import LEASE_SECONDS
 from hocket.runtime.observe.status import activities, names
 from hocket.runtime.observe.timeline import Timeline
 
@@ -38,7 +39,10 @@ class Split:
 
     max_block = 64
 
-    def __init__(self, plan: Plan, *, record: bool = False, crew: Crew | None = None) -> None:
+    def __init__(
+        self, plan: Plan, *, record: bool = False, crew: Crew | None = None,
+        lease: float = LEASE_SECONDS,
+    ) -> None:  # fmt: skip
         """Create an executor of `plan`, with a new crew unless `crew` is given.
 
         To train several agents at once, pass a `crew`. Its plan has a graph that steps all agents,
@@ -46,7 +50,7 @@ class Split:
         """
         self.plan = plan
         self.timings = Timings()
-        self.crew = crew or Crew(plan)
+        self.crew = crew or Crew(plan, lease=lease)
         self._plan, self._graph = self.crew.plan, self.crew.plan.graph
         self._services = Services(self._plan)
         self._record = record

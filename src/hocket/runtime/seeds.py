@@ -14,6 +14,7 @@ from hocket.core.program.averaged import undivided
 from hocket.errors import PlanError
 from hocket.runtime.distributed import Split
 from hocket.runtime.launch.crew import Crew
+from hocket.runtime.launch.nodes import LEASE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Population:
         )
 
 
-def agents(plan: Plan, seeds: int, *, record: bool = False) -> Split:
+def agents(plan: Plan, seeds: int, *, record: bool = False, lease: float = LEASE_SECONDS) -> Split:
     """Return the executor that trains `seeds` agents on the slices of a plan with one place.
 
     Each agent gets the same numbers as if it were trained alone.
@@ -60,4 +61,6 @@ def agents(plan: Plan, seeds: int, *, record: bool = False) -> Split:
         )
     population = Population(plan.graph.algorithm, plan.graph.num_envs)
     graph = trace(population, seeds, exact=plan.graph.exact)
-    return Split(plan, record=record, crew=Crew(replace(plan, graph=graph, channels={})))
+    return Split(
+        plan, record=record, crew=Crew(replace(plan, graph=graph, channels={}), lease=lease)
+    )

@@ -23,5 +23,6 @@ def data_parallel(
     graph: Graph, cluster: Cluster, *, replicas: int = 2, backend: str = "jax"
 ) -> Plan:
     """`replicas` of the whole loop, each on one device with its share of the environments."""
-    on = share_out(cluster.devices[: max(1, replicas)], replicas, graph.num_envs)
+    devices = cluster.devices if cluster.nodes else cluster.devices[: max(1, replicas)]
+    on = share_out(cluster, devices, replicas, graph.num_envs)
     return Plan(graph, (Place("replica", ROLES, on=on, replicas=replicas, backend=backend),))

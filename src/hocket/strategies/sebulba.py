@@ -56,7 +56,7 @@ def sebulba(
     ]
     count = actors or max(fitting, default=1)
     replicas = graph.num_envs // batch if batch else threads * count
-    on = share_out(others[:count], replicas, graph.num_envs)
+    on = share_out(cluster, others[:count], replicas, graph.num_envs)
     return Plan(
         graph,
         (

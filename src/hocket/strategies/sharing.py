@@ -23,12 +23,16 @@ PROCESSES = Launch("processes", one_process=False, one_program=False, shares_mem
 """The launch setting of strategies whose instances must be processes."""
 
 
-def share_out(devices: Sequence[Device], replicas: int, num_envs: int) -> Sequence[Device]:
+def share_out(
+    cluster: Cluster, devices: Sequence[Device], replicas: int, num_envs: int
+) -> Sequence[Device]:
     """Return as many of the first `devices` as can be shared equally among the replicas.
 
     Either each device has equally many replicas, or each replica has equally many devices, among
-    which its environments are divided.
+    which its environments are divided. On several nodes, return one device for each replica.
     """
+    if cluster.nodes:
+        return _over_nodes(cluster, devices, replicas)
 
     def fits(n: int) -> bool:
         return replicas % n == 0 or (n % replicas == 0 and num_envs % n == 0)
@@ -37,17 +41,37 @@ def share_out(devices: Sequence[Device], replicas: int, num_envs: int) -> Sequen
     return devices[: max(counts, default=1)]
 
 
+def _over_nodes(cluster: Cluster, devices: Sequence[Device], replicas: int) -> Sequence[Device]:
+    """Return a device for each replica: on each node as many replicas as it has power for.
+
+    That is the number of its accelerators or, if the replicas run on the hosts, of its cores.
+    Replicas with consecutive numbers are on one node.
+    """
+    on_host = all(device.id.is_host for device in devices)
+    on = {n: [d for d in devices if d.id.node == n.name] for n in cluster.nodes}
+    powers = {n: n.cores if on_host else len(mine) for n, mine in on.items() if mine}
+    total, given, result = sum(powers.values()), 0, list[Device]()
+    for node, power in powers.items():
+        given += power
+        count = replicas * given // total - len(result)
+        result += [on[node][k * len(on[node]) // count] for k in range(count)]
+    return result
+
+
 def apart(cluster: Cluster, learners: int) -> tuple[Sequence[Device], Sequence[Device]]:
     """Return two lists: all devices but the last `learners`, and the last `learners` devices.
 
-    If there is only one device, it is in both lists.
+    If there is only one device, it is in both lists. On the hosts of several nodes, the first list
+    has all devices, since every node has cores to act with.
     """
     devices, most = cluster.devices, max(1, len(cluster.devices) - 1)
     if not 1 <= learners <= most:
         raise PlanError(
             f"learners={learners}: there are {cluster}, so `learners` must be from 1 to {most}."
         )
-    return (devices[:-learners], devices[-learners:]) if len(devices) > 1 else (devices, devices)
+    if len(devices) == 1 or (cluster.nodes and all(device.id.is_host for device in devices)):
+        return devices, devices[-learners:]
+    return devices[:-learners], devices[-learners:]
 
 
 def sampling(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias
 
 from hocket.cluster import Cluster
@@ -60,13 +61,23 @@ def strategy(
         for name, value in chosen.items():
             _check_option(fn.__name__, options, name, value)
         made = functools.partial(fn, **chosen)
-        return lambda graph, cluster: check(made(graph, cluster))
+        return lambda graph, cluster: check(_on_nodes(made(graph, cluster), cluster))
 
     # This signature makes `help` and editors show only the options.
     signature = inspect.Signature([*options.values()], return_annotation="Strategy")
     vars(configure)["__signature__"] = signature
     _DECORATED[fn.__name__] = configure
     return configure
+
+
+def _on_nodes(plan: Plan, cluster: Cluster) -> Plan:
+    """Return the plan with the launcher of its cluster, and a note about nodes without work."""
+    if cluster.launch is None:
+        return plan
+    used = {device.node for place in plan.places for device in place.on}
+    idle = [node.name for node in cluster.nodes if node.name not in used]
+    note = (f"note: no work for {', '.join(idle)}",) if idle else ()
+    return replace(plan, launch=cluster.launch, notes=(*plan.notes, *note))
 
 
 def _check_option(

@@ -37,8 +37,14 @@ class Child:
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
         fds: Sequence[int] = (),
+        says: Callable[[str, bool], None] | None = None,
     ) -> None:
-        """Start the process. It inherits the file descriptors `fds`, with the same numbers."""
+        """Start the process. It inherits the file descriptors `fds`, with the same numbers.
+
+        `says` is called with each line that it prints, and whether that is an error's line; by
+        default, this process prints the line.
+        """
+        self._says = says or _print
         self.popen = subprocess.Popen(
             argv,
             env=env,
@@ -104,7 +110,7 @@ class Child:
         with pipe:
             self._first.put(pipe.readline().decode(errors="replace").strip())
             for line in pipe:
-                _pass_on(line, sys.stdout)
+                self._says(line.decode(errors="replace"), False)
 
     def _read_errors(self, pipe: IO[bytes]) -> None:
         num_bytes = 0
@@ -114,7 +120,7 @@ class Child:
                 num_bytes += len(line)
                 while num_bytes > LAST_BYTES and len(self._last) > 1:
                     num_bytes -= len(self._last.popleft())
-                _pass_on(line, sys.stderr)
+                self._says(line.decode(errors="replace"), True)
 
 
 def last_words(how: str, errors: str) -> str:
@@ -151,7 +157,8 @@ def _thread(function: Callable[[IO[bytes]], None], pipe: IO[bytes]) -> threading
     return thread
 
 
-def _pass_on(line: bytes, to: IO[str]) -> None:
+def _print(line: str, is_error: bool) -> None:
+    to = sys.stderr if is_error else sys.stdout
     with contextlib.suppress(ValueError, OSError):  # `to` is closed, or nobody reads it any more
-        to.write(line.decode(errors="replace"))
+        to.write(line)
         to.flush()

@@ -139,10 +139,10 @@ class Ring:
 
 def wait_for_slot(call: Any, arguments: tuple[Any, ...], timeout: float | None) -> int:
     """Return the slot for which a C function waits, first by spinning, then asleep."""
-    slot = call(*arguments, SPIN_NS, 0)
-    if slot >= 0:
-        return slot
-    end = math.inf if timeout is None else time.monotonic() + timeout
+    if timeout is None:
+        end, slot = math.inf, call(*arguments, SPIN_NS, _SLICE_NS)
+    else:
+        end, slot = time.monotonic() + timeout, call(*arguments, SPIN_NS, 0)
     while slot == _TIMEOUT:
         left = end - time.monotonic()
         if left <= 0:

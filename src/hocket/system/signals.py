@@ -6,8 +6,10 @@ time of a job is up.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -20,6 +22,36 @@ def heed_termination() -> None:
     """Let SIGTERM act like Ctrl-C. Otherwise SIGTERM ends the process at once."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+class Suspension:
+    """Functions to call before Ctrl-Z suspends this process, and when it goes on.
+
+    They are called with True and with False. The first `add` takes over the signal of Ctrl-Z,
+    unless the program already handles it, or the caller is not the main thread.
+    """
+
+    def __init__(self) -> None:
+        self._functions: set[Callable[[bool], None]] = set()
+
+    def add(self, function: Callable[[bool], None]) -> None:
+        self._functions.add(function)
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+            signal.signal(signal.SIGTSTP, self._suspend)
+
+    def discard(self, function: Callable[[bool], None]) -> None:
+        self._functions.discard(function)
+
+    def _suspend(self, number: int, frame: FrameType | None) -> None:
+        for function in list(self._functions):
+            function(True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        for function in list(self._functions):  # `fg` continues here
+            function(False)
+
+
+SUSPENSION = Suspension()
 
 
 class Deferred:

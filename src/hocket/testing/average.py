@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from hocket.cluster.devices import usable_cores
 from hocket.cluster.slices import Slices, changed
 from hocket.core.plan.device_id import DeviceId, device_ids
 from hocket.errors import ContractError
 from hocket.runtime.averaging import Members
 from hocket.runtime.averaging.known import choices, find_way, roomy
+from hocket.system.cores import usable_cores
 from hocket.system.platforms import HOST
 from hocket.system.shared_memory import MemoryFile, pages
 from hocket.testing import replica

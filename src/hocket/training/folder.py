@@ -26,10 +26,12 @@ from hocket.training.homes import with_present_settings
 
 CONFIG, SUMMARY, CHECKPOINTS = "config.json", "summary.json", "checkpoints"
 
+LOGS = "logs"
+"""The folder for what instances on other nodes print."""
 # Settings that may change when a run is resumed, because they change no number.
 MAY_CHANGE = {
-    "title", "hocket", "distribute", "launch", "name", "save_every", "keep", "loggers",
-    "eval_every", "eval_episodes",
+    "title", "hocket", "distribute", "launch", "cluster", "lease", "name", "save_every", "keep",
+    "loggers", "eval_every", "eval_episodes",
 }  # fmt: skip
 
 

@@ -19,12 +19,13 @@ from hocket.report.records import Records
 from hocket.runtime.channels.host_arrays import from_host, host_spec
 from hocket.runtime.channels.late import SAMPLE, renamed
 from hocket.runtime.checkpoint import Checkpoint, Checkpoints
-from hocket.runtime.distributed import SAMPLE_AGE
+from hocket.runtime.distributed import SAMPLE_AGE, Split
 from hocket.runtime.free.learner import fitting_samples
 from hocket.runtime.host_calls.calls import PREFIX as HOST
 from hocket.system.signals import Abandoned, Deferred
 from hocket.training.folder import (
     CONFIG,
+    LOGS,
     agent_folders,
     as_planned,
     check_unchanged,
@@ -97,7 +98,10 @@ class Experiment:
         old = old_folder(settings.runs, title, settings.name) if resume else None
         begun = old if old and has_checkpoints(old) else None
         self.loggers = {**make_loggers(settings.loggers), **(loggers or {})}
-        self.plan = plan(algorithm, distribute=settings.distribute, launch=settings.launch)
+        self.plan = plan(
+            algorithm, distribute=settings.distribute, launch=settings.launch,
+            cluster=settings.cluster,
+        )  # fmt: skip
         self.algorithm = as_planned(algorithm, self.plan.graph.num_envs, begun)
         # Record the choice of a search, since a later search may choose something else.
         words = self.plan.words or settings.distribute
@@ -107,7 +111,11 @@ class Experiment:
         self.iterations = count_iterations(self.plan.iteration)
         self.seeds = settings.seeds if settings.seeds > 1 else None
         self.executor = make_executor(
-            self.plan, self.iterations, self.seeds, record=trace is not None
+            self.plan,
+            self.iterations,
+            self.seeds,
+            record=trace is not None,
+            lease=settings.lease,
         )
         self.resume = resume
         self.base = 0, 0
@@ -115,6 +123,8 @@ class Experiment:
         a resume the run may have had another plan, with another number of steps per iteration."""
         self.evaluator = Evaluator(self.algorithm, settings.eval_episodes)
         self.folder = old or new_folder(settings.runs, title, settings.name)
+        if isinstance(self.executor, Split):
+            self.executor.crew.keep_logs(self.folder / LOGS)
         self.folders = agent_folders(self.folder, settings.seed, settings.seeds)
         self.planned = time.perf_counter() - self.started
         self.outcome = Outcome(

@@ -26,7 +26,8 @@ from hocket.runtime.compile.tuning import tuning_here
 from hocket.runtime.distributed import Split
 from hocket.runtime.executor import Executor, by_seed
 from hocket.runtime.fused import Fused
-from hocket.runtime.launch import launch_named
+from hocket.runtime.launch import cluster_named, launch_named
+from hocket.runtime.launch.nodes import LEASE_SECONDS
 from hocket.runtime.refusals import refuse
 from hocket.runtime.seeds import agents
 from hocket.strategies import Strategy, resolve
@@ -47,6 +48,7 @@ def plan(
     *,
     distribute: str | Strategy | None = None,
     launch: str | None = None,
+    cluster: str | Cluster | None = None,
     num_envs: int | None = None,
     exact: bool = False,
 ) -> Plan:
@@ -54,14 +56,21 @@ def plan(
 
     The strategy is `anakin` by default, or `sebulba` if the environments run on the host. `launch`
     says how instances run, as `threads` or as `processes`; by default the strategy decides.
+    `cluster` names the machines, such as `loopback:2`; by default this machine alone.
     """
     count = algorithm.num_envs if num_envs is None else num_envs
     graph = trace(algorithm, count, exact=exact)
     default = "sebulba" if hosts(graph) else "anakin"
-    made = resolve(distribute or default)(graph, Cluster.local())
+    nodes = cluster_named(cluster) if isinstance(cluster, str) else cluster
+    made = resolve(distribute or default)(graph, nodes or Cluster.local())
     if launch is not None:
+        if nodes and nodes.launch and launch != nodes.launch.name:
+            raise PlanError(
+                f"launch={launch!r} contradicts the cluster, whose instances are launched as "
+                f"`{nodes.launch.name}`: leave `launch` out."
+            )
         made = check(replace(made, launch=launch_named(launch)))
-    refuse(made)
+    refuse(made, nodes)
     return made
 
 
@@ -74,6 +83,8 @@ def iterate(
     iterations: int | None = None,
     distribute: str | Strategy | None = None,
     launch: str | None = None,
+    cluster: str | Cluster | None = None,
+    lease: float = LEASE_SECONDS,
     exact: bool = False,
     start_from: Any = None,
     record: bool = False,
@@ -86,9 +97,12 @@ def iterate(
     `report.state` is the whole state at that moment; leaving the loop ends the run. `record` keeps
     every segment, message and wait for `report.executor.timeline()`; it slows the run down.
     """
-    made = plan(algorithm, distribute=distribute, launch=launch, num_envs=num_envs, exact=exact)
+    made = plan(
+        algorithm, distribute=distribute, launch=launch, cluster=cluster, num_envs=num_envs,
+        exact=exact,
+    )  # fmt: skip
     total = count_iterations(made.iteration, iterations)
-    executor = make_executor(made, total, seeds, record=record)
+    executor = make_executor(made, total, seeds, record=record, lease=lease)
     if start_from is not None:
         expected = by_seed(whole_specs(made.graph.state), seeds)
         check_state(algorithm, made.graph.num_envs, expected, start_from)
@@ -159,6 +173,8 @@ def run(
     iterations: int | None = None,
     distribute: str | Strategy | None = None,
     launch: str | None = None,
+    cluster: str | Cluster | None = None,
+    lease: float = LEASE_SECONDS,
     exact: bool = False,
     start_from: Any = None,
     record: bool = False,
@@ -180,7 +196,8 @@ def run(
     try:
         for report in iterate(
             algorithm, seed=seed, seeds=seeds, num_envs=num_envs, iterations=iterations,
-            distribute=distribute, launch=launch, exact=exact, start_from=start_from, record=record,
+            distribute=distribute, launch=launch, cluster=cluster, lease=lease, exact=exact,
+            start_from=start_from, record=record,
         ):  # fmt: skip
             rows.append(report.metrics)
             if watch:
@@ -239,8 +256,9 @@ def first_key(seed: int, seeds: int | None) -> jax.Array:
 
 
 def make_executor(
-    made: Plan, iterations: int, seeds: int | None = None, *, record: bool = False
-) -> Executor:
+    made: Plan, iterations: int, seeds: int | None = None, *, record: bool = False,
+    lease: float = LEASE_SECONDS,
+) -> Executor:  # fmt: skip
     """Make the executor of a plan, for blocks of at most `iterations`, without starting it."""
     refuse(check(made))
     alone, one_process = len(made.places) == 1, made.launch.one_process
@@ -254,9 +272,9 @@ def make_executor(
     if alone and one_process and not driven:
         return Fused(made, min(iterations, 1024), seeds, record=record)
     if seeds is None:
-        return Split(made, record=record)
+        return Split(made, record=record, lease=lease)
     if alone and not one_process:
-        return agents(made, seeds, record=record)
+        return agents(made, seeds, record=record, lease=lease)
     names = ", ".join(place.name for place in made.places)
     fused = "anakin:callback=true" if hosts(made.graph) else "anakin"
     raise PlanError(

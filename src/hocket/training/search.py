@@ -13,7 +13,6 @@ from pathlib import Path
 import jax
 
 from hocket.cluster import Cluster
-from hocket.cluster.devices import usable_cores
 from hocket.cluster.nvidia.activity import GpuActivity
 from hocket.cluster.search import Found, Point, Score, best, room_for, search
 from hocket.core.program.algorithm import Algorithm
@@ -21,6 +20,7 @@ from hocket.errors import PlanError
 from hocket.runtime.compile.cache import enable_cache
 from hocket.runtime.executor import Executor, advance
 from hocket.strategies.sliced import about_search, sliced
+from hocket.system.cores import usable_cores
 from hocket.training.loop import make_executor, plan
 
 INSTANCES = (1, 2, 4, 8)

@@ -20,6 +20,11 @@ class Settings:
     launch: str | None = None
     """How to run the instances of a strategy: as `threads` (the default), as `processes`, or by
     your own launcher, `file.py:NAME`."""
+    cluster: str | None = None
+    """The machines to run on, such as `loopback:2`; by default this machine alone."""
+    lease: float = 60.0
+    """On a cluster, the seconds after which a node that gives no sign of life counts as lost. The
+    run then ends, and what still runs on that node ends itself."""
     name: str | None = None
     """The name of the run's folder; by default the algorithm, the environment and a number."""
     runs: Path = Path("runs")

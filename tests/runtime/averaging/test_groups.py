@@ -21,7 +21,7 @@ from hocket.runtime.averaging.groups import (
     control_bytes,
 )
 from hocket.runtime.averaging.ways.shm import OnHost, nbytes
-from hocket.system.rendezvous import Rendezvous
+from hocket.system.network.rendezvous import Rendezvous
 from hocket.system.shared_memory import MemoryFile
 from tests.runtime.averaging.replicas import SITES
 

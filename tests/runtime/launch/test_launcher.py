@@ -26,7 +26,7 @@ def planned(launch: Launch) -> Plan:
 
 
 def test_an_unknown_launcher_is_refused_by_name() -> None:
-    message = "unknown launcher `process`. Did you mean `processes`? Known: processes, threads."
+    message = "unknown launcher `process`. Did you mean `processes`? Known: loopback, "
     with pytest.raises(ValueError, match=re.escape(message)):
         hocket.plan(Toy(), distribute="actor_learner", launch="process")
     with pytest.raises(PlanError, match=re.escape(message)):
@@ -58,7 +58,7 @@ NO_LAUNCHER = {
     f"{__file__}:Half": "is no launcher: it has no `reserve`, `start`, `release`. `hocket.runtime.",
     f"{__file__}:Picky": "cannot be made: missing a required argument: 'partition'.",
     f"{__file__}:Half:last=3": "has options, and a launcher takes none: leave them out.",
-    "mine.py": "Known: processes, threads. Name your own as `module:NAME` or `file.py:NAME`.",
+    "mine.py": "Known: loopback, processes, threads. Name your own as `module:NAME` or `file.py:NAME`.",
 }
 
 

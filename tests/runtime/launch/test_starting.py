@@ -15,13 +15,13 @@ import pytest
 
 from hocket import Plan, trace
 from hocket.runtime.launch import Command, Fate, Seat
-from hocket.runtime.launch.control import accept, listen
 from hocket.runtime.launch.launchers.threads import Threads
 from hocket.runtime.launch.process import Assignment
 from hocket.runtime.launch.shipping import unpack
 from hocket.runtime.launch.starting import start
 from hocket.runtime.launch.watch import InstanceError, Watch
 from hocket.runtime.observe.status import new_statuses
+from hocket.system.network.local import accept, listen
 from tests.faults import SPLIT
 from tests.runtime.launch.stand_ins import StandIn, StandInLauncher, resources
 from tests.toys import Toy

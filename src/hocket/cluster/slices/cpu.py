@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hocket.cluster.devices import Device, usable_cores
+from hocket.cluster.devices import Device
 from hocket.cluster.slices import Opened, Slice, named
-from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError
+from hocket.system.cores import CORES, part_of_cores, usable_cores
 from hocket.system.platforms import HOST
-
-CORES = "HOCKET_CORES"
-"""The environment variable that lists the cores of a process: `0,1`. See `keep_to_cores`."""
 
 
 class Cpu:
@@ -46,11 +42,7 @@ class CpuSlices(Opened):
     """The cores of this process, divided among slices. Slices share cores if there are too few."""
 
     def __init__(self, slices: Sequence[Slice]) -> None:
-        mine = sorted(os.sched_getaffinity(0))
-        self._cores: dict[DeviceId, list[int]] = {}
-        for i, part in enumerate(slices):
-            first, last = (len(mine) * k // len(slices) for k in (i, i + 1))
-            self._cores[part.id] = mine[first : max(last, first + 1)]
+        self._cores = {part.id: part_of_cores(i, len(slices)) for i, part in enumerate(slices)}
 
     def env(self, part: Slice) -> Mapping[str, str | None]:
         cores = self._cores[part.id]
@@ -67,9 +59,3 @@ class CpuSlices(Opened):
 
 
 BACKEND = Cpu()
-
-
-def keep_to_cores() -> None:
-    """Keep this process on the cores that it was given. Call it before JAX starts its threads."""
-    if cores := os.environ.get(CORES):
-        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})

@@ -31,6 +31,7 @@ def check(plan: Plan) -> Plan:
             f"compiler_flags ({plan.compiler_flags}) only affect new processes, and this plan runs "
             f'in the process that made it: use launch="processes", or set XLA_FLAGS yourself.'
         )
+    _check_nodes(plan)
     _check_slices(plan)
     check_pairs(plan)
     _check_names(plan)
@@ -50,6 +51,21 @@ def check(plan: Plan) -> Plan:
     if plan.parts != 1:
         _check_parts(plan)
     return plan
+
+
+def _check_nodes(plan: Plan) -> None:
+    """Refuse a replica on several nodes, or one without a node on a cluster."""
+    for place in plan.places if plan.launch.nodes else ():
+        for index in range(place.replicas):
+            nodes = list(dict.fromkeys(device.node for device in place.share(index)))
+            if len(nodes) == 1 and nodes[0]:
+                continue
+            where = f"devices of {' and '.join(nodes)}" if any(nodes) else "no node"
+            raise PlanError(
+                f"replica {index} of `{place.name}` has {where}, and on a cluster a replica is a "
+                f"process of one node: use a strategy with replicas, such as `actor_learner`, and "
+                f"devices such as `n1/cpu:0`."
+            )
 
 
 def _check_names(plan: Plan) -> None:
@@ -109,6 +125,11 @@ def _unequal_devices(plan: Plan, place: Place) -> str:
 def _check_slices(plan: Plan) -> None:
     """Refuse slices of devices, unless every instance that uses one is a process with one slice."""
     slices = [device for place in plan.places for device in place.on if device.slice]
+    if slices and plan.launch.nodes:
+        raise PlanError(
+            f"{slices[0]} is a slice on another node, where none can be made yet: use whole "
+            f"devices on a cluster."
+        )
     if slices and plan.launch.one_process:
         raise PlanError(
             f"{slices[0]} is a slice, which only a process can have as its device, and this plan "

@@ -46,6 +46,12 @@ def check_pairs(plan: Plan) -> None:
 def check_free_plan(plan: Plan, free: Sampling) -> None:
     """Refuse a free plan in which some instance would have to wait after all."""
     learner, maker = free.learner, free.maker
+    nodes = sorted({p.node(i) for p in plan.places for i in range(p.replicas)})
+    if plan.launch.nodes and len(nodes) > 1:
+        raise PlanError(
+            f"`{learner}` and `{maker}` do not wait for each other, which needs shared memory, and "
+            f"they are on several nodes: {', '.join(nodes)}. Use lag=1, or one node."
+        )
     if plan.launch.shares_memory == "none":
         raise PlanError(
             f"`{learner}` and `{maker}` do not wait for each other, which needs shared memory, and "

@@ -53,6 +53,10 @@ class Place:
         size = max(1, len(self.on) // self.replicas)
         return self.on[index * len(self.on) // self.replicas :][:size]
 
+    def node(self, index: int) -> str:
+        """Return the node on which a replica runs; "" for the machine of the run."""
+        return next((device.node for device in self.share(index)), "")
+
 
 @dataclass(frozen=True)
 class Channel:
@@ -103,6 +107,9 @@ class Launch:
     them like `vmap`."""
     shares_memory: Literal["all", "node", "none"] = "all"
     """The instances that can share memory: `all`, those on the same machine (`node`), or `none`."""
+    nodes: bool = False
+    """True if instances run on the nodes that their devices name. On each of these, the launcher
+    starts a steward, which starts the instances there."""
 
     def __post_init__(self) -> None:
         if self.shares_memory not in (known := ("all", "node", "none")):
@@ -111,6 +118,11 @@ class Launch:
             raise ValueError(
                 f"the launcher `{self.name}` says that replicas are one program and that instances "
                 f"are processes: one_program=True needs one_process=True."
+            )
+        if self.nodes and self.one_process:
+            raise ValueError(
+                f"the launcher `{self.name}` says that instances are on several nodes and in one "
+                f"process: nodes=True needs one_process=False."
             )
 
 

@@ -53,7 +53,8 @@ class Members:
     def of(plan: Plan, place: str) -> Members:
         spot, delay = plan.place(place), plan.means.get(place, Mean()).delay
         on = tuple(next(iter(spot.share(i)), None) for i in range(spot.replicas))
-        return Members(on, plan.launch.shares_memory != "none", delay)
+        nodes = {device and device.node for device in on}
+        return Members(on, plan.launch.shares_memory != "none" and len(nodes) == 1, delay)
 
     def __len__(self) -> int:
         return len(self.on)

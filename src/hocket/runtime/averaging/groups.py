@@ -15,7 +15,7 @@ import numpy as np
 from hocket.runtime.averaging import Address, Epoch, Joined, Members, Sites, Space
 from hocket.runtime.averaging.vectors import through_vectors, vector_bytes
 from hocket.system.native import library
-from hocket.system.rendezvous import Rendezvous
+from hocket.system.network.rendezvous import Rendezvous
 from hocket.system.ring import SPIN_NS
 from hocket.system.shared_memory import pages
 

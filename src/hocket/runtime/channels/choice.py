@@ -61,8 +61,9 @@ def ends_of(plan: Plan, link: Link) -> Ends:
     """Return the devices of a link's two ends, and whether the ends share a process or memory."""
     launch = plan.launch
     source = devices_of(plan, link.transfer.source, link.source)
-    shares = not launch.one_process and launch.shares_memory != "none"
     target = devices_of(plan, *link.end)
+    one_node = len({device.node for device in (*source, *target)}) < 2
+    shares = not launch.one_process and launch.shares_memory != "none" and one_node
     return Ends(source, target, one_process=launch.one_process, share_memory=shares)
 
 

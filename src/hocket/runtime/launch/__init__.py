@@ -4,6 +4,7 @@
     crew.py         the instances of a plan: commands them, and gathers their answers
     seats.py        which processes a plan needs, and how they share the machine
     starting.py     starts the instances, connects to them, and tells them what to run
+    nodes.py        the nodes of a cluster, whose stewards start the instances there
     watch.py        gathers answers, and ends the run if one will never come
     ending.py       ends the instances, and gives everything back
     control.py      the connection between a run and an instance, for commands and answers
@@ -24,13 +25,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
+from hocket.cluster import Cluster
 from hocket.core.plan.data import Launch, Plan
 from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError
-from hocket.system.registry import Registry
+from hocket.system.registry import Registry, lacking
 
+SURVEY_SECONDS = 60.0
+"""Seconds that a launcher has to find out which nodes there are, and their devices."""
 HERE = "threads"
 """The name of the default launcher, for a plan that names none."""
 
@@ -110,9 +114,34 @@ class Launcher(Protocol):
         """Give back what `reserve` took, even after a failure. A second call does nothing."""
 
 
+class ClusterLauncher(Launcher, Protocol):
+    """A launcher of stewards on the nodes of a cluster. Its `launch` has `nodes=True`."""
+
+    def survey(self, seconds: float) -> Cluster:
+        """Return all nodes and their devices, within `seconds`."""
+        ...
+
+    def host(self, node: str) -> str:
+        """Return the address or the interface at which the processes on a node listen."""
+        ...
+
+
 def launcher_named(name: str) -> Launcher:
-    """Make the launcher called `name`, such as `threads`, `processes` or `mine.py:MyLauncher`."""
+    """Make the launcher of a name such as `threads`, `loopback:2` or `mine.py:MyLauncher`."""
+    kind, _, argument = name.partition(":")
+    if argument and kind in LAUNCHERS.names:
+        return LAUNCHERS.make(kind, Launcher, argument=argument)
     return LAUNCHERS.make(name or HERE, Launcher)
+
+
+def cluster_named(name: str) -> Cluster:
+    """Return the cluster of a name such as `loopback:2`, with all its nodes."""
+    launcher = launcher_named(name)
+    if not launcher.launch.nodes:
+        raise ValueError(f"`{name}` is no cluster: it starts instances on this machine alone.")
+    if missing := lacking(launcher, ClusterLauncher):
+        raise ValueError(f"the launcher `{name}` has nodes, but no {', '.join(missing)}.")
+    return cast(ClusterLauncher, launcher).survey(SURVEY_SECONDS)
 
 
 def launch_named(name: str) -> Launch:

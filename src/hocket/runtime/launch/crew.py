@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from hocket.runtime.host_calls.services import Services
 from hocket.runtime.launch import Launcher, launcher_of
 from hocket.runtime.launch.ending import Resources
 from hocket.runtime.launch.memory import PlanMemory
+from hocket.runtime.launch.nodes import LEASE_SECONDS
 from hocket.runtime.launch.seats import uses_accelerator
 from hocket.runtime.launch.shutdown import FINISH_SECONDS
 from hocket.runtime.launch.starting import start
@@ -33,7 +35,9 @@ from hocket.system.children import at_end
 class Crew:
     """The instances of a plan. The first `load` starts them."""
 
-    def __init__(self, plan: Plan, launcher: Launcher | None = None) -> None:
+    def __init__(
+        self, plan: Plan, launcher: Launcher | None = None, lease: float = LEASE_SECONDS
+    ) -> None:
         launcher = launcher or launcher_of(plan)
         self.plan, self.reductions = plan, dict[str, WayTable]()
         memory = PlanMemory.create(plan)
@@ -41,13 +45,17 @@ class Crew:
         self.workers = workers_of(plan, memory) if plan.launch.one_process else []
         # An instance on a GPU gets more time, to finish its current program (`shutdown.py`).
         grace = FINISH_SECONDS + GRACE_SECONDS if uses_accelerator(plan) else GRACE_SECONDS
-        self._held = Resources(launcher, memory, self.slices, grace, self.workers)
+        self._held = Resources(launcher, memory, self.slices, grace, self.workers, lease=lease)
         self._watch = Watch(plan, memory, self._held.running)
         self._at_work: set[str] = set()
         """The names of the instances that work until told to stop. Only free plans have any."""
         self._has_state, self._epoch = False, 0
         self._failure: BaseException | None = None
         self._release = at_end(self, self._held.release)
+
+    def keep_logs(self, folder: Path) -> None:
+        """Keep what instances on other nodes print in files of this folder. Call before `load`."""
+        self._held.logs = folder
 
     @property
     def instances(self) -> list[Any]:

@@ -88,7 +88,7 @@ class PlanMemory:
         gives each instance memory of its own.
         """
         launch = plan.launch
-        if not launch.one_process and launch.shares_memory != "none":
+        if not launch.one_process and launch.shares_memory != "none" and not launch.nodes:
             where = memory_map(plan)
             return _mapped(plan, MemoryFile.create(where.nbytes), where)
         if launch.one_process and plan.free:

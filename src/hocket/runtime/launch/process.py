@@ -25,13 +25,14 @@ from typing import Any, NoReturn
 
 from hocket.cluster.nvidia.cuda import synchronize
 from hocket.cluster.slices import seen_here
-from hocket.cluster.slices.cpu import keep_to_cores
-from hocket.runtime.launch.control import Failure, accept, listen, tell
+from hocket.runtime.launch.control import Failure, tell
 from hocket.runtime.launch.shutdown import RunEnded, Shutdown
 from hocket.system.as_child import leave_signals, say_hello, wait_for_end_of
+from hocket.system.cores import keep_to_cores
 from hocket.system.garbage import keep_imports
 from hocket.system.messages import MessageSocket
 from hocket.system.network import Network, set_network
+from hocket.system.network.local import accept, listen
 from hocket.system.shared_memory import MemoryFile
 
 STATUS_SECONDS = 0.2
@@ -62,11 +63,8 @@ class Assignment:
     """
     network: Network
     """The network in which the instance meets the others of its run."""
-
-
-def worker_command(folder: Path, name: str) -> tuple[str, ...]:
-    """Return the command that starts the worker of an instance."""
-    return (sys.executable, "-m", __name__, str(folder), str(os.getpid()), name)
+    reports: bool
+    """True to report the status through the connection, since the run does not see this memory."""
 
 
 def main() -> None:
@@ -106,15 +104,15 @@ def _work(connection: MessageSocket, commands: queue.Queue[Any], shutdown: Shutd
         file = MemoryFile.attach(connection.receive_fd(), given.memory_nbytes)
     _in_thread(_listen, connection, commands, shutdown)
     worker = _worker(given, file)
-    if file is None:
+    if given.reports:
         _in_thread(_report, worker, connection)
     _prepare_end(worker, shutdown)
     connection.write(("done", seen_here()))
     while True:
         command, *arguments = commands.get()
         done = getattr(worker, command)(*arguments)
-        if file is None:
-            _tell_status(worker, connection)  # the run needs the status before the answer
+        if given.reports:
+            _tell_status(worker, connection)  # so that the run has it before the answer
         connection.write(("done", done))
 
 

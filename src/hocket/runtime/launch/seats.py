@@ -3,24 +3,53 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import jax
 
-from hocket.cluster.devices import usable_cores
 from hocket.cluster.slices import Slices, changed, run_as_one
 from hocket.core.plan.data import Place, Plan
 from hocket.runtime.launch import Seat
 from hocket.runtime.observe.status import names
+from hocket.system.cores import usable_cores
 from hocket.system.platforms import HOST
 
 
 def seats_of(plan: Plan) -> list[Seat]:
-    """Return a seat for each instance, in the order of `names`."""
+    """Return the seats of a plan: one for each instance, in the order of `names`, or each node."""
+    if plan.launch.nodes:
+        return _nodes(plan)
     return [
         Seat(f"{place}/{index}", (f"{place}/{index}",), spot.share(index), _cores(spot))
         for place, index in names(plan)
         for spot in [plan.place(place)]
     ]
+
+
+def _nodes(plan: Plan) -> list[Seat]:
+    """Return a seat for each node that has instances of the plan."""
+    seats: dict[str, Seat] = {}
+    for place, index in names(plan):
+        node, devices = plan.place(place).node(index), plan.place(place).share(index)
+        seat = seats.get(node, Seat(node, (), node=node))
+        seats[node] = replace(
+            seat,
+            instances=(*seat.instances, f"{place}/{index}"),
+            devices=tuple(dict.fromkeys((*seat.devices, *devices))),
+        )
+    return list(seats.values())
+
+
+def settings_for_nodes(plan: Plan, place: str, index: int) -> dict[str, str]:
+    """Return the environment variables that an instance on another node takes over from the run.
+
+    These decide its numbers. Others, such as paths, mean something else on another machine.
+    """
+    devices = plan.place(place).share(index)
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {plan.compiler_flags}".split()
+    settings = {"XLA_FLAGS": " ".join(flag for flag in flags if "/" not in flag)}
+    on_host = bool(devices) and all(device.is_host for device in devices)
+    return settings | ({"JAX_PLATFORMS": HOST} if on_host else {})
 
 
 def environment_of(plan: Plan, seat: Seat, slices: Slices) -> dict[str, str]:

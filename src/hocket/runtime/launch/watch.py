@@ -87,7 +87,7 @@ class Watch:
             return answer.content
         if answer.outcome == "gone":
             (instance,) = (x for x in self._running if x.name == answer.instance)
-            raise lost(instance.name, instance.member)
+            raise lost(f"the instance `{instance.name}`", instance.member)
         failure: Failure = answer.content
         hint = others_on_gpu(self._plan, answer.instance) if "CUDA" in failure.text else ""
         raise InstanceError(
@@ -102,7 +102,7 @@ class Watch:
         for instance in self._running:
             # An answer that came just before the end says more than the end does: read it first.
             if instance.member.poll() is not None and self.answers.empty():
-                raise lost(instance.name, instance.member)
+                raise lost(f"the instance `{instance.name}`", instance.member)
 
 
 class DeadlockWatch:
@@ -135,8 +135,8 @@ def fate_of(member: Member, seconds: float) -> Fate | None:
     return fate
 
 
-def lost(name: str, member: Member) -> InstanceError:
-    """Return the error of an instance that ended, or stopped answering, without saying why."""
+def lost(who: str, member: Member) -> InstanceError:
+    """Return the error of an instance, or a steward, that ended without saying why."""
     fate = fate_of(member, GRACE_SECONDS)
     how = f"failed: {last_words(*fate)}" if fate else "stopped answering."
-    return InstanceError(f"the instance `{name}` {how}")
+    return InstanceError(f"{who} {how}")

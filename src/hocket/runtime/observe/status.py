@@ -21,6 +21,12 @@ def names(plan: Plan) -> list[tuple[str, int]]:
     return [(p.name, i) for p in plan.places for i in range(plan.instances(p.name))]
 
 
+def place_and_index(name: str) -> tuple[str, int]:
+    """Return the place and the number of the instance `actor/0`."""
+    place, _, index = name.rpartition("/")
+    return place, int(index)
+
+
 def counting(plan: Plan) -> set[str]:
     """Return the places whose iterations the run counts.
 

@@ -1,4 +1,4 @@
-"""Connections to other processes of a run, over TCP: who may connect, and what is carried.
+"""Connections to other processes of a run: who may connect, and what is carried.
 
 __init__.py    the network of this process: the address it binds, its ports, the secret of the run
 refusals.py    counts the connections that were refused, and why
@@ -6,6 +6,9 @@ greeting.py    the greeting, in which both sides of a connection prove that they
 listener.py    accepts and opens connections, and greets, in one thread
 signed.py      messages whose every byte is authenticated: for commands
 stream.py      messages of one size, without headers: for the arrays of a link
+plain.py       reads data of another machine, and refuses whatever could run code
+local.py       Unix sockets instead of TCP: on one machine, between processes of one user
+rendezvous.py  an exchange of messages within a group of processes before they start work
 
 Nothing is encrypted. An eavesdropper can read everything but the secret, and can change the bytes
 of a stream, though not of signed messages.

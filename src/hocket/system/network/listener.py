@@ -167,7 +167,8 @@ class Listener:
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._selector = selectors.DefaultSelector()
         self._bell, self._rung = socket.socketpair()
-        self._starting, self._started = threading.Lock(), False
+        self._starting, self._ending = threading.Lock(), False
+        self._thread: threading.Thread | None = None
 
     def expect(self, purpose: str, name: str) -> Expected:
         """Listen for one connection. Its address can be sent to the process that is to connect."""
@@ -177,7 +178,7 @@ class Listener:
         digest = ConnectionId(purpose, name).digest
         expected = Expected(self, digest, address_of(self._listening))
         self._expected[digest] = expected
-        self._start()
+        self.wake()
         return expected
 
     def begin(self, address: str, name: ConnectionId, seconds: float, use: Use, fail: Fail) -> None:
@@ -186,7 +187,6 @@ class Listener:
         They are called in another thread, and may neither wait nor raise.
         """
         family, where = read_address(address)
-        self._start()
         self._orders.put(lambda: self._connect(family, where, name, seconds, use, fail))
         self.wake()
 
@@ -212,6 +212,18 @@ class Listener:
             del self._expected[expected.digest]
             self.wake()
 
+    def close(self) -> None:
+        """Stop listening, and end all greetings. Connections that were made stay."""
+        self._ending = True
+        self.wake()
+        if self._thread:
+            self._thread.join()
+        for greeting in list(self._greetings):
+            self._end(greeting, OSError("this process ends."))
+        for end in (self._listening, self._bell, self._rung, self._selector):
+            if end:
+                end.close()
+
     def _listen(self) -> socket.socket:
         listening = bind(self._network)
         listening.listen(_BACKLOG)
@@ -221,14 +233,13 @@ class Listener:
 
     def _start(self) -> None:
         with self._starting:
-            if self._started:
+            if self._thread:
                 return
-            self._started = True
             for end in (self._bell, self._rung):
                 end.setblocking(False)
             self._watch(self._rung, lambda: self._rung.recv(4096))
-            threading.Thread(target=self._serve, name="hocket-listener", daemon=True).start()
-        self.wake()
+            self._thread = threading.Thread(target=self._serve, name="hocket-listener", daemon=True)
+            self._thread.start()
 
     # The rest runs in the thread.
 
@@ -236,7 +247,7 @@ class Listener:
         self._selector.register(file, events or selectors.EVENT_READ, act)
 
     def _serve(self) -> None:
-        while True:
+        while not self._ending:
             deadlines = [x.deadline for x in self._greetings if not x.held]
             left = min(deadlines) - time.monotonic() if deadlines else None
             for key, _ in self._selector.select(None if left is None else max(0.0, left)):
@@ -318,9 +329,9 @@ class Listener:
             self._end(greeting, error)
             return
         if greeted:
-            self._remove(greeting)
-            assert greeting.use
-            greeting.use(Connection(greeting.socket, greeted, greeting.connects))
+            use, _ = self._remove(greeting)
+            assert use
+            use(Connection(greeting.socket, greeted, greeting.connects))
             return
         watched = greeting.socket in self._selector.get_map()
         if greeting.held and watched:  # it may send nothing now, and its end is noticed later
@@ -333,19 +344,23 @@ class Listener:
 
     def _end(self, greeting: _Greeting, error: OSError) -> None:
         """End a greeting that has failed, and count it unless only the network has failed."""
-        self._remove(greeting)
+        _, fail = self._remove(greeting)
         greeting.socket.close()
         if isinstance(error, Refused):
             REFUSALS.count(error.reason)
         elif not greeting.connects:
             REFUSALS.count("ended")
-        if greeting.fail:
-            greeting.fail(error)
+        if fail:
+            fail(error)
 
-    def _remove(self, greeting: _Greeting) -> None:
+    def _remove(self, greeting: _Greeting) -> tuple[Use | None, Fail | None]:
+        """Forget a greeting. Return the functions that wait for its result."""
         self._greetings.remove(greeting)
         if greeting.socket in self._selector.get_map():
             self._selector.unregister(greeting.socket)
+        # The thread may keep this object for a while, but it must not keep what the functions use.
+        use, fail, greeting.use, greeting.fail = greeting.use, greeting.fail, None, None
+        return use, fail
 
 
 _listeners: list[Listener] = []

@@ -32,7 +32,7 @@ class Tampered(EOFError):
 
 
 class SignedSocket(MessageSocket):
-    """A `MessageSocket` that ends the connection if a byte is not from the process at the other end.
+    """A `MessageSocket` that ends the connection if a byte is not from the other end.
 
     `write` and `read` pickle, as in a `MessageSocket`. Nothing is unpickled before its MAC has
     proved who sent it. `write_bytes` and `read_bytes` send and return bytes as they are.

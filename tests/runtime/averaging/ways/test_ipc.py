@@ -15,7 +15,7 @@ from hocket.runtime.averaging import Members, Space
 from hocket.runtime.averaging.groups import control_bytes
 from hocket.runtime.averaging.ways import ipc
 from hocket.system.native import KERNEL, Unavailable, checked, library
-from hocket.system.rendezvous import Rendezvous
+from hocket.system.network.rendezvous import Rendezvous
 from hocket.system.shared_memory import MemoryFile
 from tests.compiled import SANITIZERS, THREADS, has_thread_sanitizer, program, run
 from tests.runtime.averaging.replicas import MPS, asked

@@ -19,7 +19,7 @@ from hocket.runtime.averaging import Members, Sites, Space, Unavailable
 from hocket.runtime.averaging.groups import GpuGroup, InMemory, SharedMemoryWay, control_bytes
 from hocket.runtime.averaging.vectors import vector_bytes
 from hocket.system.native import KERNEL, checked, library
-from hocket.system.rendezvous import Rendezvous
+from hocket.system.network.rendezvous import Rendezvous
 
 WAIT_SECONDS = "HOCKET_REDUCE_SECONDS"
 """The environment variable that sets the seconds for which a replica waits for another on the GPU.

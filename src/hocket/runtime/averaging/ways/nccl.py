@@ -15,7 +15,7 @@ from hocket.runtime.averaging import Members, Sites, Space, Unavailable
 from hocket.runtime.averaging.groups import GpuGroup, InMemory, SharedMemoryWay, control_bytes
 from hocket.runtime.averaging.ways import shm
 from hocket.system.native import checked, library
-from hocket.system.rendezvous import SECONDS, Rendezvous
+from hocket.system.network.rendezvous import SECONDS, Rendezvous
 
 _ID = 128
 

@@ -2,4 +2,5 @@
 
 threads.py     as threads of this process
 processes.py   as processes of this machine, which share memory
+loopback.py    on nodes that are all this machine, and share nothing
 """

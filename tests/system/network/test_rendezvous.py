@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket.system.native import Unavailable
-from hocket.system.rendezvous import Rendezvous
+from hocket.system.network.rendezvous import Rendezvous
 from hocket.system.shared_memory import MemoryFile
 
 

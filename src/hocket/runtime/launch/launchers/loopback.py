@@ -1,0 +1,85 @@
+"""Start instances on several nodes that are all this machine, to try out a cluster.
+
+`loopback:N` has the nodes n0, n1, ... with an equal part of the cores each, and no accelerators.
+The nodes share nothing: no memory, no settings of a process. Whatever crosses between them goes
+through sockets, as between machines.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+
+from hocket.cluster.devices import Cluster, Device, Node, host_memory, id_of
+from hocket.core.plan.data import Launch, Plan
+from hocket.runtime.launch import Command, Seat
+from hocket.runtime.launch.launchers.processes import ChildMember
+from hocket.system.cores import CORES, part_of_cores
+from hocket.system.platforms import HOST
+
+LAUNCH = Launch("loopback", one_process=False, one_program=False, shares_memory="node", nodes=True)
+
+
+class Loopback:
+    """The launcher of a cluster whose nodes are parts of this machine."""
+
+    launch = LAUNCH
+
+    def __init__(self, argument: str = "") -> None:
+        if not (argument.isdigit() and int(argument) > 0):
+            raise ValueError(
+                f"`loopback:{argument}` names no cluster: give the number of nodes, as in "
+                f"`loopback:2`."
+            )
+        self._count = int(argument)
+
+    def survey(self, seconds: float) -> Cluster:
+        memory = host_memory()
+        share = memory and memory // self._count
+        nodes = [Node(name, len(self._cores(name)), share) for name in self._names]
+        devices = [
+            Device(replace(id_of(device), node=node.name), device.device_kind, memory=share)
+            for node in nodes
+            for device in jax.local_devices(backend=HOST)
+        ]
+        cores = sum(node.cores for node in nodes)
+        launch = replace(self.launch, name=f"loopback:{self._count}")
+        return Cluster(tuple(devices), cores, memory, nodes=tuple(nodes), launch=launch)
+
+    def host(self, node: str) -> str:
+        return "127.0.0.1"
+
+    def why_not(self, plan: Plan) -> str:
+        if sys.platform != "linux":
+            return "it needs Linux."
+        used = {place.node(i) for place in plan.places for i in range(place.replicas)}
+        if unknown := sorted(used - set(self._names)):
+            return (
+                f"the plan names the node `{unknown[0]}`, and its nodes are "
+                f"{', '.join(self._names)}. Make the plan for this cluster: `cluster=`."
+            )
+        return ""
+
+    def reserve(self, seats: Sequence[Seat], seconds: float) -> None:
+        """Reserve nothing, since this machine is already here."""
+
+    def start(self, seat: Seat, command: Command) -> ChildMember:
+        cores = ",".join(map(str, self._cores(seat.node)))
+        env = {**command.env, CORES: cores, "JAX_PLATFORMS": HOST}
+        return ChildMember(command.argv, env, command.stdin)
+
+    def release(self) -> None:
+        """Do nothing, since nothing was reserved."""
+
+    @property
+    def _names(self) -> list[str]:
+        return [f"n{i}" for i in range(self._count)]
+
+    def _cores(self, node: str) -> list[int]:
+        return part_of_cores(self._names.index(node), self._count)
+
+
+LAUNCHER = Loopback

@@ -1,0 +1,27 @@
+"""The processor cores that this process may use."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+CORES = "HOCKET_CORES"
+"""The environment variable that lists the cores of a process: `0,1`. See `keep_to_cores`."""
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use, possibly fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def keep_to_cores() -> None:
+    """Keep this process on the cores that it was given. Call it before JAX starts its threads."""
+    if cores := os.environ.get(CORES):
+        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+
+
+def part_of_cores(index: int, count: int) -> list[int]:
+    """Return part `index` of the cores of this process. With too few cores, parts share some."""
+    mine = sorted(os.sched_getaffinity(0))
+    first, last = (len(mine) * k // count for k in (index, index + 1))
+    return mine[first : max(last, first + 1)]

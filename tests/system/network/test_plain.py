@@ -1,0 +1,57 @@
+"""Data of another node are read, and whatever could run code is not."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hocket.runtime.launch import Fate
+from hocket.runtime.launch.control import Failure
+from hocket.system.network.plain import loads
+
+
+def there_and_back(data: Any) -> Any:
+    return loads(pickle.dumps(data, protocol=5))
+
+
+def test_plain_data_and_records() -> None:
+    for data in (
+        ("done", {(1, 2): [3.5, None], "x": b"7"}), {1, 2}, frozenset({"a"}), 2j,
+        Fate("ended", "why"), Failure("a traceback"),
+    ):  # fmt: skip
+        assert there_and_back(data) == data
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool", "bfloat16", "S3"])
+def test_arrays(dtype: str) -> None:
+    numpy_dtype = jnp.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    for array in (np.ones((3, 2), numpy_dtype), np.ones((4, 2), numpy_dtype)[::2].T):
+        back = there_and_back(array)
+        assert back.dtype == array.dtype and (back == array).all()
+    scalar = np.ones((), numpy_dtype)[()]
+    assert there_and_back(scalar) == scalar
+
+
+class Harmful:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def test_what_could_run_code_is_refused(tmp_path: Path) -> None:
+    harmful = Harmful(tmp_path / "made")
+    with pytest.raises(pickle.UnpicklingError, match=r"`posix\.mkdir` came from another node"):
+        there_and_back(("done", {"x": harmful}))
+    assert not harmful.path.exists()
+    # Functions and modules of hocket are no plain data either.
+    for name in (b"hocket.system.names\nfind", b"hocket.__main__\nmain"):
+        with pytest.raises(pickle.UnpicklingError, match="came from another node"):
+            loads(b"c" + name + b"\n.")

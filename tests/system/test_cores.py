@@ -1,0 +1,35 @@
+"""The cores of this process, and how they are divided."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hocket.system.cores import CORES, part_of_cores, usable_cores
+
+
+@pytest.mark.parametrize(
+    ("mine", "count", "parts"),
+    [
+        ({0, 1, 2, 3}, 2, [[0, 1], [2, 3]]),
+        ({0, 1, 2}, 2, [[0], [1, 2]]),
+        ({5, 7}, 4, [[5], [5], [7], [7]]),
+        ({3}, 1, [[3]]),
+    ],
+)
+def test_every_part_has_a_core(
+    mine: set[int], count: int, parts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: mine)
+    assert [part_of_cores(i, count) for i in range(count)] == parts
+    assert usable_cores() == len(mine)
+
+
+def test_a_process_keeps_to_its_cores() -> None:
+    core = min(os.sched_getaffinity(0))
+    code = "from hocket.system.cores import *; keep_to_cores(); print(usable_cores())"
+    env = {**os.environ, CORES: str(core)}
+    assert subprocess.check_output([sys.executable, "-c", code], env=env) == b"1\n"
