@@ -5,18 +5,25 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
 from hocket import Channel, Place, Plan
 from hocket.runtime.channels import Ends, Here
 from hocket.runtime.channels.transports.tcp import TRANSPORT, Address
+from hocket.runtime.distributed import Split
+from hocket.runtime.executor import advance
 from hocket.runtime.instance.wiring import End
 from hocket.system.events import Closed
 from hocket.system.network.refusals import REFUSALS
-from tests.cases import LEARN, distance, graph_of
+from hocket.testing import difference
+from hocket.testing.same_numbers import carried_out
+from tests.cases import LEARN, SEED, distance, graph_of
 from tests.forked import quick
 from tests.runtime.channels.two_ends import connected, greeted, message, planned, upwards
+from tests.runtime.free.samples import plan_of
+from tests.runtime.free.test_free import check_ledger
 
 NAMED = replace(upwards(planned()), transport="tcp")
 
@@ -88,8 +95,32 @@ def test_what_was_received_outlives_its_slot() -> None:
     assert (np.asarray(x) == 1.0).all()
 
 
+PLACES = (Place("actor", ("env", "act"), replicas=2), Place("learner", LEARN))
+
+
+def over_tcp(launch: str, up: Channel) -> Plan:
+    channels = {"actor -> learner": up, "learner -> actor": replace(up, lag=0)}
+    return Plan(graph_of("ppo"), PLACES, channels, launch=quick(launch))
+
+
 def test_a_run_over_it_has_the_fused_numbers() -> None:
-    places = (Place("actor", ("env", "act"), replicas=2), Place("learner", LEARN))
-    channels = {name: Channel(transport="tcp") for name in ("actor -> learner", "learner -> actor")}
-    plan = Plan(graph_of("ppo"), places, channels, launch=quick("processes"))
-    assert distance(plan, "ppo", 3) <= 1e-5
+    assert distance(over_tcp("processes", Channel(transport="tcp")), "ppo", 3) <= 1e-5
+
+
+def test_late_messages_are_those_of_threads() -> None:
+    plans = [
+        over_tcp("threads", Channel(lag=1)),
+        over_tcp("processes", Channel(lag=1, transport="tcp")),
+    ]
+    one, other = (carried_out(plan, SEED, 4)[1] for plan in plans)
+    assert difference(one, other) <= 1e-6
+
+
+def test_free_samples_come_once_and_in_order() -> None:
+    plan = plan_of()
+    channels = {**plan.channels, "actor -> learner": Channel(transport="tcp")}
+    executor = Split(replace(plan, channels=channels, launch=quick("processes")))
+    executor.start(jax.random.key(0))
+    metrics = advance(executor, 24)
+    executor.close()
+    check_ledger(metrics)
