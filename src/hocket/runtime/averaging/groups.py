@@ -1,8 +1,9 @@
-"""Groups of replicas that average with the native library, in memory that all replicas share."""
+"""Groups of replicas that average with the native library."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import jax
 import numpy as np
 
 from hocket.runtime.averaging import Address, Epoch, Joined, Members, Sites, Space
-from hocket.runtime.averaging.vectors import through_vectors, vector_bytes
+from hocket.runtime.averaging.vectors import narrowed, through_vectors, vector_bytes, widened
 from hocket.system.native import library
 from hocket.system.network.rendezvous import Rendezvous
 from hocket.system.ring import SPIN_NS
@@ -21,9 +22,12 @@ from hocket.system.shared_memory import pages
 
 J = TypeVar("J", bound=Joined)
 
+LINE = 64
+"""The alignment in bytes of every array in the memory of the host that replicas share."""
+
 
 class SharedMemoryWay:
-    """The methods common to all built-in ways to average. They all need shared memory."""
+    """The methods that the ways through shared memory have in common."""
 
     def why_not(self, members: Members) -> str:
         if members.shares_memory:
@@ -65,8 +69,8 @@ class Group:
     line: ClassVar[int] = 1
     """The alignment in bytes. The size of each vector is rounded up to a multiple of it."""
 
-    def __init__(self, space: Space) -> None:
-        self._space, self._library, self._num_sites = space, library(), 0
+    def __init__(self) -> None:
+        self._library, self._num_sites = library(), 0
         self._group = -1
         """The number that compiled programs use for this group."""
 
@@ -87,6 +91,13 @@ class Group:
         call = jax.ffi.ffi_call(self.target, specs, has_side_effect=True)
         return call(*parts, **{name: np.int64(n) for name, n in given.items()})
 
+    def of_leaves(self, xs: Sequence[jax.Array], root: int = -1) -> list[jax.Array]:
+        """Do as `__call__` does, for arrays of the CPU, which the target takes as they are."""
+        parts = [widened(x) for x in xs]
+        specs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in parts]
+        means = self.called(specs, parts, leaf_bytes(xs), root)
+        return [narrowed(mean, x) for mean, x in zip(means, xs, strict=True)]
+
     def counts(self) -> tuple[int, int, int]:
         count = getattr(self._library, self.counter)
         numbers = [ctypes.c_int64() for _ in count.argtypes[1:]]
@@ -97,6 +108,14 @@ class Group:
     def check(self) -> None:
         """Do nothing, because a failed call raises its error when the program runs."""
 
+
+class MemoryGroup(Group):
+    """One replica of a group whose replicas meet in memory that all of them share."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self._space = space
+
     def close(self) -> None:
         self._library.hocket_average_close(self._space.address)
 
@@ -104,7 +123,7 @@ class Group:
         """Do nothing, because the memory belongs to the run."""
 
 
-class GpuGroup(Group, ABC):
+class GpuGroup(MemoryGroup, ABC):
     """One replica of a group on GPUs. Before they average, the replicas exchange introductions.
 
     The introduction of a replica is the bytes that the others need to connect to it. Introductions
@@ -136,6 +155,16 @@ class GpuGroup(Group, ABC):
     def _compared(self) -> int:
         """Join the group that checks if all replicas average the same arrays. Return its number."""
         return joined_group(self._space, self._replicas, self._index)
+
+
+def leaf_bytes(xs: Sequence[Any]) -> int:
+    """Return the bytes of one replica's arrays, each rounded up to a multiple of `LINE`."""
+    parts = [jax.eval_shape(widened, x) for x in xs]
+    return sum(in_lines(math.prod(x.shape) * x.dtype.itemsize) for x in parts)
+
+
+def in_lines(nbytes: int) -> int:
+    return nbytes + -nbytes % LINE
 
 
 def control_bytes(sites: Sites, replicas: int) -> int:

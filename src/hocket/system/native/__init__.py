@@ -1,6 +1,8 @@
 """The compiled part of hocket: one library of C functions that works with every version of Python.
 
 average.cpp, reduce_*.cpp, reduce.cu   means over replicas, on CPUs and GPUs
+leaves.h, waiters.h                    the arrays of a call, and threads that may wait for others
+tcp_call.h, peer.h                     a call over TCP, and its connections
 ring.cpp, latest.cpp, event.h          messages and events in shared memory
 tcp.cpp                                messages of one size over a TCP connection
 slots.cpp                              messages in the memory of one GPU
@@ -76,6 +78,9 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "hocket_average_counts": (None, [c_int, _Sizes, _Sizes, _Sizes]),
     "hocket_average_close": (None, [c_void_p]),
     "hocket_average_compare": (None, [c_int, c_int64, c_int64, c_int64, c_int32, *_TEXT]),
+    "hocket_reduce_tcp_join": (c_int, [c_int, c_int, _Ints, c_int64, c_int64]),
+    "hocket_reduce_tcp_counts": (None, [c_int, _Sizes, _Sizes, _Sizes]),
+    "hocket_reduce_tcp_close": (None, [c_int]),
     "hocket_slots_make": (c_int, [c_int, c_void_p, c_int64, c_char_p, *_TEXT]),
     "hocket_slots_open": (c_int, [c_int, c_void_p, c_char_p, *_TEXT]),
     "hocket_cuda_capability": (None, [c_int, _Ints, _Ints, *_TEXT]),

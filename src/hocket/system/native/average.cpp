@@ -17,37 +17,25 @@
 // the replicas arrive, so none of its threads sleeps here: a thread of ours waits instead.
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "call_site.h"
 #include "event.h"
+#include "leaves.h"
 #include "say.h"
+#include "waiters.h"
 
 namespace {
 
+using hocket::complete;
 using hocket::Event;
 using hocket::kLine;
+using hocket::Leaf;
 namespace ffi = xla::ffi;
-
-constexpr int kF32 = 0;
-constexpr int kF64 = 1;
-
-struct Leaf {
-  const void* in;
-  void* out;
-  int64_t size;
-  int32_t dtype;
-
-  int64_t nbytes() const { return size * (dtype == kF32 ? 4 : 8); }
-};
 
 struct Header {
   alignas(kLine) std::atomic<uint32_t> closed;
@@ -99,15 +87,6 @@ int64_t data_bytes(const std::vector<Leaf>& leaves) {
   return total;
 }
 
-uint64_t digest_of(int64_t tag, int64_t root, const std::vector<Leaf>& leaves) {
-  uint64_t h = 1469598103934665603u ^ static_cast<uint64_t>(tag);
-  h = (h ^ static_cast<uint64_t>(root)) * 1099511628211u;
-  for (const Leaf& leaf : leaves) {
-    for (uint64_t part : {uint64_t(leaf.size), uint64_t(leaf.dtype)}) h = (h ^ part) * 1099511628211u;
-  }
-  return h | 1;
-}
-
 void pass_time(int64_t ns) {
   const int64_t end = hocket::now_ns() + ns;
   const int64_t asleep = ns - 100000;  // sleeps end late, so the last part is a spin
@@ -116,23 +95,6 @@ void pass_time(int64_t ns) {
     nanosleep(&t, nullptr);
   }
   while (hocket::now_ns() < end) hocket::pause_cpu();
-}
-
-// The mean in the order of the replicas, so that each of them gets the same bits.
-template <class T>
-void mean(const char* first, int64_t stride, int replicas, T* out, int64_t size) {
-  constexpr int64_t kBlock = 2048;  // elements whose sums stay in the nearest cache
-  for (int64_t start = 0; start < size; start += kBlock) {
-    const int64_t n = std::min(kBlock, size - start);
-    const auto row = [&](int r) { return reinterpret_cast<const T*>(first + r * stride) + start; };
-    T* __restrict sum = out + start;
-    std::memcpy(sum, row(0), n * sizeof(T));
-    for (int r = 1; r < replicas; ++r) {
-      const T* __restrict x = row(r);
-      for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
-    }
-    for (int64_t i = 0; i < n; ++i) sum[i] /= static_cast<T>(replicas);
-  }
 }
 
 class Call {
@@ -154,7 +116,7 @@ class Call {
   std::string begin() {
     // Two calls of one site at once would both write this replica's buffer of one epoch.
     if (mine_.busy.exchange(1, std::memory_order_acquire) != 0) {
-      return "two runs of one program met in one `averaged`: wait for one before the next";
+      return hocket::kTwoRuns;
     }
     epoch_ = mine_.epoch.load(std::memory_order_relaxed) + 1;
     counts_.calls += 1;
@@ -194,7 +156,7 @@ class Call {
  private:
   void introduce() {
     mine_.nbytes.store(stride_, std::memory_order_relaxed);
-    mine_.digest.store(digest_of(tag_, root_, leaves_), std::memory_order_release);
+    mine_.digest.store(hocket::digest_of(tag_, root_, leaves_), std::memory_order_release);
     header_->arrived.signal();
   }
 
@@ -207,11 +169,8 @@ class Call {
     if (!all()) return ended();
     for (int r = 0; r < group_.replicas; ++r) {
       if (lines_[r].digest.load() == mine_.digest.load()) continue;
-      return "the replicas run different programs: at one `averaged`, replica " +
-             std::to_string(group_.index) + " has " + std::to_string(mine_.nbytes.load()) +
-             " bytes and replica " + std::to_string(r) + " has " +
-             std::to_string(lines_[r].nbytes.load()) +
-             ", or arrays of other sizes, or compiles its programs in another order";
+      return hocket::different_programs(group_.index, mine_.nbytes.load(), r,
+                                        lines_[r].nbytes.load());
     }
     return "";
   }
@@ -244,11 +203,8 @@ class Call {
     const char* at = data() + std::max(root_, int64_t{0}) * stride_;
     const int replicas = root_ < 0 ? group_.replicas : 1;
     for (const Leaf& leaf : leaves_) {
-      if (leaf.dtype == kF32) {
-        mean(at, stride_, replicas, static_cast<float*>(leaf.out), leaf.size);
-      } else {
-        mean(at, stride_, replicas, static_cast<double*>(leaf.out), leaf.size);
-      }
+      const auto row = [&](int r) { return at + r * stride_; };
+      hocket::mean(row, replicas, leaf.dtype, leaf.out, leaf.size);
       at += aligned(leaf.nbytes());
     }
     return "";
@@ -280,47 +236,6 @@ class Call {
   uint64_t epoch_ = 0;
 };
 
-// Threads in which calls wait for their replicas: as many as ever waited at once. They last as long
-// as the process.
-class Waiters {
- public:
-  void run(std::function<void()> task) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    tasks_.push_back(std::move(task));
-    if (idle_ < tasks_.size()) {
-      std::thread([this] { work(); }).detach();
-      ++idle_;
-    } else {
-      changed_.notify_one();
-    }
-  }
-
- private:
-  void work() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [this] { return !tasks_.empty(); });
-      const std::function<void()> task = std::move(tasks_.front());
-      tasks_.pop_front();
-      --idle_;
-      lock.unlock();
-      task();
-      lock.lock();
-      ++idle_;
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
-  size_t idle_ = 0;
-};
-
-Waiters* waiters() {
-  static Waiters* const all = new Waiters;
-  return all;
-}
-
 struct Site {
   static inline ffi::TypeId id = {};
   int64_t offset;  // of its region in the group's memory
@@ -332,27 +247,6 @@ ffi::ErrorOr<std::unique_ptr<Site>> instantiate(int64_t group, int64_t, int64_t 
   return std::make_unique<Site>(Site{offset});
 }
 
-ffi::Error read(ffi::RemainingArgs args, ffi::RemainingRets rets, std::vector<Leaf>& leaves) {
-  for (size_t i = 0; i < args.size(); ++i) {
-    const auto in = args.get<ffi::AnyBuffer>(i);
-    auto out = rets.get<ffi::AnyBuffer>(i);
-    if (in.has_error() || out.has_error()) return ffi::Error::InvalidArgument("not a buffer");
-    const ffi::ErrorOr<bool> f64 = hocket::is_f64(*in, "hocket_average");
-    if (f64.has_error()) return f64.error();
-    const int64_t size = static_cast<int64_t>(in->element_count());
-    leaves.push_back({in->untyped_data(), (*out)->untyped_data(), size, *f64 ? kF64 : kF32});
-  }
-  return ffi::Error::Success();
-}
-
-void complete(ffi::Promise promise, const std::string& error) {
-  if (error.empty()) {
-    promise.SetAvailable();
-  } else {
-    promise.SetError(ffi::Error(ffi::ErrorCode::kAborted, error));
-  }
-}
-
 // XLA keeps the arrays of a call until the future is complete, so a thread of ours may still read
 // and write them after this has returned. The `Call` belongs to that thread then.
 ffi::Future average(Site* site, ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t group,
@@ -360,7 +254,8 @@ ffi::Future average(Site* site, ffi::RemainingArgs args, ffi::RemainingRets rets
   ffi::Promise promise;
   ffi::Future future(promise);
   std::vector<Leaf> leaves;
-  if (ffi::Error error = read(args, rets, leaves); error.failure()) {
+  const char* target = "hocket_average";
+  if (ffi::Error error = hocket::read_leaves(args, rets, leaves, target); error.failure()) {
     promise.SetError(error);
     return future;
   }
@@ -372,7 +267,7 @@ ffi::Future average(Site* site, ffi::RemainingArgs args, ffi::RemainingRets rets
   } else if (call->arrives_soon()) {
     complete(promise, call->finish());
   } else {
-    waiters()->run([call, promise] { complete(promise, call->finish()); });
+    hocket::waiters().run([call, promise] { complete(promise, call->finish()); });
   }
   return future;
 }

@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 
-from hocket.runtime.averaging import Members, Sites, Space
-from hocket.runtime.averaging.groups import Group, InMemory, SharedMemoryWay
+from hocket.runtime.averaging import Joined, Members, Sites, Space
+from hocket.runtime.averaging.groups import InMemory, MemoryGroup, SharedMemoryWay
 from hocket.runtime.averaging.vectors import narrowed, widened
 from hocket.runtime.averaging.ways import ipc, nccl, shm
 from hocket.system.shared_memory import pages
@@ -75,7 +75,7 @@ class InTwoSteps:
     is a leader.
     """
 
-    def __init__(self, mine: Group, leaders: Group | None = None) -> None:
+    def __init__(self, mine: MemoryGroup, leaders: Joined | None = None) -> None:
         self._mine, self._leaders = mine, leaders
         self._all = [mine, *([leaders] if leaders else [])]
 

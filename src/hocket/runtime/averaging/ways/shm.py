@@ -6,19 +6,22 @@ host and back, while the thread that runs the program waits.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any
-
 import jax
 
 from hocket.runtime.averaging import Members, Sites, Space
-from hocket.runtime.averaging.groups import Group, InMemory, SharedMemoryWay, joined_group, register
-from hocket.runtime.averaging.vectors import narrowed, vector_bytes, widened
+from hocket.runtime.averaging.groups import (
+    LINE,
+    Group,
+    InMemory,
+    MemoryGroup,
+    SharedMemoryWay,
+    in_lines,
+    joined_group,
+    leaf_bytes,
+    register,
+)
+from hocket.runtime.averaging.vectors import vector_bytes
 from hocket.system.native import library
-
-LINE = 64
-"""The alignment in bytes of every array in the shared memory."""
 
 
 class Shm(SharedMemoryWay):
@@ -40,7 +43,7 @@ class Shm(SharedMemoryWay):
         return InMemory(lambda: made(space, len(members), index, members.delay))
 
 
-class OnHost(Group):
+class OnHost(MemoryGroup):
     """Replica `index` of `replicas` processes that average arrays on the CPU.
 
     Every mean takes `delay` seconds longer, to try out a slow network.
@@ -55,10 +58,7 @@ class OnHost(Group):
         self._group = joined_group(space, replicas, index, delay)
 
     def __call__(self, *xs: jax.Array, root: int = -1) -> list[jax.Array]:
-        parts = [widened(x) for x in xs]
-        specs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in parts]
-        means = self.called(specs, parts, _leaf_bytes(xs), root)
-        return [narrowed(mean, x) for mean, x in zip(means, xs, strict=True)]
+        return self.of_leaves(xs, root)
 
 
 class OnGpu(OnHost):
@@ -75,17 +75,7 @@ def nbytes(sites: Sites, replicas: int) -> int:
     """Return the bytes of shared memory for these calls, enough for replicas on CPUs or GPUs."""
     header, line = library().hocket_average_header_bytes(), library().hocket_average_line_bytes()
     wanted = [
-        max(line + 2 * _leaf_bytes(xs), sum(line + 2 * _lines(n) for n in vector_bytes(xs)))
+        max(line + 2 * leaf_bytes(xs), sum(line + 2 * in_lines(n) for n in vector_bytes(xs)))
         for xs in sites
     ]
     return header + replicas * sum(wanted)
-
-
-def _leaf_bytes(xs: Sequence[Any]) -> int:
-    """Return the bytes of one replica's arrays, each rounded up to a multiple of `LINE`."""
-    parts = [jax.eval_shape(widened, x) for x in xs]
-    return sum(_lines(math.prod(x.shape) * x.dtype.itemsize) for x in parts)
-
-
-def _lines(nbytes: int) -> int:
-    return nbytes + -nbytes % LINE
