@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,10 @@ from hocket.errors import PlanError, unknown
 from hocket.system.cores import usable_cores
 from hocket.system.platforms import HOST
 from hocket.system.steward import NODE
+from hocket.system.text import names_text
+
+ON_NODES = Launch(one_process=False, one_program=False, shares_memory="node", nodes=True)
+"""How instances run on a cluster that names no launcher, for plans that are only looked at."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ class Cluster:
     nodes: tuple[Node, ...] = ()
     """The machines of a cluster; empty for this machine alone."""
     launch: Launch | None = None
-    """How instances run on the cluster; None if each strategy decides that."""
+    """How instances run on the cluster. None if each strategy decides that or, with `nodes`, if
+    plans are made for the cluster to look at, and cannot run."""
 
     @staticmethod
     def local() -> Cluster:
@@ -80,8 +85,18 @@ class Cluster:
         devices = tuple(Device(id_of(d), d.device_kind, memory=_memory(d, memory)) for d in local)
         return Cluster(devices, usable_cores(), memory, _links([id_of(d) for d in local]))
 
+    @property
+    def launch_of_nodes(self) -> Launch | None:
+        """How instances run on its nodes; None if it has neither nodes nor a launcher."""
+        return self.launch or (ON_NODES if self.nodes else None)
+
     def __str__(self) -> str:
-        return ", ".join(f"{device} ({device.kind})" for device in self.devices)
+        """Return all devices as text, with those of equal nodes together."""
+        alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
+        for node, mine in itertools.groupby(self.devices, key=lambda device: device.id.node):
+            about = ((str(replace(device.id, node="")), device.kind) for device in mine)
+            alike.setdefault(tuple(about), []).append(node)
+        return ", ".join(_devices_text(nodes, about) for about, nodes in alike.items())
 
     def first(self, count: int | None, asked: str) -> Cluster:
         """Return a cluster of the first `count` devices, or of all if `count` is None.
@@ -94,6 +109,15 @@ class Cluster:
                 f"Choose at least 1 and at most {len(self.devices)} devices."
             )
         return replace(self, devices=self.devices[:count])
+
+
+def _devices_text(nodes: Sequence[str], about: Sequence[tuple[str, str]]) -> str:
+    """Return the devices of equal nodes as text; `about` has each device's name and kind."""
+    if not any(nodes):
+        return ", ".join(f"{name} ({kind})" for name, kind in about)
+    kinds = itertools.groupby(about, key=lambda device: device[1])
+    devices = [f"{names_text(name for name, _ in run)} ({kind})" for kind, run in kinds]
+    return f"{names_text(nodes)} with {', '.join(devices)}" + " each" * (len(nodes) > 1)
 
 
 def hardware() -> dict[str, Any]:

@@ -32,7 +32,7 @@ def actor_learner(
     of a `batch` of actors, as soon as they arrive.
     """
     others, learning = apart(cluster, learners)
-    acting = share_out(cluster, others, actors, graph.num_envs)
+    acting = share_out(cluster, others, actors, graph.num_envs, learning)
     return Plan(
         graph,
         (

@@ -38,7 +38,7 @@ def apex(
     """
     graph, free = served(graph), lag == FREE
     others, learning = apart(cluster, learners)
-    acting = share_out(cluster, others, actors, graph.num_envs)
+    acting = share_out(cluster, others, actors, graph.num_envs, learning)
     inserting = writers(graph) if free else ()
     ahead = (2 if free else 0) if prefetch is None else prefetch
     return Plan(

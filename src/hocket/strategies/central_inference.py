@@ -34,7 +34,7 @@ def central_inference(
     parameters are `lag` iterations late, or with `lag=free` the newest.
     """
     others, learning = apart(cluster, learners)
-    stepping = share_out(cluster, others, envs, graph.num_envs)
+    stepping = share_out(cluster, others, envs, graph.num_envs, learning)
     env = Place("env", ("env",), on=stepping, replicas=envs, backend=backend)
     learn = ("learn", "gradient", "replay")
     if lag == 0:

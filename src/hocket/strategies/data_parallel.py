@@ -14,7 +14,7 @@ from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
 from hocket.core.plan.data import Place, Plan
 from hocket.core.program.fragment import ROLES
-from hocket.strategies.sharing import share_out
+from hocket.strategies.sharing import accelerators, share_out
 from hocket.strategies.strategy import strategy
 
 
@@ -23,6 +23,7 @@ def data_parallel(
     graph: Graph, cluster: Cluster, *, replicas: int = 2, backend: str = "jax"
 ) -> Plan:
     """`replicas` of the whole loop, each on one device with its share of the environments."""
-    devices = cluster.devices if cluster.nodes else cluster.devices[: max(1, replicas)]
+    # Every replica waits for the slowest, so one on a host would slow down those on accelerators.
+    devices = accelerators(cluster) if cluster.nodes else cluster.devices[: max(1, replicas)]
     on = share_out(cluster, devices, replicas, graph.num_envs)
     return Plan(graph, (Place("replica", ROLES, on=on, replicas=replicas, backend=backend),))

@@ -16,7 +16,7 @@ from hocket.core.graph.trace import Graph
 from hocket.core.plan.data import Place, Plan
 from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError
-from hocket.strategies.sharing import apart, sampling, share_out
+from hocket.strategies.sharing import apart, over_nodes, sampling, share_out
 from hocket.strategies.strategy import Lag, strategy
 from hocket.system.platforms import HOST
 
@@ -29,7 +29,8 @@ def sebulba(
 ) -> Plan:  # fmt: skip
     """Threads step environments and act on `actors` devices; the last `learners` devices learn.
 
-    Each of the `actors` devices has `threads` threads. Instead of `threads`, `batch` can be given:
+    Each of the `actors` devices has `threads` threads; by default all other devices act, as far as
+    the environments can be shared among their threads. Instead of `threads`, `batch` can be given:
     the number of environments of each thread. A run with `lag=1` is deterministic. With `lag=free`
     actors and learner do not wait for each other, so the numbers depend on timing. With
     `acting=cpu` actions are computed on the CPU, while an accelerator learns.
@@ -41,7 +42,8 @@ def sebulba(
             f"acting={HOST} to act on the host."
         )
     if acting == HOST:
-        others = (Device(DeviceId(HOST, 0), HOST),)
+        nodes = [node.name for node in cluster.nodes] or [""]
+        others = tuple(Device(DeviceId(HOST, 0, node), HOST) for node in nodes)
     if actors is not None and not 1 <= actors <= len(others):
         raise PlanError(
             f"actors={actors} must be from 1 to {len(others)}, the number of devices that can act: "
@@ -56,7 +58,10 @@ def sebulba(
     ]
     count = actors or max(fitting, default=1)
     replicas = graph.num_envs // batch if batch else threads * count
-    on = share_out(cluster, others[:count], replicas, graph.num_envs)
+    chosen = others[:count]
+    if cluster.nodes and count < len(others):  # of each node some, rather than all of the first
+        chosen = list(dict.fromkeys(over_nodes(cluster, others, count, learning)))
+    on = share_out(cluster, chosen, replicas, graph.num_envs, learning)
     return Plan(
         graph,
         (

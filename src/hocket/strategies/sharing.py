@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Container, Mapping, Sequence
 from typing import TypedDict
 
 from hocket.cluster import Cluster, Device
@@ -24,15 +25,20 @@ PROCESSES = Launch("processes", one_process=False, one_program=False, shares_mem
 
 
 def share_out(
-    cluster: Cluster, devices: Sequence[Device], replicas: int, num_envs: int
+    cluster: Cluster,
+    devices: Sequence[Device],
+    replicas: int,
+    num_envs: int,
+    beside: Sequence[Device] = (),
 ) -> Sequence[Device]:
     """Return as many of the first `devices` as can be shared equally among the replicas.
 
     Either each device has equally many replicas, or each replica has equally many devices, among
-    which its environments are divided. On several nodes, return one device for each replica.
+    which its environments are divided. On several nodes, return one device for each replica. There,
+    `beside` has the devices of other places, whose nodes have work without any of the replicas.
     """
     if cluster.nodes:
-        return _over_nodes(cluster, devices, replicas)
+        return over_nodes(cluster, devices, replicas, beside)
 
     def fits(n: int) -> bool:
         return replicas % n == 0 or (n % replicas == 0 and num_envs % n == 0)
@@ -41,37 +47,97 @@ def share_out(
     return devices[: max(counts, default=1)]
 
 
-def _over_nodes(cluster: Cluster, devices: Sequence[Device], replicas: int) -> Sequence[Device]:
+def over_nodes(
+    cluster: Cluster, devices: Sequence[Device], replicas: int, beside: Sequence[Device] = ()
+) -> list[Device]:
     """Return a device for each replica: on each node as many replicas as it has power for.
 
-    That is the number of its accelerators or, if the replicas run on the hosts, of its cores.
-    Replicas with consecutive numbers are on one node.
+    The power is the number of its `devices` or, if all of these are hosts, of its cores. Replicas
+    with consecutive numbers are on one node. No node is idle if there are enough replicas. The
+    nodes of `beside` have other work.
     """
     on_host = all(device.id.is_host for device in devices)
     on = {n: [d for d in devices if d.id.node == n.name] for n in cluster.nodes}
-    powers = {n: n.cores if on_host else len(mine) for n, mine in on.items() if mine}
-    total, given, result = sum(powers.values()), 0, list[Device]()
-    for node, power in powers.items():
-        given += power
-        count = replicas * given // total - len(result)
-        result += [on[node][k * len(on[node]) // count] for k in range(count)]
-    return result
+    powers = {n.name: n.cores if on_host else len(mine) for n, mine in on.items() if mine}
+    counts = _dealt(powers, replicas, {device.id.node for device in beside})
+    return [
+        mine[k * len(mine) // counts[n.name]]
+        for n, mine in on.items()
+        if mine
+        for k in range(counts[n.name])
+    ]
+
+
+def _dealt(powers: Mapping[str, int], replicas: int, busy: Container[str]) -> dict[str, int]:
+    """Return the number of replicas for each node, in proportion to the powers of the nodes.
+
+    First, each node that is not `busy` with other work gets a replica, those with most power first.
+    If two nodes have an equal claim, a busy one gets the replica, because the replicas exchange
+    messages with the work there.
+    """
+    idle = sorted((node for node in powers if node not in busy), key=lambda n: -powers[n])
+    counts = dict.fromkeys(powers, 0) | dict.fromkeys(idle[: max(0, replicas)], 1)
+    # The next replica goes to the node that would then have the fewest for its power.
+    claims = [((n + 1) / powers[node], node not in busy, i, node)
+              for i, (node, n) in enumerate(counts.items())]  # fmt: skip
+    heapq.heapify(claims)
+    for _ in range(replicas - sum(counts.values())):
+        _, is_idle, i, node = claims[0]
+        counts[node] += 1
+        heapq.heapreplace(claims, ((counts[node] + 1) / powers[node], is_idle, i, node))
+    return counts
 
 
 def apart(cluster: Cluster, learners: int) -> tuple[Sequence[Device], Sequence[Device]]:
     """Return two lists: all devices but the last `learners`, and the last `learners` devices.
 
-    If there is only one device, it is in both lists. On the hosts of several nodes, the first list
-    has all devices, since every node has cores to act with.
+    If there is only one device, it is in both lists. On a cluster the learners are on one node, and
+    on its accelerators if it has any; see `_apart_on_nodes`.
     """
+    if cluster.nodes:
+        return _apart_on_nodes(cluster, learners)
     devices, most = cluster.devices, max(1, len(cluster.devices) - 1)
     if not 1 <= learners <= most:
         raise PlanError(
             f"learners={learners}: there are {cluster}, so `learners` must be from 1 to {most}."
         )
-    if len(devices) == 1 or (cluster.nodes and all(device.id.is_host for device in devices)):
-        return devices, devices[-learners:]
-    return devices[:-learners], devices[-learners:]
+    return (devices if len(devices) == 1 else devices[:-learners]), devices[-learners:]
+
+
+def _apart_on_nodes(cluster: Cluster, learners: int) -> tuple[Sequence[Device], Sequence[Device]]:
+    """Return the devices for others, and those of the learners, which are one process on one node.
+
+    This is the node with the most accelerators, or with the most cores if there are none, and the
+    last of these. The cores of its host may act, too, but an accelerator that learns does not.
+    """
+    fast = accelerators(cluster)
+    on_host = fast[0].id.is_host
+    mine = {n: [d for d in fast if d.id.node == n.name] for n in cluster.nodes}
+    able = {n: n.cores if on_host else len(devices) for n, devices in mine.items()}
+    # Of nodes with equally many, the last is taken, as on one machine the last device is.
+    learner = max(reversed(cluster.nodes), key=able.__getitem__)
+    most = len(mine[learner])
+    if not 1 <= learners <= most:
+        raise PlanError(
+            f"learners={learners} devices must be on one node of {cluster}, because the learner is "
+            f"one process, and `{learner.name}` has the most: {most}. Use learners={most} or "
+            f"fewer, or `data_parallel`, whose replicas learn on every node."
+        )
+    learning = mine[learner][-learners:]
+    others = [d for d in cluster.devices if on_host or d not in learning]
+    if others:
+        return others, learning
+    if learners == 1:
+        return learning, learning
+    raise PlanError(
+        f"learners={learners} are all devices of {cluster}, and none is left for the others: use "
+        f"learners={learners - 1} or fewer."
+    )
+
+
+def accelerators(cluster: Cluster) -> list[Device]:
+    """Return the accelerators of a cluster, or all its devices if it has none."""
+    return [d for d in cluster.devices if not d.id.is_host] or list(cluster.devices)
 
 
 def sampling(

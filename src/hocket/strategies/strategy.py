@@ -15,6 +15,7 @@ from hocket.core.plan.data import Plan
 from hocket.errors import check_option, unknown
 from hocket.system.names import find, read_words
 from hocket.system.registry import Registry
+from hocket.system.text import names_text
 
 FREE = "free"
 Lag: TypeAlias = int | str
@@ -72,12 +73,12 @@ def strategy(
 
 def _on_nodes(plan: Plan, cluster: Cluster) -> Plan:
     """Return the plan with the launcher of its cluster, and a note about nodes without work."""
-    if cluster.launch is None:
+    if (launch := cluster.launch_of_nodes) is None:
         return plan
     used = {device.node for place in plan.places for device in place.on}
     idle = [node.name for node in cluster.nodes if node.name not in used]
-    note = (f"note: no work for {', '.join(idle)}",) if idle else ()
-    return replace(plan, launch=cluster.launch, notes=(*plan.notes, *note))
+    note = f"note: no work for {names_text(idle)}: more replicas would use more nodes"
+    return replace(plan, launch=launch, notes=(*plan.notes, *([note] if idle else [])))
 
 
 def _check_option(

@@ -10,7 +10,8 @@ import jax
 import pytest
 
 from hocket import Channel, Free, Pair, Place, Plan, fragment, trace
-from hocket.runtime.channels.links import links, pairs, version_specs, versions
+from hocket.core.plan.traffic import pairs
+from hocket.runtime.channels.links import links, version_specs, versions
 from tests.core.tiny import NUM_ENVS, State, act, env, learn, traced
 from tests.runtime.channels.two_ends import ACT, LEARN, planned, upwards
 from tests.toys import Toy

@@ -8,7 +8,9 @@ checks_free.py       refusals of free plans, in which learner and makers do not 
 checks_backend.py    refusals of backends other than JAX
 checks_services.py   refusals of services
 traffic.py           what crosses between places in an iteration: messages, means, and their bytes
+nodes.py             which instances are on which node, and what crosses between nodes
 memory.py            the memory that each place needs
 text.py              a plan as text for people
+text_nodes.py        the nodes of a plan as text
 json.py              a plan as text for another process
 """

@@ -50,8 +50,8 @@ class Place:
 
     def share(self, index: int) -> tuple[DeviceId, ...]:
         """Return the devices of replica `index`. If replicas outnumber devices, some share one."""
-        size = max(1, len(self.on) // self.replicas)
-        return self.on[index * len(self.on) // self.replicas :][:size]
+        size, begin = max(1, len(self.on) // self.replicas), index * len(self.on) // self.replicas
+        return self.on[begin : begin + size]
 
     def node(self, index: int) -> str:
         """Return the node on which a replica runs; "" for the machine of the run."""

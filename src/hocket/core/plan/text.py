@@ -10,6 +10,8 @@ from hocket.core.graph.host_calls import host_call
 from hocket.core.graph.trace import Graph, Node
 from hocket.core.plan.checks_services import users
 from hocket.core.plan.memory import footprint
+from hocket.core.plan.nodes import Rates
+from hocket.core.plan.text_nodes import devices_text, node_lines
 from hocket.core.plan.traffic import Flow, averages, flows
 from hocket.core.program.service import services
 from hocket.core.projection.host_loops import calls_inside, host_nodes
@@ -19,11 +21,14 @@ if TYPE_CHECKING:
     from hocket.core.plan.data import Place, Plan
 
 
-def plan_text(plan: Plan) -> str:
-    """Return a plan as text: the graph, then each place, host function, service and channel."""
+def plan_text(plan: Plan, rates: Rates | None = None) -> str:
+    """Return the graph, then lines for each place, host function, service, channel and node.
+
+    With `rates`, the measured speed between nodes, say how long messages are under way.
+    """
     host = (*_host_lines(plan), *_service_lines(plan))
-    lines = (*_graph_lines(plan), *_place_lines(plan), *host, *_traffic_lines(plan), *plan.notes)
-    return "\n".join(lines)
+    crossing = (*_traffic_lines(plan), *node_lines(plan, rates))
+    return "\n".join((*_graph_lines(plan), *_place_lines(plan), *host, *crossing, *plan.notes))
 
 
 def _graph_lines(plan: Plan) -> Iterator[str]:
@@ -44,7 +49,8 @@ def _place_lines(plan: Plan) -> Iterator[str]:
         yield f"    memory{each}: {memory[place.name]}"
     if not plan.launch.one_process:
         flags = f" with {plan.compiler_flags}" if plan.compiler_flags else ""
-        yield f"launched as {plan.launch.name}{flags}"
+        name = f"launched as {plan.launch.name}"
+        yield (name if plan.launch.name else "not to be run: the cluster has no launcher") + flags
     if plan.parts > 1:
         yield f"loops that cross places run in {plan.parts} parts of the environments"
 
@@ -67,7 +73,8 @@ def _place_line(plan: Plan, place: Place) -> str:
     times = f" x{place.replicas}" if place.replicas > 1 else ""
     together = " (one program)" if place.name in plan.grouped else ""
     backend = f" with {place.backend}" if place.backend != "jax" else ""
-    on = f"  on {', '.join(map(str, place.on))}" if place.on else ""
+    devices = devices_text(place.on) if plan.launch.nodes else ", ".join(map(str, place.on))
+    on = f"  on {devices}" if place.on else ""
     return f"{place.name}{times}{together}: {runs}{backend}{on}"
 
 

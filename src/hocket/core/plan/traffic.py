@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,21 @@ def flows(plan: Plan) -> list[Flow]:
         )
         for (source, target), ts in by_ends.items()
     ]  # fmt: skip
+
+
+def pairs(plan: Plan, transfer: Transfer) -> list[tuple[int, int]]:
+    """Return the (source, target) indices of all pairs of instances that a transfer connects."""
+    sources, targets = plan.instances(transfer.source), plan.instances(transfer.target)
+    most = max(sources, targets)
+    return [(k * sources // most, k * targets // most) for k in range(most)]
+
+
+def leaders(every: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """Return the first source of each target, given all pairs of instances of a transfer.
+
+    A value that is the same in all sources is sent to a target by its first source alone.
+    """
+    return {target: source for source, target in reversed(every)}
 
 
 def averages(plan: Plan) -> dict[str, tuple[int, int]]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from hocket.core.graph.trace import ValueId
 from hocket.core.plan.data import Plan
+from hocket.core.plan.traffic import leaders, pairs
 from hocket.core.projection.instructions import Transfer, TransferId
 from hocket.runtime.channels.packing import packing
 from hocket.system.ring import Spec, slot_layout
@@ -85,13 +86,6 @@ def version_specs(plan: Plan) -> list[jax.ShapeDtypeStruct]:
     return [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values]
 
 
-def pairs(plan: Plan, transfer: Transfer) -> list[tuple[int, int]]:
-    """Return the (source, target) indices of all pairs of instances that a transfer connects."""
-    sources, targets = plan.instances(transfer.source), plan.instances(transfer.target)
-    most = max(sources, targets)
-    return [(k * sources // most, k * targets // most) for k in range(most)]
-
-
 def links(plan: Plan) -> Iterator[Link]:
     """Yield every link between the instances of a plan.
 
@@ -102,13 +96,15 @@ def links(plan: Plan) -> Iterator[Link]:
         if free and free.is_version(t):
             continue
         every, channel = pairs(plan, t), plan.channel_of(t)
-        # A value that is the same in all sources is sent to each target only by its first source.
-        leader = {b: a for a, b in reversed(every)}
+        leader, slots, named = leaders(every), plan.slots(t) * plan.cuts(t), channel.transport
+        # Thousands of links have the same messages, so each of the two kinds is described once.
+        split = tuple(v for v in t.values if plan.axes.axis(v) is not None)
+        messages = {
+            leads: (values, tuple(_array(plan, t, len(every), v) for v in values))
+            for leads, values in ((True, t.values), (False, split))
+        }
         for a, b in every:
-            leads = a == leader[b] or (free is not None and free.is_any(t))
-            values = tuple(v for v in t.values if leads or plan.axes.axis(v) is not None)
-            arrays = tuple(_array(plan, t, len(every), v) for v in values)
-            slots, named = plan.slots(t) * plan.cuts(t), channel.transport
+            values, arrays = messages[a == leader[b] or (free is not None and free.is_any(t))]
             yield Link(t, a, b, values, arrays, slots, channel.delay, transport=named)
 
 

@@ -158,6 +158,11 @@ def launcher_of(plan: Plan) -> Launcher:
     Refuse the plan if its launcher is unknown, has changed, or cannot start it here.
     """
     name = plan.launch.name or HERE
+    if plan.launch.nodes and not plan.launch.name:
+        raise PlanError(
+            "the plan was made for a `Cluster` without a launcher, so nothing can start its "
+            'instances: name a cluster that can, as in `cluster="loopback:2"`.'
+        )
     try:
         launcher = launcher_named(name)
     except ValueError as error:

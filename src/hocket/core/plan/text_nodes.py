@@ -1,0 +1,132 @@
+"""The nodes of a plan as text: who runs where, and what crosses between nodes. Equal nodes share
+a line.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from hocket.core.plan.device_id import DeviceId
+from hocket.core.plan.nodes import (
+    Connection,
+    NodeGroup,
+    Rates,
+    busiest,
+    connections,
+    ends_of,
+    node_groups,
+    seconds_of,
+)
+from hocket.system.text import bytes_text, names_text, seconds_text
+
+if TYPE_CHECKING:
+    from hocket.core.plan.data import Plan
+
+MOST_LINES = 12
+"""The most lines of a table. The connections with the fewest bytes are summed up in its last."""
+NOT_MEASURED = "not measured"
+
+
+def node_lines(plan: Plan, rates: Rates | None = None) -> Iterator[str]:
+    """Yield who runs on which node, and a table of what crosses between nodes in an iteration.
+
+    With `rates`, the measured speed between nodes, the table says how long it is under way.
+    """
+    if not plan.launch.nodes:
+        return
+    groups = node_groups(plan)
+    count = sum(len(group.nodes) for group in groups)
+    yield f"on {count} node{'s' * (count != 1)}:"
+    for group in groups:
+        each = " each" if len(group.nodes) > 1 else ""
+        yield f"    {names_text(group.nodes)}: {instances_text(group)}{each}"
+    if not plan.free:
+        yield from _crossing_lines(plan, rates)
+
+
+def instances_text(group: NodeGroup) -> str:
+    """Return the instances on each node of a group: `actor x4, learner`."""
+    return ", ".join(place + (f" x{n}" if n > 1 else "") for place, n in group.instances)
+
+
+def _crossing_lines(plan: Plan, rates: Rates | None) -> Iterator[str]:
+    between, within = connections(plan)
+    averaged = " (with averages, as if each node summed a share)" if plan.averaging else ""
+    if between:
+        yield f"between nodes, in an iteration{averaged}:"
+        yield from _table(between, rates)
+        if (most := busiest(plan)) and len({n for x in between for p in x.pairs for n in p}) > 2:
+            node, received, sent = most
+            yield f"    most at {node}: {bytes_text(received)} in, {bytes_text(sent)} out"
+    else:
+        yield "nothing crosses between nodes"
+    if within:
+        yield "within nodes, in an iteration:"
+        yield from _table(within, None)
+
+
+def _table(rows: Sequence[Connection], rates: Rates | None) -> Iterator[str]:
+    shown = rows if len(rows) <= MOST_LINES else rows[: MOST_LINES - 1]
+    names = [pairs_text(row) for row in shown]
+    width = max(map(len, names))
+    for name, row in zip(names, shown, strict=True):
+        each, count = row.each, row.each.messages
+        cells = f"{bytes_text(each.nbytes):>10}  {count:>6,} message{'s' * (count != 1):<1}"
+        time = "" if rates is None else f"  {time_text(row, rates)}"
+        yield f"    {name:<{width}}  {cells}{time}".rstrip()
+    if rest := rows[len(shown) :]:
+        nbytes = sum(row.each.nbytes * len(row.pairs) for row in rest)
+        count = sum(len(row.pairs) for row in rest)
+        yield f"    {f'{count} more, in all':<{width}}  {bytes_text(nbytes):>10}"
+
+
+def pairs_text(connection: Connection) -> str:
+    """Return which nodes a connection joins: `n0 to n6 -> n7, each`."""
+    many = ", each" if len(connection.pairs) > 1 else ""
+    if connection.pairs[0][0] == connection.pairs[0][1]:
+        return names_text(a for a, _ in connection.pairs) + many
+    if (ends := ends_of(connection)) is None:
+        first, *_ = connection.pairs
+        return f"{len(connection.pairs)} pairs, such as {first[0]} -> {first[1]}{many}"
+    sources, targets = ends
+    if len(sources) > 1 and set(sources) == set(targets):
+        return f"between any two of {names_text(sources)}, each way"
+    return f"{names_text(sources)} -> {names_text(targets)}{many}"
+
+
+def time_text(connection: Connection, rates: Rates) -> str:
+    """Return how long a connection's messages are under way, or that nobody measured it."""
+    seconds = seconds_of(connection, rates)
+    if not seconds:
+        return NOT_MEASURED
+    low, high = seconds_text(min(seconds)), seconds_text(max(seconds))
+    text = low if low == high else f"{low} to {high}"
+    missing = len(connection.pairs) - len(seconds)
+    return f"{text}, {missing} of {len(connection.pairs)} {NOT_MEASURED}" if missing else text
+
+
+def devices_text(on: Iterable[DeviceId]) -> str:
+    """Return devices as text, in which equal nodes are one: `n0 to n7: 8 each (cpu:0)`."""
+    by_node: dict[str, Counter[str]] = {}
+    for device in on:
+        by_node.setdefault(device.node, Counter())[str(replace(device, node=""))] += 1
+    alike: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    for node, counts in by_node.items():
+        alike.setdefault(tuple(counts.items()), []).append(node)
+    return ", ".join(_devices_of(nodes, counts) for counts, nodes in alike.items())
+
+
+def _devices_of(nodes: Sequence[str], counts: Sequence[tuple[str, int]]) -> str:
+    """Return the devices on equal nodes, given how often each device occurs on one of them."""
+    runs = [([name for name, _ in run], n) for n, run in groupby(counts, key=lambda x: x[1])]
+    devices = ", ".join(names_text(names) + (f" x{n}" if n > 1 else "") for names, n in runs)
+    if len(nodes) == 1 and len(runs) == 1:
+        return f"{nodes[0]}/{devices}"
+    each = " each" if len(nodes) > 1 else ""
+    if len(counts) == 1:
+        devices = counts[0][0]
+    return f"{names_text(nodes)}: {sum(n for _, n in counts)}{each} ({devices})"
