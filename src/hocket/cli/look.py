@@ -9,7 +9,10 @@ from typing import Any
 
 from hocket.cli.flags import defaults_of, parse, split_word
 from hocket.cluster import hardware
+from hocket.cluster.rates import measured_rates
 from hocket.core.plan.data import Plan
+from hocket.core.plan.nodes import Rates
+from hocket.core.plan.text import plan_text
 from hocket.strategies import options_text, strategies
 from hocket.training.loop import plan
 
@@ -24,6 +27,8 @@ class Where:
     launch: str | None = None
     """How instances would run: as `threads` (the default), as `processes`, or by your own launcher,
     `file.py:NAME`."""
+    cluster: str | None = None
+    """The machines to plan for, such as `loopback:2`; by default this machine alone."""
 
 
 @dataclass(frozen=True)
@@ -59,22 +64,31 @@ def plan_command(arguments: list[str]) -> None:
     if command.where.search:
         _search(command)
         return
-    made, here = _planned(command), hardware()
-    print(made)
-    devices = ", ".join(here["devices"])
-    print(f"this machine: {devices}; {here['cores']} cores ({here['processor']})")
+    made = _planned(command)
+    rates = _rates(made.launch.name) if made.launch.nodes else None
+    print(plan_text(made, rates))
+    if rates is None:
+        here = hardware()
+        devices = ", ".join(here["devices"])
+        print(f"this machine: {devices}; {here['cores']} cores ({here['processor']})")
     if command.where.svg is not None:
         from hocket.cli.picture import draw_plan
 
         command.where.svg.parent.mkdir(parents=True, exist_ok=True)
-        command.where.svg.write_text(draw_plan(made))
+        command.where.svg.write_text(draw_plan(made, rates))
         print(f"saved as {command.where.svg}")
+
+
+def _rates(cluster: str) -> Rates:
+    """Return the speed between the nodes of a cluster as last measured; empty if it never was."""
+    measured = measured_rates(cluster).items()
+    return {pair: (speed.round_trip / 2, speed.rate) for pair, speed in measured}
 
 
 def _check_flags(where: Planned) -> None:
     """Refuse flags that would have no effect."""
     of_search = ("instances", "envs", "devices", "seconds", "plot")
-    for name in ("distribute", "launch", "svg") if where.search else of_search:
+    for name in ("distribute", "launch", "cluster", "svg") if where.search else of_search:
         if getattr(where, name) != getattr(Planned, name):
             raise ValueError(
                 f"--{name} has no effect with --search, which measures slices: leave one out."
@@ -113,7 +127,9 @@ def graph_command(arguments: list[str]) -> None:
 
 def _planned(command: Any) -> Plan:
     where = command.where
-    return plan(command.algorithm, distribute=where.distribute, launch=where.launch)
+    return plan(
+        command.algorithm, distribute=where.distribute, launch=where.launch, cluster=where.cluster
+    )
 
 
 def _parsed(name: str, arguments: list[str], about: str, where: Where) -> Any:

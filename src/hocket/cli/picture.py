@@ -6,8 +6,11 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from hocket.cli.picture_nodes import nodes_drawing
 from hocket.core.plan.data import Place, Plan
 from hocket.core.plan.memory import Memory, footprint
+from hocket.core.plan.nodes import Rates
+from hocket.core.plan.text_nodes import devices_text
 from hocket.core.plan.traffic import Flow, averages, flows
 from hocket.report.diagram import Drawing, FlowArrow, PlaceBox, svg
 from hocket.system.text import bytes_text
@@ -16,12 +19,16 @@ LINE, LINES = 26, 2
 """The room beside an arrow for the names of values: letters per line, and number of lines."""
 
 
-def draw_plan(plan: Plan) -> str:
+def draw_plan(plan: Plan, rates: Rates | None = None) -> str:
     """Return an SVG drawing of a plan: its places, their memory, and the values sent between them.
 
     Path("plan.svg").write_text(draw_plan(hocket.plan(PPO(env=env))))
+
+    On a cluster, a second drawing below shows its nodes, and what crosses between them. With
+    `rates`, the measured speed between nodes, it also says how long that takes.
     """
-    return svg(drawing_of(plan))
+    nodes = [nodes_drawing(plan, rates)] if plan.launch.nodes else []
+    return svg(drawing_of(plan), *nodes)
 
 
 def drawing_of(plan: Plan) -> Drawing:
@@ -70,9 +77,11 @@ def _box(plan: Plan, place: Place, memory: Memory, averaged: tuple[int, int] | N
 
 def _hardware(place: Place) -> str:
     """Return a place's devices and backend as text, such as `gpu:0, gpu:1` or `gpu:0 to gpu:7`."""
-    devices = (
-        ", ".join(map(str, place.on)) if len(place.on) < 4 else f"{place.on[0]} to {place.on[-1]}"
-    )
+    if any(device.node for device in place.on):
+        devices = devices_text(place.on)
+    else:
+        names = [str(device) for device in place.on]
+        devices = ", ".join(names) if len(names) < 4 else f"{names[0]} to {names[-1]}"
     backend = f", {place.backend}" if place.backend != "jax" else ""
     return (devices or "any device") + backend
 

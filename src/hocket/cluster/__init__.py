@@ -4,6 +4,7 @@ devices.py  the devices of this machine, with ids that a plan can hold
 slices/     the ways to cut a device, one file each
 nvidia/     NVIDIA's libraries: driver, management, MPS, compiler
 search.py   measures how a device is best cut
+rates.py    the measured speed of messages between nodes
 survey.py   a description of all hardware, as text or JSON
 """
 

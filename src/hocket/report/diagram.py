@@ -103,19 +103,22 @@ class Canvas:
     """The corners of every arrow."""
 
 
-def svg(drawing: Drawing) -> str:
-    """Return a picture as the text of an SVG file."""
-    canvas = lay_out(drawing)
-    size = f"{canvas.width:.0f} {canvas.height:.0f}"
-    width, height = size.split()
+def svg(*drawings: Drawing) -> str:
+    """Return pictures, one below the other, as the text of one SVG file."""
+    canvases, top = [lay_out(drawing) for drawing in drawings], 0.0
+    parts: list[str] = []
+    for canvas in canvases:
+        drawn = [*canvas.shapes, *(text.svg() for text in canvas.texts)]
+        parts += [f'<g transform="translate(0 {top:.0f})">', *drawn, "</g>"] if top else drawn
+        top += canvas.height
+    width, height = f"{max(canvas.width for canvas in canvases):.0f}", f"{top:.0f}"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-            f'viewBox="0 0 {size}" font-family="{FONT}">',
-            f"<title>{escape(drawing.title)}</title>",
+            f'viewBox="0 0 {width} {height}" font-family="{FONT}">',
+            f"<title>{escape(drawings[0].title)}</title>",
             f'<rect width="{width}" height="{height}" rx="10" fill="{PAPER}"/>',
-            *canvas.shapes,
-            *(text.svg() for text in canvas.texts),
+            *parts,
             "</svg>\n",
         ]
     )

@@ -130,7 +130,7 @@ def seconds_of(connection: Connection, rates: Rates) -> list[float]:
 def _nodes_of(plan: Plan) -> dict[str, list[str]]:
     """Return the node of every instance of each place."""
     return {
-        place.name: [plan.node(place.name, i) for i in range(plan.instances(place.name))]
+        place.name: [place.node(i) for i in range(plan.instances(place.name))]
         for place in plan.places
     }
 

@@ -124,8 +124,8 @@ def _devices_of(nodes: Sequence[str], counts: Sequence[tuple[str, int]]) -> str:
     """Return the devices on equal nodes, given how often each device occurs on one of them."""
     runs = [([name for name, _ in run], n) for n, run in groupby(counts, key=lambda x: x[1])]
     devices = ", ".join(names_text(names) + (f" x{n}" if n > 1 else "") for names, n in runs)
-    if len(nodes) == 1 and len(runs) == 1:
-        return f"{nodes[0]}/{devices}"
+    if len(nodes) < 3 and len(runs) == 1:
+        return ", ".join(f"{node}/{devices}" for node in nodes)
     each = " each" if len(nodes) > 1 else ""
     if len(counts) == 1:
         devices = counts[0][0]
