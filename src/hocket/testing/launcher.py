@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from hocket.core.graph.trace import trace
 from hocket.core.plan.data import Place, Plan
+from hocket.core.plan.device_id import DeviceId
 from hocket.errors import PlanError
 from hocket.runtime.distributed import Split
-from hocket.runtime.launch import Command, Member, Seat, launch_named, launcher_named
+from hocket.runtime.launch import (
+    ClusterLauncher,
+    Command,
+    Member,
+    Seat,
+    cluster_named,
+    launch_named,
+    launcher_named,
+)
 from hocket.runtime.launch.watch import fate_of
 from hocket.testing.same_numbers import SMALL, carried_out, compared, names_of
 
@@ -39,16 +51,18 @@ def check_launcher(
 
     `launcher` is its name: `processes`, `package.module:Mine` or `path/to/file.py:Mine`. Unless the
     launcher runs instances as threads, it must first start some small programs, pass on the first
-    line that each prints, and end them. Then it runs PPO.
+    line that each prints, and end them. Then it runs PPO. A launcher of nodes, such as
+    `loopback:2`, must also survey them. The plans use its first and its last node.
     """
     check = LauncherCheck(launcher)
+    nodes = _surveyed(check) if launch_named(launcher).nodes else {}
     if not launch_named(launcher).one_process:
-        _check_members(check, seconds)
-    graph = trace(SMALL["ppo"](), 8)
-    whole = (Place("all", names_of(graph)),)
-    apart = (Place("actor", ("env", "act")), Place("learner", ("learn",)))
-    plans = {"one place": whole, "actor | learner": apart}
-    expected = carried_out(Plan(graph, whole), 0, iterations)[1]
+        _check_members(check, seconds, list(nodes))
+    graph, on = trace(SMALL["ppo"](), 8), list(nodes.values()) or [()]
+    whole = Place("all", names_of(graph), on[0])
+    apart = Place("actor", ("env", "act"), on[0]), Place("learner", ("learn",), on[-1])
+    plans = {"one place": (whole,), "actor | learner": apart}
+    expected = carried_out(Plan(graph, (Place("all", names_of(graph)),)), 0, iterations)[1]
     for name, places in plans.items():
         plan = Plan(graph, places, launch=launch_named(launcher))
         last = carried_out(plan, 0, iterations, Split)[1]
@@ -58,27 +72,53 @@ def check_launcher(
     return check
 
 
-def _check_members(check: LauncherCheck, seconds: float) -> None:
-    """Try a launcher with programs that print something, print nothing, or end by themselves."""
+def _surveyed(check: LauncherCheck) -> dict[str, tuple[DeviceId]]:
+    """Survey the nodes of a launcher. Return the first device of each."""
+    cluster = cluster_named(check.name)
+    names = [node.name for node in cluster.nodes]
+    _expect(check, "finds nodes with different names", names,
+            well=bool(names) and len(set(names)) == len(names))  # fmt: skip
+    on = {device.id.node: (device.id,) for device in reversed(cluster.devices)}
+    _expect(check, "finds devices on each node and nowhere else", list(map(str, cluster.devices)),
+            well=on.keys() == set(names))  # fmt: skip
+    _expect(check, "says how instances run on its nodes", cluster.launch,
+            well=cluster.launch == launch_named(check.name))  # fmt: skip
+    hosts = [cast(ClusterLauncher, launcher_named(check.name)).host(name) for name in names]
+    _expect(check, "knows the address of each node", hosts, well=all(hosts))
+    return {name: on[name] for name in names}
+
+
+def _expect(check: LauncherCheck, what: str, seen: Any, *, well: bool) -> None:
+    if not well:
+        raise ValueError(f"`{check.name}` must be a launcher that {what}: found {seen!r}.")
+    check.tried.append(what)
+
+
+def _check_members(check: LauncherCheck, seconds: float, nodes: Sequence[str]) -> None:
+    """Try a launcher with programs that print something, print nothing, or end by themselves.
+
+    On the machines of `nodes` a program has its own environment and working directory.
+    """
+    turn = itertools.cycle(nodes or [""])
 
     def program(name: str, code: str, stdin: bytes = b"") -> Member:
-        seat = Seat(name, (name,))
+        seat = Seat(name, (name,), node=next(turn))
         launcher.reserve([seat], seconds)
         env = {**os.environ, "HOCKET_CHECK": f"it is {name}"}
         return launcher.start(seat, Command((sys.executable, "-c", code), env, stdin))
 
-    def expect(what: str, seen: Any, *, well: bool) -> None:
-        if not well:
-            raise ValueError(f"`{check.name}` must be a launcher that {what}: found {seen!r}.")
-        check.tried.append(what)
+    def speaking(name: str, stdin: bytes = b"") -> Member:
+        text = repr(f"it is {name}") if nodes else "os.environ['HOCKET_CHECK']"
+        speak = f"import os, sys, time; print({text}, sys.stdin.read()); sys.stdout.flush(); "
+        return program(name, f"{speak}time.sleep({seconds})", stdin)
 
+    expect = functools.partial(_expect, check)
     launcher = launcher_named(check.name)
-    speak = "import os, sys, time; print(os.environ['HOCKET_CHECK'], sys.stdin.read()); "
     try:
-        alive = program("a/0", f"{speak}sys.stdout.flush(); time.sleep({seconds})", b"and heard")
-        other = program("a/1", f"{speak}sys.stdout.flush(); time.sleep({seconds})")
+        alive, other = speaking("a/0", b"and heard"), speaking("a/1")
         said = alive.hello(seconds), other.hello(seconds).strip()
-        expect("passes on what each program says first, its environment and its input", said,
+        given = "and its input" if nodes else "its environment and its input"
+        expect(f"passes on what each program says first, {given}", said,
                well=said == ("it is a/0 and heard", "it is a/1"))  # fmt: skip
         ended = alive.poll(), other.poll()
         expect("knows that running programs have not ended", ended,
@@ -88,10 +128,11 @@ def _check_members(check: LauncherCheck, seconds: float) -> None:
                well=is_certain == (fate is not None))  # fmt: skip
         expect("ends one program and no other", other.poll(), well=other.poll() is None)
         other.kill(seconds)
-        placed = program("a/4", "import os; print(os.getcwd())")
-        expect("runs programs in the working directory of the run", placed.hello(seconds),
-               well=placed.hello(seconds) == os.getcwd())  # fmt: skip
-        placed.kill(seconds)
+        if not nodes:
+            placed = program("a/4", "import os; print(os.getcwd())")
+            expect("runs programs in the working directory of the run", placed.hello(seconds),
+                   well=placed.hello(seconds) == os.getcwd())  # fmt: skip
+            placed.kill(seconds)
         failing = program("a/2", "import sys; sys.exit('the last words')")
         expect("gets no first line from a program that ends without one", failing.hello(seconds),
                well=failing.hello(seconds) == "")  # fmt: skip

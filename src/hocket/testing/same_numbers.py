@@ -19,7 +19,8 @@ from hocket.core.program.algorithm import Algorithm, Policy
 from hocket.envs import make
 from hocket.errors import ContractError, PlanError
 from hocket.runtime.executor import Executor, advance
-from hocket.runtime.launch import launch_named
+from hocket.runtime.launch import cluster_named, launch_named
+from hocket.runtime.refusals import refuse
 from hocket.strategies import Strategy, resolve
 from hocket.training.loop import make_executor
 
@@ -45,6 +46,9 @@ SMALL: dict[str, Callable[[], Algorithm]] = {
     ),
 }  # fmt: skip
 """The built-in algorithms at sizes that compile in seconds."""
+
+LAUNCHES = ("threads", "processes")
+"""The launchers with which `check_strategy` runs a strategy, unless it is told others."""
 
 
 @dataclass
@@ -139,7 +143,8 @@ def check_strategy(
     strategy: str | Strategy,
     algorithms: Mapping[str, Algorithm] | None = None,
     *,
-    launch: Sequence[str] = ("threads", "processes"),
+    launch: Sequence[str] | None = None,
+    cluster: str | Cluster | None = None,
     num_envs: int = 8,
     iterations: int = 3,
     tolerance: float = 1e-5,
@@ -150,17 +155,24 @@ def check_strategy(
 
         print(check_strategy("actor_learner:actors=4"))
         print(check_strategy(mine(), {"sac": SAC(env=make("Pendulum-v1"))}))
+        print(check_strategy("actor_learner:actors=4", cluster="loopback:2"))
 
-    Every algorithm runs as one program, and under the strategy with each launcher. An algorithm
+    Every algorithm runs as one program, and under the strategy with each launcher, by default as
+    threads and as processes. With `cluster` it runs on the nodes of the cluster. An algorithm
     that the strategy cannot place is refused, and the result says why. Raise if the numbers
     differ by more than `tolerance`. Use few iterations, because training makes rounding errors
     grow. With `exact` there are none, if the strategy changes no batch size.
     """
     check = StrategyCheck()
+    if cluster is not None and launch is not None:
+        raise ValueError(f"cluster={cluster!r} has a launcher of its own: leave `launch` out.")
+    nodes = cluster_named(cluster) if isinstance(cluster, str) else cluster
     for name, algorithm in (algorithms or {k: small() for k, small in SMALL.items()}).items():
         graph = trace(algorithm, num_envs, exact=exact)
         try:
-            plan = resolve(strategy)(graph, Cluster.local())
+            plan = resolve(strategy)(graph, nodes or Cluster.local())
+            if nodes:
+                refuse(plan, nodes)
         except PlanError as error:
             check.refused[name] = str(error)
             continue
@@ -175,8 +187,8 @@ def check_strategy(
             Plan(graph, (Place("all", run=names_of(graph)),)), seed, iterations
         )
         check.moved[name] = difference(first, expected)
-        for launcher in launch:
-            launched = replace(plan, launch=launch_named(launcher))
+        for launched in [plan] if nodes else _launched(plan, launch or LAUNCHES):
+            launcher = launched.launch.name
             title, last = f"{name}, {launcher}", carried_out(launched, seed, iterations)[1]
             check.differences[title] = compared(
                 title, last, expected, tolerance, PlanError, f"The plan:\n{plan}"
@@ -185,6 +197,10 @@ def check_strategy(
         why = "\n".join(f"{name}: {reason}" for name, reason in check.refused.items())
         raise PlanError(f"the strategy can place none of these algorithms:\n{why}")
     return check
+
+
+def _launched(plan: Plan, launch: Sequence[str]) -> list[Plan]:
+    return [replace(plan, launch=launch_named(launcher)) for launcher in launch]
 
 
 def _lines(differences: dict[str, float], refused: dict[str, str], what: str) -> list[str]:
