@@ -53,9 +53,12 @@ def sebulba(
         raise PlanError(
             f"batch={batch} does not divide the {graph.num_envs} environments: use a divisor."
         )
+    # On several nodes each replica gets a device of its own choice, so any number of devices fits.
+    any_fits = batch is not None and bool(cluster.nodes)
     fitting = [
-        n for n in range(1, len(others) + 1) if graph.num_envs % (n * (batch or threads)) == 0
-    ]
+        n for n in range(1, len(others) + 1)
+        if any_fits or graph.num_envs % (n * (batch or threads)) == 0
+    ]  # fmt: skip
     count = actors or max(fitting, default=1)
     replicas = graph.num_envs // batch if batch else threads * count
     chosen = others[:count]

@@ -16,6 +16,7 @@ from hocket.core.plan.traffic import flows
 from hocket.core.program.backend import swappable_p
 from hocket.core.program.fragment import ROLES
 from hocket.errors import PlanError, unknown
+from hocket.system.text import names_text
 
 if TYPE_CHECKING:
     from hocket.core.plan.data import Place, Plan
@@ -60,11 +61,11 @@ def _check_nodes(plan: Plan) -> None:
             nodes = list(dict.fromkeys(device.node for device in place.share(index)))
             if len(nodes) == 1 and nodes[0]:
                 continue
-            where = f"devices of {' and '.join(nodes)}" if any(nodes) else "no node"
+            where = f"devices of {names_text(nodes)}" if any(nodes) else "no node"
             raise PlanError(
-                f"replica {index} of `{place.name}` has {where}, and on a cluster a replica is a "
-                f"process of one node: use a strategy with replicas, such as `actor_learner`, and "
-                f"devices such as `n1/cpu:0`."
+                f"replica {index} of `{place.name}` has {where}, and on a cluster each replica is "
+                f"a process of one node: use a strategy with replicas, such as `actor_learner`, "
+                f"and devices such as `n1/cpu:0`."
             )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hocket.core.plan.schedule import Free, Sampling
 from hocket.core.projection.instructions import Receive, Send, walk
 from hocket.errors import PlanError, unknown
+from hocket.system.text import names_text
 
 if TYPE_CHECKING:
     from hocket.core.plan.data import Plan
@@ -46,11 +47,11 @@ def check_pairs(plan: Plan) -> None:
 def check_free_plan(plan: Plan, free: Sampling) -> None:
     """Refuse a free plan in which some instance would have to wait after all."""
     learner, maker = free.learner, free.maker
-    nodes = sorted({p.node(i) for p in plan.places for i in range(p.replicas)})
+    nodes = dict.fromkeys(p.node(i) for p in plan.places for i in range(p.replicas))
     if plan.launch.nodes and len(nodes) > 1:
         raise PlanError(
             f"`{learner}` and `{maker}` do not wait for each other, which needs shared memory, and "
-            f"they are on several nodes: {', '.join(nodes)}. Use lag=1, or one node."
+            f"they are on several nodes: {names_text(nodes)}. Use lag=1, or one node."
         )
     if plan.launch.shares_memory == "none":
         raise PlanError(

@@ -111,22 +111,31 @@ def time_text(connection: Connection, rates: Rates) -> str:
 
 def devices_text(on: Iterable[DeviceId]) -> str:
     """Return devices as text, in which equal nodes are one: `n0 to n7: 8 each (cpu:0)`."""
-    by_node: dict[str, Counter[str]] = {}
+    by_node: dict[str, Counter[DeviceId]] = {}
     for device in on:
-        by_node.setdefault(device.node, Counter())[str(replace(device, node=""))] += 1
-    alike: dict[tuple[tuple[str, int], ...], list[str]] = {}
+        by_node.setdefault(device.node, Counter())[device] += 1
+    alike: dict[tuple[tuple[DeviceId, int], ...], list[str]] = {}
     for node, counts in by_node.items():
-        alike.setdefault(tuple(counts.items()), []).append(node)
-    return ", ".join(_devices_of(nodes, counts) for counts, nodes in alike.items())
+        equal = tuple((replace(device, node=""), n) for device, n in counts.items())
+        alike.setdefault(equal, []).append(node)
+    texts: list[str] = []
+    for counts, nodes in alike.items():
+        if len(nodes) < 3 and len({n for _, n in counts}) == 1:
+            texts += [_run_text(by_node[node].items()) for node in nodes]
+        else:
+            texts.append(_devices_of(nodes, counts))
+    return ", ".join(texts)
 
 
-def _devices_of(nodes: Sequence[str], counts: Sequence[tuple[str, int]]) -> str:
+def _run_text(counts: Iterable[tuple[DeviceId, int]]) -> str:
+    """Return devices that all occur equally often: `gpu:0 to gpu:3 x2`."""
+    devices, times = zip(*counts, strict=True)
+    return names_text(map(str, devices)) + (f" x{times[0]}" if times[0] > 1 else "")
+
+
+def _devices_of(nodes: Sequence[str], counts: Sequence[tuple[DeviceId, int]]) -> str:
     """Return the devices on equal nodes, given how often each device occurs on one of them."""
-    runs = [([name for name, _ in run], n) for n, run in groupby(counts, key=lambda x: x[1])]
-    devices = ", ".join(names_text(names) + (f" x{n}" if n > 1 else "") for names, n in runs)
-    if len(nodes) < 3 and len(runs) == 1:
-        return ", ".join(f"{node}/{devices}" for node in nodes)
     each = " each" if len(nodes) > 1 else ""
-    if len(counts) == 1:
-        devices = counts[0][0]
+    runs = (_run_text(run) for _, run in groupby(counts, key=lambda x: x[1]))
+    devices = ", ".join(runs) if len(counts) > 1 else str(counts[0][0])
     return f"{names_text(nodes)}: {sum(n for _, n in counts)}{each} ({devices})"
