@@ -51,18 +51,31 @@ def strategies_command(arguments: list[str]) -> None:
 
 @dataclass(frozen=True)
 class Devices:
-    """List the devices of this machine, and how each can be cut into slices.
+    """List the devices of this machine or of a cluster, and how each can be cut into slices.
 
     If a GPU has NVIDIA's MPS, this starts MPS to see if it works, and then stops it.
     """
 
     json: bool = False
     """Print JSON, for programs."""
+    cluster: str | None = None
+    """The cluster whose nodes to list: `hosts:FILE` for machines that are reached by ssh, or
+    `loopback:N` for N nodes on this machine. By default this machine is listed."""
+    check: bool = False
+    """With --cluster: try what usually goes wrong before the first run. That is the way between any
+    two nodes, versions, clocks and free memory. The rates are kept for `hocket plan`."""
 
 
 def devices_command(arguments: list[str]) -> None:
     """List the devices, and how each can be cut into slices."""
     command = tyro.cli(Devices, args=arguments, prog="hocket devices")
+    if command.check and command.cluster is None:
+        raise ValueError("--check tries the nodes of a cluster: name it with --cluster.")
+    if command.cluster is not None:
+        from hocket.cli.nodes import list_nodes
+
+        list_nodes(command.cluster, check=command.check, json=command.json)
+        return
     from hocket.cluster.survey import as_text, survey
 
     leave_memory()

@@ -20,7 +20,10 @@ COMMANDS = {
     "algorithms": ("lists", "list the algorithms"),
     "envs": ("lists", "list the environments"),
     "strategies": ("lists", "list the strategies, which say where an algorithm runs"),
-    "devices": ("lists", "list this machine's devices, and how each can be cut into slices"),
+    "devices": (
+        "lists",
+        "list the devices of this machine or a cluster, and ways to cut them into slices",
+    ),
     "replay": ("replay", "start a replay server, or show what one holds"),
 }
 """Each command's module, which defines `NAME_command`, and a line of help."""

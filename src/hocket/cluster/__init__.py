@@ -6,6 +6,9 @@ nvidia/     NVIDIA's libraries: driver, management, MPS, compiler
 search.py   measures how a device is best cut
 rates.py    the measured speed of messages between nodes
 survey.py   a description of all hardware, as text or JSON
+node_survey.py   a program that describes the node on which it runs
+hosts_file.py    the hosts file, which lists machines that are reached by ssh
+rates.py    the rates between the nodes of a cluster, as last measured
 """
 
 from hocket.cluster.devices import Cluster, Device, DeviceLink, Node, hardware, share_cores

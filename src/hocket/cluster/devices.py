@@ -77,6 +77,8 @@ class Cluster:
     launch: Launch | None = None
     """How instances run on the cluster. None if each strategy decides that or, with `nodes`, if
     plans are made for the cluster to look at, and cannot run."""
+    notes: tuple[str, ...] = ()
+    """Lines about the cluster that every plan for it prints."""
 
     @staticmethod
     def local() -> Cluster:

@@ -16,5 +16,6 @@ registry.py        plugins of one kind: built in, from installed packages, or th
 names.py           objects by name: `module:name`, `file.py:name`
 text.py            numbers as text for people
 network/           connections between processes, on one machine and between machines
+nodes/             versions, free memory and network of the nodes of a cluster
 native/            the C++ library and its functions
 """

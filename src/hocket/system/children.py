@@ -44,7 +44,7 @@ class Child:
         `says` is called with each line that it prints, and whether that is an error's line; by
         default, this process prints the line.
         """
-        self._says = says or _print
+        self._says = says or print_line
         self.popen = subprocess.Popen(
             argv,
             env=env,
@@ -157,7 +157,8 @@ def _thread(function: Callable[[IO[bytes]], None], pipe: IO[bytes]) -> threading
     return thread
 
 
-def _print(line: str, is_error: bool) -> None:
+def print_line(line: str, is_error: bool) -> None:
+    """Print a line that a child has printed."""
     to = sys.stderr if is_error else sys.stdout
     with contextlib.suppress(ValueError, OSError):  # `to` is closed, or nobody reads it any more
         to.write(line)

@@ -6,7 +6,8 @@ import os
 import sys
 
 CORES = "HOCKET_CORES"
-"""The environment variable that lists the cores of a process: `0,1`. See `keep_to_cores`."""
+"""The environment variable for the cores of a process: `0,1` for these two, `:8` for any eight of
+those that it would have anyway. See `keep_to_cores`."""
 
 
 def usable_cores() -> int:
@@ -16,7 +17,10 @@ def usable_cores() -> int:
 
 def keep_to_cores() -> None:
     """Keep this process on the cores that it was given. Call it before JAX starts its threads."""
-    if cores := os.environ.get(CORES):
+    cores = os.environ.get(CORES, "")
+    if cores.startswith(":"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(cores[1:])])
+    elif cores:
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
 
 

@@ -33,6 +33,7 @@ from hocket.system.cores import keep_to_cores, usable_cores
 from hocket.system.messages import MessageSocket
 from hocket.system.network import Network, local, set_network
 from hocket.system.network.listener import listener
+from hocket.system.nodes.versions import versions
 from hocket.system.shared_memory import MemoryFile
 
 PURPOSE = "steward"
@@ -232,7 +233,9 @@ def main() -> None:
     set_network(setup.network)
     expected = listener().expect(PURPOSE, setup.node)
     say_hello(expected.address)
-    Steward(setup, expected.accept(ACCEPT_SECONDS).signed()).serve()
+    run = expected.accept(ACCEPT_SECONDS).signed()
+    run.write(versions())
+    Steward(setup, run).serve()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """How the instances of a plan are started, commanded, watched and ended.
 
     launchers/      the ways to start instances, a file each; their Protocols are below
+    survey/         describes the nodes of a cluster, and measures the network between them
     crew.py         the instances of a plan: commands them, and gathers their answers
     seats.py        which processes a plan needs, and how they share the machine
     starting.py     starts the instances, connects to them, and tells them what to run
@@ -117,6 +118,10 @@ class Launcher(Protocol):
 class ClusterLauncher(Launcher, Protocol):
     """A launcher of stewards on the nodes of a cluster. Its `launch` has `nodes=True`."""
 
+    def nodes(self, seconds: float) -> Sequence[str]:
+        """Return the names of all nodes, within `seconds`."""
+        ...
+
     def survey(self, seconds: float) -> Cluster:
         """Return all nodes and their devices, within `seconds`."""
         ...
@@ -136,12 +141,17 @@ def launcher_named(name: str) -> Launcher:
 
 def cluster_named(name: str) -> Cluster:
     """Return the cluster of a name such as `loopback:2`, with all its nodes."""
+    return cluster_launcher(name).survey(SURVEY_SECONDS)
+
+
+def cluster_launcher(name: str) -> ClusterLauncher:
+    """Make the launcher of a cluster's name, and refuse a launcher that has no nodes."""
     launcher = launcher_named(name)
     if not launcher.launch.nodes:
         raise ValueError(f"`{name}` is no cluster: it starts instances on this machine alone.")
     if missing := lacking(launcher, ClusterLauncher):
         raise ValueError(f"the launcher `{name}` has nodes, but no {', '.join(missing)}.")
-    return cast(ClusterLauncher, launcher).survey(SURVEY_SECONDS)
+    return cast(ClusterLauncher, launcher)
 
 
 def launch_named(name: str) -> Launch:

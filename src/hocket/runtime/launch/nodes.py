@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from hocket.errors import PlanError
 from hocket.runtime.launch import ClusterLauncher, Fate, Launcher, Member
 from hocket.runtime.launch.watch import fate_of
 from hocket.system.messages import MessageSocket
@@ -24,6 +25,7 @@ from hocket.system.network import Network, get_network
 from hocket.system.network.greeting import ConnectionId
 from hocket.system.network.listener import listener
 from hocket.system.network.plain import loads
+from hocket.system.nodes.versions import differences, versions
 from hocket.system.signals import SUSPENSION
 from hocket.system.steward import BEAT_SECONDS, PURPOSE, Order, Silence, in_parts
 
@@ -39,8 +41,19 @@ def network_of(launcher: Launcher, node: str) -> Network:
 
 
 def connect_to_steward(node: str, address: str, seconds: float) -> MessageSocket:
-    """Connect to the steward of a node, which proves that it knows the secret of the run."""
-    return listener().connect(address, ConnectionId(PURPOSE, node), seconds).signed()
+    """Connect to the steward of a node, which proves that it knows the secret of the run.
+
+    Refuse a node whose versions differ from those of this machine.
+    """
+    connection = listener().connect(address, ConnectionId(PURPOSE, node), seconds).signed()
+    try:
+        wrong = differences(versions(), loads(connection.read_bytes()))
+    except EOFError:
+        raise ConnectionError("its steward has hung up") from None
+    if wrong:
+        connection.close()
+        raise PlanError("\n".join(f"the node `{node}`: {problem}" for problem in wrong))
+    return connection
 
 
 class Node:

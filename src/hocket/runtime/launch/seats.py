@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import jax
@@ -38,6 +40,19 @@ def _nodes(plan: Plan) -> list[Seat]:
             devices=tuple(dict.fromkeys((*seat.devices, *devices))),
         )
     return list(seats.values())
+
+
+def why_not_there(plan: Plan, nodes: Sequence[str]) -> str:
+    """Return why a cluster with these nodes cannot carry out a plan; "" if it can."""
+    if sys.platform != "linux":
+        return "it needs Linux."
+    used = {plan.node(place.name, i) for place in plan.places for i in range(place.replicas)}
+    if unknown := sorted(used - {*nodes}):
+        return (
+            f"the plan names the node `{unknown[0]}`, and its nodes are {', '.join(nodes)}. Make "
+            f"the plan for this cluster: `cluster=`."
+        )
+    return ""
 
 
 def settings_for_nodes(plan: Plan, place: str, index: int) -> dict[str, str]:

@@ -24,6 +24,7 @@ import numpy as np
 
 from hocket.core.plan.data import Plan
 from hocket.core.plan.json import to_json
+from hocket.errors import PlanError
 from hocket.runtime.launch import Command, Member, Seat, process
 from hocket.runtime.launch.control import Answers, Control, pass_answers, tell
 from hocket.runtime.launch.ending import Resources
@@ -187,6 +188,8 @@ def _reached(
     try:
         if address := member.hello(HELLO_SECONDS):
             return connect(address, HELLO_SECONDS)
+    except PlanError:  # the process was reached, and is of no use to this run
+        raise
     except (OSError, ValueError) as error:  # TimeoutError is an OSError
         if member.poll() is None:
             raise InstanceError(f"{name} could not be reached: {error}") from error

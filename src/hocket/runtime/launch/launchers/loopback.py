@@ -7,7 +7,6 @@ through sockets, as between machines.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from hocket.cluster.devices import Cluster, Device, Node, host_memory, id_of
 from hocket.core.plan.data import Launch, Plan
 from hocket.runtime.launch import Command, Seat
 from hocket.runtime.launch.launchers.processes import ChildMember
+from hocket.runtime.launch.seats import why_not_there
 from hocket.system.cores import CORES, part_of_cores
 from hocket.system.platforms import HOST
 
@@ -26,8 +26,6 @@ LAUNCH = Launch("loopback", one_process=False, one_program=False, shares_memory=
 class Loopback:
     """The launcher of a cluster whose nodes are parts of this machine."""
 
-    launch = LAUNCH
-
     def __init__(self, argument: str = "") -> None:
         if not (argument.isdigit() and int(argument) > 0):
             raise ValueError(
@@ -35,6 +33,10 @@ class Loopback:
                 f"`loopback:2`."
             )
         self._count = int(argument)
+        self.launch = replace(LAUNCH, name=f"loopback:{self._count}")
+
+    def nodes(self, seconds: float) -> Sequence[str]:
+        return self._names
 
     def survey(self, seconds: float) -> Cluster:
         memory = host_memory()
@@ -46,22 +48,13 @@ class Loopback:
             for device in jax.local_devices(backend=HOST)
         ]
         cores = sum(node.cores for node in nodes)
-        launch = replace(self.launch, name=f"loopback:{self._count}")
-        return Cluster(tuple(devices), cores, memory, nodes=tuple(nodes), launch=launch)
+        return Cluster(tuple(devices), cores, memory, nodes=tuple(nodes), launch=self.launch)
 
     def host(self, node: str) -> str:
         return "127.0.0.1"
 
     def why_not(self, plan: Plan) -> str:
-        if sys.platform != "linux":
-            return "it needs Linux."
-        used = {place.node(i) for place in plan.places for i in range(place.replicas)}
-        if unknown := sorted(used - set(self._names)):
-            return (
-                f"the plan names the node `{unknown[0]}`, and its nodes are "
-                f"{', '.join(self._names)}. Make the plan for this cluster: `cluster=`."
-            )
-        return ""
+        return why_not_there(plan, self._names)
 
     def reserve(self, seats: Sequence[Seat], seconds: float) -> None:
         """Reserve nothing, since this machine is already here."""

@@ -1,0 +1,6 @@
+"""What a program on a node of a cluster tells about its machine, without JAX.
+
+versions.py   the versions of all packages that decide numbers, and what differs between machines
+resources.py  the free memory and the free space on disk
+probe.py      a program that measures the network between nodes
+"""

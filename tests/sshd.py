@@ -1,0 +1,88 @@
+"""An sshd of the tests' own, with keys and a port of its own, on the loopback interface alone."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCES = Path(__file__).parents[1] / "src"
+SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
+
+
+@dataclass(frozen=True)
+class Sshd:
+    """A running server: how to reach it, and hosts files whose nodes are all reached through it."""
+
+    folder: Path
+    pid: int
+
+    @property
+    def ssh(self) -> str:
+        """What HOCKET_SSH has to be."""
+        return f"ssh -F {shlex.quote(str(self.folder / 'ssh_config'))}"
+
+    def hosts(self, path: Path, count: int = 2, *, sources: Path = SOURCES, **keys: str) -> str:
+        """Write a hosts file with nodes n0, n1, ... Return the name of the cluster."""
+        before = f"export JAX_PLATFORMS=cpu PYTHONPATH={shlex.quote(str(sources))}"
+        cache = os.environ["JAX_COMPILATION_CACHE_DIR"]
+        before += f" JAX_COMPILATION_CACHE_DIR={shlex.quote(cache)}"
+        table = {"ssh": "127.0.0.1", "python": sys.executable, "before": before, **keys}
+        lines = [f'{key} = "{value}"' for key, value in table.items() if value]
+        nodes = ["\n".join([f"[n{index}]", *lines]) for index in range(count)]
+        path.write_text("\n\n".join(nodes))
+        return f"hosts:{path}"
+
+
+def program() -> str | None:
+    """Return the path of sshd, which must be absolute; None if it is not installed."""
+    return shutil.which("sshd", path=f"{os.environ['PATH']}:{SBIN}")
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the server, and return when it listens. Whoever calls this ends it."""
+    for key in ("host_key", "user_key"):
+        made = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)]
+        subprocess.run(made, check=True)
+    shutil.copy(folder / "user_key.pub", folder / "authorized_keys")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd of root drops its privileges there
+    port = _free_port()
+    (folder / "known_hosts").write_text(
+        f"[127.0.0.1]:{port} {(folder / 'host_key.pub').read_text()}"
+    )
+    (folder / "ssh_config").write_text(
+        f"Port {port}\nIdentityFile {folder}/user_key\nIdentitiesOnly yes\nIdentityAgent none\n"
+        f"UserKnownHostsFile {folder}/known_hosts\nGlobalKnownHostsFile none\n"
+        f"StrictHostKeyChecking yes\nConnectionAttempts 1\n"
+    )
+    (folder / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host_key\nPidFile none\n"
+        f"AuthorizedKeysFile {folder}/authorized_keys\nPasswordAuthentication no\n"
+        f"KbdInteractiveAuthentication no\nStrictModes no\nPermitRootLogin yes\nUsePAM no\n"
+        f"MaxStartups 100\nLogLevel VERBOSE\n"
+    )
+    path = program()
+    assert path
+    server = subprocess.Popen(
+        [path, "-D", "-e", "-f", str(folder / "sshd_config")],
+        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert server.stderr
+    for line in server.stderr:  # until it listens or ends
+        if b"Server listening" in line:
+            break
+    else:
+        raise AssertionError(f"sshd has ended with code {server.wait()}")
+    return server
+
+
+def _free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return bound.getsockname()[1]
