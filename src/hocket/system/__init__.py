@@ -17,5 +17,6 @@ names.py           objects by name: `module:name`, `file.py:name`
 text.py            numbers as text for people
 network/           connections between processes, on one machine and between machines
 nodes/             versions, free memory and network of the nodes of a cluster
+code/              the user's own code on its way to other machines
 native/            the C++ library and its functions
 """

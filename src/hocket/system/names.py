@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,13 +54,27 @@ def find(path: str) -> Any:
     home, separator, name = path.rpartition(":")
     if not (separator and home and name):
         raise ValueError(f"`{path}` is not of the form `module:name` or `path/to/file.py:name`.")
-    thing: Any = _from_file(home) if home.endswith(".py") else _from_module(home)
+    thing: Any = module_named(home)
     for part in name.split("."):
         if part not in vars(thing):
             public = [n for n in vars(thing) if not n.startswith("_")]
             raise ValueError(unknown("name", part, public, where=f"in `{home}`"))
         thing = vars(thing)[part]
     return thing
+
+
+def module_named(home: str) -> ModuleType:
+    """Import the module that `package.module` or `path/to/file.py` names."""
+    return _from_file(home) if home.endswith(".py") else _from_module(home)
+
+
+def move_files(files: Mapping[str, str]) -> None:
+    """Find files at other paths on this machine than on the one where they were named.
+
+    move_files({"../mine.py": "/home/me/.cache/hocket/code/1f0c/mine.py"})
+    find("../mine.py:Mine")
+    """
+    _moved.update(files)
 
 
 def read_words(text: str) -> tuple[str, dict[str, Any]]:
@@ -85,6 +100,7 @@ def read_words(text: str) -> tuple[str, dict[str, Any]]:
 _OPTIONS = re.compile(r":(?=[^:=]*=)")
 _BOOLS = ("true", "false")
 _FILE = "hocket_file_"
+_moved: dict[str, str] = {}
 
 
 def file_modules() -> list[ModuleType]:
@@ -93,7 +109,7 @@ def file_modules() -> list[ModuleType]:
 
 
 def _from_file(file: str) -> ModuleType:
-    path = Path(file).resolve()
+    path = Path(_moved.get(file, file)).resolve()
     main = sys.modules.get("__main__")
     if main is not None and Path(vars(main).get("__file__") or "").resolve() == path:
         return main  # the running script, which must not be loaded a second time

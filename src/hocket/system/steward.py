@@ -15,6 +15,7 @@ It imports no JAX. So it starts at once, and no tracing or compiling keeps it fr
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import pickle
 import queue
@@ -23,12 +24,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hocket.system.as_child import leave_signals, say_hello
 from hocket.system.children import Child
+from hocket.system.code.cache import CodeCache, cache_folder
 from hocket.system.cores import keep_to_cores, usable_cores
 from hocket.system.messages import MessageSocket
 from hocket.system.network import Network, local, set_network
@@ -46,6 +48,7 @@ PART_BYTES = 1 << 22
 """The most bytes of a message about a worker that are sent at once."""
 ACCEPT_SECONDS = 60.0
 """Seconds that a worker has to print its address, and a run to connect to its steward."""
+CACHE_ADVICE = "Set XDG_CACHE_HOME on the node to a folder that can be written and has room."
 
 
 class Setup(NamedTuple):
@@ -110,6 +113,7 @@ class Steward:
         self._workers: dict[str, WorkerProcess] = {}
         self._folder = Path(tempfile.mkdtemp(prefix="hocket-"))
         self._memory: MemoryFile | None = None
+        self._code, self._folders = CodeCache(cache_folder()), list[str]()
 
     def serve(self) -> None:
         """Obey the run until it hangs up, then end everything."""
@@ -129,11 +133,36 @@ class Steward:
         """Bear any silence while the run is suspended, as after Ctrl-Z."""
         self._silence.allowed = allowed
 
+    def find_code(self, digests: Sequence[str]) -> None:
+        """Answer which archives of code this node lacks."""
+        self.tell("answer", self._code.lacking(digests))
+
+    def add_code(self, digest: str, chunk: bytes) -> None:
+        """Take the next bytes of an archive of code."""
+        self._code.add(digest, chunk)
+
+    def use_code(self, digests: Sequence[str], modules: Sequence[str]) -> None:
+        """Let workers find this code. Answer where it is, and which of these modules are absent."""
+        # In a thread: a slow file system must not keep this process from hearing the run.
+        threading.Thread(target=self._use_code, args=(digests, modules), daemon=True).start()
+
+    def _use_code(self, digests: Sequence[str], modules: Sequence[str]) -> None:
+        try:
+            self._folders = self._code.folders(digests)
+        except (OSError, ValueError) as error:
+            self.tell("answer", ([], [], f"{error}. {CACHE_ADVICE}"))
+            return
+        sys.path += self._folders
+        absent = [module for module in modules if importlib.util.find_spec(module) is None]
+        self.tell("answer", (self._folders, absent, ""))
+
     def start(self, order: Order) -> None:
         if self._memory is None and order.memory_nbytes:
             self._memory = MemoryFile.create(order.memory_nbytes)
         cores = max(1, usable_cores() // order.shares)
+        path = [*self._folders, *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {"PJRT_NPROC": str(cores), **os.environ, **order.env, NODE: self._setup.node}
+        env |= {"PYTHONPATH": os.pathsep.join(path)} if path else {}
         self._workers[order.name] = WorkerProcess(order, env, self._folder, self._memory, self.tell)
 
     def part(self, name: str, message: bytes) -> None:
@@ -191,7 +220,8 @@ class WorkerProcess:
         """Messages for the worker, a file descriptor to give it, or None to hang up."""
         self.parts: list[bytes] = []
         """The parts, so far, of a message for the worker that comes in several."""
-        argv = (sys.executable, "-m", order.module, str(folder), str(os.getpid()), order.name)
+        # -P: modules in the working folder of a node are none of the run's.
+        argv = (sys.executable, "-P", "-m", order.module, str(folder), str(os.getpid()), order.name)
         self.child = Child(argv, env, says=lambda *line: tell("line", order.name, *line))
         for target in (self._report_end, self._pass_on):
             threading.Thread(target=target, daemon=True).start()

@@ -100,7 +100,7 @@ class Experiment:
         self.loggers = {**make_loggers(settings.loggers), **(loggers or {})}
         self.plan = plan(
             algorithm, distribute=settings.distribute, launch=settings.launch,
-            cluster=settings.cluster,
+            cluster=settings.cluster, ship=settings.ship,
         )  # fmt: skip
         self.algorithm = as_planned(algorithm, self.plan.graph.num_envs, begun)
         # Record the choice of a search, since a later search may choose something else.

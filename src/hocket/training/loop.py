@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from hocket.runtime.executor import Executor, by_seed
 from hocket.runtime.fused import Fused
 from hocket.runtime.launch import cluster_named, launch_named
 from hocket.runtime.launch.nodes import LEASE_SECONDS
+from hocket.runtime.launch.projects import with_code
 from hocket.runtime.refusals import refuse
 from hocket.runtime.seeds import agents
 from hocket.strategies import Strategy, resolve
@@ -49,6 +50,7 @@ def plan(
     distribute: str | Strategy | None = None,
     launch: str | None = None,
     cluster: str | Cluster | None = None,
+    ship: Iterable[str] = (),
     num_envs: int | None = None,
     exact: bool = False,
 ) -> Plan:
@@ -56,7 +58,8 @@ def plan(
 
     The strategy is `anakin` by default, or `sebulba` if the environments run on the host. `launch`
     says how instances run, as `threads` or as `processes`; by default the strategy decides.
-    `cluster` names the machines, such as `loopback:2`; by default this machine alone.
+    `cluster` names the machines, such as `loopback:2`; by default this machine alone. `ship` names
+    the code to send there; by default the folders of your own modules that the algorithm uses.
     """
     count = algorithm.num_envs if num_envs is None else num_envs
     graph = trace(algorithm, count, exact=exact)
@@ -71,7 +74,7 @@ def plan(
             )
         made = check(replace(made, launch=launch_named(launch)))
     refuse(made, nodes)
-    return made
+    return with_code(made, ship)
 
 
 def iterate(
@@ -84,6 +87,7 @@ def iterate(
     distribute: str | Strategy | None = None,
     launch: str | None = None,
     cluster: str | Cluster | None = None,
+    ship: Iterable[str] = (),
     lease: float = LEASE_SECONDS,
     exact: bool = False,
     start_from: Any = None,
@@ -98,8 +102,8 @@ def iterate(
     every segment, message and wait for `report.executor.timeline()`; it slows the run down.
     """
     made = plan(
-        algorithm, distribute=distribute, launch=launch, cluster=cluster, num_envs=num_envs,
-        exact=exact,
+        algorithm, distribute=distribute, launch=launch, cluster=cluster, ship=ship,
+        num_envs=num_envs, exact=exact,
     )  # fmt: skip
     total = count_iterations(made.iteration, iterations)
     executor = make_executor(made, total, seeds, record=record, lease=lease)
@@ -174,6 +178,7 @@ def run(
     distribute: str | Strategy | None = None,
     launch: str | None = None,
     cluster: str | Cluster | None = None,
+    ship: Iterable[str] = (),
     lease: float = LEASE_SECONDS,
     exact: bool = False,
     start_from: Any = None,
@@ -196,8 +201,8 @@ def run(
     try:
         for report in iterate(
             algorithm, seed=seed, seeds=seeds, num_envs=num_envs, iterations=iterations,
-            distribute=distribute, launch=launch, cluster=cluster, lease=lease, exact=exact,
-            start_from=start_from, record=record,
+            distribute=distribute, launch=launch, cluster=cluster, ship=ship, lease=lease,
+            exact=exact, start_from=start_from, record=record,
         ):  # fmt: skip
             rows.append(report.metrics)
             if watch:

@@ -22,6 +22,9 @@ class Settings:
     your own launcher, `file.py:NAME`."""
     cluster: str | None = None
     """The machines to run on, such as `loopback:2`; by default this machine alone."""
+    ship: tuple[str, ...] = ()
+    """The code to send to the machines of a cluster: folders, packages or files. By default, the
+    folders of your own modules that the algorithm uses. Installed packages are never sent."""
     lease: float = 60.0
     """On a cluster, the seconds after which a node that gives no sign of life counts as lost. The
     run then ends, and what still runs on that node ends itself."""
@@ -50,6 +53,8 @@ class Settings:
                 f'loggers=["tensorboard", "mine.py:Mine"], found {self.loggers!r}.'
             )
         object.__setattr__(self, "loggers", tuple(self.loggers))
+        paths = (self.ship,) if isinstance(self.ship, str | Path) else self.ship
+        object.__setattr__(self, "ship", tuple(map(str, paths)))
         if self.name is not None and self.name in ("", ".", ".."):
             raise ValueError(f"`{self.name}` cannot be the name of a folder.")
         if not isinstance(self.distribute, str | None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 import os
 import subprocess
 import sys
@@ -73,12 +74,12 @@ def test_classes_of_a_script_are_registered_again(monkeypatch: pytest.MonkeyPatc
 
     state = [Node(Weights(1.0)), Leaf(), Weights(2.0, "other")]
     packed = pack(Toy(length=5), state)
-    assert registered_by(packed, monkeypatch) == [(Node,), (Weights, ["w"], ["kind"])]
+    assert registered_by(packed.data, monkeypatch) == [(Node,), (Weights, ["w"], ["kind"])]
 
 
 def test_classes_of_modules_register_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     state = Toy().init(jax.random.key(0), 2)
-    assert registered_by(pack(Toy(length=5), state), monkeypatch) == []
+    assert registered_by(pack(Toy(length=5), state).data, monkeypatch) == []
 
 
 def test_a_class_that_registers_itself_is_refused() -> None:
@@ -87,6 +88,20 @@ def test_a_class_that_registers_itself_is_refused() -> None:
 
     with pytest.raises(PlanError, match=r"Params` is a `flax\.struct\.PyTreeNode` that other"):
         pack(Toy(), [Params(1.0)])
+
+
+def test_the_modules_that_an_algorithm_refers_to() -> None:
+    """A class is sent by its module's name, one of a function by value, with what it refers to."""
+
+    @dataclass(frozen=True)
+    class Mine(Toy):
+        def noise(self, x: Any, keys: Any) -> Any:
+            return graphlib.TopologicalSorter, two, super().noise(x, keys)
+
+    refers_to = pack(Mine(), ()).modules
+    assert {"tests.toys", "tests.faults", "graphlib"} <= refers_to
+    assert "__main__" not in refers_to
+    assert "tests.faults" not in pack(Toy(), ()).modules
 
 
 SCRIPT = """

@@ -155,6 +155,9 @@ class Plan:
     words: str = ""
     """The strategy in words, with the options that a search chose. A run's configuration keeps
     them, since a later search may choose other options. "" without a search."""
+    ship: tuple[str, ...] = ()
+    """The folders, packages and files of code to send to the nodes of a cluster. If empty, these
+    are the folders of the user's own modules that the nodes import."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", tuple(self.places))

@@ -32,6 +32,7 @@ def to_json(plan: Plan) -> str:
             "compiler_flags": plan.compiler_flags,
             "notes": list(plan.notes),
             "words": plan.words,
+            "ship": list(plan.ship),
         },
         indent=2,
     )
@@ -59,6 +60,7 @@ def from_json(text: str, graph: Graph) -> Plan:
         data["compiler_flags"],
         tuple(data["notes"]),
         data["words"],
+        tuple(data["ship"]),
     )
     return check(plan)
 

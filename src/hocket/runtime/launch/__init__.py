@@ -13,6 +13,7 @@
     process.py      a worker in an operating-system process of its own
     shutdown.py     how such a process ends; on a GPU, not in the middle of a program
     shipping.py     packs an algorithm for other processes
+    projects.py     sends the user's own modules to other machines
     memory.py       memory that all instances see: statuses, a ledger, the newest version
 
 A launcher starts, watches and ends processes; it carries no messages. For each seat of a plan it

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from hocket.errors import PlanError
 from hocket.runtime.launch import ClusterLauncher, Fate, Launcher, Member
-from hocket.runtime.launch.watch import fate_of
+from hocket.runtime.launch.watch import InstanceError, fate_of
 from hocket.system.messages import MessageSocket
 from hocket.system.network import Network, get_network
 from hocket.system.network.greeting import ConnectionId
@@ -66,6 +66,7 @@ class Node:
         self.name, self.steward, self.logs = name, steward, logs
         self._run, self._lease, self._silence = run, lease, Silence()
         self._instances: dict[str, RemoteInstance] = {}
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.lost = ""
         """The reason why the node is lost; "" while it is not."""
         self._losing = threading.Lock()
@@ -84,6 +85,13 @@ class Node:
         with contextlib.suppress(OSError):
             self._run.write(message)
 
+    def answer(self) -> Any:
+        """Return the steward's next answer, waiting for it. Raise if the node is lost."""
+        answer = self._answers.get()
+        if self.lost:
+            raise InstanceError(f"the node `{self.name}` is lost, because {self.lost}.")
+        return answer
+
     def close(self) -> None:
         """Hang up, which makes the steward end the instances that are left, and itself."""
         SUSPENSION.discard(self._allow_silence)
@@ -98,7 +106,9 @@ class Node:
             while True:
                 what, *content = loads(self._run.read_bytes())
                 self._silence.heard()
-                if what != "beat":
+                if what == "answer":
+                    self._answers.put(content[0])
+                elif what != "beat":
                     name, *content = content
                     getattr(self._instances[name], what)(*content)
         fate = fate_of(self.steward, END_SECONDS) or Fate("has closed the connection")
@@ -122,6 +132,7 @@ class Node:
                 return
             self.lost = why
         self._run.close()
+        self._answers.put(None)
         for instance in list(self._instances.values()):
             instance.lose(Fate(f"its node `{self.name}` is lost, because {why}", stderr))
 

@@ -18,8 +18,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,9 +31,11 @@ from hocket.system.as_child import leave_signals, say_hello, wait_for_end_of
 from hocket.system.cores import keep_to_cores
 from hocket.system.garbage import keep_imports
 from hocket.system.messages import MessageSocket
+from hocket.system.names import move_files
 from hocket.system.network import Network, set_network
 from hocket.system.network.local import accept, listen
 from hocket.system.shared_memory import MemoryFile
+from hocket.system.steward import NODE
 
 STATUS_SECONDS = 0.2
 """Seconds between two reports of status by a process that shares no memory."""
@@ -65,6 +67,8 @@ class Assignment:
     """The network in which the instance meets the others of its run."""
     reports: bool
     """True to report the status through the connection, since the run does not see this memory."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """The files that the plan names, by their names in it, and where this machine has them."""
 
 
 def main() -> None:
@@ -86,8 +90,8 @@ def main() -> None:
         _work(connection, commands, shutdown)
     except EOFError:  # the run ended before a thread was watching for that
         shutdown.end()
-    except BaseException:  # noqa: BLE001 (the run reports it with this instance's name)
-        tell(connection, ("failed", Failure(traceback.format_exc())))
+    except BaseException as error:  # noqa: BLE001 (the run reports it with this instance's name)
+        tell(connection, ("failed", Failure(traceback.format_exc() + _advice(error))))
     shutdown.stopped()
     while True:
         with contextlib.suppress(RunEnded):
@@ -99,6 +103,7 @@ def _work(connection: MessageSocket, commands: queue.Queue[Any], shutdown: Shutd
     sys.path[:0] = [path for path in connection.read() if path not in sys.path]
     given: Assignment = connection.read()
     set_network(given.network)
+    move_files(given.files)
     file = None
     if given.memory_nbytes is not None:
         file = MemoryFile.attach(connection.receive_fd(), given.memory_nbytes)
@@ -152,6 +157,15 @@ def _worker(given: Assignment, file: MemoryFile | None) -> Any:
         of_place = memory.averages.get(given.place)
         average = Reduction(Averaging.of(plan, given.place), given.index, of_place)
     return RemoteWorker(plan, given.place, given.index, memory, average)
+
+
+def _advice(error: BaseException) -> str:
+    """Return what to do about a module that this node lacks; "" for any other error."""
+    if NODE not in os.environ or not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    from hocket.runtime.launch.projects import lacks
+
+    return lacks(os.environ[NODE], error.name)
 
 
 def _prepare_end(worker: Any, shutdown: Shutdown) -> None:

@@ -7,15 +7,17 @@ with JAX as a tree of arrays, only this process knows that, so the registration 
 from __future__ import annotations
 
 import dataclasses
+import io
 import pickle
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import cloudpickle
 import jax
 
 from hocket.errors import PlanError
+from hocket.system.code.origin import home_of
 from hocket.system.names import file_modules
 
 # A class, the names of its fields that hold arrays, and the names of its other fields. Both lists
@@ -23,20 +25,47 @@ from hocket.system.names import file_modules
 _Registered = tuple[type, list[str], list[str]]
 
 
-def pack(algorithm: Any, state: Any) -> bytes:
-    """Pack an algorithm into bytes, which `unpack` reads in another process.
+class Packed(NamedTuple):
+    """An algorithm as bytes, which `unpack` reads in another process."""
 
-    The user's classes are packed with it, including those of the trees in `state`.
-    """
+    data: bytes
+    modules: set[str]
+    """The modules that the bytes refer to by name, so that the other process imports them."""
+
+
+def pack(algorithm: Any, state: Any) -> Packed:
+    """Pack an algorithm with the user's classes, including those of the trees in `state`."""
     for module in file_modules():
         cloudpickle.register_pickle_by_value(module)
     try:
-        return cloudpickle.dumps((algorithm, list(_registered(state))))
+        data = io.BytesIO()
+        pickler = _Pickler(data)
+        pickler.dump((algorithm, list(_registered(state))))
+        return Packed(data.getvalue(), pickler.modules - _by_value())
     except (TypeError, pickle.PicklingError) as error:
         raise PlanError(
             f"{type(algorithm).__name__} cannot be sent to other processes: {error}. Remove "
             f'that object from the algorithm, or use launch="threads".'
         ) from error
+
+
+class _Pickler(cloudpickle.Pickler):
+    """A pickler that notes the modules of all objects that it pickles."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.modules: set[str] = set()
+
+    def reducer_override(self, obj: Any) -> Any:
+        # Called for every module, class, function and instance, even if it is pickled by name.
+        if name := home_of(obj):
+            self.modules.add(name)
+        return super().reducer_override(obj)
+
+
+def _by_value() -> set[str]:
+    """Return the modules whose classes and functions are packed themselves, not their names."""
+    return {"__main__", *cloudpickle.list_registry_pickle_by_value()}
 
 
 def unpack(packed: bytes) -> Any:

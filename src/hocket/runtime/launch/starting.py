@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ from hocket.runtime.launch.ending import Resources
 from hocket.runtime.launch.memory import PlanMemory, memory_map
 from hocket.runtime.launch.nodes import Node, connect_to_steward, network_of
 from hocket.runtime.launch.process import Assignment
+from hocket.runtime.launch.projects import code_of, send
 from hocket.runtime.launch.seats import environment_of, seats_of, settings_for_nodes
 from hocket.runtime.launch.shipping import pack
 from hocket.runtime.launch.watch import GRACE_SECONDS, InstanceError, RunningInstance, Watch, lost
@@ -88,7 +90,7 @@ def _start_processes(
     plan: Plan, held: Resources, seats: Sequence[Seat], folder: Path, answers: Answers
 ) -> None:
     """Start a process of this machine for each seat, then connect to each."""
-    algorithm, file = pack(plan.graph.algorithm, plan.graph.state), held.memory.file
+    algorithm, file = pack(plan.graph.algorithm, plan.graph.state).data, held.memory.file
     with _members(held, seats, partial(_worker_command, plan, held, folder)) as waiting:
         while waiting:
             seat, member = waiting[0]
@@ -107,7 +109,7 @@ def _start_on_nodes(
     plan: Plan, held: Resources, seats: Sequence[Seat], folder: Path, answers: Answers
 ) -> None:
     """Start a steward on each node, then have it start the instances of its node."""
-    algorithm = pack(plan.graph.algorithm, plan.graph.state)
+    code = code_of(plan)
     memory_nbytes = 0 if plan.launch.shares_memory == "none" else memory_map(plan).nbytes
     networks = {seat.node: network_of(held.launcher, seat.node) for seat in seats}
     with _members(held, seats, partial(_steward_command, held, networks)) as waiting:
@@ -115,19 +117,22 @@ def _start_on_nodes(
             seat, member = waiting[0]
             connect = partial(connect_to_steward, seat.node)
             connection = _reached(f"the steward of the node `{seat.node}`", member, connect)
-            held.nodes.append(node := Node(seat.node, member, connection, held.lease, held.logs))
+            held.nodes.append(Node(seat.node, member, connection, held.lease, held.logs))
             waiting.pop(0)
-            for name in seat.instances:
-                place, index = place_and_index(name)
-                beside = sum(place_and_index(other)[0] == place for other in seat.instances)
-                env = settings_for_nodes(plan, place, index)
-                instance = node.start(Order(name, process.__name__, env, beside, memory_nbytes))
-                _add(plan, held, name, instance, instance, answers)
-                given = algorithm, memory_nbytes or None, networks[seat.node]
-                instance.write([])  # paths of this machine mean nothing there
-                instance.write(_assignment(plan, name, *given, node=seat.node))
-                if memory_nbytes:
-                    instance.give_memory()
+    files = send(code, held.nodes)
+    for seat, node in zip(seats, held.nodes, strict=True):
+        for name in seat.instances:
+            place, index = place_and_index(name)
+            beside = sum(place_and_index(other)[0] == place for other in seat.instances)
+            env = settings_for_nodes(plan, place, index)
+            instance = node.start(Order(name, process.__name__, env, beside, memory_nbytes))
+            _add(plan, held, name, instance, instance, answers)
+            given = code.algorithm, memory_nbytes or None, networks[seat.node]
+            instance.write([])  # paths of this machine mean nothing there
+            moved = files[seat.node]
+            instance.write(_assignment(plan, name, *given, node=seat.node, files=moved))
+            if memory_nbytes:
+                instance.give_memory()
     by_name = {instance.name: instance for instance in held.running}
     held.running[:] = [by_name[f"{place}/{index}"] for place, index in names(plan)]
 
@@ -155,7 +160,7 @@ def _worker_command(plan: Plan, held: Resources, folder: Path, seat: Seat) -> Co
 
 def _steward_command(held: Resources, networks: Mapping[str, Network], seat: Seat) -> Command:
     setup = steward.Setup(seat.node, held.lease, networks[seat.node])
-    return Command((sys.executable, "-m", steward.__name__), os.environ, pickle.dumps(setup))
+    return Command((sys.executable, "-P", "-m", steward.__name__), os.environ, pickle.dumps(setup))
 
 
 def _add(
@@ -204,6 +209,7 @@ def _assignment(
     network: Network,
     *,
     node: str = "",
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> Assignment:
     """Return what a process is to run."""
     place, index = place_and_index(name)
@@ -217,7 +223,7 @@ def _assignment(
     reports = bool(node) or memory_nbytes is None
     return Assignment(
         place, index, to_json(plan), graph.digest, graph.num_envs, graph.exact,
-        graph.served, algorithm, config, memory_nbytes, network, reports,
+        graph.served, algorithm, config, memory_nbytes, network, reports, dict(files),
     )  # fmt: skip
 
 

@@ -7,8 +7,10 @@ through sockets, as between machines.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 
@@ -17,6 +19,7 @@ from hocket.core.plan.data import Launch, Plan
 from hocket.runtime.launch import Command, Seat
 from hocket.runtime.launch.launchers.processes import ChildMember
 from hocket.runtime.launch.seats import why_not_there
+from hocket.system.code.origin import HOCKET, is_installed
 from hocket.system.cores import CORES, part_of_cores
 from hocket.system.platforms import HOST
 
@@ -61,7 +64,8 @@ class Loopback:
 
     def start(self, seat: Seat, command: Command) -> ChildMember:
         cores = ",".join(map(str, self._cores(seat.node)))
-        env = {**command.env, CORES: cores, "JAX_PLATFORMS": HOST}
+        path = os.pathsep.join(_python_path(command.env.get("PYTHONPATH", "")))
+        env = {**command.env, CORES: cores, "JAX_PLATFORMS": HOST, "PYTHONPATH": path}
         return ChildMember(command.argv, env, command.stdin)
 
     def release(self) -> None:
@@ -73,6 +77,12 @@ class Loopback:
 
     def _cores(self, node: str) -> list[int]:
         return part_of_cores(self._names.index(node), self._count)
+
+
+def _python_path(path: str) -> list[str]:
+    """Return the folders of a PYTHONPATH that another machine would have: those of packages."""
+    installed = [folder for folder in path.split(os.pathsep) if is_installed(Path(folder))]
+    return installed if is_installed(HOCKET.parent) else [*installed, str(HOCKET.parent)]
 
 
 LAUNCHER = Loopback
