@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hocket.envs.classic.catch import Catch
-from hocket.system.names import file_modules, find, path_of, read_words
+from hocket.system import names
+from hocket.system.names import file_modules, find, move_files, path_of, read_words
 
 
 def test_a_file_that_fails_can_be_mended(tmp_path: Path) -> None:
@@ -54,6 +55,15 @@ def test_what_is_not_there_is_named() -> None:
 
 
 class Mine: ...
+
+
+def test_a_file_that_another_machine_has_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "_moved", {})
+    (tmp_path / "sent.py").write_text("Mine = 7")
+    move_files({"../there/mine.py": str(tmp_path / "sent.py")})
+    assert find("../there/mine.py:Mine") == 7
 
 
 def test_a_thing_is_named_where_it_can_be_found(tmp_path: Path) -> None:

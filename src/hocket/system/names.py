@@ -71,7 +71,7 @@ def module_named(home: str) -> ModuleType:
 def move_files(files: Mapping[str, str]) -> None:
     """Find files at other paths on this machine than on the one where they were named.
 
-    move_files({"../mine.py": "/home/me/.cache/hocket/code/1f0c/mine.py"})
+    move_files({"../mine.py": "/scratch/hocket/code/1f0c/mine.py"})
     find("../mine.py:Mine")
     """
     _moved.update(files)

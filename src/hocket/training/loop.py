@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -50,7 +51,7 @@ def plan(
     distribute: str | Strategy | None = None,
     launch: str | None = None,
     cluster: str | Cluster | None = None,
-    ship: Iterable[str] = (),
+    ship: Iterable[str | Path] = (),
     num_envs: int | None = None,
     exact: bool = False,
 ) -> Plan:
@@ -87,7 +88,7 @@ def iterate(
     distribute: str | Strategy | None = None,
     launch: str | None = None,
     cluster: str | Cluster | None = None,
-    ship: Iterable[str] = (),
+    ship: Iterable[str | Path] = (),
     lease: float = LEASE_SECONDS,
     exact: bool = False,
     start_from: Any = None,
@@ -178,7 +179,7 @@ def run(
     distribute: str | Strategy | None = None,
     launch: str | None = None,
     cluster: str | Cluster | None = None,
-    ship: Iterable[str] = (),
+    ship: Iterable[str | Path] = (),
     lease: float = LEASE_SECONDS,
     exact: bool = False,
     start_from: Any = None,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hocket.system.code.project import as_paths
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -53,8 +55,7 @@ class Settings:
                 f'loggers=["tensorboard", "mine.py:Mine"], found {self.loggers!r}.'
             )
         object.__setattr__(self, "loggers", tuple(self.loggers))
-        paths = (self.ship,) if isinstance(self.ship, str | Path) else self.ship
-        object.__setattr__(self, "ship", tuple(map(str, paths)))
+        object.__setattr__(self, "ship", as_paths(self.ship))
         if self.name is not None and self.name in ("", ".", ".."):
             raise ValueError(f"`{self.name}` cannot be the name of a folder.")
         if not isinstance(self.distribute, str | None):

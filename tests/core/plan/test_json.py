@@ -27,7 +27,10 @@ def test_json_and_back() -> None:
 
 FIELDS: dict[str, tuple[tuple[Place, ...], dict[str, Any]]] = {
     "free": (ACTORS, {"schedule": Free(Pair("learner", "actor", max_age=4, batch=2))}),
-    "parts": (APART, {"parts": 2, "notes": ("one", "two"), "words": "central_inference"}),
+    "parts": (
+        APART,
+        {"parts": 2, "notes": ("one", "two"), "words": "central_inference", "ship": ("src",)},
+    ),
     "processes": (
         (dataclasses.replace(WHOLE[0], on=("n1/cpu:0", "n1/cpu:1/cpu:0of2@50%")),),
         {

@@ -1,5 +1,4 @@
-"""The user's own code on other machines: which folders the instances of a plan need, and the way
-there.
+"""The user's own code on other machines: which folders a plan needs there, and how they get there.
 
 A class in a module travels as the module's name, so each node needs that module. The folders of
 the user's own modules are sent to the stewards, which keep them (`hocket.system.code`). Installed
@@ -21,7 +20,7 @@ from hocket.runtime.launch.nodes import Node
 from hocket.runtime.launch.shipping import pack
 from hocket.system.code.archive import archive_of
 from hocket.system.code.origin import origins, reachable
-from hocket.system.code.project import Project, chosen, project_of
+from hocket.system.code.project import Project, as_paths, chosen, project_of
 from hocket.system.names import module_named
 
 CHUNK_NBYTES = 1 << 20
@@ -48,20 +47,21 @@ class Code(NamedTuple):
     """The files that the plan names, by the paths that it gives them."""
 
 
-def with_code(plan: Plan, ship: Iterable[str]) -> Plan:
+def with_code(plan: Plan, ship: str | Path | Iterable[str | Path]) -> Plan:
     """Return a plan that sends the code in `ship`, and notes what it sends. Refuse too much code.
 
     If `ship` is empty, the plan sends the folders of the user's own modules that it needs.
     """
+    paths = as_paths(ship)
     if not plan.launch.nodes:
-        if paths := list(ship):
+        if paths:
             raise PlanError(
                 f"`ship` ({', '.join(paths)}) has no effect without a cluster, because code is "
                 f"sent only to other machines: leave it out, or name a `cluster`."
             )
         return plan
     made = copy.copy(plan)  # with everything that was computed for the plan so far
-    vars(made).update(ship=tuple(ship))  # the class is frozen
+    vars(made).update(ship=paths)  # the class is frozen
     notes = (f"sent to the nodes: {project}" for project in code_of(made).projects)
     vars(made).update(notes=(*plan.notes, *notes))
     return made

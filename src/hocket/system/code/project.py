@@ -36,6 +36,11 @@ class Project(NamedTuple):
         return f"{count} of {self.folder} ({bytes_text(self.nbytes)})"
 
 
+def as_paths(ship: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
+    """Return the paths that a user gives as one or as several."""
+    return tuple(map(str, (ship,) if isinstance(ship, str | Path) else ship))
+
+
 def project_of(folder: Path, needed: Iterable[Path] = ()) -> Project:
     """Return a folder with all files that travel, or refuse one that is too large.
 
@@ -67,8 +72,8 @@ def chosen(path: Path) -> Project:
 
 
 def _measured(folder: Path, files: Iterable[Path]) -> Project:
-    root = folder.resolve()
-    kept = (file for file in files if not (root / file).is_relative_to(HOCKET.resolve()))
+    root, ours = folder.resolve(), HOCKET.resolve()
+    kept = (file for file in files if ours not in (root / file).parents)
     sizes = {file: (folder / file).stat().st_size for file in kept if (folder / file).is_file()}
     project = Project(folder, tuple(sorted(sizes)), sum(sizes.values()))
     if project.nbytes > MAX_NBYTES or len(sizes) > MAX_FILES:
