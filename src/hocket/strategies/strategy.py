@@ -78,7 +78,9 @@ def _on_nodes(plan: Plan, cluster: Cluster) -> Plan:
     used = {device.node for place in plan.places for device in place.on}
     idle = [node.name for node in cluster.nodes if node.name not in used]
     note = f"note: no work for {names_text(idle)}: more replicas would use more nodes"
-    return replace(plan, launch=launch, notes=(*plan.notes, *cluster.notes, *([note] if idle else [])))
+    return replace(
+        plan, launch=launch, notes=(*plan.notes, *cluster.notes, *([note] if idle else []))
+    )
 
 
 def _check_option(

@@ -35,6 +35,15 @@ def test_one_that_has_died_is_told_as_well(ends: Ends) -> None:
     assert answers.get_nowait() == Answer("actor/0", "gone")
 
 
+def test_an_answer_that_cannot_be_read_is_a_failure(ends: Ends) -> None:
+    ours, theirs = ends
+    theirs.write_bytes(b"no pickle")
+    answers: Answers = queue.SimpleQueue()
+    pass_answers(ours, "actor/0", answers, lambda status: None)
+    answer = answers.get_nowait()
+    assert answer.outcome == "failed" and "UnpicklingError" in answer.content.text
+
+
 def test_answers_and_statuses_are_told_apart(ends: Ends) -> None:
     ours, theirs = ends
     for message in (("status", b"1"), ("done", {"x": 1}), ("status", b"2"), ("failed", "why")):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -61,6 +62,9 @@ def pass_answers(
             outcome, content = connection.read()
         except EOFError:
             answers.put(Answer(instance, "gone"))
+            return
+        except Exception:  # noqa: BLE001 (the answer cannot be read: the run reports that)
+            answers.put(Answer(instance, "failed", Failure(traceback.format_exc())))
             return
         if outcome == "status":
             note(content)

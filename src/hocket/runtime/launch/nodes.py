@@ -31,6 +31,8 @@ from hocket.system.steward import BEAT_SECONDS, PURPOSE, Order, Silence, in_part
 
 LEASE_SECONDS = 60.0
 """Seconds without a sign of life after which a node counts as lost, and the run ends."""
+REPORTS = {"part", "said", "hung_up", "unreachable", "ended", "line"}
+"""The messages of a steward about an instance, each a method of `RemoteInstance`."""
 END_SECONDS = 1.0
 """Seconds to wait for the end of a steward that has hung up, to tell how it ended."""
 
