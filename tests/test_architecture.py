@@ -38,6 +38,7 @@ ORDER = [
     {"cluster.devices", "cluster"},
     {"cluster.slices"},
     {"cluster.search", "cluster.survey"},
+    {"cluster.node_survey"},
     {"runtime.compile", "runtime.observe"},
     {"runtime.channels", "runtime.averaging", "runtime.host_calls"},
     {"runtime.instance"},

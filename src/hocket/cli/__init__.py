@@ -9,6 +9,7 @@
     replay.py    start a replay server, or show what one holds
     flags.py     flags for an algorithm, its environment and its networks
     picture.py   the drawing of a plan
+    picture_nodes.py  the drawing of a plan on the nodes of a cluster
 
 The function `NAME_command` carries out the command NAME: it parses the arguments, calls
 `hocket.training` and prints.

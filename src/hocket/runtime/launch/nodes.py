@@ -110,7 +110,7 @@ class Node:
                 self._silence.heard()
                 if what == "answer":
                     self._answers.put(content[0])
-                elif what != "beat":
+                elif what in REPORTS:
                     name, *content = content
                     getattr(self._instances[name], what)(*content)
         fate = fate_of(self.steward, END_SECONDS) or Fate("has closed the connection")

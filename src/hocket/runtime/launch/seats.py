@@ -46,7 +46,7 @@ def why_not_there(plan: Plan, nodes: Sequence[str]) -> str:
     """Return why a cluster with these nodes cannot carry out a plan; "" if it can."""
     if sys.platform != "linux":
         return "it needs Linux."
-    used = {plan.node(place.name, i) for place in plan.places for i in range(place.replicas)}
+    used = {place.node(i) for place in plan.places for i in range(place.replicas)}
     if unknown := sorted(used - {*nodes}):
         return (
             f"the plan names the node `{unknown[0]}`, and its nodes are {', '.join(nodes)}. Make "

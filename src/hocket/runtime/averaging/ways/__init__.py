@@ -3,6 +3,7 @@
 shm.py    through the host's memory, for replicas on any devices
 ipc.py    on one GPU, in memory that all replicas see
 nccl.py   between GPUs
+tcp.py    between machines
 hier.py   on each GPU first, then between them
 
 Each file has a `hocket.runtime.averaging.Average` as `AVERAGE`. Installed packages add ways by the
