@@ -33,6 +33,10 @@ def _closed() -> Iterator[None]:
         (thing.socket if isinstance(thing, Connection) else thing).close()
 
 
+def never(result: object) -> None:
+    pytest.fail(f"{result} was not to come")
+
+
 def made(network: Network = NETWORK) -> Listener:
     OPEN.append(new := Listener(network))
     return new
@@ -113,7 +117,7 @@ def test_another_secret_name_or_epoch_is_refused_and_counted() -> None:
     with counted("proof"), pytest.raises(ConnectionError, match="has another secret") as caught:
         stranger.connect(expected.address, NAME, 30)
     assert isinstance(caught.value.__cause__, Refused) and "tcp:127.0.0.1:" in str(caught.value)
-    expected.open(3, pytest.fail, pytest.fail)
+    expected.open(3, never, never)
     for name in (NAME, ConnectionId("control", "n2", 3), ConnectionId("link", "n1", 3)):
         with counted("unexpected"), pytest.raises(ConnectionError, match="does not expect"):
             made(NETWORK).connect(expected.address, name, 30)
@@ -200,7 +204,7 @@ def test_nothing_is_read_beyond_the_greeting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = "tcp:127.0.0.1:" + str(server.getsockname()[1])
         arrived: list[Connection] = []
-        acceptor.begin(address, NAME, 30, arrived.append, pytest.fail)
+        acceptor.begin(address, NAME, 30, arrived.append, never)
         steps = accept(NETWORK.secret, lambda claim: True)
         accepted, _ = server.accept()
         needed, out = next(steps)[1], b""

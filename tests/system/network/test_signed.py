@@ -89,7 +89,8 @@ def test_a_message_is_taken_once(ends: Ends) -> None:
 
 
 def test_a_message_does_not_come_back_to_its_sender(ends: Ends) -> None:
-    ends.caught.sendall(*ends.frames("mine"))
+    (frame,) = ends.frames("mine")
+    ends.caught.sendall(frame)
     with pytest.raises(Tampered):
         ends.sender.read()
 

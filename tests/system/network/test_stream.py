@@ -153,13 +153,9 @@ def test_a_connection_that_fails_says_why() -> None:
     writer = Stream([((SMALL,), np.float32)], 1, sends=True)
     name = ConnectionId("link", "nobody")
     LISTENER.begin("tcp:127.0.0.1:1", name, 30, writer.attach, writer.fail)
-
-    def send_both() -> None:  # the first may still find room, the second must not
-        writer.send(message(SMALL, 0))
-        writer.send(message(SMALL, 0), timeout=30)
-
+    wait_until(lambda: writer._library.hocket_tcp_state(writer._end) == 2)
     with pytest.raises(Closed, match="refused"):
-        send_both()
+        writer.send(message(SMALL, 0), timeout=30)
 
 
 KILLED = """
