@@ -498,11 +498,7 @@ def meet_stream(nbytes: int, words: dict[str, str] | None) -> tuple[Any, Any]:
             listener().begin(words["address"], known, 60.0, stream.attach, stream.fail)
         back, out = streams
 
-    def lease() -> Any:
-        with back.lease() as views:
-            return views
-
-    return out.send, lease
+    return out.send, back.receive
 
 
 def listen_socket(nbytes: int) -> dict[str, str]:

@@ -26,7 +26,7 @@ def planned(launch: Launch) -> Plan:
 
 
 def test_an_unknown_launcher_is_refused_by_name() -> None:
-    message = "unknown launcher `process`. Did you mean `processes`? Known: loopback, "
+    message = "unknown launcher `process`. Did you mean `processes`? Known: hosts, "
     with pytest.raises(ValueError, match=re.escape(message)):
         hocket.plan(Toy(), distribute="actor_learner", launch="process")
     with pytest.raises(PlanError, match=re.escape(message)):

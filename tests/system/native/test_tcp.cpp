@@ -17,7 +17,8 @@
 struct Handle;
 
 extern "C" {
-Handle* hocket_tcp_make(int, uint32_t, int64_t, void*, int64_t, int);
+Handle* hocket_tcp_make(int, uint32_t, int64_t, int);
+void hocket_tcp_place(Handle*, int, void*);
 void hocket_tcp_free(Handle*);
 void hocket_tcp_attach(Handle*, int);
 void hocket_tcp_close(Handle*);
@@ -59,7 +60,9 @@ class Stream {
  public:
   Stream(bool sends, uint32_t slots, int64_t nbytes)
       : nbytes_(nbytes), memory_(slots * nbytes),
-        handle_(hocket_tcp_make(sends, slots, nbytes, memory_.data(), nbytes, 0)) {}
+        handle_(hocket_tcp_make(sends, slots, nbytes, 0)) {
+    for (uint32_t k = 0; k < slots; ++k) hocket_tcp_place(handle_, k, &memory_[k * nbytes]);
+  }
   ~Stream() { hocket_tcp_free(handle_); }
 
   Handle* handle() { return handle_; }

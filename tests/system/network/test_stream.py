@@ -92,6 +92,24 @@ def test_as_many_as_there_are_slots_never_wait(count: int) -> None:
         take(reader, count, k)
 
 
+@pytest.mark.parametrize("count", [0, SMALL, LARGE])
+def test_what_was_received_belongs_to_the_receiver(count: int) -> None:
+    """No later message changes it, and the memory of a large one is used again when it is gone."""
+    writer, reader = opened(count)
+    kept, used = [], set()
+    for k in range(12):
+        writer.send(message(count, k))
+        (array,) = reader.receive(30)
+        used.add(array.ctypes.data)
+        if k < 4:
+            kept.append(array[1:])  # also a view of it keeps the memory
+        del array
+    for k, array in enumerate(kept):
+        np.testing.assert_array_equal(array, message(count, k)[0][1:])
+    if count == LARGE:
+        assert len(used) <= 4 + 2 + 1 and all(address % 64 == 0 for address in used)
+
+
 def test_a_message_crosses_while_its_reader_computes() -> None:
     writer, reader = connected(HUGE, slots=1)
     writer.send(message(HUGE, 0))

@@ -367,11 +367,15 @@ int wait(End& end, Ready ready, At at_socket, int64_t timeout_ns) {
 
 extern "C" {
 
-// Make one end of a connection that is still to come. `memory` has the slots, `stride` bytes apart.
-void* hocket_tcp_make(int sends, uint32_t slots, int64_t nbytes, void* memory, int64_t stride,
-                      int pumped) {
-  return new Handle(std::make_shared<End>(sends != 0, slots, nbytes, static_cast<char*>(memory),
-                                          stride, pumped != 0));
+// Make one end of a connection that is still to come. Each slot needs memory (`hocket_tcp_place`).
+void* hocket_tcp_make(int sends, uint32_t slots, int64_t nbytes, int pumped) {
+  return new Handle(std::make_shared<End>(sends != 0, slots, nbytes, pumped != 0));
+}
+
+// Set the memory of a slot. The caller has just made the end, or has leased the slot: then the
+// memory that it had before is the caller's, with the message.
+void hocket_tcp_place(Handle* handle, int slot, void* memory) {
+  (*handle)->memory[slot] = static_cast<char*>(memory);
 }
 
 // Close and forget an end that no other call uses. The caller may free the slots after this.

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,10 +25,24 @@ from hocket.system.network.listener import Connection
 from hocket.system.ring import SPIN_NS, Spec, slot_layout, wait_for_slot
 from hocket.system.shared_memory import pages
 
+HANDED_OVER = 1 << 18
+"""The size in bytes from which `receive` hands over the memory of a slot. To copy a large message,
+into memory that the process does not have yet, takes as long as to receive it."""
 _WATCH_NS = 200_000_000
 _FIRST = 64
 """The offset of every slot in its first page. Some processors (AMD Zen 3 and 4) copy to the kernel
 four times slower from an address at the beginning of a page."""
+
+
+class _Memory(NamedTuple):
+    """The memory of one slot."""
+
+    memory: mmap.mmap
+    offset: int
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.memory, self.offset))
 
 
 class Stream:
@@ -43,22 +57,20 @@ class Stream:
         self, specs: Sequence[Spec], slots: int, *, sends: bool, delay: float = 0.0
     ) -> None:
         self._library, self._sends, self._delay, self._why = library(), sends, delay, ""
-        starts, nbytes = slot_layout(specs)
-        stride = pages(nbytes)
-        memory = mmap.mmap(-1, _FIRST + slots * stride)
-        self.views: list[list[np.ndarray]] = [
-            [
-                np.ndarray(shape, dtype, buffer=memory, offset=_FIRST + slot * stride + start)
-                for (shape, dtype), start in zip(specs, starts, strict=True)
-            ]
-            for slot in range(slots)
-        ]
-        """The arrays of each slot."""
-        at = ctypes.addressof(ctypes.c_char.from_buffer(memory, _FIRST))
+        self._specs, (self._starts, self._nbytes) = specs, slot_layout(specs)
         # The time of arrival is when the last byte is here, so someone must read it then.
         pumped = not sends and delay > 0
-        self._end = self._library.hocket_tcp_make(sends, slots, nbytes, at, stride, pumped)
-        weakref.finalize(self, _free, self._library, self._end, memory)
+        self._end = self._library.hocket_tcp_make(sends, slots, self._nbytes, pumped)
+        stride = pages(self._nbytes)
+        memory = mmap.mmap(-1, _FIRST + slots * stride)
+        self._slots = [_Memory(memory, _FIRST + slot * stride) for slot in range(slots)]
+        self._unused: list[_Memory] = []
+        """Memory of messages whose arrays nobody has any more."""
+        for slot, place in enumerate(self._slots):
+            self._library.hocket_tcp_place(self._end, slot, place.address)
+        self.views = [self._views(*place) for place in self._slots]
+        """The arrays of each slot."""
+        weakref.finalize(self, _free, self._library, self._end, self._slots)
 
     def attach(self, connection: Connection) -> None:
         """Give the stream its connection."""
@@ -108,13 +120,21 @@ class Stream:
 
         The views are the slot itself, which the next messages may fill when the context ends.
         """
-        slot = self._wait(self._library.hocket_tcp_lease, timeout)
+        slot = self._next(timeout)
         try:
-            if self._delay:
-                time.sleep(max(0.0, self._due() - time.monotonic()))
             yield self.views[slot]
         finally:
             self._library.hocket_tcp_release(self._end)
+
+    def receive(self, timeout: float | None = None) -> list[np.ndarray]:
+        """Return the oldest message, waiting until there is one. The arrays are the caller's."""
+        slot = self._next(timeout)
+        if self._nbytes < HANDED_OVER:
+            arrays = [np.array(view) for view in self.views[slot]]
+        else:
+            arrays = self._hand_over(slot)
+        self._library.hocket_tcp_release(self._end)
+        return arrays
 
     def ready(self) -> bool:
         """Return True if `lease` would not wait."""
@@ -126,6 +146,30 @@ class Stream:
         """From now on, signal `event` whenever a message arrives."""
         self._library.hocket_tcp_watch(self._end)
         threading.Thread(target=_watch, args=(weakref.ref(self), event), daemon=True).start()
+
+    def _next(self, timeout: float | None) -> int:
+        """Wait for a message, and until its delay is over. Return its slot."""
+        slot = self._wait(self._library.hocket_tcp_lease, timeout)
+        if self._delay:
+            time.sleep(max(0.0, self._due() - time.monotonic()))
+        return slot
+
+    def _hand_over(self, slot: int) -> list[np.ndarray]:
+        """Return the arrays of a leased slot with its memory, and give the slot other memory."""
+        place, size = self._slots[slot], _FIRST + self._nbytes
+        # All arrays are views of `owner`. When the last one is gone, the memory can be used again.
+        owner = np.frombuffer(place.memory, np.uint8, self._nbytes, place.offset)
+        weakref.finalize(owner, self._unused.append, place).atexit = False
+        new = self._unused.pop() if self._unused else _Memory(mmap.mmap(-1, size), _FIRST)
+        self._library.hocket_tcp_place(self._end, slot, new.address)
+        self._slots[slot], self.views[slot] = new, self._views(*new)
+        return self._views(owner, 0)
+
+    def _views(self, buffer: Any, offset: int) -> list[np.ndarray]:
+        return [
+            np.ndarray(shape, dtype, buffer, offset + start)
+            for (shape, dtype), start in zip(self._specs, self._starts, strict=True)
+        ]
 
     def _due(self) -> float:
         """Return the time at which the delay of the oldest message is over."""
@@ -149,7 +193,7 @@ def _watch(stream: weakref.ref[Stream], event: Event) -> None:
         seen = arrived
 
 
-def _free(library: Any, end: int, memory: mmap.mmap) -> None:
-    """Free an end, then its memory, into which another thread may read until then."""
+def _free(library: Any, end: int, slots: list[_Memory]) -> None:
+    """Free an end, then its slots, into which another thread may read until then."""
     library.hocket_tcp_free(end)
-    del memory
+    slots.clear()
