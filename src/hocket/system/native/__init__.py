@@ -4,7 +4,7 @@ average.cpp, reduce_*.cpp, reduce.cu   means over replicas, on CPUs and GPUs
 leaves.h, waiters.h                    the arrays of a call, and threads that may wait for others
 tcp_call.h, peer.h                     a call over TCP, and its connections
 ring.cpp, latest.cpp, event.h          messages and events in shared memory
-tcp.cpp                                messages of one size over a TCP connection
+tcp.cpp, tcp_end.h, tcp_pump.h         messages of one size over a TCP connection
 slots.cpp                              messages in the memory of one GPU
 host.cpp, native_call.h                host functions that compiled programs call
 cuda.h, numbered.h, say.h              calls of the CUDA driver, objects by number, error texts
