@@ -23,9 +23,9 @@ namespace hocket::tcp {
 constexpr int64_t kHeldByKernel = 64 << 10;
 
 struct End {
-  End(bool sends, uint32_t slots, int64_t nbytes, char* memory, int64_t stride, bool pumped)
-      : sends(sends), slots(slots), nbytes(nbytes), memory(memory), stride(stride),
-        arrived_ns(slots), pumped(pumped || nbytes > kHeldByKernel) {}
+  End(bool sends, uint32_t slots, int64_t nbytes, bool pumped)
+      : sends(sends), slots(slots), nbytes(nbytes), memory(slots), arrived_ns(slots),
+        pumped(pumped || nbytes > kHeldByKernel) {}
   ~End() {
     if (fd >= 0) ::close(fd);
   }
@@ -33,8 +33,9 @@ struct End {
   const bool sends;
   const uint32_t slots;
   const int64_t nbytes;  // of one message
-  char* const memory;    // the slots; the caller keeps them until `hocket_tcp_free` returns
-  const int64_t stride;  // from one slot to the next
+  // Of each slot. The caller keeps it until `hocket_tcp_free` returns, and whoever has a slot may
+  // give it other memory.
+  std::vector<char*> memory;
 
   // Set once, when the connection is there. The file stays open as long as this object exists, so
   // any thread may shut it down.
@@ -80,7 +81,7 @@ inline int64_t move(End& end, int64_t most) {
     const bool can = end.moved < bound;
     if (!can && end.sends) break;
     char beyond;  // a byte without a credit: only the end of the connection may come now
-    char* const at = can ? end.memory + end.moved % end.slots * end.stride + end.done : &beyond;
+    char* const at = can ? end.memory[end.moved % end.slots] + end.done : &beyond;
     const size_t left = can ? end.nbytes - end.done : 1;
     const ssize_t n = end.sends ? send(end.fd, at, left, MSG_DONTWAIT | MSG_NOSIGNAL)
                                 : recv(end.fd, at, left, MSG_DONTWAIT);
