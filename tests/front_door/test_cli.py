@@ -22,6 +22,7 @@ from tests.front import Hocket
 import hocket as library
 from hocket import make
 from hocket.algorithms import PPO
+from hocket.cluster.rates import Rate, save_rates
 from hocket.strategies.anakin import anakin
 from hocket.testing import difference
 from hocket.training.folder import new_folder
@@ -180,6 +181,25 @@ def test_plan_of_several_places(hocket: Hocket) -> None:
     assert "actor_learner:actors=2,learners=1,lag=0" in hocket("plan", "ppo", "--help").out
 
 
+def test_plan_on_nodes(
+    hocket: Hocket, monkeypatch: pytest.MonkeyPatch, nothing_is_left: None
+) -> None:
+    """The rates are those of the last measurement. Nothing is started to find out more."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path("cache").absolute()))
+    words = ("plan", "ppo", *SMALL, "--distribute", "actor_learner:actors=4")
+    out = hocket.well(*words, "--cluster", "loopback:2", "--svg", "plan.svg")
+    assert re.search(r"\nactor x4: act, env  on n0.*n1/cpu:0.*\n", out)
+    assert re.search(r"\non 2 nodes:\n    n0: actor.*\n    n1: actor.*\n", out)
+    assert len(re.findall(r"n\d -> n\d .* not measured\n", out)) == 2
+    assert "this machine" not in out
+    drawn = Path("plan.svg").read_text()
+    assert "2 nodes" in drawn and "not measured" in drawn
+    save_rates("loopback:2", [Rate("n1", "n0", 2.0, 1e12), Rate("n0", "n1", 4.0, 1e12)])
+    out = hocket.well(*words, "--cluster", "loopback:2", "--svg", "plan.svg")
+    assert re.search(r"n0 -> n1 .* 2\.0 s\n", out) and re.search(r"n1 -> n0 .* 1\.0 s\n", out)
+    assert "not measured" not in out + Path("plan.svg").read_text()
+
+
 def test_train_in_processes_with_a_trace(hocket: Hocket) -> None:
     """The display shows how busy each place is, and the trace has all instances."""
     words = ("--distribute", "actor_learner:actors=1", "--launch", "processes")
@@ -253,6 +273,9 @@ MISTAKES = [
     (None, ("plan", "dqn", "--distribute", "data_parallel"), "cannot run as replicas: `replay"),
     (None, ("plan", "ppo", "--distribute", "actor_learner:backend=fortran"), "unknown backend"),
     (None, ("plan", "ppo", "--distribute", "actor_learner:learners=0"), "learners=0: there are"),
+    (None, ("plan", "ppo", "--cluster", "loopback:2"), "on a cluster each replica is a process"),
+    (None, ("plan", "ppo", "--cluster", "threads"), "`threads` is no cluster"),
+    (None, ("plan", "ppo", "--search", "--cluster", "loopback:2"), "has no effect with --search"),
     (None, ("plan", "ppo", "--svg", "/dev/null/plan.svg"), "File exists: '/dev/null'"),
     (None, ("train", "ppo", "--lerning-rate", "1"), "--learning-rate"),
     (None, ("train", "ppo", "--learning-rate", "fast"), "--learning-rate"),

@@ -76,7 +76,7 @@ def test_own_launcher(hocket: Hocket) -> None:
     assert f"launched as {file}:Programs" in text
 
 
-@pytest.mark.parametrize("launcher", ["threads", "processes"])
+@pytest.mark.parametrize("launcher", ["threads", "processes", "loopback:2"])
 def test_our_launchers(launcher: str) -> None:
     check = check_launcher(launcher)
     assert max(check.differences.values()) <= 1e-5 and len(check.differences) == 2

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 from tests.cases import LEARN, NUM_ENVS, SPLITS, distance, graph_of
+from tests.clusters import hosts
 from tests.forked import quick
 
 from hocket import Channel, Place, Plan, PlanError, trace
@@ -170,6 +171,25 @@ def test_a_late_rollout_is_a_delay_line_too() -> None:
         state = state._replace(actor=actor, learner=learn(state.learner, before or rollout))
         before = rollout
     assert difference(executor.state(), state) == 0.0
+
+
+@pytest.mark.xdist_group("ppo")
+def test_a_strategy_is_checked_on_a_cluster() -> None:
+    ppo = {"ppo": SMALL["ppo"]()}
+    check = check_strategy("actor_learner:actors=2", ppo, cluster="loopback:2")
+    assert check.differences.keys() == {"ppo, loopback:2"}
+    assert check.differences["ppo, loopback:2"] <= TOLERANCE < 100 * TOLERANCE < check.moved["ppo"]
+
+
+@pytest.mark.xdist_group("ppo")
+def test_a_check_on_a_cluster_says_what_cannot_be() -> None:
+    ppo = {"ppo": SMALL["ppo"]()}
+    with pytest.raises(ValueError, match=r"`loopback:2` has a launcher of its own: leave `launch`"):
+        check_strategy("actor_learner", ppo, cluster="loopback:2", launch=["processes"])
+    with pytest.raises(PlanError, match=r"none of these.*\n.*of one node"):
+        check_strategy("anakin", ppo, cluster="loopback:2")
+    with pytest.raises(PlanError, match="a `Cluster` without a launcher, so nothing can start"):
+        check_strategy("actor_learner", ppo, cluster=hosts(2, 2))
 
 
 @pytest.mark.xdist_group("ppo")

@@ -13,13 +13,15 @@ import pytest
 import hocket
 from hocket import Channel, Mean, Place, Plan, PlanError, make, trace
 from hocket.algorithms import DQN
-from hocket.cluster.devices import find_devices
+from hocket.cluster.devices import ON_NODES, find_devices
 from hocket.core.plan.data import Launch
 from hocket.core.plan.device_id import device_ids
 from hocket.core.plan.memory import footprint
 from hocket.runtime import refusals
 from hocket.runtime.launch import launch_named
 from hocket.runtime.refusals import refuse
+from hocket.system.text import bytes_text
+from tests.clusters import cluster, node
 from tests.toys import Toy
 
 ALL = ("env", "act", "learn")
@@ -132,3 +134,61 @@ def test_every_part_of_a_plan_is_looked_at(what: str) -> None:
     places, options = REFUSED[what]
     with pytest.raises(PlanError, match=f"unknown {what}"):
         refuse(Plan(trace(Toy(), 8), places, **options))
+
+
+NODES = cluster(node("n0", memory=2**20), node("n1", gpus=2))
+
+NOT_THERE = {
+    "n0/cpu:1": "there is no n0/cpu:1. The node `n0` has n0/cpu:0.",
+    "n1/gpu:2": "there is no n1/gpu:2. The node `n1` has n1/gpu:0, n1/gpu:1.",
+    "n2/cpu:0": "n2/cpu:0 is on no node of this cluster, which has n0, n1.",
+}
+
+
+@pytest.mark.parametrize("device", NOT_THERE)
+def test_a_device_that_a_cluster_has_not(device: str) -> None:
+    def elsewhere(graph: Any, cluster: Any) -> Plan:
+        learner = replace(LEARNER, on=device_ids(["n0/cpu:0"]))
+        return Plan(graph, (replace(ACTOR, on=device_ids([device])), learner), launch=ON_NODES)
+
+    with pytest.raises(PlanError) as raised:
+        hocket.plan(Toy(), distribute=elsewhere, cluster=NODES)
+    assert str(raised.value) == f"the place `actor`: {NOT_THERE[device]}"
+
+
+def on(actor: str, learner: str) -> Plan:
+    """A plan of two actors, where each actor is of the same size."""
+    actors = replace(ACTOR, on=device_ids([actor] * 2), replicas=2)
+    places = (actors, replace(LEARNER, on=device_ids([learner])))
+    return Plan(trace(Toy(), 8), places, launch=ON_NODES)
+
+
+def test_what_a_node_runs_shares_its_memory() -> None:
+    """All CPU devices of a node share it, and so does the host of a node with accelerators."""
+    plan, rooms = on("n0/cpu:0", "n0/cpu:0"), footprint(on("n0/cpu:0", "n0/cpu:0"))
+    actor, learner = (rooms[name].peak + rooms[name].messages for name in ("actor", "learner"))
+    total = 2 * actor + learner
+    refuse(plan, cluster(node("n0", memory=total), node("n1", memory=1)))
+    expected = (
+        rf"^the node `n0` has .* of memory, and this plan needs at least .* there "
+        rf"\(`learner` {bytes_text(learner)}, `actor` {bytes_text(2 * actor)}\)\. Use fewer"
+    )
+    with pytest.raises(PlanError, match=expected):
+        refuse(plan, cluster(node("n0", memory=total - 1)))
+    hosts = on("n1/cpu:0", "n0/cpu:0")
+    refuse(hosts, cluster(node("n0"), node("n1", gpus=1)))
+    with pytest.raises(PlanError, match=r"^the node `n1` has "):
+        refuse(hosts, cluster(node("n0"), node("n1", gpus=1, memory=2 * actor - 1)))
+
+
+def test_each_accelerator_of_a_node_has_memory_of_its_own() -> None:
+    learner = footprint(on("n1/gpu:0", "n1/gpu:1"))["learner"]
+    (one, devices) = node("n1", gpus=2)
+    small = replace(devices[1], memory=learner.peak + learner.messages - 1)
+    refuse(on("n1/gpu:0", "n1/gpu:0"), cluster((one, [devices[0], small])))
+    with pytest.raises(PlanError, match=r"^n1/gpu:1 has .* of memory"):
+        refuse(on("n1/gpu:0", "n1/gpu:1"), cluster((one, [devices[0], small])))
+
+
+def test_unknown_memory_of_a_node_refuses_nothing() -> None:
+    refuse(on("n0/cpu:0", "n0/cpu:0"), cluster(node("n0", memory=None)))

@@ -165,7 +165,7 @@ def check_strategy(
     """
     check = StrategyCheck()
     if cluster is not None and launch is not None:
-        raise ValueError(f"cluster={cluster!r} has a launcher of its own: leave `launch` out.")
+        raise ValueError(f"`{cluster}` has a launcher of its own: leave `launch` out.")
     nodes = cluster_named(cluster) if isinstance(cluster, str) else cluster
     for name, algorithm in (algorithms or {k: small() for k, small in SMALL.items()}).items():
         graph = trace(algorithm, num_envs, exact=exact)

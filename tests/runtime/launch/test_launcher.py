@@ -11,10 +11,13 @@ import pytest
 
 import hocket
 from hocket import Plan, PlanError, trace
+from hocket.cluster import Cluster
 from hocket.core.plan.data import Launch
 from hocket.runtime.launch import launch_named, launcher_of
+from hocket.runtime.launch.launchers.loopback import Loopback
 from hocket.runtime.launch.watch import InstanceError
 from hocket.runtime.refusals import refuse
+from hocket.testing import check_launcher
 from tests.faults import SPLIT
 from tests.toys import Toy
 
@@ -98,3 +101,52 @@ def test_a_plan_that_counts_on_what_its_launcher_has_not() -> None:
 
 def test_a_plan_without_a_name_runs_here() -> None:
     assert launcher_of(planned(Launch())).launch == Launch("threads")
+
+
+class Wrong(Loopback):
+    """A launcher of nodes with a survey that a test makes wrong."""
+
+    def __init__(self) -> None:
+        super().__init__("2")
+
+    def survey(self, seconds: float) -> Cluster:
+        launch = launch_named(f"{__file__}:{type(self).__name__}")
+        return replace(super().survey(seconds), launch=launch)
+
+
+class Twins(Wrong):
+    def survey(self, seconds: float) -> Cluster:
+        made = super().survey(seconds)
+        return replace(made, nodes=made.nodes[:1] * 2)
+
+
+class Empty(Wrong):
+    def survey(self, seconds: float) -> Cluster:
+        made = super().survey(seconds)
+        return replace(made, devices=tuple(x for x in made.devices if x.id.node == "n0"))
+
+
+class Otherwise(Wrong):
+    def survey(self, seconds: float) -> Cluster:
+        return replace(super().survey(seconds), launch=launch_named("processes"))
+
+
+class Anywhere(Wrong):
+    def host(self, node: str) -> str:
+        return ""
+
+
+WRONG_SURVEYS = {
+    "Twins": "finds nodes with different names: found ['n0', 'n0'].",
+    "Empty": "finds devices on each node and nowhere else: found ['n0/cpu:0', ",
+    "Otherwise": "says how instances run on its nodes: found Launch(name='processes', ",
+    "Anywhere": "knows the address of each node: found ['', ''].",
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SURVEYS)
+def test_a_launcher_of_nodes_must_survey_them(name: str) -> None:
+    """The conformance kit finds what is wrong before it starts anything."""
+    message = f"`{__file__}:{name}` must be a launcher that {WRONG_SURVEYS[name]}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check_launcher(f"{__file__}:{name}")
