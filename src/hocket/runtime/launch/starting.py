@@ -121,20 +121,27 @@ def _start_on_nodes(
             waiting.pop(0)
     files = send(code, held.nodes)
     for seat, node in zip(seats, held.nodes, strict=True):
+        given = code.algorithm, memory_nbytes or None, networks[seat.node]
         for name in seat.instances:
-            place, index = place_and_index(name)
-            beside = sum(place_and_index(other)[0] == place for other in seat.instances)
-            env = settings_for_nodes(plan, place, index)
-            instance = node.start(Order(name, process.__name__, env, beside, memory_nbytes))
-            _add(plan, held, name, instance, instance, answers)
-            given = code.algorithm, memory_nbytes or None, networks[seat.node]
-            instance.write([])  # paths of this machine mean nothing there
-            moved = files[seat.node]
-            instance.write(_assignment(plan, name, *given, node=seat.node, files=moved))
-            if memory_nbytes:
-                instance.give_memory()
+            task = _assignment(plan, name, *given, node=seat.node, files=files[seat.node])
+            _start_on_node(plan, held, seat, node, task, answers)
     by_name = {instance.name: instance for instance in held.running}
     held.running[:] = [by_name[f"{place}/{index}"] for place, index in names(plan)]
+
+
+def _start_on_node(
+    plan: Plan, held: Resources, seat: Seat, node: Node, task: Assignment, answers: Answers
+) -> None:
+    """Have a steward start one instance, and tell the instance what to run."""
+    name, memory_nbytes = f"{task.place}/{task.index}", task.memory_nbytes or 0
+    beside = sum(place_and_index(other)[0] == task.place for other in seat.instances)
+    env = settings_for_nodes(plan, task.place, task.index)
+    instance = node.start(Order(name, process.__name__, env, beside, memory_nbytes))
+    _add(plan, held, name, instance, instance, answers)
+    instance.write([])  # paths of this machine mean nothing there
+    instance.write(task)
+    if memory_nbytes:
+        instance.give_memory()
 
 
 @contextlib.contextmanager
