@@ -23,10 +23,14 @@ SRC = Path(__file__).parents[3] / "src"
 PROJECT = {
     "project/mine/__init__.py": "",
     "project/mine/net.py": """
+import jax
 import jax.numpy as jnp
 
 def predict(w, x):
     return jnp.tanh(x @ w)
+
+def slope(w, xs):
+    return jax.grad(lambda w: jnp.square(predict(w, xs) - 0.5).mean())(w)
 """,
     "project/mine/field.py": """
 from dataclasses import dataclass
@@ -54,7 +58,7 @@ import jax.numpy as jnp
 
 from hocket import fragment
 from .field import Field
-from .net import predict
+from .net import predict, slope
 
 class State(NamedTuple):
     x: Any
@@ -79,7 +83,7 @@ class Mine:
 
     @fragment(role="learn")
     def update(self, w, xs):
-        return w - 0.1 * jax.grad(lambda w: jnp.square(predict(w, xs) - 0.5).mean())(w)
+        return w - 0.1 * slope(w, xs)
 
     def step(self, state):
         def one(x, _):
@@ -89,7 +93,13 @@ class Mine:
         return State(x, w), {"w": w.sum()}
 """,
     "project/mine/strategy.py": """
-from hocket import Channel, Place, Plan
+from hocket import Channel, Mean, Place, Plan
+
+def spread(graph, cluster):
+    ends = cluster.devices[0], cluster.devices[-1]
+    place = Place("all", ["env", "act", "learn"], ends, replicas=2)
+    means = {"all": Mean("../project/wires/own_mean.py:Own")}
+    return Plan(graph, [place], means=means, launch=cluster.launch)
 
 def apart(graph, cluster):
     places = [
@@ -107,16 +117,36 @@ class Own(Tcp):
         print("listening with", __file__, flush=True)
         return super().listen(link, here)
 """,
+    "project/wires/own_mean.py": """
+from hocket.runtime.averaging.ways.tcp import Tcp
+
+class Own(Tcp):
+    name = "own"
+
+    def listen(self, members, index, sites, space):
+        print("averaging with", __file__, flush=True)
+        return super().listen(members, index, sites, space)
+""",
     "project/train.py": """
+from dataclasses import dataclass
 import hocket
+from hocket import averaged, fragment
 from hocket.testing import difference
 from mine.algorithm import Mine
-from mine.strategy import apart
+from mine.net import slope
+from mine.strategy import apart, spread
 
-fused = hocket.run(Mine(), iterations=3)
-result = hocket.run(Mine(), iterations=3, distribute=apart, cluster="loopback:2")
-print(result.plan)
-print("difference", difference(fused.state, result.state))
+@dataclass(frozen=True)
+class Averaged(Mine):
+    @fragment(role="learn")
+    def update(self, w, xs):
+        return w - 0.1 * averaged(slope(w, xs))
+
+for algorithm, strategy in ((Mine(), apart), (Averaged(), spread)):
+    fused = hocket.run(algorithm, iterations=3)
+    result = hocket.run(algorithm, iterations=3, distribute=strategy, cluster="loopback:2")
+    print(result.plan)
+    print(strategy.__name__, "differs by", difference(fused.state, result.state))
 """,
     "cwd/mine.py": "raise AssertionError('of the working folder of the run')",
 }
@@ -129,9 +159,10 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def test_a_project_of_packages_and_files(tmp_path: Path) -> None:
-    """A package with relative imports, an environment, a strategy and a transport of one's own.
+    """A package with relative imports, with an environment, a strategy, a transport and a mean.
 
-    The run is started in another folder, and one module comes from a third one.
+    One algorithm is defined in the script, one in the package. The run is started in another
+    folder, and one module comes from a third one.
     """
     write(tmp_path, PROJECT)
     path = os.pathsep.join(map(str, (SRC, tmp_path / "elsewhere")))
@@ -140,13 +171,18 @@ def test_a_project_of_packages_and_files(tmp_path: Path) -> None:
         [sys.executable, "../project/train.py"], cwd=tmp_path / "cwd", env=env,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert "difference 0.0" in done.stdout, done.stderr + done.stdout
+    assert "apart differs by 0.0" in done.stdout, done.stderr + done.stdout
+    (differs,) = (x for x in done.stdout.splitlines() if x.startswith("spread differs by"))
+    assert float(differs.rpartition(" ")[2]) < 1e-6
     kept = tmp_path / "cache" / "hocket" / "code"
-    (listening,) = (line for line in done.stdout.splitlines() if "listening with" in line)
-    who, _, file = listening.partition(" listening with ")
-    assert who == "[learner/0 on n1]"
-    assert Path(file).is_relative_to(kept) and file.endswith("/wires/own.py")
-    assert f"sent to the nodes: 7 files of {tmp_path / 'project'}" in done.stdout
+    used = [line.split(" with ") for line in done.stdout.splitlines() if " with " in line]
+    assert sorted(who for who, _ in used) == [
+        "[all/0 on n0] averaging", "[all/1 on n1] averaging", "[learner/0 on n1] listening",
+    ]  # fmt: skip
+    for who, file in used:
+        assert Path(file).is_relative_to(kept)
+        assert Path(file).name == ("own.py" if "listening" in who else "own_mean.py")
+    assert f"sent to the nodes: 8 files of {tmp_path / 'project'}" in done.stdout
     assert f"sent to the nodes: 1 file of {tmp_path / 'elsewhere'}" in done.stdout
     assert len(list(kept.iterdir())) == 2
 
@@ -174,7 +210,7 @@ class Mine(Toy):
         {body}
         return xs
 """
-PATH = {"distribute": "actor_learner:actors=1", "cluster": "loopback:1"}
+PATH: dict[str, Any] = {"distribute": "actor_learner:actors=1", "cluster": "loopback:1"}
 
 
 def made(project: Path, name: str, body: str = "pass") -> Any:
@@ -244,10 +280,10 @@ def test_a_file_that_the_plan_names_and_nobody_sends(project: Path) -> None:
     name = str(project / "own.py")
 
     def own(graph: Any, cluster: Any) -> Plan:
-        places = [
+        places = (
             Place("actor", ["env", "act"], cluster.devices[:1]),
             Place("learner", ["learn"], cluster.devices[:1]),
-        ]
+        )
         channels = {"actor -> learner": Channel(transport=f"{name}:Own")}
         return Plan(graph, places, channels, launch=cluster.launch)
 

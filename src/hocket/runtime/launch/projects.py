@@ -21,7 +21,7 @@ from hocket.runtime.launch.shipping import pack
 from hocket.system.code.archive import archive_of
 from hocket.system.code.origin import origins, reachable
 from hocket.system.code.project import Project, as_paths, chosen, project_of
-from hocket.system.names import module_named
+from hocket.system.names import file_modules, module_named
 
 CHUNK_NBYTES = 1 << 20
 """The bytes of an archive in one message, so that signs of life are not held up by a long one."""
@@ -162,5 +162,5 @@ def _place_in(projects: Sequence[Project], home: str, file: Path) -> Named:
 
 def _everywhere() -> set[str]:
     """Return the modules that every node has, and those that the algorithm brings by value."""
-    values = {name for name in sys.modules if name.startswith("hocket_file_")}
-    return {"__main__", "hocket", *sys.stdlib_module_names, *values}
+    files = (module.__name__ for module in file_modules())
+    return {"__main__", "hocket", *sys.stdlib_module_names, *files}
