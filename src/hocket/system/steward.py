@@ -149,12 +149,14 @@ class Steward:
     def _use_code(self, digests: Sequence[str], modules: Sequence[str]) -> None:
         try:
             self._folders = self._code.folders(digests)
-        except (OSError, ValueError) as error:
+            sys.path += self._folders
+            absent = [module for module in modules if importlib.util.find_spec(module) is None]
+        except OSError as error:
             self.tell("answer", ([], [], f"{error}. {CACHE_ADVICE}"))
-            return
-        sys.path += self._folders
-        absent = [module for module in modules if importlib.util.find_spec(module) is None]
-        self.tell("answer", (self._folders, absent, ""))
+        except (ValueError, ImportError) as error:
+            self.tell("answer", ([], [], str(error)))
+        else:
+            self.tell("answer", (self._folders, absent, ""))
 
     def start(self, order: Order) -> None:
         if self._memory is None and order.memory_nbytes:

@@ -298,6 +298,6 @@ def test_a_node_that_cannot_keep_code(project: Path, monkeypatch: pytest.MonkeyP
     (project / "file").write_text("where a folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(project / "file"))
     with pytest.raises(
-        PlanError, match=r"node `n0` cannot keep the code of this run: .*Set XDG_CACHE_HOME on"
+        PlanError, match=r"node `n0` cannot use the code of this run: .*Set XDG_CACHE_HOME on"
     ):
         hocket.run(Toy(), iterations=1, **PATH)

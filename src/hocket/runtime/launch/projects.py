@@ -106,7 +106,7 @@ def send(code: Code, nodes: Sequence[Node]) -> dict[str, dict[str, str]]:
     for node in nodes:
         folders, absent, trouble = node.answer()
         if trouble:
-            raise PlanError(f"the node `{node.name}` cannot keep the code of this run: {trouble}")
+            raise PlanError(f"the node `{node.name}` cannot use the code of this run: {trouble}")
         if absent:
             raise PlanError(lacks(node.name, *absent))
         files[node.name] = {
