@@ -198,6 +198,10 @@ def test_plan_on_nodes(
     out = hocket.well(*words, "--cluster", "loopback:2", "--svg", "plan.svg")
     assert re.search(r"n0 -> n1 .* 2\.0 s\n", out) and re.search(r"n1 -> n0 .* 1\.0 s\n", out)
     assert "not measured" not in out + Path("plan.svg").read_text()
+    assert "sent to the nodes" not in out  # hocket itself is installed there
+    Path("mine.py").write_text("size = 8\n")
+    out = hocket.well(*words, "--cluster", "loopback:2", "--ship", "mine.py")
+    assert f"sent to the nodes: 1 file of {Path.cwd()} (9 B)\n" in out
 
 
 def test_train_in_processes_with_a_trace(hocket: Hocket) -> None:
@@ -276,6 +280,7 @@ MISTAKES = [
     (None, ("plan", "ppo", "--cluster", "loopback:2"), "on a cluster each replica is a process"),
     (None, ("plan", "ppo", "--cluster", "threads"), "`threads` is no cluster"),
     (None, ("plan", "ppo", "--search", "--cluster", "loopback:2"), "has no effect with --search"),
+    (None, ("plan", "ppo", "--ship", "mine"), "`ship` (mine) has no effect without a cluster"),
     (None, ("plan", "ppo", "--svg", "/dev/null/plan.svg"), "File exists: '/dev/null'"),
     (None, ("train", "ppo", "--lerning-rate", "1"), "--learning-rate"),
     (None, ("train", "ppo", "--learning-rate", "fast"), "--learning-rate"),

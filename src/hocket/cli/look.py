@@ -29,6 +29,9 @@ class Where:
     `file.py:NAME`."""
     cluster: str | None = None
     """The machines to plan for, such as `loopback:2`; by default this machine alone."""
+    ship: tuple[str, ...] = ()
+    """The code that would be sent to the machines of a cluster: folders, packages or files. By
+    default, the folders of your own modules that the algorithm uses."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def _rates(cluster: str) -> Rates:
 def _check_flags(where: Planned) -> None:
     """Refuse flags that would have no effect."""
     of_search = ("instances", "envs", "devices", "seconds", "plot")
-    for name in ("distribute", "launch", "cluster", "svg") if where.search else of_search:
+    for name in ("distribute", "launch", "cluster", "ship", "svg") if where.search else of_search:
         if getattr(where, name) != getattr(Planned, name):
             raise ValueError(
                 f"--{name} has no effect with --search, which measures slices: leave one out."
@@ -128,8 +131,9 @@ def graph_command(arguments: list[str]) -> None:
 def _planned(command: Any) -> Plan:
     where = command.where
     return plan(
-        command.algorithm, distribute=where.distribute, launch=where.launch, cluster=where.cluster
-    )
+        command.algorithm, distribute=where.distribute, launch=where.launch,
+        cluster=where.cluster, ship=where.ship,
+    )  # fmt: skip
 
 
 def _parsed(name: str, arguments: list[str], about: str, where: Where) -> Any:
