@@ -23,6 +23,7 @@ from hocket.errors import ContractError
 from hocket.runtime.averaging import Members
 from hocket.runtime.averaging.known import choices, find_way, roomy
 from hocket.system.cores import usable_cores
+from hocket.system.network import get_network
 from hocket.system.platforms import HOST
 from hocket.system.shared_memory import MemoryFile, pages
 from hocket.testing import replica
@@ -124,7 +125,7 @@ def _started(name: str, members: Members, room: int) -> Iterator[_Group]:
         for device in filter(None, members.on):
             processes.append(_spawn(file, changed(usual, slices.env(device))))
         for index, process in enumerate(processes):
-            job = Job(name, members, index, room, file.nbytes, sys.path)
+            job = Job(name, members, index, room, file.nbytes, sys.path, get_network())
             process.connection.send(job)
         group = _Group(name, processes)
         group.answers("start")

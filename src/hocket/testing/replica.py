@@ -21,6 +21,7 @@ import numpy as np
 
 from hocket.runtime.averaging import Joined, Listener, Members, Sites, Space
 from hocket.runtime.averaging.known import find_way, roomy
+from hocket.system.network import Network, set_network
 from hocket.system.shared_memory import MemoryFile, pages
 
 TURNS = 20
@@ -50,6 +51,7 @@ class Job(NamedTuple):
     room: int
     memory: int
     path: list[str]
+    network: Network
 
 
 def arrays(index: int) -> list[list[np.ndarray]]:
@@ -87,6 +89,7 @@ class Replica:
 
     def __init__(self, job: Job, fd: int) -> None:
         sys.path[:0] = [path for path in job.path if path not in sys.path]
+        set_network(job.network)
         self._job, self._file = job, MemoryFile.attach(fd, job.memory)
         self._device = job.members.device(job.replica)
         self._listener: Listener | None = None
