@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -11,7 +12,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-SOURCES = Path(__file__).parents[1] / "src"
+from tests.faults import wait_until
+
+ROOT = Path(__file__).parents[1]
+MARK = "HOCKET_TEST_HOSTS"
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -27,16 +31,40 @@ class Sshd:
         """What HOCKET_SSH has to be."""
         return f"ssh -F {shlex.quote(str(self.folder / 'ssh_config'))}"
 
-    def hosts(self, path: Path, count: int = 2, *, sources: Path = SOURCES, **keys: str) -> str:
-        """Write a hosts file with nodes n0, n1, ... Return the name of the cluster."""
-        before = f"export JAX_PLATFORMS=cpu PYTHONPATH={shlex.quote(str(sources))}"
-        cache = os.environ["JAX_COMPILATION_CACHE_DIR"]
-        before += f" JAX_COMPILATION_CACHE_DIR={shlex.quote(cache)}"
+    def hosts(
+        self, path: Path, count: int = 2, *, sources: Path = ROOT / "src", **keys: str
+    ) -> str:
+        """Write a hosts file with nodes n0, n1, ... Return the name of the cluster.
+
+        The programs there have MARK=path in their environment, by which `marked` finds them.
+        """
+        variables = {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": os.environ["JAX_COMPILATION_CACHE_DIR"],
+            "PYTHONPATH": f"{sources}:{ROOT}",
+            MARK: str(path),
+        }
+        words = (f"{name}={shlex.quote(value)}" for name, value in variables.items())
+        before = f"export {' '.join(words)}"
         table = {"ssh": "127.0.0.1", "python": sys.executable, "before": before, **keys}
         lines = [f'{key} = "{value}"' for key, value in table.items() if value]
         nodes = ["\n".join([f"[n{index}]", *lines]) for index in range(count)]
         path.write_text("\n\n".join(nodes))
         return f"hosts:{path}"
+
+
+def marked(path: Path) -> dict[int, str]:
+    """Return the command lines of the processes that were started by a hosts file, by their ids."""
+    lines = dict[int, str]()
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # not of this user, or gone
+            if process.name.isdigit() and f"{MARK}={path}\0" in f"{_text(process / 'environ')}\0":
+                lines[int(process.name)] = _text(process / "cmdline").replace("\0", " ")
+    return {pid: line for pid, line in lines.items() if "hocket" in line}
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode(errors="replace")
 
 
 def program() -> str | None:
@@ -49,7 +77,9 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     for key in ("host_key", "user_key"):
         made = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)]
         subprocess.run(made, check=True)
-    shutil.copy(folder / "user_key.pub", folder / "authorized_keys")
+    # As on many machines, something is printed before a command begins.
+    noise = """command="echo Welcome; exec sh -c \\"$SSH_ORIGINAL_COMMAND\\"" """
+    (folder / "authorized_keys").write_text(noise + (folder / "user_key.pub").read_text())
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # sshd of root drops its privileges there
     port = _free_port()
@@ -69,16 +99,12 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     )
     path = program()
     assert path
+    log = folder / "log"
     server = subprocess.Popen(
-        [path, "-D", "-e", "-f", str(folder / "sshd_config")],
-        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert server.stderr
-    for line in server.stderr:  # until it listens or ends
-        if b"Server listening" in line:
-            break
-    else:
-        raise AssertionError(f"sshd has ended with code {server.wait()}")
+        [path, "-D", "-E", str(log), "-f", str(folder / "sshd_config")], stdin=subprocess.DEVNULL
+    )
+    wait_until(lambda: server.poll() or (log.exists() and "Server listening" in log.read_text()))
+    assert server.poll() is None, log.read_text()
     return server
 
 

@@ -173,7 +173,10 @@ def main() -> None:
     signal.alarm(LIFE_SECONDS)  # ends this process, whatever it is waiting for
     setup: Setup = pickle.loads(sys.stdin.buffer.read())
     set_network(setup.network)
-    expected = listener().expect(PURPOSE, setup.node)
+    try:
+        expected = listener().expect(PURPOSE, setup.node)
+    except OSError as error:
+        sys.exit(f"{error}. Correct the address at which the node listens, or its ports.")
     say_hello(expected.address)
     control, probe = expected.accept(LIFE_SECONDS).signed(), Probe()
     with contextlib.suppress(EOFError, OSError):
