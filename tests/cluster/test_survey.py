@@ -75,8 +75,9 @@ def test_a_check_is_kept(hocket: Hocket, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_problems_are_told_and_are_an_error(
-    hocket: Hocket, monkeypatch: pytest.MonkeyPatch
+    hocket: Hocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(resources, "MEMORY_NBYTES", 1 << 60)
     done = hocket("devices", "--cluster", "loopback:1", "--check")
     assert done.code == 1

@@ -153,8 +153,8 @@ class HostMember(Child):
         return has_ended
 
     def _print(self, line: str, is_error: bool) -> None:
-        """Print what the program says. What ssh says before that is for `poll` to tell."""
-        if self._has_begun:
+        """Print what the program says after its first line. What was said earlier, `poll` tells."""
+        if not self._first.empty():
             print_line(f"[{self._host.name}] {line}", is_error)
 
     def _read_output(self, pipe: IO[bytes]) -> None:
