@@ -76,8 +76,9 @@ class Pump {
   void pay(const Handle& handle) {
     give_credits(*handle);
     if (!handle->owed) return;
-    const std::lock_guard<std::mutex> lock(handle->io);
-    update(handle);
+    // Not waiting for `io`, which a reader keeps while it sleeps.
+    const std::unique_lock<std::mutex> lock(handle->io, std::try_to_lock);
+    lock ? update(handle) : owe(handle);
   }
 
   // Have the pump forget an end, for good. The caller holds `io`.

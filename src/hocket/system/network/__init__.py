@@ -3,7 +3,8 @@
 __init__.py    the network of this process: the address it binds, its ports, the secret of the run
 refusals.py    counts the connections that were refused, and why
 greeting.py    the greeting, in which both sides of a connection prove that they know the secret
-listener.py    accepts and opens connections, and greets, in one thread
+greeter.py     carries out greetings over sockets, in one thread
+listener.py    accepts and opens connections
 signed.py      messages whose every byte is authenticated: for commands
 stream.py      messages of one size, without headers: for the arrays of a link
 plain.py       reads data of another machine, and refuses whatever could run code
