@@ -130,5 +130,7 @@ def test_free_samples_come_once_and_in_order() -> None:
     executor = Split(replace(plan, channels=channels, launch=quick("processes")))
     executor.start(jax.random.key(0))
     metrics = advance(executor, 24)
+    executor.load(executor.state(), executor.late())  # a new epoch, with samples under way
+    more = advance(executor, 12)
     executor.close()
-    check_ledger(metrics)
+    check_ledger({name: np.concatenate([x, more[name]]) for name, x in metrics.items()})
