@@ -122,10 +122,19 @@ void hocket_tcp_place(Handle* handle, int slot, void* memory) {
   (*handle)->memory[slot] = static_cast<char*>(memory);
 }
 
-// Close and forget an end that no other call uses. The caller may free the slots after this.
-void hocket_tcp_free(Handle* handle) {
+// End every wait at both ends, now and later. Any thread may call this.
+void hocket_tcp_close(Handle* handle) {
   End& end = **handle;
   end.closed = true;
+  if (const int fd = end.fd.load(); fd >= 0) shutdown(fd, SHUT_RDWR);
+  end.changed.wake();
+}
+
+// Close and forget an end. The caller may free the slots after this. Another thread may still be in
+// a wait, as when the process ends: it has a reference of its own to the end.
+void hocket_tcp_free(Handle* handle) {
+  End& end = **handle;
+  hocket_tcp_close(handle);
   {
     const std::lock_guard<std::mutex> lock(end.io);
     pump.forget(end);
@@ -149,17 +158,10 @@ void hocket_tcp_attach(Handle* handle, int fd) {
   end.changed.wake();
 }
 
-// End every wait at both ends, now and later. Any thread may call this.
-void hocket_tcp_close(Handle* handle) {
-  End& end = **handle;
-  end.closed = true;
-  if (const int fd = end.fd.load(); fd >= 0) shutdown(fd, SHUT_RDWR);
-  end.changed.wake();
-}
-
 // Wait for the writer's next slot to be free, and return it.
 int hocket_tcp_acquire(Handle* handle, int64_t spin_ns, int64_t timeout_ns) {
-  End& end = **handle;
+  const Handle kept = *handle;
+  End& end = *kept;
   // Also if a slot is free: this is how a writer that never waits learns that its reader is gone.
   if (end.connected() && !end.ended()) take_credits(end);
   const auto free = [&end] { return end.turn - end.tail.load() < end.slots; };
@@ -186,16 +188,17 @@ void hocket_tcp_publish(Handle* handle, int64_t spin_ns) {
 
 // Wait for the reader's next message, and return its slot.
 int hocket_tcp_lease(Handle* handle, int64_t spin_ns, int64_t timeout_ns) {
-  End& end = **handle;
+  const Handle kept = *handle;
+  End& end = *kept;
   const auto ready = [&end] { return end.head.load(std::memory_order_acquire) > end.turn; };
   const auto at_socket = [&] {
     const std::lock_guard<std::mutex> lock(end.io);
     end.inside = true;
-    pump.update(*handle);
+    pump.update(kept);
     const auto step = [&] { return ready() || (move(end, end.nbytes - end.done), ready()); };
     wait_at_socket(end, step, spin_ns, timeout_ns);
     end.inside = false;
-    pump.update(*handle);
+    pump.update(kept);
   };
   return wait(end, ready, at_socket, timeout_ns);
 }
@@ -234,7 +237,8 @@ void hocket_tcp_watch(Handle* handle) {
 
 // Wait until more than `seen` messages have arrived. Return their number, or kClosed.
 int64_t hocket_tcp_await(Handle* handle, uint64_t seen, int64_t timeout_ns) {
-  End& end = **handle;
+  const Handle kept = *handle;
+  End& end = *kept;
   const auto changed = [&] { return end.head.load(std::memory_order_acquire) > seen || end.ended(); };
   end.changed.wait(changed, 0, timeout_ns);
   const uint64_t arrived = end.head.load(std::memory_order_acquire);

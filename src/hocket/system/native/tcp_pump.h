@@ -114,7 +114,9 @@ class Pump {
       for (int i = 0; i < count; ++i) {
         if (!events[i].data.ptr) {
           time_is_up();
-        } else if (const Handle end = find(static_cast<End*>(events[i].data.ptr))) serve(end);
+        } else if (const Handle end = find(static_cast<End*>(events[i].data.ptr))) {
+          serve(end);
+        }
       }
     }
   }
