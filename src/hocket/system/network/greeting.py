@@ -9,11 +9,12 @@ connected proves it first, so a stranger learns nothing.
       time, proof                              ->
                                                <-       proof
 
-The digest is that of the connection's purpose and name, such as a link's. A proof is an HMAC-SHA256
-with the secret, over the role of who proves and all bytes before it. So a proof is good for one
-side of one connection: the role prevents that it is sent back to its maker, and the nonce of the
-other side that it is sent again. Every message has a fixed length, and the magic comes first, so
-the bytes of a stranger are neither waited for nor stored.
+The magic has 8 bytes, the version 4, an epoch and a time 8, everything else 32; numbers are little
+endian. The digest is that of the connection's purpose and name, such as a link's. A proof is an
+HMAC-SHA256 with the secret, over the role of who proves and all bytes before it. So a proof is good
+for one side of one connection: the role prevents that it is sent back to its maker, and the nonce
+of the other side that it is sent again. Every message has a fixed length, and the magic comes
+first, so the bytes of a stranger are neither waited for nor stored.
 
 The times give each side an estimate of the other's clock: the other's time was read about halfway
 between the send and the receipt.
