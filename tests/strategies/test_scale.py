@@ -49,7 +49,8 @@ def test_every_strategy_is_tested() -> None:
 
 @pytest.mark.parametrize("name", NOT_ON_NODES)
 def test_a_strategy_that_cannot_use_nodes_says_so_in_few_words(name: str) -> None:
-    algorithm: Any = replace(SMALL["dqn"](), capacity=1 << 16) if name == "apex" else Toy()
+    dqn: Any = SMALL["dqn"]()
+    algorithm = replace(dqn, capacity=1 << 16) if name == "apex" else Toy()
     with pytest.raises(PlanError, match=NOT_ON_NODES[name]) as raised:
         resolve("apex:lag=0" if name == "apex" else name)(trace(algorithm, 1024), NODES)
     assert len(str(raised.value)) < 500
