@@ -130,11 +130,14 @@ REFUSED = {
     "more learners than a node has": (
         "actor_learner:learners=3", gpus(2, 2),
         "learners=3 devices must be on one node of n0, n1 with gpu:0, gpu:1 (GPU) each, because "
-        "the learner is one process, and `n1` has the most: 2. Use learners=2 or fewer, or "
+        "the learner is one process, and `n1` has the most: use from 1 to 2 learners, or "
         "`data_parallel`, whose replicas learn on every node.",
     ),
     "learners on several hosts": (
-        "actor_learner:learners=2", hosts(4, 4), "and `n1` has the most: 1. Use learners=1",
+        "actor_learner:learners=2", hosts(4, 4), "and `n1` has the most: use from 1 to 1 ",
+    ),
+    "no learner": (
+        "actor_learner:learners=0", gpus(2), "learners=0 devices must be on one node of n0 with",
     ),
     "nobody left to act": (
         "actor_learner:learners=2", gpus(2),

@@ -27,17 +27,17 @@ class Where:
     launch: str | None = None
     """How instances would run: as `threads` (the default), as `processes`, or by your own launcher,
     `file.py:NAME`."""
-    cluster: str | None = None
-    """The machines to plan for, such as `loopback:2`; by default this machine alone."""
-    ship: tuple[str, ...] = ()
-    """The code that would be sent to the machines of a cluster: folders, packages or files. By
-    default, the folders of your own modules that the algorithm uses."""
 
 
 @dataclass(frozen=True)
 class Planned(Where):
     """Flags for the strategy and launcher to plan with, and for a search for the best slices."""
 
+    cluster: str | None = None
+    """The machines to plan for, such as `loopback:2`; by default this machine alone."""
+    ship: tuple[str, ...] = ()
+    """The code that would be sent to the machines of a cluster: folders, packages or files. By
+    default, the folders of your own modules that the algorithm uses."""
     svg: Path | None = None
     """The SVG file to save a drawing of the plan in; by default nothing is drawn."""
     search: bool = False
@@ -67,7 +67,7 @@ def plan_command(arguments: list[str]) -> None:
     if command.where.search:
         _search(command)
         return
-    made = _planned(command)
+    made = _planned(command, command.where.cluster, command.where.ship)
     rates = _rates(made.launch.name) if made.launch.nodes else None
     print(plan_text(made, rates))
     if rates is None:
@@ -128,11 +128,11 @@ def graph_command(arguments: list[str]) -> None:
     print(_planned(_parsed("graph", arguments, about, Where())).graph)
 
 
-def _planned(command: Any) -> Plan:
+def _planned(command: Any, cluster: str | None = None, ship: tuple[str, ...] = ()) -> Plan:
     where = command.where
     return plan(
-        command.algorithm, distribute=where.distribute, launch=where.launch,
-        cluster=where.cluster, ship=where.ship,
+        command.algorithm, distribute=where.distribute, launch=where.launch, cluster=cluster,
+        ship=ship,
     )  # fmt: skip
 
 

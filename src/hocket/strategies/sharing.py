@@ -120,8 +120,8 @@ def _apart_on_nodes(cluster: Cluster, learners: int) -> tuple[Sequence[Device], 
     if not 1 <= learners <= most:
         raise PlanError(
             f"learners={learners} devices must be on one node of {cluster}, because the learner is "
-            f"one process, and `{learner.name}` has the most: {most}. Use learners={most} or "
-            f"fewer, or `data_parallel`, whose replicas learn on every node."
+            f"one process, and `{learner.name}` has the most: use from 1 to {most} learners, or "
+            f"`data_parallel`, whose replicas learn on every node."
         )
     learning = mine[learner][-learners:]
     others = [d for d in cluster.devices if on_host or d not in learning]

@@ -86,12 +86,12 @@ def _table(rows: Sequence[Connection], rates: Rates | None) -> Iterator[str]:
 
 def pairs_text(connection: Connection) -> str:
     """Return which nodes a connection joins: `n0 to n6 -> n7, each`."""
-    many = ", each" if len(connection.pairs) > 1 else ""
-    if connection.pairs[0][0] == connection.pairs[0][1]:
-        return names_text(a for a, _ in connection.pairs) + many
+    count, (source, target) = len(connection.pairs), connection.pairs[0]
+    many = ", each" if count > 1 else ""
+    if source == target:
+        return names_text(node for node, _ in connection.pairs) + many
     if (ends := ends_of(connection)) is None:
-        first, *_ = connection.pairs
-        return f"{len(connection.pairs)} pairs, such as {first[0]} -> {first[1]}{many}"
+        return f"{count} pairs, such as {source} -> {target}{many}"
     sources, targets = ends
     if len(sources) > 1 and set(sources) == set(targets):
         return f"between any two of {names_text(sources)}, each way"
