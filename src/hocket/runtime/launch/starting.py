@@ -57,9 +57,7 @@ def start(plan: Plan, held: Resources, watch: Watch) -> None:
     if plan.launch.one_process:
         _start_threads(held, seats, watch.answers)
         return
-    with _addresses() as folder:
-        starting = _start_on_nodes if plan.launch.nodes else _start_processes
-        starting(plan, held, seats, folder, watch.answers)
+    (_start_on_nodes if plan.launch.nodes else _start_processes)(plan, held, seats, watch.answers)
     # The first answer of a process says what it sees of its device, to verify its slice.
     seen = watch.gather(instance.name for instance in held.running)
     for place, index in names(plan):
@@ -86,12 +84,13 @@ def _addresses() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start_processes(
-    plan: Plan, held: Resources, seats: Sequence[Seat], folder: Path, answers: Answers
-) -> None:
+def _start_processes(plan: Plan, held: Resources, seats: Sequence[Seat], answers: Answers) -> None:
     """Start a process of this machine for each seat, then connect to each."""
     algorithm, file = pack(plan.graph.algorithm, plan.graph.state).data, held.memory.file
-    with _members(held, seats, partial(_worker_command, plan, held, folder)) as waiting:
+    with (
+        _addresses() as folder,
+        _members(held, seats, partial(_worker_command, plan, held, folder)) as waiting,
+    ):
         while waiting:
             seat, member = waiting[0]
             connection = _reached(f"the instance `{seat.name}`", member, local.connect)
@@ -105,9 +104,7 @@ def _start_processes(
                     connection.send_fd(file.fd)
 
 
-def _start_on_nodes(
-    plan: Plan, held: Resources, seats: Sequence[Seat], folder: Path, answers: Answers
-) -> None:
+def _start_on_nodes(plan: Plan, held: Resources, seats: Sequence[Seat], answers: Answers) -> None:
     """Start a steward on each node, then have it start the instances of its node."""
     code = code_of(plan)
     memory_nbytes = 0 if plan.launch.shares_memory == "none" else memory_map(plan).nbytes
