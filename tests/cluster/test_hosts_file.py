@@ -69,3 +69,9 @@ def test_mistakes(tmp_path: Path, text: str, said: str) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read: No such file or directory"):
         read_hosts(tmp_path / "no.toml")
+
+
+def test_the_example() -> None:
+    first, second = read_hosts(Path(__file__).parents[2] / "examples/hosts.toml")
+    assert first == Host("n1", "n1", python="/opt/venv/bin/python")
+    assert second.devices == ("gpu:0", "gpu:1") and second.cores == 8

@@ -18,7 +18,8 @@ from hocket import PlanError
 from hocket.cluster.hosts_file import Host
 from hocket.runtime.launch import Command, Seat, cluster_named, launcher_named
 from hocket.runtime.launch.launchers.hosts import Hosts, remote_command, why_it_failed
-from hocket.testing import difference
+from hocket.system.network import get_network
+from hocket.testing import check_launcher, difference
 from tests import sshd
 from tests.faults import children, wait_until
 from tests.runtime.launch.programs import start
@@ -115,7 +116,7 @@ def test_a_program_far_away(ssh: Sshd, tmp_path: Path) -> None:
     assert "ended with code 1" in fate.how and "the last words" in fate.stderr
     assert speaking.kill(60)
 
-    waiting = begin("import time; print('here', flush=True); time.sleep(600) # hocket")
+    waiting = begin("import time; print('here', flush=True); time.sleep(600)")
     assert waiting.hello(60) == "here" and waiting.poll() is None
     (pid,) = marked(tmp_path / "hosts.toml")
     assert not waiting.kill(60), "only the client is known to have ended"
@@ -134,6 +135,10 @@ def test_a_run_has_the_numbers_of_one_machine(ssh: Sshd, tmp_path: Path) -> None
         pid for pid in children() if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ssh\0")
     ]
     assert len(clients) == 2 and first.iteration < 40
+    secret = get_network().secret
+    for pid in (*clients, *marked(file)):  # it came through standard input, and is nowhere else
+        told = b"".join(Path(f"/proc/{pid}/{x}").read_bytes() for x in ("cmdline", "environ"))
+        assert secret not in told and secret.hex().encode() not in told
     for pid in clients:
         os.kill(pid, signal.SIGKILL)
     (*_, last) = itertools.chain([first], reports)
@@ -213,3 +218,10 @@ def test_another_version_is_refused(ssh: Sshd, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="the node `n0`: it has hocket with the digest"):
         hocket.run(Toy(), iterations=1, distribute="actor_learner:actors=1", cluster=cluster)
     wait_until(lambda: not marked(file), 10.0)
+
+
+def test_the_launcher_keeps_its_contract(ssh: Sshd, tmp_path: Path) -> None:
+    said = str(check_launcher(ssh.hosts(tmp_path / "hosts.toml"), seconds=30.0))
+    assert "tells how a program ended" in said and "actor | learner: max difference" in said
+    for pid in marked(tmp_path / "hosts.toml"):  # the programs whose clients were killed
+        os.kill(pid, signal.SIGKILL)

@@ -45,7 +45,7 @@ def survey_nodes(
     """Describe all nodes at once. With `slices`, also try how each device can be cut there."""
     deadline = time.monotonic() + seconds
     arguments = (str(int(seconds) + 1), *(["slices"] if slices else []))
-    command = Command((sys.executable, "-m", node_survey.__name__, *arguments), os.environ)
+    command = Command((sys.executable, "-P", "-m", node_survey.__name__, *arguments), os.environ)
     members: list[Member] = []
     try:
         members += [launcher.start(Seat(node, (node,), node=node), command) for node in nodes]

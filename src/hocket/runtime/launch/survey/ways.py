@@ -107,7 +107,7 @@ def _probes(
     members: dict[str, Member] = {}
     probes: dict[str, _Probe] = {}
     deadline = time.monotonic() + seconds
-    argv = (sys.executable, "-m", probe.__name__)
+    argv = (sys.executable, "-P", "-m", probe.__name__)
     for node in nodes:
         setup = pickle.dumps(Setup(node, network_of(launcher, node)))
         command = Command(argv, os.environ, setup)
