@@ -79,7 +79,7 @@ def test_seconds_and_memory(name: str, algorithm: str) -> None:
 def everything(words: str, graph: Graph) -> dict[str, int]:
     """Make a plan, check it, and show it in every way. Return the sizes of what is shown."""
     plan = resolve(words)(graph, NODES)
-    # Between nodes, replicas average by a way of the user until there is a built-in one.
+    # No built-in way averages the arrays of GPUs on several nodes.
     own = Mean(way=f"{ROOT}/examples/own_average.py:Fifo")
     plan = replace(plan, means=dict.fromkeys(plan.averaging, own))
     refuse(plan, NODES)

@@ -73,16 +73,30 @@ def test_values_of_no_environment_come_from_one_replica() -> None:
     assert made["a", "b"].nbytes == made["a", "c"].nbytes == ROLLOUT // 2
 
 
-def test_an_average_is_an_exchange_between_all_nodes() -> None:
-    on = ("a/cpu:0", "b/cpu:0", "c/cpu:0")
-    places = (Place("all", ALL, on=on, replicas=3),)
-    plan = Plan(trace(AveragedCrowd(), 12), places, launch=ON_NODES)
+def averaging(*on: str) -> Plan:
+    places = (Place("all", ALL, on=on, replicas=len(on)),)
+    return Plan(trace(AveragedCrowd(), 3 * len(on)), places, launch=ON_NODES)
+
+
+def test_an_average_is_an_exchange_between_all_replicas() -> None:
+    """Each replica sends to each other twice: its numbers, and then means."""
+    plan = averaging("a/cpu:0", "b/cpu:0", "c/cpu:0")
     calls, nbytes = averages(plan)["all"]
     expected = Crossing(2 * nbytes // 3, 2 * calls, 2 * calls)
     assert crossings(plan) == {(a, b): expected for a in "abc" for b in "abc" if a != b}
     (each,), within = connections(plan)
     sources, targets = ends_of(each) or ((), ())
     assert not within and set(sources) == set(targets) == {"a", "b", "c"}
+
+
+def test_replicas_of_one_node_average_there() -> None:
+    plan = averaging("a/cpu:0", "a/cpu:1", "a/cpu:2", "b/cpu:0")
+    calls, nbytes = averages(plan)["all"]
+    assert crossings(plan) == {
+        ("a", "a"): Crossing(2 * nbytes * 6 // 4, 2 * calls * 6, 2 * calls),
+        ("a", "b"): Crossing(2 * nbytes * 3 // 4, 2 * calls * 3, 2 * calls),
+        ("b", "a"): Crossing(2 * nbytes * 3 // 4, 2 * calls * 3, 2 * calls),
+    }
 
 
 def test_equal_nodes_are_one_group() -> None:

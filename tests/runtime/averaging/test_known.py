@@ -165,6 +165,12 @@ def test_without_memory_that_all_share_no_way_of_ours_goes(names: list[str]) -> 
         choices(members, "shm")
 
 
+def test_accelerators_of_several_nodes_have_no_way_of_ours() -> None:
+    on = tuple(DeviceId("gpu", 0, node) for node in ("n0", "n1"))
+    with pytest.raises(PlanError, match=r"`tcp`: .* Use replicas on CPUs or on one node, or give"):
+        choices(Members(on, shares_memory=False))
+
+
 def test_a_delay_is_refused_by_who_cannot_add_one() -> None:
     members = replace(Members(device_ids(("gpu:0", "gpu:1"))), delay=0.1)
     assert choices(members) == ["shm"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -71,8 +72,8 @@ def node_groups(plan: Plan) -> list[NodeGroup]:
 def crossings(plan: Plan) -> dict[NodePair, Crossing]:
     """Return what crosses in an iteration, for each pair of nodes, and within each node.
 
-    Averages count as if every node summed an equal share of the arrays, since ways to average
-    differ. A free plan is on one node, so it has no crossings.
+    Ways to average differ. Here, averages count as if every replica computed the mean of an equal
+    share of the arrays. A free plan is on one node, so it has no crossings.
     """
     total: dict[NodePair, Crossing] = defaultdict(Crossing)
     nodes = _nodes_of(plan)
@@ -80,12 +81,14 @@ def crossings(plan: Plan) -> dict[NodePair, Crossing]:
         for pair, crossing in _of_transfer(plan, t, nodes).items():
             total[pair] += crossing
     for place, (calls, nbytes) in averages(plan).items():
-        used = tuple(dict.fromkeys(nodes[place]))
-        # Each node sends a part of its sum to every other node, which returns the mean of its part.
-        exchange = Crossing(2 * nbytes // len(used), 2 * calls, 2 * calls)
-        for pair in ((a, b) for a in used for b in used if a != b):
-            total[pair] += exchange
-    return dict(total)
+        replicas, counts = len(nodes[place]), Counter(nodes[place])
+        for a, b in itertools.product(counts, repeat=2):
+            # Each replica sends every other one the part of its arrays that the other is to
+            # average, and later the means of its own part.
+            many = counts[a] * (counts[b] - (a == b))
+            exchange = Crossing(2 * nbytes * many // replicas, 2 * calls * many, 2 * calls)
+            total[a, b] += exchange if many else Crossing()
+    return {pair: crossing for pair, crossing in total.items() if crossing.messages}
 
 
 def connections(plan: Plan) -> tuple[list[Connection], list[Connection]]:

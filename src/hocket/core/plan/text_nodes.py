@@ -55,7 +55,7 @@ def instances_text(group: NodeGroup) -> str:
 
 def _crossing_lines(plan: Plan, rates: Rates | None) -> Iterator[str]:
     between, within = connections(plan)
-    averaged = " (with averages, as if each node summed a share)" if plan.averaging else ""
+    averaged = " (averages: if each replica averages a part)" if plan.averaging else ""
     if between:
         yield f"between nodes, in an iteration{averaged}:"
         yield from _table(between, rates)

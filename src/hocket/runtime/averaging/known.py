@@ -53,9 +53,11 @@ def choices(members: Members, wanted: str = "", *, is_exact: bool = False) -> li
     names = [name for name, why in reasons.items() if not why and find_way(name).is_choice(members)]
     if not names:
         text = " ".join(f"`{name}`: {why}" for name, why in reasons.items() if why)
+        nodes = {device.node for device in members.on if device}
+        instead = "replicas on CPUs or on one node" if len(nodes) > 1 else 'launch="processes"'
         raise PlanError(
-            f"there is no way to average between these replicas. {text} Use "
-            f'launch="processes", or give your plan a way that needs no shared memory, '
+            f"there is no way to average between these replicas. {text} Use {instead}, or give "
+            f"your plan a way that needs no shared memory, "
             f'`means={{PLACE: Mean(way="file.py:NAME")}}`, as in examples/own_average.py.'
         )
     return names[:1] if is_exact else names
