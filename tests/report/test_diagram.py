@@ -5,13 +5,17 @@ from itertools import combinations, pairwise, permutations
 from xml.etree import ElementTree
 
 import pytest
+from tests.clusters import gpus, hosts
 from tests.toys import Toy
 
 from hocket import Channel, Place, Plan, trace
 from hocket.cli.picture import draw_plan, drawing_of
+from hocket.cli.picture_nodes import MOST_STACKS, nodes_drawing
+from hocket.core.plan.nodes import Rates, node_groups
 from hocket.report.diagram import Canvas, Drawing, FlowArrow, PlaceBox, lay_out, svg
 from hocket.report.shapes import Point, Rect, Text, text_width
 from hocket.runtime.launch import launch_named
+from hocket.strategies import resolve
 
 NAMES = ("environment-server", "actor", "replay", "learner", "parameters")
 
@@ -64,7 +68,10 @@ def test_all_is_there(name: str) -> None:
 
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_no_label_meets_another_nor_a_line(name: str) -> None:
-    canvas = lay_out(DRAWINGS[name])
+    labels_are_free(lay_out(DRAWINGS[name]))
+
+
+def labels_are_free(canvas: Canvas) -> None:
     for a, b in combinations(canvas.texts, 2):
         assert not meet(room(a), room(b)), (a, b)
     for text in canvas.texts:
@@ -172,3 +179,46 @@ def test_a_slow_channel() -> None:
     late = {arrow.source: arrow.late for arrow in drawing.arrows}
     assert late == {"actor": "delay 10 ms", "learner": "lag 2, delay 500 ms"}
     assert [box.on for box in drawing.boxes] == ["any device", "any device"]
+
+
+NODES = {
+    "two": ("actor_learner:actors=4", gpus(2, 3)),
+    "many equal": ("actor_learner:actors=16", hosts(*[2] * 8)),
+    "all with all": ("data_parallel:replicas=8", hosts(*[2] * 8)),
+    "more kinds than are drawn": ("actor_learner:actors=36", hosts(*range(1, 9))),
+}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_plan_on_nodes(name: str) -> None:
+    """Below the places, the nodes are drawn: all that equal nodes share is drawn once."""
+    words, nodes = NODES[name]
+    plan = resolve(words)(trace(Toy(), 144), nodes)
+    rates: Rates = {(a.name, b.name): (0.25, 1e12) for a in nodes.nodes for b in nodes.nodes}
+    drawing = nodes_drawing(plan, rates)
+    groups = node_groups(plan)
+    assert drawing.title == f"{len(nodes.nodes)} nodes"
+    assert len(drawing.boxes) == min(len(groups), MOST_STACKS)
+    drawn = sum(box.replicas for box in drawing.boxes)
+    assert (", without " in drawing.subtitle) == (drawn < len(nodes.nodes))
+    assert bool(drawing.arrows) != any(box.loop for box in drawing.boxes)
+    assert all(arrow.details[-1] == "250 ms" for arrow in drawing.arrows)
+    assert all(x.details[-1] == "not measured" for x in nodes_drawing(plan, {}).arrows)
+    labels_are_free(lay_out(drawing))
+    assert draw_plan(plan, rates) == svg(drawing_of(plan), drawing)
+
+
+def test_drawings_are_below_each_other() -> None:
+    one, other = DRAWINGS["2 apart"], DRAWINGS["3 joined"]
+    root = ElementTree.fromstring(svg(one, other))
+    canvases = lay_out(one), lay_out(other)
+    assert float(root.attrib["height"]) == round(sum(canvas.height for canvas in canvases))
+    assert float(root.attrib["width"]) == round(max(canvas.width for canvas in canvases))
+    (group,) = (x for x in root if x.tag.endswith("}g"))
+    assert group.attrib["transform"] == f"translate(0 {canvases[0].height:.0f})"
+
+
+def test_many_devices_of_nodes_are_counted() -> None:
+    plan = resolve("actor_learner:actors=9")(trace(Toy(), 72), gpus(4, 4))
+    assert drawing_of(plan).boxes[0].on == "7 devices of n0, n1"
+    assert "launched" not in drawing_of(plan).subtitle

@@ -13,10 +13,12 @@ from hocket.core.plan.nodes import Rates
 from hocket.core.plan.text_nodes import devices_text
 from hocket.core.plan.traffic import Flow, averages, flows
 from hocket.report.diagram import Drawing, FlowArrow, PlaceBox, svg
-from hocket.system.text import bytes_text
+from hocket.system.text import bytes_text, names_text
 
 LINE, LINES = 26, 2
 """The room beside an arrow for the names of values: letters per line, and number of lines."""
+LONGEST = 40
+"""The most letters for the devices of a place on several nodes. More are counted instead."""
 
 
 def draw_plan(plan: Plan, rates: Rates | None = None) -> str:
@@ -49,7 +51,7 @@ def _about(plan: Plan, *, alone: bool) -> Iterator[str]:
     yield f"{plan.graph.env_steps:,} environment steps an iteration"
     if plan.parts > 1:
         yield f"loops in {plan.parts} parts"
-    if not plan.launch.one_process:
+    if plan.launch.name and not plan.launch.one_process:
         yield f"launched as {plan.launch.name}"
     if alone:
         yield "nothing crosses"
@@ -76,11 +78,13 @@ def _box(plan: Plan, place: Place, memory: Memory, averaged: tuple[int, int] | N
 
 
 def _hardware(place: Place) -> str:
-    """Return a place's devices and backend as text, such as `gpu:0, gpu:1` or `gpu:0 to gpu:7`."""
-    if any(device.node for device in place.on):
+    """Return the devices of a place: `gpu:0, gpu:1`, or for many `gpu:0 to gpu:7`."""
+    names = [str(device) for device in place.on]
+    if nodes := list(dict.fromkeys(device.node for device in place.on if device.node)):
         devices = devices_text(place.on)
+        if len(devices) > LONGEST:
+            devices = f"{len(set(names)):,} devices of {names_text(nodes)}"
     else:
-        names = [str(device) for device in place.on]
         devices = ", ".join(names) if len(names) < 4 else f"{names[0]} to {names[-1]}"
     backend = f", {place.backend}" if place.backend != "jax" else ""
     return (devices or "any device") + backend

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from hocket.core.plan.data import Plan
-from hocket.core.plan.nodes import Connection, NodeGroup, Rates, connections, node_groups
+from hocket.core.plan.nodes import Connection, NodeGroup, Rates, busiest, connections, node_groups
 from hocket.core.plan.text_nodes import time_text
 from hocket.report.diagram import Drawing, FlowArrow, PlaceBox
 from hocket.system.text import bytes_text, names_text
 
 MOST_STACKS = 5
-"""The most stacks of equal nodes that are drawn, those with the most nodes first."""
+"""The most stacks of equal nodes that are drawn. The node with the most traffic is one of them."""
 
 
 def nodes_drawing(plan: Plan, rates: Rates | None = None) -> Drawing:
@@ -22,7 +22,8 @@ def nodes_drawing(plan: Plan, rates: Rates | None = None) -> Drawing:
 
     With `rates`, the measured speed between nodes, the arrows say how long messages are under way.
     """
-    groups = sorted(node_groups(plan), key=lambda group: -len(group.nodes))
+    hub, groups = busiest(plan), node_groups(plan)
+    groups.sort(key=lambda group: (not hub or hub[0] not in group.nodes, -len(group.nodes)))
     drawn, count = groups[:MOST_STACKS], sum(len(group.nodes) for group in groups)
     between, within = connections(plan)
     boxes = {group: _stack(plan, group, between, within) for group in drawn}
