@@ -272,7 +272,7 @@ REFUSED: dict[str, Any] = {
     ),
     "more than a call": (
         misused(Told.More),
-        r"only by fragments that call its functions.*`reprioritize` at .*does more than that",
+        r"only fragments that do nothing but call its functions.*`reprioritize` at .*does more",
     ),
     "an old one": (
         misused(Told.Old),

@@ -129,8 +129,8 @@ class _Calls(LiveFunction):
             raise RuntimeError(
                 f"{self._of.name} was given version {ticket} of the {self._of.service.name}, but "
                 f"the newest is {service.changes}. Always use the replay that the last "
-                f"`insert` or `reprioritize` returned. If rows are inserted after a `sample`, "
-                f"make them depend on what it drew."
+                f"`insert` or `reprioritize` returned. An `insert` that must "
+                f"come after a `sample` needs rows that are computed from that sample."
             )
         service.changes += self._of.changes
 

@@ -94,8 +94,11 @@ def a_ticket_of_its_own(s: State) -> tuple[State, State]:
         (an_old_version_after_a_loop, "^`get` at .* uses the box as it was before"),
         (an_old_version_in_the_state, "^the state that `step` returns uses the box as it was"),
         (one_version_in_every_pass, "^`swap` at .* uses the box as it was before"),
-        (a_reader_besides_the_functions, "do nothing else; .* does not call them"),
-        (more_than_a_call, "do nothing else; `more` at .* does more than that: take the rest out"),
+        (
+            a_reader_besides_the_functions,
+            "call its functions may use it, but .* does not call them",
+        ),
+        (more_than_a_call, "may use it, but `more` at .* does more: move the rest"),
         (a_ticket_of_its_own, "a state with a `box.ticket` that no function of the box"),
     ],
 )

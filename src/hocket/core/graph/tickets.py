@@ -62,10 +62,10 @@ class _Walk:
         service, where = self.kept[first], f"`{node.title}` at {node.where}"
         if call is None or {self.kept[v] for v in read} != {call.of.service}:
             own = any(of.service == service for of in functions(node))
-            why = "does more than that: take the rest out of it" if own else "does not call them"
+            why = "does more: move the rest to another fragment" if own else "does not call them"
             raise ContractError(
-                f"a service keeps the {service.name} under this plan, so it may be read only by "
-                f"fragments that call its functions and do nothing else; {where} {why}."
+                f"under this plan a service keeps the {service.name}, and only fragments that do "
+                f"nothing but call its functions may use it, but {where} {why}."
             )
         if read & self.changed or (call.of.changes and read & self.fixed):
             _refuse_old(where, service)

@@ -87,8 +87,9 @@ def _check_transfers(plan: Plan, learner: str, maker: str) -> None:
         if learner in ends and t.loops:
             raise PlanError(
                 f"the channel `{learner} -> {maker}` cannot be free: {what} crosses from "
-                f"`{t.source}` to `{t.target}` {t.times} times an iteration, so each waits for "
-                f"the other. Put both ends of the loop on one place, or use lag=0."
+                f"`{t.source}` to `{t.target}` {t.times} times an iteration, so these two "
+                f"places wait for each other in every step. Run both ends on one place, or use "
+                f"lag=0."
             )
     for name, channel in plan.channels.items():
         if channel.lag:

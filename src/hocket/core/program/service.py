@@ -110,7 +110,7 @@ class Served:
 
 
 def ticket_for(service: Service) -> Served:
-    """Return the ticket that stands for the content of `service` in a run's first state."""
+    """Return the first ticket of a service: a number in the state that stands for its content."""
     return Served(jnp.zeros((), jnp.uint32), service)
 
 

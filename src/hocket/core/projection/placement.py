@@ -23,7 +23,7 @@ from hocket.errors import PlanError
 class Placement:
     """The place of every node (`node`) and of every value (`home`).
 
-    Glue, the equations between fragments, stays together where it is connected. A loop whose
+    Glue, the equations between fragments, goes to one place if it is connected. A loop whose
     fragments are all on one place is a node of that place. A loop with fragments on several places,
     or with a host function, is on no place: every place runs its own part of it. Values made from
     constants alone have no home, since every place makes them for itself.

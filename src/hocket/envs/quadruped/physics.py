@@ -97,8 +97,8 @@ def accelerate(body: Body, pose: Pose, motion: Motion, torques: Joints) -> Motio
 
     # A round of Newton's method. It is exact once the set of pushing constraints no longer changes,
     # because the cost is then quadratic. In 7,200 states of falls and landings six rounds were
-    # always enough; with a friction of 0.3, in all but five. Two variants were slower: starting
-    # from the previous acceleration, and a line search.
+    # enough in every state, and with a friction of 0.3 in all but five states. Two variants
+    # were slower: starting from the previous acceleration, and a line search.
     def refine(_: Array, guess: Motion) -> Motion:
         system = constrain_each(free, legs, pose.joints, motion, guess)
         return Motion(*solve(system, torso_diagonal(body), torso_load(body)))

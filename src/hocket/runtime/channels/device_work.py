@@ -25,7 +25,7 @@ class DeviceWork:
         self._settle.append(settle)
 
     def begun(self, end: Any, array: Any) -> None:
-        """Record the newest work of `end`. `array` is ready when this work is finished."""
+        """Note that an end of a link has begun work, which is over when `array` is ready."""
         self._last[end] = array
 
     def since(self) -> list[Any]:

@@ -50,7 +50,7 @@ class Assembly(NamedTuple):
 def assemblies(
     messages: Sequence[Sequence[ValueId]], axes: Mapping[ValueId, int | None]
 ) -> tuple[Assembly, ...]:
-    """Return, for each value of `axes`, how to assemble it from the messages.
+    """Return, for each value, how to put it together from the messages that carry it.
 
     `axes` has the environment axis of each value, None if it has no such axis. `messages` lists the
     values that each message contains, in order.

@@ -44,7 +44,8 @@ class Services:
                 return x
             if mine.by not in self._live:
                 self._live[mine.by] = mine.by.start(self._how)
-            # In the first state of a run `x` is a ticket already, and the service begins empty.
+            # A saved state has the content itself. When a run begins anew, `x` is only a ticket
+            # (`Served`), and the service begins empty.
             self._live[mine.by].load(None if isinstance(x, Served) else x)
             return ticket_for(mine.by)
 

@@ -41,7 +41,9 @@ class Learning(Protocol):
         """Store the values of a transfer, which are a part of the parameters to publish next."""
 
     def publish(self) -> Wait:
-        """Publish what `send` was given. Return the condition to wait for before `take`."""
+        """Publish the version stored by `send`. Return a function that waits until `take` may be
+        called.
+        """
         ...
 
     def take(self) -> None:

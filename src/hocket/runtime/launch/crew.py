@@ -78,7 +78,10 @@ class Crew:
     def load(
         self, leaves: Mapping[ValueId, Any], late: Mapping[str, Any], services: Services
     ) -> None:
-        """Continue from a state and from late messages. The first call starts the instances."""
+        """Continue from a saved state, and from the messages that were then on their way.
+
+        The first call starts the instances.
+        """
         is_new, here = not self._has_state, self.plan.launch.one_process
         if is_new:
             with self._or_end():

@@ -1,4 +1,4 @@
-"""Averages arrays of processes on one GPU. Each has GPU memory that all the others can read.
+"""Averages over processes on one GPU, each with GPU memory that all the others can read.
 
 A kernel in each process copies its vector to the memory of that process, raises a flag, waits for
 the flags of the other processes and computes the mean (`native/reduce.cu`). The host only launches
