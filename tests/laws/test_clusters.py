@@ -31,21 +31,25 @@ STRATEGIES = (
 NODES = (2, 4)
 SOME = (
     ("ppo", "actor_learner", False, 2),
-    ("dqn", "central_inference", True, 2),
+    ("dqn", "central_inference:envs=1", True, 2),
     ("recurrent-ppo", "data_parallel", True, 2),
     ("impala", "actor_learner:lag=1", True, 4),
-    ("ppo-continuous", "sebulba:lag=1", False, 2),
-    ("a2c", "central_inference:lag=1", False, 2),
-    ("recurrent-impala", "sebulba:lag=0", True, 2),
+    ("ppo-continuous", "sebulba:threads=1,lag=1", False, 2),
+    ("a2c", "central_inference:envs=1,lag=1", False, 2),
+    ("recurrent-impala", "sebulba:threads=1,lag=0", True, 2),
 )
 REFUSED = {("dqn", "data_parallel")}  # its replay is one ring for all environments
-EVERY = [
-    pytest.param(
-        *case,
-        marks=[pytest.mark.xdist_group(case[0]), *([] if case in SOME else [pytest.mark.slow])],
-    )
+ALL = [
+    case
     for case in itertools.product(SMALL, STRATEGIES, (False, True), NODES)
     if case[:2] not in REFUSED
+]
+CASES = [
+    *(pytest.param(*case, marks=pytest.mark.xdist_group(case[0])) for case in SOME),
+    *(
+        pytest.param(*case, marks=[pytest.mark.xdist_group(case[0]), pytest.mark.slow])
+        for case in ALL
+    ),
 ]
 
 
@@ -62,7 +66,7 @@ def plan_on(name: str, strategy: str, nodes: int, *, pack: bool) -> Plan:
     return made
 
 
-@pytest.mark.parametrize(("name", "strategy", "pack", "nodes"), EVERY)
+@pytest.mark.parametrize(("name", "strategy", "pack", "nodes"), CASES)
 def test_same_numbers(name: str, strategy: str, pack: bool, nodes: int) -> None:
     """With a lag, the numbers are those of threads, which `test_strategies.py` compares."""
     plan = plan_on(name, strategy, nodes, pack=pack)
@@ -83,8 +87,10 @@ def replace_devices(place: Place) -> Place:
 
 
 def test_some_have_everything() -> None:
-    for values, position in ((SMALL, 0), (STRATEGIES, 1), ((False, True), 2), (NODES, 3)):
+    for values, position in ((SMALL, 0), ((False, True), 2), (NODES, 3)):
         assert {case[position] for case in SOME} == set(values)
+    kinds = [{(x.partition(":")[0], "lag=1" in x) for _, x, *_ in cases} for cases in (SOME, ALL)]
+    assert kinds[0] == kinds[1]
 
 
 @pytest.mark.xdist_group("ppo")
