@@ -46,8 +46,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+from hocket.runtime.launch.launchers.processes import Processes  # noqa: E402
 from hocket.system.garbage import keep_imports  # noqa: E402
 from tests.faults import left_behind  # noqa: E402
+from tests.forked import ForkedMember  # noqa: E402
 from tests.front import Hocket  # noqa: E402
 
 
@@ -103,6 +105,12 @@ def hocket(
     """Return a caller of the command line, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return Hocket(monkeypatch, capsys)
+
+
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start workers sooner, as forks, where a test is about a run and not about its processes."""
+    monkeypatch.setattr(Processes, "start", lambda _, seat, command: ForkedMember(command))
 
 
 @pytest.fixture

@@ -102,9 +102,13 @@ def serve(requests: socket.socket) -> None:
     """Fork for every request, until there is nobody to make one."""
     import jax
 
-    import hocket.runtime.launch.worker
-    import hocket.testing  # noqa: F401 (the algorithms, and what these import)
+    import hocket.runtime.launch.worker  # noqa: F401
     from hocket.runtime.launch import process
+    from hocket.testing import SMALL
+
+    # Forks trace these sooner, because JAX keeps the traces of the functions that they call.
+    for name, num_envs in (("ppo", 8), ("ppo", 4), ("ppo", 16), ("dqn", 8)):
+        traced(SMALL[name](), num_envs)
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a fork ended
     while True:
@@ -127,6 +131,14 @@ def serve(requests: socket.socket) -> None:
         os.dup2(output, 1)
         sys.argv = [process.__name__, *arguments]
         process.main()
+
+
+def traced(algorithm: Any, num_envs: int) -> None:
+    """Trace the step of an algorithm, without a device: no fork could use the parent's."""
+    import jax
+
+    state = jax.eval_shape(lambda: algorithm.init(jax.random.key(0), num_envs))
+    jax.make_jaxpr(lambda state: algorithm.step(state))(state)
 
 
 if __name__ == "__main__":

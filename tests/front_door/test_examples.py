@@ -54,6 +54,7 @@ def test_sac() -> None:
     assert "replay" in check.refused["two replicas of the whole loop"]
 
 
+@pytest.mark.usefixtures("forks")
 def test_own_strategy(hocket: Hocket) -> None:
     """The example of a strategy, in 15 lines, gives the fused program's numbers."""
     body = inspect.getsource(inspect.unwrap(wide))
@@ -111,6 +112,7 @@ def by_fifo(graph: Graph, cluster: Cluster) -> Plan:
     return replace(made, launch=launch_named("processes"), means={"replica": Mean(way=FIFO)})
 
 
+@pytest.mark.usefixtures("forks")
 def test_own_average() -> None:
     """The example of a way to average gives the fused program's numbers, and keeps its contract."""
     ppo, fused = SMALL["ppo"](), "anakin:devices=1"
@@ -147,6 +149,7 @@ def test_own_transport_keeps_the_contract() -> None:
     assert "processes that share none" in check.passed and len(check.passed) == 4
 
 
+@pytest.mark.usefixtures("forks")
 def test_own_transport_carries_ppo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PPO runs as processes with the fused numbers, and nothing goes through shared memory."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))

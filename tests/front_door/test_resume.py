@@ -336,6 +336,7 @@ def test_the_best_is_kept(hocket: Hocket) -> None:
     assert run.evaluate().returns.mean() == pytest.approx(best["eval_return_mean"])
 
 
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_what_is_late_goes_on_exactly(launch: str, tmp_path: Path) -> None:
     """The values on their way in a late channel are saved with the state."""

@@ -102,6 +102,7 @@ def test_processes_are_equal_bit_for_bit(split: str) -> None:
 
 
 @pytest.mark.xdist_group("ppo")
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("strategy", SHARDED)
 def test_replicas_and_several_devices_together(strategy: str) -> None:
     check = check_strategy(strategy, {"ppo": SMALL["ppo"]()})

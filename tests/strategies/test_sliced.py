@@ -22,7 +22,7 @@ from hocket.testing import SMALL, difference
 from hocket.training.loop import first_key, make_executor
 from hocket.training.search import reason
 
-pytestmark = pytest.mark.xdist_group("ppo")
+pytestmark = [pytest.mark.xdist_group("ppo"), pytest.mark.usefixtures("forks")]
 
 
 def plan(words: str) -> Plan:

@@ -41,6 +41,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("name", [*EXACT, "free"])
 def test_a_run_of_before_goes_on(name: str, runs: Path, hocket: Hocket) -> None:
     assert "after" in hocket.well("eval", name, "--episodes", "2")
