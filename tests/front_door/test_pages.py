@@ -14,7 +14,9 @@ from tests.front import Hocket
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
-LONG = {"Acrobot-v1": "40000", "Pendulum-v1": "10000"}
+# A plot needs episodes that have ended, and those of some environments take 200 or 500 steps.
+LONG = ("Acrobot-v1", "Pendulum-v1")
+FEW = {"--env-steps": "2400", "--seeds": "2"}
 BLOCK = re.compile(r"```(python|bash)\n(.*?)```", re.DOTALL)
 
 
@@ -22,6 +24,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
     return [(match[1], match[2]) for match in BLOCK.finditer((ROOT / page).read_text())]
 
 
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
 def test_every_block_runs(page: str, hocket: Hocket, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("page")  # classes look up their module by name
@@ -33,6 +36,7 @@ def test_every_block_runs(page: str, hocket: Hocket, monkeypatch: pytest.MonkeyP
         else:
             if file := re.match(r"# (\w+\.py)\n", text):
                 Path(file[1]).write_text(text)
+            text = text.replace("iterations=20)", "iterations=2)")
             exec(compile(text, page, "exec"), module.__dict__)
 
 
@@ -48,14 +52,12 @@ def shortened(words: list[str]) -> list[str]:
     """Limit a run to a few iterations and two seeds, and leave everything else as written."""
     if words[0] != "train" or "--resume" in words:
         return words
-    # Episodes of some take 200 or 500 steps, and a plot needs episodes that have ended.
-    steps = next((LONG[word] for word in words if word in LONG), "5000")
-    few = {"--env-steps": steps, "--seeds": "2"}
-    for flag, value in few.items():
+    words = [f"{word}:max_steps=100" if word in LONG else word for word in words]
+    for flag, value in FEW.items():
         if flag in words:
             words[words.index(flag) + 1] = value
     if "--env-steps" not in words:
-        words = [*words, "--env-steps", few["--env-steps"]]
+        words = [*words, "--env-steps", FEW["--env-steps"]]
     # Use one of the four devices that tests have, for half the compilation time.
     is_hosted = any(word.startswith(("gymnasium:", "envpool:")) for word in words)
     few_devices = "sebulba:actors=1" if is_hosted else "anakin:devices=1"
