@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,9 @@ APART = ["cpu:0", "cpu:1"]
 MPS = [f"gpu:0/mps:{i}of2@100%" for i in range(2)]
 
 
-def main(case: str, names: str, wanted: str, index: int, fd: int, nbytes: int, path: Path) -> None:
-    """Run a case as one replica, and write its result to a file."""
+def main(case: str, names: str, wanted: str, fd: int, nbytes: int, path: Path) -> None:
+    """Run a case as one replica, and write its result to the file named after its index."""
+    index = int(path.name)
     averaging = asked(names.split(","), wanted)
     space = Space(MemoryFile.attach(fd, nbytes), 0, nbytes)
     try:
@@ -87,7 +90,7 @@ def measured(reduction: Reduction, index: int) -> Any:
 
 def measured_alone(reduction: Reduction, index: int) -> Any:
     """Measure alone, with a short time limit, since the other replicas never come."""
-    hocket.runtime.averaging.choice.TRIAL_SECONDS = 2.0
+    hocket.runtime.averaging.choice.TRIAL_SECONDS = 0.5
     return trials(reduction)
 
 
@@ -126,34 +129,20 @@ CASES: dict[str, Callable[[Reduction, int], Any]] = {
 
 
 class Replicas:
-    """The processes of a case."""
+    """The processes of a case, forked from one."""
 
     def __init__(
         self, case: str, names: list[str], wanted: str, folder: Path, only: tuple[int, ...] = ()
     ) -> None:
         self.file = MemoryFile.create(nbytes := asked(names, wanted).nbytes)
         self.paths = [folder / str(index) for index in only or range(len(names))]
-        given = [case, ",".join(names), wanted]
-        self.processes = [
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    __file__,
-                    *given,
-                    path.name,
-                    str(self.file.fd),
-                    str(nbytes),
-                    path,
-                ],
-                pass_fds=[self.file.fd],
-                stdout=subprocess.PIPE,
-            )
-            for path in self.paths
-        ]
+        given = [case, ",".join(names), wanted, str(self.file.fd), str(nbytes)]
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, *given, *self.paths], pass_fds=[self.file.fd]
+        )
 
     def results(self) -> list[Any]:
-        for process in self.processes:
-            process.communicate(timeout=200)
+        assert self.process.wait(200) == 0
         return [pickle.loads(path.read_bytes()) for path in self.paths]
 
 
@@ -173,6 +162,17 @@ def joined_alone(averaging: Averaging, index: int, space: Space) -> Reduction:
     return reduction
 
 
+def fork_each(jobs: Sequence[Callable[[], None]]) -> None:
+    """Do each job in a fork of this process, which has imported JAX and not started it."""
+    for job in jobs:
+        if not os.fork():
+            job()
+            os._exit(0)
+    for _ in jobs:
+        assert os.wait()[1] == 0
+
+
 if __name__ == "__main__":
-    case, names, wanted, index, fd, nbytes, path = sys.argv[1:]
-    main(case, names, wanted, int(index), int(fd), int(nbytes), Path(path))
+    case, names, wanted, fd, nbytes, *paths = sys.argv[1:]
+    given = case, names, wanted, int(fd), int(nbytes)
+    fork_each([partial(main, *given, Path(path)) for path in paths])
