@@ -67,9 +67,10 @@ def rgb(color: str) -> list[int]:
 
 def stepped(env: Env, num_steps: int) -> Any:
     """Return a state some steps after a reset, and its observation."""
-    state, obs = env.reset(KEY)
+    state, obs = jax.jit(env.reset)(KEY)
+    move = jax.jit(env.step)  # step by step, a robot is thousands of small programs
     for key in jax.random.split(KEY, num_steps):
-        state, step = env.step(state, env.action_space.sample(KEY), key)
+        state, step = move(state, env.action_space.sample(KEY), key)
         obs = step.obs
     return jax.device_get((state, obs))
 

@@ -92,7 +92,7 @@ def test_what_is_not_finite_ends_the_episode_and_is_not_seen() -> None:
 def test_long_random_play_is_sound() -> None:
     """Episodes end either way, and no number grows without bound."""
     env = make("Quadruped-v1", max_steps=100)
-    num_envs, num_steps = 64, 500
+    num_envs, num_steps = 24, 500
 
     def one(state: Any, key: Any) -> Any:
         def each(state: Any, key: Any) -> Any:

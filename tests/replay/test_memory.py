@@ -19,6 +19,7 @@ CAPACITY, BATCH, MINIMUM = 64, 16, 20
 ROW = {"obs": jnp.zeros(3), "more": (jnp.zeros((), jnp.int32), jnp.zeros((2, 2), jnp.bfloat16))}
 SERVICE = ReplayService.of(ROW, CAPACITY, "replay")
 TICKET = np.zeros((), np.uint32)
+insert, sample, reprioritize = map(jax.jit, (device.insert, device.sample, device.reprioritize))
 
 
 class Service:
@@ -55,8 +56,7 @@ def test_all_that_the_device_replay_does(seed: int, rated: bool) -> None:
     """With masks, stale keys, wrong priorities, and before the replay is ready."""
     rng = np.random.default_rng(seed)
     service, replay = Service(), device.init(ROW, CAPACITY)
-    insert, sample, change = map(jax.jit, (device.insert, lambda r, u: device.sample(
-        r, u, minimum=MINIMUM), device.reprioritize))  # fmt: skip
+    draw = jax.jit(lambda r, u: device.sample(r, u, minimum=MINIMUM))
     old_keys, counted, readies = None, np.zeros(2, int), []
     for turn in range(40):
         real, rows = rng.random((2, 4)) < (0.0 if turn == 3 else 0.7), new_rows(rng, 2, 4)
@@ -65,14 +65,14 @@ def test_all_that_the_device_replay_does(seed: int, rated: bool) -> None:
         replay = insert(replay, rows, jnp.asarray(real), *map(jnp.asarray, given))
         service.call(Insert(SERVICE, rated), real, *given, *jax.tree.leaves(rows))
         uniforms = rng.random(BATCH, np.float32)
-        keys, batch = sample(replay, jnp.asarray(uniforms))
+        keys, batch = draw(replay, jnp.asarray(uniforms))
         ours, probability, ready, *columns = service.call(Sample(SERVICE, MINIMUM), uniforms)
         expected = (keys, batch.probability, batch.ready, *jax.tree.leaves(batch.rows))
         assert difference([ours, probability, ready, *columns], list(expected)) == 0.0
         readies.append(bool(ready))
         errors = rng.choice([0.0, 0.3, 2.0, np.nan, -2.0, 1e30, np.inf], BATCH).astype(np.float32)
         chosen = ours if old_keys is None or turn % 3 else old_keys
-        replay, counts = change(replay, jnp.asarray(chosen), jnp.asarray(errors))
+        replay, counts = reprioritize(replay, jnp.asarray(chosen), jnp.asarray(errors))
         _, *our_counts = service.call(Reprioritize(SERVICE), chosen, errors)
         assert our_counts == [counts["stale_keys"], counts["bad_priorities"]]
         counted += np.array([int(x) for x in our_counts])
@@ -105,10 +105,10 @@ def test_what_is_loaded_is_what_is_there() -> None:
     rng, service = np.random.default_rng(0), Service()
     replay = device.init(ROW, CAPACITY)
     for turn in range(30):  # before the ring is full, and then at every slot
-        replay = device.insert(replay, new_rows(rng, 7), jnp.ones(7, bool))
-        keys, _ = device.sample(replay, jnp.asarray(rng.random(4, np.float32)))
+        replay = insert(replay, new_rows(rng, 7), jnp.ones(7, bool))
+        keys, _ = sample(replay, jnp.asarray(rng.random(4, np.float32)))
         high = 100.0 if turn == 5 else 2.0  # the row with the highest priority is overwritten later
-        replay, _ = device.reprioritize(replay, keys, jnp.asarray(rng.random(4) * high))
+        replay, _ = reprioritize(replay, keys, jnp.asarray(rng.random(4) * high))
         service.live.load(replay)
         assert difference(service.live.content(), replay) == 0.0
     service.close()
@@ -119,7 +119,7 @@ def test_shards_keep_every_row() -> None:
     rng, service = np.random.default_rng(0), Service(Serving(shards=4))
     replay = device.init(ROW, CAPACITY)
     for _ in range(12):
-        replay = device.insert(
+        replay = insert(
             replay, new_rows(rng, 7), jnp.ones(7, bool), jnp.asarray(rng.random(7) + 0.1)
         )
         service.live.load(replay)

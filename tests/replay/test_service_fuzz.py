@@ -1,6 +1,6 @@
 """Clients that send nonsense or misbehave for a while do not disturb a client that behaves.
 
-HOCKET_FUZZ_SECONDS says for how long; the default is 10.
+HOCKET_FUZZ_SECONDS says for how long; the default is 4.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tests.replay.carriers import (
 
 from hocket.replay import connect
 
-SECONDS = float(os.environ.get("HOCKET_FUZZ_SECONDS", "10"))
+SECONDS = float(os.environ.get("HOCKET_FUZZ_SECONDS", "4"))
 OTHER = "x:uint8:1000"
 TABLES = {
     "replay": {"schema": SCHEMA, "capacity": 100, "seed": 6},

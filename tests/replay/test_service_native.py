@@ -19,7 +19,7 @@ from tests.compiled import (
 # Without module.cpp, which needs the headers of Python.
 PARTS = sorted(x for x in STORE.glob("*.cpp") if x.name != "module.cpp")
 SOURCES = (CHECKS / "test_service.cpp", *PARTS)
-FUZZ_SECONDS = float(os.environ.get("HOCKET_FUZZ_SECONDS", "30"))
+FUZZ_SECONDS = float(os.environ.get("HOCKET_FUZZ_SECONDS", "12"))
 
 
 @pytest.mark.timeout(FUZZ_SECONDS + 300)

@@ -44,7 +44,7 @@ def priorities() -> np.ndarray:
 def test_rows_are_drawn_in_proportion_to_their_priority() -> None:
     priority = priorities()
     _, shards = filled(priority, 4)
-    share, draws = priority / priority.sum(), 1_000_000
+    share, draws = priority / priority.sum(), 300_000
     counts = np.zeros(CAPACITY)
     # In small batches, because the rows of large ones are spread more evenly than by chance.
     for _ in range(draws // 4):

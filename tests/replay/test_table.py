@@ -128,7 +128,7 @@ def chi_square(counts: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def test_rows_are_drawn_in_proportion_to_their_priority() -> None:
-    capacity, draws, alpha = 1_000, 1_000_000, 0.6
+    capacity, draws, alpha = 1_000, 300_000, 0.6
     priority = np.random.default_rng(0).exponential(size=capacity)
     priority[::10] = 0.0
     table = Table(SCHEMA, capacity, seed=2)

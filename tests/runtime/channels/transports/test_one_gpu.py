@@ -207,8 +207,8 @@ class HostInstead(OneGpu):
         return end
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *, direct: bool = True) -> Any:
-    """Return the state after four iterations of a learner and an actor with a lag of one."""
+def run(monkeypatch: pytest.MonkeyPatch, *, direct: bool = True, half: int = 2) -> Any:
+    """Return the state of a learner and an actor with a lag of one after two blocks."""
     places = (Place("actor", ("env", "act")), Place("learner", ("learn",)))
     plan = Plan(trace(Toy(), 8), places, {"learner -> actor": Channel(lag=1)})
     if direct:
@@ -216,8 +216,8 @@ def run(monkeypatch: pytest.MonkeyPatch, *, direct: bool = True) -> Any:
     executor = make_executor(plan, 4)
     try:
         executor.start(jax.random.key(3))
-        executor.run(2)
-        executor.run(2)
+        executor.run(half)
+        executor.run(half)
         return executor.state()
     finally:
         executor.close()
@@ -235,8 +235,8 @@ def test_a_gpu_that_takes_its_time_is_no_deadlock(
     """The program may be slow, which the host does not wait for, or its launch, which compiles."""
     monkeypatch.setattr(one_gpu, "SOON", 0.1)
     monkeypatch.setattr(watch, "PATIENCE", 0.5)
-    monkeypatch.setattr(OnHost, slow, 1.5)
-    run(monkeypatch)
+    monkeypatch.setattr(OnHost, slow, 1.2)
+    run(monkeypatch, half=1)
 
 
 def test_what_failed_on_the_gpu_is_told_by_whoever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
