@@ -109,12 +109,16 @@ def test_everything_that_actors_make_is_inserted_once(options: str) -> None:
 
 
 def test_it_learns_from_what_it_draws() -> None:
-    result = hocket.run(small(rate_new=True), distribute="apex:shards=2", iterations=120)
-    first = hocket.run(small(rate_new=True), distribute="apex:shards=2", iterations=1)
-    assert difference(result.state.learner.params, first.state.learner.params) > 1e-3
-    assert np.isfinite(result.metrics["loss"]).all() and result.metrics["loss"][-1] > 0.0
-    assert result.metrics["bad_priorities"].sum() == 0
-    priorities = result.state.replay.tree[result.state.replay.capacity :]
+    executor = Split(planned("apex:shards=2"))
+    executor.start(jax.random.key(0))
+    first = executor.state()
+    metrics = advance(executor, 120)
+    state = executor.state()
+    executor.close()
+    assert difference(state.learner.params, first.learner.params) > 1e-3
+    assert np.isfinite(metrics["loss"]).all() and metrics["loss"][-1] > 0.0
+    assert metrics["bad_priorities"].sum() == 0
+    priorities = state.replay.tree[state.replay.capacity :]
     assert len(np.unique(priorities)) > 20  # nearly every row has a priority of its own
 
 
@@ -144,6 +148,7 @@ def test_actors_rate_what_they_insert() -> None:
     assert float(replay.highest) == pytest.approx(max(1.0, float(expected[:size].max())), rel=1e-4)
 
 
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("after", [0, 2])
 @pytest.mark.parametrize("launch", ["threads", "processes"])
 def test_a_service_that_fails_ends_the_run_by_its_name(launch: str, after: int) -> None:
@@ -158,6 +163,7 @@ def test_a_service_that_fails_ends_the_run_by_its_name(launch: str, after: int) 
     executor.close()
 
 
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("carrier", ["shm", "tcp"])
 def test_processes_reach_it_by_any_carrier(carrier: str) -> None:
     """Two actors with a shard each and a learner run as processes, and leave nothing behind."""
