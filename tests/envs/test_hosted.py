@@ -24,6 +24,7 @@ from hocket import PlanError, Policy, fragment, make, trace
 from hocket.algorithms import DQN, PPO
 from hocket.cluster import Cluster
 from hocket.core.graph.host_calls import hosts
+from hocket.core.graph.trace import Graph
 from hocket.envs import HostEnvError, HostStep, init_actor, unroll
 from hocket.runtime.executor import Executor, advance
 from hocket.runtime.host_calls.calls import PREFIX
@@ -59,10 +60,14 @@ CASES = [
 ]
 
 
+@cache
+def graph_of(algorithm: Any) -> Graph:
+    """Trace with `exact`: bit for bit the same numbers if no batch size changes."""
+    return trace(algorithm, NUM_ENVS, exact=True)
+
+
 def executor_of(algorithm: Any, strategy: str, launch: str = "threads") -> Executor:
-    """Make an executor with `exact`: bit for bit the same numbers if no batch size changes."""
-    graph = trace(algorithm, NUM_ENVS, exact=True)
-    made = resolve(strategy)(graph, Cluster.local())
+    made = resolve(strategy)(graph_of(algorithm), Cluster.local())
     return make_executor(replace(made, launch=quick(launch)), ITERATIONS)
 
 

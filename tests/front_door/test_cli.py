@@ -204,6 +204,7 @@ def test_plan_on_nodes(
     assert f"sent to the nodes: 1 file of {Path.cwd()} (9 B)\n" in out
 
 
+@pytest.mark.usefixtures("forks")
 def test_train_in_processes_with_a_trace(hocket: Hocket) -> None:
     """The display shows how busy each place is, and the trace has all instances."""
     words = ("--distribute", "actor_learner:actors=1", "--launch", "processes")
@@ -385,15 +386,22 @@ def test_seeds_share_the_cores_of_a_cpu(tmp_path: Path) -> None:
     assert len(about["hardware"]["devices"]) == np.gcd(4, cores) and len(about["each"]) == 4
 
 
-def test_seeds_on_slices_leave_the_cores_to_them(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forks")
+def test_seeds_on_slices_leave_the_cores_to_them(
+    hocket: Hocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They do so if `sliced` comes from a flag with `=` or from another run's configuration."""
+    shared: list[int] = []
+    monkeypatch.setattr("hocket.cli.train.share_cores", shared.append)
+    flags = ("train", "ppo", *SHORT, "--seeds=2", "--quiet")
+    hocket.well(*flags, "--distribute=sliced:slices=1,devices=1", "--name=two")
+    assert not shared
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "XLA_FLAGS": ""}
-    command = [sys.executable, "-m", "hocket", "train"]
-    flags = ["ppo", *SHORT, "--seeds=2", "--distribute=sliced:slices=2", "--name=two"]
-    for more in (flags, ["--config", "runs/two/config.json", "--name", "again"]):
-        subprocess.run([*command, *more, "--quiet"], cwd=tmp_path, env=env, check=True)
-    for name in ("two", "again"):
-        assert len(summary(tmp_path / "runs" / name)["hardware"]["devices"]) == 1
+    again = ["train", "--config", "runs/two/config.json", "--name", "again", "--quiet"]
+    subprocess.run([sys.executable, "-m", "hocket", *again], env=env, check=True)
+    assert len(summary(Path("runs/again"))["hardware"]["devices"]) == 1
+    hocket.well(*flags, "--name=three")
+    assert shared == [2]
 
 
 def test_whoever_only_looks_leaves_an_accelerators_memory(
