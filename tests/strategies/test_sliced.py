@@ -160,11 +160,13 @@ def test_what_a_search_finds_must_be_kept_somewhere(
 
 
 def test_a_run_says_what_its_strategy_has_to_say(hocket: Hocket) -> None:
+    slices = usable_cores() + 1
     out = hocket.well(
-        "train", "ppo", "--length", "8", "--minibatches", "2", "--num-envs", "8", "--env-steps",
-        "128", "--distribute", f"sliced:slices={2 * usable_cores()},devices=1", "--seeds", "4",
+        "train", "ppo", "--length", "8", "--minibatches", "2", "--num-envs", str(2 * slices),
+        "--env-steps", "128", "--distribute", f"sliced:slices={slices},devices=1",
+        "--seeds", str(slices),
     )  # fmt: skip
-    assert f"note: {2 * usable_cores()} slices of cpu:0 take turns on {usable_cores()} cores" in out
+    assert f"note: {slices} slices of cpu:0 take turns on {usable_cores()} cores" in out
 
 
 def test_a_point_that_fails_says_why() -> None:
