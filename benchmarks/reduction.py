@@ -1,7 +1,8 @@
-"""Measure `averaged` between processes of one GPU, on the GPU (`ipc`) or by the host (`shm`).
+"""Measure `averaged` between processes: of one GPU (`ipc`, `shm`), or of CPUs (`shm`, `tcp`).
 
     python benchmarks/reduction.py                      # one GPU: under two minutes
     python benchmarks/reduction.py --sets mps2 --calls 1000
+    python benchmarks/reduction.py --sets cpu2 cpu4     # memory beside TCP over loopback
 
 Two and four processes under MPS average vectors of 57,288 and of a million float32 in a compiled
 loop; `loop` is the same loop without averaging. Then the same with loops recorded as command
@@ -17,6 +18,8 @@ import argparse
 import hashlib
 import json
 import os
+import pickle
+import secrets
 import shutil
 import statistics
 import subprocess
@@ -31,7 +34,9 @@ SIZES = (57_288, 1_000_000)
 EPOCHS = 200
 SECONDS = 1.0
 """How long a loop is timed in all: the GPU's counters are refreshed ten times a second."""
-TYPICAL = {"loop": (10, 10), "ipc": (20, 40), "shm": (150, 1800), "nccl": (20, 30)}
+TYPICAL = {
+    "loop": (10, 10), "ipc": (20, 40), "shm": (150, 1800), "nccl": (20, 30), "tcp": (150, 3000),
+}  # fmt: skip
 """Rough microseconds of a call for each size: all processes must time equally many rounds."""
 WHILE = "--xla_gpu_enable_command_buffer=+WHILE"
 SET_SECONDS = 75.0
@@ -44,6 +49,7 @@ class Set(NamedTuple):
     ranks: int
     flags: str = ""
     ways: tuple[str, ...] = ("ipc", "shm")
+    on_host: bool = False
 
 
 SETS = {
@@ -51,6 +57,8 @@ SETS = {
     "mps4": Set(4),
     "mps2-while": Set(2, WHILE, ("ipc",)),
     "nccl1": Set(1, "", ("nccl",)),
+    "cpu2": Set(2, "", ("shm", "tcp"), on_host=True),
+    "cpu4": Set(4, "", ("shm", "tcp"), on_host=True),
 }
 
 
@@ -80,7 +88,10 @@ def has_gpu() -> bool:
     return shutil.which("nvidia-smi") is not None
 
 
-def names_of(ranks: int) -> list[str]:
+def names_of(chosen: Set) -> list[str]:
+    ranks = chosen.ranks
+    if chosen.on_host:
+        return ["cpu:0"] * ranks
     share = min(100, 200 // ranks)
     kind = "gpu:0/mps" if has_gpu() and ranks > 1 else "gpu:0/whole" if has_gpu() else "cpu:0/cpu"
     return [f"{kind}:{i}of{ranks}@{share}%" for i in range(ranks)]
@@ -93,8 +104,8 @@ def run_set(name: str, calls: int, deadline: float) -> None:
     from hocket.system.native import library
     from hocket.system.shared_memory import MemoryFile
 
-    chosen, names = SETS[name], names_of(SETS[name].ranks)
-    began = time.monotonic()
+    chosen, names = SETS[name], names_of(SETS[name])
+    began, secret = time.monotonic(), secrets.token_hex(32)
     file = MemoryFile.create(CASES * chosen.ranks * REGION)
     with ExitStack() as stack:
         devices = device_ids(names)
@@ -109,11 +120,16 @@ def run_set(name: str, calls: int, deadline: float) -> None:
             environment = changed({**usual, **os.environ}, slices.env(device))
             flags = f"{environment.get('XLA_FLAGS', '')} {chosen.flags if has_gpu() else ''}"
             environment["XLA_FLAGS"] = flags.strip()
+            if chosen.on_host:
+                environment["JAX_PLATFORMS"] = "cpu"
             command = [sys.executable, os.path.abspath(__file__), "--rank", json.dumps(given)]
             process = subprocess.Popen(
                 command, pass_fds=[file.fd], env=environment, text=True,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
+            assert process.stdin
+            process.stdin.write(f"{secret}\n")  # not in the command, which everybody can read
+            process.stdin.flush()
             processes.append(process)
         outputs = wait_for(processes, deadline, lambda: close_all(library(), file, chosen.ranks))
     sums: dict[str, set[str]] = {}
@@ -186,8 +202,10 @@ class Child:
 
         from hocket.core.plan.device_id import device_ids
         from hocket.runtime.averaging import Members
+        from hocket.system.network import Network, set_network
         from hocket.system.shared_memory import MemoryFile
 
+        set_network(Network(secret=bytes.fromhex(sys.stdin.readline().strip())))
         self.set, self.rank, self.calls = SETS[set_name], rank, calls
         self.members = Members(device_ids(names))
         self.file = MemoryFile.attach(fd, nbytes)
@@ -235,9 +253,17 @@ class Child:
 
     def join(self, way: str, space: Any, sites: Any) -> Any:
         from hocket.runtime.averaging.known import ways
+        from hocket.system.network.rendezvous import Rendezvous
+        from hocket.system.shared_memory import pages
 
-        listener = ways()[way].listen(self.members, self.rank, sites, space)
-        return listener.join([listener.address] * len(self.members), 0)
+        count = len(self.members)
+        nbytes = space.nbytes - pages(Rendezvous.nbytes(count))
+        listener = ways()[way].listen(
+            self.members, self.rank, sites, space._replace(nbytes=nbytes)
+        )  # fmt: skip
+        meeting = Rendezvous(space.file, space.offset + nbytes, count, self.rank)
+        addresses = meeting.tell(pickle.dumps(listener.address))
+        return listener.join([pickle.loads(address) for address in addresses], 0)
 
     def vectors(self, size: int) -> Any:
         import jax

@@ -83,7 +83,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regis
 
 
 def test_an_installed_package_brings_a_way(installed: Registry) -> None:
-    assert list(ways()) == ["shm", "ipc", "nccl", "hier", "fifo"]  # last, by its own preference
+    assert list(ways()) == ["shm", "tcp", "ipc", "nccl", "hier", "fifo"]  # last, by its own preference
     assert isinstance(find_way("fifo"), Fifo)
     assert choices(Members((DeviceId("cpu", 0),) * 2), "fifo") == ["fifo"]
 
@@ -144,7 +144,7 @@ def test_replicas_that_name_no_device_go_through_the_host() -> None:
 
 
 def test_ways_have_an_order_of_their_own() -> None:
-    assert list(ways()) == ["shm", "ipc", "nccl", "hier"]
+    assert list(ways()) == ["shm", "tcp", "ipc", "nccl", "hier"]
     assert [name for name, way in ways().items() if way.name != name] == []
 
 
@@ -157,10 +157,13 @@ def test_exact_has_no_clock_choose() -> None:
 
 
 @pytest.mark.parametrize("names", [TWO, APART, FOUR, MPS])
-def test_without_memory_that_all_share_no_way_of_ours_goes(names: list[str]) -> None:
+def test_without_memory_that_all_share_only_the_network_is_left(names: list[str]) -> None:
     members = replace(Members(device_ids(names)), shares_memory=False)
-    with pytest.raises(PlanError, match=r"no way to average between these .*here they share none"):
-        choices(members)
+    if members.on_host:
+        assert choices(members) == choices(members, is_exact=True) == ["tcp"]
+    else:
+        with pytest.raises(PlanError, match=r"no way to average between these .*they share none"):
+            choices(members)
     with pytest.raises(PlanError, match=r"cannot use `shm` here: .*they share none"):
         choices(members, "shm")
 

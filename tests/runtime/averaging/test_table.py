@@ -19,15 +19,16 @@ def test_the_cheapest_way_of_the_slowest_replica_is_chosen() -> None:
     table = choose(asked(MPS), {"shm": [3e-4, 2e-4], "ipc": [1e-5, 9e-4]})
     assert table.chosen == "shm"
     assert {row.way: row.seconds for row in table.rows} == {
-        "shm": 3e-4, "ipc": 9e-4, "nccl": None, "hier": None,
+        "shm": 3e-4, "tcp": None, "ipc": 9e-4, "nccl": None, "hier": None,
     }  # fmt: skip
     table = choose(asked(MPS), {"shm": [3e-4, 2e-4], "ipc": [1e-5, 2e-5]})
     assert table.chosen == "ipc" and table.sentence.endswith(
         "`ipc` in 20 us a call, against `shm` 300 us"
     )
     lines = str(table).splitlines()
-    assert lines[2].startswith("> ipc") and "20 us" in lines[2] and "MiB/s" in lines[2]
-    assert "one process per device" in lines[3] and "on one device" in lines[4]
+    assert lines[3].startswith("> ipc") and "20 us" in lines[3] and "MiB/s" in lines[3]
+    assert "arrays of CPUs" in lines[2]
+    assert "one process per device" in lines[4] and "on one device" in lines[5]
 
 
 def test_a_way_that_fails_in_one_replica_is_not_chosen() -> None:
@@ -55,7 +56,7 @@ def test_a_run_says_what_was_chosen_and_keeps_the_table(tmp_path: Path) -> None:
     assert outcome.notes == [f"slice: {table.sentence}"] and "`ipc` in 10 us" in outcome.notes[0]
     write_summary(outcome, 0)
     kept = json.loads((tmp_path / "summary.json").read_text())["reductions"]["slice"]
-    assert kept["chosen"] == "ipc" and kept["rows"][1]["seconds"] == 1e-5
+    assert kept["chosen"] == "ipc" and kept["rows"][2]["seconds"] == 1e-5
     alone = Outcome(tmp_path, "ppo", 1, 100)
     unmeasured = only(asked(TWO))
     assert unmeasured

@@ -81,7 +81,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "hocket_average_compare": (None, [c_int, c_int64, c_int64, c_int64, c_int32, *_TEXT]),
     "hocket_reduce_tcp_join": (c_int, [c_int, c_int, _Ints, c_int64, c_int64]),
     "hocket_reduce_tcp_counts": (None, [c_int, _Sizes, _Sizes, _Sizes]),
-    "hocket_reduce_tcp_close": (None, [c_int]),
+    "hocket_reduce_tcp_close": (None, [c_int, c_int]),
     "hocket_slots_make": (c_int, [c_int, c_void_p, c_int64, c_char_p, *_TEXT]),
     "hocket_slots_open": (c_int, [c_int, c_void_p, c_char_p, *_TEXT]),
     "hocket_cuda_capability": (None, [c_int, _Ints, _Ints, *_TEXT]),

@@ -20,8 +20,9 @@
 
 namespace hocket {
 
-// What the bytes of a frame are: the arrays of the replica that sends them, or their means.
-enum class Kind : uint32_t { kArrays, kMeans };
+// What a frame has: arrays of the replica that sends it, means, or nothing, as the last frame of a
+// replica that needs no more means.
+enum class Kind : uint32_t { kArrays, kMeans, kFarewell };
 
 // The header of a frame. All replicas have the same byte order, since they are compared before.
 struct Frame {
@@ -45,6 +46,7 @@ class Peer {
   const int fd;
   const int replica;
   bool over = false;  // the other side has closed the connection, died, or sent what is not due
+  bool has_left = false;  // it has said farewell, so the end of the connection is no failure
 
   // Append a frame to those that are to be sent. Its pieces stay as they are until it has been
   // sent, which takes one from `open`.

@@ -17,7 +17,8 @@
 // all calls for a short while, and then leaves its call to the pump: one of our threads at a time,
 // which moves bytes until a call that was left is done. It gives that role away before it
 // completes the call, because XLA may go on with the program in the thread that does so. A call is
-// done when all of its frames are sent as well, so a replica may end once it has its last mean.
+// done when all of its frames are sent as well, so a replica may leave once it has its last mean.
+// Then it says farewell. If a connection ends without that, every call ends with an error.
 // Nobody waits in `send` or `receive`, so replicas that send at the same time cannot deadlock.
 
 #include <sched.h>
@@ -121,9 +122,16 @@ class Group {
     ring();
   }
 
-  // End every wait, now and later, here and in the other replicas.
-  void close() {
+  // End every wait, now and later, here and in the other replicas; there only waits for this one,
+  // if it leaves.
+  void close(bool leaves) {
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) return;
+    int open = 0;
+    for (Peer& peer : peers_) {
+      if (leaves) peer.put({0, Kind::kFarewell, 0, 0, 0, 0}, {}, &open);
+      if (leaves) peer.send();
+    }
     end();
   }
 
@@ -160,7 +168,8 @@ class Group {
   }
 
   // Say where the bytes of a frame belong. False if the frame is not due.
-  bool due(const Peer& peer, const Frame& frame, Pieces& into) {
+  bool due(Peer& peer, const Frame& frame, Pieces& into) {
+    if (frame.kind == Kind::kFarewell) return peer.has_left = frame.nbytes == 0;
     if (frame.site >= kMostSites || frame.nbytes < 0 || frame.nbytes > kMostBytes) return false;
     Site& site = site_of(frame.site);
     if (frame.kind == Kind::kMeans) {
@@ -180,6 +189,7 @@ class Group {
   }
 
   void take(Peer& peer, const Frame& frame) {
+    if (frame.kind == Kind::kFarewell) return;
     Site& site = sites_[frame.site];
     if (frame.kind == Kind::kMeans) {
       site.call->has_means[peer.replica] = true;
@@ -235,7 +245,7 @@ class Group {
         continue;
       }
       for (const Peer& peer : peers_) {
-        if (peer.over && call.open[peer.replica] > 0) return end();
+        if (peer.over && (!peer.has_left || call.open[peer.replica] > 0)) return end();
       }
       ++i;
     }
@@ -400,7 +410,8 @@ void hocket_reduce_tcp_counts(int group, int64_t* calls, int64_t* nbytes, int64_
   *waited_ns = groups[group].waited_ns;
 }
 
-// End every wait, now and later, here and in the other replicas, and free the connections.
-void hocket_reduce_tcp_close(int group) { groups[group].close(); }
+// End every wait, now and later, and free the connections. The other replicas' waits end, too, but
+// for those that do not need this one, if it only leaves.
+void hocket_reduce_tcp_close(int group, int leaves) { groups[group].close(leaves != 0); }
 
 }  // extern "C"

@@ -119,10 +119,11 @@ class Connected(Group):
         return self.of_leaves(xs)
 
     def close(self) -> None:
-        self._library.hocket_reduce_tcp_close(self._group)
+        self._library.hocket_reduce_tcp_close(self._group, False)
 
     def free(self) -> None:
-        self.close()
+        # The others may still be in their last mean, which this must not make fail.
+        self._library.hocket_reduce_tcp_close(self._group, True)
 
 
 AVERAGE = Tcp()
