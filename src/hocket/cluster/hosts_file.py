@@ -80,8 +80,9 @@ def _host(path: Path, name: str, of_all: dict[str, Any], table: dict[str, Any]) 
     _check(table, where)
     if table.get("ssh", name).startswith("-"):
         raise ValueError(f"{where}: `ssh` is a host or USER@HOST, found {table['ssh']!r}.")
-    given = {"ssh": name, **of_all, **table}
-    return Host(name, **given | {"devices": tuple(given.get("devices", ()))})
+    given: dict[str, Any] = {"ssh": name, **of_all, **table}
+    given["devices"] = tuple(given.get("devices", ()))
+    return Host(name, **given)
 
 
 def _check(table: dict[str, Any], where: str) -> None:
@@ -95,7 +96,7 @@ def _check(table: dict[str, Any], where: str) -> None:
             raise ValueError(f"{where}: `{key}` must be {needed}, found {value!r}.")
 
 
-def _needed(key: str, value: object) -> str:
+def _needed(key: str, value: Any) -> str:
     """Return what the value of a key must be if it is something else, else ""."""
     if key == "cores":
         return "" if type(value) is int and value > 0 else "a number from 1 on"

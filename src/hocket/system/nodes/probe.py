@@ -73,7 +73,7 @@ class Probe:
         try:
             made = listener().connect(address, ConnectionId(PEER, name), CONNECT_SECONDS)
         except OSError as error:
-            return tuple(Way(problem=str(error)))
+            return tuple(Way(problem=str(error.__cause__ or error)))
         with made.socket as connection:
             return tuple(_measured(connection))  # plain, as this program is `__main__`
 

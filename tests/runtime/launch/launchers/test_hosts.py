@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from hocket import PlanError
 from hocket.cluster.hosts_file import Host
 from hocket.runtime.launch import Command, Seat, cluster_named, launcher_named
 from hocket.runtime.launch.launchers.hosts import Hosts, remote_command, why_it_failed
+from hocket.runtime.launch.survey.machines import survey_nodes
 from hocket.system.network import get_network
 from hocket.testing import check_launcher, difference
 from tests import sshd
@@ -118,10 +120,26 @@ def test_a_program_far_away(ssh: Sshd, tmp_path: Path) -> None:
 
     waiting = begin("import time; print('here', flush=True); time.sleep(600)")
     assert waiting.hello(60) == "here" and waiting.poll() is None
-    (pid,) = marked(tmp_path / "hosts.toml")
+    assert len(marked(tmp_path / "hosts.toml")) == 1
+    silent = begin("import time; time.sleep(600)")
+    wait_until(lambda: len(marked(tmp_path / "hosts.toml")) == 2)
+    with pytest.raises(TimeoutError, match="Python has begun and says nothing"):
+        silent.hello(1.0)
+    silent.kill(60)
     assert not waiting.kill(60), "only the client is known to have ended"
     assert waiting.poll() is None
-    os.kill(pid, signal.SIGKILL)
+    for each in marked(tmp_path / "hosts.toml"):
+        os.kill(each, signal.SIGKILL)
+
+
+def test_ssh_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where large packets are lost on the way: a server that accepts, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setenv("HOCKET_SSH", f"ssh -F none -o ConnectTimeout=0 -p {port}")
+        launcher = hosts_of(tmp_path, '[n0]\nssh = "127.0.0.1"\n')
+        (surveyed,) = survey_nodes(launcher, ["n0"], 0.5)
+    assert "in time: `ssh -F none" in surveyed.problems[0] and "MTU" in surveyed.problems[0]
 
 
 def test_a_run_has_the_numbers_of_one_machine(ssh: Sshd, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_survey_of_this_machine() -> None:
     [
         ("echo oops >&2; exit 3", "ended with code 3.\noops"),
         ("echo Welcome", "it answered with 'Welcome'"),
-        ("exec sleep 600", "it did not describe itself in time"),
+        ("exec sleep 600", "it did not describe itself in time: process"),
     ],
 )
 def test_nodes_that_do_not_answer(script: str, said: str) -> None:

@@ -136,7 +136,18 @@ class HostMember(Child):
             ) from None
 
     def hello(self, seconds: float) -> str:
-        return self.first_line(seconds)
+        try:
+            return self.first_line(seconds)
+        except TimeoutError:
+            why = (
+                "its Python has begun and says nothing, so a disk may be slow there, or JAX or a "
+                "driver hang"
+                if self._has_begun
+                else f"`{shlex.join(self._ssh)} {self._host.ssh}` does not get in and does not "
+                f"fail. If it hangs by hand, too, large packets may be lost on the way: compare "
+                f"the MTUs (`ip link`)"
+            )
+            raise TimeoutError(f"{why} (after {seconds:.0f} s)") from None
 
     def poll(self) -> Fate | None:
         ended, code = super().poll(), self.popen.returncode
@@ -154,7 +165,7 @@ class HostMember(Child):
 
     def _print(self, line: str, is_error: bool) -> None:
         """Print what the program says after its first line. What was said earlier, `poll` tells."""
-        if not self._first.empty():
+        if self._has_begun and not self._first.empty():
             print_line(f"[{self._host.name}] {line}", is_error)
 
     def _read_output(self, pipe: IO[bytes]) -> None:

@@ -101,16 +101,16 @@ def _surveyed(node: str, member: Member, deadline: float) -> Surveyed:
     """Return what a node has answered, or why it did not."""
     try:
         line = member.hello(max(0.0, deadline - time.monotonic()))
-        machine = json.loads(line) if line else {}
-    except TimeoutError:
-        hint = "JAX or a driver may hang there, or its disk be slow."
-        return Surveyed(node, {}, (f"it did not describe itself in time. {hint}",))
-    except ValueError:
-        return Surveyed(node, {}, (f"it answered with {line[:200]!r}",))
-    if not machine:
+    except TimeoutError as error:
+        return Surveyed(node, {}, (f"it did not describe itself in time: {error}.",))
+    if not line:
         fate = fate_of(member, GRACE_SECONDS)
         return Surveyed(node, {}, (last_words(*fate) if fate else "the connection to it ended.",))
-    return Surveyed(node, machine, tuple(differences(versions(), machine["versions"])))
+    try:
+        machine = json.loads(line)
+        return Surveyed(node, machine, tuple(differences(versions(), machine["versions"])))
+    except (ValueError, KeyError, TypeError):
+        return Surveyed(node, {}, (f"it answered with {line[:200]!r}",))
 
 
 def _chosen(

@@ -126,7 +126,7 @@ def _probes(
             fate = fate_of(member, GRACE_SECONDS)
             why = last_words(*fate) if fate else "the connection to it ended."
         except (OSError, ValueError) as error:
-            why = f"this machine cannot reach it: {error}. {_cure(address, node)}"
+            why = f"this machine cannot reach it: {str(error).rstrip('.')}. {_cure(address, node)}"
         measured.problems.append(f"the node `{node}`: {why}")
     return probes
 
@@ -192,7 +192,8 @@ def _add(ways: Sequence[tuple[_Probe, _Probe, Way]], measured: Measured) -> None
             )
         else:
             what, cure = "reach", _cure(target.address, target.node)
-        problem = f"{what} `{target.node}` at {target.address}: {way.problem}. {cure}"
+        why = way.problem.rstrip(".")
+        problem = f"{what} `{target.node}` at {target.address}: {why}. {cure}"
         measured.problems.append(f"the node `{source.node}` cannot {problem}")
 
 
