@@ -23,7 +23,7 @@ class Where:
 
     distribute: str | None = None
     """The strategy: NAME or NAME:option=value,... (see `hocket strategies`). By default `anakin`,
-    or `sebulba` if the environments run on the host."""
+    `sebulba` if the environments run on the host, or on a cluster `actor_learner`."""
     launch: str | None = None
     """How instances would run: as `threads` (the default), as `processes`, or by your own launcher,
     `file.py:NAME`."""

@@ -57,16 +57,16 @@ def plan(
 ) -> Plan:
     """Return the plan of a run, without starting it. Print it to see what runs where.
 
-    The strategy is `anakin` by default, or `sebulba` if the environments run on the host. `launch`
-    says how instances run, as `threads` or as `processes`; by default the strategy decides.
-    `cluster` names the machines, such as `loopback:2`; by default this machine alone. `ship` names
-    the code to send there; by default the folders of your own modules that the algorithm uses.
+    The strategy is `anakin` by default, `sebulba` if the environments run on the host, or on a
+    cluster `actor_learner` with an actor on each node. `launch` says how instances run, as
+    `threads` or as `processes`; by default the strategy decides. `cluster` names the machines, such
+    as `loopback:2`; by default this machine alone. `ship` names the code to send there; by default
+    the folders of your own modules that the algorithm uses.
     """
     count = algorithm.num_envs if num_envs is None else num_envs
     graph = trace(algorithm, count, exact=exact)
-    default = "sebulba" if hosts(graph) else "anakin"
     nodes = cluster_named(cluster) if isinstance(cluster, str) else cluster
-    made = resolve(distribute or default)(graph, nodes or Cluster.local())
+    made = resolve(distribute or _default(graph, nodes))(graph, nodes or Cluster.local())
     if launch is not None:
         if nodes and nodes.launch and launch != nodes.launch.name:
             raise PlanError(
@@ -76,6 +76,16 @@ def plan(
         made = check(replace(made, launch=launch_named(launch)))
     refuse(made, nodes)
     return with_code(made, ship)
+
+
+def _default(graph: Graph, cluster: Cluster | None) -> str:
+    """Return the strategy of a run that names none."""
+    if hosts(graph):
+        return "sebulba"
+    nodes = len(cluster.nodes) if cluster else 0
+    if not nodes:
+        return "anakin"
+    return f"actor_learner:actors={nodes}" if graph.num_envs % nodes == 0 else "actor_learner"
 
 
 def iterate(

@@ -18,7 +18,8 @@ class Settings:
     """The number of agents to train in one program, with the seeds `seed`, `seed` + 1, ..."""
     distribute: str | None = None
     """The strategy, which says where to run: NAME or NAME:option=value,... (see `hocket
-    strategies`). By default `anakin`, or `sebulba` if the environments run on the host."""
+    strategies`). By default `anakin`, `sebulba` if the environments run on the host, or on
+    a cluster `actor_learner` with an actor on each node."""
     launch: str | None = None
     """How to run the instances of a strategy: as `threads` (the default), as `processes`, or by
     your own launcher, `file.py:NAME`."""

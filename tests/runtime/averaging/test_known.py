@@ -83,7 +83,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regis
 
 
 def test_an_installed_package_brings_a_way(installed: Registry) -> None:
-    assert list(ways()) == ["shm", "tcp", "ipc", "nccl", "hier", "fifo"]  # last, by its own preference
+    assert list(ways()) == [
+        "shm",
+        "tcp",
+        "ipc",
+        "nccl",
+        "hier",
+        "fifo",
+    ]  # last, by its own preference
     assert isinstance(find_way("fifo"), Fifo)
     assert choices(Members((DeviceId("cpu", 0),) * 2), "fifo") == ["fifo"]
 

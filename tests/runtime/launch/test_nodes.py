@@ -213,6 +213,13 @@ def test_the_run_is_suspended_for_longer_than_the_lease(child: subprocess.Popen[
     assert all_gone(pids)
 
 
+def test_every_node_has_an_actor_by_default() -> None:
+    plan = hocket.plan(Toy(), cluster="loopback:4")
+    actor, learner = plan.places
+    assert [actor.node(i) for i in range(actor.replicas)] == ["n0", "n1", "n2", "n3"]
+    assert learner.replicas == 1 and not any("no work" in note for note in plan.notes)
+
+
 def test_a_name_that_is_no_cluster_is_refused() -> None:
     with pytest.raises(ValueError, match="`processes` is no cluster"):
         cluster_named("processes")
