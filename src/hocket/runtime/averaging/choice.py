@@ -1,8 +1,8 @@
 """The part of averaging that each replica runs: it measures the possible ways, and uses one.
 
-Each *way* is a file of `ways/`: `shm` goes through the host's memory, `ipc` stays on one GPU,
-`nccl` goes between GPUs, `hier` averages on each GPU first and then between them. Before the run,
-all replicas together measure which way is fastest.
+Each *way* is a file of `ways/`: `shm` goes through the host's memory, `tcp` goes between
+machines, `ipc` stays on one GPU, `nccl` goes between GPUs, `hier` averages on each GPU first and
+then between them. Before the run, all replicas together measure which way is fastest.
 """
 
 from __future__ import annotations

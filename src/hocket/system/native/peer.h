@@ -6,7 +6,6 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -24,7 +23,7 @@ namespace hocket {
 // replica that needs no more means.
 enum class Kind : uint32_t { kArrays, kMeans, kFarewell };
 
-// The header of a frame. All replicas have the same byte order, since they are compared before.
+// The header of a frame, in the byte order of this machine: little-endian on all that we support.
 struct Frame {
   uint32_t site;    // the number of the call site, the same in all replicas
   Kind kind;

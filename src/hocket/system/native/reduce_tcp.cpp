@@ -21,6 +21,7 @@
 // Then it says farewell. If a connection ends without that, every call ends with an error.
 // Nobody waits in `send` or `receive`, so replicas that send at the same time cannot deadlock.
 
+#include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hocket import Place, Plan, trace
 from hocket.core.plan.device_id import DeviceId, device_ids
 from hocket.errors import PlanError
 from hocket.runtime.averaging import Joined, Members, Space, Unavailable
@@ -30,9 +31,15 @@ from hocket.runtime.averaging.known import choices
 from hocket.runtime.averaging.ways import tcp
 from hocket.runtime.averaging.ways.shm import OnHost
 from hocket.runtime.averaging.ways.tcp import AVERAGE, Connected
+from hocket.runtime.executor import Executor
+from hocket.runtime.launch import cluster_named
+from hocket.strategies import resolve
 from hocket.system.network import get_network, set_network
 from hocket.system.network.refusals import REFUSALS
 from hocket.system.shared_memory import MemoryFile
+from hocket.testing import SMALL, difference
+from hocket.testing.same_numbers import carried_out, names_of
+from hocket.training.loop import make_executor
 
 ENDED = "another replica has ended"
 THREADS = "32"
@@ -300,6 +307,23 @@ def test_it_averages_where_no_memory_is_shared() -> None:
 def test_it_refuses_what_is_no_cpu() -> None:
     with pytest.raises(PlanError, match="cannot use `tcp` here: it averages arrays of CPUs"):
         choices(Members((DeviceId("gpu", 0), DeviceId("cpu", 0))), "tcp")
+
+
+def test_replicas_on_two_nodes_have_the_numbers_of_one_program() -> None:
+    """PPO averages at many call sites of one program, among them one in a loop."""
+    graph = trace(SMALL["ppo"](), 8)
+    plan = resolve("data_parallel:replicas=2")(graph, cluster_named("loopback:2"))
+    made: list[Executor] = []
+
+    def executor(plan: Plan) -> Executor:
+        made.append(make_executor(plan, 2))
+        return made[0]
+
+    first, there = carried_out(plan, 0, 2, executor)
+    fused = carried_out(Plan(graph, (Place("all", run=names_of(graph)),)), 0, 2)[1]
+    assert difference(first, fused) > 0.01 and difference(there, fused) < 1e-5
+    table = made[0].reductions()["replica"]
+    assert table.chosen == "tcp" and "not measured: the only way here" in str(table)
 
 
 if __name__ == "__main__":
