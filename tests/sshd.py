@@ -63,6 +63,16 @@ def marked(path: Path) -> dict[int, str]:
     return lines
 
 
+def clients(path: Path) -> list[int]:
+    """Return the clients of ssh that start programs for a hosts file."""
+    pids = list[int]()
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            line = _text(process / "cmdline") if process.name.isdigit() else ""
+            pids += [int(process.name)] if line.startswith("ssh\0") and str(path) in line else []
+    return pids
+
+
 def _text(path: Path) -> str:
     return path.read_bytes().decode(errors="replace")
 

@@ -31,5 +31,6 @@ def test_every_part_has_a_core(
 def test_a_process_keeps_to_its_cores() -> None:
     core = min(os.sched_getaffinity(0))
     code = "from hocket.system.cores import *; keep_to_cores(); print(usable_cores())"
-    env = {**os.environ, CORES: str(core)}
-    assert subprocess.check_output([sys.executable, "-c", code], env=env) == b"1\n"
+    for given, count in ((str(core), 1), (":1", 1), (":999", usable_cores())):
+        env = {**os.environ, CORES: given}
+        assert subprocess.check_output([sys.executable, "-c", code], env=env) == b"%d\n" % count

@@ -263,7 +263,10 @@ def main() -> None:
     keep_to_cores()
     setup: Setup = pickle.loads(sys.stdin.buffer.read())
     set_network(setup.network)
-    expected = listener().expect(PURPOSE, setup.node)
+    try:
+        expected = listener().expect(PURPOSE, setup.node)
+    except OSError as error:
+        sys.exit(f"{error}. Correct the address at which the node listens, or its ports.")
     say_hello(expected.address)
     run = expected.accept(ACCEPT_SECONDS).signed()
     run.write(versions())

@@ -20,10 +20,11 @@ from hocket.cluster.hosts_file import Host
 from hocket.runtime.launch import Command, Seat, cluster_named, launcher_named
 from hocket.runtime.launch.launchers.hosts import Hosts, remote_command, why_it_failed
 from hocket.runtime.launch.survey.machines import survey_nodes
+from hocket.runtime.launch.watch import InstanceError
 from hocket.system.network import get_network
 from hocket.testing import check_launcher, difference
 from tests import sshd
-from tests.faults import children, wait_until
+from tests.faults import wait_until
 from tests.runtime.launch.programs import start
 from tests.sshd import Sshd, marked
 from tests.toys import Toy
@@ -149,9 +150,7 @@ def test_a_run_has_the_numbers_of_one_machine(ssh: Sshd, tmp_path: Path) -> None
     run = {"iterations": 40, "distribute": TWO, "exact": True}
     reports = hocket.iterate(Toy(), cluster=name, **run)
     first = next(reports)
-    clients = [
-        pid for pid in children() if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ssh\0")
-    ]
+    clients = sshd.clients(file)
     assert len(clients) == 2 and first.iteration < 40
     secret = get_network().secret
     for pid in (*clients, *marked(file)):  # it came through standard input, and is nowhere else
@@ -183,7 +182,8 @@ for report in hocket.iterate(Toy(), iterations=10**9, distribute="{TWO}", cluste
     finally:
         os.kill(run.pid, signal.SIGKILL)
         run.communicate()
-    wait_until(lambda: not marked(tmp_path / "hosts.toml"), 10.0)
+    file = tmp_path / "hosts.toml"
+    wait_until(lambda: not marked(file) and not sshd.clients(file), 10.0)
 
 
 def refusal(name: str) -> str:
@@ -236,6 +236,14 @@ def test_another_version_is_refused(ssh: Sshd, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="the node `n0`: it has hocket with the digest"):
         hocket.run(Toy(), iterations=1, distribute="actor_learner:actors=1", cluster=cluster)
     wait_until(lambda: not marked(file), 10.0)
+
+
+def test_a_steward_that_cannot_listen(ssh: Sshd, tmp_path: Path) -> None:
+    name = ssh.hosts(tmp_path / "hosts.toml", count=1, address="no-interface")
+    with pytest.raises(InstanceError, match="`no-interface` is no address") as error:
+        hocket.run(Toy(), iterations=1, distribute="actor_learner:actors=1", cluster=name)
+    assert "node `n0`" in str(error.value) and "Correct the address" in str(error.value)
+    assert "Traceback" not in str(error.value)
 
 
 def test_the_launcher_keeps_its_contract(ssh: Sshd, tmp_path: Path) -> None:
