@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,8 @@ from hocket.runtime.launch.nodes import network_of
 from hocket.runtime.launch.survey import ways
 from hocket.runtime.launch.survey.ways import Measured, measure
 from hocket.system.nodes.probe import Way
+from tests import networks
+from tests.networks import address_of
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -93,7 +96,7 @@ def test_what_is_wrong_with_a_way() -> None:
     assert closed.startswith("the node `n0` cannot reach `n1` at tcp:192.0.2.1:7000: timed out. ")
     assert "firewall pass port 7000" in closed
     assert "Only processes of `n1` itself can reach that address" in loopback
-    assert "cannot get large messages to `n1`" in large and "mtu 1500`); here it is 9000" in large
+    assert "cannot get large messages to `n1`" in large and "drops packets of 9000 bytes" in large
     assert [rate.rate for rate in measured.rates] == [1e9]
 
 
@@ -112,3 +115,34 @@ def test_a_last_port_that_is_closed() -> None:
     (problem,) = measured.problems
     assert "cannot reach `n1` at tcp:192.0.2.1:7009, the last port" in problem
     assert "pass the whole range" in problem
+
+
+@pytest.fixture
+def prefix() -> Iterator[str]:
+    """Namespaces for two nodes."""
+    if not networks.are_possible():
+        pytest.skip("there are no network namespaces: they need root and `ip`")
+    with networks.namespaces() as prefix:
+        yield prefix
+
+
+def test_nodes_that_reach_this_machine_and_not_each_other(prefix: str) -> None:
+    networks.run("ip", "-n", f"{prefix}n1", "route", "add", "blackhole", address_of("n0"))
+    measured = networks.measured(prefix)
+    assert measured["round_trips"].keys() == {"n0", "n1"} and measured["rates"] == []
+    there, back = sorted(measured["problems"])
+    assert f"the node `n0` cannot reach `n1` at tcp:{address_of('n1')}:" in there
+    assert f"the node `n1` cannot reach `n0` at tcp:{address_of('n0')}:" in back
+
+
+@pytest.mark.slow
+def test_a_network_that_drops_large_packets(prefix: str) -> None:
+    """A switch has a smaller MTU than the machines, and does not say so."""
+    assert len(networks.measured(prefix)["rates"]) == 2
+    for node in ("n0", "n1"):  # by default they hand the switch packets that are cut later
+        networks.run("ip", "-n", f"{prefix}{node}", "link", "set", "eth0", "gso_max_segs", "1")
+    networks.run("ip", "-n", f"{prefix}bridge", "link", "set", "to-n1", "mtu", "1400")
+    there, back = sorted(networks.measured(prefix)["problems"])
+    assert "the node `n0` cannot get large messages to `n1`" in there
+    assert "the node `n1` cannot get large messages to `n0`" in back
+    assert "drops packets of 1500 bytes, their MTU" in there

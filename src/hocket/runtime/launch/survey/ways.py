@@ -187,8 +187,9 @@ def _add(ways: Sequence[tuple[_Probe, _Probe, Way]], measured: Measured) -> None
         if way.round_trip:
             what = "get large messages to"
             cure = (
-                f"Small ones arrive, so something between them drops large packets. Give all their "
-                f"interfaces the same MTU (`ip link set dev NAME mtu 1500`); here it is {way.mtu}."
+                f"Small ones arrive, so something between them drops packets of {way.mtu} bytes, "
+                f"their MTU. Give all interfaces and switches between them the same MTU, or theirs "
+                f"a smaller one (`ip link set dev NAME mtu 1400`)."
             )
         else:
             what, cure = "reach", _cure(target.address, target.node)
