@@ -24,7 +24,7 @@ from hocket.runtime.launch.nodes import network_of
 from hocket.runtime.launch.watch import GRACE_SECONDS, fate_of
 from hocket.system.children import last_words
 from hocket.system.messages import MessageSocket
-from hocket.system.network import read_address
+from hocket.system.network import Network, read_address
 from hocket.system.network.greeting import ConnectionId
 from hocket.system.network.listener import listener
 from hocket.system.network.plain import loads
@@ -104,31 +104,41 @@ def _probes(
     ending: contextlib.ExitStack,
 ) -> dict[str, _Probe]:
     """Start a probe on every node. Those that cannot be reached are problems, and left out."""
+    networks = {node: network_of(launcher, node) for node in nodes}
     members: dict[str, Member] = {}
     probes: dict[str, _Probe] = {}
     deadline = time.monotonic() + seconds
     argv = (sys.executable, "-P", "-m", probe.__name__)
     for node in nodes:
-        setup = pickle.dumps(Setup(node, network_of(launcher, node)))
-        command = Command(argv, os.environ, setup)
+        command = Command(argv, os.environ, pickle.dumps(Setup(node, networks[node])))
         members[node] = launcher.start(Seat(node, (node,), node=node), command)
         ending.callback(_end, members[node])
     for node, member in members.items():
-        ports = network_of(launcher, node).ports
-        address = ""
         try:
-            if address := member.hello(max(0.0, deadline - time.monotonic())):
-                name = ConnectionId(PURPOSE, node)
-                control = listener().connect(address, name, CONNECT_SECONDS).signed()
-                probes[node] = _Probe(node, address, control, ports[1] if ports else 0)
-                ending.callback(probes[node].close)  # before `_end`: it makes the probe end
-                continue
-            fate = fate_of(member, GRACE_SECONDS)
-            why = last_words(*fate) if fate else "the connection to it ended."
+            made = _connected(node, member, networks[node], deadline)
         except (OSError, ValueError) as error:
-            why = f"this machine cannot reach it: {str(error).rstrip('.')}. {_cure(address, node)}"
-        measured.problems.append(f"the node `{node}`: {why}")
+            measured.problems.append(f"the node `{node}`: {error}")
+        else:
+            probes[node] = made
+            ending.callback(made.close)  # before `_end`, since it makes the probe end
     return probes
+
+
+def _connected(node: str, member: Member, network: Network, deadline: float) -> _Probe:
+    """Connect to a probe that was started, or raise an error that says what to do."""
+    address = member.hello(max(0.0, deadline - time.monotonic()))
+    if not address:
+        fate = fate_of(member, GRACE_SECONDS)
+        raise ConnectionError(last_words(*fate) if fate else "the connection to it ended.")
+    try:
+        name = ConnectionId(PURPOSE, node)
+        control = listener().connect(address, name, CONNECT_SECONDS).signed()
+    except (OSError, ValueError) as error:
+        why = str(error.__cause__ or error).rstrip(".")
+        raise ConnectionError(
+            f"this machine cannot reach it at {address}: {why}. {_cure(address, node)}"
+        ) from error
+    return _Probe(node, address, control, network.ports[1] if network.ports else 0)
 
 
 def _end(member: Member) -> None:
