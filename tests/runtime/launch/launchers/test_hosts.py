@@ -143,6 +143,7 @@ def test_ssh_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "in time: `ssh -F none" in surveyed.problems[0] and "MTU" in surveyed.problems[0]
 
 
+@pytest.mark.slow
 def test_a_run_has_the_numbers_of_one_machine(ssh: Sshd, tmp_path: Path) -> None:
     """It goes on when the clients of ssh end, and leaves nothing behind."""
     file = tmp_path / "hosts.toml"
@@ -167,6 +168,7 @@ def test_a_run_has_the_numbers_of_one_machine(ssh: Sshd, tmp_path: Path) -> None
     wait_until(lambda: not marked(file), 10.0)
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_nothing(ssh: Sshd, tmp_path: Path) -> None:
     name = ssh.hosts(tmp_path / "hosts.toml")
     code = f"""
@@ -246,6 +248,7 @@ def test_a_steward_that_cannot_listen(ssh: Sshd, tmp_path: Path) -> None:
     assert "Traceback" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_the_launcher_keeps_its_contract(ssh: Sshd, tmp_path: Path) -> None:
     said = str(check_launcher(ssh.hosts(tmp_path / "hosts.toml"), seconds=30.0))
     assert "tells how a program ended" in said and "actor | learner: max difference" in said
