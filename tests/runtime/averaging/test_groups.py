@@ -15,8 +15,8 @@ from hocket.core.plan.device_id import device_ids
 from hocket.runtime.averaging import Members, Sites, Space, Unavailable, groups
 from hocket.runtime.averaging.groups import (
     GpuGroup,
-    Group,
     InMemory,
+    MemoryGroup,
     SharedMemoryWay,
     control_bytes,
 )
@@ -44,7 +44,7 @@ def test_who_is_found_in_memory_needs_no_address() -> None:
     listener.close()
 
 
-class Lined(Group):
+class Lined(MemoryGroup):
     """A group whose vectors are padded to lines of 64 bytes. It notes the calls of its target."""
 
     target, counter, line = "none", "none", 64

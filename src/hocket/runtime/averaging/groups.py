@@ -74,16 +74,6 @@ class Group:
         self._group = -1
         """The number that compiled programs use for this group."""
 
-    def __call__(self, *xs: jax.Array, root: int = -1) -> list[jax.Array]:
-        """Return the mean of each array, or, if `root` is not -1, the arrays of replica `root`."""
-
-        def mean(flat: jax.Array) -> jax.Array:
-            spec = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
-            nbytes = flat.nbytes + -flat.nbytes % self.line
-            return self.called(spec, [flat], nbytes, root)
-
-        return through_vectors(mean, xs)
-
     def called(self, specs: Any, parts: Sequence[jax.Array], nbytes: int, root: int) -> Any:
         """Add a call of the FFI target to the program that is traced, and return its results."""
         tag, self._num_sites = self._num_sites, self._num_sites + 1
@@ -92,7 +82,10 @@ class Group:
         return call(*parts, **{name: np.int64(n) for name, n in given.items()})
 
     def of_leaves(self, xs: Sequence[jax.Array], root: int = -1) -> list[jax.Array]:
-        """Do as `__call__` does, for arrays of the CPU, which the target takes as they are."""
+        """Average arrays of the CPU, which the target takes as they are.
+
+        If `root` is not -1, return the arrays of replica `root` instead of the means.
+        """
         parts = [widened(x) for x in xs]
         specs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in parts]
         means = self.called(specs, parts, leaf_bytes(xs), root)
@@ -115,6 +108,16 @@ class MemoryGroup(Group):
     def __init__(self, space: Space) -> None:
         super().__init__()
         self._space = space
+
+    def __call__(self, *xs: jax.Array, root: int = -1) -> list[jax.Array]:
+        """Return the mean of each array, or, if `root` is not -1, the arrays of replica `root`."""
+
+        def mean(flat: jax.Array) -> jax.Array:
+            spec = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
+            nbytes = flat.nbytes + -flat.nbytes % self.line
+            return self.called(spec, [flat], nbytes, root)
+
+        return through_vectors(mean, xs)
 
     def close(self) -> None:
         self._library.hocket_average_close(self._space.address)

@@ -127,9 +127,7 @@ def compare_with_shared_memory(count: int) -> None:
     assert sent > 2 * 4 * 57_289
 
 
-@pytest.mark.parametrize(
-    "count", [2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 9))]
-)
+@pytest.mark.parametrize("count", range(2, 9))
 def test_the_bits_are_those_of_shared_memory(count: int) -> None:
     environment = {**os.environ, "PJRT_NPROC": THREADS}
     command = [sys.executable, __file__, "compare_with_shared_memory", str(count)]

@@ -11,7 +11,6 @@ import jax
 from hocket.runtime.averaging import Members, Sites, Space
 from hocket.runtime.averaging.groups import (
     LINE,
-    Group,
     InMemory,
     MemoryGroup,
     SharedMemoryWay,
@@ -65,7 +64,7 @@ class OnGpu(OnHost):
     """One replica that averages arrays of a GPU. It copies them to the host as joined vectors."""
 
     target, platform, line = "hocket_reduce_shm", "CUDA", LINE
-    __call__ = Group.__call__
+    __call__ = MemoryGroup.__call__
 
 
 AVERAGE = Shm()
