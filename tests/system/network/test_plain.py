@@ -13,6 +13,7 @@ import pytest
 
 from hocket.runtime.launch import Fate
 from hocket.runtime.launch.control import Failure
+from hocket.system.network import Network
 from hocket.system.network.plain import loads
 
 
@@ -51,7 +52,24 @@ def test_what_could_run_code_is_refused(tmp_path: Path) -> None:
     with pytest.raises(pickle.UnpicklingError, match=r"`posix\.mkdir` came from another node"):
         there_and_back(("done", {"x": harmful}))
     assert not harmful.path.exists()
+    # Not even through the modules that a harmless one has imported.
+    through = b"cml_dtypes\n_finfo.np.lib._utils_impl.os.mkdir\n(V" + bytes(harmful.path) + b"\ntR."
+    with pytest.raises(pickle.UnpicklingError, match=r"`ml_dtypes\._finfo.*came from another node"):
+        loads(b"\x80\x04" + through)
+    assert not harmful.path.exists()
     # Functions and modules of hocket are no plain data either.
-    for name in (b"hocket.system.names\nfind", b"hocket.__main__\nmain"):
+    for name in (b"hocket.system.names\nfind", b"hocket.__main__\nmain", b"ml_dtypes\nfinfo"):
         with pytest.raises(pickle.UnpicklingError, match="came from another node"):
             loads(b"c" + name + b"\n.")
+
+
+def test_a_class_is_not_changed() -> None:
+    changes = b"(N(dVhow\nVby another node\nst"  # its state: no dict, and one of attributes
+    with pytest.raises(pickle.UnpicklingError, match="another node has sent changes of `Fate`"):
+        loads(b"chocket.runtime.launch\nFate\n" + changes + b"b.")
+    assert Fate("ended").how == "ended"
+
+
+def test_a_record_whose_making_has_effects_is_refused() -> None:
+    with pytest.raises(pickle.UnpicklingError, match="`hocket.system.network.Network` came from"):
+        there_and_back(Network())
