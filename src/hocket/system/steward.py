@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,7 +112,8 @@ class Steward:
     def __init__(self, setup: Setup, run: MessageSocket) -> None:
         self._setup, self._run, self._silence = setup, run, Silence()
         self._workers: dict[str, WorkerProcess] = {}
-        self._folder = Path(tempfile.mkdtemp(prefix="hocket-"))
+        self._folder: Path | None = None
+        """The folder for the sockets of workers, which remove it if this process is killed."""
         self._memory: MemoryFile | None = None
         self._code, self._folders = CodeCache(cache_folder()), list[str]()
 
@@ -119,12 +121,16 @@ class Steward:
         """Obey the run until it hangs up, then end everything."""
         for target in (self._beat, self._keep_lease):
             threading.Thread(target=target, daemon=True).start()
-        with contextlib.suppress(EOFError):
+        try:
             while True:
                 command, *arguments = self._run.read()
                 self._silence.heard()
                 getattr(self, command)(*arguments)
-        self.end()
+        except EOFError:
+            self.end()
+        except BaseException:  # noqa: BLE001 (the run tells the last lines, as of any end)
+            traceback.print_exc()
+            self.end(1)
 
     def beat(self) -> None:
         """Do nothing: this message is only a sign of life."""
@@ -161,6 +167,8 @@ class Steward:
     def start(self, order: Order) -> None:
         if self._memory is None and order.memory_nbytes:
             self._memory = MemoryFile.create(order.memory_nbytes)
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="hocket-"))
         cores = max(1, usable_cores() // order.shares)
         path = [*self._folders, *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {"PJRT_NPROC": str(cores), **os.environ, **order.env, NODE: self._setup.node}
@@ -190,12 +198,13 @@ class Steward:
         with contextlib.suppress(OSError):
             self._run.write(message)
 
-    def end(self) -> None:
+    def end(self, code: int = 0) -> None:
         """End all workers and this process. Called by any thread; never returns."""
         for worker in list(self._workers.values()):
             worker.child.kill(1.0)
-        shutil.rmtree(self._folder, ignore_errors=True)
-        os._exit(0)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        os._exit(code)
 
     # Two threads, because `tell` waits while the run reads nothing, as when it is frozen.
     def _beat(self) -> None:
@@ -237,7 +246,7 @@ class WorkerProcess:
         try:
             address = self.child.first_line(ACCEPT_SECONDS)
             connection = local.connect(address, ACCEPT_SECONDS)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: its first line is no address
             self._tell("unreachable", self._name, str(error))
             return
         threading.Thread(target=self._pass_back, args=(connection,), daemon=True).start()

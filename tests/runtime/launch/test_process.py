@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import hocket
+from hocket.runtime.launch import process
 from hocket.runtime.launch.watch import InstanceError
 from tests.faults import Fickle, all_gone, cpu_seconds, two, wait_until, workers
 from tests.runtime.launch.programs import start
@@ -82,3 +85,16 @@ def test_workers_end_with_the_process_that_started_them(when: str, tmp_path: Pat
     assert script.stderr.read() == ""  # nothing is wrong with them
     script.stdout.close()
     script.stderr.close()
+
+
+def test_a_worker_whose_parent_was_killed_before_it_listened(tmp_path: Path) -> None:
+    """It ends, and removes the folder, because its parent could not."""
+    folder = tmp_path / "sockets"
+    folder.mkdir()
+    nobody_reads, output = os.pipe()
+    os.close(nobody_reads)
+    argv = (sys.executable, "-m", process.__name__, str(folder), str(os.getpid()), "actor/0")
+    child = subprocess.Popen(argv, stdout=output)
+    os.close(output)
+    assert child.wait(60.0) == 1
+    assert not folder.exists()

@@ -71,5 +71,7 @@ def test_a_class_is_not_changed() -> None:
 
 
 def test_a_record_whose_making_has_effects_is_refused() -> None:
-    with pytest.raises(pickle.UnpicklingError, match="`hocket.system.network.Network` came from"):
+    with pytest.raises(
+        pickle.UnpicklingError, match=r"`hocket\.system\.network\.Network` came from"
+    ):
         there_and_back(Network())

@@ -80,7 +80,11 @@ def main() -> None:
     shutdown = Shutdown(wake=lambda: commands.put(("nothing",)))
     _in_thread(_stay_with, run, folder, shutdown)
     listening, address = listen(folder, name)
-    say_hello(address)
+    try:
+        say_hello(address)
+    except BrokenPipeError:  # whoever started this process was killed, and could not tidy up
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
     keep_to_cores()
     # Keep JAX from logging the traceback of a callback that fails: the run reports the failure,
     # with the traceback and the name of this instance.

@@ -11,7 +11,7 @@ import dataclasses
 import io
 import pickle
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def loads(data: bytes) -> Any:
 
 
 class _Reader(pickle._Unpickler):  # in Python, since the one in C lets no opcode be replaced
-    dispatch = dict(pickle._Unpickler.dispatch)
+    dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
 
     def find_class(self, module: str, name: str) -> Any:
         # A dot would lead from one object to the next: `ml_dtypes` -> `np` -> ... -> `os.system`.
