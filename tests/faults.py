@@ -124,6 +124,11 @@ def is_gone(pid: int) -> bool:
     return not about or about[0] == "Z"
 
 
+def state_of(pid: int) -> str:
+    """Return the state of a process, such as `T` while it is suspended; "" if there is none."""
+    return about[0] if (about := _about(pid)) else ""
+
+
 def all_gone(pids: Mapping[str, int]) -> bool:
     return all(map(is_gone, pids.values()))
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 from hocket.system.signals import Abandoned, Deferred, heed_termination
+from tests.faults import state_of, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -58,3 +61,43 @@ def test_threads_leave_signals_alone() -> None:
     thread.start()
     thread.join()
     assert handlers[0] == handlers[1]
+
+
+SUSPENDED = """
+import os, signal, sys, threading
+from hocket.system.signals import SUSPENSION
+
+lock = threading.Lock()
+
+def note(suspended):
+    with lock:
+        os.write(1, b"suspended " if suspended else b"goes on ")
+
+SUSPENSION.add(note)
+child = os.fork()
+if not child:
+    signal.pause()
+with lock:
+    os.kill(child, signal.SIGTSTP)
+    os.waitpid(child, os.WUNTRACED)
+    os.kill(child, signal.SIGKILL)
+    os.write(1, b"holds a lock ")
+    signal.raise_signal(signal.SIGTSTP)
+    os.write(1, b"gives it back ")
+sys.stdin.readline()
+"""
+
+
+def test_ctrl_z_calls_functions_also_while_the_main_thread_has_their_lock() -> None:
+    """A fork calls none, because it shares the connections that they would write to."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", SUSPENDED], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout
+    wait_until(lambda: state_of(child.pid) == "T")
+    child.send_signal(signal.SIGCONT)
+    said = b""
+    while not said.endswith(b"goes on "):
+        said += child.stdout.read(1)
+    assert said == b"holds a lock gives it back suspended goes on "
+    child.communicate(b"\n", timeout=60.0)

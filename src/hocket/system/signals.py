@@ -27,28 +27,41 @@ def heed_termination() -> None:
 class Suspension:
     """Functions to call before Ctrl-Z suspends this process, and when it goes on.
 
-    They are called with True and with False. The first `add` takes over the signal of Ctrl-Z,
-    unless the program already handles it, or the caller is not the main thread.
+    They are called with True and with False, in a thread. The first `add` takes over the signal of
+    Ctrl-Z, unless the program already handles it, or the caller is not the main thread.
     """
 
     def __init__(self) -> None:
         self._functions: set[Callable[[bool], None]] = set()
+        self._process = os.getpid()
+        self._begun, self._suspending = False, threading.Lock()
 
     def add(self, function: Callable[[bool], None]) -> None:
         self._functions.add(function)
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
-            signal.signal(signal.SIGTSTP, self._suspend)
+            signal.signal(signal.SIGTSTP, self._begin)
 
     def discard(self, function: Callable[[bool], None]) -> None:
         self._functions.discard(function)
 
-    def _suspend(self, number: int, frame: FrameType | None) -> None:
-        for function in list(self._functions):
-            function(True)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        for function in list(self._functions):  # `fg` continues here
-            function(False)
+    def _begin(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:  # a fork, which must not speak for this process
+            signal.raise_signal(signal.SIGSTOP)
+        elif not self._begun:
+            # In a thread, since the functions may wait for a lock that the main thread has now.
+            self._begun = True
+            threading.Thread(target=self._suspend, daemon=True).start()
+
+    def _suspend(self) -> None:
+        with self._suspending:
+            for function in list(self._functions):
+                function(True)
+            self._begun = False
+            # To this thread, which then does nothing more before the whole process has stopped.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+            for function in list(self._functions):  # `fg` continues here
+                function(False)
 
 
 SUSPENSION = Suspension()
