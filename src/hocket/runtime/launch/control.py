@@ -60,13 +60,15 @@ def pass_answers(
     while True:
         try:
             outcome, content = connection.read()
+            if outcome == "status":
+                note(content)
+                continue
+            if outcome != "done" and not (outcome == "failed" and isinstance(content, Failure)):
+                raise ValueError(f"an instance answered neither `done` nor `failed`: {outcome!r}")
         except EOFError:
             answers.put(Answer(instance, "gone"))
             return
         except Exception:  # noqa: BLE001 (the answer cannot be read: the run reports that)
             answers.put(Answer(instance, "failed", Failure(traceback.format_exc())))
             return
-        if outcome == "status":
-            note(content)
-        else:
-            answers.put(Answer(instance, outcome, content))
+        answers.put(Answer(instance, outcome, content))

@@ -48,10 +48,17 @@ def connect_to_steward(node: str, address: str, seconds: float) -> MessageSocket
     Refuse a node whose versions differ from those of this machine.
     """
     connection = listener().connect(address, ConnectionId(PURPOSE, node), seconds).signed()
+    late = threading.Timer(seconds, connection.close)
+    late.start()
     try:
         wrong = differences(versions(), loads(connection.read_bytes()))
     except EOFError:
-        raise ConnectionError("its steward has hung up") from None
+        why = "has hung up" if late.is_alive() else f"has told no versions within {seconds:g} s"
+        raise ConnectionError(f"its steward {why}") from None
+    except Exception as error:
+        raise ConnectionError(f"its steward told something else than versions: {error}") from error
+    finally:
+        late.cancel()
     if wrong:
         connection.close()
         raise PlanError("\n".join(f"the node `{node}`: {problem}" for problem in wrong))
@@ -104,17 +111,28 @@ class Node:
         self.tell("allow_silence", allowed)
 
     def _listen(self) -> None:
-        with contextlib.suppress(EOFError):
+        try:
             while True:
-                what, *content = loads(self._run.read_bytes())
+                message = loads(self._run.read_bytes())
                 self._silence.heard()
-                if what == "answer":
-                    self._answers.put(content[0])
-                elif what in REPORTS:
-                    name, *content = content
-                    getattr(self._instances[name], what)(*content)
+                self._take(*message)
+        except EOFError:
+            pass
+        except Exception as error:  # noqa: BLE001 (whatever it is, the run must not wait for more)
+            problem = f"{type(error).__name__}: {error}"
+            self._lose(f"its steward sent what this run cannot read ({problem})")
         fate = fate_of(self.steward, END_SECONDS) or Fate("has closed the connection")
         self._lose(f"its steward ended: {fate.how}", fate.stderr)
+
+    def _take(self, what: str, *content: Any) -> None:
+        """Take a message of the steward."""
+        if what == "answer":
+            self._answers.put(*content)
+        elif what in REPORTS:
+            name, *content = content
+            getattr(self._instances[name], what)(*content)
+        elif what != "beat":
+            raise ValueError(f"no steward reports {what!r}")
 
     # Two threads, because `tell` waits while the steward reads nothing, as when it is frozen.
     def _beat(self) -> None:
