@@ -109,8 +109,9 @@ def test_equal_bit_for_bit_where_no_batch_size_changes() -> None:
 @pytest.mark.parametrize(
     ("strategy", "why"),
     [
-        ("anakin", "a process of one node"),
+        ("anakin", "has devices of n0, n1, .* use a strategy with a replica for each"),
         ("sliced", "slice"),
+        ("apex", "replay service can be reached on the machine of the run alone"),
         ("apex:lag=0", "replay service can be reached on the machine of the run alone"),
         ("actor_learner:lag=free", "needs shared memory, and they are on several nodes"),
     ],

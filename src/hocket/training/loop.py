@@ -15,7 +15,7 @@ from hocket.cluster import Cluster
 from hocket.core.graph.host_calls import hosts
 from hocket.core.graph.trace import Graph, init_state, trace
 from hocket.core.plan.checks import check
-from hocket.core.plan.data import Plan
+from hocket.core.plan.data import Launch, Plan
 from hocket.core.program.algorithm import Algorithm
 from hocket.core.program.contract import check_state
 from hocket.core.program.fragment import exact_fragments
@@ -28,7 +28,7 @@ from hocket.runtime.distributed import Split
 from hocket.runtime.executor import Executor, by_seed
 from hocket.runtime.fused import Fused
 from hocket.runtime.launch import cluster_named, launch_named
-from hocket.runtime.launch.nodes import LEASE_SECONDS
+from hocket.runtime.launch.nodes import LEASE_SECONDS, check_lease
 from hocket.runtime.launch.projects import with_code
 from hocket.runtime.refusals import refuse
 from hocket.runtime.seeds import agents
@@ -68,12 +68,7 @@ def plan(
     nodes = cluster_named(cluster) if isinstance(cluster, str) else cluster
     made = resolve(distribute or _default(graph, nodes))(graph, nodes or Cluster.local())
     if launch is not None:
-        if nodes and nodes.launch and launch != nodes.launch.name:
-            raise PlanError(
-                f"launch={launch!r} contradicts the cluster, whose instances are launched as "
-                f"`{nodes.launch.name}`: leave `launch` out."
-            )
-        made = check(replace(made, launch=launch_named(launch)))
+        made = check(replace(made, launch=_launch_for(launch, nodes)))
     refuse(made, nodes)
     return with_code(made, ship)
 
@@ -86,6 +81,22 @@ def _default(graph: Graph, cluster: Cluster | None) -> str:
     if not nodes:
         return "anakin"
     return f"actor_learner:actors={nodes}" if graph.num_envs % nodes == 0 else "actor_learner"
+
+
+def _launch_for(name: str, cluster: Cluster | None) -> Launch:
+    """Return how a launcher runs instances, and refuse one that is not the cluster's own."""
+    if cluster and cluster.launch and name != cluster.launch.name:
+        raise PlanError(
+            f"launch={name!r} contradicts the cluster, whose instances are launched as "
+            f"`{cluster.launch.name}`: leave `launch` out."
+        )
+    launch = launch_named(name)
+    if launch.nodes and not cluster:
+        raise PlanError(
+            f"launch={name!r} starts instances on the nodes of a cluster, and this plan has none: "
+            f"say cluster={name!r} (`--cluster {name}`) instead."
+        )
+    return launch
 
 
 def iterate(
@@ -277,6 +288,7 @@ def make_executor(
 ) -> Executor:  # fmt: skip
     """Make the executor of a plan, for blocks of at most `iterations`, without starting it."""
     refuse(check(made))
+    check_lease(lease)
     alone, one_process = len(made.places) == 1, made.launch.one_process
     # A program on several devices cannot call the host from each of them, so `Split` must run it.
     driven = len(made.places[0].on) > 1 and (made.graph.served or bool(hosts(made.graph)))
@@ -296,7 +308,7 @@ def make_executor(
     raise PlanError(
         f"{seeds} seeds at once need one program, but this plan runs as "
         f"{'threads' if one_process else 'processes'} of {names}. Use "
-        f'`distribute="{fused}"` without `launch`, or train them one after another.'
+        f'`distribute="{fused}"` without `launch` and `cluster`, or train them one after another.'
     )
 
 

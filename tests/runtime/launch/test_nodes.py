@@ -21,8 +21,9 @@ from hocket.cluster import Cluster
 from hocket.core.graph.trace import Graph
 from hocket.core.plan.data import Place
 from hocket.runtime.distributed import Split
-from hocket.runtime.launch import cluster_named
+from hocket.runtime.launch import CLUSTERS, LAUNCHERS, ClusterLauncher, cluster_named
 from hocket.runtime.launch.watch import InstanceError
+from hocket.system.registry import lacking
 from hocket.training.loop import carry_out, first_key, make_executor
 from tests.faults import Faulty, all_gone, children, is_gone, wait_until, workers
 from tests.toys import Toy
@@ -220,8 +221,49 @@ def test_every_node_has_an_actor_by_default() -> None:
     assert learner.replicas == 1 and not any("no work" in note for note in plan.notes)
 
 
-def test_a_name_that_is_no_cluster_is_refused() -> None:
-    with pytest.raises(ValueError, match="`processes` is no cluster"):
-        cluster_named("processes")
-    with pytest.raises(hocket.PlanError, match="launch='threads' contradicts the cluster"):
-        hocket.plan(Toy(), distribute=apart, cluster="loopback:2", launch="threads")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (
+            "processes",
+            "`processes` is no cluster, .* one, such as `hosts:FILE`, `loopback:2`",
+        ),
+        ("loopbak:2", "unknown cluster `loopbak:2`. Did you mean `loopback:2`?"),
+        ("2", "unknown cluster `2`. Known: hosts:FILE, loopback:2. Name your own"),
+        ("", "unknown cluster ``"),
+        ("nowhere.py:Mine", "there is no file `nowhere.py`"),
+        ("hocket.errors:Mine", "unknown name `Mine` in `hocket.errors`"),
+    ],
+)
+def test_a_name_that_is_no_cluster_is_refused(name: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        cluster_named(name)
+
+
+def test_every_cluster_of_hocket_is_named_to_the_user() -> None:
+    members = set(lacking(object(), ClusterLauncher)) - {"launch"}
+    ours = {name for name, made in LAUNCHERS.built_in.items() if members <= {*dir(made)}}
+    assert {name.partition(":")[0] for name in CLUSTERS} == ours
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        (
+            {"cluster": "loopback:2", "launch": "threads"},
+            "launch='threads' contradicts the cluster",
+        ),
+        ({"launch": "loopback:2"}, r"say cluster='loopback:2' \(`--cluster loopback:2`\) instead"),
+    ],
+)
+def test_a_launcher_that_does_not_fit_the_cluster_is_refused(
+    where: dict[str, str], why: str
+) -> None:
+    with pytest.raises(hocket.PlanError, match=why):
+        hocket.plan(Toy(), distribute="actor_learner", **where)
+
+
+@pytest.mark.parametrize("lease", [0.0, -3.0, 1.5, float("nan")])
+def test_a_lease_that_ends_between_two_signs_of_life_is_refused(lease: float) -> None:
+    with pytest.raises(ValueError, match=f"at least 2 seconds, .* found {lease:g}"):
+        hocket.run(Toy(), iterations=1, distribute=apart, cluster="loopback:2", lease=lease)

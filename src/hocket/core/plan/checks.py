@@ -55,17 +55,27 @@ def check(plan: Plan) -> Plan:
 
 
 def _check_nodes(plan: Plan) -> None:
-    """Refuse a replica on several nodes, or one without a node on a cluster."""
-    for place in plan.places if plan.launch.nodes else ():
+    """Refuse a replica on several nodes or on none, and a service, which no node can reach."""
+    if not plan.launch.nodes:
+        return
+    if plan.graph.served:
+        raise PlanError(
+            f"a replay service can be reached on the machine of the run alone, and the launcher "
+            f"`{plan.launch.name}` has other nodes: keep the replay on a device, as with "
+            f"`actor_learner`, or leave out the cluster."
+        )
+    for place in plan.places:
         for index in range(place.replicas):
             nodes = list(dict.fromkeys(device.node for device in place.share(index)))
             if len(nodes) == 1 and nodes[0]:
                 continue
-            where = f"devices of {names_text(nodes)}" if any(nodes) else "no node"
+            where, cure = "no node", "give it a device of a node, such as `n1/cpu:0`."
+            if any(nodes):
+                where = f"devices of {names_text(nodes)}"
+                cure = "use a strategy with a replica for each, such as `actor_learner`."
             raise PlanError(
                 f"replica {index} of `{place.name}` has {where}, and on a cluster each replica is "
-                f"a process of one node: use a strategy with replicas, such as `actor_learner`, "
-                f"and devices such as `n1/cpu:0`."
+                f"a process of one node: {cure}"
             )
 
 
@@ -129,7 +139,7 @@ def _check_slices(plan: Plan) -> None:
     if slices and plan.launch.nodes:
         raise PlanError(
             f"{slices[0]} is a slice on another node, where none can be made yet: use whole "
-            f"devices on a cluster."
+            f"devices on a cluster, as `actor_learner` and `data_parallel` do."
         )
     if slices and plan.launch.one_process:
         raise PlanError(

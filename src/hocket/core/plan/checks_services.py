@@ -26,12 +26,6 @@ def check_services(plan: Plan) -> None:
         )
     if not plan.graph.served:
         return
-    if plan.launch.nodes:
-        raise PlanError(
-            f"a replay service can be reached on the machine of the run alone, and the launcher "
-            f"`{plan.launch.name}` has other nodes: keep the replay on a device, as with "
-            f"`actor_learner`, or leave out the cluster."
-        )
     if not plan.free and (how.shards > 1 or how.prefetch):
         what = f"shards={how.shards}" if how.shards > 1 else f"prefetch={how.prefetch}"
         raise PlanError(

@@ -25,6 +25,8 @@ it, and how to end it.
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, cast
@@ -32,13 +34,16 @@ from typing import NamedTuple, Protocol, cast
 from hocket.cluster import Cluster
 from hocket.core.plan.data import Launch, Plan
 from hocket.core.plan.device_id import DeviceId
-from hocket.errors import PlanError
+from hocket.errors import PlanError, unknown
 from hocket.system.registry import Registry, lacking
 
 SURVEY_SECONDS = 60.0
 """Seconds that a launcher has to find out which nodes there are, and their devices."""
 HERE = "threads"
 """The name of the default launcher, for a plan that names none."""
+
+CLUSTERS = ("hosts:FILE", "loopback:2")
+"""How the clusters that come with hocket are named, to be told when a name is unknown."""
 
 LAUNCHERS = Registry(
     "launcher", "hocket.runtime.launch.launchers", "LAUNCHER", group="hocket.launchers"
@@ -147,12 +152,28 @@ def cluster_named(name: str) -> Cluster:
 
 def cluster_launcher(name: str) -> ClusterLauncher:
     """Make the launcher of a cluster's name, and refuse a launcher that has no nodes."""
+    if name.partition(":")[0] not in LAUNCHERS.names and not _may_be_own(name):
+        own = " Name your own as `module:NAME` or `file.py:NAME`."
+        raise ValueError(unknown("cluster", name, CLUSTERS) + own)
     launcher = launcher_named(name)
     if not launcher.launch.nodes:
-        raise ValueError(f"`{name}` is no cluster: it starts instances on this machine alone.")
+        raise ValueError(
+            f"`{name}` is no cluster, because it starts instances on this machine alone: name one, "
+            f"such as {', '.join(f'`{known}`' for known in CLUSTERS)}."
+        )
     if missing := lacking(launcher, ClusterLauncher):
         raise ValueError(f"the launcher `{name}` has nodes, but no {', '.join(missing)}.")
     return cast(ClusterLauncher, launcher)
+
+
+def _may_be_own(name: str) -> bool:
+    """Return True if `module:NAME` or `file.py:NAME` names a module that there may be."""
+    home, _, attribute = name.rpartition(":")
+    package = home.partition(".")[0]
+    if not attribute or not package:
+        return home.endswith(".py")
+    has_module = package in sys.modules or importlib.util.find_spec(package) is not None
+    return has_module or home.endswith(".py")
 
 
 def launch_named(name: str) -> Launch:

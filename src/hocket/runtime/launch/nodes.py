@@ -31,10 +31,21 @@ from hocket.system.steward import BEAT_SECONDS, PURPOSE, Order, Silence, in_part
 
 LEASE_SECONDS = 60.0
 """Seconds without a sign of life after which a node counts as lost, and the run ends."""
+LEAST_LEASE_SECONDS = 2 * BEAT_SECONDS
+"""The shortest lease. A shorter one could end between two signs of life."""
 REPORTS = {"part", "said", "hung_up", "unreachable", "ended", "line"}
 """The messages of a steward about an instance, each a method of `RemoteInstance`."""
 END_SECONDS = 1.0
 """Seconds to wait for the end of a steward that has hung up, to tell how it ended."""
+
+
+def check_lease(seconds: float) -> None:
+    """Refuse a lease that would end although there are signs of life."""
+    if not seconds >= LEAST_LEASE_SECONDS:
+        raise ValueError(
+            f"the lease must be at least {LEAST_LEASE_SECONDS:g} seconds, because a node gives a "
+            f"sign of life every {BEAT_SECONDS:g} s: found {seconds:g}."
+        )
 
 
 def network_of(launcher: Launcher, node: str) -> Network:
