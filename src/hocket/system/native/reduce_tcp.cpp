@@ -3,8 +3,8 @@
 //
 // The arrays of a call are cut into one chunk for each replica, its owner. A replica sends each
 // owner its part of the arrays. The owner adds up what it gets in the order of the replicas, as
-// `average.cpp` does, so the bits are the same, and sends the means back to all. Of small arrays
-// every replica owns the whole, because a second message takes longer than more bytes.
+// `average.cpp` does, so the bits are the same, and sends the means back to all. Of small arrays,
+// and between two replicas, each owns the whole: a second message takes longer than more bytes.
 //
 // A frame names its call by the number of the call site and of the turn there, because XLA may run
 // two sites in either order. So arrays may arrive before this replica makes the call. It keeps

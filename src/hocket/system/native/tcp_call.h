@@ -15,8 +15,9 @@
 
 namespace hocket::tcp {
 
-constexpr int64_t kUnit = 8;               // arrays begin, and are cut, at multiples of this
-constexpr int64_t kWholeBytes = 64 << 10;  // up to so much is sent at once, without owners
+constexpr int64_t kUnit = 8;  // arrays begin, and are cut, at multiples of this
+// A replica sends up to so many bytes more if that spares it the wait for a second message.
+constexpr int64_t kMoreBytes = 64 << 10;
 
 inline int64_t aligned(int64_t n) { return (n + kUnit - 1) / kUnit * kUnit; }
 
@@ -31,7 +32,8 @@ struct Call {
       : site(site), leaves(std::move(arrays)), digest(digest_of(tag, -1, leaves)),
         missing(replicas - 1), open(replicas), has_means(replicas) {
     for (const Leaf& leaf : leaves) total += aligned(leaf.nbytes());
-    is_whole = total * (replicas - 1) <= kWholeBytes;
+    // Without owners a replica sends `total` to each other; with owners, two chunks to each.
+    is_whole = total * (replicas - 1) * (replicas - 2) <= kMoreBytes * replicas;
     // To and from each other replica: arrays, and means if there are owners.
     std::fill(open.begin(), open.end(), is_whole ? 2 : 4);
     open[index] = 0;
